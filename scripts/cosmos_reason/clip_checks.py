@@ -1,0 +1,200 @@
+"""Media files examined in worker processes that may hang or crash without ending the check."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from cosmos_reason import media
+from cosmos_reason.findings import Failure
+from cosmos_reason.media import ClipReport
+from cosmos_reason.vision_tokens import VisionOptions, frame_indices
+
+DECODE_MODES = ("sampled", "all", "none")
+CONTENT_BLOCK = 64 * 1024
+FACTS_VERSION = 1  # raise it when the same file would be reported differently
+TRANSIENT = ("DATA-MEDIA-MISSING", "DATA-MEDIA-TIMEOUT", "DATA-MEDIA-CRASH")  # worth another look next time
+
+
+def examine(path: Path, decode: str, options: VisionOptions) -> ClipReport:
+    """Probe one file and decode the frames `decode` asks for: those `options` sample, all, or none."""
+    try:
+        facts = media.probe(path)
+        if facts.kind == "image":
+            if decode != "none":
+                media.read_image(path)
+        elif decode == "all":
+            media.decode_frames(path, [facts.frames - 1])
+        elif decode == "sampled":
+            media.decode_frames(path, _sampled(facts, options))
+        return ClipReport(path.stat().st_size, _content(path), facts)
+    except Failure as failure:
+        return ClipReport(check=failure.findings[0].id, message=failure.findings[0].message)
+    except OSError as problem:
+        return ClipReport(check="DATA-MEDIA-MISSING", message=f"got {problem.strerror}, expected a readable file")
+
+
+def examine_all(
+    paths: Sequence[Path], decode: str, options: VisionOptions, timeout: float, cache: Cache
+) -> Iterator[tuple[int, ClipReport]]:
+    """(position, report) of every path as they become known, those in `cache` first."""
+    how = f"{decode} {options}" if decode == "sampled" else decode
+    fresh = []
+    for position, path in enumerate(paths):
+        if known := cache.get(path, how):
+            yield position, known
+        else:
+            fresh.append(position)
+    for place, report in _examine_in_workers([paths[position] for position in fresh], decode, options, timeout):
+        cache.put(paths[fresh[place]], how, report)
+        yield fresh[place], report
+
+
+class Cache:
+    """Reports by file, size, time of change and way of decoding, kept under $COSMOS_CACHE or $XDG_CACHE_HOME.
+
+    Where that place cannot be used the cache forgets everything at the end, and `problem` says why.
+    """
+
+    def __init__(self):
+        home = os.environ.get("COSMOS_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        path = Path(home) / "cosmos_reason" / "clips.sqlite"
+        self.problem = ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.database = self._open(str(path))
+        except (OSError, sqlite3.Error) as problem:
+            self.problem = f"got {problem} for {path}, expected a place to remember examined files"
+            self.database = self._open(":memory:")
+
+    def _open(self, path: str) -> sqlite3.Connection:
+        database = sqlite3.connect(path, timeout=10, isolation_level=None)  # every report is kept at once
+        database.execute("PRAGMA synchronous=OFF")
+        database.execute("CREATE TABLE IF NOT EXISTS clips (key TEXT PRIMARY KEY, report TEXT) WITHOUT ROWID")
+        return database
+
+    def get(self, path: Path, how: str) -> ClipReport | None:
+        row = self.database.execute("SELECT report FROM clips WHERE key = ?", [_key(path, how)]).fetchone()
+        if row is None:
+            return None
+        report = json.loads(row[0])
+        facts = report.pop("facts")
+        return ClipReport(**report, facts=facts and media.MediaFacts(**facts))
+
+    def put(self, path: Path, how: str, report: ClipReport) -> None:
+        if report.check not in TRANSIENT:
+            row = [_key(path, how), json.dumps(asdict(report))]
+            self.database.execute("INSERT OR REPLACE INTO clips VALUES (?, ?)", row)
+
+
+def _key(path: Path, how: str) -> str:
+    try:
+        stat = path.stat()
+    except (OSError, ValueError):
+        return f"{path} is not there"
+    return f"{path.absolute()} {stat.st_size} {stat.st_mtime_ns} {FACTS_VERSION} {how}"
+
+
+def _examine_in_workers(
+    paths: Sequence[Path], decode: str, options: VisionOptions, timeout: float
+) -> Iterator[tuple[int, ClipReport]]:
+    """(position, report) of every path as they become known. A file that takes longer than `timeout` seconds, or ends
+    its worker, is reported and the worker replaced."""
+    waiting = list(range(len(paths)))[::-1]
+    pool = [_Worker(decode, options) for _ in range(min(os.cpu_count() or 1, len(paths)))]
+    try:
+        while waiting or any(worker.position is not None for worker in pool):
+            for place, worker in enumerate(pool):
+                if worker.lost(timeout):
+                    yield worker.position, worker.obituary(timeout)
+                    pool[place] = worker = _Worker(decode, options)
+                if worker.position is None and waiting:
+                    position = waiting.pop()
+                    worker.take(position, paths[position])
+            busy = [worker.pipe for worker in pool if worker.position is not None]
+            ready = multiprocessing.connection.wait(busy, timeout=min(timeout, 0.5))
+            for worker in pool:
+                if worker.pipe in ready and (report := worker.answer()):
+                    yield report
+    finally:
+        for worker in pool:
+            worker.stop()
+
+
+class _Worker:
+    """One process that examines the files sent down its pipe, one at a time."""
+
+    def __init__(self, decode: str, options: VisionOptions):
+        self.pipe, far_end = multiprocessing.Pipe()
+        self.process = multiprocessing.Process(target=_serve, args=(far_end, decode, options), daemon=True)
+        self.process.start()
+        far_end.close()
+        self.position: int | None = None
+        self.dead = False
+        self.since = 0.0
+
+    def take(self, position: int, path: Path) -> None:
+        self.position, self.since = position, time.monotonic()
+        try:
+            self.pipe.send(path)
+        except ConnectionError:
+            self.dead = True
+
+    def answer(self) -> tuple[int, ClipReport] | None:
+        try:
+            report = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            self.dead = True
+            return None
+        position, self.position = self.position, None
+        return position, report
+
+    def lost(self, timeout: float) -> bool:
+        return self.position is not None and (self.dead or time.monotonic() - self.since > timeout)
+
+    def obituary(self, timeout: float) -> ClipReport:
+        self.stop()
+        if self.dead:
+            message = f"got a crash of the decoder (exit code {self.process.exitcode}), expected it to decode"
+            return ClipReport(check="DATA-MEDIA-CRASH", message=message)
+        message = f"got no result in {timeout:g} s, expected the file to decode"
+        return ClipReport(check="DATA-MEDIA-TIMEOUT", message=message)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def _serve(pipe, decode: str, options: VisionOptions) -> None:
+    try:
+        while True:
+            pipe.send(examine(pipe.recv(), decode, options))
+    except (EOFError, ConnectionError, KeyboardInterrupt):
+        return
+
+
+def _sampled(facts: media.MediaFacts, options: VisionOptions) -> list[int]:
+    try:
+        return frame_indices(facts.frames, facts.fps, options)
+    except Failure:  # whether the options suit the clip is a question of the spec; here only whether it decodes
+        return [0, facts.frames - 1]
+
+
+def _content(path: Path) -> str:
+    """A fingerprint that reads at most three blocks of the file, however large it is."""
+    size = path.stat().st_size
+    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as handle:
+        for offset in (0, (size - CONTENT_BLOCK) // 2, size - CONTENT_BLOCK):
+            handle.seek(max(offset, 0))
+            digest.update(handle.read(CONTENT_BLOCK))
+    return digest.hexdigest()

@@ -1,0 +1,335 @@
+"""What a dataset is and what training on it will do: one pass over the records, then files, leakage, tokens, steps."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cosmos_reason import answers, media, vision_tokens
+from cosmos_reason import findings as f
+from cosmos_reason.annotations import CHECKS as RECORD_CHECKS
+from cosmos_reason.annotations import Media, Sample, Tally, questions, stream
+from cosmos_reason.json_stream import JsonRecords
+from cosmos_reason.schedule import steps_per_epoch
+from cosmos_reason.storage import sha256, whole_file, write_json
+
+SCHEMA_VERSION = 1
+TURN_OVERHEAD = 5  # <|im_start|> role \n ... <|im_end|> \n
+SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
+LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
+TOKEN_BYTES = 4 * 3 * 2 * 32 * 32  # a vision token waiting in host memory: float32 RGB of two frames
+CLIP_FACTS = {
+    "kind": "string",
+    "width": "int32",
+    "height": "int32",
+    "frames": "int32",
+    "declared_frames": "int32",
+    "fps": "float64",
+    "seconds": "float64",
+}
+
+# id -> (severity, what is checked, how to mend it)
+CHECKS = RECORD_CHECKS | {
+    "DATA-EMPTY": (f.ERROR, "the file has records", "check the path"),
+    "DATA-ID-UNSAFE": (f.WARNING, "ids can be file names (evaluation needs it)", "use letters, digits, . _ - in ids"),
+    "DATA-ID-DUPLICATE": (f.WARNING, "ids are unique (evaluation needs it)", "give every record its own id"),
+    "DATA-QUESTION-DUPLICATE": (f.WARNING, "a clip is asked a question once", "remove the repeated records"),
+    "DATA-ANSWER-CONFLICT": (f.WARNING, "the same question on the same clip has one answer", "decide which is right"),
+    "DATA-MEDIA-ESCAPE": (f.ERROR, "media names stay below the media path", "write names below the media path"),
+    "DATA-MEDIA-OUTSIDE": (f.WARNING, "media are below the media path", "mount that folder too, or copy the media"),
+    "DATA-MEDIA-MISSING": (f.ERROR, "media files exist", "copy the files or correct --media-path"),
+    "DATA-MEDIA-EMPTY": (f.ERROR, "media files are not empty", "copy the files again"),
+    "DATA-MEDIA-UNDECODABLE": (f.ERROR, "media decode", "encode the files again or remove the records"),
+    "DATA-MEDIA-TIMEOUT": (f.ERROR, "media decode in time", "encode the files again or remove the records"),
+    "DATA-MEDIA-CRASH": (f.ERROR, "media do not crash the decoder", "encode the files again or remove the records"),
+    "DATA-MEDIA-KIND": (f.ERROR, "videos are videos, images are images", 'name images by "image", clips by "video"'),
+    "DATA-MEDIA-FRAMES": (
+        f.WARNING,
+        "the container's frame count is the number of frames that decode",
+        "ffmpeg -i IN -c:v libx264 OUT (other readers trust the container and ask for frames that are not there)",
+    ),
+    "DATA-CACHE": (f.INFO, "examined files are remembered for the next run", "set COSMOS_CACHE to a writable folder"),
+    "DATA-LEAK-CLIP": (f.WARNING, "evaluation clips are not in the training data", "split by source clip"),
+    "DATA-LEAK-QUESTION": (f.ERROR, "evaluation questions are not in the training data", "split by source clip"),
+    "DATA-TOKENS": (f.ERROR, "samples fit policy.model_max_length", "raise it, or take fewer frames or pixels"),
+    "DATA-CLIP-TOO-SHORT": (f.ERROR, "clips have the frames the spec samples", "lower custom.vision.nframes"),
+    "DATA-CLIP-EMPTY": (f.ERROR, "clips have frames and a rate", "encode the files again"),
+    "DATA-MEDIA-RATIO": (f.ERROR, "sides of media are within 200:1", "crop the files"),
+    "DATA-STEPS-NONE": (f.ERROR, "at least one optimizer step runs", "lower train.train_batch_per_replica"),
+}
+EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
+
+
+@dataclass
+class Survey:
+    """A dataset in columns, so that a million records fit. `clips` numbers the media in order of appearance."""
+
+    annotations: Path
+    media_path: Path
+    text_method: str = ""
+    tally: Tally = field(default_factory=Tally)
+    ids: list[str] = field(default_factory=list)
+    indices: array = field(default_factory=lambda: array("i"))  # position in the file, counting unusable records too
+    clips: dict[Media, int] = field(default_factory=dict)
+    used: list[tuple[int, ...]] = field(default_factory=list)  # clip numbers per record
+    asked: array = field(default_factory=lambda: array("i"))  # questions per record
+    kinds: list[str] = field(default_factory=list)  # type of a record's first question
+    answers: list[str | None] = field(default_factory=list)  # its answer, when it is one of a few
+    text_tokens: array = field(default_factory=lambda: array("i"))
+    keys: array = field(default_factory=lambda: array("q"))  # hash of a record's question texts
+    reports: dict[int, media.ClipReport] = field(default_factory=dict)
+    header: dict = field(default_factory=dict)  # what stands around the records
+    formats: Counter = field(default_factory=Counter)
+    types: Counter = field(default_factory=Counter)
+    balance: dict[str, Counter] = field(default_factory=lambda: defaultdict(Counter))
+    different: int = 0  # questions, each counted once per clip
+    reasoned: int = 0
+
+
+def survey(annotations: Path, media_path: Path, count_text: Callable[[str], int], text_method: str) -> Survey:
+    """One pass over the records: structure, ids, duplicates, statistics. `count_text` gives a text's tokens."""
+    found = Survey(annotations, media_path, text_method)
+    seen_ids: set[str] = set()
+    seen_questions: dict[int, int] = {}
+    records = JsonRecords(annotations)
+    found.header = records.header
+    for sample in stream(records, found.tally, found.formats):
+        _check_id(sample, seen_ids, found.tally)
+        found.ids.append(sample.id)
+        found.indices.append(sample.index)
+        found.used.append(tuple(found.clips.setdefault(medium, len(found.clips)) for medium in sample.media))
+        found.text_tokens.append(sum(count_text(turn.text) + TURN_OVERHEAD for turn in sample.turns))
+        _add_questions(sample, found, seen_questions)
+    if not found.ids and not found.tally.first:
+        found.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
+    return found
+
+
+def _check_id(sample: Sample, seen: set[str], tally: Tally) -> None:
+    if sample.id in seen:
+        tally.add("DATA-ID-DUPLICATE", sample.index, sample.id, f"got id {sample.id!r} again, expected unique ids")
+    seen.add(sample.id)
+    if not SAFE_ID.fullmatch(sample.id):
+        tally.add("DATA-ID-UNSAFE", sample.index, sample.id, f"got id {sample.id[:60]!r}, expected a file name")
+
+
+def _add_questions(sample: Sample, found: Survey, seen: dict[int, int]) -> None:
+    asked = questions(sample)
+    kind, answer, key = "", None, 0
+    for _, _, _, text, gt in asked:
+        kind = answers.question_type(text, gt)
+        answer = _short_answer(kind, text, gt)
+        found.types[kind] += 1
+        if "<think>" in gt:
+            found.reasoned += 1
+        if answer:
+            found.balance[kind][answer] += 1
+        key, said = hash((sample.media, text, key)), hash(gt)
+        if seen.setdefault(key, said) != said:
+            message = f"got another answer to the question {text[:60]!r} on the same media"
+            found.tally.add("DATA-ANSWER-CONFLICT", sample.index, sample.id, message)
+        elif len(seen) == found.different:
+            message = f"got the question {text[:60]!r} again on the same media"
+            found.tally.add("DATA-QUESTION-DUPLICATE", sample.index, sample.id, message)
+        found.different = len(seen)
+    found.asked.append(len(asked))
+    found.kinds.append(kind)
+    found.answers.append(answer)
+    found.keys.append(hash(tuple(turn.text for turn in sample.turns[:-1])))
+
+
+def _short_answer(kind: str, question: str, gt: str) -> str | None:
+    """The answer as a class worth counting: normalised where it can be, None when it is long."""
+    if kind == "text" or kind == "number":
+        return gt.strip() if len(gt) <= LONGEST_CLASS else None
+    if kind == "mcq" and len(gt) == 1:
+        return gt.upper()
+    return answers.normalise(gt, kind, question)
+
+
+def paths(found: Survey) -> dict[int, Path]:
+    """The files to examine, by clip number; names that leave the media path get their report here instead."""
+    files = {}
+    for medium, number in found.clips.items():
+        try:
+            files[number] = media.resolve(found.media_path, medium.path)
+        except f.Failure as failure:
+            problem = failure.findings[0]
+            found.reports[number] = media.ClipReport(check=problem.id, message=problem.message)
+    return files
+
+
+def check_clips(found: Survey) -> None:
+    """Turns the clip reports into problems of the records that use the clips."""
+    problems = {number: list(_clip_problems(found, medium, number)) for medium, number in found.clips.items()}
+    _blame(found, problems)
+
+
+def _clip_problems(found: Survey, medium: Media, number: int):
+    report = found.reports[number]
+    if Path(medium.path).is_absolute() and not Path(medium.path).is_relative_to(found.media_path):
+        yield "DATA-MEDIA-OUTSIDE", f"got {medium.path}, expected a name below {found.media_path}"
+    if report.facts is None:
+        yield report.check, f"{medium.path}: {report.message}"
+        return
+    facts = report.facts
+    if facts.kind != medium.kind:
+        yield "DATA-MEDIA-KIND", f'got {medium.path} named by "{medium.kind}", expected "{facts.kind}"'
+    if facts.declared_frames not in (0, facts.frames):
+        claim = f"got {facts.declared_frames} frames declared and {facts.frames} present in {medium.path}"
+        yield "DATA-MEDIA-FRAMES", f"{claim}, expected the same"
+
+
+def _blame(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
+    for index, name, used in zip(found.indices, found.ids, found.used, strict=True):
+        for number in used:
+            for check, message in problems[number]:
+                found.tally.add(check, index, name, message)
+
+
+def check_leakage(train: Survey, evaluation: Survey) -> None:
+    """Evaluation records whose clips (by content) or whose clips and questions are also training records."""
+    trained = {key for index in range(len(train.ids)) for key in _content_keys(train, index)}
+    asked = {(train.keys[index], key) for index in range(len(train.ids)) for key in _content_keys(train, index)}
+    for index, name in enumerate(evaluation.ids):
+        keys = [key for key in _content_keys(evaluation, index) if key in trained]
+        if not keys:
+            continue
+        same = any((evaluation.keys[index], key) in asked for key in keys)
+        check, what = ("DATA-LEAK-QUESTION", "clip and question") if same else ("DATA-LEAK-CLIP", "clip")
+        evaluation.tally.add(
+            check, evaluation.indices[index], name, f"got a {what} of the training data, expected unseen clips"
+        )
+
+
+def _content_keys(found: Survey, index: int) -> list[str]:
+    contents = (found.reports[number].content for number in found.used[index])
+    return [content for content in contents if content]
+
+
+def findings(found: Survey, evaluation: bool = False) -> list[f.Finding]:
+    """Everything found, one finding per check; problems of evaluation become errors in evaluation data."""
+    checks = dict(CHECKS)
+    for check in EVALUATION_ERRORS if evaluation else ():
+        checks[check] = (f.ERROR, *CHECKS[check][1:])
+    return found.tally.findings(checks, found.annotations)
+
+
+def facts(found: Survey) -> dict:
+    """The content of dataset_facts.json (schemas/dataset_facts.schema.json)."""
+    good = [report.facts for report in found.reports.values() if report.facts]
+    clips = [fact for fact in good if fact.kind == "video"]
+    counted = [found.balance[kind] for kind in answers.CLOSED_TYPES if found.balance.get(kind)]
+    total = sum(sum(balance.values()) for balance in counted)
+    most = sum(max(balance.values()) for balance in counted)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "annotations": str(found.annotations),
+        "media_path": str(found.media_path),
+        "format": found.formats.most_common(1)[0][0] if found.formats else "llava",
+        "fingerprint": sha256(found.annotations),
+        "records": len(found.ids),
+        "questions": sum(found.asked),
+        "clips": len(found.clips),
+        "clips_with_problems": sum(report.facts is None for report in found.reports.values()),
+        "question_types": dict(found.types.most_common()),
+        "answers": {kind: dict(balance.most_common(20)) for kind, balance in found.balance.items()},
+        "majority_accuracy": round(most / total, 4) if total else None,
+        "reasoning_share": round(found.reasoned / max(sum(found.asked), 1), 4),
+        "text_tokens": {**_spread(found.text_tokens, ("p50", "p95", "max")), "method": found.text_method},
+        "media": {
+            "width": _spread([fact.width for fact in good]),
+            "height": _spread([fact.height for fact in good]),
+            "frames": _spread([fact.frames for fact in clips]),
+            "fps": _spread([fact.fps for fact in clips]),
+            "seconds": _spread([fact.seconds for fact in clips]),
+        },
+        "clips_table": "clips.parquet",
+        "records_table": "records.parquet",
+    }
+
+
+def _spread(values: Iterable[float], names=("min", "p50", "max")) -> dict[str, float | None]:
+    ranked = sorted(values)
+    places = {"min": 0, "p50": len(ranked) // 2, "p95": len(ranked) * 95 // 100, "max": len(ranked) - 1}
+    return {name: round(ranked[places[name]], 3) if ranked else None for name in names}
+
+
+def tables(found: Survey):
+    """(clips, records) as pyarrow tables: one row per medium in order of appearance, one per record."""
+    import pyarrow as arrow
+
+    reports = [found.reports[number] for number in range(len(found.clips))]
+    columns = {"clip": arrow.array([medium.path for medium in found.clips], arrow.string())}
+    for name, kind in CLIP_FACTS.items():
+        column = [report.facts and getattr(report.facts, name) for report in reports]
+        columns[name] = arrow.array(column, getattr(arrow, kind)())
+    reuse = Counter(number for used in found.used for number in used)
+    columns["records"] = arrow.array([reuse[number] for number in range(len(reports))], arrow.int32())
+    for name in ("bytes", "content", "check", "message"):
+        columns[name] = arrow.array([getattr(report, name) for report in reports])
+    records = {
+        "index": arrow.array(found.indices, arrow.int32()),
+        "id": arrow.array(found.ids, arrow.string()),
+        "clips": arrow.array(found.used, arrow.list_(arrow.int32())),
+        "questions": arrow.array(found.asked, arrow.int32()),
+        "question_type": arrow.array(found.kinds, arrow.string()),
+        "answer": arrow.array(found.answers, arrow.string()),
+        "text_tokens": arrow.array(found.text_tokens, arrow.int32()),
+    }
+    return arrow.table(columns), arrow.table(records)
+
+
+def write_facts(found: Survey, path: Path) -> dict:
+    """dataset_facts.json at `path`, its two tables beside it; the facts."""
+    import pyarrow.parquet as parquet
+
+    written = facts(found)
+    for name, table in zip(("clips_table", "records_table"), tables(found), strict=True):
+        with whole_file(path.parent / written[name], "wb") as handle:
+            parquet.write_table(table, handle)
+    write_json(path, written)
+    return written
+
+
+def predict(found: Survey, action: str, spec: dict) -> dict:
+    """What `action` with `spec` (defaults filled in) will meet: tokens and frames per sample, optimizer steps, memory.
+
+    Samples that do not fit or cannot be sampled become problems of `found`.
+    """
+    limit = spec["policy"]["model_max_length"] if action == "train" else spec["model"]["max_length"]
+    costs = vision_tokens.tokens_for_spec(tables(found), spec)
+    for index, cost in zip(found.indices, costs, strict=True):
+        if cost.problem:
+            found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
+        elif cost.total > limit:
+            found.tally.add("DATA-TOKENS", index, cost.id, f"got {cost.total} tokens, expected at most {limit}")
+    prediction = {
+        "limit": limit,
+        "tokens": _spread((cost.total for cost in costs), ("p50", "p95", "max")),
+        "vision_tokens": _spread((cost.vision for cost in costs), ("p50", "p95", "max")),
+        "frames": _spread(cost.frames for cost in costs),
+        "too_long": sum(cost.total > limit for cost in costs),
+    }
+    if action == "train":
+        prediction |= _loading(found, spec, max((cost.vision for cost in costs), default=0))
+    return prediction
+
+
+def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
+    """Optimizer steps per epoch by number of GPUs, and the host memory of the batches one rank loads ahead."""
+    records, batch = len(found.ids), spec["train"]["train_batch_per_replica"]
+    parallel, policy = spec["policy"]["parallelism"], spec["train"]["train_policy"]
+    ranks = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
+    if records and not steps_per_epoch(records, batch, ranks):
+        message = f"got {records} records for {ranks} ranks x batch {batch}, expected at least one full batch"
+        found.tally.add("DATA-STEPS-NONE", 0, "-", message)
+    ahead = policy["dataloader_num_workers"] * (policy["dataloader_prefetch_factor"] or 0) * batch
+    return {
+        "steps_per_epoch": {str(gpus): steps_per_epoch(records, batch, gpus) for gpus in (1, 2, 4, 8)},
+        "prefetch_bytes_per_rank": ahead * vision_tokens * TOKEN_BYTES,
+    }

@@ -1,0 +1,1 @@
+"""What the demo is made of: a small model in the published layout, and clips to teach it."""

@@ -1,0 +1,188 @@
+"""Metrics of judged rows (results.judge). Denominators are all rows asked: unparseable and failed ones are wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cosmos_reason import storage
+from cosmos_reason.answers import CLOSED_TYPES
+from cosmos_reason.results import Row
+
+UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
+Z = 1.959963984540054  # two-sided 95 %
+SOFT_F1 = 0.8
+EXACT_MCNEMAR_LIMIT = 1000
+CHECKPOINT_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy", "rows")
+_TIMESTAMP = re.compile(r"\d{14}")
+
+
+def score(rows: Sequence[Row]) -> dict:
+    """The metrics.json of these rows (schemas/metrics.schema.json), without `model`, `checkpoint` and `results`."""
+    by_type, by_tag = defaultdict(list), defaultdict(list)
+    for row in rows:
+        by_type[row.type].append(row)
+        for tag in row.tags:
+            by_tag[tag].append(row)
+    counts = confusion(rows)
+    classes = per_class(counts)
+    return {
+        "schema_version": 1,
+        **summary(rows),
+        **macro(classes),
+        "soft_accuracy": _ratio(sum(row.correct or is_soft_match(row) for row in rows), len(rows)),
+        "per_type": {kind: _with_macro(by_type[kind]) for kind in sorted(by_type)},
+        "per_class": classes,
+        "per_tag": {tag: summary(by_tag[tag]) for tag in sorted(by_tag)},
+        "confusion_matrix": matrix(counts),
+        "text": text_metrics(by_type["text"]) if "text" in by_type else None,
+    }
+
+
+def _with_macro(rows: Sequence[Row]) -> dict:
+    return summary(rows) | macro(per_class(confusion(rows)))
+
+
+def summary(rows: Sequence[Row]) -> dict:
+    """Counts, accuracy with its 95 % Wilson interval, and that of always giving each type's commonest answer."""
+    outcomes = Counter(row.outcome for row in rows)
+    known = Counter((row.type, row.expected) for row in rows if row.expected is not None)
+    commonest: dict[str, int] = {}
+    for (kind, _), count in known.items():
+        commonest[kind] = max(count, commonest.get(kind, 0))
+    return {
+        "rows": len(rows),
+        "correct": outcomes["right"],
+        "unparseable": outcomes["unparseable"],
+        "failed": outcomes["failed"],
+        "accuracy": _ratio(outcomes["right"], len(rows)),
+        "accuracy_interval": wilson(outcomes["right"], len(rows)),
+        "majority_accuracy": _ratio(sum(commonest.values()), len(rows)),
+    }
+
+
+def wilson(correct: int, rows: int) -> list[float]:
+    """95 % score interval of a proportion (Wilson 1927)."""
+    share, spread = correct / rows, Z * Z / rows
+    centre = (share + spread / 2) / (1 + spread)
+    half = Z * math.sqrt(share * (1 - share) / rows + spread / (4 * rows)) / (1 + spread)
+    return [round(max(0.0, centre - half), 6), round(min(1.0, centre + half), 6)]
+
+
+def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
+    """How often (expected class, given class) occurred among rows of closed types."""
+    given = {"failed": FAILED, "unparseable": UNPARSEABLE}
+    return Counter(
+        (row.expected, given.get(row.outcome, row.answer))
+        for row in rows
+        if row.type in CLOSED_TYPES and row.expected is not None
+    )
+
+
+def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
+    """Precision, recall, F1 and support of every class that is expected somewhere."""
+    support, predicted = Counter(), Counter()
+    for (expected, given), count in counts.items():
+        support[expected] += count
+        predicted[given] += count
+    table = {}
+    for label in sorted(support):
+        hits = counts[label, label]
+        precision, recall = _ratio(hits, predicted[label]), _ratio(hits, support[label])
+        f1 = _ratio(2 * hits, support[label] + predicted[label])
+        table[label] = {"precision": precision, "recall": recall, "f1": f1, "support": support[label]}
+    return table
+
+
+def macro(classes: dict[str, dict]) -> dict:
+    """Unweighted means over the expected classes; None without one. Balanced accuracy is the mean recall."""
+    mean = {
+        key: round(sum(row[key] for row in classes.values()) / len(classes), 6) if classes else None
+        for key in ("precision", "recall", "f1")
+    }
+    return {"balanced_accuracy": mean["recall"], **mean}
+
+
+def matrix(counts: Counter[tuple[str, str]]) -> dict:
+    """{labels, counts}: `counts[i][j]` rows expected labels[i] and got labels[j]; the last labels are no answers."""
+    seen = {label for pair in counts for label in pair}
+    none = [label for label in (UNPARSEABLE, FAILED) if label in seen]
+    labels = sorted(seen.difference(none)) + none
+    return {"labels": labels, "counts": [[counts[row, column] for column in labels] for row in labels]}
+
+
+def is_soft_match(row: Row) -> bool:
+    """Free text whose words overlap with the ground truth's at an F1 of SOFT_F1 or more (cosmos-rl-evaluate)."""
+    if row.type != "text" or row.outcome != "wrong" or not row.expected:
+        return False
+    said, expected = Counter(row.answer.casefold().split()), Counter(row.expected.split())
+    return 2 * (said & expected).total() >= SOFT_F1 * (said.total() + expected.total())
+
+
+def text_metrics(rows: Sequence[Row]) -> dict:
+    """Corpus BLEU (0 to 100, sacrebleu) and the mean ROUGE-L F1 (0 to 1, rouge-score); no answer is an empty text."""
+    import sacrebleu
+    from rouge_score.rouge_scorer import RougeScorer
+
+    said, expected = [row.answer or "" for row in rows], [row.gt for row in rows]
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    rouge = sum(scorer.score(gt, text)["rougeL"].fmeasure for gt, text in zip(expected, said, strict=True))
+    return {
+        "rows": len(rows),
+        "bleu": round(sacrebleu.corpus_bleu(said, [expected]).score, 6),
+        "rouge_l": round(rouge / len(rows), 6),
+    }
+
+
+def compare(before: Sequence[Row], after: Sequence[Row]) -> dict:
+    """Questions of both runs, paired by id: what the second run fixed and broke, and McNemar's two-sided p-value."""
+    first, second = {row.id: row.correct for row in before}, {row.id: row.correct for row in after}
+    pairs = Counter((first[id], second[id]) for id in first.keys() & second.keys())
+    fixed, broken = pairs[False, True], pairs[True, False]
+    return {
+        "paired": pairs.total(),
+        "fixed": fixed,
+        "broken": broken,
+        "unchanged_right": pairs[True, True],
+        "unchanged_wrong": pairs[False, False],
+        "only_before": len(first.keys() - second.keys()),
+        "only_after": len(second.keys() - first.keys()),
+        "p_value": mcnemar(fixed, broken),
+    }
+
+
+def mcnemar(fixed: int, broken: int) -> float:
+    """Two-sided p-value that fixing and breaking are equally likely: exact binomial up to EXACT_MCNEMAR_LIMIT changes,
+    beyond it chi-squared with continuity correction (McNemar 1947, Edwards 1948)."""
+    changes, rarer = fixed + broken, min(fixed, broken)
+    if changes <= EXACT_MCNEMAR_LIMIT:
+        return min(1.0, 2 * sum(math.comb(changes, k) for k in range(rarer + 1)) / 2**changes)
+    return math.erfc(math.sqrt((max(0, abs(fixed - broken) - 1)) ** 2 / changes / 2))
+
+
+def record_for_checkpoint(checkpoint: str | None, scored: dict) -> Path | None:
+    """Note the metrics in `<output_dir>/checkpoint_metrics.json` when the evaluated model is a checkpoint of a training
+    output (`<output_dir>/<YYYYmmddHHMMSS>/safetensors/<name>`) that is here; returns the file written."""
+    folder = Path(checkpoint or "")
+    if not (
+        folder.is_dir() and folder.parent.name in ("safetensors", "merged") and _TIMESTAMP.fullmatch(folder.parts[-3])
+    ):
+        return None
+    output_dir = folder.parents[2]
+    path = output_dir / "checkpoint_metrics.json"
+    with open(output_dir / ".checkpoint_metrics.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several evaluations may end at once
+        known = storage.read_json(path) if path.exists() else {}
+        known[str(folder.relative_to(output_dir))] = {
+            key: scored[key] for key in CHECKPOINT_METRICS if scored[key] is not None
+        }
+        storage.write_json(path, known)
+    return path
+
+
+def _ratio(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0

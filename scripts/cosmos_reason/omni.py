@@ -1,0 +1,285 @@
+"""Cosmos3 Omni checkpoints (`cosmos3_omni`) as Qwen3-VL folders, by renaming tensors and copying their bytes.
+
+An Omni checkpoint holds two towers that share their layers (a reasoner and a generator), a vision tower, and the
+input and output layers of images, sound and actions. The reasoner and the vision tower together are a Qwen3-VL model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmos_reason import qwen3_vl, safetensors_files, storage
+from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
+from cosmos_reason.safetensors_files import Tensor
+
+MAPPING_VERSION = 1
+
+# Applied in this order; a tensor that no rule renames is an error. The names are those of the published layout
+# (diffusers) and of the exports of fine-tunes (`model.net.`).
+_PREFIX = re.compile(r"^(transformer\.|vision_encoder\.|model\.net\.)")
+_DROPPED = re.compile(
+    r"_moe_gen|\.(add_[qkv]_proj|to_add_out|norm_added_[qk]|k_norm_und_for_gen)\."
+    r"|^(proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
+    r"|^(llm2(vae|sound|action)|(vae|sound|action)2llm)\.|^(audio|sound|action)_modality_embed$"
+)
+_RENAMED = (
+    (re.compile(r"^language_model\.(model\.)?(?=layers\.|embed_tokens\.|norm\.)"), "model.language_model."),
+    (re.compile(r"^(language_model|model)\.visual\."), "model.visual."),
+    (re.compile(r"^language_model\.lm_head\."), "lm_head."),
+    (re.compile(r"^(?=(layers|embed_tokens|norm)\.)"), "model.language_model."),
+    (re.compile(r"^(?=(blocks|merger|patch_embed|pos_embed|deepstack_merger_list)\.)"), "model.visual."),
+)
+_ATTENTION = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "o_proj"}
+_ATTENTION |= {"norm_q": "q_norm", "norm_k": "k_norm"}
+_ATTENTION_NAME = re.compile(rf"(?<=\.self_attn\.)({'|'.join(_ATTENTION)})(?=\.)")
+_FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+
+_COPIED = ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json")
+_REQUIRED = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+_SAMPLE_BYTES = 64
+VISION = "model.visual."
+DONOR_FIX = "--vlm-model-name Qwen/Qwen3-VL-8B-Instruct"
+
+
+# What a conversion needs of a published repository, of a donor, and of its vision tower.
+SMALL_FILES = ["*.json", "*.jinja", "merges.txt", "text_tokenizer/*"]
+HUB_FILES = [*SMALL_FILES, "transformer/*", "vision_encoder/*", "model*.safetensors"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An Omni checkpoint seen as a Qwen3-VL model: `tensors` under their new names, `texts` the small files to write.
+
+    `supplied` names what the donor gave because the checkpoint lacks it. `fingerprint` is a SHA-256 over config, small
+    files, names, shapes, and 64 bytes from the middle of every tensor: the same wherever the folders lie, another for
+    every fine-tune.
+    """
+
+    folder: Path
+    donor: Path | None
+    supplied: tuple[str, ...]
+    layout: str
+    tensors: dict[str, Tensor]
+    dropped: int
+    texts: dict[str, bytes]
+    fingerprint: str
+
+    @property
+    def total_size(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def target_name(name: str) -> str | None:
+    """The Qwen3-VL name of a stored tensor, None for one that is dropped. Raises KeyError for an unknown one."""
+    name = _PREFIX.sub("", name)
+    if _DROPPED.search(name):
+        return None
+    if name == "lm_head.weight":
+        return name
+    for pattern, replacement in _RENAMED:
+        renamed, count = pattern.subn(replacement, name, count=1)
+        if count:
+            return _ATTENTION_NAME.sub(lambda match: _ATTENTION[match[1]], renamed)
+    raise KeyError(name)
+
+
+def open_source(folder: Path, donor: Path | None = None) -> Source:
+    """Read and check a whole Omni checkpoint: headers only, no tensor data. Raises Failure with all that is wrong.
+
+    `donor`, a Qwen3-VL or Omni folder, supplies what the checkpoint lacks: exports of fine-tunes have no text and
+    vision config, and may have no vision tower, tokenizer or processors.
+    """
+    if not folder.is_dir():
+        raise bad_input("CKPT-SOURCE-MISSING", folder, "got no such folder, expected a Cosmos3 Omni checkpoint")
+    omni_config = storage.read_json(folder / "config.json")
+    _refuse_other_models(folder, omni_config)
+    stored, findings = safetensors_files.read_folder(folder)
+    tensors, dropped, mapping_findings = _map(folder, stored)
+    supplied = []
+    if donor and not any(name.startswith(VISION) for name in tensors):
+        tensors |= _vision_of(donor)
+        supplied.append("vision tower")
+    full_config = omni_config
+    if donor and not {"text_config", "vision_config"} <= omni_config.keys():
+        full_config = storage.read_json(donor / "config.json")
+        supplied.append("config")
+    dtype, dtype_findings = _single_dtype(folder, tensors)
+    config = _qwen3_vl_config(folder, full_config, dtype)
+    texts, given, text_findings = _small_files(folder, donor, config)
+    findings += mapping_findings + dtype_findings + text_findings
+    if stored and not mapping_findings:
+        findings += qwen3_vl.compare(str(folder), config, {name: tensor.shape for name, tensor in tensors.items()})
+    if findings:
+        raise Failure(findings, EXIT_CHECKS_FAILED)
+    layout = "export" if any(name.startswith("model.net.") for name in stored) else "published"
+    fingerprint = _fingerprint(tensors, texts)
+    return Source(folder, donor, tuple(supplied + given), layout, tensors, dropped, texts, fingerprint)
+
+
+def _vision_of(donor: Path) -> dict[str, Tensor]:
+    stored, findings = safetensors_files.read_folder(donor)
+    if findings:
+        raise Failure(findings, EXIT_CHECKS_FAILED)
+    return {target_name(name): tensor for name, tensor in stored.items() if is_vision(name)}
+
+
+def has_vision(folder: Path) -> bool:
+    """Whether an Omni checkpoint stores its vision tower."""
+    return any(map(is_vision, safetensors_files.read_folder(folder)[0]))
+
+
+def vision_shards(donor: Path) -> list[str]:
+    """The files of a donor that hold its vision tower, told from its index: the other shards need no download."""
+    index = donor / safetensors_files.INDEX_NAME
+    if not index.exists():
+        return ["model.safetensors"]
+    return sorted({file for name, file in safetensors_files.read_index(index).items() if is_vision(name)})
+
+
+def is_vision(name: str) -> bool:
+    """Whether a stored tensor, Omni's or Qwen3-VL's, belongs to the vision tower."""
+    try:
+        return (target_name(name) or "").startswith(VISION)
+    except KeyError:
+        return False
+
+
+def _refuse_other_models(folder: Path, config) -> None:
+    where = folder / "config.json"
+    if not isinstance(config, dict):
+        raise bad_input("CKPT-CONFIG-BAD", where, "got a list or a value, expected a JSON object")
+    model_type = config.get("model_type")
+    if model_type in ("qwen3_vl", "qwen2_5_vl"):
+        fix = f"use {folder} itself as policy.model_name_or_path"
+        raise bad_input("CKPT-NOT-OMNI", where, f"got model_type {model_type!r}: it needs no conversion", fix)
+    if model_type == "cosmos3_edge":
+        message = "got Cosmos3 Edge (Nemotron with a SigLIP tower), expected cosmos3_omni: it has no Qwen3-VL form"
+        raise bad_input("CKPT-EDGE", where, message, "use nvidia/Cosmos3-Nano")
+    if model_type != "cosmos3_omni":
+        raise bad_input("CKPT-NOT-OMNI", where, f"got model_type {model_type!r}, expected 'cosmos3_omni'")
+    parts = [config] + [storage.read_json(path) for path in [folder / "transformer" / "config.json"] if path.exists()]
+    if any("quantization_config" in part for part in parts):
+        raise _quantized(where, "got a quantization_config")
+
+
+def _quantized(where, got: str) -> Failure:
+    fix = "convert the bfloat16 checkpoint, then quantize the result"
+    return bad_input("CKPT-QUANTIZED", where, f"{got}, expected unquantized weights: bytes are copied as they are", fix)
+
+
+def _map(folder: Path, stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int, list[Finding]]:
+    tensors: dict[str, Tensor] = {}
+    dropped, unknown, twice = 0, [], []
+    for name, tensor in stored.items():
+        if tensor.dtype.startswith(("F8", "F6", "F4", "U8", "I8")) or re.search(r"_scale(_\w+|\.\w+)?$", name):
+            raise _quantized(tensor.file, f"got {name} in {tensor.dtype}")
+        try:
+            target = target_name(name)
+        except KeyError:
+            unknown.append(name)
+            continue
+        if target is None:
+            dropped += 1
+        elif target in tensors:
+            twice.append(target)
+        else:
+            tensors[target] = tensor
+    findings = []
+    for names, text in ((unknown, "no mapping rule knows"), (twice, "more than one stored tensor would become")):
+        if names:
+            message = f"got {len(names)} tensors that {text}: {', '.join(sorted(names)[:3])}"
+            findings.append(error("CKPT-TENSOR-UNMAPPED", folder, message, names=sorted(names)[:1000]))
+    return tensors, dropped, findings
+
+
+def _single_dtype(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[str, list[Finding]]:
+    dtypes = {tensor.dtype for tensor in tensors.values()} or {"BF16"}
+    if len(dtypes) == 1 and dtypes <= _FLOATS.keys():
+        return _FLOATS[dtypes.pop()], []
+    counts = {dtype: sum(t.dtype == dtype for t in tensors.values()) for dtype in sorted(dtypes)}
+    rare = min(counts, key=counts.__getitem__)
+    names = sorted(name for name, tensor in tensors.items() if tensor.dtype == rare)
+    message = f"got {counts}, expected one of {', '.join(_FLOATS)} for all ({rare}: {', '.join(names[:3])})"
+    return "bfloat16", [error("CKPT-DTYPE", folder, message, names=names[:1000])]
+
+
+def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
+    """The config in the words of transformers 4.57, which 5.x reads too (the reverse is not true)."""
+    if not all(isinstance(omni.get(part), dict) for part in ("text_config", "vision_config")):
+        message = "got no text_config or vision_config, expected both here or in a donor"
+        raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, DONOR_FIX)
+    text = dict(omni["text_config"], model_type="qwen3_vl_text", dtype=dtype)
+    rope = text.pop("rope_parameters", None)
+    if rope is not None and "rope_scaling" not in text:
+        text["rope_scaling"] = {key: value for key, value in rope.items() if key != "rope_theta"}
+        text.setdefault("rope_theta", rope.get("rope_theta"))
+    ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    return {
+        "architectures": ["Qwen3VLForConditionalGeneration"],
+        "model_type": "qwen3_vl",
+        **{key: omni[key] for key in ids if key in omni},
+        "tie_word_embeddings": omni.get("tie_word_embeddings", False),
+        "text_config": text,
+        "vision_config": dict(omni["vision_config"], model_type="qwen3_vl"),
+        "transformers_version": "4.57.1",
+    }
+
+
+def _small_files(folder: Path, donor: Path | None, config: dict) -> tuple[dict[str, bytes], list[str], list[Finding]]:
+    """Name -> content of config, tokenizer, processors and chat template; and which of them the donor gave."""
+    texts, given = {}, []
+    homes = [folder, folder / "text_tokenizer"] + ([donor, donor / "text_tokenizer"] if donor else [])
+    for name in (*_REQUIRED, *_COPIED, "generation_config.json", "chat_template.jinja", "chat_template.json"):
+        home = next((home for home in homes if (home / name).is_file()), None)
+        if home:
+            texts[name] = (home / name).read_bytes()
+            given += [name] if home in homes[2:] else []
+    findings = [
+        error("CKPT-FILE-MISSING", folder / name, "got no such file, expected it there or in a donor", DONOR_FIX)
+        for name in _REQUIRED
+        if name not in texts
+    ]
+    if findings:
+        return texts, given, findings
+    tokenizer = json.loads(texts["tokenizer_config.json"])
+    template = texts.get("chat_template.jinja", b"").decode()
+    if not template and "chat_template.json" in texts:
+        template = json.loads(texts["chat_template.json"])["chat_template"]
+    template = template or tokenizer.get("chat_template")
+    if not template:
+        problem = error("CKPT-FILE-MISSING", folder / "chat_template.jinja", "got no chat template", DONOR_FIX)
+        return texts, given, [problem]
+    text_config = config["text_config"]
+    generation = {key: text_config.get(key) for key in ("bos_token_id", "eos_token_id")}
+    texts["chat_template.jinja"] = template.encode()
+    texts["chat_template.json"] = _json_bytes({"chat_template": template})
+    texts["tokenizer_config.json"] = _json_bytes(tokenizer | {"chat_template": template})
+    texts.setdefault("generation_config.json", _json_bytes(generation))
+    texts["config.json"] = _json_bytes(config)
+    return texts, given, []
+
+
+def _json_bytes(value) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _fingerprint(tensors: Mapping[str, Tensor], texts: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(str(MAPPING_VERSION).encode())
+    for name, text in sorted(texts.items()):
+        digest.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
+    handles = {file: open(file, "rb") for file in {tensor.file for tensor in tensors.values()}}  # noqa: SIM115
+    try:
+        for name, tensor in sorted(tensors.items()):
+            digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
+            middle = tensor.begin + max(0, tensor.nbytes - _SAMPLE_BYTES) // 2
+            digest.update(os.pread(handles[tensor.file].fileno(), min(_SAMPLE_BYTES, tensor.nbytes), middle))
+    finally:
+        for handle in handles.values():
+            handle.close()
+    return digest.hexdigest()

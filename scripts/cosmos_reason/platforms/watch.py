@@ -1,0 +1,93 @@
+"""Following a job: what a person sees on a terminal, plain lines elsewhere, JSON lines for an agent."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason import jobs, platforms
+
+PAUSE_SECONDS = 0.5
+
+
+def follow(folder: Path) -> Iterator[tuple[dict, list[dict]]]:
+    """(record, new metrics lines) again and again until the job has ended or cannot be asked any more."""
+    offset = 0
+    while True:
+        record, _ = platforms.refresh(folder)
+        lines, offset = jobs.read_metrics(folder, offset)
+        yield record, lines
+        if record["state"] not in (jobs.PENDING, jobs.RUNNING):
+            return
+        time.sleep(PAUSE_SECONDS)
+
+
+def show(folder: Path, as_json: bool, every: float) -> dict:
+    """Show the job until its end and return its last record; at most one progress line per `every` seconds."""
+    if sys.stderr.isatty() and not as_json:
+        return _as_bar(folder)
+    return _as_lines(folder, _json_line if as_json else _text_line, every)
+
+
+def _as_bar(folder: Path) -> dict:
+    from tqdm import tqdm
+
+    with tqdm(desc=folder.name, unit="step", dynamic_ncols=True) as bar:
+        for record, lines in follow(folder):
+            for line in lines:
+                if bar.total is None and "total_steps" in line:
+                    bar.total, bar.initial, bar.n = line["total_steps"], line["step"], line["step"]
+                bar.update(line["step"] - bar.n)
+            bar.set_postfix_str(", ".join([record["state"], *facts(jobs.progress(folder))]))
+    return record
+
+
+def _as_lines(folder: Path, written, every: float) -> dict:
+    state, first, latest, shown = "", None, {}, 0.0
+    for record, lines in follow(folder):
+        if record["state"] != state:
+            state = record["state"]
+            written({"event": "state", "job_id": folder.name, "state": state, "reason": record["reason"]})
+        for line in lines:
+            first = first or line
+            latest |= line
+        ended = state not in (jobs.PENDING, jobs.RUNNING)
+        if lines and (ended or time.monotonic() - shown >= every):
+            shown = time.monotonic()
+            written({"event": "progress", **latest, "eta_seconds": eta(first, latest)})
+    return record
+
+
+def _json_line(event: dict) -> None:
+    print(json.dumps(event, ensure_ascii=False), flush=True)
+
+
+def _text_line(event: dict) -> None:
+    if event["event"] == "state":
+        print(f"{event['job_id']} {event['state']}", file=sys.stderr, flush=True)
+        return
+    left = event["eta_seconds"]
+    parts = [f"step {event.get('step')}/{event.get('total_steps')}", *facts(event)]
+    print(", ".join(parts) + (f", ETA {left // 60}m{left % 60:02d}s" if left else ""), file=sys.stderr, flush=True)
+
+
+def eta(first: dict, latest: dict) -> int | None:
+    """Seconds left at the mean speed between two metrics lines."""
+    steps = latest.get("step", 0) - first.get("step", 0)
+    if not steps or "total_steps" not in latest:
+        return None
+    return round((latest["time"] - first["time"]) / steps * (latest["total_steps"] - latest["step"]))
+
+
+def facts(metrics: dict) -> list[str]:
+    """What is worth a look in the newest metrics."""
+    words = {
+        "train/loss": "loss {:.4f}",
+        "val/avg_loss": "validation loss {:.4f}",
+        "train/tokens_per_second": "{:,.0f} tokens/s",
+        "gpu/memory_gib": "{:.1f} GiB on the GPU",
+    }
+    return [text.format(metrics[name]) for name, text in words.items() if name in metrics]

@@ -1,0 +1,252 @@
+"""Checks a whole spec: its schema, what its engine can do, and the table of rules (spec_rules.py) over it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from cosmos_reason import bundle, models, schedule, spec, storage, vision_tokens
+from cosmos_reason import findings as f
+from cosmos_reason.spec_rules import BATCH, CKPT, DROP, GRID, LATER, RULES, Rule
+
+COSMOS = ("tao", "cosmos-rl")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A spec and what is known about where it will run. `case(key)` reads a value, defaults included.
+
+    `facts_path` is the dataset_facts.json of the data that the action reads; `launch` is true when it is to start now.
+    """
+
+    action: str
+    engine: str
+    written: dict
+    facts_path: Path | None = None
+    gpus_per_node: int | None = None
+    nodes: int = 1
+    launch: bool = False
+    read: set[str] = field(default_factory=set)
+
+    def __call__(self, key: str):
+        self.read.add(key)
+        return spec.get(self.full, key)
+
+    def has(self, key: str) -> bool:
+        self.read.add(key)
+        return spec.get(self.written, key, spec.MISSING) is not spec.MISSING
+
+    @cached_property
+    def full(self) -> dict:
+        return spec.with_defaults(self.action, self.written)
+
+    @property
+    def cosmos(self) -> bool:
+        return self.engine in COSMOS
+
+    @property
+    def model(self) -> str:
+        return self(bundle.skill_info()["spec_params"][self.action]["model"])
+
+    @property
+    def vision(self) -> str:
+        """Prefix of the sampling keys."""
+        return bundle.skill_info()["spec_params"][self.action]["vision"] + "."
+
+    @property
+    def qwen3(self) -> bool:
+        """cosmos-rl has no model of its own for this family and wraps the Hugging Face one."""
+        return self.cosmos and models.family(self.model)[0] == "qwen3_vl"
+
+    @property
+    def omni(self) -> bool:
+        return models.family(self.model)[1]
+
+    @property
+    def is_base_model(self) -> bool:
+        return self.model.removeprefix(models.HUB) in bundle.skill_info()["models"]
+
+    @property
+    def token_side(self) -> int:
+        """Pixels per side of what becomes one token."""
+        return 2 * vision_tokens.patch_size(self.model)
+
+    @property
+    def gpus(self) -> int | None:
+        return self.gpus_per_node * self.nodes if self.gpus_per_node and self.cosmos else None
+
+    def layout(self, prefix: str, *sizes: str) -> int:
+        return math.prod(self(prefix + size) for size in sizes)
+
+    @property
+    def policy_gpus(self) -> int:
+        sizes = ("n_init_replicas", "tp_size", "cp_size", "pp_size", "dp_shard_size", "dp_replicate_size")
+        return self.layout(GRID, *sizes)
+
+    @property
+    def rollout_gpus(self) -> int:
+        if self.action != "grpo":
+            return 0
+        return self.layout("rollout.parallelism.", "n_init_replicas", "tp_size", "pp_size", "dp_shard_size")
+
+    @property
+    def needed_gpus(self) -> int:
+        shared = self.action == "grpo" and self("mode") != "disaggregated"
+        return max(self.policy_gpus, self.rollout_gpus) if shared else self.policy_gpus + self.rollout_gpus
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks, each of which takes its own batch."""
+        if not self.cosmos:
+            return 1
+        return self.layout(GRID, "n_init_replicas", "dp_shard_size", "dp_replicate_size")
+
+    @cached_property
+    def facts(self) -> dict | None:
+        return read_facts(self.facts_path) if self.facts_path else None
+
+    @cached_property
+    def tokens(self) -> list[vision_tokens.RecordTokens]:
+        """What each record costs under this spec; empty without dataset facts."""
+        return vision_tokens.tokens_for_spec(self.facts_path, self.full) if self.facts_path else []
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """None without dataset facts."""
+        if self.facts is None or self.action != "train":
+            return None
+        return schedule.steps_per_epoch(self.facts["records"], self(BATCH), self.ranks, self(DROP))
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps of the whole run, when they are known."""
+        limit = self("train.max_num_steps")
+        if self.steps_per_epoch is None:
+            return limit
+        return min(self.steps_per_epoch * self("train.epoch"), limit or math.inf)
+
+    @property
+    def save_interval(self) -> int | None:
+        """Steps between checkpoints; None when they follow epochs of unknown length."""
+        epochs = self(CKPT + "save_freq_in_epoch")
+        if not epochs:
+            return self(CKPT + "save_freq")
+        return epochs * self.steps_per_epoch if self.steps_per_epoch else None
+
+    @property
+    def validation_data(self) -> str:
+        return self("custom.val_dataset.annotation_path") or self("validation.dataset.name")
+
+
+def read_facts(path: Path) -> dict:
+    """The facts check_dataset wrote. Raises Failure (exit 2) for another file."""
+    facts = storage.read_json(path)
+    if not isinstance(facts, dict) or type(facts.get("records")) is not int or facts.get("schema_version") != 1:
+        message = "got no dataset facts, expected the dataset_facts.json that check_dataset writes"
+        raise f.bad_input("SPEC-FACTS", path, message, "scripts/check_dataset.py ROOT --facts dataset_facts.json")
+    return facts
+
+
+def find(rule: Rule, case: Case) -> f.Finding | None:
+    case.read.clear()
+    detail = rule.when(case)
+    if not detail:
+        return None
+    key = rule.key.format(**bundle.skill_info()["spec_params"][case.action])
+    words, ids = detail if isinstance(detail, tuple) else (detail, None)
+    numbers = f" ({words})" if isinstance(words, str) else ""
+    severity = {LATER: f.ERROR if case.launch else f.WARNING}.get(rule.severity, rule.severity)
+    data = {"record_ids": ids[: f.MAX_RECORD_IDS]} if ids else {}
+    value = case(key)
+    got = "no value" if value in (None, "") else spec.shown(value)
+    return f.Finding(rule.id, severity, key, f"got {got}{numbers}: {rule.reason}", _remedy(rule, case, key), data)
+
+
+def _remedy(rule: Rule, case: Case, key: str) -> str:
+    fix = rule.fix(case) if callable(rule.fix) else rule.fix
+    if isinstance(fix, str) and fix.startswith(("-", "scripts/")):
+        return fix
+    return "" if fix is None else spec.set_flag(key, fix)
+
+
+def check(
+    action: str,
+    engine: str,
+    written: dict,
+    facts: Path | None = None,
+    gpus_per_node: int | None = None,
+    nodes: int = 1,
+    launch: bool = False,
+) -> list[f.Finding]:
+    """Every finding about a spec: the schema's, the engine's, and of all rules whose keys are valid.
+
+    `facts` is the path of dataset_facts.json; `launch` makes errors of what may still be missing in a draft.
+    """
+    found = spec.validate(action, written)
+    invalid = [finding.where for finding in found if finding.severity == f.ERROR]
+    case = Case(action, engine, _sound(action, written, invalid), facts, gpus_per_node, nodes, launch)
+    found += engine_findings(action, engine) or unapplied_findings(case)
+    found += unknown_tables(case)
+    for rule in RULES:
+        finding = find(rule, case) if action in rule.actions.split() else None
+        if finding and not any(_overlap(key, wrong) for key in case.read for wrong in invalid):
+            found.append(finding)
+    return found
+
+
+def steps_per_epoch(action: str, engine: str, written: dict, facts: Path | None) -> int | None:
+    """Optimizer steps of one epoch, known when there are dataset facts and the keys behind it are valid."""
+    if facts is None:
+        return None
+    invalid = [finding.where for finding in spec.validate(action, written)]
+    return Case(action, engine, _sound(action, written, invalid), facts).steps_per_epoch
+
+
+def _sound(action: str, written: dict, invalid: list[str]) -> dict:
+    """The spec with its invalid parts replaced by the template's, so that rules can read the rest."""
+    sound, base = copy.deepcopy(written), spec.template(action)
+    for key in invalid:
+        spec.delete(sound, key)
+        if (value := spec.get(base, key, spec.MISSING)) is not spec.MISSING:
+            spec.set_value(sound, key, value)
+    return sound
+
+
+def _overlap(key: str, other: str) -> bool:
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
+
+
+def engine_findings(action: str, engine: str) -> list[f.Finding]:
+    """Empty when the engine has the action."""
+    able = [name for name, facts in bundle.skill_info()["engines"].items() if action in facts["actions"]]
+    if engine in able:
+        return []
+    message = f"got {action} on engine {engine}, expected an engine that has it: {', '.join(able)}"
+    return [f.error("SPEC-ENGINE-ACTION", "--engine", message, f"--engine {able[0]}")]
+
+
+def unapplied_findings(case: Case) -> list[f.Finding]:
+    found, known = [], spec.keys(case.action)
+    for key in spec.unapplied(case.action, case.engine, case.written):
+        able = known[key].get("x-instead") or f"only {', '.join(known[key]['x-engines'])}"
+        message = f"got {spec.shown(case(key))}, which engine {case.engine} does not apply: {able}"
+        severity = f.ERROR if known[key].get("x-ignoring") == "error" else f.WARNING
+        found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, f"--unset {key}"))
+    return found
+
+
+def unknown_tables(case: Case) -> list[f.Finding]:
+    """Tables under `custom` that nobody here reads: passed through, unless one looks like a misspelling."""
+    known = bundle.schema(case.action)["properties"]["custom"]["properties"]
+    found = []
+    for name in sorted((case("custom") or {}).keys() - known.keys()):
+        key, near = f"custom.{name}", f.nearest(name, known)
+        if near:
+            message = f"got an unknown table, expected custom.{near[0]}"
+            found.append(f.error("SPEC-KEY-UNKNOWN", key, message, f"--unset {key}"))
+        else:
+            found.append(f.info("SPEC-CUSTOM-TABLE", key, "passed through as it is; nothing here reads it"))
+    return found

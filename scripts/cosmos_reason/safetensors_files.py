@@ -1,0 +1,237 @@
+"""Safetensors files read and written as bytes: headers, indexes and the byte ranges of tensors. No torch, no numpy.
+
+Format: 8 bytes little-endian header length, a JSON header of {name: {dtype, shape, data_offsets}}, then the data.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, error
+from cosmos_reason.storage import write_json
+
+INDEX_NAME = "model.safetensors.index.json"
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+MAX_HEADER_BYTES = 100_000_000  # the limit of the reference reader
+_COPY_BYTES = 1 << 26  # one kernel copy: large enough to be cheap, small enough for a live progress bar
+_PLAIN_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One stored tensor: its bytes are `file[begin:end]`."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+
+def _damaged(path: Path, problem: str) -> Failure:
+    fix = "download or export this file again"
+    return Failure(error("CKPT-SHARD-DAMAGED", path, problem, fix), EXIT_CHECKS_FAILED)
+
+
+def _without_twins(pairs: list[tuple[str, object]]) -> dict:
+    table = dict(pairs)
+    if len(table) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} twice")
+    return table
+
+
+def _read_json_header(path: Path) -> tuple[dict, int, int]:
+    """Header table, offset of the first data byte, size of the file."""
+    try:
+        with open(path, "rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            length = int.from_bytes(handle.read(8), "little")
+            if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+                raise _damaged(path, f"got a header of {length:,} bytes in a file of {size:,}, expected it inside")
+            text = handle.read(length)
+    except OSError as problem:
+        raise _damaged(path, f"got {problem.strerror}, expected a readable safetensors file") from None
+    try:
+        table = json.loads(text.decode("utf-8"), object_pairs_hook=_without_twins)
+    except (ValueError, RecursionError) as problem:
+        raise _damaged(path, f"got a header with {problem}, expected a JSON object") from None
+    if not isinstance(table, dict):
+        raise _damaged(path, "got a header that is no object, expected {name: {dtype, shape, data_offsets}}")
+    return table, 8 + length, size
+
+
+def _entry(path: Path, name: str, entry, start: int) -> Tensor:
+    try:
+        dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
+            raise ValueError
+        bits = BITS[dtype] * math.prod(shape)
+    except (KeyError, TypeError, ValueError):
+        text = json.dumps(entry)[:200]
+        raise _damaged(path, f"got {name} = {text}, expected a known dtype and whole numbers from 0") from None
+    if (end - begin) * 8 != bits:
+        raise _damaged(path, f"got {end - begin} bytes for {name} ({dtype} {shape}), expected {bits // 8}")
+    return Tensor(path, dtype, tuple(shape), start + begin, start + end)
+
+
+def read_header(path: Path) -> dict[str, Tensor]:
+    """All tensors of one file, by name.
+
+    Raises Failure (CKPT-SHARD-DAMAGED) unless they fill the file without gap or overlap.
+    """
+    table, start, size = _read_json_header(path)
+    metadata = table.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise _damaged(path, "got __metadata__ that is no table of texts, expected {name: text}")
+    tensors = {name: _entry(path, name, entry, start) for name, entry in table.items()}
+    position = start
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin != position:
+            raise _damaged(path, f"got {name} at byte {tensor.begin:,}, expected {position:,}: a gap or an overlap")
+        position = tensor.end
+    if position != size:
+        raise _damaged(path, f"got {size:,} bytes, expected {position:,} from the header")
+    return tensors
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Tensor name -> shard file, relative to the folder of the index. Raises Failure (CKPT-INDEX-BAD)."""
+
+    def bad(problem: str) -> Failure:
+        return Failure(error("CKPT-INDEX-BAD", path, problem, "export the checkpoint again"), EXIT_CHECKS_FAILED)
+
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_twins)
+        shards = index["weight_map"]
+        if not shards or not all(isinstance(file, str) for file in shards.values()):
+            raise ValueError("an empty weight_map or one that does not name files")
+    except OSError as problem:
+        raise bad(f"got {problem.strerror}, expected a readable index") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+        raise bad(f"got {problem!r}, expected {{'weight_map': {{tensor: file}}}}") from None
+    outside = sorted({file for file in shards.values() if _leaves_folder(file)})
+    if outside:
+        raise bad(f"got shard paths {outside[:3]}, expected paths below {path.parent}")
+    return shards
+
+
+def _leaves_folder(file: str) -> bool:
+    path = PurePosixPath(file)
+    return path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file or not path.parts
+
+
+def read_folder(folder: Path, index_name: str = INDEX_NAME) -> tuple[dict[str, Tensor], list[Finding]]:
+    """The tensors of a sharded or single-file model folder, and what is wrong with it (all of it)."""
+    try:
+        index = read_index(folder / index_name) if (folder / index_name).exists() else None
+    except Failure as failure:
+        return {}, failure.findings
+    if index is None:
+        files = sorted(path.name for path in folder.glob("*.safetensors"))
+        if len(files) != 1:
+            got = f"{len(files)} safetensors files and no {index_name}"
+            fix = "export the checkpoint again"
+            return {}, [error("CKPT-INDEX-MISSING", folder, f"got {got}, expected an index or one file", fix)]
+    else:
+        files = sorted(set(index.values()))
+    tensors, findings = {}, []
+    for file in files:
+        try:
+            found = read_header(folder / file)
+        except Failure as failure:
+            findings += failure.findings
+            continue
+        expected = found.keys() if index is None else {name for name, shard in index.items() if shard == file}
+        for problem, names in (("lacks", expected - found.keys()), ("has beside the index", found.keys() - expected)):
+            if names:
+                some = ", ".join(sorted(names)[:3])
+                message = f"got a shard that {problem} {len(names)} tensors ({some}), expected what {index_name} lists"
+                findings.append(error("CKPT-INDEX-MISMATCH", folder / file, message))
+        tensors |= {name: found[name] for name in expected & found.keys()}
+    return tensors, findings
+
+
+def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:
+    """Length and header for (name, dtype, shape, nbytes) in the order of their data, padded to 8 bytes."""
+    table: dict = {"__metadata__": {"format": "pt"}}  # transformers refuses a file that does not say so
+    position = 0
+    for name, dtype, shape, nbytes in tensors:
+        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + nbytes]}
+        position += nbytes
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_tensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> None:
+    """Write {name: (dtype, shape, bytes)} from memory."""
+    with open(path, "wb") as handle:
+        handle.write(header_bytes((name, dtype, shape, len(data)) for name, (dtype, shape, data) in tensors.items()))
+        for _, _, data in tensors.values():
+            handle.write(data)
+
+
+def copy_tensors(path: Path, tensors: Mapping[str, Tensor], copied: Callable[[int], None]) -> None:
+    """Write {name: stored tensor} by copying their bytes, on disk when it returns. `copied` hears of every few MiB."""
+    with open(path, "wb") as handle:
+        handle.write(header_bytes((name, t.dtype, t.shape, t.nbytes) for name, t in tensors.items()))
+        handle.flush()
+        position = handle.tell()
+        for file, begin, end in _runs(tensors.values()):
+            with open(file, "rb") as source:
+                _copy_range(source.fileno(), begin, handle.fileno(), position, end - begin, copied)
+            position += end - begin
+        os.fsync(handle.fileno())
+
+
+def _runs(tensors: Iterable[Tensor]) -> list[tuple[Path, int, int]]:
+    """Neighbouring byte ranges of one file joined, so that the disk sees few large reads."""
+    runs: list[tuple[Path, int, int]] = []
+    for tensor in tensors:
+        if runs and runs[-1][0] == tensor.file and runs[-1][2] == tensor.begin:
+            runs[-1] = (tensor.file, runs[-1][1], tensor.end)
+        else:
+            runs.append((tensor.file, tensor.begin, tensor.end))
+    return runs
+
+
+def _copy_range(
+    source: int, begin: int, target: int, position: int, length: int, copied: Callable[[int], None]
+) -> None:
+    in_kernel = True
+    while length:
+        count = 0
+        if in_kernel:
+            try:
+                count = os.copy_file_range(source, target, min(length, _COPY_BYTES), begin, position)
+            except OSError as problem:
+                if problem.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+                    raise
+            in_kernel = count > 0  # refused between some file systems: read and write instead
+        if not in_kernel:
+            count = os.pwrite(target, os.pread(source, min(length, _PLAIN_BYTES), begin), position)
+            if count == 0:
+                raise OSError(errno.EIO, "the source became shorter while it was copied")
+        begin, position, length = begin + count, position + count, length - count
+        copied(count)
+
+
+def write_index(folder: Path, shards: Mapping[str, str], total_size: int) -> None:
+    """Write the index of {tensor: file}; `total_size` is the bytes of tensor data."""
+    write_json(
+        folder / INDEX_NAME, {"metadata": {"total_size": total_size}, "weight_map": dict(sorted(shards.items()))}
+    )

@@ -1,0 +1,167 @@
+"""Loading a Qwen3-VL model: where it lies, on which device and in which precision it runs, LoRA."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
+from transformers.utils import logging as transformers_logging
+
+from cosmos_reason.findings import bad_input, did_you_mean, outside
+from cosmos_reason.storage import read_json
+
+HUB_PREFIX = "hf_model://"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and in which precision the arithmetic runs, and why."""
+
+    device: torch.device
+    compute: torch.dtype
+    reason: str
+
+    def autocast(self):
+        enabled = self.compute != torch.float32
+        return torch.autocast(self.device.type, dtype=self.compute, enabled=enabled)
+
+
+def choose_hardware(device: str, dtype: str) -> Hardware:
+    """`device` is auto, cpu or cuda; `dtype` is what the spec asks the arithmetic to run in."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise outside(
+            "ENGINE-NO-CUDA",
+            "custom.transformers_engine.device",
+            "got cuda, this machine offers no CUDA GPU",
+            "--set custom.transformers_engine.device=cpu",
+        )
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        name = torch.cuda.get_device_name()
+        return Hardware(torch.device("cuda"), DTYPES[dtype], f"cuda: {name}, {dtype} arithmetic as the spec says")
+    why = "asked for by the spec" if device == "cpu" else "no CUDA GPU is visible"
+    return Hardware(
+        torch.device("cpu"), torch.float32, f"cpu: {why}; float32 arithmetic, {torch.get_num_threads()} threads"
+    )
+
+
+def model_folder(name: str, revision: str | None = None) -> Path:
+    """The local folder of a model given as a folder, `ORG/NAME` or `hf_model://ORG/NAME` (downloaded once)."""
+    repository = name.removeprefix(HUB_PREFIX)
+    if Path(repository).is_dir():
+        return Path(repository)
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
+        raise bad_input("ENGINE-MODEL-MISSING", "model", f"got {name!r}, expected an existing folder or ORG/NAME")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repository, revision=revision))
+    except Exception as problem:  # the Hub client raises dozens of types; all mean the same here
+        raise outside("ENGINE-MODEL-DOWNLOAD", repository, f"got {type(problem).__name__}: {problem}") from None
+
+
+def check_architecture(folder: Path) -> dict:
+    """The model's config. Raises Failure for anything but a Qwen3-VL folder, naming what to do instead."""
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind == "cosmos3_omni":
+        fix = f"scripts/prepare_cosmos3_vlm_checkpoint.py --checkpoint-path {folder} --output-path {folder}-vlm"
+        raise bad_input("ENGINE-MODEL-OMNI", folder, "got a Cosmos3 Omni checkpoint, expected its Qwen3-VL form", fix)
+    if kind != "qwen3_vl":
+        raise bad_input("ENGINE-MODEL-TYPE", folder / "config.json", f"got model_type {kind!r}, expected 'qwen3_vl'")
+    return config
+
+
+def load_tokenizer(folder: Path):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if not tokenizer.chat_template:
+        raise bad_input("ENGINE-NO-CHAT-TEMPLATE", folder, "got a tokenizer without a chat template")
+    if tokenizer.pad_token_id is None:
+        raise bad_input("ENGINE-NO-PAD-TOKEN", folder, "got a tokenizer without a padding token")
+    return tokenizer
+
+
+def load_model(folder: Path, dtype: torch.dtype, device: torch.device):
+    """Load every weight or fail: transformers itself fills missing tensors with random numbers in silence."""
+    check_architecture(folder)
+    model, loading = Qwen3VLForConditionalGeneration.from_pretrained(
+        folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
+    )
+    problems = {what: sorted(map(str, names)) for what, names in loading.items() if names}
+    if problems:
+        listed = "; ".join(f"{what}: {', '.join(names[:5])}" for what, names in problems.items())
+        raise bad_input("ENGINE-MODEL-INCOMPLETE", folder, f"got weights that do not match the config ({listed})")
+    return model.to(device)
+
+
+def load_for_evaluation(model: dict, dtype: torch.dtype, device: torch.device):
+    """The `model` table of an evaluate spec -> (model, folder of its tokenizer). Adapters are merged into the base."""
+    folder = model_folder(model["model_name"])
+    is_adapter = (folder / "adapter_config.json").is_file()
+    if is_adapter != model["enable_lora"]:
+        got = "a LoRA adapter" if is_adapter else "a full model"
+        raise bad_input(
+            "EVAL-LORA-FLAG",
+            "model.enable_lora",
+            f"got {model['enable_lora']} for {got} ({folder})",
+            f"--set model.enable_lora={str(is_adapter).lower()}",
+        )
+    if not is_adapter:
+        return load_model(folder, dtype, device).eval(), folder
+    from peft import PeftModel
+
+    base = model["base_model_path"] or read_json(folder / "adapter_config.json")["base_model_name_or_path"]
+    base_folder = model_folder(base)
+    network = PeftModel.from_pretrained(load_model(base_folder, dtype, device), folder)
+    return network.merge_and_unload().eval(), base_folder
+
+
+def add_lora(model, lora: dict, base_name: str):
+    """Wrap `model` with trainable adapters. As in cosmos-rl, `target_modules` are substrings of module names, or
+    the string "all-linear" (every linear layer but the output head)."""
+    from peft import LoraConfig, get_peft_model
+
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    wanted = lora["target_modules"]
+    if wanted == "all-linear":
+        targets = [name for name in linear if name != "lm_head"]
+    else:
+        unmatched = [word for word in wanted if not any(word in name for name in linear)]
+        if unmatched or not wanted:
+            leaves = sorted({name.rpartition(".")[2] for name in linear})
+            raise bad_input(
+                "ENGINE-LORA-TARGET",
+                "policy.lora.target_modules",
+                f"got {unmatched or wanted}, expected parts of the names of linear layers: "
+                f"{', '.join(leaves)}.{did_you_mean(str(unmatched[:1]), leaves)}",
+            )
+        targets = [name for name in linear if any(word in name for word in wanted)]
+    config = LoraConfig(
+        r=lora["r"],
+        lora_alpha=lora["lora_alpha"],
+        lora_dropout=lora["lora_dropout"],
+        target_modules=targets,
+        modules_to_save=lora["modules_to_save"],
+        use_rslora=lora["use_rslora"],
+        init_lora_weights=lora["init_lora_weights"],
+    )
+    wrapped = get_peft_model(model, config)
+    wrapped.peft_config["default"].base_model_name_or_path = base_name
+    return wrapped
+
+
+def choose_trainable(model, policy: dict) -> None:
+    """Apply `freeze_pattern` or `trainable_pattern` (regular expressions searched in parameter names)."""
+    for name, parameter in model.named_parameters():
+        if policy["freeze_pattern"]:
+            parameter.requires_grad = not any(re.search(p, name) for p in policy["freeze_pattern"])
+        elif policy["trainable_pattern"]:
+            parameter.requires_grad = any(re.search(p, name) for p in policy["trainable_pattern"])
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise bad_input("ENGINE-NOTHING-TRAINABLE", "policy", "got patterns that freeze every parameter")

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli_w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2", "numpy==2.4.6",
+#   "av==18.1.0", "pillow==13.0.0", "pyarrow==26.0.1", "jinja2==3.1.6", "sacrebleu==2.6.0", "rouge_score==0.1.2",
+#   "torch==2.13.0", "transformers==5.17.0", "tokenizers==0.23.3", "safetensors==0.8.0", "peft==0.21.2",
+#   "accelerate==1.15.0",
+# ]
+# ///
+"""The whole loop on a laptop: make clips and a tiny Cosmos3 checkpoint, then convert, check, train, evaluate, report.
+
+examples:
+  scripts/run_demo.py
+  scripts/run_demo.py --seed 3 --output /tmp/demo
+
+Each command is printed before it runs, so the output reads as a tutorial. No GPU and no download is needed; it takes
+a few minutes on two cores. It ends with DIR/summary.json and DIR/report.html.
+"""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from cosmos_reason import bundle, command, storage
+from cosmos_reason.findings import bad_input, outside
+
+SUMMARY = "summary.json"
+CLIPS = {"train": 400, "validation": 40, "eval": 100}
+VISION = ["nframes=8", "resized_height=64", "resized_width=64"]
+# A model this small starts from random weights: a high learning rate, full fine-tuning, a dozen epochs.
+TRAINING = [
+    "num_epochs=12",
+    "learning_rate=1e-3",
+    "batch_size=24",
+    "train.train_policy.mini_batch=24",
+    "train.train_policy.dataloader_num_workers=0",
+    "train.optm_warmup_steps=50",
+    "train.ckpt.save_freq_in_epoch=3",
+    "validation.enable=true",
+    "validation.freq_in_epoch=3",
+    "validation.batch_size=60",
+    "policy.model_max_length=1024",
+    "policy.model_gradient_checkpointing=false",
+]
+
+
+def parser() -> command.Parser:
+    parser = command.Parser(__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="of clips, initial weights and batch order (default: 0)")
+    parser.add_argument("--output", type=Path, default=Path("demo"), metavar="DIR", help="default: ./demo, made anew")
+    return parser
+
+
+class Shell:
+    """Runs the bundle's own commands as a person would type them."""
+
+    def say(self, text: str) -> None:
+        print(f"\n# {text}", flush=True)
+
+    def run(self, script: str, *args: object) -> str:
+        """Show and run one script; returns its stdout. Raises Failure (exit 3) when it fails."""
+        words = [str(arg) for arg in args]
+        print(f"$ scripts/{script} {shlex.join(words)}", flush=True)
+        path = bundle.ROOT / "scripts" / script
+        done = subprocess.run([sys.executable, path, *words], stdout=subprocess.PIPE, text=True, check=False)
+        print(done.stdout, end="", flush=True)
+        if done.returncode:
+            raise outside("DEMO-STEP-FAILED", script, f"got exit code {done.returncode}, expected 0")
+        return done.stdout.strip()
+
+    def job(self, action: str, spec: Path, jobs: Path) -> dict:
+        """Submit a job, follow it to its end, and return its record."""
+        job_id = self.run("launch_job.py", "submit", action, "--spec", spec, "--platform", "local", "--jobs-dir", jobs)
+        self.run("launch_job.py", "watch", job_id, "--jobs-dir", jobs, "--every", 15)
+        return storage.read_json(jobs / job_id / "job.json")
+
+
+def set_flags(settings: list[str]) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def make_world(root: Path, seed: int) -> None:
+    """Clips with questions, and a Cosmos3 Omni checkpoint with random weights whose tokenizer knows their words."""
+    from cosmos_reason.demo import clips, tiny_omni
+
+    for split, count in CLIPS.items():
+        clips.write_split(root / "data", split, count, seed)
+    records = storage.read_json(root / "data" / "train" / "annotations.json")
+    tiny_omni.build(root / "omni", seed, [turn["value"] for record in records for turn in record["conversations"]])
+
+
+def evaluate(shell: Shell, root: Path, model: object, name: str) -> Path:
+    """Answer every held-out question with `model`; returns the folder of the results."""
+    spec = root / f"{name}.toml"
+    settings = [f"vision.{option}" for option in VISION] + ["generation.max_tokens=8", "evaluation.batch_size=60"]
+    shell.run("build_spec.py", "evaluate", "--engine", "transformers", "--model", model, "--eval-root",
+              root / "data" / "eval", *set_flags(settings), "-o", spec)  # fmt: skip
+    results = Path(shell.job("evaluate", spec, root / "jobs")["outputs"]["results_dir"])
+    shell.run("score_predictions.py", results)
+    return results
+
+
+def train(shell: Shell, root: Path, model: Path, seed: int) -> dict:
+    spec, data = root / "train.toml", root / "data"
+    settings = [f"custom.vision.{option}" for option in VISION] + TRAINING
+    settings += [f"train.seed={seed}", f"train.train_policy.dataloader_seed={seed}"]
+    shell.run("build_spec.py", "train", "--engine", "transformers", "--model", model, "--tuning", "full",
+              "--train-root", data / "train", "--eval-root", data / "validation", "--gpus-per-node", 1,
+              *set_flags(settings), "-o", spec)  # fmt: skip
+    return shell.job("train", spec, root / "jobs")
+
+
+def loop(shell: Shell, root: Path, seed: int) -> dict:
+    """Every step of a fine-tuning, in order. Returns what summary.json holds of it."""
+    data, model = root / "data", root / "model"
+    shell.say("Convert the Omni checkpoint to the Qwen3-VL form that trainers load")
+    shell.run("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", root / "omni", "--output-path", model)
+    shell.say("Check the data before anything is trained on it")
+    shell.run("check_dataset.py", data / "train", "--eval", data / "eval", "--facts", root / "dataset_facts.json")
+    shell.say("Before: what does the untouched model answer?")
+    before = evaluate(shell, root, model, "before")
+    shell.say("Fine-tune")
+    job = train(shell, root, model, seed)
+    shell.say("Choose the checkpoint by validation loss, and verify it")
+    checkpoint = shell.run("select_checkpoint.py", job["outputs"]["output_dir"], "--by", "val_loss")
+    shell.say("After: the same questions about clips it has never seen")
+    after = evaluate(shell, root, checkpoint, "after")
+    shell.run("score_predictions.py", after, "--compare", before)
+    shell.say("Which questions fail, and a report to look at")
+    shell.run("analyze_gaps.py", "--results-dir", after, "--baseline", before, "--kpi-ann-path",
+              data / "eval" / "annotations.json", "--kpi-media-path", data / "eval", "--training-metrics",
+              root / "jobs" / job["job_id"] / "metrics.jsonl", "--gaps-parquet", root / "gaps.parquet", "--html",
+              root / "report.html")  # fmt: skip
+    return summary(job, before, after)
+
+
+def summary(job: dict, before: Path, after: Path) -> dict:
+    baseline, tuned = (storage.read_json(folder / "metrics.json") for folder in (before, after))
+    metrics = Path(job["spec"]["path"]).with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    times = [json.loads(line)["time"] for line in metrics]
+    return {
+        "baseline_accuracy": baseline["accuracy"],
+        "accuracy": tuned["accuracy"],
+        "by_type": {kind: table["accuracy"] for kind, table in tuned["per_type"].items()},
+        "train_seconds": round(times[-1] - times[0], 1),
+    }
+
+
+def table(before: dict, after: dict) -> str:
+    lines = [f"{'held-out accuracy':<20}{'before':>8}{'after':>8}"]
+    for kind, found in after["per_type"].items():
+        lines.append(f"{kind:<20}{before['per_type'][kind]['accuracy']:>8.2f}{found['accuracy']:>8.2f}")
+    return "\n".join([*lines, f"{'all':<20}{before['accuracy']:>8.2f}{after['accuracy']:>8.2f}"])
+
+
+def main(args) -> command.Outcome:
+    started, root = time.monotonic(), args.output
+    if root.exists() and not (root / SUMMARY).is_file() and any(root.iterdir()):
+        raise bad_input("DEMO-OUTPUT", root, "got a folder that is not a finished demo", f"rm -r {shlex.quote(str(root))}")
+    if root.exists():
+        shutil.rmtree(root)
+    shell = Shell()
+    shell.say(f"Make {sum(CLIPS.values())} clips with questions and a tiny Cosmos3 Omni checkpoint in {root}")
+    make_world(root, args.seed)
+    found = loop(shell, root, args.seed)
+    found = {"seed": args.seed, **found, "seconds": round(time.monotonic() - started, 1)}
+    found["report"] = str(root / "report.html")
+    storage.write_json(root / SUMMARY, found)
+    return command.Outcome(found, text=f"\n{json.dumps(found, indent=1)}")
+
+
+if __name__ == "__main__":
+    sys.exit(command.run(parser(), main))

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Debian packages the integration tests use; tests whose parts are missing say so and are skipped.
+set -euo pipefail
+missing=()
+command -v chromium >/dev/null || missing+=(chromium)
+[ ${#missing[@]} -eq 0 ] && exit 0
+if [ "$(id -u)" -ne 0 ]; then
+  echo "not root, so not installed: ${missing[*]}" >&2
+  exit 0
+fi
+apt-get update -qq
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null

@@ -1,0 +1,97 @@
+"""Real jobs with the embedded engine and a tiny model: killed, retried, evaluated."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from support import run_script
+
+from cosmos_reason import bundle, jobs, storage
+from cosmos_reason.demo import clips, tiny_omni
+
+pytestmark = pytest.mark.integration
+
+SAMPLING = ["nframes=4", "resized_height=64", "resized_width=64"]
+TRAINING = [
+    *(f"custom.vision.{option}" for option in SAMPLING),
+    "num_epochs=4",
+    "batch_size=12",
+    "train.train_policy.mini_batch=12",
+    "train.train_policy.dataloader_num_workers=0",
+    "train.seed=1",
+    "train.ckpt.save_freq=2",
+    "learning_rate=1e-3",
+    "policy.model_max_length=1024",
+]
+
+
+def succeed(name, *args, cwd):
+    done = run_script(name, *args, cwd=cwd)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with an awkward name that holds data, a tiny model, and specs with relative paths."""
+    root = tmp_path_factory.mktemp("world") / "it's $(odd); é"
+    clips.write_split(root / "data", "train", 12, 0)
+    records = storage.read_json(root / "data/train/annotations.json")
+    tiny_omni.build(root / "omni", 0, [turn["value"] for record in records for turn in record["conversations"]])
+    succeed("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", "omni", "--output-path", "model", cwd=root)
+    common = ["--engine", "transformers", "--model", "model", "--eval-root", "data/train"]
+    sets = [word for setting in TRAINING for word in ("--set", setting)]
+    roots = ["--train-root", "data/train", "--tuning", "full", "--gpus-per-node", 1]
+    succeed("build_spec.py", "train", *common, *roots, *sets, "-o", "train.toml", cwd=root)
+    sets = [word for option in SAMPLING for word in ("--set", f"vision.{option}")]
+    sets += ["--set", "generation.max_tokens=4"]
+    succeed("build_spec.py", "evaluate", *common, *sets, "-o", "evaluate.toml", cwd=root)
+    return root
+
+
+def submit(root, action):
+    return succeed("launch_job.py", "submit", action, "--spec", f"{action}.toml", "--platform", "local", cwd=root)
+
+
+def watched(root, job_id):
+    done = run_script("launch_job.py", "watch", job_id, "--json", cwd=root)
+    return done.returncode, jobs.read(root / "jobs" / job_id)
+
+
+def test_a_killed_training_is_retried_to_the_same_weights(world):
+    code, whole = watched(world, submit(world, "train"))
+    assert code == 0 and whole["state"] == "COMPLETE", whole["reason"]
+    killed = world / "jobs" / submit(world, "train")
+    while jobs.progress(killed).get("step", 0) < 4:
+        time.sleep(0.01)
+    os.killpg(jobs.read(killed)["platform_ref"]["pid"], signal.SIGKILL)
+    status = json.loads(run_script("launch_job.py", "status", killed.name, "--json", cwd=world).stdout)["result"]
+    assert status["state"] == "ERROR" and "stopped at step" in status["reason"]
+    code, again = watched(world, succeed("launch_job.py", "retry", killed.name, cwd=world))
+    assert code == 0 and again["state"] == "COMPLETE" and again["retry_of"] == killed.name, again["reason"]
+    for line in jobs.read_metrics(killed)[0]:
+        Draft202012Validator(bundle.schema("metrics_line")).validate(line)
+    first_line = jobs.read_metrics(world / "jobs" / again["job_id"])[0][0]
+    assert first_line["step"] > 1
+    weights = [Path(job["evidence"]["checkpoint"]) / "model.safetensors" for job in (whole, again)]
+    assert storage.sha256(weights[0]) == storage.sha256(weights[1])
+
+
+def test_an_evaluation_is_complete_with_a_row_per_question(world):
+    code, record = watched(world, submit(world, "evaluate"))
+    questions = len(storage.read_json(world / "data/train/annotations.json"))
+    assert code == 0 and record["evidence"] == {"rows": questions, "questions": questions}
+
+
+def test_a_canceled_training_says_so(world):
+    job_id = submit(world, "train")
+    while jobs.progress(world / "jobs" / job_id).get("step", 0) < 1:
+        time.sleep(0.01)
+    done = run_script("launch_job.py", "cancel", job_id, "--json", cwd=world)
+    result = json.loads(done.stdout)["result"]
+    assert done.returncode == 0 and result["state"] == "CANCELED" and result["exit_code"] == 128 + signal.SIGTERM
+    assert run_script("launch_job.py", "cancel", job_id, cwd=world).returncode == 2
