@@ -41,6 +41,7 @@ def parser() -> command.Parser:
 def main(args) -> command.Outcome:
     file, rows, found = judged(args.results_dir, args.type)
     before = judged(args.baseline, args.type)[1] if args.baseline else None
+    curves = [report.read_curve(path) for path in args.training_metrics]
     wanted = {row.video_id for row in rows}
     paths, unmapped = gaps.media_paths(args.kpi_ann_path, args.kpi_media_path, wanted)
     wrong = gaps.find(rows, paths)
@@ -48,7 +49,7 @@ def main(args) -> command.Outcome:
     gaps.write_parquet(args.gaps_parquet, wrong)
     if args.html:
         record = results.evaluation(file)
-        report.write(args.html, rows, wrong, summary, record, before, args.training_metrics)
+        report.write(args.html, rows, wrong, summary, record, before, curves)
     written = {"gaps_parquet": str(args.gaps_parquet), "html": str(args.html) if args.html else None}
     return command.Outcome(summary | written, found + unmapped, as_text(summary, written))
 

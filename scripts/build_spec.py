@@ -107,7 +107,9 @@ def main(args) -> command.Outcome:
     origins = {"schema_version": 1, "action": args.action, "engine": args.engine, "origins": draft.origin_table()}
     storage.write_json(beside, origins)
     spec.dump(draft.spec, output)
-    return command.Outcome({"spec": str(output), "origins": str(beside)}, found, f"wrote {output}")
+    then = f"scripts/launch_job.py plan {args.action} --spec {output} --engine {args.engine} --platform P"
+    result = {"spec": str(output), "origins": str(beside), "next": then}
+    return command.Outcome(result, found, f"wrote {output}\nnext: {then}")
 
 
 def listing() -> command.Outcome:

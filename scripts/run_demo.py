@@ -2,8 +2,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli_w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2", "numpy==2.4.6",
-#   "av==18.1.0", "pillow==13.0.0", "pyarrow==26.0.1", "jinja2==3.1.6", "sacrebleu==2.6.0", "rouge_score==0.1.2",
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2", "numpy==2.4.6",
+#   "av==18.1.0", "pillow==13.0.0", "pyarrow==26.0.1", "jinja2==3.1.6", "sacrebleu==2.6.0", "rouge-score==0.1.2",
 #   "torch==2.13.0", "transformers==5.17.0", "tokenizers==0.23.3", "safetensors==0.8.0", "peft==0.21.2",
 #   "accelerate==1.15.0",
 # ]
@@ -44,7 +44,6 @@ TRAINING = [
     "validation.enable=true",
     "validation.freq_in_epoch=3",
     "validation.batch_size=60",
-    "policy.model_max_length=1024",
     "policy.model_gradient_checkpointing=false",
 ]
 
@@ -109,7 +108,8 @@ def train(shell: Shell, root: Path, model: Path, seed: int) -> dict:
     spec, data = root / "train.toml", root / "data"
     settings = [f"custom.vision.{option}" for option in VISION] + TRAINING
     settings += [f"train.seed={seed}", f"train.train_policy.dataloader_seed={seed}"]
-    shell.run("build_spec.py", "train", "--engine", "transformers", "--model", model, "--tuning", "full",
+    shell.run("build_spec.py", "train", "--engine", "transformers", "--model", model, "--tuning", "full", "--unset",
+              "train.train_policy.dataloader_prefetch_factor",
               "--train-root", data / "train", "--eval-root", data / "validation", "--gpus-per-node", 1,
               *set_flags(settings), "-o", spec)  # fmt: skip
     return shell.job("train", spec, root / "jobs")
@@ -161,7 +161,9 @@ def table(before: dict, after: dict) -> str:
 def main(args) -> command.Outcome:
     started, root = time.monotonic(), args.output
     if root.exists() and not (root / SUMMARY).is_file() and any(root.iterdir()):
-        raise bad_input("DEMO-OUTPUT", root, "got a folder that is not a finished demo", f"rm -r {shlex.quote(str(root))}")
+        raise bad_input(
+            "DEMO-OUTPUT", root, "got a folder that is not a finished demo", f"rm -r {shlex.quote(str(root))}"
+        )
     if root.exists():
         shutil.rmtree(root)
     shell = Shell()

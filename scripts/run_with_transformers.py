@@ -2,7 +2,7 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli_w==1.2.0", "torch==2.13.0", "transformers==5.17.0", "peft==0.21.2",
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "torch==2.13.0", "transformers==5.17.0", "peft==0.21.2",
 #   "accelerate==1.15.0", "av==18.1.0", "pillow==13.0.0", "numpy==2.4.6", "tqdm==4.70.1",
 # ]
 # ///

@@ -1,11 +1,12 @@
-"""Full-size Omni layouts for tests and benchmarks: the real names, shapes and files, with holes instead of weights."""
+"""Omni layouts for tests and benchmarks: full-size ones with holes instead of weights, and exports of fine-tunes."""
 
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 
-from cosmos_reason import safetensors_files
+from cosmos_reason import omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
 
 _TEXT = {
@@ -103,3 +104,54 @@ def _write_shard(path: Path, entries: list, random_bytes: bool) -> None:
             if not (random_bytes and kept):
                 handle.seek(size, os.SEEK_CUR)
         handle.truncate(handle.tell())
+
+
+def contents(folder):
+    """Every tensor's bytes, read without our reader."""
+    from safetensors import deserialize
+
+    found = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        found |= {name: (e["dtype"], e["shape"], bytes(e["data"])) for name, e in deserialize(path.read_bytes())}
+    return found
+
+
+def edit_json(path, change):
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
+
+
+def as_export(published, export, bare=False):
+    """A fine-tune's export: keys `model.net.language_model.*` in one file, a config in the words of transformers 5.
+
+    A `bare` one is what the export script really leaves without its optional parts: no text and vision config, no
+    tokenizer, no processors, no vision tower.
+    """
+    weights = ("*.safetensors*", "transformer", "vision_encoder")
+    shutil.copytree(published, export, ignore=shutil.ignore_patterns(*weights))
+    tensors = {}
+    for name, (dtype, shape, data) in contents(published).items():
+        target = omni.target_name(name) if not name.endswith("model.safetensors") else None
+        if target is None:
+            new = f"model.net.language_model.model.{name}" if "_moe_gen" in name else f"model.net.vae2llm.{name}"
+        else:
+            new = target.replace("model.language_model.", "model.net.language_model.model.")
+            new = new.replace("model.visual.", "model.net.language_model.visual.")
+            new = new.replace("lm_head", "model.net.language_model.lm_head")
+        if not (bare and ".visual." in new):
+            tensors[new] = (dtype, tuple(shape), data)
+    safetensors_files.write_tensors(export / "model.safetensors", tensors)
+
+    def as_transformers_5(config):
+        text = config["text_config"]
+        text["rope_parameters"] = text.pop("rope_scaling") | {"rope_theta": text.pop("rope_theta")}
+
+    edit_json(export / "config.json", as_transformers_5)
+    if bare:
+        shutil.rmtree(export / "text_tokenizer")
+        for path in export.glob("*.*"):
+            if path.suffix != ".safetensors":
+                path.unlink()
+        (export / "config.json").write_text(json.dumps({"model_type": "cosmos3_omni", "model": {}}))
+    return export

@@ -1,4 +1,4 @@
-"""Answers: a table of realistic responses with the reading a person would give, and properties that hold for any text."""
+"""Answers: a table of realistic responses with the reading a person would give, and what holds for any text."""
 
 import time
 from decimal import Decimal
@@ -99,10 +99,11 @@ def test_options_in_a_question(question, expected):
     assert answers.options(question) == expected
 
 
-@pytest.mark.parametrize(("kind", "question", "response", "expected"), table())
+@pytest.mark.parametrize(
+    ("kind", "question", "response", "expected"),
+    [row for row in table() if row[2].strip() and "think>" not in row[2].lower()],
+)
 def test_thinking_before_a_response_changes_nothing(kind, question, response, expected):
-    if "think>" in response.lower() or not response.strip():
-        pytest.skip("thinks already, or says nothing")
     thought = "<think>It might be B, or no, or right, or 7, or snow.</think>\n\n" + response
     assert answers.parse_answer(thought, kind, QUESTIONS[question], LABELS.get(question, ())) == expected
 
@@ -152,4 +153,4 @@ def test_long_responses_are_read_in_linear_time(kind, piece):
     started = time.perf_counter()
     answers.parse_answer(response, kind, response, ("ok", "ng"))
     answers.question_type(response, response)
-    assert time.perf_counter() - started < 2.0  # a quadratic pattern takes minutes
+    assert time.perf_counter() - started < 30  # it takes milliseconds, and a quadratic pattern minutes

@@ -189,7 +189,7 @@ def test_a_program_that_is_not_there_is_an_error(site):
     site.monkeypatch.setattr(local, "command", lambda *_: ["/no/such/program"])
     record, _ = launch.submit(site.request())
     record = ended(site.jobs / record["job_id"])
-    assert "/no/such/program could not be started" in record["reason"] and record["exit_code"] is None
+    assert "could not be started: /no/such/program: No such file" in record["reason"] and record["exit_code"] is None
 
 
 def test_a_spec_edited_before_the_start_is_not_run(site):

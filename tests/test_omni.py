@@ -10,9 +10,10 @@ import time
 
 import jsonschema
 import pytest
+from omni_layouts import NANO, SUPER, as_export, contents, edit_json, write_layout
 from support import ROOT, run_script
 
-from cosmos_reason import conversion, omni, qwen3_vl, safetensors_files
+from cosmos_reason import conversion, omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
 from cosmos_reason.findings import Failure
 
@@ -37,16 +38,6 @@ def convert(source, output, **options):
     return run_script(SCRIPT, "--checkpoint-path", source, "--output-path", output, *options.get("flags", ()))
 
 
-def contents(folder):
-    """Every tensor's bytes, read without our reader."""
-    from safetensors import deserialize
-
-    found = {}
-    for path in sorted(folder.rglob("*.safetensors")):
-        found |= {name: (e["dtype"], e["shape"], bytes(e["data"])) for name, e in deserialize(path.read_bytes())}
-    return found
-
-
 def finding_ids(done):
     return [finding["id"] for finding in json.loads(done.stdout)["findings"]]
 
@@ -58,12 +49,6 @@ def rewrite(path, change):
     tensors = {name: (e["dtype"], tuple(e["shape"]), bytes(e["data"])) for name, e in deserialize(path.read_bytes())}
     change(tensors)
     safetensors_files.write_tensors(path, tensors)
-
-
-def edit_json(path, change):
-    value = json.loads(path.read_text())
-    change(value)
-    path.write_text(json.dumps(value))
 
 
 def test_every_reasoner_and_vision_tensor_arrives_bit_for_bit(published, tmp_path):
@@ -139,41 +124,6 @@ def test_a_damaged_output_is_not_reused(published, tmp_path, damage):
     assert convert(published, out).returncode == 1
     assert convert(published, out, flags=["--force"]).returncode == 0
     assert convert(published, out).stdout.endswith("skipped_existing\n")
-
-
-def as_export(published, export, bare=False):
-    """The keys of a fine-tune's export, `model.net.language_model.*`, in one file, with a config in transformers 5 words.
-
-    A `bare` one is what the export script really leaves without its optional parts: no text and vision config, no
-    tokenizer, no processors, no vision tower.
-    """
-    weights = ("*.safetensors*", "transformer", "vision_encoder")
-    shutil.copytree(published, export, ignore=shutil.ignore_patterns(*weights))
-    tensors = {}
-    for name, (dtype, shape, data) in contents(published).items():
-        target = omni.target_name(name) if not name.endswith("model.safetensors") else None
-        if target is None:
-            new = f"model.net.language_model.model.{name}" if "_moe_gen" in name else f"model.net.vae2llm.{name}"
-        else:
-            new = target.replace("model.language_model.", "model.net.language_model.model.")
-            new = new.replace("model.visual.", "model.net.language_model.visual.")
-            new = new.replace("lm_head", "model.net.language_model.lm_head")
-        if not (bare and ".visual." in new):
-            tensors[new] = (dtype, tuple(shape), data)
-    safetensors_files.write_tensors(export / "model.safetensors", tensors)
-
-    def as_transformers_5(config):
-        text = config["text_config"]
-        text["rope_parameters"] = text.pop("rope_scaling") | {"rope_theta": text.pop("rope_theta")}
-
-    edit_json(export / "config.json", as_transformers_5)
-    if bare:
-        shutil.rmtree(export / "text_tokenizer")
-        for path in export.glob("*.*"):
-            if path.suffix != ".safetensors":
-                path.unlink()
-        (export / "config.json").write_text(json.dumps({"model_type": "cosmos3_omni", "model": {}}))
-    return export
 
 
 def test_the_export_of_a_fine_tune(published, tmp_path):
@@ -358,26 +308,16 @@ def test_too_little_space_is_said_before_the_first_byte(published, tmp_path, mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_published_sizes():
-    """750 tensors and 17,534,247,392 bytes for Nano (in the Hub's own index), 1058 for Super."""
-    text = {"head_dim": 128, "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32}
-    text |= {"num_hidden_layers": 36, "num_key_value_heads": 8, "vocab_size": 151936}
-    vision = {"deepstack_visual_indexes": [8, 16, 24], "depth": 27, "hidden_size": 1152, "in_channels": 3}
-    vision |= {"intermediate_size": 4304, "num_position_embeddings": 2304, "out_hidden_size": 4096, "patch_size": 16}
-    vision |= {"spatial_merge_size": 2, "temporal_patch_size": 2}
-    nano = qwen3_vl.expected_tensors({"text_config": text, "vision_config": vision})
-    assert len(nano) == 750 and 2 * sum(map(size, nano.values())) == 17_534_247_392
-    text |= {"hidden_size": 5120, "intermediate_size": 25600, "num_attention_heads": 64, "num_hidden_layers": 64}
-    vision["out_hidden_size"] = 5120
-    large = qwen3_vl.expected_tensors({"text_config": text, "vision_config": vision})
-    assert len(large) == 1058 and 2 * sum(map(size, large.values())) == 66_714_780_128
-
-
-def size(shape):
-    count = 1
-    for number in shape:
-        count *= number
-    return count
+@pytest.mark.parametrize(
+    ("config", "kept", "dropped", "total_size"),
+    [(NANO, 750, 415, 17_534_247_392), (SUPER, 1058, 723, 66_714_780_128)],
+    ids=["nano", "super"],
+)
+def test_the_published_sizes(tmp_path, config, kept, dropped, total_size):
+    """Full size, with holes for weights. The totals are those that the Hub's own 8B and 32B models state."""
+    write_layout(tmp_path / "omni", config)
+    source = omni.open_source(tmp_path / "omni")
+    assert (len(source.tensors), source.dropped, source.total_size) == (kept, dropped, total_size)
 
 
 def test_the_same_seed_gives_the_same_checkpoint(published, tmp_path):

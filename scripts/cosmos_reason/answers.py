@@ -41,6 +41,7 @@ _ANSWER_START, _ANSWER_END = re.compile(r"<answer>", re.I), re.compile(r"</answe
 
 # Options in a question
 _MARKER = re.compile(r"(?<![A-Za-z0-9])\(?([A-Za-z])[.):]\s*(?=\S)")
+_FIRST_MARKER = re.compile(r"[Aa][.):]")
 _AFTER_OPTIONS = re.compile(
     r"\s+(?:Please (?:answer|choose|select|respond)|(?:Answer|Respond|Reply) (?:with|by|in|using))\b"
 )
@@ -122,6 +123,8 @@ def final_answer(response: str) -> str | None:
     """The part of a response that answers: what follows the last `</think>`, in it the last `<answer>` element if any.
 
     None when nothing is left, as when the tokens ran out while thinking."""
+    if "<" not in response:
+        return response.strip() or None
     said = _THOUGHT_END.split(response)[-1]
     if not said.strip() or _THOUGHT_START.search(said):
         said = response  # an answer element may stand inside the thinking, closed or not
@@ -137,7 +140,7 @@ def final_answer(response: str) -> str | None:
 def options(question: str) -> dict[str, str]:
     """Letter -> text of the options `A. x`, `A) x`, `(A) x` or `A: x` in a question; {} when fewer than two."""
     found = []
-    for match in _MARKER.finditer(question):
+    for match in _MARKER.finditer(question) if _FIRST_MARKER.search(question) else ():
         if match[1].upper() == chr(ord("A") + len(found)):
             found.append(match)
     if len(found) < 2:
@@ -155,11 +158,11 @@ def question_type(question: str, gt: str) -> str:
     plain = gt.strip(_EDGES)
     if options(question) and normalise(gt, "mcq", question) is not None:
         return "mcq"
-    if plain.lower() in (*_YES, *_NO) or (_CLAUSE_TRUTH.match(gt)):
+    if plain.lower() in ("yes", "no", "true", "false", "y", "n") or _CLAUSE_TRUTH.match(gt):
         return "yes_no"
     if re.fullmatch(r"[A-Z]", plain) or re.match(r"\(?[A-H][.)]\s+\S|\([A-H]\)", gt):
         return "mcq"
-    if _ONLY_DIRECTION.fullmatch(plain):
+    if len(plain.split()) <= 3 and _ONLY_DIRECTION.fullmatch(plain):
         return "direction"
     if _ONLY_NUMBER.fullmatch(plain) or plain.lower() in _NUMBER_WORDS:
         return "number"

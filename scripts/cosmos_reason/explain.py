@@ -48,13 +48,12 @@ def _former(word: str) -> str | None:
 
 
 def _search(word: str, actions: list[str]) -> dict[str, dict]:
-    """Keys below the prefix `word`, else keys whose name or description holds it."""
+    """Keys below the prefix `word`, else keys with it in their name, then keys with it in their description."""
     known = {key: schema for action in reversed(actions) for key, schema in spec.keys(action).items()}
     below = {key: schema for key, schema in known.items() if key.startswith(f"{word.rstrip('.')}.")}
-    spoken = word.replace(" ", "_")
-    return below or {
-        key: schema for key, schema in known.items() if spoken in key.lower() or word in schema["description"].lower()
-    }
+    named = {key: schema for key, schema in known.items() if word.replace(" ", "_") in key.lower()}
+    told = {key: schema for key, schema in known.items() if word in schema["description"].lower()}
+    return below or named | told
 
 
 def _listing(found: dict[str, dict]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,8 @@ ERROR_TYPES = ("false_positive", "false_negative", "wrong_class", "wrong_answer"
 POSITIVE = {frozenset(("yes", "no")): "yes", frozenset(("ok", "ng")): "ng"}
 EXAMPLES_PER_GAP = 10
 LISTED = 20
+_OPTIONS_START = re.compile(r"\n|(?<![A-Za-z0-9])\(?[Aa][.):]\s")
+_DIGITS = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
@@ -71,17 +74,18 @@ def confusion(row: Row) -> str:
 
 def cluster(question: str) -> str:
     """What questions that differ only in options, numbers and case have in common."""
-    stem = re.split(r"\n|(?<![A-Za-z0-9])\(?[Aa][.):]\s", re.sub(r"<(?:video|image)>\s*", "", question).strip())[0]
-    return " ".join(re.sub(r"\d+", "#", stem.casefold()).split())[:120]
+    stem = _OPTIONS_START.split(question.strip(), maxsplit=1)[0]
+    return " ".join(_DIGITS.sub("#", stem.casefold()).split())[:120]
 
 
 def media_paths(ann_path: Path, media_path: str, wanted: set[str]) -> tuple[dict[str, str], list[f.Finding]]:
     """video_id -> full media path for the ids `wanted`, from an annotation file; findings for those not in it."""
     paths, found = {}, []
+    resolve = functools.cache(media.resolve)  # a clip has many questions
     for sample in annotations.stream(JsonRecords(ann_path), annotations.Tally()):
         if sample.id in wanted and sample.media:
             try:
-                paths[sample.id] = str(media.resolve(media_path, sample.media[0].path))
+                paths[sample.id] = str(resolve(media_path, sample.media[0].path))
             except f.Failure as failure:
                 found += failure.findings
     if unknown := sorted(wanted - paths.keys()):

@@ -107,11 +107,11 @@ class JsonRecords:
                 # A record may be cut by the end of the block: read on, twice as far each time.
                 cut = problem.msg.startswith("Unterminated") or problem.pos > len(self._text) - LONGEST_LITERAL
                 if not (cut and self._read_on(len(self._text) - self._position)):
-                    raise self._failure(f"got {problem.msg} at column {problem.colno}", problem.lineno - 1) from None
+                    raise self._failure(f"got {problem.msg} at column {problem.colno}", problem.pos) from None
             except (ValueError, RecursionError) as problem:
                 raise self._failure(f"got {problem}") from None
             else:
-                if end < len(self._text) or not self._read_on():  # a number may go on in the next block
+                if end + 2 < len(self._text) or not self._read_on():  # "1." and "1e-" may go on in the next block
                     self._position = end
                     return value
 
@@ -122,9 +122,10 @@ class JsonRecords:
             more = self._handle.read(max(size, BLOCK))
         except UnicodeDecodeError as problem:
             raise self._failure(f"got {problem}, expected UTF-8") from None
+        if more:
+            self._line += self._text.count("\n", 0, self._position)
+            self._text, self._position = self._text[self._position :] + more, 0
         self._ended = not more
-        self._line += self._text.count("\n", 0, self._position)
-        self._text, self._position = self._text[self._position :] + more, 0
         return bool(more)
 
     def _object(self, pairs: list[tuple[str, object]]) -> dict:
@@ -139,8 +140,8 @@ class JsonRecords:
         self.oddities.append(("DATA-JSON-CONSTANT", f"got {name}, which is not JSON"))
         return float(name)
 
-    def _failure(self, problem: str, lines: int = 0) -> Failure:
-        line = self._line + self._text.count("\n", 0, self._position) + lines
+    def _failure(self, problem: str, position: int | None = None) -> Failure:
+        line = self._line + self._text.count("\n", 0, self._position if position is None else position)
         message = f"{problem} (line {line}), expected a JSON array of records, or one object per line"
         return bad_input("DATA-JSON", f"{self.path}#{self.index}", message)
 

@@ -20,7 +20,7 @@ def canonical(written: str) -> str:
     """
     name = written.strip().removeprefix(HUB)
     local = Path(name).expanduser()
-    if not written.startswith(HUB) and (local.is_dir() or name.startswith(("/", "./", "../", "~"))):
+    if name and not written.startswith(HUB) and (local.is_dir() or name.startswith(("/", "./", "../", "~"))):
         return str(local.absolute())
     aliases = {
         _plain(alias): model

@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from cosmos_reason import media, storage
+from cosmos_reason import answers, media, storage
 from cosmos_reason import metrics as m
-from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.findings import Failure, bad_input
 from cosmos_reason.gaps import Gap
 from cosmos_reason.results import Row
 
 HERE = Path(__file__).parent
-CARDS, STRIP_FRAMES, STRIP_HEIGHT, STRIP_GAP = 48, 4, 132, 2
+CARDS, STRIP_FRAMES, STRIP_HEIGHT = 48, 4, 132
 IMAGE_BUDGET = 3_500_000  # characters of base64; the page as a whole stays below 5 MB
 CLIP_PIXELS = 600_000_000  # decoded per clip at most, about 290 frames of 1920x1080; longer ones show their beginning
 CURVE_POINTS, MATRIX_LABELS, SHOWN = 240, 20, 1200
@@ -41,15 +40,15 @@ def write(
     summary: dict,
     record: dict,
     before: Sequence[Row] | None = None,
-    curves: Sequence[Path] = (),
+    curves: Sequence[dict] = (),
 ) -> None:
     """Write the page for judged `rows`: `summary` is gaps.summary, `record` evaluation.json, `before` an earlier run's
-    judged rows, `curves` metrics.jsonl files of training runs."""
+    judged rows, `curves` what read_curve read."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(HERE)
     pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    pages.filters |= {"pct": "{:.1%}".format, "count": "{:,}".format, "clip": shortened}
+    pages.filters |= {"pct": "{:.1%}".format, "count": "{:,}".format, "clip": shortened, "option": with_option}
     script = (HERE / "report.js").read_text(encoding="utf-8")
     page = pages.get_template("report.html.j2").render(
         style=(HERE / "report.css").read_text(encoding="utf-8"),
@@ -63,7 +62,7 @@ def write(
         pair=m.compare(before, rows) if before else None,
         types=type_table(rows, before),
         matrices=matrices(rows),
-        chart=chart([read_curve(file) for file in curves]),
+        chart=chart(curves),
         summary=summary,
         cards=cards(gaps, {row.id: row for row in before or ()}),
         type_names=TYPE_NAMES,
@@ -119,7 +118,7 @@ def type_table(rows: Sequence[Row], before: Sequence[Row] | None) -> list[dict]:
 def matrices(rows: Sequence[Row]) -> list[dict]:
     """A confusion matrix per closed type, of the MATRIX_LABELS commonest expected classes when there are more."""
     tables = []
-    for kind in CLOSED_TYPES:
+    for kind in answers.CLOSED_TYPES:
         counts = m.confusion(row for row in rows if row.type == kind)
         support = m.per_class(counts)
         kept = sorted(sorted(support, key=lambda label: -support[label]["support"])[:MATRIX_LABELS])
@@ -151,28 +150,23 @@ def read_curve(path: Path) -> dict[str, list[tuple[float, float]]]:
     return {key: [p for p in values if math.isfinite(p[0]) and math.isfinite(p[1])] for key, values in points.items()}
 
 
-def chart(curves: list[dict]) -> dict | None:
+def chart(curves: Sequence[dict]) -> dict | None:
     """Lines and ticks of the loss chart in a 100 x 100 box, y downwards from the highest loss; None without points."""
-    every = [point for curve in curves for points in curve.values() for point in points]
-    if not every:
+    drawn = [(key, thinned(points), points[-1][1]) for curve in curves for key, points in curve.items() if points]
+    if not drawn:
         return None
-    last, top = max(step for step, _ in every) or 1.0, max(loss for _, loss in every) or 1.0
-    y_ticks, x_ticks = ticks(top), ticks(last)
-    top = max(top, y_ticks[-1])
+    last = max(step for _, points, _ in drawn for step, _ in points) or 1.0
+    top = max(loss for _, points, _ in drawn for _, loss in points) or 1.0
 
     def place(step: float, loss: float) -> tuple[float, float]:
         return round(100 * step / last, 2), round(100 - 100 * loss / top, 2)
 
-    lines = [
-        {"key": key, "points": [place(*point) for point in thinned(points)], "end": points[-1][1]}
-        for curve in curves
-        for key, points in curve.items()
-        if points
-    ]
     return {
-        "lines": lines,
-        "x": [(place(value, 0)[0], f"{value:g}") for value in x_ticks],
-        "y": [(place(0, value)[1], f"{value:g}") for value in y_ticks],
+        "lines": [
+            {"key": key, "points": [place(*point) for point in points], "end": end} for key, points, end in drawn
+        ],
+        "x": [(place(value, 0)[0], f"{value:g}") for value in ticks(last)],
+        "y": [(place(0, value)[1], f"{value:g}") for value in ticks(top)],
         "steps": f"{last:g}",
     }
 
@@ -220,6 +214,12 @@ def cards(gaps: Sequence[Gap], before: dict[str, Row]) -> list[dict]:
     return made
 
 
+def with_option(text: str | None, row: Row) -> str | None:
+    """A bare letter with the option it stands for: `B · turn right`."""
+    option = answers.options(row.question).get(text.strip("() .")) if text and row.type == "mcq" else None
+    return f"{text} · {option}" if option else text
+
+
 def filmstrip(path: str) -> tuple[str, str]:
     """(data URI of STRIP_FRAMES frames side by side, when they are); ("", why not) for what cannot be decoded."""
     import numpy as np
@@ -239,8 +239,9 @@ def filmstrip(path: str) -> tuple[str, str]:
     height = min(STRIP_HEIGHT, frames.shape[1])
     width = max(1, round(frames.shape[2] * height / frames.shape[1]))
     frames = media.resize(frames, height, min(width, 4 * STRIP_HEIGHT))
-    framed = np.pad(frames, ((0, 0), (0, 0), (0, STRIP_GAP), (0, 0)), constant_values=160)
-    strip = Image.fromarray(np.concatenate(list(framed), axis=1)[:, :-STRIP_GAP])
+    gap = math.ceil(height / 66)
+    framed = np.pad(frames, ((0, 0), (0, 0), (0, gap), (0, 0)), constant_values=160)
+    strip = Image.fromarray(np.concatenate(list(framed), axis=1)[:, :-gap])
     buffer = io.BytesIO()
     strip.save(buffer, "JPEG", quality=76)
     return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode(), caption

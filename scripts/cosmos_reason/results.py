@@ -144,8 +144,10 @@ class _Table:
         raw, problem = (raw, None) if isinstance(raw, dict) else ({}, f"got {type(raw).__name__}, expected an object")
         texts, wrong = {}, [problem] if problem else []
         for key, aliases in FIELDS.items():
-            value = next((raw[name] for name in aliases if raw.get(name) is not None), None)
-            texts[key] = self._text(value)
+            value = raw.get(key)
+            for alias in aliases if value is None else ():
+                value = raw.get(alias) if value is None else value
+            texts[key] = None if value is None else self._text(value)
             if value is not None and texts[key] is None:
                 wrong.append(f"got {type(value).__name__} as {key}, expected text")
         error = texts["error"] or "; ".join(wrong) or None
@@ -159,7 +161,8 @@ class _Table:
             self.problems["EVAL-ROW-TYPE"].append(row_id)
         elif texts["error"]:
             self.problems["EVAL-ROW-FAILED"].append(row_id)
-        question = self._text(TAG.sub("", texts["question"] or ""))
+        question = texts["question"] or ""
+        question = self._text(TAG.sub("", question)) if "<" in question else question
         tags = raw.get("tags") if isinstance(raw.get("tags"), list) else ()
         tags = tuple(intern(tag) for tag in tags if isinstance(tag, str))
         names = row_id, texts["video_id"] or row_id, texts["media"]
@@ -172,10 +175,10 @@ class _Table:
 
     def _text(self, value: object) -> str | None:
         """Text that can be written as UTF-8, equal ones stored once; None for what is no text and no number."""
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            value = str(value)
         if not isinstance(value, str):
-            return None
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return None
+            value = str(value)
         if not value.isascii():
             value = value.encode("utf-8", "replace").decode("utf-8")
         return self.shared.setdefault(value, value)
@@ -203,15 +206,15 @@ class _Table:
         return found
 
 
-# our name -> the names other tools use for it
+# our name -> other tools' names
 FIELDS = {
-    "id": ("id",),
-    "video_id": ("video_id",),
-    "media": ("media",),
-    "question": ("question",),
-    "gt": ("gt", "ground_truth", "correct_answer"),
-    "response": ("response", "full_response"),
-    "error": ("error",),
+    "id": (),
+    "video_id": (),
+    "media": (),
+    "question": (),
+    "gt": ("ground_truth", "correct_answer"),
+    "response": ("full_response",),
+    "error": (),
 }
 PROBLEMS = {
     "EVAL-GT-MISSING": (f.ERROR, "without ground truth; they count as wrong", "evaluate on annotations with answers"),
@@ -239,9 +242,13 @@ def reason1_items(folder: Path) -> Iterator[dict]:
 
 def reason1_accuracy(folder: Path) -> tuple[int, int]:
     """(samples, correct) as Reason1's calculate_accuracy counts them: items of all lists in all JSON files below, any
-    true value of the stored `is_correct`, also the text "false"; what it cannot read it leaves out."""
-    verdicts = []
-    for path in folder.rglob("*.json"):
+    true value of the stored `is_correct`, also the text "false"; what it cannot read it leaves out.
+
+    Raises Failure when there is no JSON file."""
+    files, verdicts = sorted(folder.rglob("*.json")), []
+    if not files:
+        raise f.bad_input("EVAL-NO-RESULTS", folder, "got no JSON file, expected a folder of Reason1 results")
+    for path in files:
         try:
             items = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):

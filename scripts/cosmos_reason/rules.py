@@ -13,6 +13,7 @@ from cosmos_reason import findings as f
 from cosmos_reason.spec_rules import BATCH, CKPT, DROP, GRID, LATER, RULES, Rule
 
 COSMOS = ("tao", "cosmos-rl")
+URIS = {"input": ("s3://",), "output": (), "model": (models.HUB,)}  # by a key's x-path
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def check(
     invalid = [finding.where for finding in found if finding.severity == f.ERROR]
     case = Case(action, engine, _sound(action, written, invalid), facts, gpus_per_node, nodes, launch)
     found += engine_findings(action, engine) or unapplied_findings(case)
-    found += unknown_tables(case)
+    found += unknown_tables(case) + unknown_uris(case)
     for rule in RULES:
         finding = find(rule, case) if action in rule.actions.split() else None
         if finding and not any(_overlap(key, wrong) for key in case.read for wrong in invalid):
@@ -235,6 +236,17 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
         message = f"got {spec.shown(case(key))}, which engine {case.engine} does not apply: {able}"
         severity = f.ERROR if known[key].get("x-ignoring") == "error" else f.WARNING
         found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, f"--unset {key}"))
+    return found
+
+
+def unknown_uris(case: Case) -> list[f.Finding]:
+    """Paths with a scheme that nothing here can open: inputs may be on S3, outputs are folders."""
+    found = []
+    for key, schema in spec.keys(case.action).items():
+        value, kind = case(key), schema.get("x-path")
+        if kind and isinstance(value, str) and "://" in value and not value.startswith(URIS[kind]):
+            message = f"got {spec.shown(value)}, expected a path{''.join(f' or {uri}...' for uri in URIS[kind])}"
+            found.append(f.error("SPEC-URI", key, message))
     return found
 
 

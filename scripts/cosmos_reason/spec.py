@@ -365,15 +365,18 @@ def unknown_key(action: str, key: str) -> f.Finding:
         return f.error("SPEC-KEY-FORMER", key, f"got a name no trainer reads; {former['note']}", fix)
     near = suggestions(action, key)
     hint = f" Did you mean {', '.join(near)}?" if near else ""
-    fix = f"--set {near[0]}=..." if near else f"--allow-extra-key {shlex.quote(key)}"
+    fix = f"--allow-extra-key {shlex.quote(key)}"
+    if near:
+        fix = f"--set {near[0]}=..." if near[0] in keys(action) else ""
     return f.error("SPEC-KEY-UNKNOWN", key, f"got an unknown key, expected one the {action} spec has.{hint}", fix)
 
 
 def suggestions(action: str, key: str) -> list[str]:
-    """Legal keys that `key` may have meant: its last part in another table, or a spelling near it."""
+    """Legal names that `key` may have meant: its last part in another table, or a key or table spelt nearly so."""
     known = keys(action)
     leaf = key.rsplit(".", 1)[-1]
+    tables = {name.rsplit(".", depth)[0] for name in known for depth in range(1, name.count(".") + 1)}
+    by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
     same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
-    near_leaf = f.nearest(leaf, {name.rsplit(".", 1)[-1] for name in known})
-    by_leaf = [name for near in near_leaf for name in known if name.rsplit(".", 1)[-1] == near]
-    return list(dict.fromkeys([*same, *f.nearest(key, known), *by_leaf]))[:3]
+    near_leaf = [by_leaf[name] for name in f.nearest(leaf, by_leaf)]
+    return list(dict.fromkeys([*same, *f.nearest(key, [*known, *tables]), *near_leaf]))[:3]

@@ -153,7 +153,7 @@ RULES = (
     # -- layout
     Rule("SPEC-GPUS", E, "train", SHARD, "the layout must use all GPUs that are asked for",
          lambda c: c.gpus and c.policy_gpus != c.gpus and f"layout of {c.policy_gpus}, {c.gpus} GPUs",
-         lambda c: c.gpus_per_node),
+         lambda c: max(1, c.gpus * c(SHARD) // c.policy_gpus)),
     Rule("SPEC-GPUS-GRPO", E, "grpo", SHARD, "policy and rollout together need more GPUs than are asked for",
          lambda c: c.gpus and c.needed_gpus > c.gpus and f"{c.policy_gpus} + {c.rollout_gpus} on {c.gpus} GPUs",
          "--gpus-per-node 4"),
@@ -298,7 +298,8 @@ RULES = (
          lambda c: c("policy.model_max_length") < DEFAULT_LENGTH, DEFAULT_LENGTH),
     # -- reinforcement learning
     Rule("SPEC-ROLLOUT-ROOM", E, "grpo", "rollout.max_response_length", "leaves no room for the prompt",
-         lambda c: c("rollout.max_response_length") >= c("policy.model_max_length"), 6144),
+         lambda c: c("rollout.max_response_length") >= c("policy.model_max_length"),
+         lambda c: c("policy.model_max_length") // 2),
     Rule("SPEC-ON-POLICY", E, "grpo", "train.sync_weight_interval", "on_policy needs 1",
          lambda c: c(POLICY + "on_policy") and c("train.sync_weight_interval") != 1, 1),
     Rule("SPEC-GRPO-START", W, "grpo", "policy.model_name_or_path", "expected a fine-tuned model, not a base model",
@@ -319,7 +320,8 @@ RULES = (
     Rule("SPEC-ANSWER-ROOM", W, "evaluate", "generation.max_tokens", "reasoning answers come last and would be cut",
          lambda c: c("evaluation.answer_type") == "reasoning" and c("generation.max_tokens") < 512, 1024),
     Rule("SPEC-ANSWER-LENGTH", E, "evaluate", "generation.max_tokens", "must be below model.max_length",
-         lambda c: c.engine == "tao" and c("generation.max_tokens") >= c("model.max_length"), 1024),
+         lambda c: c.engine == "tao" and c("generation.max_tokens") >= c("model.max_length"),
+         lambda c: c("model.max_length") // 2),
     Rule("SPEC-EVAL-GPUS", E, "evaluate", "num_gpus", "model.tp_size asks for more",
          lambda c: c("model.tp_size") > c("num_gpus") and f"tp_size is {c('model.tp_size')}",
          lambda c: c("model.tp_size")),

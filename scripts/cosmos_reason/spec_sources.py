@@ -1,4 +1,4 @@
-"""Where the values of a spec come from: template or earlier spec, parent job, profile, tuning, GPUs, model, data, --set.
+"""Where the values of a spec come from: template or earlier spec, parent job, profile, the words of the command line.
 
 A `Draft` takes them in that order, remembers the origin of each value, and collects every contradiction.
 """
@@ -105,23 +105,28 @@ def take_tuning(draft: Draft, tuning: str) -> None:
 
 
 def take_gpus(draft: Draft, per_node: int, nodes: int) -> None:
-    """Shard over the GPUs of a node and replicate over nodes; GRPO gives half of each node to the rollouts."""
+    """Shard over the GPUs of a node and replicate over nodes; GRPO gives half of the GPUs to the rollouts."""
     if per_node not in bundle.skill_info()["gpu_counts_per_node"] or nodes < 1:
         message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of 1, 2, 4 or 8"
         draft.findings.append(f.error("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, "--gpus-per-node 8"))
         return
-    origin = f"--gpus-per-node {per_node} --nodes {nodes}"
-    if draft.action in ("evaluate", "inference"):
-        draft.put("num_gpus", per_node, origin)
+    sizes = {"policy.parallelism.dp_shard_size": per_node, "policy.parallelism.dp_replicate_size": nodes}
+    if draft.action == "grpo":
+        shard = max(1, per_node // 2)
+        groups = nodes if per_node > 1 else max(1, nodes // 2)
+        sizes = {
+            "policy.parallelism.dp_shard_size": shard,
+            "policy.parallelism.dp_replicate_size": groups,
+            "rollout.parallelism.tp_size": shard,
+            "rollout.parallelism.n_init_replicas": groups,
+        }
+    elif draft.action in ("evaluate", "inference"):
+        sizes = {"num_gpus": per_node}
     elif draft.action == "quantize":
         _not_for(draft, "--gpus-per-node", "a spec that runs on several GPUs")
-    else:
-        half = max(1, per_node // 2) if draft.action == "grpo" else per_node
-        draft.put("policy.parallelism.dp_shard_size", half, origin)
-        draft.put("policy.parallelism.dp_replicate_size", nodes, origin)
-        if draft.action == "grpo":
-            draft.put("rollout.parallelism.tp_size", half, origin)
-            draft.put("rollout.parallelism.n_init_replicas", nodes, origin)
+        return
+    for key, value in sizes.items():
+        draft.put(key, value, f"--gpus-per-node {per_node} --nodes {nodes}")
 
 
 def take_root(draft: Draft, flag: str, root: str) -> None:
@@ -129,6 +134,9 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
     keys = draft.params.get(flag.removeprefix("--").replace("-", "_"))
     if not keys:
         _not_for(draft, flag, f"one of the roots of a {draft.action} spec")
+        return
+    if not root.strip():
+        draft.findings.append(f.error("SPEC-ROOT", flag, "got an empty name, expected a folder or an s3:// prefix"))
         return
     whole = absolute(root)
     annotations = f"{whole.rstrip('/')}/annotations.json"
@@ -223,7 +231,7 @@ def _located(draft: Draft, key: str, schema: dict, value):
 
 
 def take_parent(draft: Draft, folder: Path) -> None:
-    """Start from what an earlier train job left: its last model, or, for train, its spec and the checkpoint to resume."""
+    """Start from what an earlier train job left: its last model; for train, its spec and the checkpoint to resume."""
     record, origin = storage.read_json(folder / "job.json"), f"parent job {folder.name}"
     checkpoint = spec.get(record, "evidence.checkpoint")
     if not checkpoint or record.get("state") != "COMPLETE":

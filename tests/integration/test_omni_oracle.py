@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import pytest
+from omni_layouts import NANO, SUPER, write_layout
 from support import ROOT
 
 from cosmos_reason import conversion, omni
@@ -17,7 +18,21 @@ from cosmos_reason.demo import tiny_omni
 
 pytestmark = pytest.mark.integration
 
-ORACLE = ROOT / ".oracle" / "transformers-5.23"
+ORACLES = {
+    "5.23": ["transformers==5.23.0"],
+    "4.57": [
+        *("transformers==4.57.6", "tokenizers==0.22.2", "huggingface_hub==0.36.2"),
+        *("requests==2.32.5", "urllib3==2.5.0", "charset-normalizer==3.4.4"),
+    ],
+}
+META = """
+import json, sys
+import torch, transformers
+config = transformers.AutoConfig.from_pretrained(sys.argv[1])
+with torch.device("meta"):
+    state = transformers.Qwen3VLForConditionalGeneration(config).state_dict()
+print(json.dumps({name: list(tensor.shape) for name, tensor in state.items()}))
+"""
 DEMO_TEXT = "\n".join(
     f"Which way does the {colour} {shape} move, left or right? A. left B. right. Is it {colour}? yes no"
     for colour in ("red", "green", "blue", "yellow")
@@ -64,7 +79,9 @@ print(json.dumps({"infos": infos, "outputs": outputs, "same": len(same), "omni":
 LOAD = """
 import json, sys
 import torch, transformers
-model, info = transformers.Qwen3VLForConditionalGeneration.from_pretrained(sys.argv[1], output_loading_info=True)
+model, info = transformers.Qwen3VLForConditionalGeneration.from_pretrained(
+    sys.argv[1], dtype="auto", output_loading_info=True
+)
 tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1])
 print(json.dumps({"missing": sorted(info["missing_keys"]), "unexpected": sorted(info["unexpected_keys"]),
                   "template": bool(tokenizer.chat_template), "dtype": str(model.dtype),
@@ -73,16 +90,15 @@ print(json.dumps({"missing": sorted(info["missing_keys"]), "unexpected": sorted(
 """
 
 
-@pytest.fixture(scope="module")
-def oracle():
-    if not (ORACLE / "transformers").is_dir():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(ORACLE)]
-        done = subprocess.run(
-            [*command, "transformers==5.23.0"], capture_output=True, text=True, timeout=300, check=False
-        )
+def oracle(version):
+    """A folder of packages to put before the main environment's; it lends torch and the rest."""
+    folder = ROOT / ".oracle" / f"transformers-{version}"
+    if not (folder / "transformers").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        done = subprocess.run([*command, *ORACLES[version]], capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
-            pytest.skip(f"transformers 5.23.0 cannot be installed here: {done.stderr.strip()[-200:]}")
-    return ORACLE
+            pytest.skip(f"transformers {version} cannot be installed here: {done.stderr.strip()[-200:]}")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +123,8 @@ def run_python(code, *args, path=None):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_equals_what_transformers_loads_natively(oracle, folders):
-    seen = run_python(COMPARE, *folders, path=oracle)
+def test_equals_what_transformers_loads_natively(folders):
+    seen = run_python(COMPARE, *folders, path=oracle("5.23"))
     for info in seen["infos"].values():
         assert info == {"missing_keys": [], "unexpected_keys": [], "mismatched_keys": []}
     assert seen["same"] == seen["omni"] == seen["converted"]
@@ -118,7 +134,18 @@ def test_equals_what_transformers_loads_natively(oracle, folders):
     assert seen["outputs"]["text"] != seen["outputs"]["video"]
 
 
-def test_loads_in_the_main_environment(folders):
-    seen = run_python(LOAD, folders[1])
+@pytest.mark.parametrize("version", ["4.57", "main", "5.23"])
+def test_loads_in_every_transformers_that_reads_it(folders, version):
+    seen = run_python(LOAD, folders[1], path=None if version == "main" else oracle(version))
+    assert version == "main" or seen["version"].startswith(version)
     assert seen["missing"] == seen["unexpected"] == []
     assert seen["template"] and seen["pad"] and seen["dtype"] == "torch.bfloat16"
+
+
+@pytest.mark.parametrize("config", [NANO, SUPER], ids=["nano", "super"])
+def test_full_size_names_and_shapes(tmp_path, config):
+    """Against the parameters of transformers' own class on the meta device."""
+    write_layout(tmp_path / "omni", config)
+    source = omni.open_source(tmp_path / "omni")
+    (tmp_path / "config.json").write_bytes(source.texts["config.json"])
+    assert run_python(META, tmp_path) == {name: list(tensor.shape) for name, tensor in source.tensors.items()}

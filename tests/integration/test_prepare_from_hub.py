@@ -7,6 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from omni_layouts import as_export
 from support import run_script
 
 from cosmos_reason import conversion, omni
@@ -35,8 +36,11 @@ class Hub(BaseHTTPRequestHandler):
         if folder is None:
             return self.answer(401 if "/api/" in self.path else 404, b"", {"X-Error-Code": "RepoNotFound"})
         if "/api/models/" in self.path:
-            names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-            facts = {"id": "x/y", "sha": COMMIT, "siblings": [{"rfilename": name} for name in sorted(names)]}
+            files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+            tree = [{"type": "file", "path": f.relative_to(folder).as_posix(), "size": f.stat().st_size} for f in files]
+            for entry in tree:
+                entry["oid"] = hashlib.sha1(entry["path"].encode()).hexdigest()
+            facts = tree if "/tree/" in self.path else {"id": "x/y", "sha": COMMIT}
             return self.answer(200, json.dumps(facts).encode(), {"Content-Type": "application/json"})
         name = self.path.split(f"/resolve/{COMMIT}/")[1]
         content = (folder / name).read_bytes()
@@ -59,7 +63,7 @@ def server(tmp_path_factory):
     base = tmp_path_factory.mktemp("hub")
     tiny_omni.build(base / "nano", seed=1, text="left right yes no")
     (base / "nano" / "vae").mkdir()
-    (base / "nano" / "vae" / "diffusion_pytorch_model.safetensors").write_bytes(b"large and not needed")
+    (base / "nano" / "vae" / "weights.bin").write_bytes(b"large and not needed")
     donor = omni.open_source(base / "nano")
     conversion.convert(donor, base / "qwen", 300_000, force=False, jobs=1)
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
@@ -114,8 +118,6 @@ def test_an_unknown_model_and_no_network(convert, tmp_path):
 
 
 def test_a_hub_donor_gives_its_small_files_and_only_the_vision_shards(convert, server, tmp_path):
-    from test_omni import as_export
-
     export = as_export(server.models["nvidia/Cosmos3-Nano"], tmp_path / "export", bare=True)
     done, said = convert(str(export), "--donor", "Qwen/donor")
     assert done.returncode == 0, done.stdout

@@ -31,7 +31,7 @@ def main(folder: Path, lock: int) -> None:
         try:
             exit_code = run(folder, record, lock)
         except OSError as failure:
-            problem = f"{failure.filename} could not be started or entered: {failure.strerror}"
+            problem = f"the command could not be started: {failure.filename}: {failure.strerror}"
     jobs.write(folder, evidence.ended(folder, record, exit_code, problem))
 
 

@@ -71,42 +71,50 @@ def build_optimizer(network, train: dict):
     )
 
 
+def datasets(spec: dict, folder: Path, tokenizer) -> tuple[Samples, Samples | None]:
+    """Training samples and, when the spec validates, validation samples."""
+    options = VisionOptions.from_table(spec["custom"]["vision"])
+    cache = int(spec["custom"]["transformers_engine"]["frame_cache_gib"] * GIB)
+
+    def samples(name: str) -> Samples:
+        table = spec["custom"][name]
+        length = spec["policy"]["model_max_length"]
+        encoder = Encoder(tokenizer, folder, table["media_path"], options, length, cache)
+        return Samples(read_samples(table, f"custom.{name}"), encoder, spec["train"]["train_policy"]["system_prompt"])
+
+    return samples("train_dataset"), samples("val_dataset") if spec["validation"]["enable"] else None
+
+
+def plan_steps(records: int, train: dict) -> tuple[int, int]:
+    """(steps per epoch, steps in all). Raises Failure when not one step would run."""
+    batch = train["train_batch_per_replica"]
+    per_epoch = schedule.steps_per_epoch(records, batch, drop_last=train["train_policy"]["dataloader_drop_last"])
+    if not per_epoch:
+        raise bad_input(
+            "ENGINE-NO-STEPS",
+            "train.train_batch_per_replica",
+            f"got {batch} for {records} records, expected at most that many (no step would run)",
+            f"--set train.train_batch_per_replica={records}",
+        )
+    return per_epoch, schedule.total_steps(records, train)
+
+
 def run(spec: dict, job_dir: Path | None) -> dict:
     """Train as the complete spec says. Returns {run_dir, steps, seconds}; raises Failure before the first step for
     data, model or steps that cannot work."""
     started = time.monotonic()
-    train, policy, engine = spec["train"], spec["policy"], spec["custom"]["transformers_engine"]
+    train, policy = spec["train"], spec["policy"]
     if not train["output_dir"]:
         raise bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", "--set train.output_dir=outputs")
-    hardware = models.choose_hardware(engine["device"], train["param_dtype"])
+    hardware = models.choose_hardware(spec["custom"]["transformers_engine"]["device"], train["param_dtype"])
     print(hardware.reason, file=sys.stderr)
     torch.manual_seed(train["seed"] or 0)
     torch.use_deterministic_algorithms(train["deterministic"])
     folder = models.model_folder(policy["model_name_or_path"], policy["model_revision"])
     models.check_architecture(folder)
     tokenizer = models.load_tokenizer(folder)
-    options = VisionOptions.from_table(spec["custom"]["vision"])
-    cache = int(engine["frame_cache_gib"] * GIB)
-
-    def dataset(name: str) -> Samples:
-        table = spec["custom"][name]
-        encoder = Encoder(tokenizer, folder, table["media_path"], options, policy["model_max_length"], cache)
-        return Samples(read_samples(table, f"custom.{name}"), encoder, train["train_policy"]["system_prompt"])
-
-    training = dataset("train_dataset")
-    validation = dataset("val_dataset") if spec["validation"]["enable"] else None
-    per_epoch = schedule.steps_per_epoch(
-        len(training), train["train_batch_per_replica"], drop_last=train["train_policy"]["dataloader_drop_last"]
-    )
-    total = schedule.total_steps(len(training), train)
-    if not total:
-        raise bad_input(
-            "ENGINE-NO-STEPS",
-            "train.train_batch_per_replica",
-            f"got {train['train_batch_per_replica']} "
-            f"for {len(training)} records, expected at most that many (no step would run)",
-            f"--set train.train_batch_per_replica={len(training)}",
-        )
+    training, validation = datasets(spec, folder, tokenizer)
+    per_epoch, total = plan_steps(len(training), train)
     network = build_network(spec, folder, hardware)
     optimizer = build_optimizer(network, train)
     output_dir = Path(train["output_dir"])

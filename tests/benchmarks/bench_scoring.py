@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Seconds and peak memory of scoring and gap analysis on closed answers (goal: 1,000,000 rows in 60 s and 1.5 GB).
+
+examples:
+  tests/benchmarks/bench_scoring.py
+  tests/benchmarks/bench_scoring.py --rows 100000
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+OPTIONS = "\n(A) turn left\n(B) turn right\n(C) go straight\n(D) stop\nAnswer with the option's letter."
+KINDS = (
+    ("What does vehicle {n} do at second {s}?" + OPTIONS, "ABCD"),
+    ("Does vehicle {n} brake at second {s}? Answer yes or no.", ("yes", "no")),
+    ("Which way does vehicle {n} go at second {s}?", ("left", "right", "straight")),
+)
+FORMS = ("{}", "{}.", "The answer is {}.", "<think>It may be this or that.</think>\n\n{}", "<answer>{}</answer>")
+MEASURED = """
+import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+sys.exit(code)
+"""
+
+
+def write_data(folder: Path, rows: int) -> None:
+    """results.json in our form and the annotations it answers: ten questions a clip, one answer in five wrong."""
+    rng = random.Random(0)
+    with open(folder / "results.json", "w") as out, open(folder / "annotations.json", "w") as annotations:
+        for number in range(rows):
+            template, choices = KINDS[number % 3]
+            question = template.format(n=number % 997, s=number % 61)
+            gt = rng.choice(choices)
+            said = gt if rng.random() < 0.8 else rng.choice([*choices, "I cannot tell."])
+            name, media = f"clip-{number // 10:06d}-{number % 10}", f"videos/clip-{number // 10:06d}.mp4"
+            row = {"id": name, "video_id": name, "media": media, "question": question, "gt": gt,
+                   "response": rng.choice(FORMS).format(said), "answer": said, "type": "mcq", "correct": said == gt,
+                   "error": None, "vision_tokens": 2880}  # fmt: skip
+            turns = [{"from": "human", "value": f"<video>\n{question}"}, {"from": "gpt", "value": gt}]
+            record = {"id": name, "video": media, "conversations": turns}
+            start = ",\n" if number else "[\n"
+            out.write(start + json.dumps(row))
+            annotations.write(start + json.dumps(record))
+        out.write("\n]\n")
+        annotations.write("\n]\n")
+
+
+def measure(name: str, *args) -> tuple[float, int]:
+    """(seconds, peak MiB) of one script."""
+    started = time.perf_counter()
+    command = [sys.executable, "-c", MEASURED, sys.executable, str(SCRIPTS / name), *map(str, args)]
+    peak = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return time.perf_counter() - started, peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of results.json (default: 1,000,000)")
+    rows = parser.parse_args().rows
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_data(folder, rows)
+        size = (folder / "results.json").stat().st_size / 1e6
+        print(f"{rows:,} rows, {size:.0f} MB")
+        gaps = ["--gaps-parquet", folder / "gaps.parquet", "--kpi-ann-path", folder / "annotations.json",
+                "--kpi-media-path", folder, "--html", folder / "report.html"]  # fmt: skip
+        total = 0.0
+        for script, args in (
+            ("score_predictions.py", [folder]),
+            ("analyze_gaps.py", ["--results-dir", folder, *gaps]),
+        ):
+            seconds, peak = measure(script, *args)
+            total += seconds
+            print(f"{script:<22} {seconds:6.1f} s  {peak:6,} MiB")
+        print(f"{'together':<22} {total:6.1f} s")
+
+
+if __name__ == "__main__":
+    main()

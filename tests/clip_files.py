@@ -1,0 +1,36 @@
+"""Real clips and datasets for tests. Frame i of a clip is a plain grey of level 6 * i, so frames can be told apart."""
+
+import json
+from pathlib import Path
+
+import av
+import numpy as np
+
+
+def write_clip(path, frames=16, width=64, height=48, rate=8, skipped=0, codec="libx264", tint=0):
+    """`skipped` frames at the start are hidden by an edit list: counted by the container, never decoded."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = {"use_editlist": "1", "avoid_negative_ts": "disabled"} if skipped else {}
+    with av.open(str(path), "w", options=options) as container:
+        stream = container.add_stream(codec, rate=rate, options={"crf": "1", "g": "10", "bf": "0"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for number in range(frames):
+            level = np.full((height, width, 3), (number * 6 + tint) % 256, np.uint8)
+            frame = av.VideoFrame.from_ndarray(level, format="rgb24")
+            frame.pts = number - skipped
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def record(number, answer="Yes", **fields):
+    turns = [{"from": "human", "value": "<video>\nIs it bright?"}, {"from": "gpt", "value": answer}]
+    return {"id": f"r{number}", "video": f"clips/{number}.mp4", "conversations": turns} | fields
+
+
+def write_dataset(root: Path, records, tint=0):
+    """A dataset root with one clip per record (16 frames, 64 x 48, 2 s) and annotations.json."""
+    for number in range(len(records)):
+        write_clip(root / "clips" / f"{number}.mp4", tint=tint + number)
+    (root / "annotations.json").write_text(json.dumps(records))
+    return root

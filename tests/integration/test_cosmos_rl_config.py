@@ -1,0 +1,178 @@
+"""Our specs and schemas against the configuration class of cosmos-rl 0.4.7, which runs in a process of its own."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import build_spec
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import ROOT
+from support_specs import legal_values
+
+from cosmos_reason import bundle, rules, spec
+from cosmos_reason import findings as f
+
+pytestmark = pytest.mark.integration
+
+FOLDER = ROOT / ".oracle" / "cosmos-rl-0.4.7"
+PIP = [sys.executable, "-m", "pip", "install", "-q", "--target", str(FOLDER)]
+INSTALLS = (["--no-deps", "cosmos-rl==0.4.7"], ["pydantic==2.14.3", "toml==0.10.2"])
+POLICY = {"train": "sft", "grpo": "grpo"}
+
+# Where our schema says something else than the class, and why.
+INTENDED = {
+    "train.optm_lr": "one rate for all parts; lists and tables per module stay behind --allow-extra-key's own risk",
+    "train.optm_impl": "one implementation for all parts",
+    "train.optm_warmup_steps": "JSON Schema's number covers whole numbers; the rules tell 1 from 1.0",
+    "train.train_policy.dataset.test_size": "JSON Schema's number covers whole numbers",
+    "validation.dataset.test_size": "JSON Schema's number covers whole numbers",
+    "train.fa_version": "the choices 2 and 3 are our bounds",
+    "train.ckpt.upload_s3": "the validator behind the type takes only false, final and all",
+    "train.train_policy.type": "always written here, so it has no default and one choice",
+    "policy.parallelism.dp_replicate_size": "the class lists only 1 as a choice; the trainer replicates over nodes",
+    "policy.lora.init_lora_weights": "the native LoRA code ignores it; the choices are those the embedded engine has",
+    "train.train_policy.reward_function": "the class turns its default name into a table of weights",
+}
+
+
+class Oracle:
+    """Questions to cosmos_rl_oracle.py, one JSON line each."""
+
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("cosmos_rl_oracle.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(FOLDER)},
+            text=True,
+        )
+
+    def ask(self, question: dict) -> dict:
+        print(json.dumps(question), file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+    def load(self, table: dict) -> dict:
+        return self.ask({"toml": tomli_w.dumps(table)})
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    if not (FOLDER / "toml").is_dir():  # the last to be installed
+        for packages in INSTALLS:
+            done = subprocess.run([*PIP, *packages], capture_output=True, text=True, check=False)
+            if done.returncode:
+                pytest.skip(f"the package index does not give {packages}: {done.stderr[-300:]}")
+    asked = Oracle()
+    yield asked
+    asked.process.stdin.close()
+    asked.process.wait(timeout=30)
+
+
+def built(*arguments):
+    """(spec, errors) of a build_spec command line."""
+    args = build_spec.parser().parse_args(["--engine", "cosmos-rl", "-o", "unused.toml", *arguments])
+    draft = build_spec.build(args)
+    found = build_spec.check(args, draft)
+    return draft.spec, [finding for finding in found if finding.severity == f.ERROR]
+
+
+def test_the_oracle_drops_what_it_does_not_know(oracle):
+    assert oracle.load({"train": {"output_dir": "o", "train_batch_per_replcia": 3}})["ignored"] == [
+        "train.train_batch_per_replcia"
+    ]
+    assert "optm_lr" in oracle.load({"train": {"output_dir": "o", "optm_lr": "fast"}})["error"]
+
+
+@pytest.mark.parametrize("action", POLICY)
+def test_every_profile_tuning_and_layout_loads_with_no_key_ignored(oracle, action):
+    profiles = [[]] + [
+        ["--profile", name] for name, facts in bundle.skill_info()["profiles"].items() if facts["action"] == action
+    ]
+    layouts = [(gpus, nodes) for gpus in (1, 2, 4, 8) for nodes in (1, 2, 4)]
+    for profile, tuning, (gpus, nodes) in itertools.product(profiles, ("full", "lora"), layouts):
+        if action == "grpo" and gpus * nodes < 2:
+            continue
+        arguments = [action, *profile, "--tuning", tuning, "--gpus-per-node", str(gpus), "--nodes", str(nodes)]
+        table, errors = built(*arguments, "--train-root", "data", "--eval-root", "held_out")
+        assert not errors, (arguments, errors)
+        assert oracle.load(table) == {"error": None, "ignored": []}, arguments
+
+
+def test_translated_tao_keys_load_with_no_key_ignored(oracle):
+    table, errors = built("train", "--set", "train.optm_warmup_epochs=0.5", "--set", "results_dir=/results")
+    assert not errors
+    assert table["train"]["optm_warmup_steps"] == 0.25  # half an epoch of two
+    assert table["train"]["output_dir"] == "/results"
+    assert oracle.load(table) == {"error": None, "ignored": []}
+
+
+@pytest.mark.parametrize("action", POLICY)
+def test_what_the_rules_let_pass_the_trainer_loads(oracle, action):
+    mine = {
+        key: leaf
+        for key, leaf in spec.keys(action).items()
+        if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom.")
+    }
+    loaded = 0
+
+    @settings(max_examples=150)
+    @given(st.lists(st.sampled_from(sorted(mine)), min_size=1, max_size=5, unique=True).flatmap(legal_values(mine)))
+    def holds(overrides):
+        nonlocal loaded
+        table = spec.template(action)
+        for key, value in overrides.items():
+            spec.set_value(table, key, value)
+        if f.has_errors(rules.check(action, "cosmos-rl", table)):
+            return
+        loaded += 1
+        assert oracle.load(table) == {"error": None, "ignored": []}, overrides
+
+    holds()
+    assert loaded > 20
+
+
+@pytest.mark.parametrize("action", POLICY)
+def test_keys_agree_with_the_class_but_for_stated_reasons(oracle, action):
+    real = oracle.ask({"fields": POLICY[action]})
+    different = set()
+    for key, leaf in spec.keys(action).items():
+        if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom."):
+            assert key in real, f"{key} is no key of the class"
+            if (kinds(leaf), leaf.get("default"), choices(leaf.get("enum"))) != (
+                set(real[key]["types"]) - {"null"},
+                real[key]["default"],
+                choices(real[key]["choices"]),
+            ):
+                different.add(key)
+    assert different <= INTENDED.keys(), f"unintended: {sorted(different - INTENDED.keys())}"
+    stale = {key for key in INTENDED if key in spec.keys(action)} - different
+    assert not stale - {"policy.lora.init_lora_weights"}, f"no longer different: {stale}"  # its engines differ
+
+
+@pytest.mark.parametrize("action", POLICY)
+def test_keys_of_other_engines_are_no_keys_of_the_class(oracle, action):
+    real = oracle.ask({"fields": POLICY[action]})
+    for key, leaf in spec.keys(action).items():
+        if "cosmos-rl" not in leaf["x-engines"] and not key.startswith("custom."):
+            assert key not in real or key in INTENDED, f"{key} is a key of the class"
+
+
+def kinds(leaf: dict) -> set[str]:
+    names = {"bool": "boolean", "str": "string"}
+    options = leaf.get("anyOf", [leaf])
+    given_types = {option["type"] for option in options if "type" in option}
+    values = [
+        value for option in options for value in option.get("enum", [option.get("const")]) if "type" not in option
+    ]
+    return given_types | {names[type(value).__name__] for value in values}
+
+
+def choices(values) -> set[str] | None:
+    return set(map(str, values)) if values else None

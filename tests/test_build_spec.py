@@ -1,0 +1,418 @@
+"""build_spec.py as a person meets it: one command, all findings at once, whole files or none."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import build_spec
+import pytest
+from support import ROOT, run_script
+
+from cosmos_reason import bundle, command, explain, spec, storage
+from cosmos_reason import findings as f
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with train/ and held_out/ dataset roots."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "held_out"):
+        storage.write_text(tmp_path / "data" / name / "annotations.json", "[]")
+    return tmp_path
+
+
+def run(line, output="spec.toml"):
+    """(exit code, findings by id, spec or None) of a command line, in this process."""
+    arguments = [*shlex.split(line), "-o", output]
+    args = build_spec.parser().parse_args(arguments)
+    try:
+        outcome = build_spec.main(args)
+        found = outcome.findings
+        code = 1 if f.has_errors(found) else 0
+    except f.Failure as failure:
+        found, code = failure.findings, failure.exit_code
+    written = spec.load(Path(output)) if Path(output).exists() else None
+    assert (written is not None) == (code == 0)
+    return code, {one.id: one for one in found}, written
+
+
+# ---- what it makes -------------------------------------------------------------------------------------------------
+
+
+def test_a_lora_spec_for_eight_gpus_is_one_command(here):
+    words = ["--tuning", "lora", "--train-root", "data/train", "--gpus-per-node", 8]
+    done = run_script("build_spec.py", "train", *words, "-o", "s.toml", cwd=here)
+    assert done.returncode == 0, done.stderr
+    made = tomllib.loads((here / "s.toml").read_text())
+    assert made["policy"]["parallelism"]["dp_shard_size"] == 8
+    assert made["policy"]["lora"]["target_modules"]
+    assert made["custom"]["train_dataset"]["media_path"] == str(here / "data" / "train")
+    assert done.stdout.startswith("wrote s.toml\nnext: scripts/launch_job.py")
+    origins = json.loads((here / "s.origins.json").read_text())
+    assert origins["origins"]["policy.parallelism.dp_shard_size"] == "--gpus-per-node 8 --nodes 1"
+    assert origins["origins"]["train.epoch"] == "template"
+    assert origins["origins"].keys() == dict(spec.items("train", made)).keys()
+
+
+def test_json_is_one_document(here):
+    done = run_script("build_spec.py", "train", "--train-root", "data/train", "-o", "s.toml", "--json", cwd=here)
+    document = json.loads(done.stdout)
+    assert (document["ok"], document["command"], document["result"]["spec"]) == (True, "build_spec", "s.toml")
+    assert {finding["id"] for finding in document["findings"]} == {"SPEC-MODEL-OMNI"}
+
+
+@pytest.mark.parametrize("action", bundle.ACTIONS)
+def test_every_action_builds_on_every_engine_that_has_it(here, action):
+    for engine, facts in bundle.skill_info()["engines"].items():
+        code, found, _ = run(f"{action} --engine {engine}", f"{action}-{engine}.toml")
+        assert code == (0 if action in facts["actions"] else 1)
+        assert ("SPEC-ENGINE-ACTION" in found) == (action not in facts["actions"])
+
+
+@pytest.mark.parametrize("name", bundle.skill_info()["profiles"])
+def test_every_profile_is_free_of_errors_and_names_its_source(here, name):
+    profile = bundle.skill_info()["profiles"][name]
+    engine = "cosmos-rl" if profile["action"] == "grpo" else "tao"
+    code, found, made = run(f"{profile['action']} --engine {engine} --profile {name} --gpus-per-node 8")
+    assert code == 0, found
+    for key, value in profile["set"].items():
+        assert key.startswith("policy.model_name") or spec.get(made, key) == value
+    origins = storage.read_json(here / "spec.origins.json")["origins"]
+    assert profile["source"] in origins[next(iter(profile["set"]))]
+
+
+def test_layers_come_in_order_and_later_ones_win(here):
+    _, _, made = run("train --profile reason2-traffic --tuning lora --set train.optm_lr=3e-5 --model cosmos-reason2-8b")
+    assert made["train"]["optm_lr"] == 3e-5
+    assert made["policy"]["model_name_or_path"] == "hf_model://nvidia/Cosmos-Reason2-8B"
+    assert made["train"]["train_batch_per_replica"] == 32
+
+
+def test_a_spec_is_taken_as_it_is_and_changed_where_asked(here):
+    run("train --train-root data/train", "first.toml")
+    _, _, made = run("train --spec first.toml --set nframes=16 --unset train.optm_decay_type")
+    first = spec.load(here / "first.toml")
+    assert made["custom"]["vision"] == {"nframes": 16}
+    assert "optm_decay_type" not in made["train"]
+    spec.set_value(first, "custom.vision.nframes", 16)
+    spec.delete(first, "train.optm_decay_type")
+    assert made == first
+
+
+def test_the_yaml_template_is_a_spec_too(here):
+    _, _, made = run(f"train --spec {bundle.template_path('train')}")
+    assert made == spec.template("train")
+
+
+def test_frames_by_rate_take_the_number_of_frames_away(here):
+    _, _, made = run("train --set fps=2")
+    assert made["custom"]["vision"] == {"fps": 2}
+    code, found, _ = run("train --set fps=2 --set nframes=8", "both.toml")
+    assert (code, "SPEC-FRAMES-ONE" in found) == (1, True)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_layouts_use_all_gpus(here, gpus, nodes):
+    _, _, made = run(f"train --gpus-per-node {gpus} --nodes {nodes}")
+    sizes = made["policy"]["parallelism"]
+    assert sizes["dp_shard_size"] * sizes["dp_replicate_size"] * sizes["tp_size"] == gpus * nodes
+    assert sizes["dp_replicate_size"] == nodes
+    _, _, made = run(f"evaluate --gpus-per-node {gpus}", "eval.toml")
+    assert made["num_gpus"] == gpus
+
+
+def test_validation_data_turns_validation_on(here):
+    _, _, made = run("train --train-root data/train --eval-root data/held_out")
+    assert made["validation"]["enable"] is True
+    assert made["custom"]["val_dataset"]["annotation_path"] == str(here / "data" / "held_out" / "annotations.json")
+
+
+def test_paths_become_absolute_and_uris_stay(here):
+    _, _, made = run("train --train-root s3://bucket/set/ --set output_dir=../runs --set train.resume=runs/x/policy")
+    assert made["custom"]["train_dataset"]["annotation_path"] == "s3://bucket/set/annotations.json"
+    assert made["train"]["output_dir"] == str(here.parent / "runs")
+    assert made["train"]["resume"] == str(here / "runs" / "x" / "policy")
+
+
+def test_open_source_engine_gets_plain_hub_names_and_translated_keys(here):
+    line = "train --engine cosmos-rl --set train.optm_warmup_epochs=0.5 --set results_dir=/out"
+    _, found, made = run(line)
+    assert made["policy"]["model_name_or_path"] == "nvidia/Cosmos3-Nano"
+    assert (made["train"]["optm_warmup_steps"], made["train"]["output_dir"]) == (0.25, "/out")
+    assert "SPEC-TRANSLATED" in found
+    origins = storage.read_json(here / "spec.origins.json")["origins"]
+    assert "translated" in origins["train.optm_warmup_steps"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("validation.freq_in_epoch=1", "--dataset-facts"),
+        ("validation.dataloader_num_workers=2", "train.train_policy"),
+        ("custom_script=/x.py", "launch_job"),
+        ("policy.parallelism.cp_rotate_method=alltoall", "one method"),
+        ("train.optm_warmup_epochs=1 --set train.max_num_steps=50", "optm_warmup_steps"),
+    ],
+)
+def test_keys_without_an_equivalent_are_refused_with_the_reason(here, setting, reason):
+    code, found, _ = run(f"train --engine cosmos-rl --set {setting}")
+    assert code == 1
+    assert reason in found["SPEC-ENGINE-KEY"].message
+    assert run(f"train --set {setting}", "tao.toml")[0] == 0
+
+
+def test_validation_by_epoch_is_computed_from_the_facts(here):
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    clips = {"kind": ["video"], "height": [64], "width": [64], "frames": [16], "fps": [8.0]}
+    parquet.write_table(arrow.table(clips), here / "clips.parquet")
+    records = {"id": [f"{n}" for n in range(80)], "text_tokens": [9] * 80, "clips": [[0]] * 80}
+    parquet.write_table(arrow.table(records), here / "records.parquet")
+    facts = {"schema_version": 1, "records": 80, "clips_table": "clips.parquet", "records_table": "records.parquet"}
+    storage.write_json(here / "facts.json", facts)
+    line = (
+        "train --engine cosmos-rl --eval-root data/held_out --set validation.freq_in_epoch=1 --dataset-facts facts.json"
+    )
+    code, found, made = run(line)
+    assert code == 0, found
+    assert made["validation"]["freq"] == 20  # 80 records, 4 a step
+    assert "freq_in_epoch" not in made["validation"]
+
+
+def test_an_extra_key_passes_and_is_named(here):
+    code, found, made = run("train --allow-extra-key profiler.enable_nsys --set profiler.enable_nsys=true")
+    assert (code, made["profiler"]) == (0, {"enable_nsys": True})
+    assert found["SPEC-KEY-EXTRA"].where == "profiler.enable_nsys"
+    code, found, _ = run("train --spec spec.toml", "again.toml")
+    assert (code, found["SPEC-KEY-EXTRA"].severity) == (0, f.WARNING)
+
+
+# ---- parent jobs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parent(here):
+    """The folder of a finished LoRA train job that sampled by fps and had a system message."""
+    run(
+        "train --engine transformers --tuning lora --train-root data/train --set fps=2 --set max_pixels=81920 "
+        "--set system_prompt='Answer briefly.' --model reason2-2b",
+        "jobs/train-20260101-000000-abcdef/spec.toml",
+    )
+    folder = here / "jobs" / "train-20260101-000000-abcdef"
+    checkpoint = here / "out" / "20260101000000" / "safetensors" / "step_20"
+    record = {"job_id": folder.name, "state": "COMPLETE", "evidence": {"checkpoint": str(checkpoint)}}
+    storage.write_json(folder / "job.json", record)
+    return folder
+
+
+def test_evaluation_asks_the_model_as_it_was_trained(parent):
+    code, found, made = run(f"evaluate --engine transformers --parent-job {parent} --eval-root data/held_out")
+    assert code == 0, found
+    assert made["model"]["model_name"].endswith("/safetensors/step_20")
+    assert (made["model"]["enable_lora"], made["model"]["base_model_path"]) == (True, "nvidia/Cosmos-Reason2-2B")
+    assert made["vision"] == {"fps": 2, "max_pixels": 81920}
+    assert made["dataset"]["system_prompt"] == "Answer briefly."
+    assert "SPEC-PARENT-LAST" in found
+
+
+def test_asking_otherwise_than_trained_is_a_warning(parent):
+    code, found, _ = run(f"evaluate --engine transformers --parent-job {parent} --set nframes=8")
+    assert (code, found["SPEC-TRAINED-OTHERWISE"].severity) == (0, f.WARNING)
+
+
+@pytest.mark.parametrize(("action", "key"), [("inference", "model_path"), ("quantize", "model.model_path")])
+def test_other_actions_take_the_model_too(parent, action, key):
+    _, _, made = run(f"{action} --engine transformers --parent-job {parent}")
+    assert spec.get(made, key).endswith("/safetensors/step_20")
+
+
+def test_training_resumes_from_the_exact_checkpoint(parent):
+    _, _, made = run(f"train --engine transformers --parent-job {parent} --set epochs=4")
+    assert made["train"]["resume"].endswith("/20260101000000/checkpoints/step_20/policy")
+    assert made["custom"]["vision"] == {"fps": 2, "max_pixels": 81920}
+
+
+def test_reinforcement_learning_wants_the_adapter_merged(parent):
+    code, found, _ = run(f"grpo --engine cosmos-rl --parent-job {parent}")
+    assert (code, "--merge" in found["SPEC-PARENT-ADAPTER"].fix) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "record", [{"state": "ERROR", "evidence": {"checkpoint": "/x/a/b/c"}}, {"state": "COMPLETE"}, []]
+)
+def test_a_job_without_a_model_is_no_parent(parent, record):
+    storage.write_json(parent / "job.json", record)
+    code, found, _ = run(f"evaluate --parent-job {parent}")
+    assert (code, list(found)) == (2, ["SPEC-PARENT"])
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "finding"),
+    [
+        ("train --set epochs=three", 1, "SPEC-VALUE"),
+        ("train --set epochs=0", 1, "SPEC-VALUE"),
+        ("train --set train.optm_lr=nan", 1, "SPEC-VALUE"),
+        ("train --set train.optm_lr=2026-01-01", 1, "SPEC-VALUE"),
+        ("train --set train.seed=99999999999999999999", 1, "SPEC-VALUE"),
+        ("train --set train.epch=3", 1, "SPEC-KEY-UNKNOWN"),
+        ("train --set num_samples_per_prompt=3", 1, "SPEC-KEY-FORMER"),
+        ("train --set train.optm_name=adamw", 1, "SPEC-VALUE"),
+        ("train --set epochs=3 --set train.epoch=4", 1, "SPEC-KEY-TWICE"),
+        ("train --set epochs=3 --unset train.epoch", 1, "SPEC-KEY-TWICE"),
+        ("train --model reason2-2b --set model=reason2-8b", 1, "SPEC-KEY-TWICE"),
+        ("train --train-root data/train --set train_annotations=x.json", 1, "SPEC-KEY-TWICE"),
+        ("train --tuning full --set lora_rank=8", 1, "SPEC-KEY-TWICE"),
+        ("train --unset train --set train.epoch=3", 1, "SPEC-KEY-TWICE"),
+        ("train --set epochs", 1, "SPEC-SET"),
+        ("train --set =3", 1, "SPEC-SET"),
+        ("train --set train=3", 1, "SPEC-KEY-UNKNOWN"),
+        ("train --set custom.visoin.nframes=3", 1, "SPEC-KEY-UNKNOWN"),
+        ("train --set custom..a=3", 1, "SPEC-KEY-UNKNOWN"),
+        ("train --unset train.epch", 1, "SPEC-UNSET"),
+        ("train --unset policy.parallelism.tp_size", 1, "SPEC-KEY-MISSING"),
+        ("train --unset train", 1, "SPEC-KEY-MISSING"),
+        ("train --gpus-per-node 3", 1, "SPEC-GPUS-PER-NODE"),
+        ("train --gpus-per-node 0", 1, "SPEC-GPUS-PER-NODE"),
+        ("train --nodes -1", 1, "SPEC-GPUS-PER-NODE"),
+        ("train --gpus-per-node 8 --set dp_shard_size=4", 1, "SPEC-GPUS"),
+        ("train --engine transformers --gpus-per-node 2", 1, "SPEC-ENGINE-KEY"),
+        ("evaluate --tuning lora", 1, "SPEC-FLAG"),
+        ("evaluate --train-root data/train", 1, "SPEC-FLAG"),
+        ("quantize --gpus-per-node 8", 1, "SPEC-FLAG"),
+        ("inference --eval-root data/held_out", 1, "SPEC-FLAG"),
+        ("train --set model=reasn2", 1, "SPEC-MODEL-NAME"),
+        ("train --model reasn2", 2, "SPEC-MODEL-NAME"),
+        ("train --profile reason2-trafic", 2, "SPEC-PROFILE"),
+        ("grpo --profile reason2-traffic", 2, "SPEC-PROFILE"),
+        ("train --spec nowhere.toml", 2, "FILE-MISSING"),
+        ("train --spec data", 2, "SPEC-FILE"),
+        ("train --parent-job nowhere", 2, "FILE-MISSING"),
+        ("train --dataset-facts nowhere.json", 2, "FILE-MISSING"),
+        ("train --train-root ''", 1, "SPEC-ROOT"),
+        ("train --train-root gs://bucket/set", 1, "SPEC-URI"),
+        ("train --set output_dir=s3://bucket/out", 1, "SPEC-URI"),
+        ("evaluate --set media=http://host/clips", 1, "SPEC-URI"),
+    ],
+)
+def test_bad_input_is_a_finding_and_nothing_is_written(here, line, code, finding):
+    before = sorted(here.rglob("*"))
+    got, found, _ = run(line)
+    assert (got, finding in found) == (code, True), found
+    assert sorted(here.rglob("*")) == before
+
+
+def test_all_findings_come_at_once(here):
+    line = "train --set epochs=0 --set trian.epoch=3 --set fps=2 --set nframes=8 --gpus-per-node 5 --set max_keep=x"
+    _, found, _ = run(line)
+    assert found.keys() >= {"SPEC-VALUE", "SPEC-KEY-UNKNOWN", "SPEC-FRAMES-ONE", "SPEC-GPUS-PER-NODE"}
+
+
+@pytest.mark.parametrize(
+    "value", ['say "hi"', "C:\\new\\table", "a\nb", "名前 📹", "it's $(touch x); `id`", "a = b", "[x"]
+)
+def test_awkward_text_reaches_the_spec_unchanged(here, value):
+    done = run_script("build_spec.py", "train", "--set", f"system_prompt={value}", "-o", "s.toml", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert tomllib.loads((here / "s.toml").read_text())["train"]["train_policy"]["system_prompt"] == value
+
+
+def test_bytes_that_are_no_text_are_a_finding(here):
+    done = run_script("build_spec.py", "train", "--set", "system_prompt=\udcff\udcfe", "-o", "s.toml", cwd=here)
+    assert done.returncode == 1
+    assert "UTF-8" in done.stderr
+    assert not (here / "s.toml").exists()
+
+
+def test_an_output_that_cannot_be_written_is_exit_3(here):
+    (here / "file").write_text("")
+    done = run_script("build_spec.py", "train", "-o", "file/spec.toml", cwd=here)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["train"], ["-o", "x.toml"], ["trian", "-o", "x.toml"], ["train", "--modle", "x"]]
+)
+def test_wrong_usage_is_exit_2(here, arguments):
+    done = run_script("build_spec.py", *arguments, cwd=here)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+# ---- help ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", ["train.optm_lr", "learning rate", "lr", "optm_lr"])
+def test_explain_finds_a_key_by_any_of_its_names(word):
+    text = explain.explain(word)
+    assert text.startswith("train.optm_lr (train, grpo)\n")
+    for part in ("above 0 to 1", "1e-06", "tao, cosmos-rl, transformers", "log scale", "SPEC-RATE-HIGH"):
+        assert part in text
+
+
+def test_explain_says_what_moves_with_a_key():
+    assert "SPEC-BATCH-MULTIPLE" in explain.explain("train.train_policy.mini_batch")
+    assert "SPEC-FRAMES-ONE" in explain.explain("custom.vision.fps")
+
+
+@pytest.mark.parametrize(
+    "word", ["policy.lora", "checkpoint", "profiles", "reason2-traffic", "validation.", "pixels", "a"]
+)
+def test_explain_stays_short(word):
+    text = explain.explain(word)
+    assert len(text.splitlines()) <= 25
+    assert len(text) < 3000
+
+
+@pytest.mark.parametrize("action", bundle.ACTIONS)
+def test_explain_knows_every_key(action):
+    for key in spec.keys(action):
+        assert explain.explain(key, action).startswith(f"{key} (")
+
+
+def test_explain_of_nothing_known_suggests():
+    with pytest.raises(f.Failure) as failure:
+        explain.explain("learnig_rate")
+    assert "learning_rate" in failure.value.findings[0].message
+
+
+def test_former_names_are_explained_by_their_present_key():
+    assert explain.explain("num_samples_per_prompt").startswith("rollout.n_generation")
+
+
+def test_rules_are_listed_with_those_that_cannot_be():
+    text = build_spec.listing().text
+    assert "SPEC-BATCH-MULTIPLE" in text
+    assert "not decidable from a spec" in text
+
+
+HEAVY = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+import build_spec
+from cosmos_reason import command
+command.run(build_spec.parser(), build_spec.main, ["train", "--tuning", "lora", "-o", "spec.toml"])
+print(sorted({{"torch", "transformers", "boto3", "numpy", "pyarrow", "av", "PIL"}} & sys.modules.keys()))
+"""
+
+
+def test_heavy_packages_are_not_imported(here):
+    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert (here / "spec.toml").exists()
+
+
+def test_help_is_short_and_names_every_flag():
+    text = build_spec.parser().format_help()
+    assert len(text.splitlines()) < 60
+    assert set(re.findall(r"--[a-z-]+", text)) >= {"--engine", "--explain", "--allow-extra-key", "--dataset-facts"}
+    assert command.EXIT_CODES.strip().splitlines()[0] in text

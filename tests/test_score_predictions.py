@@ -1,0 +1,275 @@
+"""score_predictions: every form results come in, what is wrong with them, and the files it leaves."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from support import ROOT, run_script
+
+from cosmos_reason import answers, bundle, results
+
+QUESTION = "Pick one.\n(A) red\n(B) green"
+
+
+def row(id: str, gt="A", response="A", **more) -> dict:
+    return {"id": id, "video_id": id, "media": "v.mp4", "question": QUESTION, "gt": gt, "response": response,
+            "answer": None, "type": "mcq", "correct": None, "error": None, "vision_tokens": 64, **more}  # fmt: skip
+
+
+def write(path: Path, rows) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return path
+
+
+def score(*args) -> tuple[int, dict]:
+    done = run_script("score_predictions.py", *args, "--json")
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def ids(document: dict) -> set[str]:
+    return {finding["id"] for finding in document["findings"]}
+
+
+# -- forms ---------------------------------------------------------------------------------------------------------
+
+
+def test_our_results_are_scored_and_written_beside(tmp_path):
+    rows = [row("a"), row("b", gt="B"), row("c", gt="B", response="**B**"), row("d", response=None, error="no frames")]
+    jsonschema.validate(rows, bundle.schema("results"))
+    path = write(tmp_path / "results.json", rows)
+    code, document = score(tmp_path)
+    assert code == 0
+    assert ids(document) == {"EVAL-ROW-FAILED"}
+    scored = json.loads((tmp_path / "metrics.json").read_text())
+    jsonschema.validate(scored, bundle.schema("metrics"))
+    assert (scored["rows"], scored["correct"], scored["failed"]) == (4, 2, 1)
+    assert scored["results"] == str(path)
+    assert document["result"]["runs"][0]["accuracy"] == 0.5
+
+
+def test_tao_rows_have_only_four_fields_and_several_per_clip(tmp_path):
+    rows = [
+        {"video_id": "clip", "response": said, "question": "Is it red?", "gt": "yes"} for said in ("Yes.", "no", "")
+    ]
+    write(tmp_path / "results.json", rows)
+    read, found = results.read(tmp_path / "results.json")
+    assert [r.id for r in read] == ["clip", "clip#2", "clip#3"]
+    assert not found
+    assert score(tmp_path)[1]["result"]["runs"][0]["accuracy"] == pytest.approx(1 / 3, abs=1e-6)
+
+
+def test_json_lines(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(row(f"r{n}")) + "\n" for n in range(5)), encoding="utf-8")
+    assert score(path)[1]["result"]["runs"][0]["rows"] == 5
+
+
+REASON1 = [
+    {"is_correct": True, "correct_answer": "A", "full_response": "<answer>A</answer>"},
+    {"is_correct": False, "correct_answer": "A", "full_response": "<answer>B</answer>"},
+    {"correct_answer": "A", "full_response": "<answer>A</answer>"},
+    "str",
+    {"is_correct": "false", "correct_answer": "B", "full_response": "<answer>The answer is B</answer>"},
+    {"is_correct": None, "correct_answer": "B", "full_response": ""},
+    {"is_correct": 1, "correct_answer": "B", "full_response": "<answer>B</answer>"},
+]
+
+
+def reason1_folder(folder: Path) -> Path:
+    """A tree on which calculate_accuracy.py printed 6 samples, 4 correct, 0.6667 (66.67%)."""
+    write(folder / "one/reasoning/robovqa/v1.json", REASON1)
+    write(folder / "one/reasoning/robovqa/dict.json", {"is_correct": True})
+    (folder / "one/reasoning/robovqa/bad.json").write_text("[{", encoding="utf-8")
+    write(folder / "one/reasoning/robovqa/empty.json", [])
+    write(folder / "two/reasoning/robovqa/v1.json", [{"is_correct": True}])
+    return folder
+
+
+def test_compat_reason1_prints_what_calculate_accuracy_prints(tmp_path):
+    done = run_script("score_predictions.py", reason1_folder(tmp_path), "--compat", "reason1")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "Total samples processed across all files: 6",
+        "Total samples counted as correct: 4",
+        "Mean accuracy: 0.6667 (66.67%)",
+    ]
+    assert not list(tmp_path.rglob("metrics.json"))
+
+
+def test_compat_reason1_of_nothing_countable_is_zero_and_of_no_json_an_error(tmp_path):
+    write(tmp_path / "a" / "v.json", [{"answer": "A"}])
+    (tmp_path / "b").mkdir()
+    assert score(tmp_path / "a", "--compat", "reason1")[1]["result"] == {"samples": 0, "correct": 0, "accuracy": 0.0}
+    assert score(tmp_path / "b", "--compat", "reason1")[0] == 2
+
+
+def test_a_reason1_folder_is_judged_anew_from_the_responses(tmp_path):
+    items = [item for item in REASON1 if isinstance(item, dict)]
+    prompt = [{"role": "user", "content": [{"type": "video", "video": "x"}, {"type": "text", "text": QUESTION}]}]
+    write(tmp_path / "model/letter/robovqa/v1.json", [item | {"video_id": "v1", "prompt": prompt} for item in items])
+    rows, _ = results.read(tmp_path)
+    results.judge(rows)
+    assert [r.outcome for r in rows] == ["right", "wrong", "right", "right", "unparseable", "right"]
+    assert {r.question for r in rows} == {QUESTION}
+    assert len({r.id for r in rows}) == 6
+
+
+# -- what is wrong with rows -----------------------------------------------------------------------------------------
+
+
+def test_bad_rows_stay_in_every_denominator(tmp_path):
+    rows = [row("good"), row("good"), row("no-gt", gt=None), row("list", response=["A"]), "text", None,
+            {"question": QUESTION, "gt": "A", "response": "A"}, row("tags", tags=7)]  # fmt: skip
+    code, document = score(write(tmp_path / "results.json", rows))
+    assert code == 1
+    assert ids(document) == {"EVAL-ID-DUPLICATE", "EVAL-GT-MISSING", "EVAL-ROW-TYPE", "EVAL-ID-MISSING"}
+    assert document["result"]["runs"][0]["rows"] == len(rows)
+    assert document["result"]["runs"][0]["correct"] == 4
+    duplicate = next(f for f in document["findings"] if f["id"] == "EVAL-ID-DUPLICATE")
+    assert duplicate["data"]["record_ids"] == ["good"]
+
+
+@pytest.mark.parametrize(
+    ("content", "finding"),
+    [
+        ("[]", "EVAL-NO-ROWS"),
+        ("", "DATA-JSON"),
+        ("[{", "DATA-JSON"),
+        (json.dumps([row("a"), row("b")])[:-40], "DATA-JSON"),
+        ('{"id": "a"}\n{"id": "b", "resp', "DATA-JSON"),
+        (json.dumps([row("a")]) + json.dumps([row("b")]), "DATA-JSON"),
+        ("not json", "DATA-JSON"),
+        ("[" * 100_000, "DATA-JSON"),
+    ],
+)
+def test_a_file_that_is_cut_off_or_no_rows_is_one_finding(tmp_path, content, finding):
+    path = tmp_path / "results.json"
+    path.write_text(content, encoding="utf-8")
+    code, document = score(path)
+    assert (code, ids(document)) == (2, {finding})
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_missing_file_and_an_empty_folder(tmp_path):
+    assert score(tmp_path / "nothing.json")[0] == 2
+    (tmp_path / "empty").mkdir()
+    assert ids(score(tmp_path / "empty")[1]) == {"EVAL-NO-RESULTS"}
+
+
+def test_a_type_the_ground_truths_do_not_have_is_an_error(tmp_path):
+    path = write(tmp_path / "results.json", [row("a"), row("b", gt="the red one, clearly")])
+    code, document = score(path, "--type", "yes_no")
+    assert code == 1
+    assert ids(document) == {"EVAL-GT-TYPE"}
+    assert document["result"]["runs"][0]["rows"] == 2
+
+
+def test_text_that_is_no_utf8_and_markup_pass_through(tmp_path):
+    rows = [row("a\ud800", response="\ud800 A"), row("<script>alert(1)</script>", response="<b>A</b>\0")]
+    (tmp_path / "results.json").write_text(json.dumps(rows), encoding="utf-8")
+    assert score(tmp_path)[0] == 0
+
+
+# -- types of a whole set ----------------------------------------------------------------------------------------------
+
+
+def judged(pairs, question="What is the weather?"):
+    rows = [results.Row(f"r{n}", "v", None, question, gt, said, None) for n, (gt, said) in enumerate(pairs)]
+    results.judge(rows)
+    return rows
+
+
+def test_few_short_ground_truths_are_a_closed_set():
+    rows = judged([("Rain", "It is rain."), ("Snow", "rain or snow"), ("Clear sky", "Clear sky!")] * 4)
+    assert {r.type for r in rows} == {"label"}
+    assert [r.outcome for r in rows[:3]] == ["right", "unparseable", "right"]
+
+
+def test_captions_are_no_closed_set():
+    rows = judged([(f"A red car number {n} turns left at the crossing.", "A red car turns left.") for n in range(12)])
+    assert {r.type for r in rows} == {"text"}
+
+
+def test_each_often_asked_question_has_its_own_labels():
+    weather = judged([("rain", "rain"), ("sun", "rain")] * 8)
+    road = judged([("wet", "The road is wet."), ("dry", "rain")] * 8, "What is the road like?")
+    rows = weather + road
+    results.judge(rows)
+    assert {r.type for r in rows} == {"label"}
+    assert rows[-1].outcome == "unparseable"  # "rain" is no label of that question
+    assert rows[1].outcome == "wrong"
+
+
+def test_ok_and_ng_are_two_labels():
+    rows = judged([("OK", "ok"), ("NG", "The part is NG."), ("NG", "OK"), ("OK", "?")], "Is the part good?")
+    assert [r.outcome for r in rows] == ["right", "right", "wrong", "unparseable"]
+
+
+def test_every_type_can_be_asked_for(tmp_path):
+    path = write(tmp_path / "results.json", [row("a", gt="5", response="5")])
+    for kind in answers.TYPES:
+        assert score(path, "--type", kind)[0] in (0, 1)
+
+
+# -- comparing, and what is left for select_checkpoint -----------------------------------------------------------------
+
+
+def test_two_runs_are_compared_by_question(tmp_path):
+    before = [row("a", response="B"), row("b"), row("c"), row("d", response="B"), row("only-before")]
+    after = [row("d", response="B"), row("c"), row("b", response="B"), row("a"), row("only-after")]
+    write(tmp_path / "before/results.json", before)
+    write(tmp_path / "after/results.json", after)
+    pair = score(tmp_path / "after", "--compare", tmp_path / "before/results.json")[1]["result"]["runs"][0][
+        "comparison"
+    ]
+    assert (pair["fixed"], pair["broken"], pair["unchanged_right"], pair["unchanged_wrong"]) == (1, 1, 1, 1)
+    assert (pair["only_before"], pair["only_after"], pair["p_value"]) == (1, 1, 1.0)
+
+
+def checkpoint(output_dir: Path, name: str, evaluated: Path) -> Path:
+    folder = output_dir / "20260101120000" / "safetensors" / name
+    folder.mkdir(parents=True)
+    record = {"schema_version": 1, "model": str(folder), "checkpoint": str(folder), "base_model": None, "questions": 1,
+              "prompt": {"system": ""}, "sampling": {}, "vision": {}}  # fmt: skip
+    jsonschema.validate(record, bundle.schema("evaluation"))
+    write(evaluated / "evaluation.json", record)
+    write(evaluated / "results.json", [row("a"), row("b", gt="B")])
+    return folder
+
+
+def test_evaluated_checkpoints_are_noted_in_their_training_output(tmp_path):
+    output_dir = tmp_path / "out"
+    for name in ("step_10", "step_20"):
+        checkpoint(output_dir, name, tmp_path / name)
+    code, document = score(tmp_path / "step_10", tmp_path / "step_20")
+    assert code == 0
+    assert len(document["result"]["runs"]) == 2
+    noted = json.loads((output_dir / "checkpoint_metrics.json").read_text())
+    jsonschema.validate(noted, bundle.schema("checkpoint_metrics"))
+    assert set(noted) == {f"20260101120000/safetensors/step_{n}" for n in (10, 20)}
+    assert noted["20260101120000/safetensors/step_10"]["accuracy"] == 0.5
+
+
+def test_evaluations_that_end_together_do_not_lose_each_others_metrics(tmp_path):
+    names = [f"step_{n}" for n in range(8)]
+    for name in names:
+        checkpoint(tmp_path / "out", name, tmp_path / name)
+    script = str(ROOT / "scripts" / "score_predictions.py")
+    running = [
+        subprocess.Popen([sys.executable, script, str(tmp_path / name)], stdout=subprocess.DEVNULL) for name in names
+    ]
+    assert [process.wait(60) for process in running] == [0] * len(names)
+    assert len(json.loads((tmp_path / "out/checkpoint_metrics.json").read_text())) == len(names)
+
+
+def test_a_model_that_is_no_checkpoint_leaves_nothing_elsewhere(tmp_path):
+    (tmp_path / "model").mkdir()
+    write(tmp_path / "r/evaluation.json", {"model": "x", "checkpoint": str(tmp_path / "model")})
+    write(tmp_path / "r/results.json", [row("a")])
+    assert score(tmp_path / "r")[0] == 0
+    assert {path.name for path in tmp_path.rglob("*.json")} == {"evaluation.json", "results.json", "metrics.json"}
