@@ -16,22 +16,33 @@ examples:
 The table starts with video_id (full media path), question and ground_truth. No gaps is a valid result.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
 from cosmos_reason import answers, command, findings, gaps, report, results
 
 
+def local(text: str) -> Path:
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"got {text}, expected a local path: copy it first (aws s3 cp --recursive)")
+    return Path(text)
+
+
 def parser() -> command.Parser:
     parser = command.Parser(__doc__)
-    parser.add_argument("--results-dir", type=Path, required=True, help="folder with the results.json of an evaluation")
-    parser.add_argument("--gaps-parquet", type=Path, required=True, help="table to write, one line per wrong answer")
-    parser.add_argument("--kpi-ann-path", type=Path, required=True, help="annotations that map video_id to a medium")
-    parser.add_argument("--kpi-media-path", default="", help="folder of the media named there (default: as written)")
-    parser.add_argument("--html", type=Path, help="page to write: one file that opens offline")
-    parser.add_argument("--baseline", type=Path, help="results of an earlier run, shown as before")
+    parser.add_argument(
+        "--results-dir", type=local, required=True, help="folder with the results.json of an evaluation"
+    )
+    parser.add_argument("--gaps-parquet", type=local, required=True, help="table to write, one line per wrong answer")
+    parser.add_argument("--kpi-ann-path", type=local, required=True, help="annotations that map video_id to a medium")
+    parser.add_argument(
+        "--kpi-media-path", default="", help="folder or s3:// prefix of the media (default: as written)"
+    )
+    parser.add_argument("--html", type=local, help="page to write: one file that opens offline")
+    parser.add_argument("--baseline", type=local, help="results of an earlier run, shown as before")
     curves = "metrics.jsonl of training runs, for the loss curve"
-    parser.add_argument("--training-metrics", type=Path, nargs="+", default=[], metavar="FILE", help=curves)
+    parser.add_argument("--training-metrics", type=local, nargs="+", default=[], metavar="FILE", help=curves)
     read_as = "how ground truths and answers are read (default: auto, per question from the data)"
     parser.add_argument("--type", choices=("auto", *answers.TYPES), default="auto", help=read_as)
     command.add_json_flag(parser)

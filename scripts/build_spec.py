@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0"]
+# dependencies = ["PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "pyarrow==26.0.1"]
 # ///
 """Build a checked spec.toml for an action (train, grpo, evaluate, inference, quantize) from template and overrides.
 
@@ -107,7 +107,8 @@ def main(args) -> command.Outcome:
     origins = {"schema_version": 1, "action": args.action, "engine": args.engine, "origins": draft.origin_table()}
     storage.write_json(beside, origins)
     spec.dump(draft.spec, output)
-    then = f"scripts/launch_job.py plan {args.action} --spec {output} --engine {args.engine} --platform P"
+    platform = "docker" if args.engine == "tao" else "local"
+    then = f"scripts/launch_job.py plan {args.action} --spec {output} --engine {args.engine} --platform {platform}"
     result = {"spec": str(output), "origins": str(beside), "next": then}
     return command.Outcome(result, found, f"wrote {output}\nnext: {then}")
 

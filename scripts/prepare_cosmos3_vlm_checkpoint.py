@@ -79,13 +79,19 @@ class Progress:
     def __call__(self, count: int) -> None:
         self.done += count
         now, on_terminal = time.monotonic(), sys.stderr.isatty()
-        if now - self.shown < (0.2 if on_terminal else 5):
+        ends = on_terminal and self.done >= self.total
+        if now - self.shown < (0.2 if on_terminal else 5) and not ends:
             return
         self.shown = now
-        speed = self.done / (now - self.started)
+        speed = self.done / max(now - self.started, 1e-6)
         left = (self.total - self.done) / speed
         line = f"{self.done / self.total:4.0%} of {self.total / 1e9:.1f} GB, {speed / 1e6:,.0f} MB/s, {left:.0f} s left"
-        print(f"\r{line:60}" if on_terminal else line, end="" if on_terminal else "\n", file=sys.stderr, flush=True)
+        print(
+            f"\r{line:60}" if on_terminal else line,
+            end="" if on_terminal and not ends else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def fetch(written: str, patterns: list[str], args) -> Path:

@@ -30,6 +30,7 @@ from cosmos_reason import bundle, command, storage
 from cosmos_reason.findings import bad_input, outside
 
 SUMMARY = "summary.json"
+MARK = ".cosmos-reason-demo"  # a folder that carries it may be made anew
 CLIPS = {"train": 400, "validation": 40, "eval": 100}
 VISION = ["nframes=8", "resized_height=64", "resized_width=64"]
 # A model this small starts from random weights: a high learning rate, full fine-tuning, a dozen epochs.
@@ -64,7 +65,7 @@ class Shell:
     def run(self, script: str, *args: object) -> str:
         """Show and run one script; returns its stdout. Raises Failure (exit 3) when it fails."""
         words = [str(arg) for arg in args]
-        print(f"$ scripts/{script} {shlex.join(words)}", flush=True)
+        print(f"$ {wrapped([f'scripts/{script}', *words])}", flush=True)
         path = bundle.ROOT / "scripts" / script
         done = subprocess.run([sys.executable, path, *words], stdout=subprocess.PIPE, text=True, check=False)
         print(done.stdout, end="", flush=True)
@@ -77,6 +78,18 @@ class Shell:
         job_id = self.run("launch_job.py", "submit", action, "--spec", spec, "--platform", "local", "--jobs-dir", jobs)
         self.run("launch_job.py", "watch", job_id, "--jobs-dir", jobs, "--every", 15)
         return storage.read_json(jobs / job_id / "job.json")
+
+
+def wrapped(words: list[str], width: int = 100) -> str:
+    """A command as people paste it: broken before flags where a line would get too long."""
+    lines = [""]
+    for word, after in zip(words, [*words[1:], "--"], strict=True):
+        quoted = shlex.quote(word)
+        value = f" {shlex.quote(after)}" if word.startswith("-") and not after.startswith("-") else ""
+        if word.startswith("-") and len(lines[-1]) + len(quoted) + len(value) + 3 > width:
+            lines.append("   ")
+        lines[-1] += f" {quoted}" if lines[-1] else quoted
+    return " \\\n".join(lines)
 
 
 def set_flags(settings: list[str]) -> list[str]:
@@ -115,8 +128,8 @@ def train(shell: Shell, root: Path, model: Path, seed: int) -> dict:
     return shell.job("train", spec, root / "jobs")
 
 
-def loop(shell: Shell, root: Path, seed: int) -> dict:
-    """Every step of a fine-tuning, in order. Returns what summary.json holds of it."""
+def loop(shell: Shell, root: Path, seed: int) -> tuple[dict, dict, float]:
+    """Every step of a fine-tuning, in order. Returns the metrics before and after, and the seconds of training."""
     data, model = root / "data", root / "model"
     shell.say("Convert the Omni checkpoint to the Qwen3-VL form that trainers load")
     shell.run("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", root / "omni", "--output-path", model)
@@ -136,19 +149,10 @@ def loop(shell: Shell, root: Path, seed: int) -> dict:
               data / "eval" / "annotations.json", "--kpi-media-path", data / "eval", "--training-metrics",
               root / "jobs" / job["job_id"] / "metrics.jsonl", "--gaps-parquet", root / "gaps.parquet", "--html",
               root / "report.html")  # fmt: skip
-    return summary(job, before, after)
-
-
-def summary(job: dict, before: Path, after: Path) -> dict:
-    baseline, tuned = (storage.read_json(folder / "metrics.json") for folder in (before, after))
-    metrics = Path(job["spec"]["path"]).with_name("metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    times = [json.loads(line)["time"] for line in metrics]
-    return {
-        "baseline_accuracy": baseline["accuracy"],
-        "accuracy": tuned["accuracy"],
-        "by_type": {kind: table["accuracy"] for kind, table in tuned["per_type"].items()},
-        "train_seconds": round(times[-1] - times[0], 1),
-    }
+    lines = (root / "jobs" / job["job_id"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    first, last = (json.loads(line) for line in (lines[0], lines[-1]))
+    seconds = last["time"] - first["time"] + first["train/step_seconds"]
+    return storage.read_json(before / "metrics.json"), storage.read_json(after / "metrics.json"), round(seconds, 1)
 
 
 def table(before: dict, after: dict) -> str:
@@ -160,20 +164,28 @@ def table(before: dict, after: dict) -> str:
 
 def main(args) -> command.Outcome:
     started, root = time.monotonic(), args.output
-    if root.exists() and not (root / SUMMARY).is_file() and any(root.iterdir()):
-        raise bad_input(
-            "DEMO-OUTPUT", root, "got a folder that is not a finished demo", f"rm -r {shlex.quote(str(root))}"
-        )
-    if root.exists():
-        shutil.rmtree(root)
+    if root.exists() and any(root.iterdir()) and not (root / MARK).exists():
+        fix = f"scripts/run_demo.py --output {shlex.quote(f'{root}-new')}"
+        raise bad_input("DEMO-OUTPUT", root, "got a folder that no demo made, expected none or an old demo", fix)
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir(parents=True)
+    (root / MARK).touch()
     shell = Shell()
     shell.say(f"Make {sum(CLIPS.values())} clips with questions and a tiny Cosmos3 Omni checkpoint in {root}")
     make_world(root, args.seed)
-    found = loop(shell, root, args.seed)
-    found = {"seed": args.seed, **found, "seconds": round(time.monotonic() - started, 1)}
-    found["report"] = str(root / "report.html")
-    storage.write_json(root / SUMMARY, found)
-    return command.Outcome(found, text=f"\n{json.dumps(found, indent=1)}")
+    before, after, train_seconds = loop(shell, root, args.seed)
+    summary = {
+        "seed": args.seed,
+        "baseline_accuracy": before["accuracy"],
+        "accuracy": after["accuracy"],
+        "by_type": {kind: found["accuracy"] for kind, found in after["per_type"].items()},
+        "train_seconds": train_seconds,
+        "seconds": round(time.monotonic() - started, 1),
+        "report": str(root / "report.html"),
+    }
+    storage.write_json(root / SUMMARY, summary)
+    took = f"{train_seconds:.0f} s of training, {summary['seconds']:.0f} s in all"
+    return command.Outcome(summary, text=f"\n{table(before, after)}\n\n{took}\nopen {summary['report']}")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ def parser() -> command.Parser:
     parser.add_argument("--type", choices=("auto", *answers.TYPES), default="auto", help=read_as)
     parser.add_argument("--tolerance", type=float, default=0.0, help="relative error a number may have (default: 0)")
     parser.add_argument("--compare", type=Path, help="results of an earlier run, paired with RESULTS by id")
+    own = "Python file whose metric(rows) returns {name: number}, kept under `custom`"
+    parser.add_argument("--metric-file", type=Path, help=own)
     stored = "count Reason1 folders as its calculate_accuracy does (`is_correct` as stored); writes nothing"
     parser.add_argument("--compat", choices=("reason1",), help=stored)
     command.add_json_flag(parser)
@@ -40,6 +42,8 @@ def main(args) -> command.Outcome:
     for path in [path for given in args.results for path in results.find(given)]:
         rows, problems = judged(path, args)
         scored = metrics.score(rows) | named(path)
+        if args.metric_file:
+            scored["custom"] = metrics.from_file(args.metric_file, rows)
         if before:
             scored["comparison"] = metrics.compare(before, rows) | {"before": str(args.compare)}
         storage.write_json((path if path.is_dir() else path.parent) / "metrics.json", scored)
@@ -68,8 +72,13 @@ def brief(scored: dict) -> dict:
 def as_text(scored: dict) -> list[str]:
     lines = [f"{scored['results']}: {len(scored['per_type'])} question type(s)", HEADER]
     lines += [table_line(name, table) for name, table in [*scored["per_type"].items(), ("all", scored)]]
+    lines += [f"{name}: {value:g}" for name, value in scored.get("custom", {}).items()]
     if scored["text"]:
-        lines.append(f"free text: BLEU {scored['text']['bleu']:.1f}, ROUGE-L {scored['text']['rouge_l']:.3f}")
+        overlap = (
+            f"{scored['soft_accuracy']:.1%} of all rows right when texts that overlap by {metrics.SOFT_F1:.0%} count"
+        )
+        text = scored["text"]
+        lines.append(f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}; {overlap}")
     if pair := scored.get("comparison"):
         same = f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both"
         changed = f"{pair['fixed']} fixed, {pair['broken']} broken"

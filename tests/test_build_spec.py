@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import build_spec
+import jsonschema
 import pytest
 from support import ROOT, run_script
 
@@ -53,6 +54,7 @@ def test_a_lora_spec_for_eight_gpus_is_one_command(here):
     assert made["custom"]["train_dataset"]["media_path"] == str(here / "data" / "train")
     assert done.stdout.startswith("wrote s.toml\nnext: scripts/launch_job.py")
     origins = json.loads((here / "s.origins.json").read_text())
+    jsonschema.validate(origins, bundle.schema("origins"))
     assert origins["origins"]["policy.parallelism.dp_shard_size"] == "--gpus-per-node 8 --nodes 1"
     assert origins["origins"]["train.epoch"] == "template"
     assert origins["origins"].keys() == dict(spec.items("train", made)).keys()
@@ -289,6 +291,7 @@ def test_a_job_without_a_model_is_no_parent(parent, record):
         ("evaluate --train-root data/train", 1, "SPEC-FLAG"),
         ("quantize --gpus-per-node 8", 1, "SPEC-FLAG"),
         ("inference --eval-root data/held_out", 1, "SPEC-FLAG"),
+        ("evaluate --gpus-per-node 8 --nodes 2", 1, "SPEC-FLAG"),
         ("train --set model=reasn2", 1, "SPEC-MODEL-NAME"),
         ("train --model reasn2", 2, "SPEC-MODEL-NAME"),
         ("train --profile reason2-trafic", 2, "SPEC-PROFILE"),

@@ -1,17 +1,22 @@
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import signal
+import tarfile
 import time
 
 import jsonschema
 import pyarrow.parquet as parquet
 import pytest
 from clip_files import record, write_clip, write_dataset
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support import run_script
 
-from cosmos_reason import bundle, clip_checks, dataset_checks, media, spec, vision_tokens
+from cosmos_reason import bundle, clip_checks, dataset_checks, json_stream, media, spec, survey, vision_tokens
+from cosmos_reason.findings import Failure
 from cosmos_reason.vision_tokens import VisionOptions
 
 EIGHT = VisionOptions(nframes=8)
@@ -87,6 +92,10 @@ def test_samples_that_do_not_fit_are_named(data, tmp_path):
     _, findings = check(data / "train", "--spec", path, expect=1)
     assert findings["DATA-TOKENS"]["data"]["record_ids"] == [f"r{number}" for number in range(6)]
     assert "DATA-STEPS-NONE" in findings
+    path = write_spec(tmp_path / "spec.toml", custom__vision={"fps": 2.0})
+    result, findings = check(data / "train", "--spec", path)
+    assert result["train"]["prediction"]["frames"]["max"] == 4
+    assert findings["DATA-FPS-MISSING"]["data"]["count"] == 6
     path = write_spec(tmp_path / "spec.toml", custom__vision__nframes=32)
     _, findings = check(data / "train", "--spec", path, expect=1)
     assert findings["DATA-CLIP-TOO-SHORT"]["data"]["count"] == 6
@@ -148,6 +157,76 @@ def test_what_only_evaluation_needs_is_an_error_only_there(data, tmp_path):
     assert {findings[name]["severity"] for name in ("DATA-ID-DUPLICATE", "DATA-ID-MISSING")} == {"error"}
 
 
+def pack(folder, archive):
+    with tarfile.open(archive, "w:gz") as tar:
+        for path in sorted(folder.rglob("*")):
+            tar.add(path, f"./{path.relative_to(folder)}", recursive=False)
+
+
+def test_media_in_an_archive_are_examined_without_unpacking(data, tmp_path):
+    source = shutil.copytree(data / "train", tmp_path / "source")
+    (source / "clips" / "1.mp4").unlink()
+    (source / "clips" / "1.mp4").symlink_to("/etc/passwd")
+    (source / "clips" / "2.mp4").write_bytes(b"broken")
+    (tmp_path / "root").mkdir()
+    pack(source, tmp_path / "root" / "videos.tar.gz")
+    shutil.copy(source / "annotations.json", tmp_path / "root")
+    for _ in range(2):  # the second time from the cache
+        result, findings = check(tmp_path / "root", expect=1)
+        assert result["train"]["media_path"].endswith("videos.tar.gz")
+        assert findings["DATA-MEDIA-MISSING"]["data"]["record_ids"] == ["r1"]
+        assert findings["DATA-MEDIA-UNDECODABLE"]["data"]["record_ids"] == ["r2"]
+        assert result["train"]["clips_with_problems"] == 2
+    assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["annotations.json", "videos.tar.gz"]
+
+
+def test_a_damaged_archive_gives_what_can_be_read(data, tmp_path):
+    (tmp_path / "root").mkdir()
+    archive = tmp_path / "root" / "videos.tar.gz"
+    source = shutil.copytree(data / "train", tmp_path / "source")
+    for clip in (source / "clips").iterdir():
+        clip.write_bytes(clip.read_bytes() + os.urandom(200_000))
+    pack(source, archive)
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size * 2 // 3])
+    shutil.copy(data / "train" / "annotations.json", tmp_path / "root")
+    _, findings = check(tmp_path / "root", expect=1)
+    assert 0 < findings["DATA-MEDIA-MISSING"]["data"]["count"] < 6
+    archive.write_bytes(b"no archive")
+    _, findings = check(tmp_path / "root", expect=1)
+    assert findings["DATA-MEDIA-MISSING"]["data"]["count"] == 6
+
+
+def test_the_media_root_of_a_daft_file_is_followed(data, tmp_path):
+    items = [{"video_id": f"clips/{number}.mp4", "question": "Bright?", "answer": "Yes"} for number in range(3)]
+    document = {"format": "tao-vl-reason-v1.0", "metadata": {}, "media_root": str(data / "train"), "items": items}
+    (tmp_path / "daft.json").write_text(json.dumps(document))
+    result, findings = check(tmp_path / "daft.json")
+    assert set(findings) == {"DATA-ID-MISSING"}
+    assert result["train"]["format"] == "tao-vl-reason-v1.0" and result["train"]["clips_with_problems"] == 0
+
+
+def test_more_ids_than_a_finding_carries_go_to_a_file(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([record(number, "") for number in range(1200)]))
+    _, findings = check(tmp_path / "a.json", "--facts", tmp_path / "facts" / "facts.json", expect=1)
+    data = findings["DATA-ANSWER-EMPTY"]["data"]
+    assert data["count"] == 1200 and len(data["record_ids"]) == 1000
+    with open(data["file"]) as lines:
+        assert lines.read().split() == [f"r{number}" for number in range(1200)]
+
+
+def test_the_page_shows_findings_and_clips_and_asks_for_nothing(data, tmp_path):
+    root = shutil.copytree(data / "train", tmp_path / "root")
+    records = json.loads((root / "annotations.json").read_text())
+    records[1]["conversations"][0]["value"] = "<video>\n<script>alert(1)</script> & more?"
+    records[2]["conversations"][1]["value"] = ""
+    (root / "annotations.json").write_text(json.dumps(records))
+    check(root, "--eval", data / "eval", "--html", tmp_path / "page.html", expect=1)
+    page = (tmp_path / "page.html").read_text()
+    assert "DATA-ANSWER-EMPTY" in page and page.count("data:image/jpeg") == 9
+    assert "<script" not in page and "&lt;script&gt;" in page
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
+
+
 def test_repeated_and_contradicting_questions(tmp_path):
     records = [record(0), record(1, id="again", video="clips/0.mp4"), record(2, "No", id="not", video="clips/0.mp4")]
     write_dataset(tmp_path / "d", records)
@@ -156,11 +235,71 @@ def test_repeated_and_contradicting_questions(tmp_path):
     assert findings["DATA-ANSWER-CONFLICT"]["data"]["record_ids"] == ["not"]
 
 
+def columns(found):
+    return {name: value for name, value in vars(found).items() if name != "tally"} | vars(found.tally)
+
+
+LAYOUTS = {
+    "array": (lambda records: json.dumps(records), True),
+    "indented": (lambda records: json.dumps(records, indent=2), True),
+    "one odd record": (lambda records: json.dumps(records).replace('{"id": "r700"', '{  "id": "r700"'), False),
+    "a constant": (lambda records: json.dumps([*records[:-1], records[-1] | {"x": float("nan")}]), False),
+    "nested alike": (lambda records: json.dumps([records[0] | {"x": [{"id": 1}, {"id": 2}]}, *records]), False),
+    "lines": (lambda records: "\n".join(map(json.dumps, records)), False),
+}
+
+
+@pytest.mark.parametrize("layout, in_pieces", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_reading_in_pieces_finds_the_same(tmp_path, monkeypatch, layout, in_pieces):
+    records = [record(number, "No" if number % 3 else "Yes", video=f"{number // 4}.mp4") for number in range(1500)]
+    records[900] |= {"id": None, "conversations": []}
+    records[901] |= {"id": "r3"}
+    records[902] = records[10]
+    (tmp_path / "a.json").write_text(layout(records))
+    in_order = survey.take(tmp_path / "a.json", tmp_path, "")
+    monkeypatch.setattr(json_stream, "PIECE", 20000)
+    assert survey._read_pieces(survey.Survey(tmp_path / "a.json", tmp_path), "") == in_pieces
+    assert columns(survey.take(tmp_path / "a.json", tmp_path, "")) == columns(in_order)
+
+
+@pytest.mark.parametrize("end, index", [(b"", 499), (b"]]", 499), (b', {"id": tru}]', 500), (b"] x", 499)])
+def test_a_broken_end_is_told_by_the_reader_in_order(tmp_path, monkeypatch, end, index):
+    text = json.dumps([record(number) for number in range(500)]).encode()
+    (tmp_path / "a.json").write_bytes(text[:-1] + end)
+    monkeypatch.setattr(json_stream, "PIECE", 20000)
+    with pytest.raises(Failure, match=f"#{index}: "):
+        survey.take(tmp_path / "a.json", tmp_path, "")
+
+
 @pytest.mark.parametrize("args", [[], ["nowhere"], ["{data}/train", "--eval", "nowhere"], ["{data}/train/clips"]])
 def test_what_cannot_be_read_is_exit_2(data, args):
     done = run_script("check_dataset.py", *[word.format(data=data) for word in args], "--json")
     assert done.returncode == 2
     assert json.loads(done.stdout)["findings"] and "Traceback" not in done.stderr
+
+
+ODD_TEXT = st.sampled_from(
+    ["", "r1", "\ud800", "\0", "a" * 300, "/etc/passwd", "..", "https://x/y.mp4", "é", "<video>"]
+)
+ODD = st.none() | st.booleans() | st.floats() | st.integers() | ODD_TEXT | st.lists(ODD_TEXT, max_size=3)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.sampled_from(["id", "video", "image", "video_fps", "value"]), ODD), max_size=5))
+def test_odd_values_end_as_findings_and_facts(tmp_path, changes):
+    records = [record(number) for number in range(5)]
+    for changed, (field, value) in zip(records, changes, strict=False):
+        (changed["conversations"][1] if field == "value" else changed)[field] = value
+    (tmp_path / "a.json").write_text(json.dumps(records))
+    found = survey.take(tmp_path / "a.json", tmp_path, "")
+    paths = dataset_checks.files(found)
+    for number, path in paths.items():
+        found.reports[number] = clip_checks.examine(path, "sampled", EIGHT)
+    dataset_checks.check_clips(found)
+    dataset_checks.check_leakage(found, found)
+    facts = dataset_checks.write_facts(found, tmp_path / "facts" / "facts.json")
+    jsonschema.validate(facts, bundle.schema("dataset_facts"))
+    assert dataset_checks.findings(found, evaluation=True)
 
 
 def test_the_screen_stays_small(tmp_path):

@@ -139,7 +139,7 @@ def test_resume_folders_need_every_rank(tmp_path):
 
 
 def test_choosing_by_metric(output):
-    table = {f"{RUN}/safetensors/{step}": {"accuracy": a, "val/loss": v} for step, a, v in
+    table = {f"{RUN}/safetensors/{step}": {"accuracy": a, "val/loss": v, "matrix": [1]} for step, a, v in
              (("step_9", 0.5, 2.0), ("step_10", 0.9, 1.0), ("step_20", 0.9, 0.5))}  # fmt: skip
     (output / checkpoints.METRICS_FILE).write_text(json.dumps(table))
     assert checkpoints.select(output, "accuracy")[0].step == "step_10"
@@ -219,6 +219,6 @@ def test_the_command(output):
     assert chosen.stdout.strip() == str(output / RUN / "safetensors" / "step_9")
     (output / RUN / "safetensors" / "step_9" / "tokenizer.json").unlink()
     assert run_script("select_checkpoint.py", output, "--by", "step_9").returncode == 1
-    assert run_script("select_checkpoint.py", output / "nowhere").returncode == 1
+    assert run_script("select_checkpoint.py", output / "nowhere").returncode == 2
     (output / checkpoints.METRICS_FILE).write_text("[]")
     assert run_script("select_checkpoint.py", output).returncode == 2

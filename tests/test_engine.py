@@ -165,7 +165,7 @@ def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(train
 
 
 def test_a_lora_target_that_matches_nothing_names_what_exists(train_spec):
-    with pytest.raises(Failure, match="ENGINE-LORA-TARGET.*q_proj"):
+    with pytest.raises(Failure, match=r"ENGINE-LORA-TARGET.*q_proj"):
         run(train_spec, policy__lora=LORA | {"target_modules": ["q_porj"]})
 
 
@@ -196,7 +196,7 @@ def test_a_missing_tensor_is_an_error_and_never_random(train_spec, tiny_model, t
     tensors = load_file(shard)
     del tensors["model.visual.pos_embed.weight"]
     save_file(tensors, shard, metadata={"format": "pt"})
-    with pytest.raises(Failure, match="ENGINE-MODEL-INCOMPLETE.*pos_embed"):
+    with pytest.raises(Failure, match=r"ENGINE-MODEL-INCOMPLETE.*pos_embed"):
         run(train_spec, policy__model_name_or_path=str(broken))
 
 
@@ -256,6 +256,37 @@ def test_a_killed_evaluation_continues_and_other_settings_start_anew(evaluate_sp
     evaluate.run(evaluate_spec, None)
     assert answered == [5, 5, 5, 2]
     assert len(storage.read_json(tmp_path / "results" / "results.json")) == 12
+
+
+def test_a_question_has_the_tokens_it_was_trained_with(train_spec, evaluate_spec, tiny_model, tmp_path):
+    """Training and evaluation read the same clip and conversation; a difference would cost accuracy in silence."""
+    folder = tmp_path / "eval"
+    records = storage.read_json(folder / "annotations.json")
+    records[0]["conversations"] += [{"from": "human", "value": "Sure?"}, {"from": "gpt", "value": "no"}]
+    storage.write_json(folder / "annotations.json", records)
+    spec.set_value(train_spec, "custom.train_dataset", evaluate_spec["dataset"] | {"media_path": str(folder)})
+    trained, _ = train.datasets(
+        spec.with_defaults("train", train_spec) | {"validation": {"enable": False}}, tiny_model,
+        models.load_tokenizer(tiny_model),
+    )  # fmt: skip
+    responder = evaluate.Responder(evaluate_spec, models.choose_hardware("cpu", "float32"))
+    questions = evaluate.read_questions(evaluate_spec["dataset"], -1)
+    assert [question.id for question in questions[:2]] == [records[0]["id"], f"{records[0]['id']}#2"]
+    for question in questions:
+        asked = responder.encode(question)["input_ids"].tolist()
+        sample = trained[question.sample.index]
+        learned = sample["input_ids"][: len(asked)].tolist()
+        assert asked == learned
+        assert sample["labels"][len(asked)] != -100, "the answer follows"
+
+
+def test_two_questions_with_one_id_are_refused(evaluate_spec, tmp_path):
+    path = tmp_path / "eval" / "annotations.json"
+    records = storage.read_json(path)
+    records[3]["id"] = records[0]["id"]
+    storage.write_json(path, records)
+    with pytest.raises(Failure, match="EVAL-ID-DUPLICATE"):
+        evaluate.run(evaluate_spec, None)
 
 
 def test_limit_takes_the_first_questions(evaluate_spec, tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from pyarrow import parquet
 from support import run_script
 
@@ -119,6 +120,18 @@ def test_ids_the_annotations_do_not_know_are_named_and_kept(evaluation):
     assert parquet.read_table(evaluation / "gaps.parquet").column("video_id").to_pylist() == ["stranger"]
 
 
+def test_media_may_lie_in_a_bucket(evaluation):
+    analyze(evaluation, "--kpi-media-path", "s3://bucket/clips/")
+    assert parquet.read_table(evaluation / "gaps.parquet")["video_id"][0].as_py() == "s3://bucket/clips/a.mp4"
+
+
+def test_what_is_read_and_written_is_local(evaluation):
+    done = run_script("analyze_gaps.py", "--results-dir", "s3://bucket/results", cwd=evaluation)
+    assert done.returncode == 2
+    assert "expected a local path" in done.stderr
+    assert not (evaluation / "s3:").exists()
+
+
 def test_several_results_below_the_folder_must_be_told_apart(evaluation):
     shutil.copytree(evaluation / "results", evaluation / "results/epoch_2")
     code, document = analyze(evaluation)
@@ -195,7 +208,6 @@ def test_the_page_stays_below_five_megabytes(tmp_path):
     paths = []
     for n in range(report.CARDS):
         path = tmp_path / f"{n}.png"
-        from PIL import Image
 
         Image.fromarray(rng.integers(0, 255, (400, 1600, 3), np.uint8)).save(path)  # noise: JPEG cannot compress it
         paths.append(str(path))

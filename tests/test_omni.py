@@ -207,6 +207,11 @@ def set_config(**values):
     return lambda source: edit_json(source / "config.json", lambda config: config.update(values))
 
 
+def loop(source):
+    shutil.rmtree(source)
+    source.symlink_to(source)
+
+
 @pytest.mark.parametrize(
     ("damage", "finding", "exit_code"),
     [
@@ -226,6 +231,9 @@ def set_config(**values):
         (lambda source: os.truncate(source / TRANSFORMER, 100_000), "CKPT-SHARD-DAMAGED", 1),
         (lambda source: (source / VISION).unlink(), "CKPT-SHARD-DAMAGED", 1),
         (lambda source: (source / "preprocessor_config.json").unlink(), "CKPT-FILE-MISSING", 1),
+        (lambda source: (source / "tokenizer_config.json").write_text("{"), "FILE-NOT-JSON", 2),
+        (lambda source: (source / "config.json").write_text("[]"), "CKPT-FILE-BAD", 2),
+        (loop, "CKPT-SOURCE-MISSING", 2),
     ],
 )
 def test_bad_sources_are_refused_with_the_reason(source, tmp_path, damage, finding, exit_code):
@@ -233,6 +241,43 @@ def test_bad_sources_are_refused_with_the_reason(source, tmp_path, damage, findi
     done = convert(source, tmp_path / "out", flags=["--json"])
     assert (done.returncode, finding in finding_ids(done)) == (exit_code, True), done.stdout + done.stderr
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "omni") == []
+
+
+def test_a_chat_template_is_found_wherever_it_stands(source, tmp_path):
+    template = (source / "chat_template.jinja").read_text()
+    (source / "chat_template.jinja").unlink()
+    (source / "chat_template.json").unlink()
+    assert convert(source, tmp_path / "none").returncode == 1
+    edit_json(source / "tokenizer_config.json", lambda value: value.update(chat_template=template))
+    assert convert(source, tmp_path / "out").returncode == 0
+    assert (tmp_path / "out" / "chat_template.jinja").read_text() == template
+    assert json.loads((tmp_path / "out" / "chat_template.json").read_text()) == {"chat_template": template}
+
+
+def test_force_deletes_model_folders_only(published, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.md").write_text("years of work")
+    done = convert(published, tmp_path / "thesis", flags=["--force", "--json"])
+    assert (done.returncode, finding_ids(done)) == (2, ["CKPT-OUTPUT-FOREIGN"])
+    assert (tmp_path / "thesis" / "chapter.md").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("flags", [["--jobs", "0"], ["--max-shard-size", "5 apples"], ["--output", "x"]])
+def test_wrong_usage(published, tmp_path, flags):
+    done = convert(published, tmp_path / "out", flags=flags)
+    assert done.returncode == 2 and "Traceback" not in done.stderr and not (tmp_path / "out").exists()
+
+
+def test_a_disk_that_refuses_in_the_middle(published, tmp_path):
+    """The kernel refuses bytes beyond a file size limit, as it does on a full disk."""
+    script = ROOT / "scripts" / SCRIPT
+    command = (
+        f"ulimit -f 1000; exec {sys.executable} {script} --checkpoint-path {published} --output-path {tmp_path}/out"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "OS-ERROR" in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert convert(published, tmp_path / "out").returncode == 0
 
 
 def test_the_output_must_lie_outside_the_source(source, tmp_path):
@@ -326,13 +371,3 @@ def test_the_same_seed_gives_the_same_checkpoint(published, tmp_path):
         assert path.is_dir() or path.read_bytes() == (tmp_path / "again" / path.relative_to(published)).read_bytes()
     parameters = omni.open_source(published).total_size / 2
     assert 0.9e6 < parameters < 1.1e6
-
-
-def test_bfloat16_rounds_to_nearest_even():
-    import numpy as np
-    import torch
-
-    values = np.random.default_rng(0).normal(size=4096).astype(np.float32)
-    values[:4] = [1.00390625, 1.01171875, -1.00390625, 3.3895e38]
-    expected = torch.from_numpy(values.copy()).to(torch.bfloat16).view(torch.uint16).numpy()
-    assert (tiny_omni.bfloat16(values) == expected).all()

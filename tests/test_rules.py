@@ -101,8 +101,8 @@ BREAKS = [
     ("SPEC-KL-HIGH", "grpo", "cosmos-rl", {POLICY + "kl_beta": 0.5}),
     ("SPEC-ADAPTER-BASE", "evaluate", "tao", {"model__enable_lora": True}),
     ("SPEC-ADAPTER-OFF", "quantize", "tao", {"model__base_model_path": REASON1}),
-    ("SPEC-ADAPTER-BASE-FLAT", "inference", "tao", {"enable_lora": True}),
-    ("SPEC-ADAPTER-OFF-FLAT", "inference", "tao", {"base_model_path": REASON1}),
+    ("SPEC-ADAPTER-BASE", "inference", "tao", {"enable_lora": True}),
+    ("SPEC-ADAPTER-OFF", "inference", "tao", {"base_model_path": REASON1}),
     ("SPEC-ANSWER-ROOM", "evaluate", "tao", {"evaluation__answer_type": "reasoning", "generation__max_tokens": 64}),
     ("SPEC-ANSWER-LENGTH", "evaluate", "tao", {"model__max_length": 1024}),
     ("SPEC-EVAL-GPUS", "evaluate", "tao", {"model__tp_size": 2}),
@@ -229,6 +229,19 @@ def test_facts_find_records_that_do_not_fit(facts):
     assert "SPEC-LENGTH-SAMPLE" not in found(
         "train", facts=facts, policy__model_max_length=longer, custom__vision__nframes=6
     )
+
+
+def test_a_record_beyond_every_length_gets_a_pixel_budget(facts):
+    big = {"custom__vision__nframes": 6, "policy__model_max_length": 4096, "custom__vision__min_pixels": 40_000_000}
+    finding = found("train", facts=facts, **big)["SPEC-LENGTH-SAMPLE"]
+    assert finding.fix.startswith("--set custom.vision.total_pixels=")
+
+
+def test_contradictory_sampling_beside_facts_is_one_finding_among_others(facts):
+    one = found("train", facts=facts, custom__vision__fps=2, train__compile=True)
+    assert one.keys() >= {"SPEC-FRAMES-ONE", "SPEC-QWEN3-COMPILE"}
+    one = found("train", facts=facts, custom__vision__nframes="many")
+    assert not {"SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE"} & one.keys()
 
 
 def test_facts_find_clips_that_are_too_short_for_the_frames(facts):

@@ -189,3 +189,19 @@ def test_a_source_that_shrinks_while_it_is_copied(tmp_path):
     os.truncate(tmp_path / "source.safetensors", 5000)
     with pytest.raises(OSError, match="shorter"):
         safetensors_files.copy_tensors(tmp_path / "target.safetensors", stored, lambda count: None)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_rounds_as_torch_does(tmp_path, dtype):
+    import numpy as np
+    import torch
+
+    values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    values[0, :4] = [1.00390625, 1.01171875, -1.00390625, 1e-7]
+    kind = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[dtype]
+    expected = torch.from_numpy(values.copy()).to(kind)
+    stored = safetensors_files.from_float32(values, dtype)
+    assert stored == expected.view(torch.uint8).numpy().tobytes()
+    safetensors_files.write_tensors(tmp_path / "a.safetensors", {"a": (dtype, values.shape, stored)})
+    tensor = safetensors_files.read_header(tmp_path / "a.safetensors")["a"]
+    assert (safetensors_files.read_float32(tensor) == expected.float().numpy()).all()

@@ -216,6 +216,35 @@ def test_every_type_can_be_asked_for(tmp_path):
         assert score(path, "--type", kind)[0] in (0, 1)
 
 
+# -- the user's own metric ---------------------------------------------------------------------------------------------
+
+
+def test_a_metric_of_the_users_own(tmp_path):
+    path = write(tmp_path / "results.json", [row("a"), row("b", gt="B"), row("c", response=None, error="no frames")])
+    own = tmp_path / "own.py"
+    own.write_text("def metric(rows):\n    return {'answered': sum(row['answer'] is not None for row in rows)}\n")
+    assert score(path, "--metric-file", own)[1]["result"]["runs"][0]["custom"] == {"answered": 2.0}
+    jsonschema.validate(json.loads((tmp_path / "metrics.json").read_text()), bundle.schema("metrics"))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "def metric(rows): return 1",
+        "def metric(rows): 1 / 0",
+        "def metric(",
+        "metric = 3",
+        "def metric(rows): return {'x': float('nan')}",
+    ],
+)
+def test_a_metric_file_that_does_not_work_is_one_finding(tmp_path, code):
+    path = write(tmp_path / "results.json", [row("a")])
+    (tmp_path / "own.py").write_text(code)
+    status, document = score(path, "--metric-file", tmp_path / "own.py")
+    assert (status, ids(document)) == (2, {"EVAL-METRIC-FILE"})
+
+
 # -- comparing, and what is left for select_checkpoint -----------------------------------------------------------------
 
 

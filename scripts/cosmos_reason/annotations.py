@@ -55,6 +55,12 @@ class Tally:
         self.first.setdefault(check, (index, message))
         self.ids.setdefault(check, []).append(record)
 
+    def extend(self, later: Tally) -> None:
+        """Add the problems of later records."""
+        self.first = later.first | self.first
+        for check, ids in later.ids.items():
+            self.ids.setdefault(check, []).extend(ids)
+
     def findings(self, checks: dict[str, tuple[str, str, str]], path: str | Path) -> list[f.Finding]:
         """One finding per check with its record ids (the first MAX_RECORD_IDS); `checks` is shaped as CHECKS."""
         found = []
@@ -110,13 +116,21 @@ ROLES = {
     "assistant": "assistant",
     "system": "system",
 }
-MEDIA_KEYS = {"video": "video", "videos": "video", "image": "image", "images": "image"}
+MEDIA_KEYS = (("video", "video"), ("videos", "video"), ("image", "image"), ("images", "image"))
 KINDS = ("video", "image")
 USUAL_TAGS = ("<video>\n", "<image>\n")
 TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 TAG = re.compile(r"\n?</?(image|video)>\n?")
 CONTROL_TOKEN = re.compile(r"<\|(?:im_start|im_end|endoftext|vision_start|vision_end|video_pad|image_pad)\|>")
+
+
+def locate(path: str | Path) -> Path:
+    """The annotation file of a dataset folder; any other path as it is."""
+    folder = Path(path)
+    names = [folder / "annotations.json", folder / "meta.json", *sorted(folder.glob("*_qa_pairs.json"))]
+    found = next((name for name in names if name.is_file()), names[0])
+    return found if folder.is_dir() else folder
 
 
 def read(path: str | Path) -> tuple[list[Sample], list[f.Finding]]:
@@ -128,6 +142,7 @@ def read(path: str | Path) -> tuple[list[Sample], list[f.Finding]]:
 def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None) -> Iterator[Sample]:
     """The samples of an annotation file one at a time. Problems go to `tally`, the formats met to `formats`."""
     formats = Counter() if formats is None else formats
+    folder = records.path.parent
     for record in records:
         index = records.index
         if records.oddities:
@@ -138,7 +153,7 @@ def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None) -
             tally.add("DATA-RECORD-TYPE", index, f"record-{index}", f"got {_shown(record)}, expected an object")
             continue
         try:
-            name, plain = as_llava(record, records.path.parent)
+            name, plain = as_llava(record, folder)
         except (ValueError, RecursionError) as problem:
             tally.add("DATA-RECORD-FORMAT", index, f"record-{index}", str(problem))
             continue
@@ -252,9 +267,8 @@ def _check_roles(roles: list[str], found: list) -> None:
 
 def _media(record: dict, found: list) -> tuple[Media, ...]:
     media = []
-    for key, kind in MEDIA_KEYS.items():
-        names = record.get(key)
-        if names is None:
+    for key, kind in MEDIA_KEYS:
+        if (names := record.get(key)) is None:
             continue
         for name in names if isinstance(names, list) else [names]:
             if isinstance(name, str) and name and not (not name.isascii() and LONE_SURROGATE.search(name)):

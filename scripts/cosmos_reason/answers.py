@@ -13,6 +13,7 @@ from functools import lru_cache
 TYPES = ("mcq", "yes_no", "direction", "label", "number", "text")
 CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
 
+_remembered = lru_cache(maxsize=8192)  # questions and answers of an evaluation repeat
 _NUMBER_WORDS = {
     "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
     "eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12", "thirteen": "13", "fourteen": "14",
@@ -53,6 +54,7 @@ _STATED = (
     r"|\bI\s+(?:choose|pick|select|say)\b)"
     r"\s*[:=：]?\s*(?:therefore|clearly|thus|probably|definitely)?\s*(?:the\s+)?(?:option|choice|letter)?\s*"
 )
+_STATED_ANYTHING = re.compile(_STATED, re.I)
 
 # Letters. "A" and "I" are words too: they count as a letter only where the sentence does not go on as one.
 _LETTER = r"[(\[]?([B-HJ-Z]\b|[AI](?=$|[^\w\s]|\s+(?:because|since|as|for|which|is|was)\b|\s*\n))"
@@ -136,11 +138,12 @@ def final_answer(response: str) -> str | None:
     return said.strip() or None
 
 
-@lru_cache(maxsize=65536)
+@_remembered
 def options(question: str) -> dict[str, str]:
     """Letter -> text of the options `A. x`, `A) x`, `(A) x` or `A: x` in a question; {} when fewer than two."""
     found = []
-    for match in _MARKER.finditer(question) if _FIRST_MARKER.search(question) else ():
+    first = _FIRST_MARKER.search(question)
+    for match in _MARKER.finditer(question, max(0, first.start() - 1)) if first else ():
         if match[1].upper() == chr(ord("A") + len(found)):
             found.append(match)
     if len(found) < 2:
@@ -151,7 +154,7 @@ def options(question: str) -> dict[str, str]:
     return {match[1].upper(): text.strip() for match, text in zip(found, texts, strict=True)}
 
 
-@lru_cache(maxsize=65536)
+@_remembered
 def question_type(question: str, gt: str) -> str:
     """One of TYPES, from the ground truth and the options asked for; never `label`, which only a whole set can show."""
     gt = final_answer(gt) or ""
@@ -182,16 +185,29 @@ def parse_answer(response: str | None, type: str, question: str = "", labels: tu
     mcq: a capital letter · yes_no: "yes" or "no" · direction: left, right, straight, up, down · number: a decimal
     without trailing zeros · label: one of `labels`, folded · text: the response without its thinking.
     """
-    final = final_answer(response) if response else None
-    if final is None or type == "text":
-        return final
-    text = _MARKUP.sub("", final).strip()
-    if type == "label":
-        return _label(text, labels)
-    return _READERS[type](text, question)
+    if not response or type == "text":
+        return final_answer(response or "")
+    text = _plain(response)
+    if text is None:
+        return None
+    if type == "mcq":
+        return _mcq(text, question)
+    return _label(text, labels) if type == "label" else _READERS[type](text)
 
 
-def matches(answer: str | None, expected: str | None, type: str, tolerance: float = 0.0) -> bool:
+@_remembered
+def _plain(response: str) -> str | None:
+    """The answering part without markup."""
+    final = final_answer(response)
+    return None if final is None else _MARKUP.sub("", final).strip()
+
+
+def matches(answer: str | None, gt: str, type: str, question: str = "") -> bool:
+    """Whether what `parse_answer` returned is what the ground truth says."""
+    return equal(answer, normalise(gt, type, question), type)
+
+
+def equal(answer: str | None, expected: str | None, type: str, tolerance: float = 0.0) -> bool:
     """Whether what `parse_answer` returned is what `normalise` did; a number may differ by `tolerance`, relatively."""
     if answer is None or expected is None:
         return False
@@ -217,6 +233,7 @@ def _mcq(text: str, question: str) -> str | None:
     return None if letter else texts.get(_only_mention(folded, tuple(texts)))
 
 
+@_remembered
 def _letter(text: str) -> str | None:
     if bare := _BARE_LETTER.fullmatch(text):
         return bare[1].upper()
@@ -233,7 +250,8 @@ def _letter(text: str) -> str | None:
     return None
 
 
-def _yes_no(text: str, question: str) -> str | None:
+@_remembered
+def _yes_no(text: str) -> str | None:
     word = text.strip(_EDGES).lower()
     if word not in (*_YES, *_NO):
         word = _yes_no_word(text)
@@ -250,7 +268,8 @@ def _yes_no_word(text: str) -> str | None:
     return words.pop() if len({word in _YES for word in words}) == 1 else None
 
 
-def _direction(text: str, question: str) -> str | None:
+@_remembered
+def _direction(text: str) -> str | None:
     if whole := _ONLY_DIRECTION.fullmatch(text.strip(_EDGES)):
         return _DIRECTIONS[whole[1].lower()]
     if stated := _STATED_DIRECTION.findall(text):
@@ -266,7 +285,8 @@ def _direction(text: str, question: str) -> str | None:
     return None
 
 
-def _number(text: str, question: str) -> str | None:
+@_remembered
+def _number(text: str) -> str | None:
     if stated := _STATED_NUMBER.findall(text):
         return _canonical(stated[-1])
     if (leading := _NUMBER.match(text)) and not _RANGE.match(text, leading.end()):
@@ -283,12 +303,16 @@ def _canonical(number: str) -> str:
 
 
 def _label(text: str, labels: tuple[str, ...]) -> str | None:
-    known = tuple(dict.fromkeys(fold(label) for label in labels))
-    folded = fold(text)
+    known, folded = _folded(labels), fold(text)
     if folded in known:
         return folded
-    stated = re.split(_STATED, folded, flags=re.I)[-1]
-    return next((label for label in known if fold(stated) == label), None) or _only_mention(folded, known)
+    stated = fold(_STATED_ANYTHING.split(folded)[-1])
+    return stated if stated in known else _only_mention(folded, known)
+
+
+@_remembered
+def _folded(labels: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(fold(label) for label in labels))
 
 
 def _only_mention(folded: str, phrases: tuple[str, ...]) -> str | None:
@@ -298,10 +322,10 @@ def _only_mention(folded: str, phrases: tuple[str, ...]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-@lru_cache(maxsize=4096)
+@_remembered
 def _any_phrase(phrases: tuple[str, ...]) -> re.Pattern | None:
     longest_first = sorted((re.escape(phrase) for phrase in phrases), key=len, reverse=True)
     return re.compile(rf"(?<!\bnot )(?<!\bno )(?<!\w)(?:{'|'.join(longest_first)})(?!\w)") if phrases else None
 
 
-_READERS = {"mcq": _mcq, "yes_no": _yes_no, "direction": _direction, "number": _number}
+_READERS = {"yes_no": _yes_no, "direction": _direction, "number": _number}

@@ -34,7 +34,7 @@ MODEL, ADAPTER, RESUME = "model", "adapter", "resume"
 METRICS_FILE = "checkpoint_metrics.json"
 VAL_LOSS = "val_loss"
 _STEP = re.compile(r"(step|epoch)_(\d+)")
-# Written by cosmos-rl into adapter_config.json; PEFT does not know them (it says rank_pattern for r_pattern).
+# Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is rank_pattern).
 NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
 
 
@@ -76,7 +76,7 @@ def _runs(output_dir: Path) -> list[Path]:
     """The run folders of an output folder, or the folder itself when it is one."""
     if not output_dir.is_dir():
         message = "got no such folder, expected the output folder of a train job"
-        raise Failure(error("CKPT-OUTPUT-MISSING", output_dir, message), EXIT_CHECKS_FAILED)
+        raise bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
     folders = [output_dir, *sorted(path for path in output_dir.iterdir() if path.is_dir() and path.name != "best")]
     return [run for run in folders if any((run / part).is_dir() for part in ("safetensors", "checkpoints"))]
 
@@ -113,7 +113,7 @@ def verify(folder: Path) -> list[Finding]:
 
 def _verify_model(folder: Path) -> list[Finding]:
     try:
-        config = _read_object(folder / "config.json")
+        config = safetensors_files.read_object(folder / "config.json")
     except Failure as failure:
         return failure.findings
     tensors, findings = safetensors_files.read_folder(folder)
@@ -133,22 +133,23 @@ def _verify_model(folder: Path) -> list[Finding]:
 
 def _verify_adapter(folder: Path) -> list[Finding]:
     try:
-        config = _read_object(folder / "adapter_config.json")
+        config = safetensors_files.read_object(folder / "adapter_config.json")
         tensors = safetensors_files.read_header(folder / "adapter_model.safetensors")
     except Failure as failure:
         return failure.findings
     findings = []
     base = config.get("base_model_name_or_path")
-    if not base:
+    if not base or not isinstance(base, str):
         message = "got no base_model_name_or_path, expected the model that was trained"
         findings.append(error("CKPT-ADAPTER-BASE", folder, message))
     elif base.startswith((".", "/", "~")) and not Path(base).expanduser().is_dir():
-        message = f"got the base {base}, which is not visible here; expected a model folder"
-        findings.append(error("CKPT-ADAPTER-BASE", folder, message))
+        message = f"got the base {base}, which is not visible here (it may be where the job ran)"
+        findings.append(warning("CKPT-ADAPTER-BASE", folder, message, "--base-model DIR"))
     if not any(".lora_" in name for name in tensors):
         findings.append(error("CKPT-ADAPTER-EMPTY", folder, "got no lora_A or lora_B tensors, expected some"))
     if foreign := [key for key in NOT_PEFT if key in config]:
-        findings.append(warning("CKPT-ADAPTER-FIELDS", folder, f"got {', '.join(foreign)}, which PEFT does not know"))
+        message = f"got {', '.join(foreign)}, which PEFT does not know"
+        findings.append(warning("CKPT-ADAPTER-FIELDS", folder, message, "--fix-adapter DIR"))
     return findings
 
 
@@ -205,7 +206,7 @@ def select(output_dir: Path, by: str) -> tuple[Checkpoint, list[Finding]]:
 def _not_found(output_dir: Path, usable: Iterable[Checkpoint], problem: str) -> Failure:
     names = [checkpoint.name + ("" if checkpoint.complete else " (damaged)") for checkpoint in usable]
     message = f"{problem} It holds: {', '.join(names[:20]) or 'no model at all'}"
-    fix = f"scripts/select_checkpoint.py {output_dir} --by {names[-1].split()[0]}" if names else ""
+    fix = "--by NAME, one of those" if names else ""
     return Failure(error("CKPT-NOT-FOUND", output_dir, message, fix, checkpoints=names), EXIT_CHECKS_FAILED)
 
 
@@ -234,8 +235,10 @@ def _by_metric(output_dir: Path, usable: list[Checkpoint], metric: str) -> tuple
 def _best_by_loss(output_dir: Path, usable: list[Checkpoint]) -> str:
     """Name of the checkpoint with the lowest validation loss in metrics.jsonl, else that of best_score.json."""
     losses = {}
-    for run in _runs(output_dir):
-        for path in (run / "metrics.jsonl", output_dir / "metrics.jsonl", output_dir.parent / "metrics.jsonl"):
+    runs = _runs(output_dir)
+    shared = [output_dir, output_dir.parent] if len(runs) == 1 else []  # a job writes into its own folder above
+    for run in runs:
+        for path in (folder / "metrics.jsonl" for folder in (run, *shared)):
             rows = _val_losses(path)
             if rows:
                 names = {step_number(c.path): c.name for c in usable if run in c.path.parents}
@@ -255,9 +258,9 @@ def _val_losses(path: Path) -> dict[int, float]:
             row = json.loads(line)
         except ValueError:  # a killed run leaves half a line
             continue
-        loss = row.get("val/avg_loss")
+        loss = row.get("val/avg_loss") if isinstance(row, dict) else None
         if loss and math.isfinite(loss):  # cosmos-rl reports 0.0 when its validation set is smaller than one batch
-            losses[row["step"]] = loss
+            losses[row.get("step")] = loss
     return losses
 
 
@@ -275,7 +278,7 @@ def step_number(folder: Path) -> int | None:
     if match and match[1] == "step":
         return int(match[2])
     state = folder.parents[1] / "checkpoints" / folder.name / "policy" / "trainer_state.json"
-    return _read_object(state).get("step") if state.is_file() else None
+    return safetensors_files.read_object(state).get("step") if state.is_file() else None
 
 
 def _best_link(output_dir: Path, usable: list[Checkpoint]) -> str:
@@ -286,7 +289,7 @@ def _best_link(output_dir: Path, usable: list[Checkpoint]) -> str:
     link, score = output_dir / "best" / "safetensors", output_dir / "best" / "best_score.json"
     targets = [Path(os.readlink(link))] if link.is_symlink() else []
     if score.is_file():
-        targets.append(Path(_read_object(score).get("best_ckpt_abs_dir") or "-"))
+        targets.append(Path(safetensors_files.read_object(score).get("best_ckpt_abs_dir") or "-"))
     for target in targets:
         for checkpoint in usable:
             run = checkpoint.path.parents[1].resolve().name
@@ -336,14 +339,8 @@ def prune(run_dir: Path, max_keep: int, keep: Iterable[str] = ()) -> list[str]:
 
 def _metrics_table(output_dir: Path) -> dict[str, dict[str, float]]:
     path = output_dir / METRICS_FILE
-    table = _read_object(path) if path.is_file() else {}
+    table = safetensors_files.read_object(path) if path.is_file() else {}
     if not all(isinstance(metrics, dict) for metrics in table.values()):
         raise bad_input("CKPT-METRICS-BAD", path, "got other values, expected {checkpoint: {metric: number}}")
-    return table
-
-
-def _read_object(path: Path) -> dict:
-    value = storage.read_json(path)
-    if not isinstance(value, dict):
-        raise bad_input("CKPT-FILE-BAD", path, f"got a {type(value).__name__}, expected a JSON object")
-    return value
+    numbers = {name: {m: v for m, v in metrics.items() if type(v) in (int, float)} for name, metrics in table.items()}
+    return {name: {m: v for m, v in metrics.items() if math.isfinite(v)} for name, metrics in numbers.items()}

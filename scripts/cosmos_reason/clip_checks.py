@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import multiprocessing
 import multiprocessing.connection
 import os
+import shutil
 import sqlite3
+import tarfile
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,6 +24,7 @@ from cosmos_reason.media import ClipReport
 from cosmos_reason.vision_tokens import VisionOptions, frame_indices
 
 DECODE_MODES = ("sampled", "all", "none")
+ARCHIVE_BATCH = 64  # members unpacked at a time
 CONTENT_BLOCK = 64 * 1024
 FACTS_VERSION = 1  # raise it when the same file would be reported differently
 TRANSIENT = ("DATA-MEDIA-MISSING", "DATA-MEDIA-TIMEOUT", "DATA-MEDIA-CRASH")  # worth another look next time
@@ -46,7 +52,7 @@ def examine_all(
     paths: Sequence[Path], decode: str, options: VisionOptions, timeout: float, cache: Cache
 ) -> Iterator[tuple[int, ClipReport]]:
     """(position, report) of every path as they become known, those in `cache` first."""
-    how = f"{decode} {options}" if decode == "sampled" else decode
+    how = _how(decode, options)
     fresh = []
     for position, path in enumerate(paths):
         if known := cache.get(path, how):
@@ -56,6 +62,50 @@ def examine_all(
     for place, report in _examine_in_workers([paths[position] for position in fresh], decode, options, timeout):
         cache.put(paths[fresh[place]], how, report)
         yield fresh[place], report
+
+
+def examine_archive(
+    archive: Path, names: Sequence[str], decode: str, options: VisionOptions, timeout: float, cache: Cache
+) -> Iterator[tuple[int, ClipReport]]:
+    """(position, report) of the files called `names` in a tar archive, which is read once and not unpacked."""
+    how = _how(decode, options)
+    wanted: dict[str, list[int]] = {}
+    for position, name in enumerate(names):
+        if known := cache.get(archive, f"{how} {name}"):
+            yield position, known
+        else:
+            wanted.setdefault(os.path.normpath(name), []).append(position)
+    with tempfile.TemporaryDirectory() as folder:
+        for batch in _unpacked(archive, wanted.keys(), Path(folder)) if wanted else ():
+            members = list(batch)
+            for place, report in _examine_in_workers(list(batch.values()), decode, options, timeout):
+                for position in wanted.pop(members[place]):
+                    cache.put(archive, f"{how} {names[position]}", report)
+                    yield position, report
+    message = f"got no such file in {archive.name} (links are not followed), expected a file"
+    for positions in wanted.values():
+        yield from ((position, ClipReport(check="DATA-MEDIA-MISSING", message=message)) for position in positions)
+
+
+def _unpacked(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[dict[str, Path]]:
+    """Batches of wanted members as files in `folder`, overwritten by the next batch. A broken archive ends early."""
+    batch: dict[str, Path] = {}
+    try:
+        with tarfile.open(archive) as tar:
+            for member in tar:
+                name = os.path.normpath(member.name)
+                if name not in wanted or not member.isfile():
+                    continue
+                file = folder / f"{len(batch)}{Path(name).suffix}"
+                with tar.extractfile(member) as source, file.open("wb") as target:
+                    shutil.copyfileobj(source, target)
+                batch[name] = file
+                if len(batch) == ARCHIVE_BATCH:
+                    yield batch
+                    batch = {}
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile):
+        pass  # the members after the damage are reported as missing
+    yield batch
 
 
 class Cache:
@@ -93,6 +143,10 @@ class Cache:
         if report.check not in TRANSIENT:
             row = [_key(path, how), json.dumps(asdict(report))]
             self.database.execute("INSERT OR REPLACE INTO clips VALUES (?, ?)", row)
+
+
+def _how(decode: str, options: VisionOptions) -> str:
+    return f"{decode} {options}" if decode == "sampled" else decode
 
 
 def _key(path: Path, how: str) -> str:

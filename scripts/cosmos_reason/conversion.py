@@ -8,20 +8,17 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from cosmos_reason import omni, qwen3_vl, safetensors_files, storage
+from cosmos_reason import bundle, omni, qwen3_vl, safetensors_files, storage
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error, info, outside
 from cosmos_reason.omni import Source
-from cosmos_reason.safetensors_files import Tensor
+from cosmos_reason.safetensors_files import Copied, Tensor
 
 PROVENANCE = "provenance.json"
 CONVERTED, SKIPPED = "converted", "skipped_existing"
-Copied = Callable[[int], None]
 
 
 def convert(
@@ -60,16 +57,19 @@ def _refuse_output(source: Path, output: Path, force: bool) -> None:
     source, target = source.resolve(), output.resolve()
     if source == target or source in target.parents or target in source.parents:
         raise bad_input("CKPT-OUTPUT-OVERLAPS", output, f"got an output that overlaps the source {source}")
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
-    if force and not (output / "config.json").is_file() and not (output / PROVENANCE).is_file():
+    is_model = (output / "config.json").is_file() or (output / PROVENANCE).is_file()
+    if force and not is_model and not _is_free(output):
         message = "got something that is no model folder, expected one: --force deletes nothing else"
         raise bad_input("CKPT-OUTPUT-FOREIGN", output, message, "choose another --output-path")
 
 
+def _is_free(output: Path) -> bool:
+    return not output.exists() or (output.is_dir() and not any(output.iterdir()))
+
+
 def _is_reusable(output: Path, fingerprint: str) -> bool:
     """True for a whole conversion of this very source, False where nothing stands. Raises Failure for anything else."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+    if _is_free(output):
         return False
     findings = check_output(output, fingerprint)
     if findings:
@@ -106,8 +106,8 @@ def hub_commit(output: Path, repo: str) -> str | None:
     if not (output / PROVENANCE).is_file() or check_output(output):
         return None
     source = storage.read_json(output / PROVENANCE)["source"]
-    cached_as = Path(source["path"]).parents[1].name
-    return source["commit"] if cached_as == f"models--{repo.replace('/', '--')}" else None
+    cached_as = (f"models--{repo.replace('/', '--')}", "snapshots", source["commit"])
+    return source["commit"] if Path(source["path"]).parts[-3:] == cached_as else None
 
 
 def _facts(path: Path) -> dict:
@@ -147,36 +147,12 @@ def _fill(work: Path, source: Source, shards: Mapping[str, Mapping[str, Tensor]]
     if needed + sum(map(len, source.texts.values())) > free:
         fix = "free space there, or choose another --output-path"
         raise outside("CKPT-DISK-FULL", work.parent, f"got {free:,} bytes free, expected {needed:,}", fix)
-    _copy_shards(work, missing, jobs, copied)
+    safetensors_files.copy_shards(work, missing, jobs, copied)
     for name, text in source.texts.items():
         (work / name).write_bytes(text)
     weight_map = {name: file for file, tensors in shards.items() for name in tensors}
     safetensors_files.write_index(work, weight_map, source.total_size)
     storage.write_json(work / PROVENANCE, _provenance(work, source))
-
-
-def _copy_shards(work: Path, shards: Mapping[str, Mapping[str, Tensor]], jobs: int, copied: Copied) -> None:
-    """Copy `jobs` shards at a time: while one waits for the disk to sync, another reads."""
-    stop = threading.Event()
-
-    def hear(count: int) -> None:
-        if stop.is_set():
-            raise InterruptedError
-        copied(count)
-
-    def copy(file: str) -> None:
-        safetensors_files.copy_tensors(work / f"{file}.part", shards[file], hear)
-        os.replace(work / f"{file}.part", work / file)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(copy, file) for file in shards]
-        try:
-            for future in futures:
-                future.result()
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
 
 
 def _is_finished(path: Path, tensors: Mapping[str, Tensor]) -> bool:
@@ -225,11 +201,13 @@ def _only_run(output: Path) -> Iterator[None]:
         handle = open(path, "w")  # noqa: SIM115
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+            if os.path.samestat(os.fstat(handle.fileno()), path.stat()):
                 break
         except BlockingIOError:
             handle.close()
             raise outside("CKPT-OUTPUT-BUSY", output, "got another run that is writing it", "wait for it") from None
+        except FileNotFoundError:
+            pass
         handle.close()  # the run that held this lock has just removed it: take the next one
     try:
         yield
@@ -238,49 +216,26 @@ def _only_run(output: Path) -> Iterator[None]:
         handle.close()
 
 
-_VALIDATE = """
-import importlib.util, json, struct, sys
-from pathlib import Path
-import torch
-from transformers import AutoConfig, AutoProcessor, AutoTokenizer, Qwen3VLForConditionalGeneration
-folder = Path(sys.argv[1])
-config = AutoConfig.from_pretrained(folder)
-assert config.model_type == "qwen3_vl", config.model_type
-assert AutoTokenizer.from_pretrained(folder).chat_template, "no chat template"
-processor = AutoProcessor.from_pretrained(folder) if importlib.util.find_spec("torchvision") else None
-with torch.device("meta"):
-    expected = {name: list(t.shape) for name, t in Qwen3VLForConditionalGeneration(config).state_dict().items()}
-stored = {}
-for path in folder.glob("*.safetensors"):
-    with open(path, "rb") as handle:
-        stored |= json.loads(handle.read(struct.unpack("<Q", handle.read(8))[0]))
-stored = {name: entry["shape"] for name, entry in stored.items() if name != "__metadata__"}
-assert stored == expected, sorted(set(stored) ^ set(expected))[:5] or "shapes differ"
-kind = type(processor).__name__ if processor else "not tried"
-print(f"{type(config).__name__}, {len(stored)} tensors, processor {kind}")
-"""
-
-
 def validate(folder: Path, image: str | None) -> Finding:
     """Let transformers itself read the folder: config, tokenizer, processor, and the names and shapes of its own model.
 
     It runs in a container of `image` without network, or with this Python when `image` is None.
     """
-    command = [sys.executable, "-c", _VALIDATE, str(folder)]
+    code = (bundle.ROOT / "scripts/cosmos_reason/transformers_engine/loadable.py").read_text(encoding="utf-8")
+    command = [sys.executable, "-c", code, str(folder)]
     if image:
         mount = ["-v", f"{folder.resolve()}:/converted:ro"]
         command = ["docker", "run", "--rm", "--network", "none", *mount, "--entrypoint", "python3", image]
-        command += ["-c", _VALIDATE, "/converted"]
+        command += ["-c", code, "/converted"]
     where = image or sys.executable
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=os.environ | {"HF_HUB_OFFLINE": "1"}
-        )
+        offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)
     except FileNotFoundError:
-        raise outside(
-            "CKPT-NO-DOCKER", where, "got no docker command, expected one for --validate-with-image"
-        ) from None
+        raise outside("CKPT-NO-DOCKER", where, "got no docker command, expected one to run the image") from None
+    lines = done.stderr.strip().splitlines() or ["no message"]
+    if image and done.returncode in (125, 127):  # docker's own failures: no daemon, no image, no python3 in it
+        raise outside("CKPT-DOCKER-FAILED", where, f"got {lines[0][:300]}, expected the image to run")
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
         return error("CKPT-NOT-LOADABLE", where, f"got {lines[-1][:300]}, expected transformers to read {folder}")
     return info("CKPT-LOADABLE", where, done.stdout.strip().splitlines()[-1])

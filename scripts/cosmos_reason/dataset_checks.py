@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from array import array
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from cosmos_reason import answers, media, vision_tokens
 from cosmos_reason import findings as f
 from cosmos_reason.annotations import CHECKS as RECORD_CHECKS
-from cosmos_reason.annotations import Media, Sample, Tally, questions, stream
-from cosmos_reason.json_stream import JsonRecords
+from cosmos_reason.annotations import Media
 from cosmos_reason.schedule import steps_per_epoch
-from cosmos_reason.storage import sha256, whole_file, write_json
+from cosmos_reason.storage import sha256, whole_file, write_json, write_text
+from cosmos_reason.survey import Survey
 
 SCHEMA_VERSION = 1
-TURN_OVERHEAD = 5  # <|im_start|> role \n ... <|im_end|> \n
-SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
-LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
 TOKEN_BYTES = 4 * 3 * 2 * 32 * 32  # a vision token waiting in host memory: float32 RGB of two frames
 CLIP_FACTS = {
     "kind": "string",
@@ -57,110 +53,40 @@ CHECKS = RECORD_CHECKS | {
     "DATA-LEAK-QUESTION": (f.ERROR, "evaluation questions are not in the training data", "split by source clip"),
     "DATA-TOKENS": (f.ERROR, "samples fit policy.model_max_length", "raise it, or take fewer frames or pixels"),
     "DATA-CLIP-TOO-SHORT": (f.ERROR, "clips have the frames the spec samples", "lower custom.vision.nframes"),
+    "DATA-FPS-MISSING": (
+        f.WARNING,
+        "records give video_fps when the spec samples by fps",
+        'add "video_fps" (tao needs it)',
+    ),
     "DATA-CLIP-EMPTY": (f.ERROR, "clips have frames and a rate", "encode the files again"),
     "DATA-MEDIA-RATIO": (f.ERROR, "sides of media are within 200:1", "crop the files"),
     "DATA-STEPS-NONE": (f.ERROR, "at least one optimizer step runs", "lower train.train_batch_per_replica"),
 }
+ARCHIVES = ("videos.tar.gz", "images.tar.gz")
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
 
-@dataclass
-class Survey:
-    """A dataset in columns, so that a million records fit. `clips` numbers the media in order of appearance."""
-
-    annotations: Path
-    media_path: Path
-    text_method: str = ""
-    tally: Tally = field(default_factory=Tally)
-    ids: list[str] = field(default_factory=list)
-    indices: array = field(default_factory=lambda: array("i"))  # position in the file, counting unusable records too
-    clips: dict[Media, int] = field(default_factory=dict)
-    used: list[tuple[int, ...]] = field(default_factory=list)  # clip numbers per record
-    asked: array = field(default_factory=lambda: array("i"))  # questions per record
-    kinds: list[str] = field(default_factory=list)  # type of a record's first question
-    answers: list[str | None] = field(default_factory=list)  # its answer, when it is one of a few
-    text_tokens: array = field(default_factory=lambda: array("i"))
-    keys: array = field(default_factory=lambda: array("q"))  # hash of a record's question texts
-    reports: dict[int, media.ClipReport] = field(default_factory=dict)
-    header: dict = field(default_factory=dict)  # what stands around the records
-    formats: Counter = field(default_factory=Counter)
-    types: Counter = field(default_factory=Counter)
-    balance: dict[str, Counter] = field(default_factory=lambda: defaultdict(Counter))
-    different: int = 0  # questions, each counted once per clip
-    reasoned: int = 0
+def usual_media_path(found: Survey) -> Path:
+    """What media names are relative to when nobody says: the media root named in the file, else its folder, else one of
+    the usual archives there when the first medium is not there itself."""
+    root = found.annotations.parent
+    if isinstance(named := found.header.get("media_root"), str):
+        return root / named
+    first = next(iter(found.clips), Media("", ""))
+    archives = [root / name for name in ARCHIVES if (root / name).is_file()]
+    return archives[0] if archives and not os.path.exists(root / first.path) else root
 
 
-def survey(annotations: Path, media_path: Path, count_text: Callable[[str], int], text_method: str) -> Survey:
-    """One pass over the records: structure, ids, duplicates, statistics. `count_text` gives a text's tokens."""
-    found = Survey(annotations, media_path, text_method)
-    seen_ids: set[str] = set()
-    seen_questions: dict[int, int] = {}
-    records = JsonRecords(annotations)
-    found.header = records.header
-    for sample in stream(records, found.tally, found.formats):
-        _check_id(sample, seen_ids, found.tally)
-        found.ids.append(sample.id)
-        found.indices.append(sample.index)
-        found.used.append(tuple(found.clips.setdefault(medium, len(found.clips)) for medium in sample.media))
-        found.text_tokens.append(sum(count_text(turn.text) + TURN_OVERHEAD for turn in sample.turns))
-        _add_questions(sample, found, seen_questions)
-    if not found.ids and not found.tally.first:
-        found.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
-    return found
-
-
-def _check_id(sample: Sample, seen: set[str], tally: Tally) -> None:
-    if sample.id in seen:
-        tally.add("DATA-ID-DUPLICATE", sample.index, sample.id, f"got id {sample.id!r} again, expected unique ids")
-    seen.add(sample.id)
-    if not SAFE_ID.fullmatch(sample.id):
-        tally.add("DATA-ID-UNSAFE", sample.index, sample.id, f"got id {sample.id[:60]!r}, expected a file name")
-
-
-def _add_questions(sample: Sample, found: Survey, seen: dict[int, int]) -> None:
-    asked = questions(sample)
-    kind, answer, key = "", None, 0
-    for _, _, _, text, gt in asked:
-        kind = answers.question_type(text, gt)
-        answer = _short_answer(kind, text, gt)
-        found.types[kind] += 1
-        if "<think>" in gt:
-            found.reasoned += 1
-        if answer:
-            found.balance[kind][answer] += 1
-        key, said = hash((sample.media, text, key)), hash(gt)
-        if seen.setdefault(key, said) != said:
-            message = f"got another answer to the question {text[:60]!r} on the same media"
-            found.tally.add("DATA-ANSWER-CONFLICT", sample.index, sample.id, message)
-        elif len(seen) == found.different:
-            message = f"got the question {text[:60]!r} again on the same media"
-            found.tally.add("DATA-QUESTION-DUPLICATE", sample.index, sample.id, message)
-        found.different = len(seen)
-    found.asked.append(len(asked))
-    found.kinds.append(kind)
-    found.answers.append(answer)
-    found.keys.append(hash(tuple(turn.text for turn in sample.turns[:-1])))
-
-
-def _short_answer(kind: str, question: str, gt: str) -> str | None:
-    """The answer as a class worth counting: normalised where it can be, None when it is long."""
-    if kind == "text" or kind == "number":
-        return gt.strip() if len(gt) <= LONGEST_CLASS else None
-    if kind == "mcq" and len(gt) == 1:
-        return gt.upper()
-    return answers.normalise(gt, kind, question)
-
-
-def paths(found: Survey) -> dict[int, Path]:
+def files(found: Survey) -> dict[int, Path]:
     """The files to examine, by clip number; names that leave the media path get their report here instead."""
-    files = {}
+    paths = {}
     for medium, number in found.clips.items():
         try:
-            files[number] = media.resolve(found.media_path, medium.path)
+            paths[number] = media.resolve(found.media_path, medium.path)
         except f.Failure as failure:
             problem = failure.findings[0]
             found.reports[number] = media.ClipReport(check=problem.id, message=problem.message)
-    return files
+    return paths
 
 
 def check_clips(found: Survey) -> None:
@@ -185,7 +111,7 @@ def _clip_problems(found: Survey, medium: Media, number: int):
 
 
 def _blame(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
-    for index, name, used in zip(found.indices, found.ids, found.used, strict=True):
+    for index, name, used in zip(found.indices, found.ids, found.used(), strict=True):
         for number in used:
             for check, message in problems[number]:
                 found.tally.add(check, index, name, message)
@@ -193,30 +119,43 @@ def _blame(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
 
 def check_leakage(train: Survey, evaluation: Survey) -> None:
     """Evaluation records whose clips (by content) or whose clips and questions are also training records."""
-    trained = {key for index in range(len(train.ids)) for key in _content_keys(train, index)}
-    asked = {(train.keys[index], key) for index in range(len(train.ids)) for key in _content_keys(train, index)}
-    for index, name in enumerate(evaluation.ids):
-        keys = [key for key in _content_keys(evaluation, index) if key in trained]
-        if not keys:
+    trained, asked = set(), set()
+    for _, contents, texts in _rows(train):
+        trained |= contents
+        asked |= {(content, text) for content in contents for text in texts}
+    for row, contents, texts in _rows(evaluation):
+        seen = contents & trained
+        if not seen:
             continue
-        same = any((evaluation.keys[index], key) in asked for key in keys)
+        same = any((content, text) in asked for content in seen for text in texts)
         check, what = ("DATA-LEAK-QUESTION", "clip and question") if same else ("DATA-LEAK-CLIP", "clip")
-        evaluation.tally.add(
-            check, evaluation.indices[index], name, f"got a {what} of the training data, expected unseen clips"
-        )
+        message = f"got a {what} of the training data, expected unseen clips"
+        evaluation.tally.add(check, evaluation.indices[row], evaluation.ids[row], message)
 
 
-def _content_keys(found: Survey, index: int) -> list[str]:
-    contents = (found.reports[number].content for number in found.used[index])
-    return [content for content in contents if content]
+def _rows(found: Survey) -> Iterator[tuple[int, set[str], set[int]]]:
+    """(row, contents of its clips, hashes of its questions) of every record."""
+    start = 0
+    for row, used in enumerate(found.used()):
+        texts = found.text_keys[start : start + found.asked[row]]
+        start += found.asked[row]
+        yield row, {found.reports[number].content for number in used} - {""}, set(texts)
 
 
-def findings(found: Survey, evaluation: bool = False) -> list[f.Finding]:
-    """Everything found, one finding per check; problems of evaluation become errors in evaluation data."""
+def findings(found: Survey, evaluation: bool = False, folder: Path | None = None) -> list[f.Finding]:
+    """Everything found, one finding per check; problems of evaluation become errors in evaluation data.
+
+    A finding about more records than it can carry lists their ids in a file in `folder`.
+    """
     checks = dict(CHECKS)
     for check in EVALUATION_ERRORS if evaluation else ():
         checks[check] = (f.ERROR, *CHECKS[check][1:])
-    return found.tally.findings(checks, found.annotations)
+    reported = found.tally.findings(checks, found.annotations)
+    for finding in reported:
+        if folder and finding.data["count"] > f.MAX_RECORD_IDS:
+            finding.data["file"] = str(folder / f"{finding.id}.txt")
+            write_text(Path(finding.data["file"]), "\n".join(dict.fromkeys(found.tally.ids[finding.id])) + "\n")
+    return reported
 
 
 def facts(found: Survey) -> dict:
@@ -261,6 +200,7 @@ def _spread(values: Iterable[float], names=("min", "p50", "max")) -> dict[str, f
 
 def tables(found: Survey):
     """(clips, records) as pyarrow tables: one row per medium in order of appearance, one per record."""
+    import numpy as np
     import pyarrow as arrow
 
     reports = [found.reports[number] for number in range(len(found.clips))]
@@ -268,18 +208,21 @@ def tables(found: Survey):
     for name, kind in CLIP_FACTS.items():
         column = [report.facts and getattr(report.facts, name) for report in reports]
         columns[name] = arrow.array(column, getattr(arrow, kind)())
-    reuse = Counter(number for used in found.used for number in used)
+    reuse = Counter(found.clip_numbers)
     columns["records"] = arrow.array([reuse[number] for number in range(len(reports))], arrow.int32())
     for name in ("bytes", "content", "check", "message"):
         columns[name] = arrow.array([getattr(report, name) for report in reports])
     records = {
         "index": arrow.array(found.indices, arrow.int32()),
         "id": arrow.array(found.ids, arrow.string()),
-        "clips": arrow.array(found.used, arrow.list_(arrow.int32())),
+        "clips": arrow.ListArray.from_arrays(
+            [0, *accumulate(found.clip_counts)], arrow.array(found.clip_numbers, arrow.int32())
+        ),
         "questions": arrow.array(found.asked, arrow.int32()),
         "question_type": arrow.array(found.kinds, arrow.string()),
         "answer": arrow.array(found.answers, arrow.string()),
         "text_tokens": arrow.array(found.text_tokens, arrow.int32()),
+        "video_fps": arrow.array(found.video_fps, arrow.float64(), mask=np.array(found.video_fps) == 0),
     }
     return arrow.table(columns), arrow.table(records)
 
@@ -308,6 +251,8 @@ def predict(found: Survey, action: str, spec: dict) -> dict:
             found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
         elif cost.total > limit:
             found.tally.add("DATA-TOKENS", index, cost.id, f"got {cost.total} tokens, expected at most {limit}")
+    if vision_tokens.VisionOptions.from_spec(spec).fps is not None:
+        _check_rates(found)
     prediction = {
         "limit": limit,
         "tokens": _spread((cost.total for cost in costs), ("p50", "p95", "max")),
@@ -318,6 +263,12 @@ def predict(found: Survey, action: str, spec: dict) -> dict:
     if action == "train":
         prediction |= _loading(found, spec, max((cost.vision for cost in costs), default=0))
     return prediction
+
+
+def _check_rates(found: Survey) -> None:
+    for index, name, used, fps in zip(found.indices, found.ids, found.used(), found.video_fps, strict=True):
+        if used and not fps:
+            found.tally.add("DATA-FPS-MISSING", index, name, "got no video_fps, which sampling by fps needs")
 
 
 def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:

@@ -70,7 +70,7 @@ def _profile(name: str, profile: dict) -> str:
 def _key(key: str, actions: list[str]) -> str:
     schema = spec.keys(actions[0])[key]
     default = schema.get("default", spec.MISSING)
-    absent = "the key must be written" if default is spec.MISSING else "off" if default is None else spec.text(default)
+    absent = "no default" if default is spec.MISSING else "off" if default is None else spec.text(default)
     templates = [
         f"{spec.text(value)} ({action})"
         for action in actions
@@ -106,7 +106,8 @@ def _moves_with(key: str, actions: list[str]) -> list[str]:
     leaf = re.compile(rf"\b{re.escape(key.rsplit('.', 1)[-1])}\b")
     rows = []
     for rule in RULES:
-        where = rule.key.format(**bundle.skill_info()["spec_params"][actions[0]])
-        if set(actions) & set(rule.actions.split()) and (where == key or leaf.search(rule.reason)):
-            rows.append(f"{rule.id}: {where.rsplit('.', 1)[-1]}: {rule.reason}")
+        for action in [action for action in actions if action in rule.actions.split()][:1]:
+            where = rule.key.format(**bundle.skill_info()["spec_params"][action])
+            if where == key or leaf.search(rule.reason):
+                rows.append(f"{rule.id}: {where.rsplit('.', 1)[-1]}: {rule.reason}")
     return rows[:8]

@@ -81,11 +81,16 @@ def cluster(question: str) -> str:
 def media_paths(ann_path: Path, media_path: str, wanted: set[str]) -> tuple[dict[str, str], list[f.Finding]]:
     """video_id -> full media path for the ids `wanted`, from an annotation file; findings for those not in it."""
     paths, found = {}, []
-    resolve = functools.cache(media.resolve)  # a clip has many questions
+
+    @functools.cache  # a clip has many questions
+    def resolve(name: str) -> str:
+        path = str(media.resolve("" if "://" in media_path else media_path, name))
+        return f"{media_path.rstrip('/')}/{path}" if "://" in media_path and not path.startswith("/") else path
+
     for sample in annotations.stream(JsonRecords(ann_path), annotations.Tally()):
         if sample.id in wanted and sample.media:
             try:
-                paths[sample.id] = str(resolve(media_path, sample.media[0].path))
+                paths[sample.id] = resolve(sample.media[0].path)
             except f.Failure as failure:
                 found += failure.findings
     if unknown := sorted(wanted - paths.keys()):

@@ -18,6 +18,9 @@ BLOCK = 1 << 20  # characters
 LONGEST_LITERAL = 16  # of true, -Infinity, \\u escapes: how far before a cut the decoder may stop
 ENVELOPE_KEYS = ("annotations", "items", "samples", "data", "records")
 OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+PIECE = 1 << 22  # characters: smaller files are not worth a second process
+ARRAY_OF_OBJECTS = re.compile(r"\s*\[\s*\{")
+NEXT_OBJECT = re.compile(r'\s*,\s*\{\s*"(?:[^"\\]|\\.)*"')
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -39,7 +42,7 @@ class JsonRecords:
                 yield from self._elements()
             elif self._peek() == "{":
                 yield from self._members()
-            elif self._peek() or not self.path.stat().st_size:
+            else:
                 raise self._failure("got no JSON array or object")
             if self._peek():
                 raise self._failure(f"got {self._peek()!r} after the last record")
@@ -144,6 +147,66 @@ class JsonRecords:
         line = self._line + self._text.count("\n", 0, self._position if position is None else position)
         message = f"{problem} (line {line}), expected a JSON array of records, or one object per line"
         return bad_input("DATA-JSON", f"{self.path}#{self.index}", message)
+
+
+def pieces(path: str | Path) -> Iterator[tuple[str, int, int]]:
+    """A large array as smaller ones, to be read in parallel: (text of an array, number of its first record, records).
+
+    The text is cut where it repeats what separates the first two records, as it does between all when a program wrote
+    it. Otherwise a piece does not parse or holds another number of records: whoever reads it must check. There are no
+    pieces when the file is small or no array. Raises UnicodeDecodeError.
+    """
+    with _opened(Path(path)) as handle:
+        text = handle.read(PIECE)
+        between = _between_records(text) if len(text) == PIECE else ""
+        if not between:
+            return
+        text, first = text[text.index("[") + 1 :], 0
+        while more := handle.read(PIECE):
+            text += more
+            cut = text.rfind(between)
+            if cut >= 0:
+                count = text.count(between, 0, cut + 1) + 1
+                yield f"[{text[: cut + 1]}]", first, count
+                text, first = text[cut + between.index("{") :], first + count
+        yield f"[{text}", first, text.count(between) + 1
+
+
+class PieceRecords:
+    """The records of one of the `pieces`, decoded at once. Raises ValueError when it does not hold `count` records, or
+    anything that JsonRecords would have remembered as odd: the file has to be read in order then."""
+
+    def __init__(self, path: str | Path, text: str, index: int, count: int):
+        self.path, self.index, self.oddities, self.header = Path(path), index, [], {}
+        self._values = json.loads(text, object_pairs_hook=_plain_object, parse_constant=_no_constant)
+        if len(self._values) != count:
+            raise ValueError(f"got {len(self._values)} records, expected {count}")
+
+    def __iter__(self) -> Iterator[object]:
+        for self.index, value in enumerate(self._values, self.index):  # noqa: B020
+            yield value
+
+
+def _plain_object(pairs: list[tuple[str, object]]) -> dict:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("got a key twice")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"got {name}")
+
+
+def _between_records(text: str) -> str:
+    """From the closing brace of the first record to the first key of the second; '' when the text does not start so."""
+    start = ARRAY_OF_OBJECTS.match(text)
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start.end() - 1) if start else (None, 0)
+    except (ValueError, RecursionError):
+        return ""
+    following = NEXT_OBJECT.match(text, end)
+    return "}" + following.group() if start and following else ""
 
 
 def _opened(path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import math
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from cosmos_reason import storage
 from cosmos_reason.answers import CLOSED_TYPES
+from cosmos_reason.findings import bad_input
 from cosmos_reason.results import Row
 
 UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
@@ -162,6 +164,25 @@ def mcnemar(fixed: int, broken: int) -> float:
     if changes <= EXACT_MCNEMAR_LIMIT:
         return min(1.0, 2 * sum(math.comb(changes, k) for k in range(rarer + 1)) / 2**changes)
     return math.erfc(math.sqrt((max(0, abs(fixed - broken) - 1)) ** 2 / changes / 2))
+
+
+def from_file(path: Path, rows: Sequence[Row]) -> dict[str, float]:
+    """What the user's own `metric(rows) -> {name: number}` in a Python file makes of the rows, each a dictionary with
+    id, question, gt, response, answer, expected, type, tags, correct and error. Raises Failure for anything else."""
+    import runpy
+
+    expected = "expected a Python file with `def metric(rows)` that returns {name: number}"
+    try:
+        made = runpy.run_path(str(path))["metric"]([dataclasses.asdict(row) for row in rows])
+        return {str(name): _finite(value) for name, value in made.items()}
+    except Exception as problem:
+        raise bad_input("EVAL-METRIC-FILE", path, f"got {type(problem).__name__}: {problem}, {expected}") from None
+
+
+def _finite(value: object) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{number} as a value")
+    return number
 
 
 def record_for_checkpoint(checkpoint: str | None, scored: dict) -> Path | None:

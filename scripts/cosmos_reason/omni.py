@@ -40,8 +40,12 @@ _ATTENTION |= {"norm_q": "q_norm", "norm_k": "k_norm"}
 _ATTENTION_NAME = re.compile(rf"(?<=\.self_attn\.)({'|'.join(_ATTENTION)})(?=\.)")
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
-_COPIED = ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json")
 _REQUIRED = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+_WANTED = (
+    *_REQUIRED,
+    *("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
+    "generation_config.json",
+)
 _SAMPLE_BYTES = 64
 VISION = "model.visual."
 DONOR_FIX = "--vlm-model-name Qwen/Qwen3-VL-8B-Instruct"
@@ -97,7 +101,7 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
     """
     if not folder.is_dir():
         raise bad_input("CKPT-SOURCE-MISSING", folder, "got no such folder, expected a Cosmos3 Omni checkpoint")
-    omni_config = storage.read_json(folder / "config.json")
+    omni_config = safetensors_files.read_object(folder / "config.json")
     _refuse_other_models(folder, omni_config)
     stored, findings = safetensors_files.read_folder(folder)
     tensors, dropped, mapping_findings = _map(folder, stored)
@@ -107,7 +111,7 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
         supplied.append("vision tower")
     full_config = omni_config
     if donor and not {"text_config", "vision_config"} <= omni_config.keys():
-        full_config = storage.read_json(donor / "config.json")
+        full_config = safetensors_files.read_object(donor / "config.json")
         supplied.append("config")
     dtype, dtype_findings = _single_dtype(folder, tensors)
     config = _qwen3_vl_config(folder, full_config, dtype)
@@ -152,8 +156,6 @@ def is_vision(name: str) -> bool:
 
 def _refuse_other_models(folder: Path, config) -> None:
     where = folder / "config.json"
-    if not isinstance(config, dict):
-        raise bad_input("CKPT-CONFIG-BAD", where, "got a list or a value, expected a JSON object")
     model_type = config.get("model_type")
     if model_type in ("qwen3_vl", "qwen2_5_vl"):
         fix = f"use {folder} itself as policy.model_name_or_path"
@@ -163,7 +165,8 @@ def _refuse_other_models(folder: Path, config) -> None:
         raise bad_input("CKPT-EDGE", where, message, "use nvidia/Cosmos3-Nano")
     if model_type != "cosmos3_omni":
         raise bad_input("CKPT-NOT-OMNI", where, f"got model_type {model_type!r}, expected 'cosmos3_omni'")
-    parts = [config] + [storage.read_json(path) for path in [folder / "transformer" / "config.json"] if path.exists()]
+    component = folder / "transformer" / "config.json"
+    parts = [config, safetensors_files.read_object(component) if component.exists() else {}]
     if any("quantization_config" in part for part in parts):
         raise _quantized(where, "got a quantization_config")
 
@@ -233,28 +236,16 @@ def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
 
 def _small_files(folder: Path, donor: Path | None, config: dict) -> tuple[dict[str, bytes], list[str], list[Finding]]:
     """Name -> content of config, tokenizer, processors and chat template; and which of them the donor gave."""
-    texts, given = {}, []
     homes = [folder, folder / "text_tokenizer"] + ([donor, donor / "text_tokenizer"] if donor else [])
-    for name in (*_REQUIRED, *_COPIED, "generation_config.json", "chat_template.jinja", "chat_template.json"):
-        home = next((home for home in homes if (home / name).is_file()), None)
-        if home:
-            texts[name] = (home / name).read_bytes()
-            given += [name] if home in homes[2:] else []
-    findings = [
-        error("CKPT-FILE-MISSING", folder / name, "got no such file, expected it there or in a donor", DONOR_FIX)
-        for name in _REQUIRED
-        if name not in texts
-    ]
-    if findings:
-        return texts, given, findings
-    tokenizer = json.loads(texts["tokenizer_config.json"])
-    template = texts.get("chat_template.jinja", b"").decode()
-    if not template and "chat_template.json" in texts:
-        template = json.loads(texts["chat_template.json"])["chat_template"]
-    template = template or tokenizer.get("chat_template")
-    if not template:
-        problem = error("CKPT-FILE-MISSING", folder / "chat_template.jinja", "got no chat template", DONOR_FIX)
-        return texts, given, [problem]
+    found = {name: home / name for home in reversed(homes) for name in _WANTED if (home / name).is_file()}
+    given = [name for name, path in found.items() if path.parent in homes[2:]]
+    template = _chat_template(homes)
+    missing = [name for name in _REQUIRED if name not in found] + ([] if template else ["chat_template.jinja"])
+    if missing:
+        message = "got no such file, expected it there or in a donor"
+        return {}, given, [error("CKPT-FILE-MISSING", folder / name, message, DONOR_FIX) for name in missing]
+    tokenizer = safetensors_files.read_object(found["tokenizer_config.json"])
+    texts = {name: path.read_bytes() for name, path in found.items()}
     text_config = config["text_config"]
     generation = {key: text_config.get(key) for key in ("bos_token_id", "eos_token_id")}
     texts["chat_template.jinja"] = template.encode()
@@ -263,6 +254,19 @@ def _small_files(folder: Path, donor: Path | None, config: dict) -> tuple[dict[s
     texts.setdefault("generation_config.json", _json_bytes(generation))
     texts["config.json"] = _json_bytes(config)
     return texts, given, []
+
+
+def _chat_template(homes: list[Path]) -> str | None:
+    """The template of the first folder that has one, in any of the three places where one may stand."""
+    for home in homes:
+        if (home / "chat_template.jinja").is_file():
+            return storage.read_text(home / "chat_template.jinja")
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            if (home / name).is_file() and (
+                template := safetensors_files.read_object(home / name).get("chat_template")
+            ):
+                return template
+    return None
 
 
 def _json_bytes(value) -> bytes:

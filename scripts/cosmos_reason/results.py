@@ -5,6 +5,7 @@ Nothing is left out: a row that cannot be scored stays, counts as wrong, and is 
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ def read(path: Path) -> tuple[list[Row], list[f.Finding]]:
             table.note_oddities(records)
     if not table.rows:
         raise f.bad_input("EVAL-NO-ROWS", path, "got no rows, expected one per question")
+    gc.freeze()  # rows stay to the end: the collector need not walk a million of them again and again
     return table.rows, table.findings()
 
 
@@ -89,14 +91,11 @@ def judge(rows: list[Row], kind: str = "auto", tolerance: float = 0.0) -> list[f
     Returns a finding about ground truths that cannot be read as the type asked for."""
     for row in rows:
         row.type = answers.question_type(row.question, row.gt) if kind == "auto" else kind
-    labels = _mark_closed_sets(rows, kind)
-    for row in rows:
-        expected = answers.normalise(row.gt, row.type, row.question)
-        row.expected = expected and intern(expected)
-        known = labels.get(row.question, labels.get("", ())) if row.type == "label" else ()
-        answer = answers.parse_answer(row.response, row.type, row.question, known)
-        row.answer = intern(answer) if answer and row.type in answers.CLOSED_TYPES else answer
-        row.correct = row.error is None and answers.matches(row.answer, row.expected, row.type, tolerance)
+        _judge(row, (), tolerance)
+    for members, labels in _closed_sets(rows) if kind in ("auto", "label") else ():
+        for row in members:
+            row.type = "label"
+            _judge(row, labels, tolerance)
     unread = [row.id for row in rows if row.gt and row.expected is None]
     if not unread:
         return []
@@ -105,24 +104,27 @@ def judge(rows: list[Row], kind: str = "auto", tolerance: float = 0.0) -> list[f
     return [f.error("EVAL-GT-TYPE", unread[0], message, "--type auto", **data)]
 
 
-def _mark_closed_sets(rows: list[Row], kind: str) -> dict[str, tuple[str, ...]]:
-    """Turn rows whose ground truths are few and short into type `label`; returns the labels by question, the ones of
-    all rarely asked questions together under ""."""
+def _judge(row: Row, labels: tuple[str, ...], tolerance: float) -> None:
+    expected = answers.normalise(row.gt, row.type, row.question)
+    answer = answers.parse_answer(row.response, row.type, row.question, labels)
+    row.expected = expected and intern(expected)
+    row.answer = intern(answer) if answer and row.type in answers.CLOSED_TYPES else answer
+    row.correct = row.error is None and answers.equal(row.answer, row.expected, row.type, tolerance)
+
+
+def _closed_sets(rows: list[Row]) -> Iterator[tuple[list[Row], tuple[str, ...]]]:
+    """Rows to be read as type `label`, with the labels: those of a question asked often whose ground truths are few and
+    short, and the texts among all rarely asked questions together."""
     asked = Counter(row.question for row in rows)
     groups = defaultdict(list)
     for row in rows:
         groups[row.question if asked[row.question] >= MIN_ROWS_PER_QUESTION else ""].append(row)
-    labels = {}
     for question, group in groups.items():
-        if not any(row.type in ("text", "label") for row in group):
-            continue
-        members = group if question else [row for row in group if row.type in ("text", "label")]
+        texts = [row for row in group if row.type in ("text", "label")]
+        members = group if question and texts else texts
         known = Counter(answers.normalise(row.gt, "label") for row in members)
-        if kind == "label" or (kind == "auto" and _is_closed(known, len(members))):
-            labels[question] = tuple(sorted(label for label in known if label))
-            for row in members:
-                row.type = "label"
-    return labels
+        if members and (members[0].type == "label" or _is_closed(known, len(members))):
+            yield members, tuple(sorted(label for label in known if label))
 
 
 def _is_closed(known: Counter, rows: int) -> bool:
@@ -136,65 +138,62 @@ class _Table:
     def __init__(self, path: Path):
         self.path = path
         self.rows: list[Row] = []
-        self.seen: Counter[str] = Counter()
+        self.ids: set[str] = set()
+        self.repeated: Counter[str] = Counter()
         self.problems: dict[str, list[str]] = defaultdict(list)
-        self.shared: dict[str, str] = {}
+        self.shared: dict[str | None, str | None] = {}
 
     def add(self, raw: object) -> None:
-        raw, problem = (raw, None) if isinstance(raw, dict) else ({}, f"got {type(raw).__name__}, expected an object")
-        texts, wrong = {}, [problem] if problem else []
-        for key, aliases in FIELDS.items():
-            value = raw.get(key)
-            for alias in aliases if value is None else ():
-                value = raw.get(alias) if value is None else value
-            texts[key] = None if value is None else self._text(value)
-            if value is not None and texts[key] is None:
-                wrong.append(f"got {type(value).__name__} as {key}, expected text")
-        error = texts["error"] or "; ".join(wrong) or None
-        row_id = self._id(texts["id"], texts["video_id"] or texts["media"])
-        if not texts["gt"]:
-            self.problems["EVAL-GT-MISSING"].append(row_id)
-            error = error or "no ground truth"
-        elif error is None and texts["response"] is None:
-            error = "no response"
-        if wrong:
-            self.problems["EVAL-ROW-TYPE"].append(row_id)
-        elif texts["error"]:
-            self.problems["EVAL-ROW-FAILED"].append(row_id)
-        question = texts["question"] or ""
-        question = self._text(TAG.sub("", question)) if "<" in question else question
+        wrong = [] if isinstance(raw, dict) else [f"got {type(raw).__name__}, expected an object"]
+        raw = {} if wrong else raw
+        fields = dict(zip(FIELDS, map(raw.get, FIELDS), strict=True))
+        for key, other in OTHER_NAMES:
+            fields[key] = raw.get(other) if fields[key] is None else fields[key]
+        for key, value in fields.items():
+            if value is not None and not (type(value) is str and value.isascii()):
+                fields[key] = _text(value)
+                if fields[key] is None:
+                    wrong.append(f"got {type(value).__name__} as {key}, expected text")
+        name = self._id(fields["id"], fields["video_id"] or fields["media"])
+        error = self._error(name, fields, wrong)
+        question = fields["question"] or ""
+        question = TAG.sub("", question) if "<" in question else question
         tags = raw.get("tags") if isinstance(raw.get("tags"), list) else ()
         tags = tuple(intern(tag) for tag in tags if isinstance(tag, str))
-        names = row_id, texts["video_id"] or row_id, texts["media"]
-        self.rows.append(Row(*names, question, texts["gt"] or "", texts["response"], error, tags))
+        texts = fields["video_id"] or name, fields["media"], question, fields["gt"] or "", fields["response"]
+        self.rows.append(Row(name, *map(self.shared.setdefault, texts, texts), error, tags))
+
+    def _error(self, name: str, fields: dict, wrong: list[str]) -> str | None:
+        """Why the row cannot count as right, noted for the findings."""
+        if wrong:
+            self.problems["EVAL-ROW-TYPE"].append(name)
+        elif fields["error"]:
+            self.problems["EVAL-ROW-FAILED"].append(name)
+        if not fields["gt"]:
+            self.problems["EVAL-GT-MISSING"].append(name)
+            wrong.append("no ground truth")
+        elif fields["response"] is None:
+            wrong.append("no response")
+        return fields["error"] or "; ".join(wrong) or None
 
     def note_oddities(self, records: JsonRecords) -> None:
         for _ in records.oddities:
             self.problems["EVAL-ROW-ODD"].append(self.rows[-1].id)
         records.oddities.clear()
 
-    def _text(self, value: object) -> str | None:
-        """Text that can be written as UTF-8, equal ones stored once; None for what is no text and no number."""
-        if not isinstance(value, str):
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                return None
-            value = str(value)
-        if not value.isascii():
-            value = value.encode("utf-8", "replace").decode("utf-8")
-        return self.shared.setdefault(value, value)
-
     def _id(self, given: str | None, video_id: str | None) -> str:
         """The row's id; TAO rows have only the annotation's, so that later questions of a record become `<id>#2`..."""
-        if given is None and video_id is None:
-            self.problems["EVAL-ID-MISSING"].append(f"row-{len(self.rows)}")
-            return f"row-{len(self.rows)}"
         name = given or video_id
-        self.seen[name] += 1
-        if self.seen[name] == 1:
-            return name
-        if given is not None:
-            self.problems["EVAL-ID-DUPLICATE"].append(name)
-        return f"{name}#{self.seen[name]}"
+        if name is None:
+            name = f"row-{len(self.rows)}"
+            self.problems["EVAL-ID-MISSING"].append(name)
+        elif name in self.ids:
+            if given is not None:
+                self.problems["EVAL-ID-DUPLICATE"].append(name)
+            self.repeated[name] += 1
+            return f"{name}#{self.repeated[name] + 1}"
+        self.ids.add(name)
+        return name
 
     def findings(self) -> list[f.Finding]:
         found = []
@@ -206,16 +205,15 @@ class _Table:
         return found
 
 
-# our name -> other tools' names
-FIELDS = {
-    "id": (),
-    "video_id": (),
-    "media": (),
-    "question": (),
-    "gt": ("ground_truth", "correct_answer"),
-    "response": ("full_response",),
-    "error": (),
-}
+def _text(value: object) -> str | None:
+    """Text that can be written as UTF-8; None for what is no text and no number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
+OTHER_NAMES = (("gt", "ground_truth"), ("gt", "correct_answer"), ("response", "full_response"))
 PROBLEMS = {
     "EVAL-GT-MISSING": (f.ERROR, "without ground truth; they count as wrong", "evaluate on annotations with answers"),
     "EVAL-ROW-TYPE": (f.ERROR, "that are no object of texts; they count as wrong", "write the fields as text"),

@@ -49,13 +49,18 @@ class Case:
         return self.engine in COSMOS
 
     @property
+    def params(self) -> dict:
+        """Where this action keeps its model, adapter, base model and sampling table."""
+        return bundle.skill_info()["spec_params"][self.action]
+
+    @property
     def model(self) -> str:
-        return self(bundle.skill_info()["spec_params"][self.action]["model"])
+        return self(self.params["model"])
 
     @property
     def vision(self) -> str:
         """Prefix of the sampling keys."""
-        return bundle.skill_info()["spec_params"][self.action]["vision"] + "."
+        return self.params["vision"] + "."
 
     @property
     def qwen3(self) -> bool:
@@ -111,8 +116,13 @@ class Case:
 
     @cached_property
     def tokens(self) -> list[vision_tokens.RecordTokens]:
-        """What each record costs under this spec; empty without dataset facts."""
-        return vision_tokens.tokens_for_spec(self.facts_path, self.full) if self.facts_path else []
+        """What each record costs under this spec; empty without dataset facts, or with a wrong sampling table."""
+        try:
+            return vision_tokens.tokens_for_spec(self.facts_path, self.full) if self.facts else []
+        except f.Failure as failure:
+            if failure.findings[0].id.startswith("SPEC-VISION"):
+                return []
+            raise
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -156,14 +166,14 @@ def find(rule: Rule, case: Case) -> f.Finding | None:
     detail = rule.when(case)
     if not detail:
         return None
-    key = rule.key.format(**bundle.skill_info()["spec_params"][case.action])
+    key = rule.key.format(**case.params)
     words, ids = detail if isinstance(detail, tuple) else (detail, None)
-    numbers = f" ({words})" if isinstance(words, str) else ""
+    got = "no value" if case(key) in (None, "") else spec.shown(case(key))
+    if isinstance(words, str):
+        got = words if key.startswith("--") else f"{got} ({words})"
     severity = {LATER: f.ERROR if case.launch else f.WARNING}.get(rule.severity, rule.severity)
     data = {"record_ids": ids[: f.MAX_RECORD_IDS]} if ids else {}
-    value = case(key)
-    got = "no value" if value in (None, "") else spec.shown(value)
-    return f.Finding(rule.id, severity, key, f"got {got}{numbers}: {rule.reason}", _remedy(rule, case, key), data)
+    return f.Finding(rule.id, severity, key, f"got {got}: {rule.reason}", _remedy(rule, case, key), data)
 
 
 def _remedy(rule: Rule, case: Case, key: str) -> str:

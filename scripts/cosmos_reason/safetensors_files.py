@@ -9,18 +9,22 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, error
-from cosmos_reason.storage import write_json
+from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
+from cosmos_reason.storage import read_json, write_json
 
 INDEX_NAME = "model.safetensors.index.json"
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
     "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
 }  # fmt: skip
+FLOATS = {"BF16", "F16", "F32"}
+Copied = Callable[[int], None]  # hears of bytes as they are written
 MAX_HEADER_BYTES = 100_000_000  # the limit of the reference reader
 _COPY_BYTES = 1 << 26  # one kernel copy: large enough to be cheap, small enough for a live progress bar
 _PLAIN_BYTES = 1 << 22
@@ -67,6 +71,7 @@ def _read_json_header(path: Path) -> tuple[dict, int, int]:
         raise _damaged(path, f"got {problem.strerror}, expected a readable safetensors file") from None
     try:
         table = json.loads(text.decode("utf-8"), object_pairs_hook=_without_twins)
+        json.dumps(table, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise _damaged(path, f"got a header with {problem}, expected a JSON object") from None
     if not isinstance(table, dict):
@@ -106,6 +111,14 @@ def read_header(path: Path) -> dict[str, Tensor]:
     if position != size:
         raise _damaged(path, f"got {size:,} bytes, expected {position:,} from the header")
     return tensors
+
+
+def read_object(path: Path) -> dict:
+    """A JSON object from a model folder. Raises Failure (exit 2) when the file holds anything else."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise bad_input("CKPT-FILE-BAD", path, f"got a {type(value).__name__}, expected a JSON object")
+    return value
 
 
 def read_index(path: Path) -> dict[str, str]:
@@ -185,33 +198,75 @@ def write_tensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], 
             handle.write(data)
 
 
-def copy_tensors(path: Path, tensors: Mapping[str, Tensor], copied: Callable[[int], None]) -> None:
-    """Write {name: stored tensor} by copying their bytes, on disk when it returns. `copied` hears of every few MiB."""
+@dataclass(frozen=True)
+class Made:
+    """A tensor that is computed while it is written: `chunks()` yields its bytes in order."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    chunks: Callable[[], Iterator[bytes]]
+
+
+def copy_tensors(path: Path, tensors: Mapping[str, Tensor | Made], copied: Copied) -> None:
+    """Write {name: tensor}, on disk when it returns; stored ones are copied as bytes, and `copied` hears of them."""
     with open(path, "wb") as handle:
         handle.write(header_bytes((name, t.dtype, t.shape, t.nbytes) for name, t in tensors.items()))
         handle.flush()
         position = handle.tell()
-        for file, begin, end in _runs(tensors.values()):
-            with open(file, "rb") as source:
-                _copy_range(source.fileno(), begin, handle.fileno(), position, end - begin, copied)
-            position += end - begin
+        for run in _runs(tensors.values()):
+            if isinstance(run, Made):
+                for chunk in run.chunks():
+                    position += os.pwrite(handle.fileno(), chunk, position)
+                    copied(len(chunk))
+            else:
+                with open(run.file, "rb") as source:
+                    _copy_range(source.fileno(), run.begin, handle.fileno(), position, run.nbytes, copied)
+                position += run.nbytes
         os.fsync(handle.fileno())
 
 
-def _runs(tensors: Iterable[Tensor]) -> list[tuple[Path, int, int]]:
-    """Neighbouring byte ranges of one file joined, so that the disk sees few large reads."""
-    runs: list[tuple[Path, int, int]] = []
+def copy_shards(folder: Path, shards: Mapping[str, Mapping[str, Tensor | Made]], jobs: int, copied: Copied) -> None:
+    """Write {file: {name: tensor}}, `jobs` files at a time: while one waits for the disk to sync, another reads.
+
+    A file has its name only when it is whole. `copied` is called from any of the threads.
+    """
+    stop = threading.Event()
+
+    def hear(count: int) -> None:
+        if stop.is_set():
+            raise InterruptedError
+        copied(count)
+
+    def copy(file: str) -> None:
+        copy_tensors(folder / f"{file}.part", shards[file], hear)
+        os.replace(folder / f"{file}.part", folder / file)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = [pool.submit(copy, file) for file in shards]
+        try:
+            for future in as_completed(futures):
+                future.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _runs(tensors: Iterable[Tensor | Made]) -> list[Tensor | Made]:
+    """Neighbouring tensors of one file joined, so that the disk sees few large reads."""
+    runs: list[Tensor | Made] = []
     for tensor in tensors:
-        if runs and runs[-1][0] == tensor.file and runs[-1][2] == tensor.begin:
-            runs[-1] = (tensor.file, runs[-1][1], tensor.end)
+        last = runs[-1] if runs else None
+        both_stored = isinstance(tensor, Tensor) and isinstance(last, Tensor)
+        if both_stored and (last.file, last.end) == (tensor.file, tensor.begin):
+            runs[-1] = Tensor(tensor.file, "", (), last.begin, tensor.end)
         else:
-            runs.append((tensor.file, tensor.begin, tensor.end))
+            runs.append(tensor)
     return runs
 
 
-def _copy_range(
-    source: int, begin: int, target: int, position: int, length: int, copied: Callable[[int], None]
-) -> None:
+def _copy_range(source: int, begin: int, target: int, position: int, length: int, copied: Copied) -> None:
     in_kernel = True
     while length:
         count = 0
@@ -235,3 +290,29 @@ def write_index(folder: Path, shards: Mapping[str, str], total_size: int) -> Non
     write_json(
         folder / INDEX_NAME, {"metadata": {"total_size": total_size}, "weight_map": dict(sorted(shards.items()))}
     )
+
+
+def read_float32(tensor: Tensor):
+    """A stored BF16, F16 or F32 tensor as a float32 array of its shape."""
+    with open(tensor.file, "rb") as handle:
+        stored = os.pread(handle.fileno(), tensor.nbytes, tensor.begin)
+    return to_float32(stored, tensor.dtype).reshape(tensor.shape)
+
+
+def to_float32(stored: bytes, dtype: str):
+    """Bytes of BF16, F16 or F32 numbers as a new float32 array [n]. A bfloat16 is the upper half of a float32."""
+    import numpy as np
+
+    if dtype == "BF16":
+        return (np.frombuffer(stored, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(stored, {"F16": np.float16, "F32": np.float32}[dtype]).astype(np.float32)
+
+
+def from_float32(values, dtype: str) -> bytes:
+    """Bytes of a float32 array in BF16, F16 or F32, rounded to the nearest, ties to even. Finite values only."""
+    import numpy as np
+
+    if dtype == "BF16":
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16).tobytes()
+    return values.astype({"F16": np.float16, "F32": np.float32}[dtype]).tobytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import math
 import shlex
 from collections.abc import Iterator
@@ -157,10 +158,14 @@ def _count(schema: dict) -> str:
 
 
 def text(value) -> str:
-    """A value as it is written after `--set key=`."""
-    import json
+    """A value as it is written after `--set key=`: text as it is, all else as TOML."""
+    return value if isinstance(value, str) else _inline(value)
 
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+def _inline(value) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_inline(name)} = {_inline(sub)}" for name, sub in value.items()) + "}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON is TOML but for this
 
 
 def set_flag(key: str, value) -> str:

@@ -28,8 +28,8 @@ MINI, DROP, SHARD = POLICY + "mini_batch", POLICY + "dataloader_drop_last", GRID
 class Rule:
     """`when(c)` is falsy when all is well, else true, or a few words with the numbers, or those and record ids.
 
-    `key` is where the finding points ("{vision}" and "{model}" stand for the action's own keys); `fix` is a value for
-    that key, a whole argument when it starts with "-" or "scripts/", or a function of the case that gives either.
+    `key` is where the finding points ("{vision}", "{model}", "{base}" and "{adapter}" are the action's own). `fix` is a
+    value for that key, or a whole argument when it starts with "-" or "scripts/", or a function of the case for either.
     """
 
     id: str
@@ -85,13 +85,15 @@ def _order(low: str, high: str) -> Callable:
 def _merge_needed(c):
     targets = c("policy.lora") and c(LORA + "target_modules")
     parts = [targets] if isinstance(targets, str) else targets or []
-    return any(word in part for part in parts for word in ("visual", "lm_head", "embed", "all-linear", "qkv"))
+    wide = ("visual", "lm_head", "embed", "all-linear", "qkv")
+    return "proj" in parts or any(word in part for part in parts for word in wide)
 
 
 def _too_long(limit: str, room: str = "") -> Callable:
     """Records whose tokens, with `room` for the answer, exceed the key `limit`."""
 
     def wrong(c):
+        c.read.add(c.vision)
         most = c(limit) - (c(room) if room else 0)
         long = [record for record in c.tokens if record.total > most]
         worst = max((record.total for record in long), default=0)
@@ -100,12 +102,22 @@ def _too_long(limit: str, room: str = "") -> Callable:
     return wrong
 
 
-def _longest(c, room: str = "") -> int:
-    """A length that every record fits in, in thousands."""
-    return math.ceil((max(record.total for record in c.tokens) + (c(room) if room else 0)) / 1024) * 1024
+def _longer(limit: str, room: str = "") -> Callable:
+    """A length in which every record fits, or, when that is beyond the default, a pixel budget that makes them fit."""
+
+    def fix(c):
+        extra = c(room) if room else 0
+        needed = math.ceil((max(record.total for record in c.tokens) + extra) / 1024) * 1024
+        if needed <= max(c(limit), DEFAULT_LENGTH):
+            return needed
+        left = c(limit) - extra - max(record.total - record.vision for record in c.tokens)
+        return f"--set {c.vision}total_pixels={max(1, int(0.9 * left)) * c.token_side**2}"
+
+    return fix
 
 
 def _unsampled(c):
+    c.read.add(c.vision)
     bad = [record for record in c.tokens if record.problem]
     return bad and (f"{len(bad)} of {len(c.tokens)} records: {bad[0].problem.message}", [record.id for record in bad])
 
@@ -283,12 +295,12 @@ RULES = (
     Rule("SPEC-FRAMES-CLIP", E, ANY, "{vision}.nframes", "these clips cannot be sampled so",
          _unsampled, lambda c: f"--unset {c.vision}fps --set {c.vision}nframes=2"),
     Rule("SPEC-LENGTH-SAMPLE", E, TRAINING, "policy.model_max_length", "a record that does not fit ends the run",
-         _too_long("policy.model_max_length"), _longest),
+         _too_long("policy.model_max_length"), _longer("policy.model_max_length")),
     Rule("SPEC-LENGTH-ANSWER", E, "evaluate", "model.max_length", "prompt and answer must fit",
          lambda c: c.engine == "tao" and _too_long("model.max_length", "generation.max_tokens")(c),
-         lambda c: _longest(c, "generation.max_tokens")),
+         _longer("model.max_length", "generation.max_tokens")),
     Rule("SPEC-LENGTH-CALIBRATION", E, "quantize", "quantize.max_sequence_length", "a record that is cut fails",
-         _too_long("quantize.max_sequence_length"), _longest),
+         _too_long("quantize.max_sequence_length"), _longer("quantize.max_sequence_length")),
     Rule("SPEC-LOADER-MEMORY", W, "train", POLICY + "dataloader_prefetch_factor", "host memory may not suffice",
          _loader_memory, 1),
     Rule("SPEC-FACTS-OTHER", W, "train evaluate quantize", "--dataset-facts", "they describe other annotations",
@@ -309,14 +321,10 @@ RULES = (
     Rule("SPEC-KL-HIGH", W, "grpo", POLICY + "kl_beta", "published runs use up to 0.05",
          lambda c: c(POLICY + "kl_beta") > 0.2, 0.05),
     # -- evaluate, inference, quantize
-    Rule("SPEC-ADAPTER-BASE", E, "evaluate quantize", "model.base_model_path", "enable_lora needs the base model",
-         lambda c: c("model.enable_lora") and not c("model.base_model_path"), "MODEL"),
-    Rule("SPEC-ADAPTER-OFF", E, "evaluate quantize", "model.enable_lora", "base_model_path is given: set it true",
-         lambda c: c("model.base_model_path") and not c("model.enable_lora"), True),
-    Rule("SPEC-ADAPTER-BASE-FLAT", E, "inference", "base_model_path", "enable_lora needs the base model",
-         lambda c: c("enable_lora") and not c("base_model_path"), "MODEL"),
-    Rule("SPEC-ADAPTER-OFF-FLAT", E, "inference", "enable_lora", "base_model_path is given: set it true",
-         lambda c: c("base_model_path") and not c("enable_lora"), True),
+    Rule("SPEC-ADAPTER-BASE", E, MODELS, "{base}", "enable_lora needs the base model",
+         lambda c: c(c.params["adapter"]) and not c(c.params["base"]), "MODEL"),
+    Rule("SPEC-ADAPTER-OFF", E, MODELS, "{adapter}", "base_model_path is given, so this must be true",
+         lambda c: c(c.params["base"]) and not c(c.params["adapter"]), True),
     Rule("SPEC-ANSWER-ROOM", W, "evaluate", "generation.max_tokens", "reasoning answers come last and would be cut",
          lambda c: c("evaluation.answer_type") == "reasoning" and c("generation.max_tokens") < 512, 1024),
     Rule("SPEC-ANSWER-LENGTH", E, "evaluate", "generation.max_tokens", "must be below model.max_length",
@@ -360,6 +368,7 @@ ELSEWHERE = (
     ("a resume folder that is incomplete or of another world size", "select_checkpoint.py"),
     ("layers whose width is not a multiple of 16 when quantized", "the quantize action, which reads the weights"),
     ("loss spikes, NaN, a worker that died while the launcher returned 0", "launch_job.py watch, diagnose_log.py"),
+    ("a mount over /workspace that hides the image's packages", "launch_job.py"),
     ("LoRA target names that match no layer", "the trainer, which knows the layer names, at its first second"),
     (
         "settings behind --allow-extra-key, of several optimizers or of distillation",

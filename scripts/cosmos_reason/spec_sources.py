@@ -110,22 +110,18 @@ def take_gpus(draft: Draft, per_node: int, nodes: int) -> None:
         message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of 1, 2, 4 or 8"
         draft.findings.append(f.error("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, "--gpus-per-node 8"))
         return
-    sizes = {"policy.parallelism.dp_shard_size": per_node, "policy.parallelism.dp_replicate_size": nodes}
-    if draft.action == "grpo":
-        shard = max(1, per_node // 2)
-        groups = nodes if per_node > 1 else max(1, nodes // 2)
-        sizes = {
-            "policy.parallelism.dp_shard_size": shard,
-            "policy.parallelism.dp_replicate_size": groups,
-            "rollout.parallelism.tp_size": shard,
-            "rollout.parallelism.n_init_replicas": groups,
-        }
-    elif draft.action in ("evaluate", "inference"):
-        sizes = {"num_gpus": per_node}
-    elif draft.action == "quantize":
-        _not_for(draft, "--gpus-per-node", "a spec that runs on several GPUs")
+    if draft.action not in ("train", "grpo") and (nodes > 1 or draft.action == "quantize"):
+        _not_for(draft, "--nodes" if nodes > 1 else "--gpus-per-node", "a spec that runs on so many")
         return
-    for key, value in sizes.items():
+    shard, groups = per_node, nodes
+    if draft.action == "grpo":
+        shard, groups = max(1, per_node // 2), nodes if per_node > 1 else max(1, nodes // 2)
+    sizes = {
+        "train": {"policy.parallelism.dp_shard_size": shard, "policy.parallelism.dp_replicate_size": groups},
+        "grpo": {"rollout.parallelism.tp_size": shard, "rollout.parallelism.n_init_replicas": groups},
+    }
+    sizes["grpo"] |= sizes["train"]
+    for key, value in sizes.get(draft.action, {"num_gpus": per_node}).items():
         draft.put(key, value, f"--gpus-per-node {per_node} --nodes {nodes}")
 
 
@@ -162,23 +158,25 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
         draft.put("custom.extra_keys", [*spec.extra_keys(draft.spec), *extra], "--allow-extra-key")
     for setting in settings:
         name, equals, written = setting.partition("=")
-        key = full_name(draft.action, name.strip())
-        if not equals or not name.strip():
-            draft.findings.append(f.error("SPEC-SET", setting, "got no '=', expected --set key=value"))
-            continue
-        schema = spec.keys(draft.action).get(key)
-        flag = f"--set {name.strip()}"
-        if schema is None and key not in extra and not _free(draft.action, key):
-            draft.findings.append(spec.unknown_key(draft.action, key))
-        elif draft.name(key, flag):
-            value = spec.parse(schema or {}, written)
-            draft.put(key, _located(draft, key, schema or {}, value), flag)
-            _give_way(draft, key)
+        if equals and name.strip():
+            _set(draft, name.strip(), written, extra)
+        else:
+            draft.findings.append(f.error("SPEC-SET", setting, "got no key and '=', expected --set key=value"))
     for name in unset:
         key = full_name(draft.action, name)
         if draft.name(key, f"--unset {name}") and not spec.delete(draft.spec, key):
             near = f.did_you_mean(key, (there for there, _ in spec.items(draft.action, draft.spec)))
             draft.findings.append(f.error("SPEC-UNSET", key, f"got a key that is not in the spec.{near}"))
+
+
+def _set(draft: Draft, name: str, written: str, extra: list[str]) -> None:
+    key = full_name(draft.action, name)
+    schema = spec.keys(draft.action).get(key, {})
+    if not (schema or key in extra or _free(draft.action, key)):
+        draft.findings.append(spec.unknown_key(draft.action, key))
+    elif draft.name(key, f"--set {name}"):
+        draft.put(key, _located(draft, schema, spec.parse(schema, written)), f"--set {name}")
+        _give_way(draft, key)
 
 
 def full_name(action: str, name: str) -> str:
@@ -214,7 +212,7 @@ def absolute(written: str) -> str:
     return os.path.abspath(os.path.expanduser(written))
 
 
-def _located(draft: Draft, key: str, schema: dict, value):
+def _located(draft: Draft, schema: dict, value):
     kind = schema.get("x-path")
     if not kind or not isinstance(value, str):
         return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import zlib
@@ -11,23 +10,22 @@ from array import array
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from cosmos_reason import answers, json_stream
 from cosmos_reason.annotations import Media, Sample, Tally, questions, stream
-from cosmos_reason.findings import Failure
 from cosmos_reason.media import ClipReport
 from cosmos_reason.vision_tokens import text_counter
 
 TURN_OVERHEAD = 5  # <|im_start|> role \n ... <|im_end|> \n
 SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
 LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
-OPTION_MARKS = tuple(f"{letter}{mark}" for letter in "AaBb" for mark in ".):")  # without one no question has options
 
 
-def integers(kind: str):
-    return field(default_factory=lambda: array(kind))
+Integers = partial(array, "i")
 
 
 @dataclass
@@ -44,16 +42,17 @@ class Survey:
     reports: dict[int, ClipReport] = field(default_factory=dict)
     # one row per record
     ids: list[str] = field(default_factory=list)
-    indices: array = integers("i")  # position in the file, counting unusable records too
-    clip_counts: array = integers("i")
-    clip_numbers: array = integers("i")  # those of all records, one after the other
-    asked: array = integers("i")  # questions
+    indices: array = field(default_factory=Integers)  # position in the file, counting unusable records too
+    clip_counts: array = field(default_factory=Integers)
+    clip_numbers: array = field(default_factory=Integers)  # those of all records, one after the other
+    asked: array = field(default_factory=Integers)  # questions
     kinds: list[str] = field(default_factory=list)  # type of the first question
     answers: list[str | None] = field(default_factory=list)  # its answer, when that is one of a few
-    text_tokens: array = integers("i")
+    text_tokens: array = field(default_factory=Integers)
+    video_fps: array = field(default_factory=partial(array, "d"))  # 0: not given
     # one row per question
-    text_keys: array = integers("Q")  # hash of a question's text and of those before it
-    answer_keys: array = integers("L")
+    text_keys: array = field(default_factory=partial(array, "Q"))  # hash of a question's text and of those before it
+    answer_keys: array = field(default_factory=partial(array, "I"))
     # counts
     types: Counter = field(default_factory=Counter)
     balance: dict[str, Counter] = field(default_factory=lambda: defaultdict(Counter))
@@ -79,6 +78,7 @@ class Survey:
         for _, text in sample.turns:
             tokens += count_text(text) + TURN_OVERHEAD
         self.text_tokens.append(tokens)
+        self.video_fps.append(sample.video_fps or 0)
         self._add_questions(sample)
 
     def _add_questions(self, sample: Sample) -> None:
@@ -86,7 +86,7 @@ class Survey:
         hasher = hashlib.blake2b(digest_size=8)
         for number, (_, _, _, text, gt) in enumerate(asked):
             # Without options in the question its type depends on the answer alone, and short answers are remembered.
-            kind = answers.question_type(text if any(mark in text for mark in OPTION_MARKS) else "", gt)
+            kind = answers.question_type(text if _may_have_options(text) else "", gt)
             answer = short_answer(kind, text, gt)
             self.types[kind] += 1
             if answer:
@@ -108,7 +108,7 @@ class Survey:
         """Append the records of the next piece of the same file."""
         numbers = [self.clips.setdefault(medium, len(self.clips)) for medium in piece.clips]
         self.clip_numbers.extend(map(numbers.__getitem__, piece.clip_numbers))
-        for name in ("ids", "indices", "clip_counts", "asked", "kinds", "answers", "text_tokens"):
+        for name in ("ids", "indices", "clip_counts", "asked", "kinds", "answers", "text_tokens", "video_fps"):
             getattr(self, name).extend(getattr(piece, name))
         self.text_keys.extend(piece.text_keys)
         self.answer_keys.extend(piece.answer_keys)
@@ -135,7 +135,7 @@ def take(annotations: Path, media_path: Path, model: str) -> Survey:
     return found
 
 
-def _read(found: Survey, records: json_stream.JsonRecords, model: str) -> None:
+def _read(found: Survey, records, model: str) -> None:
     count_text, _ = text_counter(model)
     found.header = records.header
     for sample in stream(records, found.tally, found.formats):
@@ -148,12 +148,14 @@ def _read_pieces(found: Survey, model: str) -> bool:
     whole = Survey(found.annotations, found.media_path, found.text_method)
     waiting: deque = deque()
     with ProcessPoolExecutor(workers) as pool:
-        for piece in json_stream.pieces(found.annotations):
-            waiting.append(pool.submit(_survey_piece, found.annotations, *piece, model))
-            if len(waiting) > workers and not _add(whole, waiting.popleft()):
-                pool.shutdown(cancel_futures=True)
+        try:
+            for piece in json_stream.pieces(found.annotations):
+                waiting.append(pool.submit(_survey_piece, found.annotations, *piece, model))
+                if len(waiting) > workers and not _add(whole, waiting.popleft()):
+                    return False
+            if not waiting or not all(_add(whole, future) for future in waiting):
                 return False
-        if not waiting or not all(_add(whole, future) for future in waiting):
+        except (UnicodeDecodeError, BrokenProcessPool):
             return False
     vars(found).update(vars(whole))
     return True
@@ -166,15 +168,19 @@ def _add(whole: Survey, future) -> bool:
     return piece is not None
 
 
-def _survey_piece(path: Path, text: str, first: int, count: int, model: str) -> Survey | None:
-    """The survey of `count` records from record `first` on; None when the text does not hold just those."""
-    piece = Survey(path, Path())
-    records = json_stream.JsonRecords(path, io.StringIO(text), first)
+def _survey_piece(path: Path, text: str, index: int, count: int, model: str) -> Survey | None:
+    """The survey of one of `json_stream.pieces`; None when it has to be read with the rest of the file."""
     try:
-        _read(piece, records, model)
-    except Failure:
+        records = json_stream.PieceRecords(path, text, index, count)
+    except (ValueError, RecursionError):
         return None
-    return piece if records.index == first + count - 1 else None
+    piece = Survey(path, Path())
+    _read(piece, records, model)
+    return piece
+
+
+def _may_have_options(text: str) -> bool:
+    return "B." in text or "B)" in text or "B:" in text or "b." in text or "b)" in text or "b:" in text
 
 
 def short_answer(kind: str, question: str, gt: str) -> str | None:
@@ -200,11 +206,10 @@ def _check_duplicate_questions(found: Survey) -> None:
     """The same text asked about the same media, whatever the records are called."""
     import numpy as np
 
-    rows = np.repeat(np.arange(len(found.ids)), np.frombuffer(found.asked, np.int32)) if found.ids else np.array([], int)
-    media = np.zeros(len(found.ids) + 1, np.uint64)  # one number per set of media
-    owners = np.repeat(np.arange(len(found.ids)), np.frombuffer(found.clip_counts, np.int32)) if found.ids else rows
+    rows = np.repeat(np.arange(len(found.ids)), found.asked)
+    media = np.zeros(len(found.ids), np.uint64)  # one number per set of media
     mixed = (np.array(found.clip_numbers, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    np.add.at(media, owners, mixed ^ (mixed >> np.uint64(29)))
+    np.add.at(media, np.repeat(np.arange(len(found.ids)), found.clip_counts), mixed ^ (mixed >> np.uint64(29)))
     keys = np.array(found.text_keys, np.uint64) ^ media[rows]
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1

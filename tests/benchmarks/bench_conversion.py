@@ -10,7 +10,6 @@ bytes, the dropped ones are holes. Each round reads from the disk, not from the 
 import argparse
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -24,9 +23,12 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
 from omni_layouts import NANO, write_layout  # noqa: E402
 
+from cosmos_reason import conversion  # noqa: E402
+
 
 def evict(folder: Path) -> None:
-    """Put the files on the disk and out of the page cache."""
+    """Put the files on the disk and out of the page cache, and wait until the disk has nothing left to write."""
+    subprocess.run(["sync"], check=True)
     for path in folder.rglob("*"):
         if path.is_file():
             with open(path, "rb") as handle:
@@ -35,7 +37,7 @@ def evict(folder: Path) -> None:
 
 
 def seconds_of_cp(kept: Path, target: Path) -> float:
-    evict(kept)
+    evict(kept.parent)
     start = time.monotonic()
     subprocess.run(["cp", "-r", kept, target], check=True)
     subprocess.run(["sync", "-f", target], check=True)
@@ -44,7 +46,7 @@ def seconds_of_cp(kept: Path, target: Path) -> float:
 
 def seconds_of_conversion(source: Path, target: Path, jobs: list[str]) -> tuple[float, float]:
     """Wall seconds, and the peak resident memory in MB."""
-    evict(source)
+    evict(source.parent)
     start = time.monotonic()
     script = ROOT / "scripts" / "prepare_cosmos3_vlm_checkpoint.py"
     command = [sys.executable, script, "--checkpoint-path", source, "--output-path", target, *jobs]
@@ -66,33 +68,31 @@ def main() -> None:
     parser.add_argument("--jobs", help="passed on (default: the script's own)")
     args = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="bench_conversion_", dir=args.folder))
+    jobs = ["--jobs", args.jobs] if args.jobs else []
     try:
         config = NANO | {"text_config": NANO["text_config"] | {"num_hidden_layers": args.layers}}
         write_layout(work / "omni", config, random_bytes=True)
-        jobs = ["--jobs", args.jobs] if args.jobs else []
-        cp, conversion, memory = [], [], []
+        seconds_of_conversion(work / "omni", work / "kept", jobs)
+        cp, ours, memory = [], [], []
         for number in range(args.rounds):
-            taken, peak = seconds_of_conversion(work / "omni", work / "converted", jobs)
-            conversion.append(taken)
-            memory.append(peak)
-            cp.append(seconds_of_cp(work / "converted", work / "copy"))
-            shutil.rmtree(work / "copy")
-            if number < args.rounds - 1:
-                shutil.rmtree(work / "converted")
-        kept = json.loads((work / "converted" / conversion.PROVENANCE).read_text())["total_size"]
-        ratio = statistics.median(conversion) / statistics.median(cp)
-        print(
-            json.dumps(
-                {
-                    "kept_gb": round(kept / 1e9, 2),
-                    "cp_seconds": [round(value, 2) for value in cp],
-                    "conversion_seconds": [round(value, 2) for value in conversion],
-                    "ratio_of_medians": round(ratio, 3),
-                    "peak_memory_mb": round(max(memory), 1),
-                    "own_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, 1),
-                }
-            )
-        )
+            for turn in ("cp", "conversion") if number % 2 else ("conversion", "cp"):
+                if turn == "cp":
+                    cp.append(seconds_of_cp(work / "kept", work / "target"))
+                else:
+                    taken, peak = seconds_of_conversion(work / "omni", work / "target", jobs)
+                    ours.append(taken)
+                    memory.append(peak)
+                shutil.rmtree(work / "target")
+                subprocess.run(["sync", "-f", work], check=True)
+        kept = json.loads((work / "kept" / conversion.PROVENANCE).read_text())["total_size"]
+        result = {
+            "kept_gb": round(kept / 1e9, 2),
+            "cp_seconds": [round(value, 2) for value in cp],
+            "conversion_seconds": [round(value, 2) for value in ours],
+            "ratio_of_medians": round(statistics.median(ours) / statistics.median(cp), 3),
+            "peak_memory_mb": round(max(memory), 1),
+        }
+        print(json.dumps(result))
     finally:
         shutil.rmtree(work)
 

@@ -26,7 +26,8 @@ FORMS = ("{}", "{}.", "The answer is {}.", "<think>It may be this or that.</thin
 MEASURED = """
 import resource, subprocess, sys
 code = subprocess.call(sys.argv[1:], stdout=subprocess.DEVNULL)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss // 1024)
 sys.exit(code)
 """
 
@@ -53,12 +54,12 @@ def write_data(folder: Path, rows: int) -> None:
         annotations.write("\n]\n")
 
 
-def measure(name: str, *args) -> tuple[float, int]:
-    """(seconds, peak MiB) of one script."""
+def measure(name: str, *args) -> tuple[float, float, int]:
+    """(seconds, seconds of processor time, peak MiB) of one script."""
     started = time.perf_counter()
     command = [sys.executable, "-c", MEASURED, sys.executable, str(SCRIPTS / name), *map(str, args)]
-    peak = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return time.perf_counter() - started, peak
+    busy, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return time.perf_counter() - started, float(busy), int(peak)
 
 
 def main() -> None:
@@ -72,15 +73,15 @@ def main() -> None:
         print(f"{rows:,} rows, {size:.0f} MB")
         gaps = ["--gaps-parquet", folder / "gaps.parquet", "--kpi-ann-path", folder / "annotations.json",
                 "--kpi-media-path", folder, "--html", folder / "report.html"]  # fmt: skip
-        total = 0.0
+        totals = [0.0, 0.0]
         for script, args in (
             ("score_predictions.py", [folder]),
             ("analyze_gaps.py", ["--results-dir", folder, *gaps]),
         ):
-            seconds, peak = measure(script, *args)
-            total += seconds
-            print(f"{script:<22} {seconds:6.1f} s  {peak:6,} MiB")
-        print(f"{'together':<22} {total:6.1f} s")
+            seconds, busy, peak = measure(script, *args)
+            totals = [totals[0] + seconds, totals[1] + busy]
+            print(f"{script:<22} {seconds:6.1f} s  {busy:6.1f} s of processor  {peak:6,} MiB")
+        print(f"{'together':<22} {totals[0]:6.1f} s  {totals[1]:6.1f} s of processor")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from omni_layouts import NANO, SUPER, write_layout
-from support import ROOT
+from support import ROOT, run_script
 
 from cosmos_reason import conversion, omni
 from cosmos_reason.demo import tiny_omni
@@ -149,3 +149,38 @@ def test_full_size_names_and_shapes(tmp_path, config):
     source = omni.open_source(tmp_path / "omni")
     (tmp_path / "config.json").write_bytes(source.texts["config.json"])
     assert run_python(META, tmp_path) == {name: list(tensor.shape) for name, tensor in source.tensors.items()}
+
+
+FAKE_DOCKER = """#!{python}
+import os, sys
+arguments = sys.argv[1:]
+if "broken" in arguments:
+    os._exit(125)
+assert arguments[:4] == ["run", "--rm", "--network", "none"], arguments
+assert arguments[4] == "-v" and arguments[5].endswith(":/converted:ro"), arguments
+assert arguments[6:9] == ["--entrypoint", "python3", "image:1"] and arguments[9] == "-c", arguments
+os.execv("{python}", ["{python}", "-c", arguments[10], arguments[5].split(":")[0]])
+"""
+
+
+def test_transformers_validates_here_and_in_an_image(folders, tmp_path):
+    """Docker is played by a script that checks its arguments and runs the same code on the mounted folder."""
+    docker = tmp_path / "docker"
+    docker.write_text(FAKE_DOCKER.format(python=sys.executable))
+    docker.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = (
+        "prepare_cosmos3_vlm_checkpoint.py",
+        "--checkpoint-path",
+        folders[0],
+        "--output-path",
+        folders[1],
+        "--json",
+    )
+    for flags in (["--validate"], ["--validate-with-image", "image:1"]):
+        done = run_script(*command, *flags, env=env)
+        found = json.loads(done.stdout)["findings"]
+        assert done.returncode == 0 and [f["id"] for f in found] == ["CKPT-LOADABLE"], done.stdout
+        assert "81 tensors" in found[0]["message"]
+    done = run_script(*command, "--validate-with-image", "broken", env=env)
+    assert done.returncode == 3 and "CKPT-DOCKER-FAILED" in done.stdout

@@ -268,12 +268,4 @@ def _initial(name: str, shape: tuple[int, ...], seed: int) -> bytes:
         values = np.zeros(shape, np.float32)
     else:
         values = np.random.default_rng([seed, zlib.crc32(name.encode())]).normal(0.0, STD, shape).astype(np.float32)
-    return bfloat16(values).tobytes()
-
-
-def bfloat16(values):
-    """float32 array -> uint16 array of bfloat16 bits, rounded to the nearest, ties to even. Finite values only."""
-    import numpy as np
-
-    bits = values.view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return safetensors_files.from_float32(values, "BF16")

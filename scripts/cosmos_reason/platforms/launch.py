@@ -53,8 +53,8 @@ def submit(request: Request) -> tuple[dict, list[Finding]]:
             lock = jobs.take_lock(partial)
             specs.dump(spec, partial / "spec.toml")
             record["spec"]["sha256"] = storage.sha256(partial / "spec.toml")
-            if (origins := request.spec_path.with_name("spec.origins.json")).is_file():
-                shutil.copyfile(origins, partial / origins.name)
+            if (origins := request.spec_path.with_suffix(".origins.json")).is_file():
+                shutil.copyfile(origins, partial / "spec.origins.json")
             storage.write_text(partial / platform.LAUNCH_FILE, platform.launch_text(record))
             jobs.write(partial, record)
         platform.start(folder, lock)
@@ -108,7 +108,7 @@ def _prepare(request: Request, folder: Path) -> tuple[dict, dict, list[Finding]]
     if request.resume:
         specs.set_value(spec, RESUME, request.resume)
     inputs, outputs = _resolve_paths(request, folder, spec)
-    found = rules.check(request.action, request.engine, spec)
+    found = rules.check(request.action, request.engine, spec, launch=True)
     found += [_missing(entry) for entry in inputs if not Path(entry["path"]).exists()]
     if has_errors(found):
         return {}, spec, found
@@ -151,12 +151,11 @@ def _record(request: Request, folder: Path, inputs: list[dict], outputs: dict[st
 
 
 def _resolve_paths(request: Request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, str]]:
-    """Make the paths in `spec` absolute. An output that nobody chose (it is empty, or the template's) goes into the
-    job folder. Returns the inputs that are files or folders here, and the outputs by name."""
-    inputs, outputs, template = [], {}, specs.template(request.action)
+    """Make the paths in `spec` absolute. An empty output goes into the job folder. Returns the inputs that are files or folders here, and the outputs by name."""
+    inputs, outputs = [], {}
     for key, schema in specs.keys(request.action).items():
         kind, value = schema.get("x-path"), specs.get(spec, key, "")
-        if kind == "output" and request.engine in schema["x-engines"] and value in ("", specs.get(template, key)):
+        if kind == "output" and request.engine in schema["x-engines"] and value == "":
             value = str(folder / "results")
         if not kind or not isinstance(value, str) or not value or "://" in value:
             continue

@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from cosmos_reason.annotations import Question
 from cosmos_reason.findings import Failure, bad_input, has_errors
 from cosmos_reason.transformers_engine import model as models
 from cosmos_reason.transformers_engine.inputs import Encoder, collate, with_system
-from cosmos_reason.transformers_engine.progress import Progress
+from cosmos_reason.transformers_engine.progress import MetricsLog
 from cosmos_reason.vision_tokens import VisionOptions
 
 REASONING = "\n\nThink first, between <think> and </think>. Put the final answer right after </think>."
@@ -35,8 +36,9 @@ class Responder:
         self.suffix = REASONING if spec["evaluation"]["answer_type"] == "reasoning" else ""
 
     def encode(self, question: Question) -> dict[str, torch.Tensor]:
-        asked = annotations.Turn("user", question.text + self.suffix)
-        turns = with_system([*question.context, asked], self.spec["dataset"]["system_prompt"])
+        *earlier, asked = question.context
+        turns = [*earlier, asked._replace(text=asked.text + self.suffix)]
+        turns = with_system(turns, self.spec["dataset"]["system_prompt"])
         return self.encoder.encode_prompt(turns, question.sample.media)
 
     @torch.inference_mode()
@@ -67,6 +69,10 @@ def read_questions(dataset: dict, limit: int) -> list[Question]:
     questions = [question for sample in samples for question in annotations.questions(sample)]
     if not questions:
         raise bad_input("EVAL-NO-QUESTIONS", dataset["annotation_path"], "got no question with an answer")
+    counts = Counter(question.id for question in questions)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        message = f"got {len(twice)} ids more than once ({', '.join(twice[:3])}), expected unique ids: rows carry them"
+        raise bad_input("EVAL-ID-DUPLICATE", dataset["annotation_path"], message, record_ids=twice[:1000])
     return questions[:limit] if limit > 0 else questions
 
 
@@ -88,20 +94,21 @@ def row(question: Question, kind: str, response: str | None, error: str | None, 
     }
 
 
-def ask(responder: Responder, questions: list[Question], kinds: dict[str, str]) -> Iterator[dict]:
-    """One row per question, `evaluation.batch_size` at a time. What cannot be read becomes an error row."""
-    for first in range(0, len(questions), size := responder.spec["evaluation"]["batch_size"]):
-        ready = []
+def ask(responder: Responder, questions: list[Question], kinds: dict[str, str]) -> Iterator[list[dict]]:
+    """The rows of `evaluation.batch_size` questions at a time. What cannot be read becomes an error row."""
+    size = responder.spec["evaluation"]["batch_size"]
+    for first in range(0, len(questions), size):
+        ready, rows = [], []
         for question in questions[first : first + size]:
             try:
                 ready.append((question, responder.encode(question)))
             except (Failure, OSError) as problem:
-                yield row(question, kinds[question.id], None, str(problem), None)
-        if not ready:
-            continue
-        for (question, encoded), response in zip(ready, responder.answer([e for _, e in ready]), strict=True):
+                rows.append(row(question, kinds[question.id], None, str(problem), None))
+        responses = responder.answer([encoded for _, encoded in ready]) if ready else []
+        for (question, encoded), response in zip(ready, responses, strict=True):
             tokens = int((encoded["mm_token_type_ids"] > 0).sum())
-            yield row(question, kinds[question.id], response, None, tokens)
+            rows.append(row(question, kinds[question.id], response, None, tokens))
+        yield rows
 
 
 def run(spec: dict, job_dir: Path | None) -> dict:
@@ -119,17 +126,16 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     partial = results_dir / f".rows-{_identity(spec)}.jsonl"
     rows = _read_partial(partial)
     missing = [question for question in questions if question.id not in rows]
-    progress = Progress("evaluate", len(questions), done=len(rows))
+    metrics = MetricsLog((job_dir or results_dir) / "metrics.jsonl", "evaluate", len(questions), len(rows))
     if missing:
-        responder = Responder(spec, hardware)
         results_dir.mkdir(parents=True, exist_ok=True)
         with open(partial, "a", encoding="utf-8") as file:
-            for made in ask(responder, missing, kinds):
-                rows[made["id"]] = made
-                file.write(json.dumps(made, ensure_ascii=False) + "\n")
+            for made in ask(Responder(spec, hardware), missing, kinds):
+                rows |= {each["id"]: each for each in made}
+                file.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in made)
                 file.flush()
-                progress.advance()
-    progress.close()
+                metrics.write({"step": len(rows), "total_steps": len(questions)})
+    metrics.close()
     storage.write_json(results_dir / "results.json", [rows[question.id] for question in questions])
     storage.write_json(results_dir / "evaluation.json", _record(spec, questions, hardware))
     partial.unlink(missing_ok=True)

@@ -10,10 +10,10 @@ import torch
 from transformers import AutoTokenizer, Qwen3VLForConditionalGeneration
 from transformers.utils import logging as transformers_logging
 
+from cosmos_reason import hub, models
 from cosmos_reason.findings import bad_input, did_you_mean, outside
 from cosmos_reason.storage import read_json
 
-HUB_PREFIX = "hf_model://"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 transformers_logging.set_verbosity_error()
@@ -53,17 +53,11 @@ def choose_hardware(device: str, dtype: str) -> Hardware:
 
 def model_folder(name: str, revision: str | None = None) -> Path:
     """The local folder of a model given as a folder, `ORG/NAME` or `hf_model://ORG/NAME` (downloaded once)."""
-    repository = name.removeprefix(HUB_PREFIX)
-    if Path(repository).is_dir():
-        return Path(repository)
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repository):
-        raise bad_input("ENGINE-MODEL-MISSING", "model", f"got {name!r}, expected an existing folder or ORG/NAME")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(repository, revision=revision))
-    except Exception as problem:  # the Hub client raises dozens of types; all mean the same here
-        raise outside("ENGINE-MODEL-DOWNLOAD", repository, f"got {type(problem).__name__}: {problem}") from None
+    written = models.canonical(name)
+    if not written.startswith(models.HUB):
+        return Path(written)
+    repo, secret = written.removeprefix(models.HUB), hub.token()
+    return hub.snapshot(repo, revision or hub.commit(repo, secret), ["*"], None, secret)
 
 
 def check_architecture(folder: Path) -> dict:

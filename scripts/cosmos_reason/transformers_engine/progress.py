@@ -27,13 +27,15 @@ class Progress:
         left = (time.monotonic() - self.started) / max(self.done - self.first, 1) * (self.total - self.done)
         return f"{int(left // 60)}m{int(left % 60):02d}s"
 
-    def advance(self, text: str = "") -> None:
-        """One unit is done; `text` tells more about it (loss, speed)."""
-        self.done += 1
+    def advance(self, done: int, text: str = "") -> None:
+        """`done` units are done by now; `text` tells more (loss, speed)."""
         if self.bar is not None:
             self.bar.set_postfix_str(text, refresh=False)
-            self.bar.update()
-        elif self.done == self.total or time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES:
+            self.bar.update(done - self.done)
+        self.done = done
+        if self.bar is not None:
+            return
+        if self.done == self.total or time.monotonic() - self.printed >= SECONDS_BETWEEN_LINES:
             self.printed = time.monotonic()
             text = f", {text}" if text else ""
             self.say(f"{self.name}: {self.done}/{self.total}{text}, ETA: {self.eta()}")
@@ -49,20 +51,22 @@ class Progress:
 
 
 class MetricsLog:
-    """metrics.jsonl, one line per step and per validation, and the same for people on stderr."""
+    """metrics.jsonl, one line per step, validation or batch of answers, and the same for people on stderr."""
 
-    def __init__(self, path: Path, total_steps: int, step: int):
+    def __init__(self, path: Path, name: str, total: int, done: int):
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
-        self.progress = Progress("train", total_steps, done=step)
+        self.progress = Progress(name, total, done)
 
     def write(self, line: dict) -> None:
         self.file.write(json.dumps({"time": round(time.time(), 3)} | line) + "\n")
         self.file.flush()
         if "val/avg_loss" in line:
             self.progress.say(f"validation at step {line['step']}: loss {line['val/avg_loss']:.5f}")
-        else:
-            self.progress.advance(f"loss {line['train/loss']:.5f}, {line['train/tokens_per_second']:.0f} tokens/s")
+            return
+        loss = f"loss {line['train/loss']:.5f}, " if "train/loss" in line else ""
+        speed = f"{line['train/tokens_per_second']:.0f} tokens/s" if loss else ""
+        self.progress.advance(line["step"], loss + speed)
 
     def close(self) -> None:
         self.progress.close()

@@ -120,7 +120,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     output_dir = Path(train["output_dir"])
     step, best = resume(train["resume"], output_dir, network, optimizer, total, len(training))
     run_dir = run_folder(output_dir, train["timestamp"])
-    metrics = MetricsLog((job_dir or run_dir) / "metrics.jsonl", total, step)
+    metrics = MetricsLog((job_dir or run_dir) / "metrics.jsonl", "train", total, step)
     trainer = Trainer(
         spec=spec,
         network=network,

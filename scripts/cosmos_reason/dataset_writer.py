@@ -1,0 +1,205 @@
+"""Items written as a dataset: split by source clip, stratified by answer, with media beside the annotations."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmos_reason import findings as f
+from cosmos_reason.dataset_sources import Item
+from cosmos_reason.storage import whole_folder, write_json
+
+DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
+FORMATS = ("llava", DAFT, COSMOS_REASON)
+MEDIA_MODES = ("link", "copy", "reference")
+SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}
+SUFFIX = {"video": ".mp4", "image": ".png"}
+LONGEST_ID = 120
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to write: share of clips held out, records kept (0: all), seed, media mode, format, license of the data."""
+
+    eval_fraction: float = 0.0
+    subset: int = 0
+    seed: int = 0
+    media: str = "link"
+    format: str = "llava"
+    license: str = "unknown"
+
+
+def write(items: Sequence[Item], folder: Path, plan: Plan) -> dict[str, int]:
+    """Write `folder` (train/ and, when something is held out, eval/) whole or not at all; records per split.
+
+    Raises Failure when a medium cannot be linked or is missing.
+    """
+    named = dict(zip(_ids(items), items, strict=True))
+    kept = _subset(named, plan)
+    splits = split(kept, plan.eval_fraction, plan.seed)
+    with whole_folder(folder) as root:
+        for name, ids in splits.items():
+            _write_split({item: kept[item] for item in ids}, root / name, plan)
+    return {name: len(ids) for name, ids in splits.items()}
+
+
+def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, list[str]]:
+    """Ids per split in their order. Records of one clip stay together; the held-out clips have every answer's share."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name, item in items.items():
+        groups[_source(item)].append(name)
+    strata: dict[str, list[str]] = defaultdict(list)
+    for source, names in groups.items():
+        commonest = Counter(items[name].turns[-1].text for name in names).most_common(1)[0][0]
+        strata[commonest].append(source)
+    held_out: set[str] = set()
+    due = 0.0
+    for answer in sorted(strata):
+        sources = sorted(strata[answer])
+        random.Random(f"{seed} {answer}").shuffle(sources)
+        due += len(sources) * eval_fraction
+        take = round(due)
+        due -= take
+        held_out |= set(sources[:take])
+    splits = {"train": [name for name, item in items.items() if _source(item) not in held_out]}
+    if eval_fraction:
+        splits["eval"] = [name for name, item in items.items() if _source(item) in held_out]
+    if not all(splits.values()):
+        message = f"got {len(groups)} clips, too few to hold out {eval_fraction:g} of them"
+        raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, "--eval-fraction 0")
+    return splits
+
+
+def _source(item: Item) -> str:
+    """What an item was filmed from: the same text for items that must not be split."""
+    return " ".join(
+        str(medium) if isinstance(medium, Path) else hashlib.sha256(medium).hexdigest() for _, medium in item.media
+    )
+
+
+def _subset(items: dict[str, Item], plan: Plan) -> dict[str, Item]:
+    if not plan.subset or plan.subset >= len(items):
+        return items
+    chosen = set(random.Random(f"{plan.seed} subset").sample(sorted(items), plan.subset))
+    return {name: item for name, item in items.items() if name in chosen}
+
+
+def _ids(items: Sequence[Item]) -> list[str]:
+    """Unique names fit for files, from the items' own names; the second of a name is `<name>-2`."""
+    taken: set[str] = set()
+    ids = []
+    for item in items:
+        plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._")[:LONGEST_ID] or "record"
+        name, number = plain, 1
+        while name in taken:
+            number += 1
+            name = f"{plain}-{number}"
+        taken.add(name)
+        ids.append(name)
+    return ids
+
+
+def _write_split(items: dict[str, Item], folder: Path, plan: Plan) -> None:
+    folder.mkdir(parents=True)
+    placed: dict[Path, str] = {}
+    records = []
+    for name, item in items.items():
+        media = [(kind, _place(name, kind, medium, folder, plan.media, placed)) for kind, medium in item.media]
+        records.append((name, item, media))
+    if plan.format == "llava":
+        write_json(folder / "annotations.json", [_llava(*record) for record in records])
+    elif plan.format == DAFT:
+        metadata = {"type": "annotation", "license": plan.license}
+        document = {"format": plan.format, "metadata": metadata, "items": [_daft(*record) for record in records]}
+        write_json(folder / "annotations.json", document)
+    else:
+        _write_conversations(records, folder)
+
+
+def _place(name: str, kind: str, medium: Path | bytes, folder: Path, mode: str, placed: dict[Path, str]) -> str:
+    """Bring one medium into the split; the name the annotations use for it."""
+    if isinstance(medium, Path) and medium in placed:
+        return placed[medium]
+    if isinstance(medium, Path) and not medium.is_file():
+        raise f.bad_input("BUILD-MEDIA-MISSING", name, f"got no file {medium}, expected the medium of this record")
+    if isinstance(medium, Path) and mode == "reference":
+        return str(medium.resolve())
+    suffix = medium.suffix if isinstance(medium, Path) else SUFFIX[kind]
+    target, number = folder / "media" / f"{name}{suffix}", 1
+    target.parent.mkdir(exist_ok=True)
+    while target.exists():
+        number += 1
+        target = target.with_name(f"{name}.{number}{suffix}")
+    if isinstance(medium, bytes):
+        target.write_bytes(medium)
+    elif mode == "copy":
+        shutil.copyfile(medium, target)
+    else:
+        _link(medium, target)
+    if isinstance(medium, Path):
+        placed[medium] = f"media/{target.name}"
+    return f"media/{target.name}"
+
+
+def _link(medium: Path, target: Path) -> None:
+    """A hard link: unlike a symbolic one it stays valid where only the dataset folder is mounted."""
+    try:
+        os.link(medium.resolve(), target)
+    except OSError as problem:
+        message = f"got {problem.strerror} linking {medium}, expected one file system for source and output"
+        raise f.bad_input("BUILD-LINK", target.name, message, "--media copy") from None
+
+
+def _llava(name: str, item: Item, media: list[tuple[str, str]]) -> dict:
+    record: dict = {"id": name}
+    for kind in SUFFIX:
+        paths = [path for medium, path in media if medium == kind]
+        if paths:
+            record[kind if len(paths) == 1 else f"{kind}s"] = paths[0] if len(paths) == 1 else paths
+    if item.video_fps:
+        record["video_fps"] = item.video_fps
+    turns = [{"from": SPEAKERS[turn.role], "value": turn.text} for turn in item.turns]
+    first = next(turn for turn in turns if turn["from"] == "human")
+    first["value"] = "".join(f"<{kind}>\n" for kind, _ in media) + first["value"]
+    turns[-1]["value"] = _with_reasoning(item)
+    return {**record, "conversations": turns}
+
+
+def _with_reasoning(item: Item) -> str:
+    answer = item.turns[-1].text
+    return f"<think>\n{item.reasoning}\n</think>\n\n{answer}" if item.reasoning else answer
+
+
+def _daft(name: str, item: Item, media: list[tuple[str, str]]) -> dict:
+    if len(item.turns) != 2 or len(media) != 1:
+        message = "got a system prompt, several turns or several media, expected a question, an answer and a medium"
+        raise f.bad_input("BUILD-FORMAT", name, message, "--format llava")
+    question, answer = item.turns
+    record = {"id": name, f"{media[0][0]}_id": media[0][1], "question": question.text, "answer": answer.text}
+    return record | ({"reasoning": item.reasoning} if item.reasoning else {})
+
+
+def _write_conversations(records: list, folder: Path) -> None:
+    """cosmos-reason-v1.0: meta.json, and one conversation file per record under text/."""
+    samples = []
+    for name, item, media in records:
+        if len(media) != 1:
+            raise f.bad_input("BUILD-FORMAT", name, "got several media, expected one", "--format llava")
+        turns, waiting = [], [{"type": media[0][0], media[0][0]: f"{media[0][0]}_0"}]
+        for turn in item.turns:
+            part = [{"type": "text", "text": turn.text}]
+            turns.append({"role": turn.role, "content": waiting + part if turn.role == "user" else part})
+            waiting = [] if turn.role == "user" else waiting
+        if item.reasoning:
+            turns[-1]["reasoning_content"] = [{"type": "text", "text": item.reasoning}]
+        document = {"version": COSMOS_REASON, "metadata": {"type": "conversation"}, "conversations": turns}
+        write_json(folder / "text" / f"{name}.json", document)
+        samples.append({"id": name, "conversation": f"text/{name}.json", "media": media[0][1]})
+    write_json(folder / "meta.json", {"version": COSMOS_REASON, "metadata": {"type": "meta"}, "samples": samples})

@@ -1,0 +1,179 @@
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from clip_files import record, write_clip
+from hypothesis import given
+from hypothesis import strategies as st
+from support import run_script
+
+from cosmos_reason import annotations, dataset_writer
+from cosmos_reason.annotations import Turn
+from cosmos_reason.dataset_sources import Item
+
+
+def build(*args, expect=0):
+    done = run_script("build_dataset.py", *args, "--json")
+    assert done.returncode == expect, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    document = json.loads(done.stdout)
+    return document["result"] if not expect else document["findings"][0]["id"]
+
+
+def read(folder):
+    path = folder / ("annotations.json" if (folder / "annotations.json").is_file() else "meta.json")
+    samples, findings = annotations.read(path)
+    assert not [finding for finding in findings if finding.severity == "error"]
+    return samples
+
+
+@pytest.fixture
+def clips(tmp_path):
+    """Eight clips, the odd ones of another level."""
+    for number in range(8):
+        write_clip(tmp_path / "source" / "clips" / f"{number}.mp4", frames=8, tint=number)
+    return tmp_path / "source"
+
+
+def write_csv(clips, lines):
+    (clips / "labels.csv").write_text("\n".join(lines) + "\n")
+    return clips / "labels.csv"
+
+
+def test_a_table_of_labels(clips, tmp_path):
+    table = write_csv(clips, ["clip,label", *(f"clips/{n}.mp4,{'rain' if n % 2 else 'sun'}" for n in range(8))])
+    result = build(table, "-o", tmp_path / "out", "--question", "What is the weather?", "--eval-fraction", 0.25)
+    assert result["kind"] == "csv" and result["written"] == {"train": 6, "eval": 2}
+    train, held_out = read(tmp_path / "out" / "train"), read(tmp_path / "out" / "eval")
+    assert train[0].turns[0].text == "What is the weather?\nAnswer with one of: rain, sun."
+    assert Counter(sample.turns[1].text for sample in held_out) == {"rain": 1, "sun": 1}
+    assert not {sample.id for sample in train} & {sample.id for sample in held_out}
+    done = run_script("check_dataset.py", tmp_path / "out" / "train", "--eval", tmp_path / "out" / "eval")
+    assert done.returncode == 0, done.stderr
+    again = tmp_path / "again"
+    build(table, "-o", again, "--question", "What is the weather?", "--eval-fraction", 0.25)
+    for name in ("train", "eval"):
+        path = Path(name) / "annotations.json"
+        assert (again / path).read_bytes() == (tmp_path / "out" / path).read_bytes()
+
+
+def test_options_reasoning_and_columns_by_name(clips, tmp_path):
+    rows = [
+        {"f": f"clips/{n}.mp4", "ask": "Which?", "gt": "B", "why": "seen", "o": ["left", "right"]} for n in range(2)
+    ]
+    (clips / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pairs = ["video=f", "question=ask", "answer=gt", "reasoning=why", "options=o"]
+    flags = [word for pair in pairs for word in ("--column", pair)]
+    build(clips / "t.jsonl", "-o", tmp_path / "out", *flags)
+    sample = read(tmp_path / "out" / "train")[0]
+    assert sample.turns[0].text.startswith("Which?\n(A) left\n(B) right\n")
+    assert sample.turns[1].text == "<think>\nseen\n</think>\n\nB"
+    assert build(clips / "t.jsonl", "-o", tmp_path / "no", "--column", "video=ff", expect=2) == "BUILD-COLUMN"
+    assert not (tmp_path / "no").exists()
+
+
+def test_folders_named_by_their_label(tmp_path):
+    for label in ("positive", "negative"):
+        write_clip(tmp_path / "source" / label / "1.mp4", frames=8)
+    build(tmp_path / "source", "-o", tmp_path / "out")
+    samples = read(tmp_path / "out" / "train")
+    assert {sample.turns[1].text for sample in samples} == {"positive", "negative"}
+    assert {sample.id for sample in samples} == {"1", "1-2"}
+
+
+def test_label_files_become_json_never_a_repr(clips, tmp_path):
+    (clips / "videos").mkdir()
+    (clips / "metas").mkdir()
+    for number in range(2):
+        (clips / "clips" / f"{number}.mp4").rename(clips / "videos" / f"{number}.camera_front.mp4")
+        label = {"weather": "clear", "driving_difficulty": 2, "rule_violation": None}
+        (clips / "metas" / f"{number}.label.json").write_text(json.dumps(label))
+    (tmp_path / "ask.txt").write_text("Describe the scene.\n")
+    assert build(clips, "-o", tmp_path / "all", "--question", f"@{tmp_path / 'ask.txt'}")["kind"] == "labels"
+    sample = read(tmp_path / "all" / "train")[0]
+    assert sample.turns[0].text == "Describe the scene."
+    assert json.loads(sample.turns[1].text)["rule_violation"] is None
+    build(clips, "-o", tmp_path / "one", "--fields", "weather", "--system", "You drive.")
+    assert [turn.text for turn in read(tmp_path / "one" / "train")[0].turns][::2] == ["You drive.", "clear"]
+    assert build(clips, "-o", tmp_path / "no", "--fields", "wether", expect=2) == "BUILD-FIELD"
+
+
+def test_tables_of_the_hub(clips, tmp_path):
+    content = [(clips / "clips" / f"{number}.mp4").read_bytes() for number in range(4)]
+    video = [{"bytes": data, "path": None} for data in content]
+    features = {"info": {"features": {"label": {"names": ["No", "Yes"], "_type": "ClassLabel"}}}}
+    table = arrow.table({"video": video, "label": [0, 1, 1, 0]})
+    (tmp_path / "hub").mkdir()
+    parquet.write_table(
+        table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "hub" / "a.parquet"
+    )
+    assert build(tmp_path / "hub", "-o", tmp_path / "out")["kind"] == "hf"
+    samples = read(tmp_path / "out" / "train")
+    assert [sample.turns[1].text for sample in samples] == ["No", "Yes", "Yes", "No"]
+    assert samples[0].turns[0].text.endswith("Answer yes or no.")
+    assert (tmp_path / "out" / "train" / samples[2].media[0].path).read_bytes() == content[2]
+    talk = json.dumps([{"role": "user", "content": "Bright?"}, {"role": "assistant", "content": "Yes"}])
+    table = arrow.table({"video": [str(clips / "clips" / "0.mp4")], "conversations": [talk]})
+    parquet.write_table(table, tmp_path / "b.parquet")
+    build(tmp_path / "b.parquet", "-o", tmp_path / "talks")
+    assert read(tmp_path / "talks" / "train")[0].turns == (Turn("user", "Bright?"), Turn("assistant", "Yes"))
+
+
+@pytest.mark.parametrize("form", dataset_writer.FORMATS)
+def test_every_format_written_is_read_back(clips, tmp_path, form):
+    (clips / "annotations.json").write_text(json.dumps([record(number) for number in range(4)]))
+    build(clips, "-o", tmp_path / "out", "--format", form, "--media", "copy")
+    samples = read(tmp_path / "out" / "train")
+    assert [sample.id for sample in samples] == [f"r{number}" for number in range(4)]
+    assert {sample.turns for sample in samples} == {(Turn("user", "Is it bright?"), Turn("assistant", "Yes"))}
+    assert all((tmp_path / "out" / "train" / sample.media[0].path).is_file() for sample in samples)
+
+
+def test_media_modes_and_existing_output(clips, tmp_path):
+    (clips / "annotations.json").write_text(json.dumps([record(number) for number in range(3)]))
+    build(clips, "-o", tmp_path / "linked")
+    first = tmp_path / "linked" / "train" / "media" / "r0.mp4"
+    assert first.stat().st_ino == (clips / "clips" / "0.mp4").stat().st_ino
+    build(clips, "-o", tmp_path / "named", "--media", "reference", "--subset", 2)
+    assert [Path(s.media[0].path).is_absolute() for s in read(tmp_path / "named" / "train")] == [True, True]
+    assert build(clips, "-o", tmp_path / "named", expect=2) == "BUILD-OUTPUT"
+    (clips / "clips" / "1.mp4").unlink()
+    assert build(clips, "-o", tmp_path / "named", "--force", expect=2) == "BUILD-MEDIA-MISSING"
+    assert len(read(tmp_path / "named" / "train")) == 2, "the former output stands"
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("source", ["nowhere", "nvidia/Cosmos-Reason1-SFT-Dataset"])
+def test_a_source_that_is_not_here(tmp_path, source):
+    assert build(source, "-o", tmp_path / "out", expect=2) == "BUILD-SOURCE"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.sampled_from("ABC")), min_size=30, max_size=120),
+    st.floats(0.1, 0.5),
+    st.integers(),
+)
+def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, seed):
+    items = {
+        f"r{number}": Item(f"r{number}", (("video", Path(f"{clip}.mp4")),), (Turn("user", "?"), Turn("assistant", gt)))
+        for number, (clip, gt) in enumerate(pairs)
+    }
+    clips = {name: item.media[0][1] for name, item in items.items()}
+    if len(set(clips.values())) * fraction < 1:
+        return
+    splits = dataset_writer.split(items, fraction, seed)
+    assert sorted(splits["train"] + splits["eval"]) == sorted(items)
+    train, held_out = ({clips[name] for name in splits[part]} for part in ("train", "eval"))
+    assert not train & held_out
+    assert abs(len(held_out) - fraction * len(set(clips.values()))) <= 1
+    assert splits == dataset_writer.split(items, fraction, seed)
+
+
+@given(st.lists(st.text(), max_size=20))
+def test_ids_are_unique_and_fit_for_files(names):
+    ids = dataset_writer._ids([Item(name, (), ()) for name in names])
+    assert len(set(ids)) == len(ids)
+    assert all(name.isascii() and 0 < len(name) < 140 and "/" not in name and name[0] != "." for name in ids)
