@@ -17,7 +17,6 @@ A valid output is reused. Without --json the result is two lines on stdout:
 import argparse
 import re
 import sys
-import time
 from pathlib import Path
 
 from cosmos_reason import command, conversion, findings, hub, models, omni, storage
@@ -69,31 +68,6 @@ def parser() -> command.Parser:
     return parser
 
 
-class Progress:
-    """Bytes copied so far on stderr: a line that moves on a terminal, a line every few seconds elsewhere."""
-
-    def __init__(self, total: int):
-        self.total, self.done = total, 0
-        self.started = self.shown = time.monotonic()
-
-    def __call__(self, count: int) -> None:
-        self.done += count
-        now, on_terminal = time.monotonic(), sys.stderr.isatty()
-        ends = on_terminal and self.done >= self.total
-        if now - self.shown < (0.2 if on_terminal else 5) and not ends:
-            return
-        self.shown = now
-        speed = self.done / max(now - self.started, 1e-6)
-        left = (self.total - self.done) / speed
-        line = f"{self.done / self.total:4.0%} of {self.total / 1e9:.1f} GB, {speed / 1e6:,.0f} MB/s, {left:.0f} s left"
-        print(
-            f"\r{line:60}" if on_terminal else line,
-            end="" if on_terminal and not ends else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
 def fetch(written: str, patterns: list[str], args) -> Path:
     """The local folder of a folder name or a Hub model name."""
     name = models.canonical(written)
@@ -140,7 +114,7 @@ def convert(args) -> tuple[str, list[findings.Finding]]:
             f"{source.layout} layout: {len(source.tensors)} tensors to keep, {source.dropped} to drop, all as expected"
         )
         return "checked", [*notes, findings.info("CKPT-CONVERTIBLE", folder, message)]
-    progress = Progress(source.total_size)
+    progress = conversion.Progress(source.total_size)
     return conversion.convert(source, args.output_path, args.max_shard_size, args.force, args.jobs, progress), notes
 
 

@@ -16,7 +16,7 @@ Without --by it only lists. What --by names is chosen or the command fails: it n
 import sys
 from pathlib import Path
 
-from cosmos_reason import adapters, checkpoints, command, findings, hub, models
+from cosmos_reason import adapters, checkpoints, command, conversion, findings, hub, models, safetensors_files
 
 
 def parser() -> command.Parser:
@@ -62,7 +62,9 @@ def make(chosen: checkpoints.Checkpoint, args) -> Path:
     if args.fix_adapter:
         adapters.fix(adapter, output)
     else:
-        adapters.merge(adapter, base_folder(adapter, args.base_model), output, jobs=2)
+        base = base_folder(adapter, args.base_model)
+        total = sum(tensor.nbytes for tensor in safetensors_files.read_folder(base)[0].values())
+        adapters.merge(adapter, base, output, jobs=2, copied=conversion.Progress(total))
     return output
 
 

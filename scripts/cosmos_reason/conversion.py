@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,31 @@ from cosmos_reason.safetensors_files import Copied, Tensor
 
 PROVENANCE = "provenance.json"
 CONVERTED, SKIPPED = "converted", "skipped_existing"
+
+
+class Progress:
+    """Bytes written so far, on stderr: a line that moves on a terminal, a line every few seconds elsewhere."""
+
+    def __init__(self, total: int):
+        self.total, self.done = total, 0
+        self.started = self.shown = time.monotonic()
+
+    def __call__(self, count: int) -> None:
+        self.done += count
+        now, on_terminal = time.monotonic(), sys.stderr.isatty()
+        ends = on_terminal and self.done >= self.total
+        if now - self.shown < (0.2 if on_terminal else 5) and not ends:
+            return
+        self.shown = now
+        speed = self.done / max(now - self.started, 1e-6)
+        left = (self.total - self.done) / speed
+        line = f"{self.done / self.total:4.0%} of {self.total / 1e9:.1f} GB, {speed / 1e6:,.0f} MB/s, {left:.0f} s left"
+        print(
+            f"\r{line:60}" if on_terminal else line,
+            end="" if on_terminal and not ends else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def convert(

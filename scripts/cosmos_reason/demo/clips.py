@@ -18,7 +18,8 @@ LETTERS = "ABCD"
 @dataclass(frozen=True)
 class Scene:
     """What one clip shows: a shape on its way, and perhaps a light that comes on. `radius`, `travel` and `cross` (the
-    place on the axis it does not move along) are in pixels, `light_at` is 0..1 of the clip's time."""
+    place on the axis it does not move along) are in pixels, `light_at` is 0..1 of the clip's time. `brightness` dims
+    the shape: a few clips are nearly dark, so that a trained model still has something to fail at."""
 
     colour: str
     shape: str
@@ -28,6 +29,7 @@ class Scene:
     cross: int
     background: int
     light_at: float | None
+    brightness: float
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scene:
@@ -36,6 +38,7 @@ class Scene:
             rng.choice(list(COLOURS)), rng.choice(SHAPES), rng.choice(list(DIRECTIONS)), radius,
             travel=rng.randint(36, SIZE - 2 * radius), cross=rng.randint(radius, SIZE - radius),
             background=rng.randint(10, 60), light_at=rng.uniform(0.1, 0.6) if rng.random() < 0.5 else None,
+            brightness=rng.uniform(0.12, 0.3) if rng.random() < 0.08 else 1.0,
         )  # fmt: skip
 
     def frame(self, time: float):
@@ -49,7 +52,7 @@ class Scene:
         off_x, off_y = abs(columns - x), abs(rows - y)
         inside = off_x**2 + off_y**2 <= self.radius**2 if self.shape == "circle" else off_x + off_y <= self.radius * 1.3
         picture = np.full((SIZE, SIZE, 3), self.background, np.uint8)
-        picture[inside] = COLOURS[self.colour]
+        picture[inside] = np.multiply(COLOURS[self.colour], self.brightness)
         if self.light_at is not None and time >= self.light_at:
             picture[:10, :10] = 255
         return picture

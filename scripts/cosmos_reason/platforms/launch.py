@@ -151,7 +151,8 @@ def _record(request: Request, folder: Path, inputs: list[dict], outputs: dict[st
 
 
 def _resolve_paths(request: Request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, str]]:
-    """Make the paths in `spec` absolute. An empty output goes into the job folder. Returns the inputs that are files or folders here, and the outputs by name."""
+    """Make the paths in `spec` absolute; an empty output goes into the job folder. Returns the inputs that are files
+    or folders here, and the outputs by name."""
     inputs, outputs = [], {}
     for key, schema in specs.keys(request.action).items():
         kind, value = schema.get("x-path"), specs.get(spec, key, "")
