@@ -33,10 +33,11 @@ SUMMARY = "summary.json"
 MARK = ".cosmos-reason-demo"  # a folder that carries it may be made anew
 CLIPS = {"train": 400, "validation": 40, "eval": 100}
 VISION = ["nframes=8", "resized_height=64", "resized_width=64"]
-# A model this small starts from random weights: a high learning rate, full fine-tuning, a dozen epochs.
+# A model this small starts from random weights: a high learning rate, full fine-tuning, many epochs.
 TRAINING = [
-    "num_epochs=12",
+    "num_epochs=15",
     "learning_rate=1e-3",
+    "train.optm_betas=[0.9,0.95]",
     "batch_size=24",
     "train.train_policy.mini_batch=24",
     "train.train_policy.dataloader_num_workers=0",

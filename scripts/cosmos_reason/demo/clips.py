@@ -33,12 +33,12 @@ class Scene:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scene:
-        radius = rng.randint(7, 11)
+        radius = rng.randint(6, 9)
         return cls(
             rng.choice(list(COLOURS)), rng.choice(SHAPES), rng.choice(list(DIRECTIONS)), radius,
-            travel=rng.randint(36, SIZE - 2 * radius), cross=rng.randint(radius, SIZE - radius),
+            travel=rng.randint(42, SIZE - 2 * radius), cross=rng.randint(radius, SIZE - radius),
             background=rng.randint(10, 60), light_at=rng.uniform(0.1, 0.6) if rng.random() < 0.5 else None,
-            brightness=rng.uniform(0.12, 0.3) if rng.random() < 0.08 else 1.0,
+            brightness=rng.uniform(0.12, 0.3) if rng.random() < 0.06 else 1.0,
         )  # fmt: skip
 
     def frame(self, time: float):
