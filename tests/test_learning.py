@@ -8,7 +8,7 @@ from cosmos_reason import spec, storage
 from cosmos_reason.demo import clips
 from cosmos_reason.transformers_engine import evaluate, train
 
-TOPIC, STEPS = "colour", 120
+TOPIC, STEPS = "colour", 240
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,29 @@
+"""The demo as a newcomer runs it: it must learn, say so, and leave a page that opens."""
+
+import pytest
+from support import run_script
+
+from cosmos_reason import storage
+
+
+def demo(folder, seed):
+    done = run_script("run_demo.py", "--seed", seed, "--output", folder / "demo", cwd=folder, timeout=1500)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout, storage.read_json(folder / "demo" / "summary.json")
+
+
+@pytest.mark.integration
+def test_the_default_seed_learns_and_reports(tmp_path):
+    printed, summary = demo(tmp_path, 0)
+    assert summary["accuracy"] >= 0.95
+    assert summary["baseline_accuracy"] <= 0.5
+    assert set(summary["by_type"]) == {"mcq", "yes_no", "direction"}
+    report = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
+    assert "data:image/jpeg;base64," in report, "filmstrips of failing clips"
+    assert "held-out accuracy" in printed and "$ scripts/build_spec.py train" in printed
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
+def test_other_seeds_learn_too(tmp_path, seed):
+    assert demo(tmp_path, seed)[1]["accuracy"] >= 0.9
