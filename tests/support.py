@@ -1,4 +1,4 @@
-"""Shared by the tests: running a script as a user would."""
+"""Shared by the tests: running a script as a user would, and packages of other versions as oracles."""
 
 import os
 import subprocess
@@ -20,3 +20,19 @@ def run_script(name: str, *args, cwd=None, env=None, timeout: int = 120) -> subp
         timeout=timeout,
         check=False,
     )
+
+
+def oracle_packages(name: str, *installs: list[str]) -> Path:
+    """A folder of packages to put before the main environment's (PYTHONPATH), made on first use by one pip run per
+    list of arguments. Skips the test, saying why, when the package index does not give them."""
+    import pytest
+
+    folder = ROOT / ".oracle" / name
+    if not (folder / ".complete").is_file():
+        for arguments in installs:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            if done.returncode:
+                pytest.skip(f"{name} cannot be installed here: {done.stderr.strip()[-300:]}")
+        (folder / ".complete").touch()
+    return folder

@@ -555,3 +555,8 @@ def test_gpu_choice_reaches_the_work(site):
         record, _ = launch.submit(site.request(gpu_ids=gpu_ids))
         ended(site.jobs / record["job_id"])
         assert jobs.log_tail(site.jobs / record["job_id"], 1) == [seen]
+
+
+def test_an_action_the_engine_does_not_run_is_refused(site):
+    with pytest.raises(Failure, match="JOB-ACTION"):
+        local.command("transformers", "quantize", site.root)

@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import ROOT
+from support import oracle_packages
 from support_specs import legal_values
 
 from cosmos_reason import bundle, rules, spec
@@ -20,8 +20,6 @@ from cosmos_reason import findings as f
 
 pytestmark = pytest.mark.integration
 
-FOLDER = ROOT / ".oracle" / "cosmos-rl-0.4.7"
-PIP = [sys.executable, "-m", "pip", "install", "-q", "--target", str(FOLDER)]
 INSTALLS = (["--no-deps", "cosmos-rl==0.4.7"], ["pydantic==2.14.3", "toml==0.10.2"])
 POLICY = {"train": "sft", "grpo": "grpo"}
 
@@ -44,13 +42,13 @@ INTENDED = {
 class Oracle:
     """Questions to cosmos_rl_oracle.py, one JSON line each."""
 
-    def __init__(self):
+    def __init__(self, folder: Path):
         self.process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("cosmos_rl_oracle.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": str(FOLDER)},
+            env={**os.environ, "PYTHONPATH": str(folder)},
             text=True,
         )
 
@@ -64,12 +62,7 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def oracle():
-    if not (FOLDER / "toml").is_dir():  # the last to be installed
-        for packages in INSTALLS:
-            done = subprocess.run([*PIP, *packages], capture_output=True, text=True, check=False)
-            if done.returncode:
-                pytest.skip(f"the package index does not give {packages}: {done.stderr[-300:]}")
-    asked = Oracle()
+    asked = Oracle(oracle_packages("cosmos-rl-0.4.7", *INSTALLS))
     yield asked
     asked.process.stdin.close()
     asked.process.wait(timeout=30)

@@ -7,34 +7,27 @@ import sys
 
 import pytest
 from clip_files import write_clip
-from support import ROOT, run_script
+from support import oracle_packages, run_script
 
 pytestmark = pytest.mark.integration
-
-PACKAGE = "nvidia-tao-daft==7.0.0"
-FOLDER = ROOT / ".oracle" / "nvidia-tao-daft-7.0.0"
 
 
 @pytest.fixture(scope="module")
 def validate():
     """A function from (format, folder) to the validator's output."""
-    if not (FOLDER / "nvidia_tao_daft").is_dir():
-        install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(FOLDER), PACKAGE]
-        done = subprocess.run(install, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"the package index does not give {PACKAGE}: {done.stderr[-300:]}")
+    packages = oracle_packages("nvidia-tao-daft-7.0.0", ["nvidia-tao-daft==7.0.0"])
 
     def run(form, folder):
         command = [
             sys.executable,
-            str(FOLDER / "bin" / "tao-daft"),
+            str(packages / "bin" / "tao-daft"),
             "validate",
             form,
             "--path",
             str(folder),
             "--strict",
         ]
-        environment = {**os.environ, "PYTHONPATH": str(FOLDER)}
+        environment = {**os.environ, "PYTHONPATH": str(packages)}
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
 
     return run

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 from test_omni_oracle import oracle as transformers_oracle
-from test_vision_token_oracles import FOLDER as TORCHVISION
+from test_vision_token_oracles import packages as torchvision
 
 from cosmos_reason import media, vision_tokens
 from cosmos_reason.annotations import read
@@ -42,8 +42,6 @@ np.savez(output, **{name: inputs[name].numpy() for name in ("input_ids", "pixel_
 
 @pytest.mark.parametrize("nframes", [8, 6, 2])
 def test_tokens_and_pixels_equal_those_of_the_official_processor(tiny_model, dataset, tmp_path, nframes):
-    if not (TORCHVISION / "torchvision").is_dir():
-        pytest.skip("torchvision is not installed for the oracle (test_vision_token_oracles does it)")
     options = VisionOptions(nframes=nframes, resized_height=64, resized_width=64)
     sample = read(dataset / "train" / "annotations.json")[0][0]
     clip = media.resolve(dataset / "train", sample.media[0].path)
@@ -51,7 +49,7 @@ def test_tokens_and_pixels_equal_those_of_the_official_processor(tiny_model, dat
     indices = vision_tokens.frame_indices(facts.frames, facts.fps, options)
     np.save(tmp_path / "frames.npy", media.decode_frames(clip, indices))
     question, output = sample.turns[0].text, tmp_path / "out.npz"
-    environment = {"PYTHONPATH": f"{transformers_oracle('4.57')}{os.pathsep}{TORCHVISION}", "HF_HUB_OFFLINE": "1"}
+    environment = {"PYTHONPATH": f"{transformers_oracle('4.57')}{os.pathsep}{torchvision()}", "HF_HUB_OFFLINE": "1"}
     arguments = [tiny_model, tmp_path / "frames.npy", json.dumps(indices), facts.fps, question, output]
     done = subprocess.run(
         [sys.executable, "-c", PROCESS, *map(str, arguments)],

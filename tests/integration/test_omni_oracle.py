@@ -11,7 +11,7 @@ import sys
 
 import pytest
 from omni_layouts import NANO, SUPER, write_layout
-from support import ROOT, run_script
+from support import oracle_packages, run_script
 
 from cosmos_reason import conversion, omni
 from cosmos_reason.demo import tiny_omni
@@ -92,13 +92,7 @@ print(json.dumps({"missing": sorted(info["missing_keys"]), "unexpected": sorted(
 
 def oracle(version):
     """A folder of packages to put before the main environment's; it lends torch and the rest."""
-    folder = ROOT / ".oracle" / f"transformers-{version}"
-    if not (folder / "transformers").is_dir():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
-        done = subprocess.run([*command, *ORACLES[version]], capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            pytest.skip(f"transformers {version} cannot be installed here: {done.stderr.strip()[-200:]}")
-    return folder
+    return oracle_packages(f"transformers-{version}", ["--no-deps", *ORACLES[version]])
 
 
 @pytest.fixture(scope="module")

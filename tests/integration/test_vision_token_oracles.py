@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import ROOT
+from support import oracle_packages
 
 from cosmos_reason import media, vision_tokens
 from cosmos_reason.findings import Failure
@@ -18,23 +18,23 @@ from cosmos_reason.vision_tokens import VisionOptions
 pytestmark = pytest.mark.integration
 
 PACKAGES = ["qwen-vl-utils==0.0.14", "torchvision==0.28.0"]
-FOLDER = ROOT / ".oracle" / "qwen-vl-utils-0.0.14"
+
+
+def packages():
+    """The folder that holds qwen-vl-utils, and torchvision beside it."""
+    return oracle_packages("qwen-vl-utils-0.0.14", ["--no-deps", *PACKAGES])
 
 
 @pytest.fixture(scope="module")
 def oracle():
     """A function from questions to the answers of the official code, which runs in a process of its own."""
-    if not (FOLDER / "qwen_vl_utils").is_dir():
-        install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(FOLDER), *PACKAGES]
-        done = subprocess.run(install, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"the package index does not give {PACKAGES}: {done.stderr[-300:]}")
+    folder = packages()
 
     def ask(questions):
         done = subprocess.run(
             [sys.executable, str(Path(__file__).parent / "qwen_vl_oracle.py")],
             input=json.dumps(questions),
-            env={**os.environ, "PYTHONPATH": str(FOLDER)},
+            env={**os.environ, "PYTHONPATH": str(folder)},
             capture_output=True,
             text=True,
             check=False,

@@ -16,6 +16,7 @@ from cosmos_reason.findings import Finding, bad_input, outside, warning
 from cosmos_reason.platforms import evidence
 
 LAUNCH_FILE = "launch.sh"
+RUNNABLE = ("train", "evaluate")
 MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job
 
 
@@ -23,6 +24,9 @@ def command(engine: str, action: str, folder: Path) -> list[str]:
     """The program and arguments that run `action` from `folder`/spec.toml."""
     if engine != "transformers":
         raise bad_input("JOB-ENGINE", "--engine", f"got {engine}, expected transformers on platform local")
+    if action not in RUNNABLE:
+        message = f"got {action}, expected {' or '.join(RUNNABLE)}: the embedded engine of this version runs no other"
+        raise bad_input("JOB-ACTION", action, message)
     script, *words = bundle.skill_info()["engines"][engine]["actions"][action]["command"]
     words = [word.format(action=action, config=folder / "spec.toml") for word in words]
     return [sys.executable, str(bundle.ROOT / "scripts" / script), *words, "--job-dir", str(folder)]
