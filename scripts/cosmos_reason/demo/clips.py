@@ -38,7 +38,7 @@ class Scene:
             rng.choice(list(COLOURS)), rng.choice(SHAPES), rng.choice(list(DIRECTIONS)), radius,
             travel=SIZE - 2 * radius, cross=rng.randint(radius, SIZE - radius),
             background=rng.randint(10, 60), light_at=rng.uniform(0.1, 0.6) if rng.random() < 0.5 else None,
-            brightness=rng.uniform(0.06, 0.2) if rng.random() < 0.06 else 1.0,
+            brightness=rng.uniform(0.08, 0.22) if rng.random() < 0.05 else 1.0,
         )  # fmt: skip
 
     def frame(self, time: float):
