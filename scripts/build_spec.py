@@ -12,6 +12,7 @@ examples:
   scripts/build_spec.py --explain "learning rate"
 """
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -96,8 +97,11 @@ def main(args) -> command.Outcome:
     if args.list_rules:
         return listing()
     if not args.action or not args.output:
-        missing = "an ACTION" if not args.action else "-o FILE"
+        missing = "ACTION" if not args.action else "-o FILE"
         raise f.bad_input("USAGE", "build_spec.py", f"got no {missing}", "scripts/build_spec.py train -o spec.toml")
+    if not args.output.endswith(".toml"):
+        message = f"got {args.output!r}, expected a file name that ends in .toml"
+        raise f.bad_input("USAGE", "--output", message, f"-o {shlex.quote(args.output + '.toml')}")
     draft = build(args)
     found = check(args, draft)
     if f.has_errors(found):
@@ -105,12 +109,13 @@ def main(args) -> command.Outcome:
     output = Path(args.output)
     beside = output.with_suffix(".origins.json")
     origins = {"schema_version": 1, "action": args.action, "engine": args.engine, "origins": draft.origin_table()}
-    storage.write_json(beside, origins)
     spec.dump(draft.spec, output)
-    platform = "docker" if args.engine == "tao" else "local"
-    then = f"scripts/launch_job.py plan {args.action} --spec {output} --engine {args.engine} --platform {platform}"
-    result = {"spec": str(output), "origins": str(beside), "next": then}
-    return command.Outcome(result, found, f"wrote {output}\nnext: {then}")
+    storage.write_json(beside, origins)
+    then = ""
+    if args.engine == "transformers":  # the one engine that this version launches
+        words = ["scripts/launch_job.py", "plan", args.action, "--spec", str(output), "--platform", "local"]
+        then = f"\nnext: {shlex.join(words)}"
+    return command.Outcome({"spec": str(output), "origins": str(beside)}, found, f"wrote {output}{then}")
 
 
 def listing() -> command.Outcome:

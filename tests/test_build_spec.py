@@ -52,7 +52,10 @@ def test_a_lora_spec_for_eight_gpus_is_one_command(here):
     assert made["policy"]["parallelism"]["dp_shard_size"] == 8
     assert made["policy"]["lora"]["target_modules"]
     assert made["custom"]["train_dataset"]["media_path"] == str(here / "data" / "train")
-    assert done.stdout.startswith("wrote s.toml\nnext: scripts/launch_job.py")
+    assert done.stdout == "wrote s.toml\n"
+    words = ["--engine", "transformers", "--gpus-per-node", 1, "--train-root", "data/train", "-o", "my spec.toml"]
+    done = run_script("build_spec.py", "train", *words, "--model", "reason2-2b", cwd=here)
+    assert "next: scripts/launch_job.py plan train --spec 'my spec.toml' --platform local" in done.stdout
     origins = json.loads((here / "s.origins.json").read_text())
     jsonschema.validate(origins, bundle.schema("origins"))
     assert origins["origins"]["policy.parallelism.dp_shard_size"] == "--gpus-per-node 8 --nodes 1"
@@ -208,7 +211,12 @@ def parent(here):
     )
     folder = here / "jobs" / "train-20260101-000000-abcdef"
     checkpoint = here / "out" / "20260101000000" / "safetensors" / "step_20"
-    record = {"job_id": folder.name, "state": "COMPLETE", "evidence": {"checkpoint": str(checkpoint)}}
+    record = {
+        "job_id": folder.name,
+        "action": "train",
+        "state": "COMPLETE",
+        "evidence": {"checkpoint": str(checkpoint)},
+    }
     storage.write_json(folder / "job.json", record)
     return folder
 
@@ -419,3 +427,19 @@ def test_help_is_short_and_names_every_flag():
     assert len(text.splitlines()) < 60
     assert set(re.findall(r"--[a-z-]+", text)) >= {"--engine", "--explain", "--allow-extra-key", "--dataset-facts"}
     assert command.EXIT_CODES.strip().splitlines()[0] in text
+
+
+def test_a_flag_given_twice_is_refused(here):
+    done = run_script(
+        "build_spec.py", "train", "--model", "reason2-8b", "--model", "reason2-2b", "-o", "s.toml", cwd=here
+    )
+    assert done.returncode == 2 and "given twice" in done.stderr
+    assert not (here / "s.toml").exists()
+
+
+def test_nothing_is_left_when_the_spec_cannot_be_written(here):
+    (here / "folder.toml").mkdir()
+    done = run_script(
+        "build_spec.py", "train", "--model", "reason2-8b", "--train-root", "data/train", "-o", "folder.toml", cwd=here
+    )
+    assert done.returncode == 3 and not (here / "folder.origins.json").exists()

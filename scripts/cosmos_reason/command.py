@@ -31,6 +31,17 @@ class Outcome:
     text: str = ""
 
 
+class Once(argparse.Action):
+    """Store a value; a flag that takes one is given at most once."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        given = vars(namespace).setdefault("given", set())
+        if option_string and self.dest in given:
+            raise argparse.ArgumentError(self, "given twice, expected it once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse without abbreviations, with 'did you mean' for flags, and with the exit codes in --help."""
 
@@ -40,6 +51,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             description=purpose, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options
         )
+        self.register("action", None, Once)
 
     def parse_args(self, args=None, namespace=None):
         parsed, unknown = self.parse_known_args(args, namespace)

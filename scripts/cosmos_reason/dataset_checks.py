@@ -167,7 +167,7 @@ def facts(found: Survey) -> dict:
     most = sum(max(balance.values()) for balance in counted)
     return {
         "schema_version": SCHEMA_VERSION,
-        "annotations": str(found.annotations),
+        "annotations": os.path.abspath(found.annotations),
         "media_path": str(found.media_path),
         "format": found.formats.most_common(1)[0][0] if found.formats else "llava",
         "fingerprint": sha256(found.annotations),

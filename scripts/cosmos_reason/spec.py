@@ -19,6 +19,7 @@ from cosmos_reason import findings as f
 
 MISSING = object()
 MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
 
 
 # ---- nested tables -------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ def items(action: str, spec: dict, prefix: str = "") -> Iterator[tuple[str, obje
     known = keys(action)
     for name, value in spec.items():
         key = f"{prefix}{name}"
-        if isinstance(value, dict) and key not in known:
+        if isinstance(value, dict) and value and key not in known:  # an empty table stays, to be refused
             yield from items(action, value, f"{key}.")
         else:
             yield key, value
@@ -193,7 +194,7 @@ def _toml(written: str):
 
     try:
         read = tomllib.loads(f"value = {written}")
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # ValueError: bad TOML, or a number of thousands of digits
         return written
     return read["value"] if len(read) == 1 else written
 
@@ -224,18 +225,39 @@ def load(path: Path) -> dict:
         raise f.bad_input("SPEC-FILE", path, "got something that is not a file, expected a .toml or .yaml spec")
     if path.is_file() and path.stat().st_size > MAX_BYTES:
         raise f.bad_input("SPEC-FILE", path, f"got {path.stat().st_size} bytes, expected a spec of at most {MAX_BYTES}")
-    if path.suffix == ".toml":
-        return storage.read_toml(path)
-    if path.suffix in (".yaml", ".yml"):
-        return _read_yaml(path)
-    raise f.bad_input("SPEC-FILE", path, f"got the ending {path.suffix!r}, expected .toml, .yaml or .yml")
+    if path.suffix not in (".toml", ".yaml", ".yml"):
+        raise f.bad_input("SPEC-FILE", path, f"got the ending {path.suffix!r}, expected .toml, .yaml or .yml")
+    spec = storage.read_toml(path) if path.suffix == ".toml" else _read_yaml(path)
+    _refuse_dots_and_depth(path, spec)
+    return spec
+
+
+def _refuse_dots_and_depth(path: Path, spec: dict) -> None:
+    """Names that would be read as a path of tables (`"train.epoch" = 3`), and nesting no trainer has."""
+    waiting = [(spec, 1, True)]
+    while waiting:
+        node, depth, ours = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise f.bad_input("SPEC-FILE", path, f"got more than {MAX_DEPTH} nested tables or lists, expected fewer")
+        dotted = [name for name in node if "." in name] if ours and isinstance(node, dict) else []
+        if dotted:
+            raise f.bad_input("SPEC-FILE", path, f"got the key {dotted[0]!r}, expected nested tables")
+        for name, sub in node.items() if isinstance(node, dict) else ((None, sub) for sub in node):
+            if isinstance(sub, dict | list):
+                waiting.append((sub, depth + 1, ours and name not in ("alpha_pattern", "r_pattern", "reward_function")))
 
 
 def _read_yaml(path: Path) -> dict:
     import yaml
 
-    loader = yaml.CSafeLoader(storage.read_text(path))
+    written = storage.read_text(path)
+    loader = yaml.CSafeLoader(written)
     try:
+        depth = 0
+        for event in yaml.parse(written, Loader=yaml.CSafeLoader):  # composing deep nesting overruns the C stack
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise f.bad_input("SPEC-FILE", path, f"got more than {MAX_DEPTH} nested tables or lists")
         node = loader.get_single_node()
         _refuse_tricks(path, node)
         spec = loader.construct_document(node) if node else None
@@ -357,8 +379,10 @@ def shown(value, limit: int = 80) -> str:
 
 
 def _missing(action: str, key: str) -> f.Finding:
+    if key.startswith("policy.lora."):
+        return f.error("SPEC-KEY-MISSING", key, "got no value, expected the key to be written", "--tuning lora")
     value = get(bundle.schema(action)["default"], key, keys(action).get(key, {}).get("default", ""))
-    fix = "" if isinstance(value, dict) else set_flag(key, value)
+    fix = "" if isinstance(value, dict) or value is None else set_flag(key, value)
     return f.error("SPEC-KEY-MISSING", key, "got no value, expected the key to be written", fix)
 
 

@@ -225,7 +225,7 @@ RULES = (
          lambda c: c("train.optm_decay_ratio") is not None and c("train.optm_decay_type") in (None, "none"),
          "--set train.optm_decay_type=cosine"),
     Rule("SPEC-RATE-HIGH", W, TRAINING, RATE, "published recipes stay under 1e-4 (1e-3 with LoRA); expect instability",
-         lambda c: c(RATE) > (1e-3 if c("policy.lora") else 1e-4), lambda c: 1e-4 if c("policy.lora") else 1e-5),
+         lambda c: c(RATE) >= (1e-3 if c("policy.lora") else 1e-4), lambda c: 1e-4 if c("policy.lora") else 1e-5),
     Rule("SPEC-SEED", W, TRAINING, "train.seed", "cosmos-rl takes 42 when train.deterministic is true",
          lambda c: c.cosmos and c("train.deterministic") and c("train.seed") not in (None, 42), 42),
     # -- checkpoints, validation, data, logging
@@ -240,7 +240,7 @@ RULES = (
     Rule("SPEC-RESUME-FOLDER", E, TRAINING, "train.resume", "expected a folder .../checkpoints/step_N/policy",
          _resume_folder, lambda c: c("train.resume").rstrip("/") + "/policy"),
     Rule("SPEC-RESUME-STEPS", INFO, TRAINING, "train.resume", "total steps come from the checkpoint, not from epoch",
-         lambda c: c.cosmos and c("train.resume")),
+         lambda c: c.cosmos and bool(c("train.resume"))),
     Rule("SPEC-RUN-FOLDER", W, TRAINING, "train.timestamp", "every start writes into the same folder",
          lambda c: c("train.timestamp") and not c("train.resume"), "--unset train.timestamp"),
     Rule("SPEC-VALIDATION-DATA", E, TRAINING, "custom.val_dataset.annotation_path",

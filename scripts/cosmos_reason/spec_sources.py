@@ -232,7 +232,8 @@ def take_parent(draft: Draft, folder: Path) -> None:
     """Start from what an earlier train job left: its last model; for train, its spec and the checkpoint to resume."""
     record, origin = storage.read_json(folder / "job.json"), f"parent job {folder.name}"
     checkpoint = spec.get(record, "evidence.checkpoint")
-    if not checkpoint or record.get("state") != "COMPLETE":
+    ours = spec.get(record, "action") in (("train",) if draft.action == "train" else ("train", "grpo"))
+    if not ours or not isinstance(checkpoint, str) or record.get("state") != "COMPLETE":
         message = "got a job without a verified model, expected a COMPLETE train job"
         raise f.bad_input("SPEC-PARENT", folder, message, f"scripts/launch_job.py status {folder.name}")
     parent = spec.load(folder / "spec.toml")

@@ -82,7 +82,7 @@ def read_json(path: Path):
     text = read_text(path)
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise bad_input("FILE-NOT-JSON", path, f"got {problem}, expected valid JSON") from None
 
 
@@ -91,7 +91,7 @@ def read_toml(path: Path) -> dict:
     text = read_text(path)
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # ValueError: bad TOML, or a number of thousands of digits
         raise bad_input("FILE-NOT-TOML", path, f"got {problem}, expected valid TOML") from None
 
 
