@@ -75,10 +75,15 @@ def evaluation(tmp_path) -> Path:
 
 
 def analyze(folder: Path, *more):
-    done = run_script(
-        "analyze_gaps.py", "--results-dir", folder / "results", "--gaps-parquet", folder / "gaps.parquet",
-        "--kpi-ann-path", folder / "annotations.json", "--kpi-media-path", folder / "data", *more, "--json",
-    )  # fmt: skip
+    """Run the script on the evaluation in `folder`; `more` are flags with values that add to or replace the usual."""
+    usual = {
+        "--results-dir": folder / "results",
+        "--gaps-parquet": folder / "gaps.parquet",
+        "--kpi-ann-path": folder / "annotations.json",
+        "--kpi-media-path": folder / "data",
+    }
+    flags = usual | dict(zip(more[::2], more[1::2], strict=True))
+    done = run_script("analyze_gaps.py", *(word for pair in flags.items() for word in pair), "--json")
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
 
