@@ -10,6 +10,7 @@ examples:
   scripts/build_dataset.py robovqa_benchmark_qa_pairs.json -o data --media reference --subset 100
 """
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -24,9 +25,7 @@ def parser() -> command.Parser:
     parser.add_argument("source", help="folder of clips, table (.csv .json .jsonl .parquet .arrow) or annotation file")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to write: train/ and eval/")
     parser.add_argument("--kind", choices=("auto", *dataset_sources.KINDS), default="auto", help="what the source is")
-    parser.add_argument(
-        "--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {', '.join(ROLES)}"
-    )
+    parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}")
     parser.add_argument("--question", default="", help="question when the source has none; @FILE reads it from a file")
     parser.add_argument("--system", default="", help="system prompt; @FILE reads it from a file")
     parser.add_argument("--fields", default="", metavar="A,B", help="label fields that make the answer; default all")
@@ -43,10 +42,11 @@ def parser() -> command.Parser:
 
 def main(args) -> command.Outcome:
     source, output = Path(args.source), Path(args.output)
-    if output.exists() and not args.force:
-        raise f.bad_input("BUILD-OUTPUT", output, "got an existing folder, expected a new one", "--force")
+    refuse_output(source, output, args.force)
     if not 0 <= args.eval_fraction < 1:
         raise f.bad_input("USAGE", "--eval-fraction", f"got {args.eval_fraction:g}, expected 0 or more and below 1")
+    if args.subset < 0:
+        raise f.bad_input("USAGE", "--subset", f"got {args.subset}, expected 0 or more")
     kind = dataset_sources.kind_of(source) if args.kind == "auto" else args.kind
     reading = dataset_sources.Reading(
         columns(args.column), text(args.question), text(args.system), tuple(filter(None, args.fields.split(",")))
@@ -54,11 +54,34 @@ def main(args) -> command.Outcome:
     items, found = dataset_sources.read(source, kind, reading)
     if f.has_errors(found) or not items:
         raise f.Failure(found or f.error("BUILD-EMPTY", source, "got no records, expected some"), f.EXIT_CHECKS_FAILED)
+    refuse_media_below(output, items)
     plan = dataset_writer.Plan(args.eval_fraction, args.subset, args.seed, args.media, args.format, args.license)
     written = dataset_writer.write(items, output, plan)
     told = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     result = {"kind": kind, "read": len(items), "written": written, "output": str(output)}
     return command.Outcome(result, found, f"{kind}: {told}\nnext: scripts/check_dataset.py {output / 'train'}")
+
+
+def refuse_output(source: Path, output: Path, force: bool) -> None:
+    """Raise Failure unless `output` is new, or with `force` holds nothing but an earlier dataset."""
+    if output.resolve() == source.resolve() or output.resolve() in source.resolve().parents:
+        raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the source {source}")
+    if not output.exists():
+        return
+    if not output.is_dir() or {path.name for path in output.iterdir()} - {"train", "eval"}:
+        message = "got something else than an earlier dataset (train/ and eval/), expected a new folder"
+        raise f.bad_input("BUILD-OUTPUT-FOREIGN", output, message, f"-o {shlex.quote(f'{output}-new')}")
+    if not force:
+        raise f.bad_input("BUILD-OUTPUT", output, "got an existing dataset, expected a new folder", "--force")
+
+
+def refuse_media_below(output: Path, items: list[dataset_sources.Item]) -> None:
+    """Raise Failure when a clip to be read lies in the folder to be replaced."""
+    root = output.resolve()
+    for item in items:
+        for _, medium in item.media:
+            if isinstance(medium, Path) and root in medium.resolve().parents:
+                raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the clip {medium}")
 
 
 def columns(given: list[str]) -> dict[str, str]:

@@ -177,3 +177,16 @@ def test_ids_are_unique_and_fit_for_files(names):
     ids = dataset_writer._ids([Item(name, (), ()) for name in names])
     assert len(set(ids)) == len(ids)
     assert all(name.isascii() and 0 < len(name) < 140 and "/" not in name and name[0] != "." for name in ids)
+
+
+def test_force_replaces_an_earlier_dataset_and_nothing_else(clips, tmp_path):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years")
+    assert build(clips, "-o", precious, "--force", expect=2) == "BUILD-OUTPUT-FOREIGN"
+    assert build(clips, "-o", clips, "--force", expect=2) == "BUILD-OUTPUT-OVERLAPS"
+    assert (precious / "thesis.txt").read_text() == "years" and list(clips.glob("**/*.mp4"))
+
+
+def test_a_negative_subset_is_refused(clips, tmp_path):
+    assert build(clips, "-o", tmp_path / "new", "--subset", -3, expect=2) == "USAGE"

@@ -293,3 +293,24 @@ def test_limit_takes_the_first_questions(evaluate_spec, tmp_path):
     evaluate_spec["evaluation"]["limit"] = 2
     evaluate.run(evaluate_spec, None)
     assert len(storage.read_json(tmp_path / "results" / "results.json")) == 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_training_clip_is_a_finding_whoever_reads_it(train_spec, dataset, tmp_path, workers):
+    folder = shutil.copytree(dataset / "train", tmp_path / "train")
+    for clip in (folder / "videos").iterdir():
+        clip.write_bytes(clip.read_bytes()[:200])
+    data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
+    with pytest.raises(Failure, match="DATA-MEDIA-UNDECODABLE"):
+        run(train_spec, custom__train_dataset=data, train__train_policy__dataloader_num_workers=workers)
+
+
+def test_a_bad_validation_clip_does_not_cost_the_checkpoint(train_spec, dataset, tmp_path):
+    folder = shutil.copytree(dataset / "eval", tmp_path / "broken")
+    for clip in (folder / "videos").iterdir():
+        clip.write_bytes(b"")
+    data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
+    with pytest.raises(Failure, match="DATA-MEDIA"):
+        run(train_spec, custom__val_dataset=data)
+    assert {c.complete for c in checkpoints.find(tmp_path / "out")} == {True}
+    assert (tmp_path / "out" / "run" / "safetensors" / "step_2").is_dir()

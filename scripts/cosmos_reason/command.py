@@ -53,6 +53,12 @@ class Parser(argparse.ArgumentParser):
         )
         self.register("action", None, Once)
 
+    def error(self, message):
+        """Wrong usage. With --json it is a finding on stdout, as everything else is."""
+        if "--json" not in sys.argv:
+            super().error(message)
+        raise f.bad_input("USAGE", self.prog, message, f"{self.prog} --help")
+
     def parse_args(self, args=None, namespace=None):
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
@@ -68,9 +74,11 @@ def add_json_flag(parser: argparse.ArgumentParser) -> None:
 
 def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Outcome], argv=None) -> int:
     """Parse, call `main`, print, and return the exit code. Bad input ends as findings, never as a traceback."""
-    args = parser.parse_args(argv)
-    as_json = getattr(args, "json", False)
+    as_json = "--json" in (sys.argv if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
     try:
+        args = parser.parse_args(argv)
         outcome = main(args)
         exit_code = f.EXIT_CHECKS_FAILED if f.has_errors(outcome.findings) else f.EXIT_DONE
     except f.Failure as failure:
@@ -85,6 +93,10 @@ def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Ou
         _print(parser.prog, outcome, as_json)
     except BrokenPipeError:  # the reader went away (`| head`); what was done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:  # stdout is a file on a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f.as_text([f.error("OS-ERROR", "stdout", problem.strerror or str(problem))]), file=sys.stderr)
+        return f.EXIT_OUTSIDE
     return exit_code
 
 

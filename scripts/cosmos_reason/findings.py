@@ -47,6 +47,9 @@ class Failure(Exception):
         self.exit_code = exit_code
         super().__init__("; ".join(f"{f.id} {f.where}: {f.message}" for f in self.findings))
 
+    def __reduce__(self):  # a loader worker sends it to the main process
+        return type(self), (self.findings, self.exit_code)
+
 
 def bad_input(id: str, where: str, message: str, fix: str = "", **data) -> Failure:
     """Wrong usage or input that cannot be read: exit code 2."""

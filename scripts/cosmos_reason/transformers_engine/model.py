@@ -73,7 +73,10 @@ def check_architecture(folder: Path) -> dict:
 
 
 def load_tokenizer(folder: Path):
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as problem:
+        raise bad_input("ENGINE-TOKENIZER", folder, f"got {problem}, expected a tokenizer that loads") from None
     if not tokenizer.chat_template:
         raise bad_input("ENGINE-NO-CHAT-TEMPLATE", folder, "got a tokenizer without a chat template")
     if tokenizer.pad_token_id is None:

@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from cosmos_reason import checkpoints
-from cosmos_reason.findings import bad_input
+from cosmos_reason.findings import bad_input, outside
 from cosmos_reason.storage import read_json, whole_folder, write_json
 
 INDEX = "model.safetensors.index.json"
 RANK_MARKER = ".rank_0_complete"
 
 
+@contextmanager
+def _written(folder: Path) -> Iterator[Path]:
+    """whole_folder; what the safetensors library could not write (a full disk) is a Failure with exit code 3."""
+    try:
+        with whole_folder(folder) as partial:
+            yield partial
+    except SafetensorError as problem:
+        fix = "free space there, or --set train.ckpt.max_keep=1"
+        raise outside("ENGINE-SAVE-FAILED", folder, f"got {problem}", fix) from None
+
+
 def export(network, base_folder: Path, folder: Path, dtype: torch.dtype) -> None:
     """A folder that loads by itself (full model) or on its base (LoRA). Everything but the weights is copied from
     the base, byte for byte: a config that transformers 5 writes cannot be read by 4.57."""
-    with whole_folder(folder) as partial:
+    with _written(folder) as partial:
         if hasattr(network, "peft_config"):
             network.save_pretrained(partial)
         else:
@@ -50,7 +64,7 @@ def save_resume(folder: Path, network, optimizer, spec: dict, state: dict) -> No
         for index, parameter in enumerate(optimizer.param_groups[0]["params"])
         for key, value in optimizer.state[parameter].items()
     }
-    with whole_folder(folder) as partial:
+    with _written(folder) as partial:
         save_file(_trainable(network), partial / "model.safetensors")
         save_file(moments, partial / "optimizer.safetensors")
         write_json(partial / "trainer_state.json", state)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from cosmos_reason import checkpoints, schedule
 from cosmos_reason.annotations import Sample
-from cosmos_reason.findings import outside
+from cosmos_reason.findings import Failure, outside
 from cosmos_reason.transformers_engine import saving
 from cosmos_reason.transformers_engine.inputs import IGNORED, Encoder, collate
 from cosmos_reason.transformers_engine.model import DTYPES, Hardware
@@ -32,8 +32,20 @@ class Samples(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self.encoder.encode_training(self.samples[index], self.system_prompt)
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor] | Failure:
+        """A Failure is returned, not raised: torch would make a RuntimeError of it on its way out of a worker."""
+        try:
+            return self.encoder.encode_training(self.samples[index], self.system_prompt)
+        except Failure as failure:
+            return failure
+
+
+def readable(samples: list) -> list[dict[str, torch.Tensor]]:
+    """`samples` when all of them could be encoded. Raises the first Failure among them."""
+    for sample in samples:
+        if isinstance(sample, Failure):
+            raise sample
+    return samples
 
 
 @dataclass
@@ -124,7 +136,7 @@ class Trainer:
         self.network.train()
         if validation["enable"] and validation["val_before_train"] and self.step == 0:
             self.validate()
-        for samples in self.batches():
+        for samples in map(readable, self.batches()):
             started = time.perf_counter()
             torch.manual_seed(seed + self.step)  # dropout then does not depend on where a run was resumed
             line = self.optimizer_step(samples)
@@ -136,7 +148,12 @@ class Trainer:
             speed = {"train/step_seconds": seconds, "train/tokens_per_second": tokens / seconds}
             self.metrics.write(head | line | speed | self.gpu_memory())
             saves = self.saves_now()
-            score = self.validate() if validation["enable"] and (saves or self.validates_now()) else None
+            try:
+                score = self.validate() if validation["enable"] and (saves or self.validates_now()) else None
+            except Failure:  # a validation clip that cannot be read must not cost the trained weights
+                if saves:
+                    self.save(None)
+                raise
             if saves:
                 self.save(score)
 
@@ -164,7 +181,7 @@ class Trainer:
         size = self.spec["validation"]["batch_size"] or self.spec["train"]["train_policy"]["mini_batch"]
         loss, tokens = 0.0, 0
         for first in range(0, len(self.validation), size):
-            samples = [self.validation[i] for i in range(first, min(first + size, len(self.validation)))]
+            samples = readable([self.validation[i] for i in range(first, min(first + size, len(self.validation)))])
             loss += self.loss_sum(collate(samples, self.pad_id, "right")).item()
             tokens += sum(int((sample["labels"] != IGNORED).sum()) for sample in samples)
         self.network.train()
