@@ -35,7 +35,7 @@ CLIPS = {"train": 400, "validation": 40, "eval": 100}
 VISION = ["nframes=8", "resized_height=64", "resized_width=64"]
 # A model this small starts from random weights: a high learning rate, full fine-tuning, many epochs.
 TRAINING = [
-    "num_epochs=14",
+    "num_epochs=16",
     "learning_rate=1e-3",
     "train.optm_betas=[0.9,0.95]",
     "batch_size=24",
