@@ -10,7 +10,7 @@
 
 examples:
   scripts/run_with_transformers.py train --config spec.toml
-  scripts/run_with_transformers.py evaluate --config evaluate.toml --json
+  scripts/run_with_transformers.py evaluate --config evaluate.toml --json    (the spec must name results_dir)
 """
 
 import sys

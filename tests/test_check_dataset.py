@@ -82,13 +82,21 @@ def test_prediction_of_a_training_run(data, tmp_path):
     assert vision_tokens.frame_size(48, 64, 8, EIGHT, 16) == (320, 448)
     assert prediction["vision_tokens"]["max"] == 4 * (140 + 8)
     assert prediction["frames"] == {"min": 8, "p50": 8, "max": 8}
-    assert prediction["steps_per_epoch"] == {"1": 3, "2": 1, "4": 1, "8": 0}
+    assert prediction["steps_per_epoch"] == {"1": 3, "2": 2, "4": 1, "8": 1}, "the template keeps the last batch"
+    drops = {"train__train_batch_per_replica": 2, "train__train_policy__dataloader_drop_last": True}
+    dropping, _ = check(data / "train", "--spec", write_spec(tmp_path / "drop.toml", **drops))
+    assert dropping["train"]["prediction"]["steps_per_epoch"] == {"1": 3, "2": 1, "4": 1, "8": 0}
     costs = vision_tokens.tokens_for_spec(tmp_path / "facts.json", spec.load(path))
     assert [cost.total for cost in costs] == [prediction["tokens"]["max"]] * 6
 
 
 def test_samples_that_do_not_fit_are_named(data, tmp_path):
-    path = write_spec(tmp_path / "spec.toml", policy__model_max_length=500, train__train_batch_per_replica=7)
+    path = write_spec(
+        tmp_path / "spec.toml",
+        policy__model_max_length=500,
+        train__train_batch_per_replica=7,
+        train__train_policy__dataloader_drop_last=True,
+    )
     _, findings = check(data / "train", "--spec", path, expect=1)
     assert findings["DATA-TOKENS"]["data"]["record_ids"] == [f"r{number}" for number in range(6)]
     assert "DATA-STEPS-NONE" in findings

@@ -276,11 +276,12 @@ def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
     records, batch = len(found.ids), spec["train"]["train_batch_per_replica"]
     parallel, policy = spec["policy"]["parallelism"], spec["train"]["train_policy"]
     ranks = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
-    if records and not steps_per_epoch(records, batch, ranks):
+    drop = policy["dataloader_drop_last"]
+    if records and not steps_per_epoch(records, batch, ranks, drop):
         message = f"got {records} records for {ranks} ranks x batch {batch}, expected at least one full batch"
         found.tally.add("DATA-STEPS-NONE", 0, "-", message)
     ahead = policy["dataloader_num_workers"] * (policy["dataloader_prefetch_factor"] or 0) * batch
     return {
-        "steps_per_epoch": {str(gpus): steps_per_epoch(records, batch, gpus) for gpus in (1, 2, 4, 8)},
+        "steps_per_epoch": {str(gpus): steps_per_epoch(records, batch, gpus, drop) for gpus in (1, 2, 4, 8)},
         "prefetch_bytes_per_rank": ahead * vision_tokens * TOKEN_BYTES,
     }
