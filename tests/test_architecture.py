@@ -12,7 +12,7 @@ LIBRARY = ROOT / "scripts" / "cosmos_reason"
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FLOORS = {
     0: "bundle command findings storage",
-    1: "annotations answers hub json_stream media models qwen3_vl record_formats safetensors_files schedule spec "
+    1: "annotations answers hub json_stream media models qwen3_vl record_formats s3 safetensors_files schedule spec "
     "vision_tokens",
     2: "adapters checkpoints clip_checks conversion dataset_checks dataset_page dataset_sources dataset_writer explain "
     "gaps jobs metrics omni report results rules spec_rules spec_sources survey",
