@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_specs import legal
 
-from cosmos_reason import bundle, spec
+from cosmos_reason import bundle, spec, spec_values
 from cosmos_reason import findings as f
 
 NAMES = st.text("abc", min_size=1, max_size=2)
@@ -76,16 +76,6 @@ def test_lora_is_off_unless_its_table_is_there():
     assert spec.with_defaults("train", table)["policy"]["lora"]["lora_alpha"] == 8.0
 
 
-def test_unapplied_names_keys_of_other_engines_that_ask_for_something():
-    table = spec.template("train")
-    spec.set_value(table, "policy.parallelism.tp_size", 2)  # the trainer's own default, but not ours
-    spec.set_value(table, "train.fsdp_offload", False)
-    spec.set_value(table, "train.optm_warmup_epochs", 1)
-    assert spec.unapplied("train", "transformers", table) == ["train.optm_warmup_epochs", "policy.parallelism.tp_size"]
-    assert spec.unapplied("train", "cosmos-rl", table) == ["train.optm_warmup_epochs"]
-    assert spec.unapplied("train", "tao", table) == []
-
-
 # ---- values as text ------------------------------------------------------------------------------------------------
 
 
@@ -111,12 +101,19 @@ def test_unapplied_names_keys_of_other_engines_that_ask_for_something():
         ("train.train_policy.dataset.split", "train", "train"),
         ("train.train_policy.dataset.split", "train,extra", ["train", "extra"]),
         ("policy.lora.r_pattern", "{q_proj = 4}", {"q_proj": 4}),
+        ("policy.freeze_pattern", "^x[0-9]{1,2}$", ["^x[0-9]{1,2}$"]),
+        ("policy.freeze_pattern", "^(a,b),c", ["^(a,b)", "c"]),
+        ("policy.freeze_pattern", "'a,b'", ["a,b"]),
+        ("policy.freeze_pattern", "\"a,b\",'c'", ["a,b", "c"]),
+        ("policy.freeze_pattern", "a\\(b,c", ["a\\(b", "c"]),
+        ("policy.lora.target_modules", "[q_proj,v_proj]", ["q_proj", "v_proj"]),
+        ("logging.logger", "[console]", ["console"]),
         ("train.train_policy.system_prompt", "'quoted'", "quoted"),
         ("train.train_policy.system_prompt", 'say "hi"', 'say "hi"'),
     ],
 )
 def test_values_are_read_as_the_key_takes_them(key, written, value):
-    parsed = spec.parse(spec.keys("train")[key], written)
+    parsed = spec_values.parse(spec.keys("train")[key], written)
     assert parsed == value
     assert type(parsed) is type(value)
 
@@ -126,7 +123,7 @@ def test_a_list_value_never_becomes_one_entry_with_commas():
         for key, leaf in spec.keys(action).items():
             options = leaf.get("anyOf", [leaf])
             if any(option.get("type") == "array" for option in options):
-                assert len(spec.parse(leaf, "a,b")) == 2, key
+                assert len(spec_values.parse(leaf, "a,b")) == 2, key
 
 
 @given(st.data())
@@ -135,17 +132,17 @@ def test_what_is_shown_reads_back(data):
     key = data.draw(st.sampled_from(sorted(spec.keys(action))))
     leaf = spec.keys(action)[key]
     value = data.draw(legal(leaf))
-    shown = spec.text(value)
+    shown = spec_values.text(value)
     if isinstance(value, str) and leaf.get("type") != "string":
         return  # text beside other kinds: "3" and 3 are written the same
     if not (isinstance(value, str) and shown[:1] in ('"', "'")):
-        assert spec.parse(leaf, shown) == value
+        assert spec_values.parse(leaf, shown) == value
 
 
 @pytest.mark.parametrize("value", AWKWARD)
 def test_text_that_needs_quoting_survives_flag_toml_and_file(tmp_path, value):
     leaf = spec.keys("train")["train.train_policy.system_prompt"]
-    assert spec.parse(leaf, value) == value
+    assert spec_values.parse(leaf, value) == value
     table = spec.template("train")
     spec.set_value(table, "train.train_policy.system_prompt", value)
     assert spec.validate("train", table) == []
@@ -192,6 +189,8 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("digits.toml", f"a = {'9' * 5000}"),
         ("dotted.toml", '"train.epoch" = 7\n[train]\nepoch = 2\n'),
         ("date.yaml", "a: 2026-99-99\n"),
+        ("path.toml", "a." * 100_000 + "a = 1\n"),
+        ("spaced.toml", "[" + '"a" . ' * 30_000 + "a]\n"),
         ("huge.toml", "# " + "x" * (spec.MAX_BYTES + 1)),
     ],
 )
@@ -244,6 +243,7 @@ def test_a_folder_or_a_pipe_is_no_spec(tmp_path):
         ("train__train_policy__type", "grpo", "sft"),
         ("train__train_policy__mini_batch", None, "null"),
         ("train__train_policy__system_prompt", "\udcff", "UTF-8"),
+        ("train__output_dir", "a\0b", "NUL"),
         ("train__train_policy", 3, "table"),
         ("redis", 12800, "text"),
     ],
@@ -252,6 +252,36 @@ def test_a_wrong_value_is_one_finding_that_says_what_is_expected(key, value, wor
     found = wrong("train", **{key: value})
     assert list(found) == [key.replace("__", ".")]
     assert words in found[key.replace("__", ".")].message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("train__optm_lr", "1e-5", "--set train.optm_lr=1e-05"),
+        ("train__epoch", "3", "--set train.epoch=3"),
+        ("train__epoch", 0, "--set train.epoch=2"),  # the template's: which number was meant is not known
+        ("train__epoch", 3.0, "--set train.epoch=3"),
+        ("train__compile", "False", "--set train.compile=false"),
+        ("train__optm_name", "adamw", "--set train.optm_name=AdamW"),
+        ("train__ckpt__upload_s3", "Final", "--set train.ckpt.upload_s3=final"),
+        ("train__ckpt__upload_s3", True, "--set train.ckpt.upload_s3=false"),
+        ("train__seed", -1, ""),
+        ("train__optm_lr", float("nan"), "--set train.optm_lr=1e-06"),
+        ("train__seed", float("nan"), "--unset train.seed"),
+        ("custom__vision__nframes", 7, "--set custom.vision.nframes=8"),
+        ("logging__logger", ["console", "consol"], "--set 'logging.logger=[\"console\"]'"),
+        ("logging__logger", "console", "--set 'logging.logger=[\"console\"]'"),
+        ("train__train_policy__mini_batch", None, "--set train.train_policy.mini_batch=1"),
+    ],
+)
+def test_a_wrong_value_comes_with_the_legal_one_it_may_have_meant(key, value, fix):
+    (finding,) = wrong("train", **{key: value}).values()
+    assert finding.fix == fix
+
+
+def test_yaml_numbers_without_a_point_are_told():
+    (finding,) = wrong("train", train__optm_lr="1e-5").values()
+    assert "1.0e-5" in finding.message
 
 
 @pytest.mark.parametrize(

@@ -4,35 +4,47 @@ from __future__ import annotations
 
 import re
 
-from cosmos_reason import bundle, spec
+from cosmos_reason import bundle, spec, spec_values
 from cosmos_reason import findings as f
-from cosmos_reason.spec_rules import RULES
+from cosmos_reason.spec_rules import RULES, other_checks
 
 MOST_LINES = 20
 
 
 def explain(word: str, action: str | None = None) -> str:
     """A few lines of text. Raises Failure (exit 2) with near names when nothing has to do with `word`."""
-    actions = [action] if action else list(bundle.ACTIONS)
     word = word.strip()
     profiles = bundle.skill_info()["profiles"]
     if word == "profiles":
         return "\n".join(f"{name:24} {profile['action']:6} {profile['source']}" for name, profile in profiles.items())
     if word in profiles:
         return _profile(word, profiles[word])
-    key = _exact(word, actions)
-    if key:
-        return _key(key, [name for name in bundle.ACTIONS if key in spec.keys(name)])
-    found = _search(word.lower(), actions)
-    if not found:
-        names = {name for one in actions for known in spec.keys(one) for name in (known, known.rsplit(".", 1)[-1])}
-        names |= {short for one in actions for short in bundle.skill_info()["shorthand"][one]} | set(profiles)
-        message = f"got {word!r}, expected a key, part of one, a short name or a profile.{f.did_you_mean(word, names)}"
-        raise f.bad_input("SPEC-EXPLAIN", "--explain", message)
-    return _listing(found)
+    if word.startswith("SPEC-"):
+        return _check(word)
+    for actions in ([action] if action else [], list(bundle.ACTIONS)):  # what the action has not, another may have
+        if key := exact(word, actions):
+            return _key(key, [name for name in bundle.ACTIONS if key in spec.keys(name)])
+        if word and (found := _search(word.lower(), actions)):
+            return _listing(found)
+    names = {name for known in map(spec.keys, actions) for key in known for name in (key, key.rsplit(".", 1)[-1])}
+    names |= {short for one in actions for short in bundle.skill_info()["shorthand"][one]} | set(profiles)
+    message = f"got {word!r}, expected a key, part of one, a short name, a profile or the id of a rule."
+    raise f.bad_input("SPEC-EXPLAIN", "--explain", message + f.did_you_mean(word, names))
 
 
-def _exact(word: str, actions: list[str]) -> str | None:
+def _check(id: str) -> str:
+    """What a rule, or another check, looks at."""
+    for rule in RULES:
+        if rule.id == id:
+            return f"{id} ({rule.severity}; {', '.join(rule.actions.split())})\n  {rule.key}: {rule.reason}"
+    reasons = other_checks()["checks"]
+    if id not in reasons:
+        hint = f.did_you_mean(id, [*reasons, *(rule.id for rule in RULES)])
+        raise f.bad_input("SPEC-EXPLAIN", "--explain", f"got {id}, expected the id of a check.{hint} (--list-rules)")
+    return f"{id}\n  {reasons[id]}"
+
+
+def exact(word: str, actions: list[str]) -> str | None:
     """The one key that `word` names: itself, a short name ("learning rate"), a former name, or a unique last part."""
     short = word.lower().replace(" ", "_")
     for action in actions:
@@ -63,23 +75,23 @@ def _listing(found: dict[str, dict]) -> str:
 
 
 def _profile(name: str, profile: dict) -> str:
-    values = [f"  {key} = {spec.text(value)}" for key, value in profile["set"].items()]
+    values = [f"  {key} = {spec_values.text(value)}" for key, value in profile["set"].items()]
     return "\n".join([f"--profile {name} ({profile['action']}): {profile['source']}", *values])
 
 
 def _key(key: str, actions: list[str]) -> str:
     schema = spec.keys(actions[0])[key]
     default = schema.get("default", spec.MISSING)
-    absent = "no default" if default is spec.MISSING else "off" if default is None else spec.text(default)
+    absent = "no default" if default is spec.MISSING else "off" if default is None else spec_values.text(default)
     templates = [
-        f"{spec.text(value)} ({action})"
+        f"{spec_values.text(value)} ({action})"
         for action in actions
         if (value := spec.get(bundle.schema(action)["default"], key, spec.MISSING)) is not spec.MISSING
     ]
-    lines = [f"{key} ({', '.join(actions)})", f"  {schema['description']}", f"  takes: {spec.expected(schema)}"]
+    lines = [f"{key} ({', '.join(actions)})", f"  {schema['description']}", f"  takes: {spec_values.expected(schema)}"]
     lines.append(f"  when absent: {absent}; template: {', '.join(templates) or 'leaves it out'}")
     if "popular" in schema:
-        lines.append(f"  popular: {', '.join(spec.text(value) for value in schema['popular'])}")
+        lines.append(f"  popular: {', '.join(spec_values.text(value) for value in schema['popular'])}")
     names = {
         short for action in actions for short, full in bundle.skill_info()["shorthand"][action].items() if full == key
     }
@@ -87,7 +99,8 @@ def _key(key: str, actions: list[str]) -> str:
         lines.append(f"  short names: {', '.join(sorted(names))}")
     lines.append(f"  engines: {', '.join(schema['x-engines'])}" + _instead(schema))
     if schema.get("automl_enabled"):
-        lines.append(f"  searched by AutoML: {_search_space(schema)}")
+        space = schema["enum"] if "enum" in schema else schema["automl_range"]
+        lines.append(f"  searched by AutoML: {spec_values.text(space)}{' (log scale)' * ('automl_scale' in schema)}")
     return "\n".join(lines + [f"  {row}" for row in _moves_with(key, actions)])
 
 
@@ -95,19 +108,20 @@ def _instead(schema: dict) -> str:
     return f" ({schema['x-instead']})" if "x-instead" in schema else ""
 
 
-def _search_space(schema: dict) -> str:
-    low, high = schema.get("automl_range", (None, None))
-    space = spec.text(schema["enum"]) if "enum" in schema else f"{low} to {high}"
-    return space + (", on a log scale" if schema.get("automl_scale") == "log" else "")
-
-
 def _moves_with(key: str, actions: list[str]) -> list[str]:
-    """The rules that point at the key or name it in their reason."""
-    leaf = re.compile(rf"\b{re.escape(key.rsplit('.', 1)[-1])}\b")
-    rows = []
+    """What is set together with the key, and the rules that point at it or name it in their reason."""
+    known, table, leaf = spec.keys(actions[0]), *(key.rpartition(".")[::2])
+    tied = [other for other, schema in known.items() if schema.get("depends_on") == key]
+    tied += [known[key]["depends_on"]] if "depends_on" in known[key] else []
+    lora = bundle.skill_info()["tuning"]["lora"].get(actions[0], {})
+    rows = [f"moves with: {', '.join(tied)}"] if tied else []
+    rows += [f"--tuning lora: {spec_values.text(lora[key])}"] if key in lora else []
+    alone = sum(name.rpartition(".")[2] == leaf for name in known) == 1
+    named = re.compile(rf"\b{re.escape(leaf)}\b")
     for rule in RULES:
         for action in [action for action in actions if action in rule.actions.split()][:1]:
             where = rule.key.format(**bundle.skill_info()["spec_params"][action])
-            if where == key or leaf.search(rule.reason):
-                rows.append(f"{rule.id}: {where.rsplit('.', 1)[-1]}: {rule.reason}")
+            meant = alone or where.rpartition(".")[0] == table or (table and f"{table} " in rule.reason)
+            if where == key or (meant and named.search(rule.reason)):
+                rows.append(f"{rule.id}: {where.rpartition('.')[2]}: {rule.reason}")
     return rows[:8]

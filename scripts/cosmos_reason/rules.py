@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from cosmos_reason import bundle, models, schedule, spec, storage, vision_tokens
+from cosmos_reason import bundle, models, schedule, spec, spec_values, storage, vision_tokens
 from cosmos_reason import findings as f
-from cosmos_reason.spec_rules import BATCH, CKPT, DROP, GRID, LATER, RULES, Rule
+from cosmos_reason.spec_conditions import BATCH, CKPT, DROP, GRID, POLICY_SIZES, ROLLOUT, ROLLOUT_SIZES
+from cosmos_reason.spec_rules import LATER, RULES, Rule
 
 COSMOS = ("tao", "cosmos-rl")
+WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
 URIS = {"input": ("s3://",), "output": (), "model": (models.HUB,)}  # by a key's x-path
 
 
@@ -63,9 +66,11 @@ class Case:
         return self.params["vision"] + "."
 
     @property
-    def qwen3(self) -> bool:
-        """cosmos-rl has no model of its own for this family and wraps the Hugging Face one."""
-        return self.cosmos and models.family(self.model)[0] == "qwen3_vl"
+    def qwen3(self) -> bool | str:
+        """cosmos-rl has no model of its own for this family and wraps the Hugging Face one; words when it is not known
+        whether the model is of this family, which most are."""
+        family = models.family(self.model)[0] if self.cosmos else ""
+        return family == "qwen3_vl" or (family is None and "model not visible here, taken for Qwen3-VL")
 
     @property
     def omni(self) -> bool:
@@ -89,19 +94,17 @@ class Case:
 
     @property
     def policy_gpus(self) -> int:
-        sizes = ("n_init_replicas", "tp_size", "cp_size", "pp_size", "dp_shard_size", "dp_replicate_size")
-        return self.layout(GRID, *sizes)
+        return self.layout(GRID, *POLICY_SIZES)
 
     @property
     def rollout_gpus(self) -> int:
-        if self.action != "grpo":
-            return 0
-        return self.layout("rollout.parallelism.", "n_init_replicas", "tp_size", "pp_size", "dp_shard_size")
+        return self.layout(ROLLOUT, *ROLLOUT_SIZES) if self.action == "grpo" else 0
 
     @property
     def needed_gpus(self) -> int:
+        """The launcher places no rollouts of their own in the colocated modes (cosmos-rl launch_all)."""
         shared = self.action == "grpo" and self("mode") != "disaggregated"
-        return max(self.policy_gpus, self.rollout_gpus) if shared else self.policy_gpus + self.rollout_gpus
+        return self.policy_gpus + (0 if shared else self.rollout_gpus)
 
     @property
     def ranks(self) -> int:
@@ -117,12 +120,40 @@ class Case:
     @cached_property
     def tokens(self) -> list[vision_tokens.RecordTokens]:
         """What each record costs under this spec; empty without dataset facts, or with a wrong sampling table."""
+        return self.tokens_with({})
+
+    def tokens_with(self, changes: dict) -> list[vision_tokens.RecordTokens]:
+        """The same with some keys changed."""
+        full = copy.deepcopy(self.full)
+        for key, value in changes.items():
+            spec.set_value(full, key, value)
         try:
-            return vision_tokens.tokens_for_spec(self.facts_path, self.full) if self.facts else []
+            return vision_tokens.tokens_for_spec(self.facts_path, full) if self.facts else []
         except f.Failure as failure:
             if failure.findings[0].id.startswith("SPEC-VISION"):
                 return []
             raise
+
+    @property
+    def adapter_base(self) -> str:
+        return models.adapter_base(self.model) if self.model.startswith("/") else ""
+
+    @cached_property
+    def resumed(self) -> Path | None:
+        """The complete checkpoint, as far as this machine sees, that the run continues from."""
+        wanted, output = self("train.resume"), self("train.output_dir")
+        if not wanted or (wanted is True and not output):
+            return None
+        from cosmos_reason import checkpoints
+
+        folders = [Path(wanted)] if isinstance(wanted, str) else Path(output).glob("*/checkpoints/*/policy")
+        complete = [folder for folder in folders if checkpoints.is_complete_resume(folder)]
+        return max(complete, key=lambda folder: checkpoints.step_number(folder.parent) or 0, default=None)
+
+    @property
+    def resume_broken(self) -> bool:
+        wanted = self("train.resume")
+        return isinstance(wanted, str) and Path(wanted).is_dir() and self.resumed is None
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -168,7 +199,9 @@ def find(rule: Rule, case: Case) -> f.Finding | None:
         return None
     key = rule.key.format(**case.params)
     words, ids = detail if isinstance(detail, tuple) else (detail, None)
-    got = "no value" if case(key) in (None, "") else spec.shown(case(key))
+    got = "no value" if case(key) in (None, "") else spec_values.shown(case(key))
+    if got != "no value" and not case.has(key):
+        got = f"no value (then {got})"
     if isinstance(words, str):
         got = words if key.startswith("--") else f"{got} ({words})"
     severity = {LATER: f.ERROR if case.launch else f.WARNING}.get(rule.severity, rule.severity)
@@ -180,7 +213,7 @@ def _remedy(rule: Rule, case: Case, key: str) -> str:
     fix = rule.fix(case) if callable(rule.fix) else rule.fix
     if isinstance(fix, str) and fix.startswith(("-", "scripts/")):
         return fix
-    return "" if fix is None else spec.set_flag(key, fix)
+    return "" if fix is None else spec_values.set_flag(key, fix)
 
 
 def check(
@@ -197,13 +230,15 @@ def check(
     `facts` is the path of dataset_facts.json; `launch` makes errors of what may still be missing in a draft.
     """
     found = spec.validate(action, written)
+    if any(finding.id == "SPEC-ACTION" for finding in found):
+        return found
     invalid = [finding.where for finding in found if finding.severity == f.ERROR]
-    case = Case(action, engine, _sound(action, written, invalid), facts, gpus_per_node, nodes, launch)
+    case = Case(action, engine, sound(action, written, invalid), facts, gpus_per_node, nodes, launch)
     found += engine_findings(action, engine) or unapplied_findings(case)
     found += unknown_tables(case) + unknown_uris(case)
     for rule in RULES:
         finding = find(rule, case) if action in rule.actions.split() else None
-        if finding and not any(_overlap(key, wrong) for key in case.read for wrong in invalid):
+        if finding and not any(spec.overlap(key, wrong) for key in case.read for wrong in invalid):
             found.append(finding)
     return found
 
@@ -213,21 +248,17 @@ def steps_per_epoch(action: str, engine: str, written: dict, facts: Path | None)
     if facts is None:
         return None
     invalid = [finding.where for finding in spec.validate(action, written)]
-    return Case(action, engine, _sound(action, written, invalid), facts).steps_per_epoch
+    return Case(action, engine, sound(action, written, invalid), facts).steps_per_epoch
 
 
-def _sound(action: str, written: dict, invalid: list[str]) -> dict:
+def sound(action: str, written: dict, invalid: list[str]) -> dict:
     """The spec with its invalid parts replaced by the template's, so that rules can read the rest."""
-    sound, base = copy.deepcopy(written), spec.template(action)
+    whole, base = copy.deepcopy(written), spec.template(action)
     for key in invalid:
-        spec.delete(sound, key)
+        spec.delete(whole, key)
         if (value := spec.get(base, key, spec.MISSING)) is not spec.MISSING:
-            spec.set_value(sound, key, value)
-    return sound
-
-
-def _overlap(key: str, other: str) -> bool:
-    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
+            spec.set_value(whole, key, value)
+    return whole
 
 
 def engine_findings(action: str, engine: str) -> list[f.Finding]:
@@ -240,35 +271,50 @@ def engine_findings(action: str, engine: str) -> list[f.Finding]:
 
 
 def unapplied_findings(case: Case) -> list[f.Finding]:
-    found, known = [], spec.keys(case.action)
-    for key in spec.unapplied(case.action, case.engine, case.written):
-        able = known[key].get("x-instead") or f"only {', '.join(known[key]['x-engines'])}"
-        message = f"got {spec.shown(case(key))}, which engine {case.engine} does not apply: {able}"
-        severity = f.ERROR if known[key].get("x-ignoring") == "error" else f.WARNING
-        found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, f"--unset {key}"))
+    """Keys that ask the engine for something it does not do.
+
+    A value asks for nothing when it is the template's, or, for a key the template leaves out, the trainer's default.
+    """
+    found, known, base = [], spec.keys(case.action), spec.template(case.action)
+    for key, value in spec.items(case.action, case.written):
+        schema, ours = known.get(key), spec.get(base, key, spec.MISSING)
+        if schema is None or case.engine in schema["x-engines"]:
+            continue
+        if value != (schema.get("default", spec.MISSING) if ours is spec.MISSING else ours):
+            able = schema.get("x-instead") or f"only {', '.join(schema['x-engines'])}"
+            message = f"got {spec_values.shown(value)}, which engine {case.engine} does not apply: {able}"
+            severity = f.ERROR if schema.get("x-ignoring") == "error" else f.WARNING
+            fix = f"--unset {key}" if ours is spec.MISSING else spec_values.set_flag(key, ours)
+            found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, fix))
     return found
 
 
 def unknown_uris(case: Case) -> list[f.Finding]:
-    """Paths with a scheme that nothing here can open: inputs may be on S3, outputs are folders."""
+    """Paths that nothing here can open: inputs may be on S3, outputs are folders, none has a drive letter."""
     found = []
     for key, schema in spec.keys(case.action).items():
         value, kind = case(key), schema.get("x-path")
-        if kind and isinstance(value, str) and "://" in value and not value.startswith(URIS[kind]):
-            message = f"got {spec.shown(value)}, expected a path{''.join(f' or {uri}...' for uri in URIS[kind])}"
+        if not kind or not isinstance(value, str):
+            continue
+        got = f"got {spec_values.shown(value)}, expected"
+        if WINDOWS_PATH.match(value):
+            message = f"{got} a path of the machine that runs the job, such as /mnt/c/... under WSL"
+            found.append(f.error("SPEC-PATH-WINDOWS", key, message))
+        elif "://" in value and not value.startswith(URIS[kind]):
+            message = f"{got} a path{''.join(f' or {uri}...' for uri in URIS[kind])}"
             found.append(f.error("SPEC-URI", key, message))
     return found
 
 
 def unknown_tables(case: Case) -> list[f.Finding]:
     """Tables under `custom` that nobody here reads: passed through, unless one looks like a misspelling."""
-    known = bundle.schema(case.action)["properties"]["custom"]["properties"]
-    found = []
+    known, found = spec.custom_tables(case.action), []
     for name in sorted((case("custom") or {}).keys() - known.keys()):
         key, near = f"custom.{name}", f.nearest(name, known)
         if near:
             message = f"got an unknown table, expected custom.{near[0]}"
-            found.append(f.error("SPEC-KEY-UNKNOWN", key, message, f"--unset {key}"))
+            fix = spec.renaming(case.action, key, [f"custom.{near[0]}"], case(key))
+            found.append(f.error("SPEC-KEY-UNKNOWN", key, message, fix))
         else:
             found.append(f.info("SPEC-CUSTOM-TABLE", key, "passed through as it is; nothing here reads it"))
     return found

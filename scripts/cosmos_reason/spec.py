@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import math
 import shlex
 from collections.abc import Iterator
@@ -16,10 +15,11 @@ from pathlib import Path
 
 from cosmos_reason import bundle, storage
 from cosmos_reason import findings as f
+from cosmos_reason.spec_values import LONG_KEY, MAX_DEPTH, expected, near, set_flag, shown
 
 MISSING = object()
-MAX_BYTES = 1 << 20
-MAX_DEPTH = 32
+MAX_BYTES = 1 << 18
+FLAG_WORDS = {"gpus": "--gpus-per-node", "num_gpus": "--gpus-per-node", "nodes": "--nodes", "num_nodes": "--nodes"}
 
 
 # ---- nested tables -------------------------------------------------------------------------------------------------
@@ -68,6 +68,11 @@ def items(action: str, spec: dict, prefix: str = "") -> Iterator[tuple[str, obje
             yield key, value
 
 
+def overlap(key: str, other: str) -> bool:
+    """Whether one is the other, or a table around it."""
+    return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")
+
+
 # ---- what the schema says ------------------------------------------------------------------------------------------
 
 
@@ -83,6 +88,26 @@ def _walk(schema: dict, prefix: str) -> Iterator[tuple[str, dict]]:
             yield from _walk(sub, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", sub
+
+
+def custom_tables(action: str) -> dict[str, dict]:
+    """The tables under `custom` that are known here."""
+    return bundle.schema(action)["properties"]["custom"]["properties"]
+
+
+@functools.cache
+def extra_keys_of(action: str) -> frozenset[str]:
+    """Keys of cosmos-rl's own configuration class that no schema here has."""
+    import yaml
+
+    written = Path(__file__).with_name("cosmos_rl_keys.yaml").read_text(encoding="utf-8")
+    tables = yaml.load(written, yaml.CSafeLoader).get(action, {})
+    return frozenset(f"{table}.{name}".lstrip(".") for table, names in tables.items() for name in names)
+
+
+def is_extra(action: str, key: str) -> bool:
+    """Whether the trainer's own configuration class has this key, which no schema here has."""
+    return key in extra_keys_of(action) or any(key.startswith(f"{name}.") for name in extra_keys_of(action))
 
 
 def template(action: str) -> dict:
@@ -106,115 +131,6 @@ def _filled(schema: dict, table: dict) -> dict:
     return table
 
 
-def unapplied(action: str, engine: str, spec: dict) -> list[str]:
-    """Keys that ask `engine` for something it does not do.
-
-    A key counts when the engine does not honour it and its value is not the neutral one: the template's, or, for a
-    key the template leaves out, the trainer's default. Takes a spec as written, before `with_defaults`.
-    """
-    base = bundle.schema(action)["default"]
-    known = keys(action)
-    return [
-        key
-        for key, value in items(action, spec)
-        if key in known
-        and engine not in known[key]["x-engines"]
-        and value != get(base, key, known[key].get("default", MISSING))
-    ]
-
-
-def expected(schema: dict) -> str:
-    """What a key accepts, in words: 'a whole number from 1 to 64', 'one of sft'."""
-    if "anyOf" in schema:
-        return " or ".join(expected(option) for option in schema["anyOf"])
-    if "const" in schema or "enum" in schema:
-        options = [schema["const"]] if "const" in schema else schema["enum"]
-        return ("one of " if len(options) > 1 else "") + ", ".join(text(option) or '""' for option in options)
-    kind = schema.get("type")
-    if kind in ("integer", "number"):
-        return f"{'a whole number' if kind == 'integer' else 'a number'}{_bounds(schema)}"
-    if kind == "array":
-        return f"a list of {_count(schema)}{expected(schema['items'])}"
-    words = {"boolean": "true or false", "string": "text", "object": "a table of keys"}
-    return "non-empty text" if kind == "string" and schema.get("minLength") else words[kind]
-
-
-def _bounds(schema: dict) -> str:
-    parts = []
-    if schema.get("multipleOf"):
-        parts.append(f"divisible by {schema['multipleOf']}")
-    limits = {"from": "minimum", "above": "exclusiveMinimum", "to": "maximum", "below": "exclusiveMaximum"}
-    for word, name in limits.items():
-        if name in schema:
-            parts.append(f"{word} {schema[name]}")
-    return " " + " ".join(parts) if parts else ""
-
-
-def _count(schema: dict) -> str:
-    fixed = schema.get("minItems") is not None and schema.get("minItems") == schema.get("maxItems")
-    return f"{schema['minItems']}: " if fixed else ""
-
-
-# ---- values as text ------------------------------------------------------------------------------------------------
-
-
-def text(value) -> str:
-    """A value as it is written after `--set key=`: text as it is, all else as TOML."""
-    return value if isinstance(value, str) else _inline(value)
-
-
-def _inline(value) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_inline(name)} = {_inline(sub)}" for name, sub in value.items()) + "}"
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON is TOML but for this
-
-
-def set_flag(key: str, value) -> str:
-    """A pasteable `--set key=value`, quoted for a POSIX shell."""
-    return f"--set {shlex.quote(f'{key}={text(value)}')}"
-
-
-def parse(schema: dict, written: str):
-    """The value of `--set key=written`: TOML where the key takes more than text, plain text otherwise.
-
-    `a,b` for a list is two entries. Text that does not read as the key's kind stays text, for `validate` to refuse.
-    """
-    if schema.get("type") == "string":
-        quoted = written.startswith(('"', "'")) and _toml(written)
-        return quoted if isinstance(quoted, str) else written
-    value = _toml(written)
-    if isinstance(value, str) and _takes(schema, "array") and not _is_choice(schema, written):
-        item = next(option for option in _options(schema) if option.get("type") == "array")["items"]
-        return [parse(item, part.strip()) for part in written.split(",")]
-    return value
-
-
-def _toml(written: str):
-    import tomllib
-
-    try:
-        read = tomllib.loads(f"value = {written}")
-    except (ValueError, RecursionError):  # ValueError: bad TOML, or a number of thousands of digits
-        return written
-    return read["value"] if len(read) == 1 else written
-
-
-def _options(schema: dict) -> list[dict]:
-    return schema.get("anyOf", [schema])
-
-
-def _takes(schema: dict, kind: str) -> bool:
-    return any(option.get("type") == kind for option in _options(schema))
-
-
-def _is_choice(schema: dict, written: str) -> bool:
-    """Whether the text is legal as it stands, so that it is not taken for a list with one entry."""
-    return any(
-        option.get("const") == written or (option.get("type") == "string" and "," not in written)
-        for option in _options(schema)
-    )
-
-
 # ---- files ---------------------------------------------------------------------------------------------------------
 
 
@@ -227,7 +143,11 @@ def load(path: Path) -> dict:
         raise f.bad_input("SPEC-FILE", path, f"got {path.stat().st_size} bytes, expected a spec of at most {MAX_BYTES}")
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise f.bad_input("SPEC-FILE", path, f"got the ending {path.suffix!r}, expected .toml, .yaml or .yml")
+    if path.suffix == ".toml" and LONG_KEY.search(storage.read_text(path)):
+        raise f.bad_input("SPEC-FILE", path, f"got a dotted key of more than {MAX_DEPTH} parts, expected fewer")
     spec = storage.read_toml(path) if path.suffix == ".toml" else _read_yaml(path)
+    if not spec:
+        raise f.bad_input("SPEC-FILE", path, "got an empty file, expected a table of keys")
     _refuse_dots_and_depth(path, spec)
     return spec
 
@@ -250,48 +170,34 @@ def _refuse_dots_and_depth(path: Path, spec: dict) -> None:
 def _read_yaml(path: Path) -> dict:
     import yaml
 
-    written = storage.read_text(path)
-    loader = yaml.CSafeLoader(written)
+    class Plain(yaml.CSafeLoader):
+        def construct_mapping(self, node, deep=False):
+            _refuse_names(f"{path}:{node.start_mark.line + 1}", [key for key, _ in node.value])
+            return super().construct_mapping(node, deep)
+
+    written, depth = storage.read_text(path), 0
     try:
-        depth = 0
         for event in yaml.parse(written, Loader=yaml.CSafeLoader):  # composing deep nesting overruns the C stack
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise f.bad_input("SPEC-FILE", path, f"got more than {MAX_DEPTH} nested tables or lists")
-        node = loader.get_single_node()
-        _refuse_tricks(path, node)
-        spec = loader.construct_document(node) if node else None
+            if depth > MAX_DEPTH or isinstance(event, yaml.AliasEvent):  # a few lines can unfold to gigabytes
+                message = f"got an alias (&/*) or more than {MAX_DEPTH} nested tables or lists, expected plain values"
+                raise f.bad_input("SPEC-FILE", f"{path}:{event.start_mark.line + 1}", message)
+        spec = yaml.load(written, Loader=Plain)
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         message = " ".join(str(problem).split())
         raise f.bad_input("SPEC-FILE", path, f"got {message}, expected valid YAML") from None
-    finally:
-        loader.dispose()
     if not isinstance(spec, dict):
         raise f.bad_input("SPEC-FILE", path, f"got {type(spec).__name__}, expected a table of keys")
     return spec
 
 
-def _refuse_tricks(path: Path, root) -> None:
-    """Aliases (a few lines can unfold to gigabytes), keys given twice, and keys that are not text."""
-    import yaml
-
-    seen, waiting = set(), [root] if root else []
-    while waiting:
-        node = waiting.pop()
-        line = node.start_mark.line + 1
-        if id(node) in seen:
-            raise f.bad_input("SPEC-FILE", f"{path}:{line}", "got a YAML alias (&/*), expected plain values")
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            names = [key.value for key, _ in node.value]
-            if any(key.tag != "tag:yaml.org,2002:str" for key, _ in node.value):
-                raise f.bad_input("SPEC-FILE", f"{path}:{line}", f"got keys {names}, expected keys that are plain text")
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise f.bad_input("SPEC-KEY-TWICE", f"{path}:{line}", f"got {', '.join(twice)} twice, expected it once")
-            waiting += [value for _, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += node.value
+def _refuse_names(where: str, names: list) -> None:
+    """Keys given twice, of which YAML keeps the last, and keys that are not text."""
+    values = [name.value for name in names]
+    if any(name.tag != "tag:yaml.org,2002:str" for name in names):
+        raise f.bad_input("SPEC-FILE", where, f"got keys {values}, expected keys that are plain text")
+    if twice := sorted({value for value in values if values.count(value) > 1}):
+        raise f.bad_input("SPEC-KEY-TWICE", where, f"got {', '.join(twice)} twice, expected it once")
 
 
 def dump(spec: dict, path: Path) -> None:
@@ -307,20 +213,43 @@ def dump(spec: dict, path: Path) -> None:
 def validate(action: str, spec: dict) -> list[f.Finding]:
     """Every way in which `spec` departs from the action's schema, one finding per key.
 
-    Unknown keys that `custom.extra_keys` names are warnings: they are passed on and nobody here checks them.
+    Keys of the trainer that `custom.extra_keys` names are warnings: they are passed on and nobody here checks them.
     """
+    if other := of_other_action(action, spec):
+        return [f.error("SPEC-ACTION", "spec", f"got {a_spec(other)}, expected {a_spec(action)}")]
     found: dict[str, f.Finding] = {}
     portable = copy.deepcopy(spec)
     for key, problem in _unportable(spec, ""):
-        found[key] = f.error("SPEC-VALUE", key, f"got {problem}", f"--unset {shlex.quote(key)}")
+        found[key] = f.error("SPEC-VALUE", key, f"got {problem}", _restored(action, key))
         delete(portable, key)
     for key in extra_keys(portable):
-        if key not in keys(action) and delete(portable, key):
+        if is_extra(action, key) and delete(portable, key):
             found[key] = f.warning("SPEC-KEY-EXTRA", key, "passed on unchecked, as --allow-extra-key asked")
     for problem in _validator(action).iter_errors(portable):
-        for finding in _explain(action, problem):
+        for finding in _explain(action, portable, problem):
             found.setdefault(finding.where, finding)
-    return list(found.values())
+    moved = " ".join(finding.fix for finding in found.values() if finding.id == "SPEC-KEY-UNKNOWN")
+    there = [key for key, one in found.items() if one.id == "SPEC-KEY-MISSING" and f"--set {key}" in moved]
+    return [finding for key, finding in found.items() if key not in there]
+
+
+def a_spec(action: str) -> str:
+    return f"{'an' if action[0] in 'aei' else 'a'} {action} spec"
+
+
+def of_other_action(action: str, spec: dict) -> str | None:
+    """The action that most keys of `spec` belong to, when they evidently are not keys of `action`."""
+    mine, there = _known(action, spec), sum(1 for _ in items(action, spec))
+    policy = {"sft": "train", "grpo": "grpo"}.get(str(get(spec, "train.train_policy.type")))
+    if 2 * mine >= there and policy in (None, action):
+        return None
+    fits = {name: _known(name, spec) for name in bundle.ACTIONS}
+    best = max(fits, key=fits.get)
+    return best if fits[best] > 2 * mine or (best == policy and fits[best] > mine) else None
+
+
+def _known(action: str, spec: dict) -> int:
+    return sum(key in keys(action) for key, _ in items(action, spec))
 
 
 def extra_keys(spec: dict) -> list[str]:
@@ -349,63 +278,127 @@ def _unportable(value, key: str) -> Iterator[tuple[str, str]]:
         yield key, f"{value}, expected a finite number"
     elif isinstance(value, int) and not -(2**63) <= value < 2**63:
         yield key, "a number beyond 64 bits, expected a smaller one"
-    elif isinstance(value, str) and not value.isascii() and value.encode("utf-8", "replace").decode() != value:
-        yield key, "text with bytes that are not UTF-8, expected valid text"
+    elif isinstance(value, str) and ("\x00" in value or value.encode("utf-8", "replace").decode() != value):
+        yield key, "text with a NUL or with bytes that are not UTF-8, expected valid text"
     elif not isinstance(value, bool | int | float | str):
         yield key, f"{'null' if value is None else type(value).__name__}, expected text, a number, true/false or a list"
 
 
-def _explain(action: str, problem) -> Iterator[f.Finding]:
+def _explain(action: str, spec: dict, problem) -> Iterator[f.Finding]:
     where = ".".join(part for part in problem.absolute_path if isinstance(part, str))
     prefix = f"{where}." if where else ""
     if problem.validator == "additionalProperties" and "properties" in problem.schema:
         for name in problem.instance.keys() - problem.schema["properties"].keys():
-            yield unknown_key(action, f"{prefix}{name}")
+            yield unknown_key(action, f"{prefix}{name}", problem.instance[name])
     elif problem.validator == "required":
         for name in problem.validator_value:
             if name not in problem.instance:
-                yield _missing(action, f"{prefix}{name}")
+                fix = "--tuning lora" if where == "policy.lora" else _restored(action, f"{prefix}{name}")
+                message = "got no value, expected the key to be written"
+                yield f.error("SPEC-KEY-MISSING", f"{prefix}{name}", message, fix)
     else:
         schema = keys(action).get(where) or problem.schema
-        hint = f.did_you_mean(str(problem.instance), [str(option) for option in schema.get("enum", [])])
-        message = f"got {shown(problem.instance)}, expected {expected(schema)}.{hint}"
-        yield f.error("SPEC-VALUE", where or "spec", message)
+        meant = _repaired(action, where, get(spec, where))
+        hint = f" Did you mean {shown(meant)}?" if isinstance(meant, str | bool) else ""
+        if isinstance(problem.instance, str) and type(meant) is float:
+            hint = " YAML reads 1e-5 as text and 1.0e-5 as a number."
+        fix = _restored(action, where) if meant is MISSING else set_flag(where, meant)
+        if fix.startswith("--unset") and type(problem.instance) in (int, float):
+            fix = ""  # the range is told; which number was meant is not known
+        yield f.error(
+            "SPEC-VALUE", where or "spec", f"got {shown(problem.instance)}, expected {expected(schema)}.{hint}", fix
+        )
 
 
-def shown(value, limit: int = 80) -> str:
-    """A value as it appears in a message, cut when long."""
-    written = repr(value)
-    return written if len(written) <= limit else f"{written[:limit]}... ({len(written)} characters)"
+def _restored(action: str, key: str) -> str:
+    """The fix that gives a key, or each key of a table, the template's value back, or takes a key away."""
+    base = template(action)
+    inside = [name for name, _ in items(action, base) if name == key or name.startswith(f"{key}.")]
+    if inside or key not in keys(action):
+        return " ".join(set_flag(name, get(base, name)) for name in inside) or f"--unset {shlex.quote(key)}" * bool(key)
+    default = keys(action)[key].get("default")
+    return f"--unset {shlex.quote(key)}" if default is None else set_flag(key, default)
 
 
-def _missing(action: str, key: str) -> f.Finding:
-    if key.startswith("policy.lora."):
-        return f.error("SPEC-KEY-MISSING", key, "got no value, expected the key to be written", "--tuning lora")
-    value = get(bundle.schema(action)["default"], key, keys(action).get(key, {}).get("default", ""))
-    fix = "" if isinstance(value, dict) or value is None else set_flag(key, value)
-    return f.error("SPEC-KEY-MISSING", key, "got no value, expected the key to be written", fix)
+def _repaired(action: str, key: str, value):
+    """`value` itself when the key takes it, else a legal one that it may have meant, or MISSING."""
+    if key not in keys(action):
+        return MISSING
+    schema = keys(action)[key]
+    legal = _validator(action).evolve(schema=schema).is_valid
+    options = (one for one in (value, *near(schema, value)) if legal(one) and not any(_unportable(one, key)))
+    return next(options, MISSING)
 
 
-def unknown_key(action: str, key: str) -> f.Finding:
+def unknown_key(action: str, key: str, value) -> f.Finding:
     """The finding about a key that the action does not have, with the names it may have meant."""
     former = bundle.skill_info()["former_keys"].get(key.rsplit(".", 1)[-1])
     if former:
-        fix = f"--set {former['key']}=..." if former["key"] in keys(action) else ""
-        return f.error("SPEC-KEY-FORMER", key, f"got a name no trainer reads; {former['note']}", fix)
-    near = suggestions(action, key)
-    hint = f" Did you mean {', '.join(near)}?" if near else ""
-    fix = f"--allow-extra-key {shlex.quote(key)}"
-    if near:
-        fix = f"--set {near[0]}=..." if near[0] in keys(action) else ""
-    return f.error("SPEC-KEY-UNKNOWN", key, f"got an unknown key, expected one the {action} spec has.{hint}", fix)
+        message = f"got a name no trainer reads; use {former['key']}: {former['note']}"
+        here = [former["key"]] if former["key"] in keys(action) else []
+        return f.error("SPEC-KEY-FORMER", key, message, renaming(action, key, here, value))
+    got, fix, other, full = "an unknown key", renaming(action, key, [], value), *_of_another(action, key)
+    inside = [name for name in keys(action) if name.startswith(f"{key}.")]
+    leaves = (isinstance(value, dict) and [leaf for leaf, _ in items(action, value, f"{key}.")]) or [key]
+    names = inside[:3]
+    if key in FLAG_WORDS and action != "quantize":
+        got, fix = f"a word for {FLAG_WORDS[key]}", f"{fix} {FLAG_WORDS[key]} {value}" if type(value) is int else fix
+    elif inside:
+        got = "a table"
+    elif other:
+        got = f"a key of the {other} spec" + (f", {full}" if full != key else "")
+        names = [name for name in keys(action) if name.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
+    elif all(is_extra(action, leaf) for leaf in leaves):
+        got = "a key of the trainer that is not checked here"
+        fix = " ".join(f"--allow-extra-key {shlex.quote(leaf)}" for leaf in leaves)
+    else:
+        names = suggestions(action, key)
+    if names and not inside:
+        fix = renaming(action, key, names, value)
+    hint = f" Did you mean {', '.join(names)}?" if names else ""
+    return f.error("SPEC-KEY-UNKNOWN", key, f"got {got}, expected a key that {a_spec(action)} has.{hint}", fix)
+
+
+def _of_another(action: str, name: str) -> tuple[str, str]:
+    """(action, key) of a key, or of a short name, that only other actions have; ("", "") when none has."""
+    short = bundle.skill_info()["shorthand"]
+    full = {other: short[other].get(name, name) for other in bundle.ACTIONS if other != action}
+    return next(((other, key) for other, key in full.items() if key in keys(other)), ("", ""))
+
+
+def renaming(action: str, key: str, names: list[str], value) -> str:
+    """The fix that takes `key` away and gives its value, or each value of the table, to the first of `names`.
+
+    Empty when a value is not legal there: another value would not be the user's.
+    """
+    moved = moved_to(action, names[0], value) if names else {}
+    words = [f"--unset {shlex.quote(key)}", *(set_flag(name, one) for name, one in (moved or {}).items())]
+    return "" if moved is None else " ".join(words)
+
+
+def moved_to(action: str, name: str, value) -> dict | None:
+    """key -> value of what was written under a misspelt name; None when a part has no key that takes it."""
+    if name in keys(action):
+        meant = _repaired(action, name, value)
+        return None if meant is MISSING else {name: meant}
+    if not isinstance(value, dict):
+        return None
+    moved = {}
+    for leaf, sub in value.items():
+        names = [f"{name}.{leaf}", *suggestions(action, f"{name}.{leaf}")]
+        part = moved_to(action, next((key for key in names if key in keys(action)), names[0]), sub)
+        if part is None:
+            return None
+        moved |= part
+    return moved
 
 
 def suggestions(action: str, key: str) -> list[str]:
-    """Legal names that `key` may have meant: its last part in another table, or a key or table spelt nearly so."""
-    known = keys(action)
+    """Legal names that `key` may have meant: its last part in another table, or a key, table or short name like it."""
+    known, short = keys(action), bundle.skill_info()["shorthand"][action]
     leaf = key.rsplit(".", 1)[-1]
     tables = {name.rsplit(".", depth)[0] for name in known for depth in range(1, name.count(".") + 1)}
-    by_leaf = {name.rsplit(".", 1)[-1]: name for name in known}
+    by_leaf = short | {name.rsplit(".", 1)[-1]: name for name in known}
     same = [name for name in known if name.rsplit(".", 1)[-1] == leaf]
     near_leaf = [by_leaf[name] for name in f.nearest(leaf, by_leaf)]
     return list(dict.fromkeys([*same, *f.nearest(key, [*known, *tables]), *near_leaf]))[:3]

@@ -5,19 +5,31 @@ A `Draft` takes them in that order, remembers the origin of each value, and coll
 
 from __future__ import annotations
 
+import copy
 import os
+import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosmos_reason import bundle, models, spec, storage
+from cosmos_reason import bundle, models, spec, spec_values, storage
 from cosmos_reason import findings as f
+from cosmos_reason.rules import WINDOWS_PATH
+from cosmos_reason.spec_conditions import GRID, POLICY_SIZES, RATE, SHARD, standard_layout
+from cosmos_reason.spec_rules import TRAINING
+
+LORA = "policy.lora"
+STEP = re.compile(r"(?:step|epoch)_\d+")
+LONG = 200  # characters of a flag that are repeated to say which one is meant
 
 
 @dataclass
 class Draft:
     """A spec being put together.
 
-    `origins`: key -> source of its value. `named`: key -> flag that said it. `trained`: key -> value in training.
+    `origins`: key -> source of its value. `named`: key -> the flag that said it. `base`: the spec before --unset and
+    --set. `trained`: key -> value in training. `resumed`: the spec of the run to resume. `flags`: flag -> how it was
+    given, for flags given once. `exit_code`: 2 once something could not be read.
     """
 
     action: str
@@ -25,56 +37,196 @@ class Draft:
     spec: dict = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     named: dict[str, str] = field(default_factory=dict)
+    base: dict = field(default_factory=dict)
     findings: list[f.Finding] = field(default_factory=list)
     trained: dict[str, object] = field(default_factory=dict)
+    resumed: dict = field(default_factory=dict)
+    flags: dict[str, str] = field(default_factory=dict)
+    exit_code: int = f.EXIT_CHECKS_FAILED
 
     @property
     def params(self) -> dict:
         return bundle.skill_info()["spec_params"][self.action]
 
+    def attempt(self, act, *words):
+        """What `act(*words)` returns; None, and a finding among the others, when it cannot read its input."""
+        try:
+            return act(*words)
+        except f.Failure as failure:
+            self.findings += failure.findings
+            self.exit_code = max(self.exit_code, failure.exit_code)
+
+    def refuse(self, id: str, where: str, message: str, fix: str = "") -> None:
+        self.findings.append(f.error(id, where, message, fix))
+
     def put(self, key: str, value, origin: str) -> None:
         spec.set_value(self.spec, key, value)
         self.origins[key] = origin
 
-    def overlay(self, table: dict, origin: str) -> None:
+    def overlay(self, table: dict, origin: str, origins: dict[str, str] | None = None) -> None:
+        """Take over a spec that was written earlier, its paths and model names as they are written today."""
         for key, value in spec.items(self.action, table):
-            self.put(key, value, origin)
-
-    def replace(self, table: dict, origin: str) -> None:
-        self.spec, self.origins = {}, {}
-        self.overlay(table, origin)
+            schema = spec.keys(self.action).get(key, {})
+            self.put(key, located(self, key, schema, value), (origins or {}).get(key, origin))
 
     def name(self, key: str, flag: str) -> bool:
         """Note that the command line sets `key`; a second flag for it, or for its table, is a contradiction."""
         for other, before in self.named.items():
-            if key == other or key.startswith(f"{other}.") or other.startswith(f"{key}."):
-                message = f"got it from {before} and from {flag}, expected one of them"
-                self.findings.append(f.error("SPEC-KEY-TWICE", key, message))
+            if spec.overlap(key, other):
+                extra = before if "--unset" in before or not flag.startswith(("--set", "--unset")) else flag
+                message = f"got it from {brief(before)} and from {brief(flag)}, expected one of them"
+                self.refuse("SPEC-KEY-TWICE", key, message, f"drop {brief(extra)}")
                 return False
         self.named[key] = flag
         return True
 
-    def say(self, key: str, value, flag: str) -> None:
+    def say(self, key: str, value, flag: str, origin: str) -> None:
         if self.name(key, flag):
-            self.put(key, value, flag)
+            self.put(key, value, origin)
 
     def origin_table(self) -> dict[str, str]:
         """The origin of every value that is still there."""
         return {key: self.origins[key] for key, _ in spec.items(self.action, self.spec)}
 
 
-def start(action: str, engine: str, file: str | None) -> Draft:
-    """A draft that holds the template, or an earlier spec exactly as it is."""
-    draft = Draft(action, engine)
-    draft.overlay(spec.load(Path(file)) if file else spec.template(action), file or "template")
-    return draft
+def brief(flag: str) -> str:
+    """A flag, without its value when that is long."""
+    if len(flag) <= LONG:
+        return flag
+    head = re.match(r"--\S+ '?[\w.]+=|--\S+ ", flag)
+    return f"{head[0] if head else flag[:40]}...".replace("'", "")
+
+
+def pasteable(draft: Draft, fix: str) -> str:
+    """A fix as a change to the command line that was given: flags about the same keys make way for it."""
+    if not fix.startswith("--"):
+        return fix
+    words, gone, added = shlex.split(fix), [], []
+    for flag, word in zip(words[::2], words[1::2], strict=True):
+        keys = {"--set": [word.partition("=")[0]], "--unset": [word], "--tuning": [LORA]}.get(flag)
+        keys = keys or {"--model": [draft.params["model"]]}.get(flag)
+        keys = keys or draft.params.get(flag.removeprefix("--").replace("-", "_"), [])  # those of a root
+        clash = [said for other, said in draft.named.items() if any(spec.overlap(key, other) for key in keys)]
+        gone += clash or ([draft.flags[flag]] if flag in draft.flags else [])
+        refused = word in draft.named and word not in spec.keys(draft.action)  # so it never was in the spec
+        there = spec.get(draft.base, word, spec.MISSING) is not spec.MISSING and not refused
+        if flag != "--unset" or there or not clash:
+            added.append(f"{flag} {shlex.quote(word)}")
+    if not gone:
+        return fix
+    old = " ".join(map(brief, dict.fromkeys(gone)))
+    return f"replace {old} with {' '.join(added)}" if added else f"drop {old}"
+
+
+# ---- what there was before -------------------------------------------------------------------------------------------
+
+
+def take_template(draft: Draft) -> None:
+    draft.overlay(spec.template(draft.action), "template")
+
+
+def take_file(draft: Draft, file: str) -> None:
+    """Start from an earlier spec; where its values came from is read from the origins beside it."""
+    table = spec.load(Path(file))
+    if other := spec.of_other_action(draft.action, table):
+        message = f"got {spec.a_spec(other)}, expected {spec.a_spec(draft.action)}"
+        draft.refuse("SPEC-ACTION", file, message, f"drop {draft.flags['--spec']}")
+        take_template(draft)
+        return
+    draft.overlay(table, file, earlier_origins(file))
+
+
+def earlier_origins(file: str) -> dict[str, str]:
+    """Empty when there are none, or when the spec was edited since they were written."""
+    beside = Path(file).with_suffix(".origins.json")
+    record = storage.read_json(beside) if beside.is_file() else {}
+    known = isinstance(record, dict) and isinstance(record.get("origins"), dict)
+    return record["origins"] if known and record.get("spec_sha256") == storage.sha256(file) else {}
+
+
+def take_parent(draft: Draft, folder: Path, model_given: bool) -> None:
+    """What an earlier train job left: its last model, unless one is given; for train, its spec and where to resume."""
+    record, origin = storage.read_json(folder / "job.json"), f"parent job {folder.name}"
+    checkpoint = spec.get(record, "evidence.checkpoint")
+    ours = spec.get(record, "action") in (("train",) if draft.action == "train" else TRAINING.split())
+    if not ours or not isinstance(checkpoint, str) or record.get("state") != "COMPLETE":
+        message = "got a job without a verified model, expected a COMPLETE train job"
+        raise f.bad_input("SPEC-PARENT", folder, message, f"scripts/launch_job.py status {folder.name}")
+    parent = spec.load(folder / "spec.toml")
+    if draft.action == "train":
+        step = Path(checkpoint)
+        if step.parent.name != "safetensors" or not STEP.fullmatch(step.name):
+            message = f"got a job whose model is {spec_values.shown(checkpoint)}, expected .../safetensors/step_N"
+            fix = f"replace {draft.flags['--parent-job']} with --spec {shlex.quote(str(folder / 'spec.toml'))}"
+            raise f.bad_input("SPEC-PARENT", folder, message, f"{fix} --set train.resume=true")
+        if record.get("engine", draft.engine) != draft.engine:
+            message = f"got {draft.engine}, but the run to resume is of {record['engine']}"
+            draft.refuse("SPEC-RESUME-OTHER", "--engine", message, f"--engine {record['engine']}")
+        draft.overlay(parent, origin)
+        draft.put("train.resume", str(step.parent.parent / "checkpoints" / step.name / "policy"), origin)
+        draft.resumed = copy.deepcopy(draft.spec)
+        return
+    if not model_given:
+        _take_last_model(draft, parent, checkpoint, origin)
+    if draft.action != "grpo":
+        _same_view(draft, parent, origin)
+
+
+def _take_last_model(draft: Draft, parent: dict, checkpoint: str, origin: str) -> None:
+    key, adapter = draft.params["model"], spec.get(parent, LORA) is not None
+    choose = f"scripts/select_checkpoint.py {shlex.quote(str(Path(checkpoint).parent.parent.parent))}"
+    draft.put(key, checkpoint, origin)
+    if adapter and draft.action == "grpo":
+        message = "got a LoRA adapter, expected a merged model to start reinforcement learning from"
+        draft.refuse("SPEC-PARENT-ADAPTER", key, message, f"{choose} --merge DIR, then --model DIR")
+        return
+    message = "this is the model of the last step; another may be better"
+    draft.findings.append(f.info("SPEC-PARENT-LAST", key, message, f"{choose} --by METRIC, then --model DIR"))
+    if adapter:
+        draft.put(draft.params["adapter"], True, origin)
+        draft.put(draft.params["base"], models.canonical(spec.get(parent, "policy.model_name_or_path", "")), origin)
+
+
+def _same_view(draft: Draft, parent: dict, origin: str) -> None:
+    """The model must be asked as it was trained: same frames, same pixels, same system message."""
+    spec.delete(draft.spec, draft.params["vision"])
+    seen = {f"{draft.params['vision']}.{name}": value for name, value in spec.get(parent, "custom.vision", {}).items()}
+    if "system_prompt" in draft.params:
+        seen[draft.params["system_prompt"]] = spec.get(parent, "train.train_policy.system_prompt", "")
+    for key, value in seen.items():
+        if key in spec.keys(draft.action):
+            draft.put(key, value, origin)
+            draft.trained[key] = value
+
+
+def compare_with_resumed(draft: Draft) -> None:
+    """An error for what makes the checkpoint of the parent job unfit: another model, other adapters, another layout."""
+    if not draft.resumed or spec.get(draft.spec, "train.resume") != draft.resumed["train"]["resume"]:
+        return
+    sizes = [] if draft.engine == "transformers" else [GRID + size for size in POLICY_SIZES]
+    wide = [draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags]
+    tuned = [bool(spec.get(table, LORA)) for table in (draft.resumed, draft.spec)]
+    keys = [LORA] if tuned[0] != tuned[1] else [f"{LORA}.r", f"{LORA}.target_modules"]
+    for key in (draft.params["model"], *keys, *sizes):
+        before, value = spec.get(draft.resumed, key), spec.get(draft.spec, key)
+        if before != value and (key == LORA or before is not None):
+            fix = f"--tuning {'lora' if tuned[0] else 'full'}" if key == LORA else spec_values.set_flag(key, before)
+            fix = f"drop {' '.join(wide)}" if wide and key in sizes else fix
+            message = f"got {spec_values.shown(value)}, but the run to resume has {spec_values.shown(before)}"
+            draft.refuse("SPEC-RESUME-OTHER", key, message, fix)
+
+
+def compare_with_training(draft: Draft) -> None:
+    """A warning for each sampling key and system message that no longer is the parent job's."""
+    for key, trained in draft.trained.items():
+        now = spec.get(draft.spec, key, spec.MISSING)
+        if now != trained:
+            got = "no value" if now is spec.MISSING else spec_values.shown(now)
+            message = f"got {got}, but training used {spec_values.shown(trained)}"
+            draft.findings.append(f.warning("SPEC-TRAINED-OTHERWISE", key, message, spec_values.set_flag(key, trained)))
 
 
 # ---- the words of the command line -----------------------------------------------------------------------------------
-
-
-def take_model(draft: Draft, written: str) -> None:
-    draft.say(draft.params["model"], models.canonical(written), "--model")
 
 
 def take_profile(draft: Draft, name: str) -> None:
@@ -82,8 +234,11 @@ def take_profile(draft: Draft, name: str) -> None:
     profiles = bundle.skill_info()["profiles"]
     fitting = [known for known, profile in profiles.items() if profile["action"] == draft.action]
     if name not in fitting:
-        message = f"got {name!r}, expected one of {', '.join(fitting) or 'none'}.{f.did_you_mean(name, fitting)}"
-        raise f.bad_input("SPEC-PROFILE", "--profile", message, "--explain profiles")
+        close = f.nearest(name, fitting)
+        wanted = f"one of {', '.join(fitting)} (--explain profiles)" if fitting else f"none: no {draft.action} has any"
+        fix = f"--profile {close[0]}" if close else f"drop {draft.flags['--profile']}"
+        draft.refuse("SPEC-PROFILE", "--profile", f"got {name!r}, expected {wanted}", fix)
+        return
     for key, value in profiles[name]["set"].items():
         value = models.canonical(value) if key == draft.params["model"] else value
         draft.put(key, value, f"profile {name} ({profiles[name]['source']})")
@@ -91,91 +246,135 @@ def take_profile(draft: Draft, name: str) -> None:
 
 
 def take_tuning(draft: Draft, tuning: str) -> None:
-    """`lora` adds the adapter table and its learning rate, `full` removes the table."""
-    if draft.action not in ("train", "grpo"):
+    """`lora` adds what is missing of the adapter table, `full` removes it; `settle_rate` does the rest."""
+    if draft.action not in TRAINING.split():
         _not_for(draft, "--tuning", "a train or grpo spec")
-        return
-    if tuning == "full":
-        draft.name("policy.lora", "--tuning full")
-        spec.delete(draft.spec, "policy.lora")
-        return
-    for key, value in bundle.skill_info()["tuning"]["lora"][draft.action].items():
-        if not (key.startswith("policy.lora") and spec.get(draft.spec, key) is not None):
-            draft.put(key, value, "--tuning lora")
+    elif tuning == "full":
+        draft.name(LORA, "--tuning full")
+        spec.delete(draft.spec, LORA)
+    else:
+        for key, value in bundle.skill_info()["tuning"]["lora"][draft.action].items():
+            if key.startswith(LORA) and spec.get(draft.spec, key) is None:
+                draft.put(key, value, "--tuning lora")
 
 
-def take_gpus(draft: Draft, per_node: int, nodes: int) -> None:
-    """Shard over the GPUs of a node and replicate over nodes; GRPO gives half of the GPUs to the rollouts."""
-    if per_node not in bundle.skill_info()["gpu_counts_per_node"] or nodes < 1:
-        message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of 1, 2, 4 or 8"
-        draft.findings.append(f.error("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, "--gpus-per-node 8"))
+def settle_rate(draft: Draft, was_lora: bool, was_rate) -> None:
+    """Adapters want a higher learning rate than all weights do: it moves with the tuning, unless the user set it."""
+    is_lora = spec.get(draft.spec, LORA) is not None
+    origin = draft.origins.get(RATE, "")
+    if draft.action not in TRAINING.split() or is_lora == was_lora or RATE in draft.named or origin.startswith("--set"):
         return
-    if draft.action not in ("train", "grpo") and (nodes > 1 or draft.action == "quantize"):
-        _not_for(draft, "--nodes" if nodes > 1 else "--gpus-per-node", "a spec that runs on so many")
+    full = spec.get(spec.template(draft.action), RATE)
+    adapter = bundle.skill_info()["tuning"]["lora"][draft.action][RATE]
+    ours = origin.startswith(("template", "profile", "--tuning")) or was_rate in (full, adapter)
+    if ours and was_rate != (rate := adapter if is_lora else full):
+        draft.put(RATE, rate, f"--tuning {'lora' if is_lora else 'full'}")
+        message = f"{spec_values.text(was_rate)} became {rate}, which suits {'adapters' if is_lora else 'all weights'}"
+        draft.findings.append(f.info("SPEC-TUNING-RATE", RATE, message))
+
+
+def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
+    """Lay the run out over the GPUs, but for sizes that the command line sets."""
+    training, counts = draft.action in TRAINING.split(), bundle.skill_info()["gpu_counts_per_node"]
+    if not training and ((nodes or 1) > 1 or draft.action == "quantize"):
+        _not_for(draft, "--gpus-per-node" if nodes is None else "--nodes", "a spec that runs on so many")
         return
-    shard, groups = per_node, nodes
-    if draft.action == "grpo":
-        shard, groups = max(1, per_node // 2), nodes if per_node > 1 else max(1, nodes // 2)
-    sizes = {
-        "train": {"policy.parallelism.dp_shard_size": shard, "policy.parallelism.dp_replicate_size": groups},
-        "grpo": {"rollout.parallelism.tp_size": shard, "rollout.parallelism.n_init_replicas": groups},
-    }
-    sizes["grpo"] |= sizes["train"]
-    for key, value in sizes.get(draft.action, {"num_gpus": per_node}).items():
-        draft.put(key, value, f"--gpus-per-node {per_node} --nodes {nodes}")
+    written = (spec.get(draft.base, key) for key in (SHARD if training else "num_gpus", GRID + "dp_replicate_size"))
+    before = [value if type(value) is int else 1 for value in written]
+    if per_node is None or (nodes is None and before[1] != 1):
+        message = "got one of --gpus-per-node and --nodes, expected both: the layout depends on their product"
+        both = per_node or (before[0] if before[0] in counts else 1), max(nodes or before[1], 1)
+        draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, "--gpus-per-node {} --nodes {}".format(*both))
+        return
+    flag = draft.flags["--gpus-per-node"] + (f" {draft.flags['--nodes']}" if nodes else "")
+    nodes = 1 if nodes is None else nodes
+    sizes = standard_layout(draft.action, per_node, nodes, str(spec.get(draft.spec, "mode")))
+    able = draft.action in bundle.skill_info()["engines"][draft.engine]["actions"]  # else that is the finding
+    if able and draft.engine not in spec.keys(draft.action)[next(iter(sizes))]["x-engines"]:
+        if (per_node, nodes) != (1, 1):
+            message = f"got {nodes} nodes of {per_node} GPUs, expected 1 GPU: engine {draft.engine} uses one"
+            draft.refuse("SPEC-GPUS-ENGINE", "--gpus-per-node", message, "--gpus-per-node 1 --nodes 1")
+    elif per_node not in counts or nodes < 1:
+        message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of {', '.join(map(str, counts))}"
+        fix = f"--gpus-per-node {max([n for n in counts if n <= per_node], default=1)} --nodes {max(nodes, 1)}"
+        draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
+    else:
+        for key, value in sizes.items():
+            if not any(spec.overlap(key, other) for other in draft.named):
+                draft.put(key, value, flag)
+
+
+def take_model(draft: Draft, written: str) -> None:
+    draft.say(draft.params["model"], models.canonical(written), draft.flags["--model"], "--model")
 
 
 def take_root(draft: Draft, flag: str, root: str) -> None:
     """A dataset root stands for `<root>/annotations.json` and for `<root>` as the place of the media."""
     keys = draft.params.get(flag.removeprefix("--").replace("-", "_"))
     if not keys:
-        _not_for(draft, flag, f"one of the roots of a {draft.action} spec")
+        _not_for(draft, flag, f"one of the roots of {spec.a_spec(draft.action)}")
         return
     if not root.strip():
-        draft.findings.append(f.error("SPEC-ROOT", flag, "got an empty name, expected a folder or an s3:// prefix"))
+        message = "got an empty name, expected a folder or an s3:// prefix"
+        draft.refuse("SPEC-ROOT", flag, message, f"drop {draft.flags[flag]}")
         return
     whole = absolute(root)
-    annotations = f"{whole.rstrip('/')}/annotations.json"
-    if "://" not in whole and not Path(annotations).is_file():
-        message = "not visible from this machine; fine if it is from where the job runs"
-        draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", annotations, message))
-    draft.say(keys[0], annotations, flag)
-    draft.say(keys[1], whole, flag)
+    draft.say(keys[0], f"{whole.rstrip('/')}/annotations.json", draft.flags[flag], flag)
+    draft.say(keys[1], whole, draft.flags[flag], flag)
     if keys[0].startswith("custom.val_dataset"):
         draft.put("validation.enable", True, flag)
 
 
 def _not_for(draft: Draft, flag: str, wanted: str) -> None:
-    draft.findings.append(f.error("SPEC-FLAG", flag, f"got it for a {draft.action} spec, expected {wanted}"))
+    message = f"got it for {spec.a_spec(draft.action)}, expected {wanted}"
+    draft.refuse("SPEC-FLAG", flag, message, f"drop {draft.flags[flag]}")
 
 
 def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: list[str]) -> None:
-    """`--set key=value` with short names and TOML values, then `--unset key` for a key or a table.
+    """`--unset key` for a key or a table, then `--set key=value` with short names and TOML values.
 
     Keys in `extra` may be unknown: they are listed in the spec itself, so that later checks let them pass too.
     """
+    draft.base = copy.deepcopy(draft.spec)
     if extra:
-        draft.put("custom.extra_keys", [*spec.extra_keys(draft.spec), *extra], "--allow-extra-key")
+        draft.put("custom.extra_keys", [*dict.fromkeys([*spec.extra_keys(draft.spec), *extra])], "--allow-extra-key")
+    for name in unset:
+        _unset(draft, name)
     for setting in settings:
         name, equals, written = setting.partition("=")
-        if equals and name.strip():
-            _set(draft, name.strip(), written, extra)
+        flag = f"--set {shlex.quote(setting)}"
+        if equals and all(part.strip() for part in name.split(".")):
+            _set(draft, name.strip(), written, flag, extra)
         else:
-            draft.findings.append(f.error("SPEC-SET", setting, "got no key and '=', expected --set key=value"))
-    for name in unset:
-        key = full_name(draft.action, name)
-        if draft.name(key, f"--unset {name}") and not spec.delete(draft.spec, key):
-            near = f.did_you_mean(key, (there for there, _ in spec.items(draft.action, draft.spec)))
-            draft.findings.append(f.error("SPEC-UNSET", key, f"got a key that is not in the spec.{near}"))
+            message = "got no key and '=', expected --set key=value"
+            draft.refuse("SPEC-SET", brief(setting), message, f"drop {brief(flag)}")
+    for key in extra:
+        if not spec.is_extra(draft.action, key) or spec.get(draft.spec, key) is None:
+            message = "got a key that is not set, or that is none of the trainer's own"
+            draft.refuse("SPEC-FLAG", key, message, f"drop --allow-extra-key {shlex.quote(key)}")
 
 
-def _set(draft: Draft, name: str, written: str, extra: list[str]) -> None:
+def _unset(draft: Draft, name: str) -> None:
+    key, flag = full_name(draft.action, name), f"--unset {shlex.quote(name)}"
+    if key == LORA and draft.flags.get("--tuning") == "--tuning lora":
+        draft.named[LORA] = "--tuning lora"  # which else lets its keys be set
+    if draft.name(key, flag) and not spec.delete(draft.spec, key):
+        legal = any(known == key or known.startswith(f"{key}.") for known in spec.keys(draft.action))
+        close = [] if legal else f.nearest(key, (there for there, _ in spec.items(draft.action, draft.spec)))
+        fix = f"replace {flag} with --unset {close[0]}" if close else f"drop {flag}"
+        draft.refuse("SPEC-UNSET", key, "got a key that is not in the spec", fix)
+
+
+def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> None:
     key = full_name(draft.action, name)
     schema = spec.keys(draft.action).get(key, {})
-    if not (schema or key in extra or _free(draft.action, key)):
-        draft.findings.append(spec.unknown_key(draft.action, key))
-    elif draft.name(key, f"--set {name}"):
-        draft.put(key, _located(draft, schema, spec.parse(schema, written)), f"--set {name}")
+    value = spec_values.parse(schema, written)
+    if not draft.name(key, flag):
+        return
+    if not (schema or (key in extra and spec.is_extra(draft.action, key)) or _free(draft.action, key)):
+        draft.findings.append(spec.unknown_key(draft.action, key, value))
+    else:
+        draft.put(key, located(draft, key, schema, value), f"--set {name}")
         _give_way(draft, key)
 
 
@@ -188,9 +387,8 @@ def full_name(action: str, name: str) -> str:
 
 def _free(action: str, key: str) -> bool:
     """Inside a table under `custom` that the schema leaves open."""
-    known = bundle.schema(action)["properties"]["custom"]["properties"]
     parts = key.split(".")
-    return len(parts) > 2 and parts[0] == "custom" and parts[1] not in known and all(parts)
+    return len(parts) > 2 and parts[0] == "custom" and parts[1] not in spec.custom_tables(action)
 
 
 def _give_way(draft: Draft, key: str) -> None:
@@ -206,119 +404,30 @@ def _give_way(draft: Draft, key: str) -> None:
 
 
 def absolute(written: str) -> str:
-    """A local path as an absolute one; empty text and URIs stay."""
-    if not written or "://" in written:
+    """A local path as an absolute one; empty text, URIs and paths of Windows (which the rules refuse) stay."""
+    if not written or "://" in written or WINDOWS_PATH.match(written):
         return written
     return os.path.abspath(os.path.expanduser(written))
 
 
-def _located(draft: Draft, schema: dict, value):
+def located(draft: Draft, key: str, schema: dict, value):
+    """The value of a key that names a path or a model, as every platform reads it; other values stay."""
     kind = schema.get("x-path")
-    if not kind or not isinstance(value, str):
+    if not kind or not isinstance(value, str) or not value or value.lower() in ("true", "false"):
         return value
-    if kind != "model" or not value:
+    if kind != "model":
         return absolute(value)
-    try:
-        return models.canonical(value)
-    except f.Failure as failure:
-        draft.findings += failure.findings
-        return value
+    return draft.attempt(models.canonical, value, key) or value
 
 
-# ---- parent job ------------------------------------------------------------------------------------------------------
-
-
-def take_parent(draft: Draft, folder: Path) -> None:
-    """Start from what an earlier train job left: its last model; for train, its spec and the checkpoint to resume."""
-    record, origin = storage.read_json(folder / "job.json"), f"parent job {folder.name}"
-    checkpoint = spec.get(record, "evidence.checkpoint")
-    ours = spec.get(record, "action") in (("train",) if draft.action == "train" else ("train", "grpo"))
-    if not ours or not isinstance(checkpoint, str) or record.get("state") != "COMPLETE":
-        message = "got a job without a verified model, expected a COMPLETE train job"
-        raise f.bad_input("SPEC-PARENT", folder, message, f"scripts/launch_job.py status {folder.name}")
-    parent = spec.load(folder / "spec.toml")
-    if draft.action == "train":
-        step = Path(checkpoint)
-        draft.replace(parent, origin)
-        draft.put("train.resume", str(step.parent.parent / "checkpoints" / step.name / "policy"), origin)
-        return
-    output = Path(checkpoint).parents[2]
-    message = "this is the model of the last step; another may be better"
-    fix = f"scripts/select_checkpoint.py {output} --by METRIC, then --model DIR"
-    draft.findings.append(f.info("SPEC-PARENT-LAST", draft.params["model"], message, fix))
-    draft.put(draft.params["model"], checkpoint, origin)
-    if spec.get(parent, "policy.lora") is not None:
-        _take_adapter(draft, parent, output, origin)
-    if draft.action != "grpo":
-        _same_view(draft, parent, origin)
-
-
-def _take_adapter(draft: Draft, parent: dict, output: Path, origin: str) -> None:
-    if draft.action == "grpo":
-        message = "got a LoRA adapter, expected a merged model to start reinforcement learning from"
-        fix = f"scripts/select_checkpoint.py {output} --merge DIR, then --model DIR"
-        draft.findings.append(f.error("SPEC-PARENT-ADAPTER", draft.params["model"], message, fix))
-        return
-    draft.put(draft.params["adapter"], True, origin)
-    draft.put(draft.params["base"], spec.get(parent, "policy.model_name_or_path"), origin)
-
-
-def _same_view(draft: Draft, parent: dict, origin: str) -> None:
-    """The model must be asked as it was trained: same frames, same pixels, same system message."""
-    spec.delete(draft.spec, draft.params["vision"])
-    seen = {f"{draft.params['vision']}.{name}": value for name, value in spec.get(parent, "custom.vision", {}).items()}
-    if "system_prompt" in draft.params:
-        seen[draft.params["system_prompt"]] = spec.get(parent, "train.train_policy.system_prompt", "")
-    for key, value in seen.items():
-        if key in spec.keys(draft.action):
-            draft.put(key, value, origin)
-            draft.trained[key] = value
-
-
-def compare_with_training(draft: Draft) -> None:
-    """A warning for each sampling key and system message that no longer is the parent job's."""
-    for key, trained in draft.trained.items():
-        now = spec.get(draft.spec, key, spec.MISSING)
-        if now != trained:
-            message = f"got {'no value' if now is spec.MISSING else spec.shown(now)}, but training used {trained!r}"
-            fix = spec.set_flag(key, trained)
-            draft.findings.append(f.warning("SPEC-TRAINED-OTHERWISE", key, message, fix))
-
-
-# ---- engine ----------------------------------------------------------------------------------------------------------
-
-
-def fit_engine(draft: Draft, steps_per_epoch: int | None) -> None:
-    """Say in the engine's own names what has a true equivalent there; what has none stays, for the rules to refuse."""
-    if draft.engine == "tao":
-        return
-    for key in (draft.params["model"], draft.params.get("base")):  # only TAO reads hf_model://
-        value = key and spec.get(draft.spec, key)
-        if isinstance(value, str) and value.startswith(models.HUB):
-            spec.set_value(draft.spec, key, value.removeprefix(models.HUB))
-    if draft.action == "train":
-        _warmup_in_steps(draft)
-        _translate(draft, "results_dir", "train.output_dir", spec.get(draft.spec, "results_dir"))
-        every = spec.get(draft.spec, "validation.freq_in_epoch")
-        if draft.engine == "cosmos-rl" and type(every) is int and steps_per_epoch:
-            _translate(draft, "validation.freq_in_epoch", "validation.freq", every * steps_per_epoch)
-
-
-def _warmup_in_steps(draft: Draft) -> None:
-    """Warm-up epochs are a fraction of the run, unless max_num_steps ends it earlier."""
-    warm, epochs = spec.get(draft.spec, "train.optm_warmup_epochs"), spec.get(draft.spec, "train.epoch", 1)
-    numbers = isinstance(warm, int | float) and isinstance(epochs, int) and epochs > 0
-    if numbers and spec.get(draft.spec, "train.max_num_steps") is None:
-        _translate(draft, "train.optm_warmup_epochs", "train.optm_warmup_steps", min(1.0, warm / epochs) if warm else 0)
-
-
-def _translate(draft: Draft, old: str, new: str, value) -> None:
-    if value is None or spec.get(draft.spec, old) is None:
-        return
-    if new in draft.named:
-        message = f"got it beside {new}, which says the same to engine {draft.engine}"
-        draft.findings.append(f.error("SPEC-KEY-TWICE", old, message, f"--unset {old}"))
-        return
-    spec.delete(draft.spec, old)
-    draft.put(new, value, f"{old} ({draft.origins.get(old)}), translated for {draft.engine}")
-    draft.findings.append(f.info("SPEC-TRANSLATED", new, f"{old} is {new} = {spec.text(value)} on {draft.engine}"))
+def look_for_paths(draft: Draft) -> None:
+    """A warning for each input that this machine does not see: it may be there where the job runs."""
+    missing = []
+    for key, schema in spec.keys(draft.action).items():
+        path = spec.get(draft.spec, key)
+        if schema.get("x-path") not in ("input", "model") or not isinstance(path, str) or not path.startswith("/"):
+            continue
+        if not (os.path.exists(path) or any(found.startswith(path) for found in missing)):
+            missing.append(path)
+            message = "not visible from this machine; fine if it is from where the job runs"
+            draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", path, message))

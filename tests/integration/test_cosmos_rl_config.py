@@ -23,19 +23,24 @@ pytestmark = pytest.mark.integration
 INSTALLS = (["--no-deps", "cosmos-rl==0.4.7"], ["pydantic==2.14.3", "toml==0.10.2"])
 POLICY = {"train": "sft", "grpo": "grpo"}
 
-# Where our schema says something else than the class, and why.
+# Where our schema says something else than the class: in what, and why.
 INTENDED = {
-    "train.optm_lr": "one rate for all parts; lists and tables per module stay behind --allow-extra-key's own risk",
-    "train.optm_impl": "one implementation for all parts",
-    "train.optm_warmup_steps": "JSON Schema's number covers whole numbers; the rules tell 1 from 1.0",
-    "train.train_policy.dataset.test_size": "JSON Schema's number covers whole numbers",
-    "validation.dataset.test_size": "JSON Schema's number covers whole numbers",
-    "train.fa_version": "the choices 2 and 3 are our bounds",
-    "train.ckpt.upload_s3": "the validator behind the type takes only false, final and all",
-    "train.train_policy.type": "always written here, so it has no default and one choice",
-    "policy.parallelism.dp_replicate_size": "the class lists only 1 as a choice; the trainer replicates over nodes",
-    "policy.lora.init_lora_weights": "the native LoRA code ignores it; the choices are those the embedded engine has",
-    "train.train_policy.reward_function": "the class turns its default name into a table of weights",
+    "train.optm_lr": (
+        "type",
+        "one rate for all parts; cosmos-rl takes lists and tables per module too",
+    ),
+    "train.optm_impl": ("type", "one implementation for all parts"),
+    "train.optm_warmup_steps": ("type", "JSON Schema's number covers whole numbers; the rules tell 1 from 1.0"),
+    "train.train_policy.dataset.test_size": ("type", "JSON Schema's number covers whole numbers"),
+    "validation.dataset.test_size": ("type", "JSON Schema's number covers whole numbers"),
+    "train.fa_version": ("choices", "the choices 2 and 3 are our bounds"),
+    "train.ckpt.upload_s3": ("choices", "the validator behind the type takes only false, final and all"),
+    "train.train_policy.type": ("default choices", "always written here, so it has no default and one choice"),
+    "policy.parallelism.dp_replicate_size": (
+        "choices",
+        "the class lists only 1; the trainer replicates over nodes",
+    ),
+    "train.train_policy.reward_function": ("default", "the class turns its default name into a table of weights"),
 }
 
 
@@ -134,27 +139,35 @@ def test_what_the_rules_let_pass_the_trainer_loads(oracle, action):
 @pytest.mark.parametrize("action", POLICY)
 def test_keys_agree_with_the_class_but_for_stated_reasons(oracle, action):
     real = oracle.ask({"fields": POLICY[action]})
-    different = set()
+    different = {}
     for key, leaf in spec.keys(action).items():
         if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom."):
             assert key in real, f"{key} is no key of the class"
-            if (kinds(leaf), leaf.get("default"), choices(leaf.get("enum"))) != (
-                set(real[key]["types"]) - {"null"},
-                real[key]["default"],
-                choices(real[key]["choices"]),
-            ):
-                different.add(key)
-    assert different <= INTENDED.keys(), f"unintended: {sorted(different - INTENDED.keys())}"
-    stale = {key for key in INTENDED if key in spec.keys(action)} - different
-    assert not stale - {"policy.lora.init_lora_weights"}, f"no longer different: {stale}"  # its engines differ
+            ours = kinds(leaf), leaf.get("default"), choices(leaf.get("enum"))
+            theirs = set(real[key]["types"]) - {"null"}, real[key]["default"], choices(real[key]["choices"])
+            parts = zip(("type", "default", "choices"), ours, theirs, strict=True)
+            if differs := {part for part, mine, real_one in parts if mine != real_one}:
+                different[key] = differs
+    intended = {key: set(parts.split()) for key, (parts, _) in INTENDED.items() if key in spec.keys(action)}
+    assert different == intended
 
 
 @pytest.mark.parametrize("action", POLICY)
 def test_keys_of_other_engines_are_no_keys_of_the_class(oracle, action):
     real = oracle.ask({"fields": POLICY[action]})
     for key, leaf in spec.keys(action).items():
-        if "cosmos-rl" not in leaf["x-engines"] and not key.startswith("custom."):
-            assert key not in real or key in INTENDED, f"{key} is a key of the class"
+        ignored = key == "policy.lora.init_lora_weights"  # a key of the class that its LoRA code does not read
+        if "cosmos-rl" not in leaf["x-engines"] and not key.startswith("custom.") and not ignored:
+            assert key not in real, f"{key} is a key of the class"
+
+
+@pytest.mark.parametrize("action", POLICY)
+def test_extra_keys_are_those_of_the_class_that_no_schema_has(oracle, action):
+    """What cosmos_rl_keys.yaml must say; a key inside a table of the class is one too, another is not."""
+    real = oracle.ask({"fields": POLICY[action]}).keys()
+    assert spec.extra_keys_of(action) == real - spec.keys("train").keys() - spec.keys("grpo").keys() - {"custom"}
+    for key in spec.extra_keys_of(action):
+        assert spec.is_extra(action, key) and not spec.is_extra(action, f"{key}x")
 
 
 def kinds(leaf: dict) -> set[str]:

@@ -1,0 +1,357 @@
+"""What moves along when a spec is made from an earlier one, a job, a tuning, a model: values, paths, origins."""
+
+import json
+
+import pytest
+import support_specs
+from test_rules import write_facts
+
+from cosmos_reason import findings as f
+from cosmos_reason import models, rules, spec, storage
+
+JOB = "jobs/train-20260101-000000-abcdef"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    storage.write_text(tmp_path / "data" / "annotations.json", "[]")
+    return tmp_path
+
+
+def run(line, output="spec.toml"):
+    code, found, written = support_specs.run(line, output)
+    return code, {one.id: one for one in found}, written
+
+
+def origins(file="spec.origins.json"):
+    return storage.read_json(file)["origins"]
+
+
+@pytest.fixture
+def job(here):
+    """A finished LoRA train job whose checkpoint is on disk."""
+    run("train --engine transformers --tuning lora --train-root data --model reason2-2b", f"{JOB}/spec.toml")
+    checkpoint = here / "out" / "20260101000000" / "safetensors" / "step_20"
+    storage.write_text(checkpoint / "adapter_config.json", '{"base_model_name_or_path": "nvidia/Cosmos-Reason2-2B"}')
+    record = {"action": "train", "state": "COMPLETE", "evidence": {"checkpoint": str(checkpoint)}}
+    storage.write_json(here / JOB / "job.json", record)
+    return checkpoint
+
+
+# ---- tuning and its learning rate ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "rate"),
+    [
+        ("--tuning lora", "--tuning full", 1e-6),
+        ("--tuning lora", "--unset policy.lora", 1e-6),
+        ("--tuning lora --set lr=5e-5", "--tuning full", 5e-5),  # the user's own, kept in the origins
+        ("--tuning lora", "--tuning full --set lr=2e-6", 2e-6),
+        ("", "--tuning lora", 1e-4),
+        ("", "--set lora_rank=8 --set lora_alpha=16 --set policy.lora.target_modules=q_proj", 1e-4),
+        ("--set lr=3e-5", "--tuning lora", 3e-5),
+        ("--profile tao-default", "--tuning lora", 1e-6),  # a recipe for LoRA
+        ("--profile reason2-traffic", "--tuning lora", 1e-4),  # a recipe for all weights
+        ("--tuning lora", "--tuning lora", 1e-4),
+    ],
+)
+def test_the_learning_rate_moves_with_the_tuning_unless_the_user_set_it(here, first, then, rate):
+    run(f"train {first}", "first.toml")
+    code, found, made = run(f"train --spec first.toml {then}")
+    assert (code, made["train"]["optm_lr"]) == (0, rate)
+    assert ("SPEC-TUNING-RATE" in found) == (rate != spec.load("first.toml")["train"]["optm_lr"] and "lr=" not in then)
+
+
+@pytest.mark.parametrize(("written", "rate"), [(1e-4, 1e-6), (7e-5, 7e-5)])
+def test_without_origins_only_the_rate_of_the_old_tuning_moves(here, written, rate):
+    run(f"train --tuning lora --set lr={written}", "first.toml")
+    (here / "first.origins.json").unlink()
+    assert run("train --spec first.toml --tuning full")[2]["train"]["optm_lr"] == rate
+
+
+# ---- earlier specs -------------------------------------------------------------------------------------------------
+
+
+def test_origins_survive_a_second_build_and_an_edit_makes_them_forgotten(here):
+    run("train --set lr=2e-6 --train-root data", "j.toml")
+    run("train --spec j.toml --set epochs=3", "j.toml")
+    assert origins("j.origins.json")["train.optm_lr"] == "--set lr"
+    assert origins("j.origins.json")["train.ckpt.max_keep"] == "template"
+    (here / "j.toml").write_text((here / "j.toml").read_text().replace("max_keep = 5", "max_keep = 6"))
+    run("train --spec j.toml", "k.toml")
+    assert set(origins("k.origins.json").values()) == {"j.toml"}
+
+
+def test_an_earlier_spec_is_read_as_the_command_line_is(here):
+    table = spec.template("train")
+    spec.set_value(table, "policy.model_name_or_path", "Cosmos Reason 2 2B")
+    spec.set_value(table, "custom.train_dataset.annotation_path", "data/annotations.json")
+    spec.set_value(table, "custom.train_dataset.media_path", "nowhere")
+    spec.dump(table, here / "mine.toml")
+    code, found, made = run("train --spec mine.toml")
+    assert (code, made["policy"]["model_name_or_path"]) == (0, "hf_model://nvidia/Cosmos-Reason2-2B")
+    assert made["custom"]["train_dataset"]["annotation_path"] == str(here / "data" / "annotations.json")
+    assert found["SPEC-PATH-NOT-HERE"].where == str(here / "nowhere")
+    spec.set_value(table, "policy.model_name_or_path", "reasn2")
+    spec.dump(table, here / "mine.toml")
+    code, found, _ = run("train --spec mine.toml")
+    assert (code, found["SPEC-MODEL-NAME"].where) == (2, "policy.model_name_or_path")
+
+
+def test_what_cannot_be_read_does_not_hide_what_else_is_wrong(here):
+    line = "train --spec no.toml --profile no --model no --dataset-facts no.json --set epochs=0 --gpus-per-node 3"
+    code, found, _ = run(line)
+    assert code == 2
+    assert found.keys() >= {"FILE-MISSING", "SPEC-PROFILE", "SPEC-MODEL-NAME", "SPEC-VALUE", "SPEC-GPUS-PER-NODE"}
+
+
+# ---- models and adapters -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["--model merged", "--set model=merged"])
+def test_a_merged_model_is_no_adapter_of_the_job(here, job, words):
+    (here / "merged").mkdir()
+    code, found, made = run(
+        f"evaluate --engine transformers --parent-job {JOB} {words.replace('=merged', '=./merged')}"
+    )
+    assert (code, made["model"]["enable_lora"], made["model"]["base_model_path"]) == (0, False, "")
+    assert not {"SPEC-PARENT-LAST", "SPEC-PARENT-ADAPTER"} & found.keys()
+    code, found, made = run(f"grpo --engine cosmos-rl --parent-job {JOB} {words.replace('=merged', '=./merged')}")
+    assert (code, made["policy"]["model_name_or_path"]) == (0, str(here / "merged"))
+
+
+def test_a_folder_with_an_adapter_is_noticed(here, job):
+    code, found, _ = run(f"evaluate --model {job}")
+    assert (code, found["SPEC-ADAPTER-FOLDER"].fix) == (
+        1,
+        "--set model.enable_lora=true --set model.base_model_path=nvidia/Cosmos-Reason2-2B",
+    )
+    assert run(f"evaluate --model {job} {found['SPEC-ADAPTER-FOLDER'].fix}")[0] == 0
+    code, found, _ = run(f"train --model {job}")
+    assert (code, "--merge" in found["SPEC-MODEL-ADAPTER"].fix) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "finding", "fix"),
+    [
+        ("nvidia/Cosmos-Reason2-7B", "SPEC-MODEL-UNKNOWN", "nvidia/Cosmos-Reason2-8B"),
+        ("hf_model://nvidia/Cosmos3-Nanoo", "SPEC-MODEL-UNKNOWN", "nvidia/Cosmos3-Nano"),
+        ("/not/here", "SPEC-PATH-NOT-HERE", ""),
+    ],
+)
+def test_models_that_may_not_exist_are_a_warning(here, written, finding, fix):
+    for engine in ("tao", "cosmos-rl"):
+        code, found, _ = run(f"train --engine {engine} --model {written}")
+        assert (code, found[finding].severity, fix in found[finding].fix) == (0, f.WARNING, True)
+    assert not {"SPEC-MODEL-UNKNOWN", "SPEC-PATH-NOT-HERE"} & run("train --model Qwen/Qwen3-VL-2B-Instruct")[1].keys()
+
+
+@pytest.mark.parametrize(
+    ("written", "model"),
+    [
+        ("https://huggingface.co/nvidia/Cosmos3-Nano", "nvidia/Cosmos3-Nano"),
+        ("https://huggingface.co/Qwen/Qwen3-VL-2B-Instruct/tree/main", "Qwen/Qwen3-VL-2B-Instruct"),
+        ("reason2", "nvidia/Cosmos-Reason2-8B"),
+    ],
+)
+def test_pages_and_short_names_are_models(written, model):
+    assert models.canonical(written) == f"hf_model://{model}"
+
+
+def test_a_misspelt_model_is_answered_with_the_nearest_one():
+    with pytest.raises(f.Failure) as failure:
+        models.canonical("reasn2-2b")
+    assert failure.value.findings[0].fix == "--model nvidia/Cosmos-Reason2-2B"
+
+
+# ---- warm-up, frames, loaders with dataset facts -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "warmup"),
+    [("", 0.5), ("--set max_steps=30", 20), ("--set max_steps=30 --set batch_size=8", 10)],
+)
+def test_warmup_epochs_are_steps_where_those_are_known(here, words, warmup):
+    facts = write_facts(here, 80)
+    line = f"train --engine cosmos-rl --dataset-facts {facts} --set train.optm_warmup_epochs=1 {words}"
+    code, found, made = run(line)
+    assert (code, made["train"]["optm_warmup_steps"]) == (0, warmup), found
+    assert type(made["train"]["optm_warmup_steps"]) is type(warmup)
+
+
+def test_the_steps_of_the_warmup_are_told(here):
+    facts = write_facts(here, 400)  # 100 steps an epoch, two epochs
+    assert "6 of 200 steps" in run(f"train --dataset-facts {facts}")[1]["SPEC-STEPS"].message
+    assert "15 of 200 steps" in run(f"train --dataset-facts {facts} --set warmup=15")[1]["SPEC-STEPS"].message
+    assert "SPEC-STEPS" not in run("train")[1]
+
+
+@pytest.mark.parametrize(("frames", "asked", "fits"), [([64, 17], 32, 16), ([64, 6], 8, 6), ([64, 1], 8, None)])
+def test_the_most_frames_that_fit_every_clip_are_proposed(here, frames, asked, fits):
+    facts = write_facts(here, len(frames), frames)
+    for action, key in (("train", "custom.vision.nframes"), ("evaluate", "vision.nframes")):
+        line = f"{action} --engine transformers --dataset-facts {facts} --set nframes={asked}"
+        finding = run(line)[1]["SPEC-FRAMES-CLIP"]
+        assert finding.fix == (f"replace --set nframes={asked} with --set {key}={fits}" if fits else "")
+
+
+def test_a_rate_of_frames_is_not_blamed_for_clips_of_one_frame(here):
+    facts = write_facts(here, 2, [64, 1])
+    assert run(f"train --dataset-facts {facts} --set fps=2")[1]["SPEC-FRAMES-CLIP"].fix == ""
+
+
+@pytest.mark.parametrize("batch", [32, 512, 4096])
+def test_loaders_are_cut_down_to_what_memory_holds(here, batch):
+    line = f"train --dataset-facts {write_facts(here, 8)} --set batch_size={batch} --set nframes=64"
+    finding = run(f"{line} --set train.train_policy.dataloader_prefetch_factor=16")[1].get("SPEC-LOADER-MEMORY")
+    line += " --set train.train_policy.dataloader_prefetch_factor=16"
+    new = finding.fix.removeprefix("replace --set train.train_policy.dataloader_prefetch_factor=16 with ")
+    assert (
+        "SPEC-LOADER-MEMORY" not in run(line.replace("--set train.train_policy.dataloader_prefetch_factor=16", new))[1]
+    )
+
+
+# ---- resuming ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(here):
+    """The resume folder of a cosmos-rl run on 2 shards."""
+    folder = here / "out" / "20260101000000" / "checkpoints" / "step_20" / "policy"
+    sizes = {"tp_size": 1, "cp_size": 1, "pp_size": 1, "dp_shard_size": 2, "dp_replicate_size": 1, "n_init_replicas": 1}
+    storage.write_text(folder / "cosmos_config", json.dumps({"policy": {"parallelism": sizes, "lora": None}}))
+    for rank in (0, 1):
+        for name in ("model", "optimizer", "scheduler", "extra_info"):
+            storage.write_text(folder / f"{name}_rank_{rank}.pth", "")
+        storage.write_text(folder / f".rank_{rank}_complete", "")
+    return folder
+
+
+@pytest.mark.parametrize("words", ["--set resume={0}", "--set output_dir=out --set resume=true"])
+def test_a_run_is_resumed_in_its_own_layout(saved, words):
+    line = f"train --engine cosmos-rl {words.format(saved)}"
+    code, found, _ = run(line)
+    assert (code, "saved with policy.parallelism.dp_shard_size 2" in found["SPEC-RESUME-OTHER"].message) == (1, True)
+    code, found, _ = run(f"{line} {found['SPEC-RESUME-OTHER'].fix}")
+    assert (code, "SPEC-RESUME-OTHER" in found, "SPEC-RESUME-NOTHING" in found) == (0, False, False)
+    assert "without LoRA" in run(f"{line} --tuning lora")[1]["SPEC-RESUME-OTHER"].message
+    line = line.replace("cosmos-rl", "transformers")
+    assert "saved by cosmos-rl" in run(line)[1]["SPEC-RESUME-OTHER"].message
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ("", set()),
+        ("--set epochs=9 --set output_dir=elsewhere", set()),
+        ("--tuning full", {"policy.lora"}),
+        ("--set lora_rank=4", {"policy.lora.r"}),
+        ("--gpus-per-node 4 --nodes 2", {"policy.parallelism.dp_shard_size"}),
+        ("--model reason2-8b", {"policy.model_name_or_path"}),
+        ("--engine transformers", {"--engine"}),
+        ("--tuning full --set resume=false", set()),
+    ],
+)
+def test_a_parent_job_is_resumed_as_it_was_even_where_its_folder_is_not_seen(here, words, where):
+    run("train --engine cosmos-rl --model reason2-2b --tuning lora --gpus-per-node 8 --nodes 2", f"{JOB}/spec.toml")
+    record = {"action": "train", "engine": "cosmos-rl", "state": "COMPLETE"}
+    checkpoint = "/cluster/out/20260101000000/safetensors/step_20"
+    storage.write_json(here / JOB / "job.json", record | {"evidence": {"checkpoint": checkpoint}})
+    engine = "" if "--engine" in words else "--engine cosmos-rl"
+    _, found, _ = support_specs.run(f"train {engine} --parent-job {JOB} {words}")
+    assert {one.where for one in found if one.id == "SPEC-RESUME-OTHER"} == where
+
+
+@pytest.mark.parametrize("checkpoint", ["/model", "/out/20260101000000/safetensors/final"])
+def test_a_model_without_a_step_tells_no_folder_to_resume_from(job, here, checkpoint):
+    record = storage.read_json(here / JOB / "job.json") | {"evidence": {"checkpoint": checkpoint}}
+    storage.write_json(here / JOB / "job.json", record)
+    line = f"train --engine transformers --parent-job {JOB}"
+    code, found, _ = run(line)
+    assert (code, checkpoint in found["SPEC-PARENT"].message) == (2, True)
+    old, new = found["SPEC-PARENT"].fix.removeprefix("replace ").split(" with ")
+    code, _, made = run(line.replace(old, new))
+    assert (code, made["train"]["resume"]) == (0, True)
+
+
+# ---- layouts, saves ------------------------------------------------------------------------------------------------
+
+
+def test_only_what_was_given_is_the_origin_of_a_layout(here):
+    run("train --gpus-per-node 8 --nodes 2", "wide.toml")
+    assert origins("wide.origins.json")["policy.parallelism.dp_replicate_size"] == "--gpus-per-node 8 --nodes 2"
+    run("train --gpus-per-node 4")
+    assert origins()["policy.parallelism.dp_replicate_size"] == "--gpus-per-node 4"
+    assert storage.read_json("spec.origins.json")["engine"] == "tao"
+
+
+@pytest.mark.parametrize("mode", ["colocated", "colocated_separated"])
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (2, 1), (4, 2), (8, 1), (8, 2)])
+def test_colocated_layouts_use_every_gpu_for_both_sides(here, mode, gpus, nodes):
+    line = f"grpo --engine cosmos-rl --set mode={mode} --gpus-per-node {gpus} --nodes {nodes}"
+    code, found, made = run(line)
+    assert code == 0 and not {"SPEC-GPUS-IDLE", "SPEC-COLOCATED", "SPEC-GPUS-GRPO"} & found.keys()
+    assert rules.Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
+
+
+def test_separated_sides_may_differ_and_need_the_gpus_of_the_policy(here):
+    line = "grpo --engine cosmos-rl --set mode={} --set dp_shard_size=4 --set rollout_tp_size=2 --gpus-per-node 4"
+    code, found, _ = run(line.format("colocated_separated"))
+    assert (code, "SPEC-GPUS-IDLE" in found) == (0, False)
+    assert "SPEC-COLOCATED" in run(line.format("colocated"))[1]
+
+
+@pytest.mark.parametrize("profile", ["small-dataset", "tao-default"])
+def test_profiles_that_save_by_epoch_validate_by_epoch(here, profile):
+    line = f"train --profile {profile} --eval-root data"
+    _, found, made = run(line)
+    assert "SPEC-BEST" not in found and made["validation"]["freq_in_epoch"] == 1
+    _, found, made = run(f"{line} --engine cosmos-rl --dataset-facts {write_facts(here, 80)}")
+    assert "SPEC-BEST" not in found and made["train"]["ckpt"]["save_freq_in_epoch"] == 1
+    finding = run(f"{line} --engine cosmos-rl")[1]["SPEC-BEST"]
+    assert "save_freq" not in finding.fix and "--dataset-facts" in finding.fix
+    made = run(f"{line} --set validation.freq=7")[2]  # asked for
+    assert made["validation"] == {
+        "enable": True,
+        "freq": 7,
+        **{k: v for k, v in made["validation"].items() if "freq" not in k},
+    }
+
+
+def test_a_short_reinforcement_run_needs_no_other_warm_up(here):
+    assert run("grpo --engine cosmos-rl --set max_steps=10")[0] == 0
+
+
+def test_a_folder_that_is_no_complete_checkpoint_is_refused(saved):
+    (saved / ".rank_1_complete").unlink()
+    assert "SPEC-RESUME-INCOMPLETE" in run(f"train --set resume={saved}")[1]
+    assert "SPEC-RESUME-NOTHING" in run("train --set output_dir=out --set resume=true")[1]
+    assert "SPEC-PATH-NOT-HERE" in run("train --set resume=/other/checkpoints/step_1/policy")[1]
+
+
+@pytest.mark.parametrize("config", ["[broken", "[]", '{"policy": 3}', '{"policy": {"parallelism": [1], "lora": null}}'])
+def test_a_broken_record_of_the_layout_is_no_crash(saved, config):
+    (saved / "cosmos_config").write_text(config)
+    code, found, _ = run(f"train --engine cosmos-rl --set resume={saved}")
+    assert (code, "SPEC-RESUME-OTHER" in found) == (0, False)
+
+
+def test_facts_without_their_tables_are_one_finding_among_others(here):
+    facts = write_facts(here, 8)
+    (here / "clips.parquet").write_text("broken")
+    code, found, _ = run(f"train --dataset-facts {facts} --set epochs=0")
+    assert (code, found.keys() >= {"DATA-FACTS", "SPEC-VALUE"}) == (2, True)
+
+
+def test_the_text_true_is_no_path(here):
+    code, found, _ = run("train --set resume=True")
+    assert (code, found["SPEC-RESUME-TEXT"].fix) == (1, "replace --set resume=True with --set train.resume=true")
+
+
+def test_a_spec_of_another_action_is_one_finding(here):
+    for action in ("evaluate", "grpo", "quantize", "inference"):
+        found = rules.check(action, "transformers", spec.template("train"))
+        assert [one.id for one in found] == ["SPEC-ACTION"]
+    assert "SPEC-ACTION" not in {one.id for one in rules.check("train", "tao", {"train": {"epoch": 3}})}
