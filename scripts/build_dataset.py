@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["pyarrow==26.0.1"]
+# dependencies = [
+#     "PyYAML==6.0.3", "pyarrow==26.0.1", "huggingface_hub==1.33.0", "av==18.1.0", "numpy==2.4.6", "pillow==13.0.0",
+# ]
 # ///
 """Turn clips and labels, in the forms people have them, into a dataset to train and evaluate on.
 
 examples:
   scripts/build_dataset.py clips/labels.csv -o data --eval-fraction 0.1 --question "Does the car brake?"
   scripts/build_dataset.py robovqa_benchmark_qa_pairs.json -o data --media reference --subset 100
+  scripts/build_dataset.py nvidia/Cosmos-Reason1-SFT-Dataset -o data --hf-subset robovqa --hf-split reasoning
 """
 
 import shlex
 import sys
 from pathlib import Path
 
-from cosmos_reason import command, dataset_sources, dataset_writer, storage
+from cosmos_reason import command, dataset_sources, dataset_writer, source_files, storage
 from cosmos_reason import findings as f
 
 ROLES = ", ".join(dataset_sources.COLUMNS)
@@ -22,13 +25,15 @@ ROLES = ", ".join(dataset_sources.COLUMNS)
 
 def parser() -> command.Parser:
     parser = command.Parser(__doc__)
-    parser.add_argument("source", help="folder of clips, table (.csv .json .jsonl .parquet .arrow) or annotation file")
+    parser.add_argument("source", help="folder, table, annotation file, or ORG/NAME[@COMMIT] of a Hub dataset")
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to write: train/ and eval/")
     parser.add_argument("--kind", choices=("auto", *dataset_sources.KINDS), default="auto", help="what the source is")
     parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}")
     parser.add_argument("--question", default="", help="question when the source has none; @FILE reads it from a file")
     parser.add_argument("--system", default="", help="system prompt; @FILE reads it from a file")
     parser.add_argument("--fields", default="", metavar="A,B", help="label fields that make the answer; default all")
+    parser.add_argument("--hf-subset", default="", metavar="NAME", help="subset of a Hub dataset; default its only one")
+    parser.add_argument("--hf-split", default="", metavar="NAME", help="split of a Hub dataset; default train")
     parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help="share of clips held out, 0 to 1")
     parser.add_argument("--subset", type=int, default=0, metavar="N", help="keep N records; default 0, all")
     parser.add_argument("--seed", type=int, default=0, help="of the split and the subset")
@@ -41,25 +46,29 @@ def parser() -> command.Parser:
 
 
 def main(args) -> command.Outcome:
-    source, output = Path(args.source), Path(args.output)
-    refuse_output(source, output, args.force)
+    output = Path(args.output)
+    refuse_output(Path(args.source), output, args.force)
     if not 0 <= args.eval_fraction < 1:
         raise f.bad_input("USAGE", "--eval-fraction", f"got {args.eval_fraction:g}, expected 0 or more and below 1")
     if args.subset < 0:
         raise f.bad_input("USAGE", "--subset", f"got {args.subset}, expected 0 or more")
-    kind = dataset_sources.kind_of(source) if args.kind == "auto" else args.kind
-    reading = dataset_sources.Reading(
-        columns(args.column), text(args.question), text(args.system), tuple(filter(None, args.fields.split(",")))
-    )
-    items, found = dataset_sources.read(source, kind, reading)
+    fields = tuple(filter(None, args.fields.split(",")))
+    asked, system = text(args.question), text(args.system)
+    reading = dataset_sources.Reading(columns(args.column), asked, fields, args.hf_subset, args.hf_split, system)
+    source = dataset_sources.open_source(args.source, args.kind, reading)
+    items, found = dataset_sources.read(source, reading)
     if f.has_errors(found) or not items:
-        raise f.Failure(found or f.error("BUILD-EMPTY", source, "got no records, expected some"), f.EXIT_CHECKS_FAILED)
+        raise f.Failure(found or f.error("BUILD-EMPTY", args.source, "got no records"), f.EXIT_CHECKS_FAILED)
     refuse_media_below(output, items)
     plan = dataset_writer.Plan(args.eval_fraction, args.subset, args.seed, args.media, args.format, args.license)
     written = dataset_writer.write(items, output, plan)
     told = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
-    result = {"kind": kind, "read": len(items), "written": written, "output": str(output)}
-    return command.Outcome(result, found, f"{kind}: {told}\nnext: scripts/check_dataset.py {output / 'train'}")
+    result = {"kind": source.kind, "read": len(items), "written": written, "output": str(output)}
+    if isinstance(source.files, source_files.Repository):
+        result |= {"repository": source.files.repo, "commit": source.files.commit}
+        told += f" from {source.files.repo}@{source.files.commit}"
+    folders = " --eval ".join(shlex.quote(str(output / name)) for name in written)
+    return command.Outcome(result, found, f"{source.kind}: {told}\nnext: scripts/check_dataset.py {folders}")
 
 
 def refuse_output(source: Path, output: Path, force: bool) -> None:
@@ -68,11 +77,19 @@ def refuse_output(source: Path, output: Path, force: bool) -> None:
         raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the source {source}")
     if not output.exists():
         return
-    if not output.is_dir() or {path.name for path in output.iterdir()} - {"train", "eval"}:
+    if not _is_dataset(output):
         message = "got something else than an earlier dataset (train/ and eval/), expected a new folder"
         raise f.bad_input("BUILD-OUTPUT-FOREIGN", output, message, f"-o {shlex.quote(f'{output}-new')}")
     if not force:
         raise f.bad_input("BUILD-OUTPUT", output, "got an existing dataset, expected a new folder", "--force")
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Whether we wrote it, and nothing has been put there since."""
+    splits = folder / "train", folder / "eval"
+    there = {path for top in (folder, *splits) if top.is_dir() for path in top.iterdir()}
+    usual = {split / name for split in splits for name in ("annotations.json", "meta.json", "media", "text")}
+    return (folder / source_files.MARKER).is_file() and there <= {*splits, folder / source_files.MARKER, *usual}
 
 
 def refuse_media_below(output: Path, items: list[dataset_sources.Item]) -> None:
@@ -89,6 +106,9 @@ def columns(given: list[str]) -> dict[str, str]:
     for role, _, name in pairs:
         if not name:
             raise f.bad_input("USAGE", "--column", f"got {role!r}, expected ROLE=NAME")
+        if role not in dataset_sources.COLUMNS:
+            hint = f.did_you_mean(role, dataset_sources.COLUMNS)
+            raise f.bad_input("USAGE", "--column", f"got the role {role!r}, expected one of {ROLES}.{hint}")
     return {role: name for role, _, name in pairs}
 
 

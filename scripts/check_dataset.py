@@ -3,7 +3,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "av==18.1.0", "numpy==2.4.6", "pillow==13.0.0",
-#     "pyarrow==26.0.1", "tokenizers==0.23.3", "tqdm==4.70.1", "jinja2==3.1.6",
+#     "pyarrow==26.0.1", "tokenizers==0.23.3", "tqdm==4.70.1", "jinja2==3.1.6", "boto3==1.44.5",
 # ]
 # ///
 """Check a dataset before anything is trained on it: records, media, leakage, and with --spec what training will meet.
@@ -11,24 +11,29 @@
 examples:
   scripts/check_dataset.py data/train
   scripts/check_dataset.py data/train --eval data/eval --spec spec.toml --facts facts/dataset_facts.json --json
+  scripts/check_dataset.py s3://bucket/train --decode none
 """
 
+import argparse
+import os
+import shlex
 import sys
 from pathlib import Path
 
-from cosmos_reason import clip_checks, command, dataset_checks, dataset_page, survey
+from cosmos_reason import clip_checks, command, dataset_checks, dataset_page, remote_media, s3, survey
 from cosmos_reason import findings as f
 from cosmos_reason import spec as specs
 from cosmos_reason.annotations import locate
 from cosmos_reason.vision_tokens import VisionOptions
 
+TABLES = (".csv", ".parquet", ".arrow")
 DEFAULT = "default: the annotation file's folder, or videos.tar.gz / images.tar.gz in it"
 
 
 def parser() -> command.Parser:
     parser = command.Parser(__doc__)
-    parser.add_argument("annotations", nargs="?", help="annotation file, or a dataset folder with annotations.json")
-    parser.add_argument("--media-path", metavar="DIR", help=f"folder or archive that holds the media; {DEFAULT}")
+    parser.add_argument("annotations", nargs="?", help="annotation file or dataset folder, also in s3://")
+    parser.add_argument("--media-path", metavar="DIR", help=f"folder, archive or s3:// prefix of the media; {DEFAULT}")
     parser.add_argument("--eval", metavar="ANNOTATIONS", help="held-out data, checked too and compared for leakage")
     parser.add_argument("--eval-media-path", metavar="DIR", help="as --media-path, for --eval")
     parser.add_argument("--spec", metavar="FILE", help="training or evaluation spec: predicts tokens, frames and steps")
@@ -36,9 +41,9 @@ def parser() -> command.Parser:
         "--decode",
         choices=clip_checks.DECODE_MODES,
         default="sampled",
-        help="frames to decode of every clip: those the sampler takes (default), all, or none (headers only)",
+        help="frames to decode of every clip: the sampled ones (default), all, or none (headers; of s3:// only sizes)",
     )
-    parser.add_argument("--timeout", type=float, default=30.0, help="seconds a file may take to decode; default 30")
+    parser.add_argument("--timeout", type=seconds, default=30.0, help="seconds a file may take to decode; default 30")
     parser.add_argument("--facts", metavar="FILE", help="write dataset_facts.json (of --eval: in eval/ beside it)")
     parser.add_argument("--html", metavar="FILE", help="write a page with findings, histograms and sample clips")
     parser.add_argument("--list-checks", action="store_true", help="print the id and meaning of every check, and stop")
@@ -59,14 +64,21 @@ def main(args) -> command.Outcome:
     result, found = {}, []
     for name, part in parts.items():
         folder = facts_folder(args.facts, name)
-        result[name] = conclude(
-            part, action if name == "train" else "", spec, folder and folder / Path(args.facts).name
-        )
+        result[name] = dataset_checks.write_facts(part, folder / Path(args.facts).name) if folder else None
+        result[name] = result[name] or dataset_checks.facts(part)
+        if action:
+            result[name] |= {"prediction": dataset_checks.predict(part, action, spec, name == "eval")}
         found += dataset_checks.findings(part, name == "eval" or action == "evaluate", folder)
     if args.html:
         dataset_page.write(Path(args.html), parts, result, found)
         result["html"] = args.html
     return command.Outcome(result, found, "\n".join(as_text(name, result[name]) for name in parts))
+
+
+def seconds(text: str) -> float:
+    if not 0 < (value := float(text)) < 86400:
+        raise argparse.ArgumentTypeError(f"got {text}, expected seconds above 0, up to a day")
+    return value
 
 
 def facts_folder(facts: str | None, name: str) -> Path | None:
@@ -80,37 +92,56 @@ def read_spec(path: str | None) -> tuple[str, dict]:
         return "", {}
     table = specs.load(Path(path))
     action = "train" if "policy" in table or "train" in table else "evaluate"
+    if specs.get(table, "train.train_policy.type") == "grpo":
+        action = "grpo"
     return action, specs.with_defaults(action, table)
 
 
 def examine(annotations: str, media_path: str | None, spec: dict, args) -> survey.Survey:
     from tqdm import tqdm
 
-    path = locate(annotations)
+    source, path = annotation_file(annotations)
     model = specs.get(spec, "policy.model_name_or_path") or specs.get(spec, "model.model_name", "")
-    found = survey.take(path, Path(media_path or ""), model)
-    if media_path is None:
-        found.media_path = dataset_checks.usual_media_path(found)
+    found = survey.take(path, "", model, source)
+    found.media_path = dataset_checks.media_path(found, media_path)
     options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
     cache = clip_checks.Cache()
     if cache.problem:
         found.tally.add("DATA-CACHE", 0, "-", cache.problem)
     files = dataset_checks.files(found)
-    numbers, how = list(files), (args.decode, options, args.timeout, cache)
-    if found.media_path.is_file():
-        names = [medium.path for medium, number in found.clips.items() if number in files]
-        reports = clip_checks.examine_archive(found.media_path, names, *how)
-    else:
-        reports = clip_checks.examine_all(list(files.values()), *how)
-    for position, report in tqdm(reports, total=len(numbers), desc=path.name, unit="clip", disable=None):
-        found.reports[numbers[position]] = report
+    reports = examine_files(found, files, (args.decode, options, args.timeout, cache))
+    for number, report in tqdm(reports, total=len(files), desc=path.name, unit="clip", disable=None):
+        found.reports[number] = report
     dataset_checks.check_clips(found)
+    found.tally.fixes["DATA-MEDIA-TIMEOUT"] = f"--timeout {min(4 * args.timeout, 86000):g}"
     return found
 
 
-def conclude(found: survey.Survey, action: str, spec: dict, facts_path: Path | None) -> dict:
-    facts = dataset_checks.write_facts(found, facts_path) if facts_path else dataset_checks.facts(found)
-    return {**facts, **({"prediction": dataset_checks.predict(found, action, spec)} if action else {})}
+def annotation_file(written: str) -> tuple[str, Path]:
+    """(its name when it is in S3, the local file); raises Failure, with the way on, for what is no annotation file."""
+    if s3.is_uri(written):
+        return remote_media.fetch_annotations(written)
+    path = locate(written)
+    if path.suffix in TABLES or (Path(written).is_dir() and not path.is_file()):
+        message = "got a folder or table without annotations, expected an annotation file"
+        fix = f"scripts/build_dataset.py {shlex.quote(written)} -o data"
+        raise f.bad_input("DATA-NOT-BUILT", written, message, fix)
+    return "", path
+
+
+def examine_files(found: survey.Survey, files: dict, how: tuple):
+    """(clip number, report) of every file, wherever it is."""
+    names = {number: medium.path for medium, number in found.clips.items()}
+    is_archive = not s3.is_uri(found.media_path) and Path(found.media_path).is_file()
+    remote = [number for number, file in files.items() if s3.is_uri(file)]
+    packed = [n for n in files.keys() - set(remote) if is_archive and not os.path.isabs(names[n])]
+    local = list(files.keys() - {*remote, *packed})
+    reports = [(local, clip_checks.examine_all([files[number] for number in local], *how))]
+    if packed:
+        reports += [(packed, clip_checks.examine_archive(found.media_path, [names[n] for n in packed], *how))]
+    if remote:
+        reports += [(remote, remote_media.examine([files[number] for number in remote], *how))]
+    return ((numbers[place], report) for numbers, examined in reports for place, report in examined)
 
 
 def listing() -> command.Outcome:
@@ -123,12 +154,14 @@ def listing() -> command.Outcome:
 
 def as_text(name: str, facts: dict) -> str:
     types = ", ".join(f"{count} {kind}" for kind, count in facts["question_types"].items())
-    size, text = facts["media"], facts["text_tokens"]
+    size, text, reuse = facts["media"], facts["text_tokens"], shown(facts["records_per_clip"])
     lines = [
-        f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), {facts['clips']} clips",
+        f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), {facts['clips']} clips "
+        f"({reuse} records per clip)",
         f"  media: {shown(size['width'])} x {shown(size['height'])} px, {shown(size['frames'])} frames, "
-        f"{shown(size['seconds'])} s, {facts['clips_with_problems']} with problems",
-        f"  text: up to {text['max']} tokens ({text['method']}), majority answer right {facts['majority_accuracy']}",
+        f"{shown(size['fps'])} fps, {shown(size['seconds'])} s, {facts['clips_with_problems']} with problems",
+        f"  text: up to {text['max']} tokens ({text['method']}), {facts['reasoning_share']:.0%} with reasoning, "
+        f"majority answer right {'-' if (share := facts['majority_accuracy']) is None else f'{share:.1%}'}",
     ]
     lines += [f"  {kind}: {top(balance)}" for kind, balance in facts["answers"].items()]
     if prediction := facts.get("prediction"):
@@ -137,8 +170,10 @@ def as_text(name: str, facts: dict) -> str:
             f"  spec: {tokens['p50']} tokens per sample, at most {tokens['max']} of {prediction['limit']}, "
             f"{shown(prediction['frames'])} frames"
         )
-        steps = ", ".join(f"{count} on {gpus} GPU" for gpus, count in prediction.get("steps_per_epoch", {}).items())
-        lines += [f"  steps per epoch: {steps}"] if steps else []
+        if "steps_per_epoch" in prediction:
+            steps = ", ".join(f"{count} on {gpus} GPU" for gpus, count in prediction["steps_per_epoch"].items())
+            memory = f"{prediction['prefetch_bytes_per_rank'] / 2**30:.1f} GiB of host memory per rank"
+            lines.append(f"  steps per epoch: {steps}; loading ahead takes up to {memory}")
     return "\n".join(lines)
 
 

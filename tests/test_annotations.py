@@ -1,5 +1,8 @@
 import json
+import os
 import random
+import subprocess
+import time
 
 import pytest
 from clip_files import record
@@ -136,6 +139,7 @@ MISTAKES = {
     "DATA-VIDEO-FPS": change(video_fps=0),
     "DATA-TEXT-SURROGATE": turns(("human", "q"), ("gpt", "\ud800")),
     "DATA-RECORD-FORMAT": {"video": "v.mp4", "qa_pairs": [{"question": 3}]},
+    "DATA-MEDIA-ESCAPE": {"id": "a", "conversation": "../secret.json", "media": "media/a.mp4"},
 }
 
 
@@ -149,6 +153,72 @@ def test_each_mistake_has_its_finding(tmp_path, check):
 
 def test_every_check_of_records_is_provoked_here():
     assert set(CHECKS) - set(MISTAKES) == {"DATA-JSON-KEY-TWICE", "DATA-JSON-CONSTANT"}
+
+
+@pytest.mark.parametrize(
+    "written, told",
+    [
+        ({"video": "v", "qa_pairs": [{"question": "?", "index2ans": {"A": "x", "B": "y"}, "answer": "C"}]}, "'C'"),
+        ({"video": "v", "qa_pairs": [{"question": "?", "index2ans": {"A": "x", "B": "y"}, "answer": 1}]}, "1"),
+        ({"id": "a", "conversation": "/etc/hostname", "media": "a.mp4"}, "absolute"),
+        ({"id": "a", "conversation": "fifo", "media": "a.mp4"}, "special file"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused(tmp_path, written, told):
+    os.mkfifo(tmp_path / "fifo")
+    samples, findings = read(tmp_path, [written])
+    assert not samples and told in findings["DATA-RECORD-FORMAT"].message
+
+
+def test_options_may_be_answered_in_words(tmp_path):
+    pair = {"question": "?", "index2ans": {"A": "left", "B": "right"}, "answer": "right"}
+    assert read(tmp_path, [{"video": "v", "qa_pairs": pair}])[0][0].turns[1].text == "B"
+
+
+def test_a_conversation_wins_over_loose_fields(tmp_path):
+    loose = {"question": "Is it bright?", "answer": "WRONG"}
+    (sample,), findings = read(tmp_path, [FORMATS["openai"] | loose])
+    assert sample.turns == (QUESTION, ANSWER) and not findings
+
+
+@pytest.mark.parametrize("lines", [2, 1000])
+def test_lines_with_lists_of_known_names_are_records(tmp_path, lines):
+    records = [{"data": [{"x": 1}], **record(number)} for number in range(lines)]
+    samples, findings = read(tmp_path, "\n".join(map(json.dumps, records)))
+    assert len(samples) == lines and not findings
+
+
+def test_records_in_two_places_are_refused(tmp_path):
+    with pytest.raises(Failure, match='"data" and in "annotations"'):
+        read(tmp_path, {"data": [record(1)], "annotations": [record(2)]})
+    assert len(read(tmp_path, {"data": [record(1)], "annotations": []})[0]) == 1
+
+
+def test_a_truncated_file_tells_what_was_found_before(tmp_path):
+    with pytest.raises(Failure) as caught:
+        read(tmp_path, json.dumps([record(0, " "), record(1), record(2)])[:-30])
+    broken, empty = caught.value.findings
+    assert (broken.id, broken.data["record_ids"]) == ("DATA-JSON", ["record-2"])
+    assert (empty.id, empty.data["record_ids"]) == ("DATA-ANSWER-EMPTY", ["r0"])
+
+
+def test_the_fix_of_another_encoding_keeps_the_file(tmp_path):
+    path = tmp_path / "my annotations.json"
+    path.write_bytes(json.dumps([record(0)]).encode("utf-16"))
+    with pytest.raises(Failure) as caught:
+        annotations.read(path)
+    before = path.read_bytes()
+    subprocess.run(["sh", "-c", caught.value.findings[0].fix], check=True)
+    assert path.read_bytes() == before
+    assert len(annotations.read(tmp_path / "my annotations-utf8.json")[0]) == 1
+
+
+def test_many_keys_and_large_numbers_cost_no_time(tmp_path):
+    keys = ",".join(f'"{number}":1' for number in range(40_000))
+    start = time.monotonic()
+    _, findings = read(tmp_path, f'[{{{keys},"5":2,"video_fps":1{"0" * 400}}}]')
+    assert time.monotonic() - start < 2
+    assert {"DATA-JSON-KEY-TWICE", "DATA-VIDEO-FPS"} <= findings.keys()
 
 
 def test_a_finding_names_all_its_records(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import run_script
 
-from cosmos_reason import annotations, dataset_writer
+from cosmos_reason import annotations, dataset_sources, dataset_writer
 from cosmos_reason.annotations import Turn
 from cosmos_reason.dataset_sources import Item
 
@@ -146,7 +146,7 @@ def test_media_modes_and_existing_output(clips, tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("source", ["nowhere", "nvidia/Cosmos-Reason1-SFT-Dataset"])
+@pytest.mark.parametrize("source", ["nowhere", "a/b/c", "./data/clips"])
 def test_a_source_that_is_not_here(tmp_path, source):
     assert build(source, "-o", tmp_path / "out", expect=2) == "BUILD-SOURCE"
 
@@ -190,3 +190,114 @@ def test_force_replaces_an_earlier_dataset_and_nothing_else(clips, tmp_path):
 
 def test_a_negative_subset_is_refused(clips, tmp_path):
     assert build(clips, "-o", tmp_path / "new", "--subset", -3, expect=2) == "USAGE"
+
+
+def test_clips_without_labels_are_asked_about(tmp_path):
+    for name in ("1.mp4", "2.mp4"):
+        write_clip(tmp_path / "clips" / name, frames=8)
+    assert build(tmp_path / "clips", "-o", tmp_path / "out", expect=2) == "BUILD-NO-LABELS"
+    assert build(tmp_path, "-o", tmp_path / "elsewhere" / "out", expect=2) == "BUILD-NO-LABELS", "one folder, one label"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--column", "foo=x"),
+        ("--column", "video=x"),
+        ("--fields", "a"),
+        ("--question", "Bright?"),
+        ("--hf-subset", "a"),
+        ("--hf-split", "train"),
+    ],
+)
+def test_flags_without_a_use_are_refused(clips, tmp_path, flags):
+    (clips / "annotations.json").write_text(json.dumps([record(0)]))
+    assert build(clips, "-o", tmp_path / "out", *flags, expect=2) == "USAGE"
+
+
+def test_a_system_prompt_is_for_every_source(clips, tmp_path):
+    (clips / "annotations.json").write_text(json.dumps([record(0)]))
+    build(clips, "-o", tmp_path / "out", "--system", "You watch.")
+    assert read(tmp_path / "out" / "train")[0].turns[0] == Turn("system", "You watch.")
+
+
+def test_reasoning_survives_every_format(clips, tmp_path):
+    turns = [{"from": "human", "value": "Bright?"}, {"from": "gpt", "value": "<think>\nIt glows.\n</think>\n\nYes"}]
+    (clips / "annotations.json").write_text(json.dumps([record(0, conversations=turns)]))
+    source = clips
+    for number, form in enumerate(["tao-vl-reason-v1.0", "cosmos-reason-v1.0", "llava"]):
+        build(source, "-o", tmp_path / f"{number}", "--format", form)
+        source = tmp_path / f"{number}" / "train"
+        (sample,) = read(source)
+        if form == "llava":
+            assert sample.turns[1].text == turns[1]["value"]
+        else:
+            assert (sample.reasoning, sample.turns[1].text) == ("It glows.", "Yes")
+
+
+def test_clips_in_tables_are_not_held_in_memory(tmp_path):
+    content = [bytes([number]) * 2_000_000 for number in range(24)]
+    table = arrow.table({"image": content, "label": [str(number % 2) for number in range(24)]})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2, compression="none")
+    del table
+    before = arrow.total_allocated_bytes()
+    reading = dataset_sources.Reading({})
+    items, _ = dataset_sources.read(dataset_sources.open_source(str(tmp_path / "a.parquet"), "auto", reading), reading)
+    assert arrow.total_allocated_bytes() - before < 16_000_000, "two row groups"
+    assert [item.media[0][1].load() for item in items] == content
+
+
+def test_tables_saved_to_disk(clips, tmp_path):
+    content = [(clips / "clips" / f"{number}.mp4").read_bytes() for number in range(4)]
+    rows = arrow.table({"video": [{"bytes": data, "path": "x.mp4"} for data in content], "label": list("abab")})
+    for split in ("train", "test"):
+        (tmp_path / "saved" / split).mkdir(parents=True)
+        name = "data-00000-of-00001.arrow"
+        (tmp_path / "saved" / split / "state.json").write_text(json.dumps({"_data_files": [{"filename": name}]}))
+        for file in (name, "cache-0123456789abcdef.arrow"):
+            path = tmp_path / "saved" / split / file
+            with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_stream(file, rows.schema) as stream:
+                stream.write_table(rows.slice(0, 3 if split == "test" else 4), max_chunksize=2)
+    assert build(tmp_path / "saved", "-o", tmp_path / "a")["read"] == 4
+    assert build(tmp_path / "saved", "-o", tmp_path / "b", "--hf-split", "test")["read"] == 3
+    sample = read(tmp_path / "b" / "train")[2]
+    assert (tmp_path / "b" / "train" / sample.media[0].path).read_bytes() == content[2]
+    assert build(tmp_path / "saved", "-o", tmp_path / "c", "--hf-split", "tset", expect=2) == "BUILD-HF-SPLIT"
+
+
+def test_names_that_several_clips_have_are_refused(clips, tmp_path):
+    for folder in ("left", "right"):
+        write_clip(clips / folder / "same.mp4", frames=8)
+    table = write_csv(clips, ["clip,label", "same.mp4,rain", "clips/0.mp4,sun"])
+    assert build(table, "-o", tmp_path / "out", expect=2) == "BUILD-MEDIA-AMBIGUOUS"
+    table = write_csv(clips, ["clip,label", "0.mp4,rain", "clips/1.mp4,sun"])
+    assert build(table, "-o", tmp_path / "out")["read"] == 2, "found by its last part"
+
+
+@pytest.mark.parametrize(
+    "lines, finding",
+    [
+        (["clip,label", "clips/0.mp4,a,b"], "BUILD-TABLE"),
+        (["clip,label", "clips/0.mp4,"], "BUILD-ANSWER-EMPTY"),
+        (["clip,label,options", 'clips/0.mp4,A,"[left"'], "BUILD-OPTIONS"),
+        (["clip,label", "../0.mp4,A"], "DATA-MEDIA-ESCAPE"),
+        (["clip,label", "clips/none.mp4,A"], "BUILD-MEDIA-MISSING"),
+        (["clip,label", ",A"], "BUILD-COLUMN"),
+        (["clip", "clips/0.mp4"], "BUILD-COLUMN"),
+        (["clip,label"], "BUILD-EMPTY"),
+        (["clip,label,label", "clips/0.mp4,a,b"], "BUILD-TABLE"),
+        (["clip,label", 'clips/0.mp4,"yes'], "BUILD-TABLE"),
+        (["clip,label,options", "clips/0.mp4,1,red|green|blue"], "BUILD-OPTIONS"),
+        (["clip,label,options", "clips/0.mp4,D,red|green|blue"], "BUILD-OPTIONS"),
+        (["clip,label", "/etc/passwd,a"], "DATA-MEDIA-UNDECODABLE"),
+        (["clip,label", "clips/empty.mp4,a"], "DATA-MEDIA-EMPTY"),
+        (["clip,label", "labels.csv,a"], "DATA-MEDIA-UNDECODABLE"),
+        (["clip,label", "\udcff,A"], "BUILD-TABLE"),
+    ],
+)
+def test_bad_tables(clips, tmp_path, lines, finding):
+    (clips / "labels.csv").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+    (clips / "clips" / "empty.mp4").touch()
+    done = run_script("build_dataset.py", clips / "labels.csv", "-o", tmp_path / "out", "--json")
+    assert json.loads(done.stdout)["findings"][0]["id"] == finding and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()

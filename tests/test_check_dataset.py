@@ -10,13 +10,10 @@ import time
 import jsonschema
 import pyarrow.parquet as parquet
 import pytest
-from clip_files import record, write_clip, write_dataset
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from clip_files import check, record, write_clip, write_dataset, write_spec
 from support import run_script
 
-from cosmos_reason import bundle, clip_checks, dataset_checks, json_stream, media, spec, survey, vision_tokens
-from cosmos_reason.findings import Failure
+from cosmos_reason import bundle, clip_checks, dataset_checks, media, spec, vision_tokens
 from cosmos_reason.vision_tokens import VisionOptions
 
 EIGHT = VisionOptions(nframes=8)
@@ -34,23 +31,6 @@ def data(tmp_path_factory):
     write_dataset(root / "train", [record(number, "No" if number > 3 else "Yes") for number in range(6)])
     write_dataset(root / "eval", [record(number, id=f"e{number}") for number in range(3)], tint=100)
     return root
-
-
-def check(*args, expect=0):
-    done = run_script("check_dataset.py", *args, "--json")
-    assert done.returncode == expect, done.stdout + done.stderr
-    document = json.loads(done.stdout)
-    for finding in document["findings"]:
-        jsonschema.validate(finding, bundle.schema("finding"))
-    return document["result"], {finding["id"]: finding for finding in document["findings"]}
-
-
-def write_spec(path, **changes):
-    table = spec.template("train")
-    for key, value in changes.items():
-        spec.set_value(table, key.replace("__", "."), value)
-    spec.dump(table, path)
-    return path
 
 
 def test_facts_of_a_sound_dataset(data, tmp_path):
@@ -188,6 +168,20 @@ def test_media_in_an_archive_are_examined_without_unpacking(data, tmp_path):
     assert sorted(path.name for path in (tmp_path / "root").iterdir()) == ["annotations.json", "videos.tar.gz"]
 
 
+def test_of_two_members_of_a_name_each_stays_itself(data, tmp_path):
+    """The second file of a name must not be taken for the next member."""
+    clips = data / "train" / "clips"
+    with tarfile.open(tmp_path / "videos.tar.gz", "w:gz") as tar:
+        for name, file in (("0", "0"), ("0", "1"), ("1", "1"), ("2", "2")):
+            tar.add(clips / f"{file}.mp4", f"clips/{name}.mp4")
+    names = [f"clips/{number}.mp4" for number in range(3)]
+    how = "sampled", EIGHT, 30.0, clip_checks.Cache()
+    found = dict(clip_checks.examine_archive(tmp_path / "videos.tar.gz", names, *how))
+    assert [found[number].content for number in range(3)] == [
+        r.content for r in examine([clips / f"{n}.mp4" for n in range(3)])
+    ]
+
+
 def test_a_damaged_archive_gives_what_can_be_read(data, tmp_path):
     (tmp_path / "root").mkdir()
     archive = tmp_path / "root" / "videos.tar.gz"
@@ -233,6 +227,9 @@ def test_the_page_shows_findings_and_clips_and_asks_for_nothing(data, tmp_path):
     assert "DATA-ANSWER-EMPTY" in page and page.count("data:image/jpeg") == 9
     assert "<script" not in page and "&lt;script&gt;" in page
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
+    pack(root, tmp_path / "videos.tar.gz")
+    check(root, "--media-path", tmp_path / "videos.tar.gz", "--html", tmp_path / "page.html", expect=1)
+    assert (tmp_path / "page.html").read_text().count("data:image/jpeg") == 6
 
 
 def test_repeated_and_contradicting_questions(tmp_path):
@@ -243,42 +240,6 @@ def test_repeated_and_contradicting_questions(tmp_path):
     assert findings["DATA-ANSWER-CONFLICT"]["data"]["record_ids"] == ["not"]
 
 
-def columns(found):
-    return {name: value for name, value in vars(found).items() if name != "tally"} | vars(found.tally)
-
-
-LAYOUTS = {
-    "array": (lambda records: json.dumps(records), True),
-    "indented": (lambda records: json.dumps(records, indent=2), True),
-    "one odd record": (lambda records: json.dumps(records).replace('{"id": "r700"', '{  "id": "r700"'), False),
-    "a constant": (lambda records: json.dumps([*records[:-1], records[-1] | {"x": float("nan")}]), False),
-    "nested alike": (lambda records: json.dumps([records[0] | {"x": [{"id": 1}, {"id": 2}]}, *records]), False),
-    "lines": (lambda records: "\n".join(map(json.dumps, records)), False),
-}
-
-
-@pytest.mark.parametrize("layout, in_pieces", LAYOUTS.values(), ids=LAYOUTS.keys())
-def test_reading_in_pieces_finds_the_same(tmp_path, monkeypatch, layout, in_pieces):
-    records = [record(number, "No" if number % 3 else "Yes", video=f"{number // 4}.mp4") for number in range(1500)]
-    records[900] |= {"id": None, "conversations": []}
-    records[901] |= {"id": "r3"}
-    records[902] = records[10]
-    (tmp_path / "a.json").write_text(layout(records))
-    in_order = survey.take(tmp_path / "a.json", tmp_path, "")
-    monkeypatch.setattr(json_stream, "PIECE", 20000)
-    assert survey._read_pieces(survey.Survey(tmp_path / "a.json", tmp_path), "") == in_pieces
-    assert columns(survey.take(tmp_path / "a.json", tmp_path, "")) == columns(in_order)
-
-
-@pytest.mark.parametrize("end, index", [(b"", 499), (b"]]", 499), (b', {"id": tru}]', 500), (b"] x", 499)])
-def test_a_broken_end_is_told_by_the_reader_in_order(tmp_path, monkeypatch, end, index):
-    text = json.dumps([record(number) for number in range(500)]).encode()
-    (tmp_path / "a.json").write_bytes(text[:-1] + end)
-    monkeypatch.setattr(json_stream, "PIECE", 20000)
-    with pytest.raises(Failure, match=f"#{index}: "):
-        survey.take(tmp_path / "a.json", tmp_path, "")
-
-
 @pytest.mark.parametrize("args", [[], ["nowhere"], ["{data}/train", "--eval", "nowhere"], ["{data}/train/clips"]])
 def test_what_cannot_be_read_is_exit_2(data, args):
     done = run_script("check_dataset.py", *[word.format(data=data) for word in args], "--json")
@@ -286,28 +247,71 @@ def test_what_cannot_be_read_is_exit_2(data, args):
     assert json.loads(done.stdout)["findings"] and "Traceback" not in done.stderr
 
 
-ODD_TEXT = st.sampled_from(
-    ["", "r1", "\ud800", "\0", "a" * 300, "/etc/passwd", "..", "https://x/y.mp4", "é", "<video>"]
-)
-ODD = st.none() | st.booleans() | st.floats() | st.integers() | ODD_TEXT | st.lists(ODD_TEXT, max_size=3)
+def test_facts_come_all_together_or_not_at_all(data, tmp_path):
+    (tmp_path / "facts.json").mkdir()
+    _, findings = check(data / "train", "--facts", tmp_path / "facts.json", expect=2)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and "cache" not in str(path)]
+    check(data / "train", *findings["USAGE"]["fix"].split())
+    (tmp_path / "two" / "clips.parquet").mkdir(parents=True)
+    _, findings = check(data / "train", "--facts", tmp_path / "two" / "facts.json", expect=2)
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["clips.parquet"]
+    check(data / "train", *findings["USAGE"]["fix"].split())
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(changes=st.lists(st.tuples(st.sampled_from(["id", "video", "image", "video_fps", "value"]), ODD), max_size=5))
-def test_odd_values_end_as_findings_and_facts(tmp_path, changes):
-    records = [record(number) for number in range(5)]
-    for changed, (field, value) in zip(records, changes, strict=False):
-        (changed["conversations"][1] if field == "value" else changed)[field] = value
-    (tmp_path / "a.json").write_text(json.dumps(records))
-    found = survey.take(tmp_path / "a.json", tmp_path, "")
-    paths = dataset_checks.files(found)
-    for number, path in paths.items():
-        found.reports[number] = clip_checks.examine(path, "sampled", EIGHT)
-    dataset_checks.check_clips(found)
-    dataset_checks.check_leakage(found, found)
-    facts = dataset_checks.write_facts(found, tmp_path / "facts" / "facts.json")
-    jsonschema.validate(facts, bundle.schema("dataset_facts"))
-    assert dataset_checks.findings(found, evaluation=True)
+@pytest.mark.parametrize("value", ["-1", "0", "nan", "inf", "x"])
+def test_a_time_limit_is_a_time(data, value):
+    assert set(check(data / "train", f"--timeout={value}", expect=2)[1]) == {"USAGE"}
+
+
+def pasted(path, flags):
+    """The spec with the flags of a fix applied, as build_spec would."""
+    table = spec.load(path)
+    for flag in flags.removeprefix("--set ").split(" --set "):
+        key, _, value = flag.partition("=")
+        spec.set_value(table, key, json.loads(value))
+    spec.dump(table, path)
+
+
+def test_fixes_of_predictions_mend_them(tmp_path):
+    write_dataset(tmp_path / "d", [record(number) for number in range(5)])
+    write_clip(tmp_path / "d" / "clips" / "4.mp4", frames=5)
+    path = tmp_path / "spec.toml"
+    long = {"policy__model_max_length": 500, "custom__vision__nframes": 4}
+    for way in ("fix", "message"):
+        write_spec(path, **long | {"policy__model_max_length": 310})
+        _, findings = check(tmp_path / "d", "--spec", path, expect=1)
+        found = findings["DATA-TOKENS"]
+        flags = found["fix"] if way == "fix" else re.search(r"--set [^)]*", found["message"])[0]
+        pasted(path, flags)
+        assert "DATA-TOKENS" not in check(tmp_path / "d", "--spec", path)[1]
+    drops = {"train__train_policy__dataloader_drop_last": True, "train__train_batch_per_replica": 7}
+    write_spec(path, custom__vision__nframes=16, **drops)
+    _, findings = check(tmp_path / "d", "--spec", path, expect=1)
+    assert findings["DATA-CLIP-TOO-SHORT"]["data"]["record_ids"] == ["r4"]
+    for name in ("DATA-CLIP-TOO-SHORT", "DATA-STEPS-NONE"):
+        pasted(path, findings[name]["fix"])
+    assert not check(tmp_path / "d", "--spec", path)[1]
+
+
+def test_reasoning_counts_when_it_is_trained_on(data, tmp_path):
+    item = {"id": "a", "video_id": "clips/0.mp4", "question": "Bright?", "answer": "Yes", "reasoning": "It is. " * 60}
+    (tmp_path / "a.json").write_text(json.dumps({"items": [item]}))
+    totals = []
+    for mode in ("answer", "think"):
+        path = write_spec(tmp_path / "spec.toml", custom__train_dataset__response_mode=mode)
+        result, _ = check(tmp_path / "a.json", "--media-path", data / "train", "--spec", path)
+        totals.append(result["train"]["prediction"]["tokens"]["max"])
+    assert result["train"]["reasoning_share"] == 1.0 and totals[1] - totals[0] > 100
+
+
+def test_nothing_of_the_training_engine_is_needed(data, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nsys.modules['torch'] = sys.modules['transformers'] = None\n"
+    )
+    env = {"PYTHONPATH": str(tmp_path)}
+    args = ["--spec", write_spec(tmp_path / "spec.toml"), "--html", tmp_path / "p.html"]
+    assert run_script("check_dataset.py", data / "train", *args, env=env).returncode == 0
+    assert run_script("build_dataset.py", data / "train", "-o", tmp_path / "out", env=env).returncode == 0
 
 
 def test_the_screen_stays_small(tmp_path):

@@ -52,13 +52,44 @@ def test_whatever_is_no_medium_is_a_finding(tmp_path):
             assert caught.value.exit_code == 2
 
 
-def test_a_clip_cut_after_its_index_does_not_decode_to_the_end(tmp_path):
-    whole = write_clip(tmp_path / "a.mkv", frames=200, width=320, height=240).read_bytes()
-    (tmp_path / "cut.mkv").write_bytes(whole[: len(whole) * 2 // 3])
-    facts = media.probe(tmp_path / "cut.mkv")
-    assert 0 < facts.frames < 200
-    with pytest.raises(Failure):
-        media.decode_frames(tmp_path / "cut.mkv", [199])
+CODECS = {"mkv": "libx264", "webm": "vp9", "ts": "libx264", "avi": "mpeg4", "mp4": "libx264"}
+
+
+@pytest.mark.parametrize("suffix", CODECS)
+def test_a_file_cut_short_is_no_clip(tmp_path, suffix):
+    options = {"movflags": "faststart"} if suffix == "mp4" else {}
+    path = write_clip(tmp_path / f"a.{suffix}", frames=64, codec=CODECS[suffix], options=options)
+    assert media.probe(path).frames == 64
+    whole = path.read_bytes()
+    for part in (0.5, 0.9):
+        path.write_bytes(whole[: int(len(whole) * part) // 2 * 2 + 1])
+        with pytest.raises(Failure, match="ends before its container"):
+            media.probe(path)
+
+
+@pytest.mark.parametrize("name", ["2024-01-01T10:00:00.mp4", "a b.mp4", os.fsdecode(b"n\xff.mp4"), "file:x.mp4"])
+def test_any_file_name_is_a_file_name(tmp_path, name, monkeypatch):
+    write_clip(tmp_path / "a.mp4").rename(tmp_path / name)
+    assert media.probe(tmp_path / name).frames == 16
+    monkeypatch.chdir(tmp_path)
+    assert media.probe(name).frames == 16
+
+
+def test_texts_and_playlists_are_no_clips(tmp_path):
+    write_clip(tmp_path / "secret.mp4")
+    (tmp_path / "page.txt").write_text("hello\n" * 100)
+    (tmp_path / "x.mp4").write_text("ffconcat version 1.0\nfile secret.mp4\n")
+    (tmp_path / "y.mp4").write_text("#EXTM3U\n#EXTINF:1,\nsecret.mp4\n#EXT-X-ENDLIST\n")
+    for name in ("page.txt", "x.mp4", "y.mp4"):
+        for look in (media.probe, media.check_kind):
+            with pytest.raises(Failure, match="DATA-MEDIA-UNDECODABLE"):
+                look(tmp_path / name)
+
+
+def test_looking_at_frames_keeps_none(tmp_path):
+    path = write_clip(tmp_path / "a.mp4", frames=20)
+    frames = media.decoded(path, [3, 19, 3])
+    assert [number for number, _ in frames] == [3, 19]
 
 
 def test_images_are_known_by_content_and_laid_over_white(tmp_path):
@@ -83,6 +114,7 @@ def test_names_are_resolved_below_the_media_path(tmp_path):
     assert media.resolve(tmp_path, "clips/../a.mp4") == tmp_path / "clips/../a.mp4"
     assert str(media.resolve("", "/data/a.mp4")) == "/data/a.mp4"
     assert str(media.resolve(tmp_path, "/data/a.mp4")) == "/data/a.mp4"
+    assert media.resolve(tmp_path, "..dots.mp4") == tmp_path / "..dots.mp4"
     for name in ("../a.mp4", "clips/../../a.mp4", "..", "nul\0.mp4"):
         with pytest.raises(Failure, match="DATA-MEDIA-ESCAPE"):
             media.resolve(tmp_path, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -25,13 +24,16 @@ class Media(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One record. `id` is the annotation's, or `record-<index>`; media stand before the first user turn's text."""
+    """One record. `id` is the annotation's, or `record-<index>`; media stand before the first user turn's text; `tags`
+    are groups that metrics are reported for; `reasoning` is what a format keeps beside its last answer."""
 
     index: int
     id: str
     turns: tuple[Turn, ...]
     media: tuple[Media, ...]
     video_fps: float | None
+    tags: tuple[str, ...] = ()
+    reasoning: str = ""
 
 
 class Question(NamedTuple):
@@ -45,21 +47,17 @@ class Question(NamedTuple):
 
 
 class Tally:
-    """Problems of any number of records, per check: the first one in words, the others by record id."""
+    """Problems of any number of records, per check: the first one in words, the others by record id. `fixes` holds
+    what mends a check's problems in this very data, when that is known."""
 
     def __init__(self):
         self.first: dict[str, tuple[int, str]] = {}
         self.ids: dict[str, list[str]] = {}
+        self.fixes: dict[str, str] = {}
 
     def add(self, check: str, index: int, record: str, message: str) -> None:
         self.first.setdefault(check, (index, message))
         self.ids.setdefault(check, []).append(record)
-
-    def extend(self, later: Tally) -> None:
-        """Add the problems of later records."""
-        self.first = later.first | self.first
-        for check, ids in later.ids.items():
-            self.ids.setdefault(check, []).extend(ids)
 
     def findings(self, checks: dict[str, tuple[str, str, str]], path: str | Path) -> list[f.Finding]:
         """One finding per check with its record ids (the first MAX_RECORD_IDS); `checks` is shaped as CHECKS."""
@@ -69,7 +67,9 @@ class Tally:
             ids = list(dict.fromkeys(self.ids[check]))
             more = f" (and {len(ids) - 1} more records)" if len(ids) > 1 else ""
             data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
-            found.append(f.Finding(check, severity, f"{path}#{index}", message + more, fix, data))
+            found.append(
+                f.Finding(check, severity, f"{path}#{index}", message + more, self.fixes.get(check, fix), data)
+            )
         return found
 
 
@@ -79,27 +79,20 @@ CHECKS = {
     "DATA-JSON-CONSTANT": (f.WARNING, "numbers are numbers, not NaN or Infinity", "write a number or null"),
     "DATA-RECORD-TYPE": (f.ERROR, "a record is a JSON object", "write each record as an object"),
     "DATA-RECORD-FORMAT": (f.ERROR, "a record follows the format it looks like", "correct the record"),
+    "DATA-MEDIA-ESCAPE": (f.ERROR, "files are named below the dataset", "write names below the media path"),
     "DATA-ID-TYPE": (f.ERROR, "an id is text or an integer", 'write "id" as text'),
     "DATA-ID-MISSING": (f.INFO, "a record has an id (evaluation needs it)", 'give each record a unique "id"'),
-    "DATA-TURNS-MISSING": (
-        f.ERROR,
-        "a record has conversation turns",
-        'add "conversations" with a human and a gpt turn',
-    ),
+    "DATA-TURNS-MISSING": (f.ERROR, "a record has conversation turns", 'add "conversations": a human and a gpt turn'),
     "DATA-TURN-TYPE": (f.ERROR, "a turn has a role and text", 'write turns as {"from": "human", "value": "..."}'),
     "DATA-TURN-ROLE": (f.ERROR, "roles are known", 'use "human", "gpt" or "system" as "from"'),
-    "DATA-TURN-ORDER": (
-        f.ERROR,
-        "turns alternate, starting with the user",
-        "start with human, then alternate with gpt",
-    ),
+    "DATA-TURN-ORDER": (f.ERROR, "turns alternate, starting with the user", "start with human, then gpt, ..."),
     "DATA-ANSWER-MISSING": (f.ERROR, "the last turn is the assistant's", "end the record with a gpt turn"),
     "DATA-ANSWER-EMPTY": (f.ERROR, "answers have text", "write the answer or remove the record"),
     "DATA-QUESTION-EMPTY": (f.WARNING, "questions have text", "write what the model is asked"),
     "DATA-TURNS-MANY": (
         f.WARNING,
-        "at most one question per record (the llava_sft loaders keep only the first two turns)",
-        "write one record per question, or train with an engine that keeps all turns (transformers)",
+        "at most one question per record (the loaders of the tao and cosmos-rl engines keep the first two turns)",
+        "write one record per question, or train with --engine transformers, which keeps all turns",
     ),
     "DATA-TEXT-SURROGATE": (f.ERROR, "texts are whole characters", "write the text again, as UTF-8"),
     "DATA-SPECIAL-TOKEN": (f.ERROR, "texts contain no vision or chat control tokens", "remove the <|...|> tokens"),
@@ -118,6 +111,7 @@ ROLES = {
 }
 MEDIA_KEYS = (("video", "video"), ("videos", "video"), ("image", "image"), ("images", "image"))
 KINDS = ("video", "image")
+MOST_FPS = 1e6
 USUAL_TAGS = ("<video>\n", "<image>\n")
 TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -128,7 +122,8 @@ CONTROL_TOKEN = re.compile(r"<\|(?:im_start|im_end|endoftext|vision_start|vision
 def locate(path: str | Path) -> Path:
     """The annotation file of a dataset folder; any other path as it is."""
     folder = Path(path)
-    names = [folder / "annotations.json", folder / "meta.json", *sorted(folder.glob("*_qa_pairs.json"))]
+    usual = ("annotations.json", "annotations.jsonl", "meta.json")
+    names = [*(folder / name for name in usual), *sorted(folder.glob("*_qa_pairs.json"))]
     found = next((name for name in names if name.is_file()), names[0])
     return found if folder.is_dir() else folder
 
@@ -143,7 +138,7 @@ def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None) -
     """The samples of an annotation file one at a time. Problems go to `tally`, the formats met to `formats`."""
     formats = Counter() if formats is None else formats
     folder = records.path.parent
-    for record in records:
+    for record in _unbroken(records, tally):
         index = records.index
         if records.oddities:
             for check, message in records.oddities:
@@ -154,6 +149,10 @@ def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None) -
             continue
         try:
             name, plain = as_llava(record, folder)
+        except f.Failure as failure:
+            (problem,) = failure.findings
+            tally.add(problem.id, index, f"record-{index}", problem.message)
+            continue
         except (ValueError, RecursionError) as problem:
             tally.add("DATA-RECORD-FORMAT", index, f"record-{index}", str(problem))
             continue
@@ -161,6 +160,15 @@ def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None) -
         for one in plain:
             if sample := parse(index, one, tally):
                 yield sample
+
+
+def _unbroken(records: JsonRecords, tally: Tally) -> Iterator[object]:
+    """The records; when the file breaks off, the Failure tells what was found before, too."""
+    try:
+        yield from records
+    except f.Failure as failure:
+        failure.findings = [*failure.findings, *tally.findings(CHECKS, records.path)]
+        raise
 
 
 def questions(sample: Sample) -> list[Question]:
@@ -182,7 +190,11 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     if turns:
         _check_order(turns, found)
         _check_tags(tags, media, found)
-    sample = Sample(index, name, turns, media, _video_fps(record, found))
+    groups = record.get("tags")
+    groups = tuple(tag for tag in groups if isinstance(tag, str)) if isinstance(groups, list) else ()
+    reasoning = record.get("reasoning")
+    reasoning = LONE_SURROGATE.sub("�", reasoning) if isinstance(reasoning, str) else ""
+    sample = Sample(index, name, turns, media, _video_fps(record, found), groups, reasoning)
     for check, message in found:
         tally.add(check, index, name, message)
     return sample if turns else None
@@ -262,7 +274,8 @@ def _check_roles(roles: list[str], found: list) -> None:
     elif roles[-1] != "assistant":
         found.append(("DATA-ANSWER-MISSING", "got a user turn at the end, expected an answer"))
     if len(roles) > 2:
-        found.append(("DATA-TURNS-MANY", f"got {len(roles)} turns, expected 2"))
+        kept = "tao and cosmos-rl train on the first 2, transformers on all"
+        found.append(("DATA-TURNS-MANY", f"got {len(roles)} turns, expected 2 ({kept})"))
 
 
 def _media(record: dict, found: list) -> tuple[Media, ...]:
@@ -292,7 +305,7 @@ def _video_fps(record: dict, found: list) -> float | None:
     fps = record.get("video_fps")
     if fps is None:
         return None
-    if isinstance(fps, int | float) and not isinstance(fps, bool) and math.isfinite(fps) and fps > 0:
+    if isinstance(fps, int | float) and not isinstance(fps, bool) and 0 < fps < MOST_FPS:
         return float(fps)
     found.append(("DATA-VIDEO-FPS", f"got video_fps {_shown(fps)}, expected a number above 0"))
     return None

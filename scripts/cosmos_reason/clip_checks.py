@@ -14,19 +14,21 @@ import tarfile
 import tempfile
 import time
 import zlib
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from cosmos_reason import media
-from cosmos_reason.findings import Failure
+from cosmos_reason.findings import Failure, bad_input
 from cosmos_reason.media import ClipReport
 from cosmos_reason.vision_tokens import VisionOptions, frame_indices
 
 DECODE_MODES = ("sampled", "all", "none")
+ARCHIVES = (".tar.gz", ".tgz", ".tar")
 ARCHIVE_BATCH = 64  # members unpacked at a time
 CONTENT_BLOCK = 64 * 1024
-FACTS_VERSION = 1  # raise it when the same file would be reported differently
+FACTS_VERSION = 3  # raise it when the same file would be reported differently
 TRANSIENT = ("DATA-MEDIA-MISSING", "DATA-MEDIA-TIMEOUT", "DATA-MEDIA-CRASH")  # worth another look next time
 
 
@@ -37,10 +39,9 @@ def examine(path: Path, decode: str, options: VisionOptions) -> ClipReport:
         if facts.kind == "image":
             if decode != "none":
                 media.read_image(path)
-        elif decode == "all":
-            media.decode_frames(path, [facts.frames - 1])
-        elif decode == "sampled":
-            media.decode_frames(path, _sampled(facts, options))
+        elif decode != "none":
+            wanted = [facts.frames - 1] if decode == "all" else _sampled(facts, options)
+            deque(media.decoded(path, wanted), maxlen=0)
         return ClipReport(path.stat().st_size, _content(path), facts)
     except Failure as failure:
         return ClipReport(check=failure.findings[0].id, message=failure.findings[0].message)
@@ -75,37 +76,50 @@ def examine_archive(
             yield position, known
         else:
             wanted.setdefault(os.path.normpath(name), []).append(position)
-    with tempfile.TemporaryDirectory() as folder:
-        for batch in _unpacked(archive, wanted.keys(), Path(folder)) if wanted else ():
-            members = list(batch)
-            for place, report in _examine_in_workers(list(batch.values()), decode, options, timeout):
-                for position in wanted.pop(members[place]):
-                    cache.put(archive, f"{how} {names[position]}", report)
-                    yield position, report
     message = f"got no such file in {archive.name} (links are not followed), expected a file"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for batch in unpacked(archive, wanted, Path(folder)):
+                members = list(batch)
+                for place, report in _examine_in_workers(list(batch.values()), decode, options, timeout):
+                    for position in wanted.pop(members[place]):
+                        cache.put(archive, f"{how} {names[position]}", report)
+                        yield position, report
+        except Failure as failure:
+            message = failure.findings[0].message
     for positions in wanted.values():
         yield from ((position, ClipReport(check="DATA-MEDIA-MISSING", message=message)) for position in positions)
 
 
-def _unpacked(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[dict[str, Path]]:
-    """Batches of wanted members as files in `folder`, overwritten by the next batch. A broken archive ends early."""
+def unpacked(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[dict[str, Path]]:
+    """Batches of wanted members as files in `folder`, overwritten by the next batch: {normalised name: file}. Links and
+    devices are passed over, of two members of a name the first one counts. Raises Failure where it is damaged, after
+    the members before that."""
     batch: dict[str, Path] = {}
+    left = set(wanted)
+    damage = None
     try:
         with tarfile.open(archive) as tar:
-            for member in tar:
+            for member in tar if left else ():
                 name = os.path.normpath(member.name)
-                if name not in wanted or not member.isfile():
+                if name not in left or not member.isfile():
                     continue
                 file = folder / f"{len(batch)}{Path(name).suffix}"
                 with tar.extractfile(member) as source, file.open("wb") as target:
                     shutil.copyfileobj(source, target)
                 batch[name] = file
+                left.remove(name)
+                if not left:
+                    break
                 if len(batch) == ARCHIVE_BATCH:
                     yield batch
                     batch = {}
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile):
-        pass  # the members after the damage are reported as missing
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as problem:
+        message = f"got a damaged archive {archive.name} ({problem}), expected one that can be read to its end"
+        damage = bad_input("DATA-MEDIA-MISSING", archive, message)
     yield batch
+    if damage:
+        raise damage
 
 
 class Cache:
@@ -154,7 +168,7 @@ def _key(path: Path, how: str) -> str:
         stat = path.stat()
     except (OSError, ValueError):
         return f"{path} is not there"
-    return f"{path.absolute()} {stat.st_size} {stat.st_mtime_ns} {FACTS_VERSION} {how}"
+    return f"{str(path.absolute())!a} {stat.st_size} {stat.st_mtime_ns} {FACTS_VERSION} {how}"
 
 
 def _examine_in_workers(
@@ -230,8 +244,8 @@ class _Worker:
 
 def _serve(pipe, decode: str, options: VisionOptions) -> None:
     try:
-        while True:
-            pipe.send(examine(pipe.recv(), decode, options))
+        for task in iter(pipe.recv, None):
+            pipe.send(examine(task, decode, options))
     except (EOFError, ConnectionError, KeyboardInterrupt):
         return
 

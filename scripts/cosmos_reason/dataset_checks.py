@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from itertools import accumulate
 from pathlib import Path
 
-from cosmos_reason import answers, media, vision_tokens
+from cosmos_reason import answers, media, s3, vision_tokens
 from cosmos_reason import findings as f
+from cosmos_reason import spec as specs
 from cosmos_reason.annotations import CHECKS as RECORD_CHECKS
 from cosmos_reason.annotations import Media
+from cosmos_reason.clip_checks import ARCHIVES
 from cosmos_reason.schedule import steps_per_epoch
-from cosmos_reason.storage import sha256, whole_file, write_json, write_text
+from cosmos_reason.spec_values import set_flag
+from cosmos_reason.storage import sha256, whole_file, write_text
 from cosmos_reason.survey import Survey
 
 SCHEMA_VERSION = 1
-TOKEN_BYTES = 4 * 3 * 2 * 32 * 32  # a vision token waiting in host memory: float32 RGB of two frames
-CLIP_FACTS = {
-    "kind": "string",
-    "width": "int32",
-    "height": "int32",
-    "frames": "int32",
-    "declared_frames": "int32",
-    "fps": "float64",
-    "seconds": "float64",
-}
+PIXEL_BYTES = 4 * 3  # float32 RGB, as media wait in host memory
+DROP_LAST = "train.train_policy.dataloader_drop_last"
+CLIP_FACTS = {"kind": "string"} | dict.fromkeys(("width", "height", "frames", "declared_frames"), "int32")
+CLIP_FACTS |= dict.fromkeys(("fps", "seconds"), "float64")
 
 # id -> (severity, what is checked, how to mend it)
 CHECKS = RECORD_CHECKS | {
@@ -35,12 +36,12 @@ CHECKS = RECORD_CHECKS | {
     "DATA-ID-DUPLICATE": (f.WARNING, "ids are unique (evaluation needs it)", "give every record its own id"),
     "DATA-QUESTION-DUPLICATE": (f.WARNING, "a clip is asked a question once", "remove the repeated records"),
     "DATA-ANSWER-CONFLICT": (f.WARNING, "the same question on the same clip has one answer", "decide which is right"),
-    "DATA-MEDIA-ESCAPE": (f.ERROR, "media names stay below the media path", "write names below the media path"),
     "DATA-MEDIA-OUTSIDE": (f.WARNING, "media are below the media path", "mount that folder too, or copy the media"),
     "DATA-MEDIA-MISSING": (f.ERROR, "media files exist", "copy the files or correct --media-path"),
+    "DATA-MEDIA-UNOPENED": (f.INFO, "media are opened, not only listed", "--decode sampled"),
     "DATA-MEDIA-EMPTY": (f.ERROR, "media files are not empty", "copy the files again"),
     "DATA-MEDIA-UNDECODABLE": (f.ERROR, "media decode", "encode the files again or remove the records"),
-    "DATA-MEDIA-TIMEOUT": (f.ERROR, "media decode in time", "encode the files again or remove the records"),
+    "DATA-MEDIA-TIMEOUT": (f.ERROR, "media decode in time", "--timeout 120, or encode the files again"),
     "DATA-MEDIA-CRASH": (f.ERROR, "media do not crash the decoder", "encode the files again or remove the records"),
     "DATA-MEDIA-KIND": (f.ERROR, "videos are videos, images are images", 'name images by "image", clips by "video"'),
     "DATA-MEDIA-FRAMES": (
@@ -52,41 +53,72 @@ CHECKS = RECORD_CHECKS | {
     "DATA-LEAK-CLIP": (f.WARNING, "evaluation clips are not in the training data", "split by source clip"),
     "DATA-LEAK-QUESTION": (f.ERROR, "evaluation questions are not in the training data", "split by source clip"),
     "DATA-TOKENS": (f.ERROR, "samples fit policy.model_max_length", "raise it, or take fewer frames or pixels"),
-    "DATA-CLIP-TOO-SHORT": (f.ERROR, "clips have the frames the spec samples", "lower custom.vision.nframes"),
-    "DATA-FPS-MISSING": (
-        f.WARNING,
-        "records give video_fps when the spec samples by fps",
-        'add "video_fps" (tao needs it)',
-    ),
+    "DATA-CLIP-TOO-SHORT": (f.ERROR, "clips have the frames the spec samples", "remove the records: 2 is the least"),
+    "DATA-FPS-MISSING": (f.WARNING, "records give video_fps when it samples by fps", 'add "video_fps" (tao needs it)'),
     "DATA-CLIP-EMPTY": (f.ERROR, "clips have frames and a rate", "encode the files again"),
     "DATA-MEDIA-RATIO": (f.ERROR, "sides of media are within 200:1", "crop the files"),
-    "DATA-STEPS-NONE": (f.ERROR, "at least one optimizer step runs", "lower train.train_batch_per_replica"),
+    "DATA-STEPS-NONE": (f.ERROR, "at least one optimizer step runs", set_flag(DROP_LAST, False)),
 }
-ARCHIVES = ("videos.tar.gz", "images.tar.gz")
+NO_MEDIA = frozenset({"no media"})  # stands for the content of a text-only record's clips
+USUAL_ARCHIVES = ("videos.tar.gz", "images.tar.gz")
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
 
-def usual_media_path(found: Survey) -> Path:
-    """What media names are relative to when nobody says: the media root named in the file, else its folder, else one of
-    the usual archives there when the first medium is not there itself."""
-    root = found.annotations.parent
+def media_path(found: Survey, given: str | None) -> Path | str:
+    """What media names are relative to: what is `given` (an archive in S3 is fetched), else the media root named in the
+    file, else its folder, else one of the usual archives there when the first medium is not there itself."""
+    if given is not None:
+        return given.rstrip("/") if s3.is_uri(given) and not given.endswith(ARCHIVES) else _local(given)
+    root = found.source.rpartition("/")[0] if s3.is_uri(found.source) else found.annotations.parent
     if isinstance(named := found.header.get("media_root"), str):
-        return root / named
-    first = next(iter(found.clips), Media("", ""))
-    archives = [root / name for name in ARCHIVES if (root / name).is_file()]
-    return archives[0] if archives and not os.path.exists(root / first.path) else root
+        try:
+            return place(root, str(media.resolve("", named)))
+        except f.Failure:
+            fix = f"--media-path {shlex.quote(os.path.normpath(place(root, named)))}"
+            message = f"got the media root {named}, which leaves the folder of the annotations"
+            raise f.bad_input("DATA-MEDIA-ESCAPE", found.source, message, fix) from None
+    first = next((medium.path for medium in found.clips if not s3.is_uri(medium.path)), None)
+    if first and not _exists(place(root, os.path.normpath(first))):
+        for archive in (place(root, name) for name in USUAL_ARCHIVES):
+            if _exists(archive):
+                return _local(archive)
+    return root
 
 
-def files(found: Survey) -> dict[int, Path]:
-    """The files to examine, by clip number; names that leave the media path get their report here instead."""
+def _local(file: Path | str) -> Path:
+    return s3.local(file) if s3.is_uri(file) else Path(file)
+
+
+def place(root: Path | str, name: str) -> Path | str:
+    """The file, or the object in S3, that `name` stands for below a folder or prefix."""
+    if s3.is_uri(name) or os.path.isabs(name):
+        return name if s3.is_uri(name) else Path(name)
+    return s3.join(root, name) if s3.is_uri(root) else Path(root) / name
+
+
+def _exists(file: Path | str) -> bool:
+    return s3.head(file) is not None if s3.is_uri(file) else os.path.exists(file)
+
+
+def files(found: Survey) -> dict[int, Path | str]:
+    """The files and objects to examine, by clip number; names that leave the media path get their report here."""
     paths = {}
     for medium, number in found.clips.items():
         try:
-            paths[number] = media.resolve(found.media_path, medium.path)
+            paths[number] = locate_medium(found, medium)
         except f.Failure as failure:
             problem = failure.findings[0]
             found.reports[number] = media.ClipReport(check=problem.id, message=problem.message)
     return paths
+
+
+def locate_medium(found: Survey, medium: Media) -> Path | str:
+    """Raises Failure for a name that leaves the media path."""
+    if s3.is_uri(medium.path):
+        s3.split(medium.path)
+        return medium.path
+    path = media.resolve("" if s3.is_uri(found.media_path) else found.media_path, medium.path)
+    return place(found.media_path, os.path.normpath(path)) if s3.is_uri(found.media_path) else path
 
 
 def check_clips(found: Survey) -> None:
@@ -97,17 +129,26 @@ def check_clips(found: Survey) -> None:
 
 def _clip_problems(found: Survey, medium: Media, number: int):
     report = found.reports[number]
-    if Path(medium.path).is_absolute() and not Path(medium.path).is_relative_to(found.media_path):
+    if _is_outside(medium.path, str(found.media_path)):
         yield "DATA-MEDIA-OUTSIDE", f"got {medium.path}, expected a name below {found.media_path}"
     if report.facts is None:
-        yield report.check, f"{medium.path}: {report.message}"
+        check, message = report.check, report.message
+        yield check or "DATA-MEDIA-UNOPENED", f"{medium.path}: {message or 'got only its size, from a listing'}"
         return
     facts = report.facts
     if facts.kind != medium.kind:
         yield "DATA-MEDIA-KIND", f'got {medium.path} named by "{medium.kind}", expected "{facts.kind}"'
+    elif medium.path.lower().endswith(media.IMAGE_SUFFIXES if facts.kind == "video" else media.VIDEO_SUFFIXES):
+        yield "DATA-MEDIA-KIND", f"got {medium.path}, which is {facts.kind}, expected a suffix that says so"
     if facts.declared_frames not in (0, facts.frames):
         claim = f"got {facts.declared_frames} frames declared and {facts.frames} present in {medium.path}"
         yield "DATA-MEDIA-FRAMES", f"{claim}, expected the same"
+
+
+def _is_outside(name: str, media_path: str) -> bool:
+    if s3.is_uri(name):
+        return not name.startswith(media_path.rstrip("/") + "/")
+    return os.path.isabs(name) and not Path(os.path.abspath(name)).is_relative_to(os.path.abspath(media_path))
 
 
 def _blame(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
@@ -125,9 +166,9 @@ def check_leakage(train: Survey, evaluation: Survey) -> None:
         asked |= {(content, text) for content in contents for text in texts}
     for row, contents, texts in _rows(evaluation):
         seen = contents & trained
-        if not seen:
-            continue
         same = any((content, text) in asked for content in seen for text in texts)
+        if not same and seen <= NO_MEDIA:
+            continue
         check, what = ("DATA-LEAK-QUESTION", "clip and question") if same else ("DATA-LEAK-CLIP", "clip")
         message = f"got a {what} of the training data, expected unseen clips"
         evaluation.tally.add(check, evaluation.indices[row], evaluation.ids[row], message)
@@ -139,7 +180,7 @@ def _rows(found: Survey) -> Iterator[tuple[int, set[str], set[int]]]:
     for row, used in enumerate(found.used()):
         texts = found.text_keys[start : start + found.asked[row]]
         start += found.asked[row]
-        yield row, {found.reports[number].content for number in used} - {""}, set(texts)
+        yield row, {found.reports[number].content for number in used} - {""} if used else NO_MEDIA, set(texts)
 
 
 def findings(found: Survey, evaluation: bool = False, folder: Path | None = None) -> list[f.Finding]:
@@ -150,7 +191,7 @@ def findings(found: Survey, evaluation: bool = False, folder: Path | None = None
     checks = dict(CHECKS)
     for check in EVALUATION_ERRORS if evaluation else ():
         checks[check] = (f.ERROR, *CHECKS[check][1:])
-    reported = found.tally.findings(checks, found.annotations)
+    reported = found.tally.findings(checks, found.source)
     for finding in reported:
         if folder and finding.data["count"] > f.MAX_RECORD_IDS:
             finding.data["file"] = str(folder / f"{finding.id}.txt")
@@ -167,14 +208,15 @@ def facts(found: Survey) -> dict:
     most = sum(max(balance.values()) for balance in counted)
     return {
         "schema_version": SCHEMA_VERSION,
-        "annotations": os.path.abspath(found.annotations),
+        "annotations": found.source if s3.is_uri(found.source) else os.path.abspath(found.annotations),
         "media_path": str(found.media_path),
         "format": found.formats.most_common(1)[0][0] if found.formats else "llava",
         "fingerprint": sha256(found.annotations),
         "records": len(found.ids),
         "questions": sum(found.asked),
         "clips": len(found.clips),
-        "clips_with_problems": sum(report.facts is None for report in found.reports.values()),
+        "clips_with_problems": sum(bool(report.check) for report in found.reports.values()),
+        "records_per_clip": _spread(Counter(found.clip_numbers).values()),
         "question_types": dict(found.types.most_common()),
         "answers": {kind: dict(balance.most_common(20)) for kind, balance in found.balance.items()},
         "majority_accuracy": round(most / total, 4) if total else None,
@@ -222,57 +264,100 @@ def tables(found: Survey):
         "question_type": arrow.array(found.kinds, arrow.string()),
         "answer": arrow.array(found.answers, arrow.string()),
         "text_tokens": arrow.array(found.text_tokens, arrow.int32()),
+        "answer_tokens": arrow.array(found.answer_tokens, arrow.int32()),
+        "reasoning_tokens": arrow.array(found.reasoning_tokens, arrow.int32()),
+        "has_system": arrow.array(map(bool, found.has_system), arrow.bool_()),
         "video_fps": arrow.array(found.video_fps, arrow.float64(), mask=np.array(found.video_fps) == 0),
     }
     return arrow.table(columns), arrow.table(records)
 
 
 def write_facts(found: Survey, path: Path) -> dict:
-    """dataset_facts.json at `path`, its two tables beside it; the facts."""
+    """dataset_facts.json at `path` and its two tables beside it, all of them or none; the facts."""
     import pyarrow.parquet as parquet
 
     written = facts(found)
-    for name, table in zip(("clips_table", "records_table"), tables(found), strict=True):
-        with whole_file(path.parent / written[name], "wb") as handle:
-            parquet.write_table(table, handle)
-    write_json(path, written)
+    targets = [path, *(path.parent / written[name] for name in ("clips_table", "records_table"))]
+    for target in filter(Path.is_dir, targets):
+        fix = path / "dataset_facts.json" if target == path else path.parent / "facts" / path.name
+        raise f.bad_input("USAGE", f"--facts {path}", f"got a folder {target}, expected no such", f"--facts {fix}")
+    with ExitStack() as files:  # renamed from the last to the first
+        json.dump(written, files.enter_context(whole_file(targets[0])), indent=1)  # escapes: a path may be no UTF-8
+        for target, table in zip(targets[1:], tables(found), strict=True):
+            parquet.write_table(table, files.enter_context(whole_file(target, "wb")))
     return written
 
 
-def predict(found: Survey, action: str, spec: dict) -> dict:
-    """What `action` with `spec` (defaults filled in) will meet: tokens and frames per sample, optimizer steps, memory.
+def predict(found: Survey, action: str, spec: dict, evaluation: bool = False) -> dict:
+    """What `action` with `spec` (defaults filled in) will meet: tokens and frames per sample; for training optimizer
+    steps and memory of loading, unless the data are those of its `evaluation`.
 
-    Samples that do not fit or cannot be sampled become problems of `found`.
+    Samples that do not fit or cannot be sampled become problems of `found`, with the override that mends them.
     """
-    limit = spec["policy"]["model_max_length"] if action == "train" else spec["model"]["max_length"]
-    costs = vision_tokens.tokens_for_spec(tables(found), spec)
-    for index, cost in zip(found.indices, costs, strict=True):
-        if cost.problem:
-            found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
-        elif cost.total > limit:
-            found.tally.add("DATA-TOKENS", index, cost.id, f"got {cost.total} tokens, expected at most {limit}")
-    if vision_tokens.VisionOptions.from_spec(spec).fps is not None:
-        _check_rates(found)
+    key, length, answer = "policy.model_max_length", spec.get("policy", {}).get("model_max_length"), 0
+    if action == "evaluate":
+        key, length, answer = "model.max_length", spec["model"]["max_length"], spec["generation"]["max_tokens"]
+    limit = length - answer
+    found_tables = tables(found)
+    costs = vision_tokens.tokens_for_spec(found_tables, spec)
+    long = [row for row, cost in enumerate(costs) if cost.total > limit]
+    if long:
+        needed = -(-(max(cost.total for cost in costs) + answer) // 1024) * 1024
+        found.tally.fixes["DATA-TOKENS"] = set_flag(key, needed)
+        fewer = _fewer_frames(found_tables, long, spec, limit)
+        for row in long:
+            message = f"got {costs[row].total} tokens, expected at most {limit}{fewer}"
+            found.tally.add("DATA-TOKENS", found.indices[row], costs[row].id, message)
+    _check_sampling(found, costs, spec)
     prediction = {
         "limit": limit,
         "tokens": _spread((cost.total for cost in costs), ("p50", "p95", "max")),
         "vision_tokens": _spread((cost.vision for cost in costs), ("p50", "p95", "max")),
-        "frames": _spread(cost.frames for cost in costs),
-        "too_long": sum(cost.total > limit for cost in costs),
+        "frames": _spread(cost.frames for cost in costs if cost.frames),
+        "too_long": len(long),
     }
-    if action == "train":
+    if action == "train" and not evaluation:
         prediction |= _loading(found, spec, max((cost.vision for cost in costs), default=0))
     return prediction
 
 
-def _check_rates(found: Survey) -> None:
-    for index, name, used, fps in zip(found.indices, found.ids, found.used(), found.video_fps, strict=True):
-        if used and not fps:
-            found.tally.add("DATA-FPS-MISSING", index, name, "got no video_fps, which sampling by fps needs")
+def _fewer_frames(found_tables: tuple, rows: list[int], spec: dict, limit: int) -> str:
+    """' (or --set ...)' with the most frames at which these records fit, '' when two frames are too many."""
+    table = vision_tokens.VisionOptions.from_spec(spec).table
+    name = "nframes" if specs.get(spec, f"{table}.nframes") else "max_frames"
+    clips, records = found_tables[0], found_tables[1].take(rows)
+    low, high = 0, max(cost.frames for cost in vision_tokens.tokens_for_spec((clips, records), spec)) // 2
+    while low < high:
+        middle = (low + high + 1) // 2
+        tried = copy.deepcopy(spec)
+        specs.set_value(tried, f"{table}.{name}", middle * 2)
+        if all(cost.total <= limit for cost in vision_tokens.tokens_for_spec((clips, records), tried)):
+            low = middle
+        else:
+            high = middle - 1
+    return f" (or {set_flag(f'{table}.{name}', low * 2)})" if low else ""
 
 
-def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
-    """Optimizer steps per epoch by number of GPUs, and the host memory of the batches one rank loads ahead."""
+def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
+    """Clips that cannot be sampled as `spec` says, and records without the rate that sampling by fps needs."""
+    for index, cost in zip(found.indices, costs, strict=True):
+        if cost.problem:
+            found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
+    table = vision_tokens.VisionOptions.from_spec(spec).table
+    if specs.get(spec, f"{table}.nframes"):
+        reports = (report.facts for report in found.reports.values())
+        shortest = min((facts.frames for facts in reports if facts and facts.kind == "video"), default=0)
+        if shortest > 1:
+            found.tally.fixes["DATA-CLIP-TOO-SHORT"] = set_flag(f"{table}.nframes", shortest // 2 * 2)
+    elif specs.get(spec, f"{table}.fps"):
+        for index, name, used, fps in zip(found.indices, found.ids, found.used(), found.video_fps, strict=True):
+            if used and not fps:
+                found.tally.add("DATA-FPS-MISSING", index, name, "got no video_fps, which sampling by fps needs")
+
+
+def _loading(found: Survey, spec: dict, most: int) -> dict:
+    """Optimizer steps per epoch by number of GPUs, and the host memory of the batches one rank loads ahead when every
+    sample has the `most` vision tokens."""
     records, batch = len(found.ids), spec["train"]["train_batch_per_replica"]
     parallel, policy = spec["policy"]["parallelism"], spec["train"]["train_policy"]
     ranks = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
@@ -281,7 +366,8 @@ def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
         message = f"got {records} records for {ranks} ranks x batch {batch}, expected at least one full batch"
         found.tally.add("DATA-STEPS-NONE", 0, "-", message)
     ahead = policy["dataloader_num_workers"] * (policy["dataloader_prefetch_factor"] or 0) * batch
+    side = 2 * vision_tokens.patch_size(spec["policy"]["model_name_or_path"])
     return {
         "steps_per_epoch": {str(gpus): steps_per_epoch(records, batch, gpus, drop) for gpus in (1, 2, 4, 8)},
-        "prefetch_bytes_per_rank": ahead * vision_tokens * TOKEN_BYTES,
+        "prefetch_bytes_per_rank": ahead * most * 2 * side * side * PIXEL_BYTES,
     }

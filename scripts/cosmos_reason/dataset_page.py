@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import random
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from cosmos_reason import storage
-from cosmos_reason.annotations import Sample, Tally, questions, stream
+from cosmos_reason import s3, storage
+from cosmos_reason.annotations import Media, Sample, Tally, questions, stream
+from cosmos_reason.clip_checks import ARCHIVES, unpacked
+from cosmos_reason.dataset_checks import locate_medium
 from cosmos_reason.findings import Finding
 from cosmos_reason.json_stream import JsonRecords
 from cosmos_reason.report import HERE, TYPE_NAMES, filmstrip, shortened
@@ -35,7 +40,7 @@ def write(path: Path, parts: dict[str, Survey], facts: dict[str, dict], findings
         ],
         type_names=TYPE_NAMES,
     )
-    storage.write_text(path, page)
+    storage.write_text(path, page.encode(errors="backslashreplace").decode())  # a path may be no UTF-8
 
 
 def histograms(found: Survey) -> list[dict]:
@@ -59,16 +64,30 @@ def histogram(title: str, values: Sequence[float]) -> dict:
 
 
 def cards(found: Survey) -> list[dict]:
-    """Some samples with their pictures, evenly spread over the beginning of the file."""
+    """Some samples with their pictures, drawn from the beginning of the file, always the same ones."""
     samples = list(islice(stream(JsonRecords(found.annotations), Tally()), LOOKED_AT))
-    return [card(found, sample) for sample in samples[:: max(1, -(-len(samples) // SHOWN_SAMPLES))]]
+    drawn = sorted(random.Random(0).sample(range(len(samples)), min(SHOWN_SAMPLES, len(samples))))
+    media = [next(iter(samples[place].media), None) for place in drawn]
+    with TemporaryDirectory() as folder:
+        files = pictured(found, [medium for medium in media if medium], Path(folder))
+        return [card(found, samples[place], medium, files) for place, medium in zip(drawn, media, strict=True)]
 
 
-def card(found: Survey, sample: Sample) -> dict:
-    medium = next(iter(sample.media), None)
-    report = medium and found.reports[found.clips[medium]]
-    picture, caption = "", report.message if report else "no medium"
-    if report and report.facts:
-        picture, caption = filmstrip(str(found.media_path / medium.path))
+def pictured(found: Survey, media: list[Media], folder: Path) -> dict[Media, Path]:
+    """Local files of the media that were examined without a problem; those of an archive are unpacked into `folder`."""
+    sound = [medium for medium in media if found.reports[found.clips[medium]].facts]
+    names = {}
+    if str(found.media_path).endswith(ARCHIVES):
+        names = {medium: os.path.normpath(medium.path) for medium in sound if not os.path.isabs(medium.path)}
+    members = next(unpacked(Path(found.media_path), set(names.values()), folder)) if names else {}
+    files = {medium: locate_medium(found, medium) for medium in sound if medium not in names}
+    files = {medium: s3.local(file) if s3.is_uri(file) else file for medium, file in files.items()}
+    return files | {medium: members[name] for medium, name in names.items()}
+
+
+def card(found: Survey, sample: Sample, medium: Media | None, files: dict[Media, Path]) -> dict:
+    picture, caption = "", found.reports[found.clips[medium]].message if medium else "no medium"
+    if medium in files:
+        picture, caption = filmstrip(str(files[medium]))
     asked = [(question.text, question.gt) for question in questions(sample)]
     return {"id": sample.id, "picture": picture, "caption": caption, "asked": asked[:3]}

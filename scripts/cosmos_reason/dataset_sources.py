@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import csv
+import functools
+import hashlib
 import json
+import posixpath
 import re
-from collections.abc import Iterator
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason import findings as f
-from cosmos_reason.annotations import CHECKS, Media, Tally, Turn, locate, parse, stream
-from cosmos_reason.json_stream import JsonRecords
-from cosmos_reason.media import resolve
-from cosmos_reason.record_formats import CHOOSE, as_llava
+from cosmos_reason import models, source_files
+from cosmos_reason.annotations import CHECKS, Tally, Turn, locate, stream
+from cosmos_reason.json_stream import JsonRecords, check_regular
+from cosmos_reason.media import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from cosmos_reason.record_formats import form, with_options
+from cosmos_reason.source_files import MARKER, Folder, Held, Repository
 from cosmos_reason.storage import read_json
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
@@ -28,185 +35,317 @@ COLUMNS = {
     "options": ("options", "choices", "index2ans"),
     "id": ("id", "uid", "video_id", "image_id"),
 }
-MEDIA_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov", ".avi", ".jpg", ".jpeg", ".png", ".webp", ".bmp")
-IMAGE_SUFFIXES = MEDIA_SUFFIXES[5:]
+MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
 DEFAULT_QUESTION = "What happens here?"
 FEW_CLASSES, SHORT_CLASS = 12, 40  # so many answers, each of so few characters, are classes and named in the question
 YES_NO = {"yes", "no"}
+ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 
 class Item(NamedTuple):
-    """One future record. Media are files, or the bytes of a file that stood in a table."""
+    """One future record. Media are files, or files to be had when the record is kept."""
 
     name: str
-    media: tuple[tuple[str, Path | bytes], ...]
+    media: tuple[tuple[str, Path | Held], ...]
     turns: tuple[Turn, ...]
     reasoning: str = ""
     video_fps: float | None = None
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a source: columns by role, the question when there is none, a system prompt, label fields."""
+    """How to read a source: columns by role, the question when there is none, label fields, a system prompt where the
+    source has none, subset and split of a dataset of the Hub."""
 
     columns: dict[str, str]
     question: str = ""
-    system: str = ""
     fields: tuple[str, ...] = ()
+    subset: str = ""
+    split: str = ""
+    system: str = ""
 
 
-def kind_of(source: Path) -> str:
-    """The kind of a source, from its name and what is in it. Raises Failure when it is none of KINDS."""
-    if source.is_dir():
-        if any(source.glob("metas/*.label.json")):
-            return "labels"
-        if any(source.rglob("*.parquet")) or any(source.rglob("*.arrow")):
-            return "hf"
-        return "llava" if locate(source).is_file() else "csv"
-    if source.suffix in (".parquet", ".arrow"):
-        return "hf"
-    if source.suffix == ".csv":
-        return "csv"
-    if source.is_file():
-        first = next(iter(JsonRecords(source)), None)
-        return "llava" if isinstance(first, dict) and _is_annotation(first, source.parent) else "csv"
-    message = "got no such file or folder, expected a folder, a table or an annotation file"
-    fix = f"hf download {source} --repo-type dataset --local-dir DIR   (then give DIR)"
-    raise f.bad_input("BUILD-SOURCE", source, message, fix)
+FLAGS = {"columns": "--column", "subset": "--hf-subset", "split": "--hf-split"}
 
 
-def read(source: Path, kind: str, reading: Reading) -> tuple[list[Item], list[f.Finding]]:
-    """All items of a source in its order, and what is wrong with its records."""
+class Source(NamedTuple):
+    """Where to read and what: `tables` are names of files, each with rows or records."""
+
+    kind: str
+    files: Folder
+    tables: list[str]
+
+
+def open_source(written: str, kind: str, reading: Reading) -> Source:
+    """What `written` names: a folder, a file, or a dataset repository ORG/NAME[@COMMIT] on the Hub; `kind` as KINDS or
+    "auto". Raises Failure when it is none of them."""
+    path = Path(written)
+    if not path.exists():
+        if kind not in ("auto", "hf") or not models.HUB_NAME.fullmatch(written.partition("@")[0]):
+            message = "got no such file or folder, expected one, or ORG/NAME of a dataset on the Hugging Face Hub"
+            raise f.bad_input("BUILD-SOURCE", written, message)
+        files = Repository(written)
+        return Source("hf", files, source_files.tables(files, reading.subset, reading.split))
+    if (path / MARKER).is_file():
+        fix = f"scripts/build_dataset.py {shlex.quote(str(path / 'train'))} -o data-new"
+        raise f.bad_input("BUILD-SOURCE", path, "got a dataset that is built, expected its train/ or eval/", fix)
+    if not path.is_dir():
+        check_regular(path)
+    kind = _kind_of(path) if kind == "auto" else kind
     if kind in ("qa", "daft", "llava"):
-        return _read_annotations(source)
-    if kind == "labels":
-        return list(_read_labels(source, reading)), []
-    rows = list(_hub_rows(source) if kind == "hf" else _table_rows(source))
-    return list(_row_items(rows, source if source.is_dir() else source.parent, reading)), []
+        path = locate(path)
+    files = Folder(path if path.is_dir() else path.parent)
+    if path.is_dir() and kind == "hf":
+        return Source(kind, files, source_files.tables(files, reading.subset, reading.split))
+    _refuse_unused(reading, ("subset", "split"), f"{kind} sources")
+    tables = [] if kind == "labels" else source_files.plain_tables(files) if path.is_dir() else [path.name]
+    return Source(kind, files, tables)
 
 
-def _is_annotation(record: dict, folder: Path) -> bool:
-    try:
-        name, _ = as_llava(record, folder)
-    except ValueError:
-        return True
-    return name != "llava" or "conversations" in record or "messages" in record
+def _kind_of(path: Path) -> str:
+    """From the name of a source and what is in it."""
+    if path.is_dir():
+        if any(path.glob("metas/*.label.json")):
+            return "labels"
+        if any(path.rglob("*.parquet")) or any(path.rglob("*.arrow")):
+            return "hf"
+        return "llava" if locate(path).is_file() else "csv"
+    if path.suffix in (".parquet", ".arrow"):
+        return "hf"
+    if path.suffix == ".csv":
+        return "csv"
+    first = next(iter(JsonRecords(path)), None)
+    return "llava" if _is_annotation(first) else "csv"
 
 
-def _read_annotations(source: Path) -> tuple[list[Item], list[f.Finding]]:
-    path = locate(source)
-    tally, records = Tally(), JsonRecords(path)
+def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]:
+    """All items of a source in its order, and what is wrong with its records."""
+    if source.kind == "labels":
+        _refuse_unused(reading, ("columns",), "label files")
+        return [_with_system(item, reading) for item in _read_labels(source.files.root, reading)], []
+    _refuse_unused(reading, ("fields",), f"{source.kind} sources")
+    tally, items, rows = Tally(), [], []
+    for table in source.tables:
+        folder = posixpath.dirname(table)
+        if _is_annotation(next(iter(_opened(source.files, table)), None)):
+            _refuse_unused(reading, ("columns", "question"), "records that hold their questions")
+            items += _record_items(_opened(source.files, table), tally, source.files, folder)
+        else:
+            rows += [(row, folder) for row in _opened(source.files, table)]
+    if not source.tables:
+        rows = _labelled_by_folder(source.files, reading.split)
+    if not all(isinstance(row, dict) for row, _ in rows):
+        raise f.bad_input("BUILD-TABLE", source.files.root, "got a row that is no object, expected objects")
+    items += _row_items(rows, source.files, reading) if rows else ()
+    return [_with_system(item, reading) for item in items], tally.findings(CHECKS, ", ".join(source.tables[:3]))
+
+
+def _refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
+    """What would be ignored in silence is refused instead."""
+    for name in names:
+        if getattr(reading, name):
+            raise f.bad_input("USAGE", FLAGS.get(name, f"--{name}"), f"got it for {what}, which have no use for it")
+
+
+def _is_annotation(record: object) -> bool:
+    """Whether it holds its questions; a row of a table may have a question and an answer as well."""
+    if not isinstance(record, dict):
+        return False
+    named = {"video_id", "image_id"} & record.keys() and not {"video", "image"} & record.keys()
+    return bool(form(record)) and (form(record) != "tao-vl-reason-v1.0" or bool(named))
+
+
+def _with_system(item: Item, reading: Reading) -> Item:
+    if not reading.system or item.turns[0].role == "system":
+        return item
+    return item._replace(turns=(Turn("system", reading.system), *item.turns))
+
+
+def _record_items(records, tally: Tally, files: Folder, folder: str) -> Iterator[Item]:
     samples = list(stream(records, tally))
-    root = path.parent / (records.header.get("media_root") or "")
-    items = [
-        Item(sample.id, tuple(_found(root, medium) for medium in sample.media), sample.turns, "", sample.video_fps)
-        for sample in samples
-    ]
-    return items, tally.findings(CHECKS, path)
-
-
-def _found(root: Path, medium: Media) -> tuple[str, Path]:
-    return medium.kind, resolve(root, medium.path)
+    root = records.header.get("media_root")
+    folder = posixpath.join(folder, root) if isinstance(root, str) else folder
+    for sample in samples:
+        media = tuple((medium.kind, source_files.find(files, medium.path, folder)) for medium in sample.media)
+        unnamed = media and sample.id == f"record-{sample.index}"
+        name = _stem(media[0][1], files, sample.id) if unnamed else sample.id
+        yield Item(name, media, sample.turns, sample.reasoning, sample.video_fps, sample.tags)
 
 
 def _read_labels(source: Path, reading: Reading) -> Iterator[Item]:
     """`videos/<id>.<suffix>.mp4` beside `metas/<id>.label.json`: the answer is the label as JSON, or its one field."""
-    videos = {path.name.split(".")[0]: path for path in sorted((source / "videos").iterdir()) if path.is_file()}
-    for path in sorted((source / "metas").glob("*.label.json")):
-        name = path.name.removesuffix(".label.json")
+    paths = {path.name.removesuffix(".label.json"): path for path in sorted(source.glob("metas/*.label.json"))}
+    videos = _videos(source, set(paths))
+    for name, path in paths.items():
+        check_regular(path)
         label = read_json(path)
-        if name not in videos or not isinstance(label, dict):
-            raise f.bad_input("BUILD-LABEL", path, "got no video of that name, or no object, expected both")
+        if len(videos[name]) != 1 or not isinstance(label, dict):
+            called = ", ".join(clip.name for clip in videos[name]) or "none"
+            message = f"got the clips {called} and a label {type(label).__name__}, expected one clip and an object"
+            raise f.bad_input("BUILD-LABEL", path, message, "keep one clip of each id in videos/")
         if missing := [field for field in reading.fields if field not in label]:
             raise f.bad_input("BUILD-FIELD", path, f"got no field {missing[0]}.{f.did_you_mean(missing[0], label)}")
         chosen = {field: label[field] for field in reading.fields or label}
         answer = _text(chosen[reading.fields[0]]) if len(reading.fields) == 1 else json.dumps(chosen, indent=2)
-        turns = _turns(reading, reading.question or DEFAULT_QUESTION, answer)
-        yield Item(name, (("video", videos[name]),), turns)
+        yield Item(name, (("video", videos[name][0]),), _turns(reading.question or DEFAULT_QUESTION, answer))
 
 
-def _table_rows(source: Path) -> Iterator[dict]:
-    """Rows of a CSV, JSON or JSON-lines table, of every table in a folder, or one per medium labelled by its folder."""
-    tables = [source] if source.is_file() else sorted(p for p in source.rglob("*") if p.suffix in (".csv", ".jsonl"))
-    for table in tables:
-        folder = table.parent.relative_to(source) if source.is_dir() else Path()
-        for row in _csv_rows(table) if table.suffix == ".csv" else JsonRecords(table):
-            yield {**row, "folder": str(folder)}
-    if not tables:
-        for path in sorted(source.rglob("*")):
-            if path.suffix.lower() in MEDIA_SUFFIXES:
-                yield {"video": str(path.relative_to(source)), "answer": path.parent.name, "folder": "."}
+def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
+    """The clips of every name: `<name>.mp4` or `<name>.<suffix>.mp4`, where a name may have dots itself."""
+    found = defaultdict(list)
+    for path in sorted(source.glob("videos/*")):
+        parts = path.name.split(".")
+        prefixes = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
+        if path.suffix.lower() in MEDIA_SUFFIXES and (name := next(filter(names.__contains__, prefixes), None)):
+            found[name].append(path)
+    return found
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+class Rows:
+    """The rows of a table as annotations.stream reads the records of a file."""
+
+    def __init__(self, path: Path, rows: Iterator[dict]):
+        self.path, self.rows, self.index, self.oddities, self.header = path, rows, 0, [], {}
+
+    def __iter__(self) -> Iterator[dict]:
+        for self.index, row in enumerate(self.rows):  # noqa: B020
+            yield row
+
+
+def _opened(files: Folder, table: str) -> Rows | JsonRecords:
+    path = files.path(table)
+    if table.endswith((".parquet", ".arrow")):
+        return Rows(path, _columnar_rows(files, path))
+    return Rows(path, _csv_rows(path)) if table.endswith(".csv") else JsonRecords(path)
 
 
 def _csv_rows(path: Path) -> Iterator[dict]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
-            yield from csv.DictReader(handle)
-    except (csv.Error, UnicodeDecodeError) as problem:
+            rows = csv.DictReader(handle, strict=True)
+            named = Counter(rows.fieldnames or ()).most_common(1)
+            if named and named[0][1] > 1:
+                raise ValueError(f"the column {named[0][0]!r} twice")
+            for row in rows:
+                if None in row:
+                    raise ValueError(f"more cells than the header has in line {rows.line_num}")
+                yield row
+    except (csv.Error, ValueError) as problem:  # ValueError: also text that is not UTF-8
         raise f.bad_input("BUILD-TABLE", path, f"got {problem}, expected a UTF-8 CSV table with a header") from None
 
 
-def _hub_rows(source: Path) -> Iterator[dict]:
-    """Rows of the parquet or saved-to-disk arrow files of a Hugging Face dataset, class numbers as their names."""
+def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:
+    """Rows of a parquet file, or of an arrow file as `save_to_disk` writes it; class numbers as their names. Clips in
+    cells are not kept: a name stands for them, and `files.held` knows where to read them again."""
+    piece, number = _piece(path, 0), 0
+    while piece is not None:
+        described = json.loads((piece.schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = described.get("info", {}).get("features", {})
+        classes = {name: feature["names"] for name, feature in features.items() if "names" in feature}
+        for start in range(0, piece.num_rows, ROWS_AT_ONCE):
+            for offset, row in enumerate(piece.slice(start, ROWS_AT_ONCE).to_pylist(), start):
+                for column, value in row.items():
+                    if column in classes and isinstance(value, int):
+                        row[column] = classes[column][value] if value >= 0 else None
+                    elif isinstance(value, dict | bytes | list):
+                        row[column] = _without_bytes(files, value, (path, number, column, offset))
+                yield row
+        number += 1
+        piece = _piece(path, number)
+
+
+@functools.lru_cache(maxsize=2)
+def _piece(path: Path, number: int):
+    """Row group `number` of a parquet file as a table, or the whole of an arrow file (mapped, not read) as piece 0.
+
+    None past the end."""
     import pyarrow as arrow
     import pyarrow.parquet as parquet
 
-    files = [source] if source.is_file() else sorted({*source.rglob("*.parquet"), *source.rglob("*.arrow")})
-    for path in files:
-        try:
-            table = parquet.read_table(path) if path.suffix == ".parquet" else arrow.ipc.open_stream(path).read_all()
-        except (OSError, arrow.ArrowException) as problem:
-            raise f.bad_input("BUILD-TABLE", path, f"got {problem}, expected a parquet or arrow table") from None
-        features = (
-            json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        )
-        names = {name: feature["names"] for name, feature in features.items() if "names" in feature}
-        for row in table.to_pylist():
-            yield row | {name: classes[row[name]] for name, classes in names.items() if isinstance(row.get(name), int)}
+    try:
+        if path.suffix == ".arrow":
+            return None if number else arrow.ipc.open_stream(arrow.memory_map(str(path))).read_all()
+        with parquet.ParquetFile(path) as file:
+            return file.read_row_group(number) if number < file.num_row_groups else None
+    except (OSError, arrow.ArrowException) as problem:
+        raise f.bad_input("BUILD-TABLE", path, f"got {problem}, expected a parquet or arrow table") from None
 
 
-def _row_items(rows: list[dict], root: Path, reading: Reading) -> Iterator[Item]:
-    if not rows:
-        raise f.bad_input("BUILD-EMPTY", root, "got no rows and no media files, expected some")
-    columns = _columns(rows[0], reading.columns)
-    if "conversations" in rows[0]:
-        yield from _conversation_items(rows, columns, root)
-        return
+def _without_bytes(files: Folder, value, cell: tuple, place: int | None = None):
+    """The value of a cell with a name in the place of each medium, which the datasets library stores as
+    {"bytes", "path"}."""
+    if isinstance(value, list) and place is None:
+        return [_without_bytes(files, part, cell, number) for number, part in enumerate(value)]
+    named = value.get("path") if isinstance(value, dict) and value.keys() == {"bytes", "path"} else None
+    content = value["bytes"] if isinstance(value, dict) and value.keys() == {"bytes", "path"} else value
+    if not isinstance(content, bytes):
+        return named or value
+    suffix = Path(named or "").suffix
+    key = hashlib.sha256(content).hexdigest() + suffix
+    files.held[key] = Held(key, suffix, functools.partial(_cell_bytes, cell, place))
+    return key
+
+
+def _cell_bytes(cell: tuple, place: int | None) -> bytes:
+    path, number, column, offset = cell
+    value = _piece(path, number).column(column)[offset].as_py()
+    value = value if place is None else value[place]
+    return value["bytes"] if isinstance(value, dict) else value
+
+
+def _labelled_by_folder(files: Folder, split: str) -> list[tuple[dict, str]]:
+    """One row per medium of a source without tables, whose folder names are the labels."""
+    names = [name for name in files.names if Path(name).suffix.lower() in MEDIA_SUFFIXES]
+    names = [name for name in names if not split or split in name.split("/")]
+    labels = {posixpath.basename(posixpath.dirname(name)) for name in names}
+    if len(labels) < 2 or "" in labels:
+        message = f"got {len(names)} media files in {len(labels)} folders and no labels"
+        fix = "write a table labels.csv beside them (video,label), or put them into one folder per label"
+        raise f.bad_input("BUILD-NO-LABELS", files.root, message, fix)
+    return [({"video": name, "answer": posixpath.basename(posixpath.dirname(name))}, "") for name in names]
+
+
+def _row_items(rows: list[tuple[dict, str]], files: Folder, reading: Reading) -> Iterator[Item]:
+    first, folders = rows[0][0], {folder for _, folder in rows}
+    columns = _columns(first, reading.columns)
+    if "answer" not in columns and len(folders) > 1:  # tables in folders named by the label
+        columns["answer"] = "folder"
+        rows = [(row | {"folder": posixpath.basename(folder)}, folder) for row, folder in rows]
     if "answer" not in columns:
-        raise _no_column("answer", rows[0])
-    wording = _wording([_text(row.get(columns["answer"])) for row in rows])
-    for number, row in enumerate(rows):
+        raise _no_column("answer", first)
+    answers = [_text(row.get(columns["answer"])) for row, _ in rows]
+    if empty := [number for number, answer in enumerate(answers) if not answer]:
+        message = f"got no {columns['answer']} in {len(empty)} rows (the first is row {empty[0]}), expected an answer"
+        raise f.bad_input("BUILD-ANSWER-EMPTY", files.root, message, "remove them, or name another column: --column")
+    wording = _wording(answers)
+    for number, (row, folder) in enumerate(rows):
         asked = _text(row.get(columns.get("question", ""))) or reading.question or DEFAULT_QUESTION
         options = _options(row.get(columns.get("options", "")))
-        lines = [asked, *(f"({letter}) {text}" for letter, text in options.items())]
-        lines.append(CHOOSE if options else "" if "question" in columns else wording)
-        medium = _medium(row, columns, root)
-        name = _text(row.get(columns.get("id", ""))) or _stem(medium, number)
-        turns = _turns(reading, "\n".join(filter(None, lines)), _text(row.get(columns["answer"])))
-        yield Item(name, (medium,), turns, _text(row.get(columns.get("reasoning", ""))))
-
-
-def _conversation_items(rows: list[dict], columns: dict[str, str], root: Path) -> Iterator[Item]:
-    """Rows that hold whole conversations, as lists or as JSON text, with the medium in a column of its own."""
-    for number, row in enumerate(rows):
-        tally = Tally()
+        if not options and wording and "question" not in columns:
+            asked = f"{asked}\n{wording}"
         try:
-            (record,) = as_llava({"conversations": row["conversations"], "id": row.get("id")}, root)[1]
+            asked, answer = with_options(asked, options, answers[number])
         except ValueError as problem:
-            raise f.bad_input("BUILD-ROW", f"row {number}", str(problem)) from None
-        sample = parse(number, record, tally)
-        if sample is None:
-            raise f.bad_input("BUILD-ROW", f"row {number}", next(iter(tally.first.values()))[1])
-        medium = _medium(row, columns, root)
-        yield Item(sample.id if row.get("id") else _stem(medium, number), (medium,), sample.turns)
+            raise f.bad_input("BUILD-OPTIONS", f"{files.root}#{number}", str(problem)) from None
+        medium = _medium(row, columns, files, folder)
+        name = _text(row.get(columns.get("id", "")))
+        name = name or _stem(medium[1], files, f"row-{number}")
+        yield Item(name, (medium,), _turns(asked, answer), _text(row.get(columns.get("reasoning", ""))))
+
+
+def _stem(medium: Path | Held, files: Folder, otherwise: str) -> str:
+    """The name of a file without its suffix; what stands in a table has none."""
+    return otherwise if isinstance(medium, Held) and medium.key in files.held else medium.stem
 
 
 def _columns(row: dict, given: dict[str, str]) -> dict[str, str]:
-    for role, name in given.items():
-        if role not in COLUMNS or name not in row:
-            known = row if role in COLUMNS else COLUMNS
-            wrong = name if role in COLUMNS else role
-            raise f.bad_input("BUILD-COLUMN", wrong, f"got an unknown column or role.{f.did_you_mean(wrong, known)}")
+    for name in given.values():
+        if name not in row:
+            raise f.bad_input("BUILD-COLUMN", name, f"got no such column.{f.did_you_mean(name, row)}")
     lowered = {name.lower(): name for name in row}
     guessed = {
         role: next((lowered[name] for name in names if name in lowered), None) for role, names in COLUMNS.items()
@@ -219,33 +358,26 @@ def _no_column(role: str, row: dict) -> f.Failure:
     return f.bad_input("BUILD-COLUMN", role, message, f"--column {role}=NAME")
 
 
-def _medium(row: dict, columns: dict[str, str], root: Path) -> tuple[str, Path | bytes]:
+def _medium(row: dict, columns: dict[str, str], files: Folder, folder: str) -> tuple[str, Path | Held]:
     for kind in ("video", "image"):
         value = row.get(columns.get(kind, ""))
-        if isinstance(value, dict):  # as the datasets library stores media: {"bytes", "path"}
-            value = value.get("bytes") or value.get("path")
-        if isinstance(value, bytes):
-            return kind, value
         if isinstance(value, str) and value:
-            return _kind(kind, value), resolve(root / row.get("folder", ""), value)
+            medium = source_files.find(files, value, folder)
+            return "image" if medium.suffix.lower() in IMAGE_SUFFIXES else kind, medium
     raise _no_column("video", row)
-
-
-def _kind(kind: str, name: str) -> str:
-    return "image" if Path(name).suffix.lower() in IMAGE_SUFFIXES else kind
-
-
-def _stem(medium: tuple[str, Path | bytes], number: int) -> str:
-    return medium[1].stem if isinstance(medium[1], Path) else f"row-{number}"
 
 
 def _options(value: object) -> dict[str, str]:
     """{"A": text}: from a table, a list, or text with the options separated by |."""
     if isinstance(value, str):
-        value = json.loads(value) if value.startswith(("[", "{")) else [part.strip() for part in value.split("|")]
+        try:
+            value = json.loads(value) if value.startswith(("[", "{")) else [part.strip() for part in value.split("|")]
+        except ValueError:
+            raise f.bad_input("BUILD-OPTIONS", value[:60], "got no JSON list, expected one, or a | b | c") from None
     if isinstance(value, dict):
         return {letter: text for letter, text in value.items() if text is not None}
-    return {chr(ord("A") + number): str(text) for number, text in enumerate(value or []) if text != ""}
+    given = [str(text) for text in value if text != ""] if isinstance(value, list) else []
+    return {chr(ord("A") + number): text for number, text in enumerate(given)}
 
 
 def _wording(answers: list[str]) -> str:
@@ -253,21 +385,18 @@ def _wording(answers: list[str]) -> str:
     classes = sorted(set(answers))
     if {answer.lower() for answer in classes} <= YES_NO:
         return "Answer yes or no."
-    if (
-        len(classes) <= FEW_CLASSES
-        and len(answers) > len(classes)
-        and all(len(name) <= SHORT_CLASS for name in classes)
-    ):
+    few = len(classes) <= FEW_CLASSES and len(answers) > len(classes)
+    if few and all(len(name) <= SHORT_CLASS for name in classes):
         return f"Answer with one of: {', '.join(classes)}."
     return ""
 
 
-def _turns(reading: Reading, question: str, answer: str) -> tuple[Turn, ...]:
-    start = (Turn("system", reading.system),) if reading.system else ()
-    return (*start, Turn("user", question), Turn("assistant", answer))
+def _turns(question: str, answer: str) -> tuple[Turn, ...]:
+    return Turn("user", question), Turn("assistant", answer)
 
 
 def _text(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return (value or "").strip()
+    if value is None or isinstance(value, str) or value != value:  # NaN is how tables say that there is none
+        value = value if isinstance(value, str) else ""
+        return value.strip()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else re.sub(r"\.0$", "", str(value))

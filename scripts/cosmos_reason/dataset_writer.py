@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import random
 import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cosmos_reason import findings as f
 from cosmos_reason.dataset_sources import Item
-from cosmos_reason.storage import whole_folder, write_json
+from cosmos_reason.media import check_kind
+from cosmos_reason.source_files import MARKER, Held
+from cosmos_reason.storage import only_run, whole_folder, write_json
 
 DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
 FORMATS = ("llava", DAFT, COSMOS_REASON)
@@ -22,6 +23,7 @@ MEDIA_MODES = ("link", "copy", "reference")
 SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}
 SUFFIX = {"video": ".mp4", "image": ".png"}
 LONGEST_ID = 120
+THOUGHT = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,9 @@ def write(items: Sequence[Item], folder: Path, plan: Plan) -> dict[str, int]:
     named = dict(zip(_ids(items), items, strict=True))
     kept = _subset(named, plan)
     splits = split(kept, plan.eval_fraction, plan.seed)
-    with whole_folder(folder) as root:
+    folder = folder.resolve()  # a link to it stays
+    with only_run(folder), whole_folder(folder) as root:
+        write_json(root / MARKER, {"schema_version": 1} | asdict(plan))
         for name, ids in splits.items():
             _write_split({item: kept[item] for item in ids}, root / name, plan)
     return {name: len(ids) for name, ids in splits.items()}
@@ -52,13 +56,14 @@ def write(items: Sequence[Item], folder: Path, plan: Plan) -> dict[str, int]:
 
 def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, list[str]]:
     """Ids per split in their order. Records of one clip stay together; the held-out clips have every answer's share."""
+    source = _sources(items)
     groups: dict[str, list[str]] = defaultdict(list)
-    for name, item in items.items():
-        groups[_source(item)].append(name)
+    for name in items:
+        groups[source[name]].append(name)
     strata: dict[str, list[str]] = defaultdict(list)
-    for source, names in groups.items():
+    for group, names in groups.items():
         commonest = Counter(items[name].turns[-1].text for name in names).most_common(1)[0][0]
-        strata[commonest].append(source)
+        strata[commonest].append(group)
     held_out: set[str] = set()
     due = 0.0
     for answer in sorted(strata):
@@ -68,20 +73,32 @@ def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, 
         take = round(due)
         due -= take
         held_out |= set(sources[:take])
-    splits = {"train": [name for name, item in items.items() if _source(item) not in held_out]}
+    splits = {"train": [name for name in items if source[name] not in held_out]}
     if eval_fraction:
-        splits["eval"] = [name for name, item in items.items() if _source(item) in held_out]
+        splits["eval"] = [name for name in items if source[name] in held_out]
     if not all(splits.values()):
         message = f"got {len(groups)} clips, too few to hold out {eval_fraction:g} of them"
         raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, "--eval-fraction 0")
     return splits
 
 
-def _source(item: Item) -> str:
-    """What an item was filmed from: the same text for items that must not be split."""
-    return " ".join(
-        str(medium) if isinstance(medium, Path) else hashlib.sha256(medium).hexdigest() for _, medium in item.media
-    )
+def _sources(items: dict[str, Item]) -> dict[str, str]:
+    """What each item was filmed from: the same text for items that share a medium, be it through others. Items without
+    media belong together when they ask the same."""
+    above: dict[str, str] = {}
+
+    def top(key: str) -> str:
+        while (higher := above.setdefault(key, key)) != key:
+            above[key] = key = above[higher]
+        return key
+
+    first = {}
+    for name, item in items.items():
+        keys = [medium.key if isinstance(medium, Held) else os.path.realpath(medium) for _, medium in item.media]
+        first[name], *others = keys or [" ".join(turn.text for turn in item.turns[:-1])]
+        for other in others:
+            above[top(other)] = top(first[name])
+    return {name: top(key) for name, key in first.items()}
 
 
 def _subset(items: dict[str, Item], plan: Plan) -> dict[str, Item]:
@@ -93,22 +110,19 @@ def _subset(items: dict[str, Item], plan: Plan) -> dict[str, Item]:
 
 def _ids(items: Sequence[Item]) -> list[str]:
     """Unique names fit for files, from the items' own names; the second of a name is `<name>-2`."""
-    taken: set[str] = set()
-    ids = []
+    taken: dict[str, int] = {}
     for item in items:
-        plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._")[:LONGEST_ID] or "record"
-        name, number = plain, 1
+        name = plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._")[:LONGEST_ID] or "record"
         while name in taken:
-            number += 1
-            name = f"{plain}-{number}"
-        taken.add(name)
-        ids.append(name)
-    return ids
+            taken[plain] += 1
+            name = f"{plain}-{taken[plain]}"
+        taken[name] = 1
+    return list(taken)
 
 
 def _write_split(items: dict[str, Item], folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True)
-    placed: dict[Path, str] = {}
+    placed: dict[Path | Held, str] = {}
     records = []
     for name, item in items.items():
         media = [(kind, _place(name, kind, medium, folder, plan.media, placed)) for kind, medium in item.media]
@@ -123,15 +137,24 @@ def _write_split(items: dict[str, Item], folder: Path, plan: Plan) -> None:
         _write_conversations(records, folder)
 
 
-def _place(name: str, kind: str, medium: Path | bytes, folder: Path, mode: str, placed: dict[Path, str]) -> str:
+def _place(name: str, kind: str, source: Path | Held, folder: Path, mode: str, placed: dict) -> str:
     """Bring one medium into the split; the name the annotations use for it."""
-    if isinstance(medium, Path) and medium in placed:
-        return placed[medium]
+    if source in placed:
+        return placed[source]
+    medium = source.load() if isinstance(source, Held) else source
     if isinstance(medium, Path) and not medium.is_file():
-        raise f.bad_input("BUILD-MEDIA-MISSING", name, f"got no file {medium}, expected the medium of this record")
-    if isinstance(medium, Path) and mode == "reference":
-        return str(medium.resolve())
-    suffix = medium.suffix if isinstance(medium, Path) else SUFFIX[kind]
+        message = f"got no file {medium}, expected the medium of this record"
+        raise f.bad_input(
+            "BUILD-MEDIA-MISSING", name, message, "add the clips to a local copy of the source, build that"
+        )
+    if isinstance(medium, Path):
+        check_kind(medium)
+        if mode == "reference":
+            path = os.path.abspath(medium)
+            if path != path.encode(errors="replace").decode():
+                raise f.bad_input("BUILD-MEDIA-NAME", name, f"got a name that is no UTF-8: {path!a}", "--media link")
+            return path
+    suffix = source.suffix or SUFFIX[kind]
     target, number = folder / "media" / f"{name}{suffix}", 1
     target.parent.mkdir(exist_ok=True)
     while target.exists():
@@ -139,13 +162,13 @@ def _place(name: str, kind: str, medium: Path | bytes, folder: Path, mode: str, 
         target = target.with_name(f"{name}.{number}{suffix}")
     if isinstance(medium, bytes):
         target.write_bytes(medium)
+        check_kind(target)
     elif mode == "copy":
         shutil.copyfile(medium, target)
     else:
         _link(medium, target)
-    if isinstance(medium, Path):
-        placed[medium] = f"media/{target.name}"
-    return f"media/{target.name}"
+    placed[source] = f"media/{target.name}"
+    return placed[source]
 
 
 def _link(medium: Path, target: Path) -> None:
@@ -165,6 +188,8 @@ def _llava(name: str, item: Item, media: list[tuple[str, str]]) -> dict:
             record[kind if len(paths) == 1 else f"{kind}s"] = paths[0] if len(paths) == 1 else paths
     if item.video_fps:
         record["video_fps"] = item.video_fps
+    if item.tags:
+        record["tags"] = list(item.tags)
     turns = [{"from": SPEAKERS[turn.role], "value": turn.text} for turn in item.turns]
     first = next(turn for turn in turns if turn["from"] == "human")
     first["value"] = "".join(f"<{kind}>\n" for kind, _ in media) + first["value"]
@@ -173,17 +198,24 @@ def _llava(name: str, item: Item, media: list[tuple[str, str]]) -> dict:
 
 
 def _with_reasoning(item: Item) -> str:
+    reasoning, answer = _apart(item)
+    return f"<think>\n{reasoning}\n</think>\n\n{answer}" if item.reasoning else item.turns[-1].text
+
+
+def _apart(item: Item) -> tuple[str, str]:
+    """(reasoning, answer) of an item whose answer may begin with its reasoning, even when it stands beside it, too."""
     answer = item.turns[-1].text
-    return f"<think>\n{item.reasoning}\n</think>\n\n{answer}" if item.reasoning else answer
+    thought = THOUGHT.fullmatch(answer)
+    return (item.reasoning or thought[1], thought[2]) if thought else (item.reasoning, answer)
 
 
 def _daft(name: str, item: Item, media: list[tuple[str, str]]) -> dict:
     if len(item.turns) != 2 or len(media) != 1:
         message = "got a system prompt, several turns or several media, expected a question, an answer and a medium"
         raise f.bad_input("BUILD-FORMAT", name, message, "--format llava")
-    question, answer = item.turns
-    record = {"id": name, f"{media[0][0]}_id": media[0][1], "question": question.text, "answer": answer.text}
-    return record | ({"reasoning": item.reasoning} if item.reasoning else {})
+    reasoning, answer = _apart(item)
+    record = {"id": name, f"{media[0][0]}_id": media[0][1], "question": item.turns[0].text, "answer": answer}
+    return record | ({"reasoning": reasoning} if reasoning else {})
 
 
 def _write_conversations(records: list, folder: Path) -> None:
@@ -193,12 +225,13 @@ def _write_conversations(records: list, folder: Path) -> None:
         if len(media) != 1:
             raise f.bad_input("BUILD-FORMAT", name, "got several media, expected one", "--format llava")
         turns, waiting = [], [{"type": media[0][0], media[0][0]: f"{media[0][0]}_0"}]
-        for turn in item.turns:
+        reasoning, answer = _apart(item)
+        for turn in (*item.turns[:-1], item.turns[-1]._replace(text=answer)):
             part = [{"type": "text", "text": turn.text}]
             turns.append({"role": turn.role, "content": waiting + part if turn.role == "user" else part})
             waiting = [] if turn.role == "user" else waiting
-        if item.reasoning:
-            turns[-1]["reasoning_content"] = [{"type": "text", "text": item.reasoning}]
+        if reasoning:
+            turns[-1]["reasoning_content"] = [{"type": "text", "text": reasoning}]
         document = {"version": COSMOS_REASON, "metadata": {"type": "conversation"}, "conversations": turns}
         write_json(folder / "text" / f"{name}.json", document)
         samples.append({"id": name, "conversation": f"text/{name}.json", "media": media[0][1]})

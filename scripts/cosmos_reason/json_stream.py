@@ -9,6 +9,8 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +20,6 @@ BLOCK = 1 << 20  # characters
 LONGEST_LITERAL = 16  # of true, -Infinity, \\u escapes: how far before a cut the decoder may stop
 ENVELOPE_KEYS = ("annotations", "items", "samples", "data", "records")
 OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
-PIECE = 1 << 22  # characters: smaller files are not worth a second process
-ARRAY_OF_OBJECTS = re.compile(r"\s*\[\s*\{")
-NEXT_OBJECT = re.compile(r'\s*,\s*\{\s*"(?:[^"\\]|\\.)*"')
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -41,28 +40,41 @@ class JsonRecords:
             if self._peek() == "[":
                 yield from self._elements()
             elif self._peek() == "{":
-                yield from self._members()
+                yield from self._lines() if self._has_lines() else self._members()
             else:
                 raise self._failure("got no JSON array or object")
             if self._peek():
                 raise self._failure(f"got {self._peek()!r} after the last record")
 
+    def _has_lines(self) -> bool:
+        """Whether the first line is an object of its own, with another below it."""
+        first, _, rest = self._text[self._position :].partition("\n")
+        try:
+            return rest.lstrip()[:1] == "{" and isinstance(json.loads(first), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    def _lines(self) -> Iterator[object]:
+        while self._peek() == "{":
+            yield self._value()
+            self.index += 1
+
     def _members(self) -> Iterator[object]:
-        """An object: the records are in one of its arrays, or it is itself the first record of several lines."""
-        found = False
+        """An object: the records are in one of its arrays, or it is itself the first record of several."""
+        found = ""
         for key in self._keys():
             if key in ENVELOPE_KEYS and self._peek() == "[" and not found:
-                found = True
+                found = key
                 yield from self._elements()
-            else:
-                self.header[key] = self._value()
-        if found:
-            return
-        record, self.header = self.header, {}
-        yield record
-        while self._peek() == "{":
+                continue
+            value = self.header[key] = self._value()
+            if found and key in ENVELOPE_KEYS and isinstance(value, list) and value:
+                raise self._failure(f'got records in "{found}" and in "{key}"')
+        if not found:
+            record, self.header = self.header, {}
+            yield record
             self.index += 1
-            yield self._value()
+            yield from self._lines()
 
     def _elements(self) -> Iterator[object]:
         self._take("[")
@@ -134,8 +146,7 @@ class JsonRecords:
     def _object(self, pairs: list[tuple[str, object]]) -> dict:
         value = dict(pairs)
         if len(value) != len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
             self.oddities.append(("DATA-JSON-KEY-TWICE", f"got the key {twice[:60]!r} twice in one object"))
         return value
 
@@ -146,79 +157,25 @@ class JsonRecords:
     def _failure(self, problem: str, position: int | None = None) -> Failure:
         line = self._line + self._text.count("\n", 0, self._position if position is None else position)
         message = f"{problem} (line {line}), expected a JSON array of records, or one object per line"
-        return bad_input("DATA-JSON", f"{self.path}#{self.index}", message)
+        return bad_input("DATA-JSON", f"{self.path}#{self.index}", message, record_ids=[f"record-{self.index}"])
 
 
-def pieces(path: str | Path) -> Iterator[tuple[str, int, int]]:
-    """A large array as smaller ones, to be read in parallel: (text of an array, number of its first record, records).
-
-    The text is cut where it repeats what separates the first two records, as it does between all when a program wrote
-    it. Otherwise a piece does not parse or holds another number of records: whoever reads it must check. There are no
-    pieces when the file is small or no array. Raises UnicodeDecodeError.
-    """
-    with _opened(Path(path)) as handle:
-        text = handle.read(PIECE)
-        between = _between_records(text) if len(text) == PIECE else ""
-        if not between:
-            return
-        text, first = text[text.index("[") + 1 :], 0
-        while more := handle.read(PIECE):
-            text += more
-            cut = text.rfind(between)
-            if cut >= 0:
-                count = text.count(between, 0, cut + 1) + 1
-                yield f"[{text[: cut + 1]}]", first, count
-                text, first = text[cut + between.index("{") :], first + count
-        yield f"[{text}", first, text.count(between) + 1
-
-
-class PieceRecords:
-    """The records of one of the `pieces`, decoded at once. Raises ValueError when it does not hold `count` records, or
-    anything that JsonRecords would have remembered as odd: the file has to be read in order then."""
-
-    def __init__(self, path: str | Path, text: str, index: int, count: int):
-        self.path, self.index, self.oddities, self.header = Path(path), index, [], {}
-        self._values = json.loads(text, object_pairs_hook=_plain_object, parse_constant=_no_constant)
-        if len(self._values) != count:
-            raise ValueError(f"got {len(self._values)} records, expected {count}")
-
-    def __iter__(self) -> Iterator[object]:
-        for self.index, value in enumerate(self._values, self.index):  # noqa: B020
-            yield value
-
-
-def _plain_object(pairs: list[tuple[str, object]]) -> dict:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        raise ValueError("got a key twice")
-    return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"got {name}")
-
-
-def _between_records(text: str) -> str:
-    """From the closing brace of the first record to the first key of the second; '' when the text does not start so."""
-    start = ARRAY_OF_OBJECTS.match(text)
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, start.end() - 1) if start else (None, 0)
-    except (ValueError, RecursionError):
-        return ""
-    following = NEXT_OBJECT.match(text, end)
-    return "}" + following.group() if start and following else ""
+def check_regular(path: Path) -> None:
+    """Raises Failure when it is no regular file: opening a FIFO would wait for a writer."""
+    if not path.is_file():
+        kind = "a directory or special file" if path.exists() else "no such file"
+        raise bad_input("FILE-MISSING", path, f"got {kind}, expected an annotation file")
 
 
 def _opened(path: Path):
     """The file as text; a byte-order mark of UTF-8 is passed over."""
     try:
-        if not path.is_file():
-            kind = "a directory or special file" if path.exists() else "no such file"
-            raise bad_input("FILE-MISSING", path, f"got {kind}, expected an annotation file")
+        check_regular(path)
         with path.open("rb") as handle:
             mark = handle.read(2)
         if mark in OTHER_ENCODINGS:
-            fix = f"iconv -f UTF-16 -t UTF-8 {path} > annotations.json"
+            copy = path.with_name(f"{path.stem}-utf8{path.suffix}")
+            fix = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(copy))}"
             raise bad_input("DATA-ENCODING", path, f"got {OTHER_ENCODINGS[mark]} text, expected UTF-8", fix)
         return path.open(encoding="utf-8-sig")
     except OSError as problem:

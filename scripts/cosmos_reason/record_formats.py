@@ -13,9 +13,23 @@ import json
 from pathlib import Path
 
 from cosmos_reason.findings import Failure
+from cosmos_reason.json_stream import check_regular
+from cosmos_reason.media import resolve
 from cosmos_reason.storage import read_json
 
+TALKS = {"conversations", "messages"}
 CHOOSE = "Answer with the option's letter from the given choices directly."
+
+
+def form(record: dict) -> str:
+    """The format a record looks like, as far as the names of its fields tell; "" for a row of some table."""
+    if TALKS & record.keys():
+        return "llava"
+    if "qa_pairs" in record:
+        return "reason1-qa"
+    if {"conversation", "media"} <= record.keys():
+        return "cosmos-reason-v1.0"
+    return "tao-vl-reason-v1.0" if {"question", "answer"} <= record.keys() else ""
 
 
 def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
@@ -27,12 +41,13 @@ def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
     turns = record.get("conversations")
     if type(turns) is list and turns and type(turns[0]) is dict and "from" in turns[0]:
         return "llava", [record]
-    if "qa_pairs" in record:
-        return "reason1-qa", _qa_records(record)
-    if isinstance(record.get("conversation"), str) and "media" in record:
-        return "cosmos-reason-v1.0", [_conversation_record(record, folder)]
-    if "question" in record and "answer" in record:
-        return "tao-vl-reason-v1.0", [_daft_record(record)]
+    match form(record):
+        case "reason1-qa" as name:
+            return name, _qa_records(record)
+        case "cosmos-reason-v1.0" as name if isinstance(record["conversation"], str):
+            return name, [_conversation_record(record, folder)]
+        case "tao-vl-reason-v1.0" as name:
+            return name, [_daft_record(record)]
     key = "conversations" if "conversations" in record else "messages"
     turns = record.get(key)
     if isinstance(turns, str):
@@ -45,6 +60,7 @@ def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
 
 def _qa_records(record: dict) -> list[dict]:
     pairs = record["qa_pairs"]
+    pairs = json.loads(pairs) if isinstance(pairs, str) else pairs
     name = record.get("video") or record.get("image")
     stem = record.get("id") or (Path(name).stem if isinstance(name, str) else None)
     made = []
@@ -54,31 +70,50 @@ def _qa_records(record: dict) -> list[dict]:
         choices = pair.get("index2ans") or {}
         if not isinstance(choices, dict):
             raise ValueError('got no table in "index2ans", expected {"A": "..."}')
-        lines = [pair["question"], *(f"({letter}) {text}" for letter, text in choices.items())]
-        asked = "\n".join([*lines, CHOOSE] if choices else lines)
-        answer = pair.get("correct_answer", pair.get("answer"))
+        options = {letter: text for letter, text in choices.items() if text is not None}  # None: of a table
+        asked, answer = with_options(pair["question"], options, pair.get("correct_answer") or pair.get("answer"))
         identity = {"id": stem if number == 1 else f"{stem}-{number}"} if stem else {}
         media = {key: record[key] for key in ("video", "image") if key in record}
         made.append({**identity, **media, "conversations": _two_turns(asked, answer)})
     return made
 
 
+def with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
+    """(the question with its options, the letter of the answer, which may be given as the text of an option).
+
+    Raises ValueError for an answer that is neither; a number may count from 0 or from 1, and is no letter."""
+    if not options:
+        return question, answer
+    bare = str(answer).strip("(). \n")
+    letters = [letter for letter, text in options.items() if bare in (letter, str(text).strip("(). \n"))]
+    if len(letters) != 1 and bare not in options:
+        raise ValueError(f"got the answer {answer!r}, expected one of {', '.join(options)} or the text of one option")
+    lines = (f"({letter}) {text}" for letter, text in options.items())
+    return "\n".join([question, *lines, CHOOSE]), bare if bare in options else letters[0]
+
+
 def _daft_record(record: dict) -> dict:
     media = {kind: record[f"{kind}_id"] for kind in ("video", "image") if record.get(f"{kind}_id")}
-    kept = {key: record[key] for key in ("id", "video_fps", "video", "image") if key in record}
+    kept = {key: record[key] for key in ("id", "video_fps", "video", "image", "reasoning") if key in record}
     identity = {} if record.get("item_index") is None else {"id": record["item_index"]}
     return {**identity, **kept, **media, "conversations": _two_turns(record["question"], record["answer"])}
 
 
 def _conversation_record(record: dict, folder: Path) -> dict:
+    if record["conversation"].startswith("/"):
+        raise ValueError(f"got the absolute name {record['conversation']}, expected one below the annotations")
+    path = resolve(folder, record["conversation"])
     try:
-        document = read_json(folder / record["conversation"])
+        check_regular(path)
+        document = read_json(path)
     except Failure as failure:
         raise ValueError(failure.findings[0].message + f" in {record['conversation']}") from None
     turns = document.get("conversations") if isinstance(document, dict) else None
     if not isinstance(turns, list):
         raise ValueError(f"got no conversations in {record['conversation']}, expected a list of turns")
-    made = _parts_record({"id": record.get("id")}, turns)
+    thought = turns[-1].get("reasoning_content") if turns and isinstance(turns[-1], dict) else None
+    reasoning = "".join(_part_text(part, {}) for part in thought) if isinstance(thought, list) else thought
+    made = _parts_record({"id": record.get("id"), "reasoning": reasoning}, turns)
     for kind in ("videos", "images"):  # the text names placeholders such as video_0; the file stands in `media`
         if made.pop(kind):
             made[kind] = [record["media"]]

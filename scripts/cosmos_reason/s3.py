@@ -6,17 +6,21 @@ AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL (and AWS_ENDPOINT_URL_S3). Their value
 
 from __future__ import annotations
 
+import base64
+import fnmatch
 import hashlib
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cosmos_reason import storage
 from cosmos_reason.findings import bad_input, outside
 
 SCHEME = "s3://"
+PART_BYTES = 1 << 24  # of a multipart upload: the checksum of a large object depends on it
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def is_uri(text) -> bool:
 def split(uri: str) -> tuple[str, str]:
     """('bucket', 'key/of/it') of an s3:// name; the key may be empty. Raises Failure (exit 2)."""
     bucket, _, key = uri.removeprefix(SCHEME).partition("/")
-    if not is_uri(uri) or not bucket or "//" in f"/{key}":
+    if not is_uri(uri) or not bucket or "//" in f"/{key}" or ".." in key.split("/"):
         raise bad_input("S3-NAME", uri, "got no such form, expected s3://BUCKET/PREFIX")
     return bucket, key
 
@@ -79,38 +83,115 @@ def objects(uri: str, connection=None) -> Iterator[Object]:
 
 def head(uri: str, connection=None) -> Object | None:
     """One object, or None when there is none of that name. Raises Failure (exit 3)."""
+    facts = _facts(uri, connection)
+    return facts and Object(uri, uri.rpartition("/")[2], facts["ContentLength"], facts["ETag"].strip('"'))
+
+
+def _facts(uri: str, connection=None) -> dict | None:
     from botocore.exceptions import ClientError
 
     bucket, key = split(uri)
     with failures(uri):
         try:
-            found = (connection or client()).head_object(Bucket=bucket, Key=key)
+            return (connection or client()).head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         except ClientError as problem:
             if problem.response["Error"]["Code"] in ("404", "NoSuchKey", "NotFound"):
                 return None
             raise
-        return Object(uri, key.rpartition("/")[2], found["ContentLength"], found["ETag"].strip('"'))
 
 
-def fetch(found: Object, connection=None) -> Path:
-    """A local copy of the object, downloaded only when its content is not in the cache yet. Raises Failure (exit 3)."""
+def _cached(found: Object) -> Path:
     digest = hashlib.sha256(f"{found.uri}\n{found.etag}\n{found.size}".encode()).hexdigest()
-    path = cache() / digest[:2] / digest[2:] / found.name.rpartition("/")[2]
+    return cache() / digest[:2] / digest[2:] / found.name.rpartition("/")[2]
+
+
+def fetch(found: Object, connection=None, progress: Callable[[int], None] | None = None) -> Path:
+    """A local copy of the object, downloaded only when its content is not in the cache yet. `progress` gets counts of
+    bytes. Raises Failure (exit 3)."""
+    path = _cached(found)
     if path.is_file() and path.stat().st_size == found.size:
         return path
     bucket, key = split(found.uri)
     with failures(found.uri), storage.whole_file(path, "wb") as handle:
-        (connection or client()).download_fileobj(bucket, key, handle)
+        (connection or client()).download_fileobj(bucket, key, handle, Callback=progress)
     return path
 
 
-def send(path: Path, uri: str, connection=None, progress=None) -> None:
-    """Upload one file (multipart when large); S3 verifies the SHA-256 of every part. `progress` gets counts of bytes.
-    Raises Failure (exit 3)."""
+def local(uri: str, connection=None) -> Path:
+    """A local copy of one object. Raises Failure: exit 2 when there is none of that name, else exit 3."""
+    connection = connection or client()
+    if found := head(uri, connection):
+        return fetch(found, connection)
+    raise bad_input("FILE-MISSING", uri, "got no such object, expected a readable one")
+
+
+def snapshot(uri: str, patterns: list[str]) -> Path:
+    """A folder of links to the cached copies of the objects below `uri` whose names match; the same folder for the same
+    content. Raises Failure (exit 3), also when the disk is too small."""
+    connection = client()
+    wanted = [o for o in objects(uri, connection) if any(fnmatch.fnmatch(o.name, pattern) for pattern in patterns)]
+    if unsafe := [o.uri for o in wanted if o.name.startswith("/") or ".." in PurePosixPath(o.name).parts]:
+        raise bad_input("S3-NAME", unsafe[0], f"got a name that leads out of {uri}, expected names below it")
+    if not wanted:
+        raise outside("S3-NOT-FOUND", uri, f"got no object below it named like {', '.join(patterns)}")
+    cache().mkdir(parents=True, exist_ok=True)
+    missing = sum(found.size for found in wanted if not _cached(found).is_file())
+    if missing > (free := shutil.disk_usage(cache()).free):
+        fix = "export COSMOS_CACHE=DIR, on a larger disk"
+        raise outside("S3-DISK-FULL", cache(), f"got {free:,} bytes free, expected {missing:,}", fix)
+    progress = storage.Progress(missing)
+    content = "\n".join(f"{found.name} {found.etag} {found.size}" for found in wanted)
+    folder = cache() / "folders" / Path(*split(uri)) / hashlib.sha256(content.encode()).hexdigest()[:16]
+    for found in wanted:
+        link = folder / found.name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        copy = fetch(found, connection, progress)
+        if not link.is_symlink():
+            link.symlink_to(copy)
+    return folder
+
+
+def send(path: Path, uri: str, connection=None, progress: Callable[[int], None] | None = None) -> None:
+    """Upload one file (multipart when large); S3 verifies the SHA-256 of every part, and what it then says it holds is
+    compared with the file. `progress` gets counts of bytes. Raises Failure (exit 3)."""
+    from boto3.s3.transfer import TransferConfig
+
+    connection = connection or client()
     bucket, key = split(uri)
     with failures(uri):
-        extra = {"ChecksumAlgorithm": "SHA256"}
-        (connection or client()).upload_file(str(path), bucket, key, ExtraArgs=extra, Callback=progress)
+        connection.upload_file(
+            str(path),
+            bucket,
+            key,
+            ExtraArgs={"ChecksumAlgorithm": "SHA256"},
+            Callback=progress,
+            Config=TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES),
+        )
+    if not is_same(path, uri, connection):
+        raise outside("S3-CHECKSUM", uri, f"got another checksum than that of {path}", "run it again")
+
+
+def is_same(path: Path, uri: str, connection=None) -> bool:
+    """Whether the object holds the file's bytes, by the SHA-256 that S3 states, or where it states none by its ETag.
+
+    Of an object that was sent in parts both are a hash of the parts' hashes, so one that another tool sent in parts of
+    another size is not recognised. Raises Failure (exit 3).
+    """
+    facts = _facts(uri, connection)
+    if not facts or facts["ContentLength"] != path.stat().st_size:
+        return False
+    if stated := facts.get("ChecksumSHA256"):
+        return stated.partition("-")[0] == base64.b64encode(_hash(path, "sha256")).decode()
+    return facts["ETag"].strip('"').partition("-")[0] == _hash(path, "md5").hex()
+
+
+def _hash(path: Path, algorithm: str) -> bytes:
+    """Of a file that is sent at once its hash, of a larger one the hash of its parts' hashes."""
+    with open(path, "rb") as handle:
+        parts = [hashlib.new(algorithm, part).digest() for part in iter(lambda: handle.read(PART_BYTES), b"")]
+    if path.stat().st_size < PART_BYTES:
+        return parts[0] if parts else hashlib.new(algorithm).digest()
+    return hashlib.new(algorithm, b"".join(parts)).digest()
 
 
 @contextmanager

@@ -1,39 +1,36 @@
-"""A dataset in columns: one pass over its records, in as many processes as there are cores when the file is large."""
+"""A dataset in columns, from one pass over its records."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
-import zlib
 from array import array
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
-from cosmos_reason import answers, json_stream
-from cosmos_reason.annotations import Media, Sample, Tally, questions, stream
+from cosmos_reason import answers
+from cosmos_reason.annotations import Media, Sample, Tally, stream
+from cosmos_reason.json_stream import JsonRecords
 from cosmos_reason.media import ClipReport
-from cosmos_reason.vision_tokens import text_counter
+from cosmos_reason.vision_tokens import TURN_OVERHEAD, text_counter
 
-TURN_OVERHEAD = 5  # <|im_start|> role \n ... <|im_end|> \n
 SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
 LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
-
 
 Integers = partial(array, "i")
 
 
 @dataclass
 class Survey:
-    """The columns. `clips` numbers the media in order of appearance, `reports` says what is known of their files."""
+    """The columns. `clips` numbers the media in order of appearance, `reports` says what is known of their files.
+    `source` is the annotation file as people know it, perhaps in S3; `annotations` is the file that was read."""
 
     annotations: Path
-    media_path: Path
+    media_path: Path | str
+    source: str = ""
     text_method: str = ""
     header: dict = field(default_factory=dict)  # what stands around the records
     formats: Counter = field(default_factory=Counter)
@@ -49,10 +46,13 @@ class Survey:
     kinds: list[str] = field(default_factory=list)  # type of the first question
     answers: list[str | None] = field(default_factory=list)  # its answer, when that is one of a few
     text_tokens: array = field(default_factory=Integers)
+    answer_tokens: array = field(default_factory=Integers)  # of the last turn
+    has_system: array = field(default_factory=partial(array, "b"))  # whether it brings its own system prompt
+    reasoning_tokens: array = field(default_factory=Integers)  # of reasoning that stands beside the answer
     video_fps: array = field(default_factory=partial(array, "d"))  # 0: not given
     # one row per question
-    text_keys: array = field(default_factory=partial(array, "Q"))  # hash of a question's text and of those before it
-    answer_keys: array = field(default_factory=partial(array, "I"))
+    text_keys: array = field(default_factory=partial(array, "q"))  # hash of a question's text and of those before it
+    answer_keys: array = field(default_factory=partial(array, "q"))
     # counts
     types: Counter = field(default_factory=Counter)
     balance: dict[str, Counter] = field(default_factory=lambda: defaultdict(Counter))
@@ -66,120 +66,71 @@ class Survey:
             start += count
 
     def add(self, sample: Sample, count_text) -> None:
-        if not SAFE_ID.fullmatch(sample.id):
-            message = f"got id {sample.id[:60]!r}, expected a file name"
-            self.tally.add("DATA-ID-UNSAFE", sample.index, sample.id, message)
         self.ids.append(sample.id)
         self.indices.append(sample.index)
         self.clip_counts.append(len(sample.media))
         for medium in sample.media:
             self.clip_numbers.append(self.clips.setdefault(medium, len(self.clips)))
-        tokens = 0
+        tokens = last = 0
         for _, text in sample.turns:
-            tokens += count_text(text) + TURN_OVERHEAD
+            last = count_text(text)
+            tokens += last + TURN_OVERHEAD
         self.text_tokens.append(tokens)
+        self.answer_tokens.append(last)
+        self.has_system.append(sample.turns[0].role == "system")
+        self.reasoning_tokens.append(count_text(sample.reasoning) + TURN_OVERHEAD if sample.reasoning else 0)
         self.video_fps.append(sample.video_fps or 0)
         self._add_questions(sample)
 
     def _add_questions(self, sample: Sample) -> None:
-        asked = questions(sample)
-        hasher = hashlib.blake2b(digest_size=8)
-        for number, (_, _, _, text, gt) in enumerate(asked):
+        """Those of annotations.questions, without making its objects."""
+        asked, key = 0, None
+        for (_, text), (role, gt) in pairwise(sample.turns):
+            if role != "assistant":
+                continue
             # Without options in the question its type depends on the answer alone, and short answers are remembered.
-            kind = answers.question_type(text if _may_have_options(text) else "", gt)
+            kind = answers.question_type(text if _may_have_options(text, gt) else "", gt)
             answer = short_answer(kind, text, gt)
             self.types[kind] += 1
             if answer:
                 self.balance[kind][answer] += 1
-            if "<think>" in gt:
+            if sample.reasoning or "<think>" in gt:
                 self.reasoned += 1
-            hasher.update(text.encode())
-            self.text_keys.append(int.from_bytes(hasher.digest()))
-            self.answer_keys.append(zlib.crc32(gt.encode()))
-            if not number:
+            key = hash((key, text))
+            self.text_keys.append(key)
+            self.answer_keys.append(hash(gt))
+            if not asked:
                 self.kinds.append(kind)
                 self.answers.append(answer)
-        self.asked.append(len(asked))
+            asked += 1
+        self.asked.append(asked)
         if not asked:
             self.kinds.append("")
             self.answers.append(None)
 
-    def extend(self, piece: Survey) -> None:
-        """Append the records of the next piece of the same file."""
-        numbers = [self.clips.setdefault(medium, len(self.clips)) for medium in piece.clips]
-        self.clip_numbers.extend(map(numbers.__getitem__, piece.clip_numbers))
-        for name in ("ids", "indices", "clip_counts", "asked", "kinds", "answers", "text_tokens", "video_fps"):
-            getattr(self, name).extend(getattr(piece, name))
-        self.text_keys.extend(piece.text_keys)
-        self.answer_keys.extend(piece.answer_keys)
-        self.tally.extend(piece.tally)
-        self.formats += piece.formats
-        self.types += piece.types
-        for kind, counts in piece.balance.items():
-            self.balance[kind] += counts
-        self.reasoned += piece.reasoned
 
-
-def take(annotations: Path, media_path: Path, model: str) -> Survey:
+def take(annotations: Path, media_path: Path | str, model: str, source: str = "") -> Survey:
     """Survey a dataset, its texts counted with the tokenizer of `model` when that is a folder that has one.
 
     Raises Failure when the annotation file cannot be read.
     """
-    found = Survey(annotations, media_path, text_counter(model)[1])
-    if not _read_pieces(found, model):
-        _read(found, json_stream.JsonRecords(annotations), model)
+    count_text, method = text_counter(model)
+    records = JsonRecords(annotations)
+    found = Survey(annotations, media_path, source or str(annotations), method)
+    for sample in stream(records, found.tally, found.formats):
+        found.add(sample, count_text)
+    found.header = records.header
     if not found.ids and not found.tally.first:
         found.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
-    _check_duplicate_ids(found)
+    _check_ids(found)
     _check_duplicate_questions(found)
     return found
 
 
-def _read(found: Survey, records, model: str) -> None:
-    count_text, _ = text_counter(model)
-    found.header = records.header
-    for sample in stream(records, found.tally, found.formats):
-        found.add(sample, count_text)
-
-
-def _read_pieces(found: Survey, model: str) -> bool:
-    """Read a large array of records in several processes. False, with nothing read, when it has to be read in order."""
-    workers = os.cpu_count() or 1
-    whole = Survey(found.annotations, found.media_path, found.text_method)
-    waiting: deque = deque()
-    with ProcessPoolExecutor(workers) as pool:
-        try:
-            for piece in json_stream.pieces(found.annotations):
-                waiting.append(pool.submit(_survey_piece, found.annotations, *piece, model))
-                if len(waiting) > workers and not _add(whole, waiting.popleft()):
-                    return False
-            if not waiting or not all(_add(whole, future) for future in waiting):
-                return False
-        except (UnicodeDecodeError, BrokenProcessPool):
-            return False
-    vars(found).update(vars(whole))
-    return True
-
-
-def _add(whole: Survey, future) -> bool:
-    piece = future.result()
-    if piece is not None:
-        whole.extend(piece)
-    return piece is not None
-
-
-def _survey_piece(path: Path, text: str, index: int, count: int, model: str) -> Survey | None:
-    """The survey of one of `json_stream.pieces`; None when it has to be read with the rest of the file."""
-    try:
-        records = json_stream.PieceRecords(path, text, index, count)
-    except (ValueError, RecursionError):
-        return None
-    piece = Survey(path, Path())
-    _read(piece, records, model)
-    return piece
-
-
-def _may_have_options(text: str) -> bool:
+def _may_have_options(text: str, gt: str) -> bool:
+    """A lone letter up to H answers a choice whatever the options are."""
+    if len(gt) == 1 and gt in "ABCDEFGH":
+        return False
     return "B." in text or "B)" in text or "B:" in text or "b." in text or "b)" in text or "b:" in text
 
 
@@ -192,11 +143,11 @@ def short_answer(kind: str, question: str, gt: str) -> str | None:
     return answers.normalise(gt, kind, question)
 
 
-def _check_duplicate_ids(found: Survey) -> None:
-    if len(set(found.ids)) == len(found.ids):
-        return
+def _check_ids(found: Survey) -> None:
     seen: set[str] = set()
     for index, name in zip(found.indices, found.ids, strict=True):
+        if not SAFE_ID.fullmatch(name):
+            found.tally.add("DATA-ID-UNSAFE", index, name, f"got id {name[:60]!r}, expected a file name")
         if name in seen:
             found.tally.add("DATA-ID-DUPLICATE", index, name, f"got id {name[:60]!r} again, expected unique ids")
         seen.add(name)
@@ -210,7 +161,7 @@ def _check_duplicate_questions(found: Survey) -> None:
     media = np.zeros(len(found.ids), np.uint64)  # one number per set of media
     mixed = (np.array(found.clip_numbers, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     np.add.at(media, np.repeat(np.arange(len(found.ids)), found.clip_counts), mixed ^ (mixed >> np.uint64(29)))
-    keys = np.array(found.text_keys, np.uint64) ^ media[rows]
+    keys = np.array(found.text_keys, np.int64).view(np.uint64) ^ media[rows]
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
     for question, before in sorted(zip(order[again].tolist(), order[again - 1].tolist(), strict=True)):

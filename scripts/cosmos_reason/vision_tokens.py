@@ -7,9 +7,11 @@ every engine this project drives. A token covers `patch_size * merge_size` pixel
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,11 +24,13 @@ IMAGE_MIN_TOKENS, IMAGE_MAX_TOKENS = 4, 16384
 FRAME_MIN_TOKENS, FRAME_MAX_TOKENS = 128, 768
 SEQUENCE_TOKENS, SEQUENCE_SHARE = 128000, 0.9  # the video budget when `total_pixels` is not given
 MAX_ASPECT_RATIO = 200
+TURN_OVERHEAD = 5  # <|im_start|> role \n ... <|im_end|> \n
 
 
 @dataclass(frozen=True)
 class VisionOptions:
-    """A spec's `custom.vision` or `vision` table. Pixels are per frame, `total_pixels` per clip."""
+    """A spec's `custom.vision` or `vision` table, whose name is `table`. Pixels are per frame, `total_pixels` per
+    clip."""
 
     nframes: int | None = None
     fps: float | None = None
@@ -37,25 +41,27 @@ class VisionOptions:
     total_pixels: int | None = None
     resized_height: int | None = None
     resized_width: int | None = None
+    table: str = field(default="custom.vision", repr=False, compare=False)
 
     @classmethod
     def from_spec(cls, spec: dict) -> VisionOptions:
         """Those of a training (`custom.vision`) or an evaluation (`vision`) spec; raises Failure as `from_table`."""
-        return cls.from_table(spec.get("custom", {}).get("vision") or spec.get("vision") or {})
+        name = "vision" if "vision" in spec else "custom.vision"
+        return cls.from_table(spec.get("vision") or spec.get("custom", {}).get("vision") or {}, name)
 
     @classmethod
-    def from_table(cls, table: dict) -> VisionOptions:
+    def from_table(cls, table: dict, name: str = "custom.vision") -> VisionOptions:
         """Raises Failure for an unknown key, a value that is not a positive number, or `fps` beside `nframes`."""
-        known = {field.name for field in fields(cls)}
+        known = {option.name for option in fields(cls)} - {"table"}
         for key, value in table.items():
             if key not in known:
                 raise bad_input("SPEC-VISION-KEY", key, f"got an unknown vision option.{did_you_mean(key, known)}")
             if value is not None and not _is_positive(value):
                 raise bad_input("SPEC-VISION-VALUE", key, f"got {value!r}, expected a positive number")
-        options = cls(**table)
+        options = cls(**table, table=name)
         if options.nframes is not None and options.fps is not None:
             message = "got both fps and nframes, expected exactly one of them"
-            raise bad_input("SPEC-VISION-FPS-NFRAMES", "vision", message, "--unset custom.vision.nframes")
+            raise bad_input("SPEC-VISION-FPS-NFRAMES", name, message, f"--unset {name}.nframes")
         return options
 
 
@@ -77,7 +83,7 @@ def frame_count(total_frames: int, video_fps: float, options: VisionOptions) -> 
         count = math.floor(min(max(wanted, lowest), highest, total_frames) / FRAME_FACTOR) * FRAME_FACTOR
     if not FRAME_FACTOR <= count <= total_frames:
         message = f"got {count} frames to sample from {total_frames}, expected {FRAME_FACTOR}..{total_frames}"
-        fix = f"--set custom.vision.nframes={max(total_frames // 2 * 2, 2)}"
+        fix = f"--set {options.table}.nframes={max(total_frames // 2 * 2, 2)}"
         raise bad_input("DATA-CLIP-TOO-SHORT", "clip", message, fix)
     return int(count)
 
@@ -107,7 +113,7 @@ def frame_size(
     total_pixels = _given(options.total_pixels, SEQUENCE_TOKENS * token * SEQUENCE_SHARE)
     # The floor wins over the budget: many frames can exceed `total_pixels`.
     cap = max(min(FRAME_MAX_TOKENS * token, total_pixels / nframes * FRAME_FACTOR), int(min_pixels * 1.05))
-    return smart_resize(height, width, factor, min_pixels, min(_given(options.max_pixels, cap), cap))
+    return _fitted(height, width, factor, min_pixels, min(_given(options.max_pixels, cap), cap), options.table)
 
 
 def image_size(
@@ -119,7 +125,8 @@ def image_size(
         return _explicit_size(options, factor)
     token = factor * factor
     min_pixels = _given(options.min_pixels, IMAGE_MIN_TOKENS * token)
-    return smart_resize(height, width, factor, min_pixels, _given(options.max_pixels, IMAGE_MAX_TOKENS * token))
+    high = _given(options.max_pixels, IMAGE_MAX_TOKENS * token)
+    return _fitted(height, width, factor, min_pixels, high, options.table)
 
 
 def video_tokens(
@@ -135,13 +142,16 @@ def image_tokens(height: int, width: int, options: VisionOptions, patch_size: in
     return _tokens(image_size(height, width, options, patch_size, merge_size), patch_size * merge_size)
 
 
+def _fitted(height: int, width: int, factor: int, low: float, high: float, table: str) -> tuple[int, int]:
+    if high < low:
+        message = f"got max_pixels {high:.0f} below min_pixels {low:.0f}, expected it at or above"
+        way = f"min_pixels={factor**2}" if high >= factor**2 else f"max_pixels={math.ceil(low)}"
+        raise bad_input("SPEC-VISION-PIXELS", f"{table}.max_pixels", message, f"--set {table}.{way}")
+    return smart_resize(height, width, factor, low, high)
+
+
 def smart_resize(height: int, width: int, factor: int, min_pixels: float, max_pixels: float) -> tuple[int, int]:
     """Nearest size with sides divisible by `factor` and area within the bounds, keeping the aspect ratio."""
-    if max_pixels < min_pixels:
-        message = f"got max_pixels {max_pixels:.0f} below min_pixels {min_pixels:.0f}, expected it at or above"
-        raise bad_input(
-            "SPEC-VISION-PIXELS", "vision.max_pixels", message, f"--set custom.vision.min_pixels={factor**2}"
-        )
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         message = f"got {width}x{height}, expected an aspect ratio of at most {MAX_ASPECT_RATIO}"
         raise bad_input("DATA-MEDIA-RATIO", "media", message)
@@ -186,29 +196,55 @@ class RecordTokens(NamedTuple):
 
 
 def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
-    """Tokens of every record of a dataset under a training or evaluation spec, in record order.
+    """Tokens of every record of a dataset under a training or evaluation spec, in record order: with the spec's system
+    prompt; reasoning counts when its response_mode trains on it, and the last answer unless it is to be generated.
 
     `facts` is the path of a dataset_facts.json, or its two tables (clips, records) in memory. Clips that could not be
     read count nothing: the dataset check reported them. Raises Failure for bad vision options.
     """
     clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
     options = VisionOptions.from_spec(spec)
-    patch = patch_size(spec.get("policy", {}).get("model_name_or_path") or spec.get("model", {}).get("model_name", ""))
+    model = spec.get("model", {})
+    named = spec.get("policy", {}).get("model_name_or_path") or model.get("model_name") or model.get("model_path")
+    patch = patch_size(named or spec.get("model_path") or "")
     cost_of = functools.cache(functools.partial(_clip_cost, options, patch))
     columns = [clips.column(name).to_pylist() for name in ("kind", "height", "width", "frames", "fps")]
     costs = [cost_of(*clip) for clip in zip(*columns, strict=True)]
     rows = zip(*(records.column(name).to_pylist() for name in ("id", "text_tokens", "clips")), strict=True)
-    return [_record_cost(name, text, [costs[clip] for clip in used]) for name, text, used in rows]
+    return [
+        _record_cost(name, text + more, [costs[clip] for clip in used])
+        for (name, text, used), more in zip(rows, _more_text(records, spec, named or ""), strict=False)
+    ]
+
+
+def _more_text(records, spec: dict, model: str) -> Iterable[int]:
+    """What each record's text costs more, or less, than its turns."""
+
+    def column(name: str) -> list:  # facts of an earlier version have fewer
+        return records.column(name).to_pylist() if name in records.column_names else [0] * len(records)
+
+    changes = []
+    mode = spec.get("custom", {}).get("train_dataset", {}).get("response_mode", "answer")
+    if mode != "answer":
+        changes.append(column("reasoning_tokens"))
+    if "generation" in spec:
+        changes.append([-count for count in column("answer_tokens")])
+    prompt = spec.get("train", {}).get("train_policy", {}).get("system_prompt")
+    if prompt := prompt or spec.get("dataset", {}).get("system_prompt"):
+        cost = text_counter(model)[0](prompt) + TURN_OVERHEAD
+        changes.append([0 if own else cost for own in column("has_system")])
+    return map(sum, zip(*changes, strict=True)) if changes else itertools.repeat(0)
 
 
 def patch_size(model: str) -> int:
     """Pixels per side of a vision patch: what the model folder says, else 14 for the Qwen2 families, else 16."""
     config = Path(model) / "config.json"
-    if model and config.is_file():
+    if model and os.path.isfile(config):
         return read_json(config).get("vision_config", {}).get("patch_size", 16)
     return 14 if any(name in model.lower() for name in ("reason1", "qwen2")) else 16
 
 
+@functools.lru_cache(maxsize=2)
 def text_counter(model: str) -> tuple[Callable[[str], int], str]:
     """A function from text to its number of tokens, and its name: the tokenizer in the model's folder when there is
     one, else an estimate that leans high for English prose (4.3 bytes per token with the Qwen tokenizers)."""

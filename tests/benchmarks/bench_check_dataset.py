@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
+EVERY = 10  # of so many clips one is given to ffprobe
 WORDS = [
     "car",
     "turns",
@@ -79,22 +80,25 @@ def measured(code, *args):
 
 
 def bench_records(folder, count):
+    """The better of two interleaved runs each, elapsed and processor seconds: other work on the machine slows both."""
     path = folder / "annotations.json"
     write_annotations(path, count)
-    load = measured("json.load(open(sys.argv[1]))", path)
     survey = "from pathlib import Path\nfrom cosmos_reason import survey\nsurvey.take(Path(sys.argv[1]), Path('.'), '')"
-    ours = measured(survey, path)
-    again = measured("json.load(open(sys.argv[1]))", path)
-    memory = ours[1] + ours[2] * os.cpu_count()
+    loads, ours = [], []
+    for _ in range(2):
+        loads.append(measured("json.load(open(sys.argv[1]))", path))
+        ours.append(measured(survey, path))
+    load, own = ([min(column) for column in zip(*runs, strict=True)] for runs in (loads, ours))
     return {
         "records": count,
         "megabytes": round(path.stat().st_size / 1e6),
-        "json_load_seconds": [round(load[0], 1), round(again[0], 1)],
-        "survey_seconds": round(ours[0], 1),
-        "time_ratio": round(ours[0] / ((load[0] + again[0]) / 2), 2),
-        "processor_seconds": {"json_load": round(load[3], 1), "survey": round(ours[3], 1)},
-        "memory_mib": {"json_load": round(load[1]), "survey_all_processes": round(memory)},
-        "memory_ratio": round(memory / load[1], 2),
+        "seconds": {"json_load": round(load[0], 1), "survey": round(own[0], 1), "ratio": round(own[0] / load[0], 2)},
+        "processor_seconds": {
+            "json_load": round(load[3], 1),
+            "survey": round(own[3], 1),
+            "ratio": round(own[3] / load[3], 2),
+        },
+        "memory_mib": {"json_load": round(load[1]), "survey": round(own[1]), "ratio": round(own[1] / load[1], 2)},
     }
 
 
@@ -115,25 +119,29 @@ def bench_clips(folder, count):
         "found = clip_checks.examine_all(paths, sys.argv[2], VisionOptions(nframes=8), 30, clip_checks.Cache())\n"
         "assert all(report.facts for _, report in found)"
     )
-    times = {}
-    for mode in ("none", "sampled"):
-        times[mode] = [measured(code, folder / "clips", mode)[0] for _ in range(2)]
+    runs = {mode: [measured(code, folder / "clips", mode) for _ in range(2)] for mode in ("none", "sampled")}
+    (probe, _), (decode, again) = runs.values()
     result = {
         "clips": count,
-        "probe_seconds": round(times["none"][0], 2),
-        "decode_seconds": round(times["sampled"][0], 2),
-        "again_seconds": round(times["sampled"][1], 3),
-        "second_run_ratio": round(times["sampled"][0] / times["sampled"][1], 1),
+        "probe_seconds": round(probe[0], 2),
+        "decode_seconds": round(decode[0], 2),
+        "again_seconds": round(again[0], 3),
+        "second_run_ratio": round(decode[0] / again[0], 1),
     }
-    if probe := shutil.which("ffprobe"):
-        started = time.time()
-        for number in range(0, count, 20):
-            show = [probe, "-v", "error", "-count_packets", "-show_streams", str(folder / "clips" / f"{number}.mp4")]
+    if program := shutil.which("ffprobe"):
+        before, started = processor_seconds(), time.time()
+        for number in range(0, count, EVERY):
+            show = [program, "-v", "error", "-count_packets", "-show_streams", str(folder / "clips" / f"{number}.mp4")]
             subprocess.run(show, capture_output=True, check=True)
-        result["ffprobe_ratio"] = round((time.time() - started) * 20 / times["none"][0], 1)
-    else:
-        result["ffprobe_ratio"] = "ffprobe is not installed"
+        result["ffprobe_seconds"] = round((time.time() - started) * EVERY, 1)
+        result["ffprobe_ratio"] = round((time.time() - started) * EVERY / probe[0], 1)
+        result["ffprobe_processor_ratio"] = round((processor_seconds() - before) * EVERY / probe[3], 1)
     return result
+
+
+def processor_seconds():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main():

@@ -1,0 +1,144 @@
+"""Datasets of the Hub by name: the layouts of those that are published, and nothing downloaded that is not needed."""
+
+import json
+import tarfile
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from clip_files import write_clip
+from servers import COMMIT, TOKEN, hub
+from support import run_script
+
+from cosmos_reason import annotations
+
+pytestmark = pytest.mark.integration
+
+
+def write_nexar(root):
+    """Clips in folders named by their label, each with a table of other columns."""
+    for split, label, count in (("train", "positive", 3), ("train", "negative", 3), ("test-public", "positive", 2)):
+        lines = ["file_name,weather,time_of_event"]
+        for number in range(count):
+            name = f"{split}-{label}-{number}.mp4"
+            write_clip(root / split / label / name, frames=8, tint=number)
+            lines.append(f"{name},{'Rain' if number else 'Clear'},{number}.5")
+        (root / split / label / "metadata.csv").write_text("\n".join(lines) + "\n")
+
+
+def write_sft(root):
+    """Subsets with splits as the card says; clips of one subset in an archive, of the other not published."""
+    subsets = ("robovqa", "agibot")
+    splits = {"understanding": "A table.", "reasoning": "<think>\nIt is flat.\n</think>\n\nA table."}
+    configs = [
+        {"config_name": name, "data_files": [{"split": s, "path": f"{name}/{s}-*.parquet"} for s in splits]}
+        for name in subsets
+    ]
+    root.mkdir()
+    (root / "README.md").write_text(f"---\nconfigs: {json.dumps(configs)}\n---\n# Data\n")
+    for subset in subsets:
+        (root / subset).mkdir()
+        for split, answer in splits.items():
+            talk = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": answer}]
+            rows = {"video": [f"clips/{n}.mp4" for n in range(6)], "conversations": [talk] * 6}
+            parquet.write_table(arrow.table(rows), root / subset / f"{split}-00000-of-00001.parquet")
+    clips = root.parent / "clips"
+    with tarfile.open(root / "robovqa" / "clips.tar.gz", "w:gz") as tar:
+        for number in range(6):
+            tar.add(write_clip(clips / f"{number}.mp4", frames=8, tint=number), f"./clips/{number}.mp4")
+        link = tarfile.TarInfo("clips/7.mp4")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+
+
+def write_rl(root):
+    pair = {"question": "Which?", "index2ans": {"A": "left", "B": "right"}, "answer": "B"}
+    pairs = [pair, pair | {"index2ans": {"A": "yes", "B": "no", "C": "maybe"}}]
+    (root / "robovqa").mkdir(parents=True)
+    table = arrow.table({"video": ["clips/0.mp4", "clips/1.mp4"], "qa_pairs": pairs})
+    parquet.write_table(table, root / "robovqa" / "rl-00000-of-00001.parquet")
+    for number in range(2):
+        write_clip(root / "robovqa" / "clips" / f"{number}.mp4", frames=8, tint=number)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    base = tmp_path_factory.mktemp("datasets")
+    write_nexar(base / "nexar")
+    write_sft(base / "sft")
+    write_rl(base / "rl")
+    names = {"nexar-ai/nexar_collision_prediction": "nexar", "nvidia/Cosmos-Reason1-SFT-Dataset": "sft"}
+    names |= {"nvidia/Cosmos-Reason1-RL-Dataset": "rl", "lab/secret-clips": "nexar"}
+    with hub(datasets={name: base / folder for name, folder in names.items()}) as server:
+        yield server
+
+
+@pytest.fixture
+def build(server, tmp_path):
+    def run(*args, expect=0, port=server.server_port, token=""):
+        server.sent.clear()
+        env = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": token}
+        flags = (*args, "-o", tmp_path / "out", "--json")
+        done = run_script("build_dataset.py", *flags, env=env | {"HF_HUB_DISABLE_XET": "1"})
+        assert done.returncode == expect, done.stdout + done.stderr
+        said = json.loads(done.stdout)
+        return said["result"] if not expect else said["findings"][0]
+
+    return run
+
+
+def samples(folder):
+    found, findings = annotations.read(folder / "annotations.json")
+    assert not [finding for finding in findings if finding.severity == "error"]
+    return found
+
+
+NEXAR = "nexar-ai/nexar_collision_prediction"
+SFT, RL = (f"nvidia/Cosmos-Reason1-{name}-Dataset" for name in ("SFT", "RL"))
+
+
+def test_labels_by_folder_and_only_the_clips_that_are_kept(build, server, tmp_path):
+    result = build(NEXAR, "--subset", 2, "--question", "Does the car collide?")
+    assert (result["kind"], result["read"], result["written"], result["commit"]) == ("hf", 6, {"train": 2}, COMMIT)
+    assert len([name for name in server.sent if name.endswith(".mp4")]) == 2
+    assert not [name for name in server.sent if name.startswith("test")]
+    assert {s.turns[1].text for s in samples(tmp_path / "out" / "train")} <= {"positive", "negative"}
+    checked = run_script("check_dataset.py", tmp_path / "out" / "train", env={"COSMOS_CACHE": str(tmp_path / "cache")})
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_column_by_name_and_another_split(build, tmp_path):
+    build(NEXAR, "--hf-split", "test-public", "--column", "answer=weather", "--media", "copy")
+    found = samples(tmp_path / "out" / "train")
+    assert {sample.turns[1].text for sample in found} == {"Rain", "Clear"}
+    build(f"{NEXAR}@{COMMIT}", "--media", "reference", "--force")
+    assert all(path.endswith(".mp4") for sample in samples(tmp_path / "out" / "train") for _, path in sample.media)
+
+
+def test_a_subset_and_split_of_the_card_with_clips_in_an_archive(build, server, tmp_path):
+    result = build(SFT, "--hf-subset", "robovqa", "--hf-split", "reasoning", "--eval-fraction", 0.34)
+    assert result["written"] == {"train": 4, "eval": 2}
+    assert sorted(server.sent) == ["README.md", "robovqa/clips.tar.gz", "robovqa/reasoning-00000-of-00001.parquet"]
+    assert samples(tmp_path / "out" / "eval")[0].turns[1].text == "<think>\nIt is flat.\n</think>\n\nA table."
+    assert build(SFT, "--hf-subset", "robovqa", "--force", expect=2)["fix"] == "--hf-split understanding"
+    assert build(SFT, "--force", expect=2)["id"] == "BUILD-HF-SUBSET"
+    wrong = build(SFT, "--force", "--hf-subset", "robovqq", expect=2)
+    assert wrong["fix"] == "--hf-subset robovqa"
+    lost = build(SFT, "--force", "--hf-subset", "agibot", "--hf-split", "reasoning", expect=2)
+    assert lost["id"] == "BUILD-MEDIA-MISSING" and "clips/" in lost["message"]
+    assert len(samples(tmp_path / "out" / "train")) == 4, "the former output stands"
+
+
+def test_question_pairs_with_options(build, tmp_path):
+    build(RL, "--hf-subset", "robovqa")
+    first, second = samples(tmp_path / "out" / "train")
+    assert first.turns[0].text.startswith("Which?\n(A) left\n(B) right\nAnswer")
+    assert "(C) maybe" in second.turns[0].text and second.turns[1].text == "B"
+
+
+def test_gated_unknown_and_out_of_reach(build, tmp_path):
+    assert build("lab/secret-clips", expect=3)["id"] == "HUB-GATED"
+    assert build("nobody/nothing", expect=3)["id"] == "HUB-NOT-FOUND"
+    assert build(NEXAR, expect=3, port=9)["id"] == "HUB-UNREACHABLE"
+    assert not (tmp_path / "out").exists()
+    assert build("lab/secret-clips", "--subset", 1, token=TOKEN)["read"] == 6
