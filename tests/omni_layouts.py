@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from support import run_script
+
 from cosmos_reason import omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
 
@@ -75,7 +77,8 @@ def write_layout(folder: Path, config: dict, random_bytes: bool = False) -> None
             _write_shard(folder / file, shard, random_bytes)
             weight_map |= {name: file for name, *_ in shard}
     safetensors_files.write_index(folder, weight_map, total)
-    small = {"config.json": config, "tokenizer.json": {}, "tokenizer_config.json": {"chat_template": "{{ messages }}"}}
+    small = {"config.json": config, "tokenizer.json": {"model": {"type": "BPE"}}}
+    small |= {"tokenizer_config.json": {"chat_template": "{{ messages }}"}}
     small |= {"preprocessor_config.json": {}, "video_preprocessor_config.json": {}}
     for name, value in small.items():
         (folder / name).write_text(json.dumps(value))
@@ -104,6 +107,12 @@ def _write_shard(path: Path, entries: list, random_bytes: bool) -> None:
             if not (random_bytes and kept):
                 handle.seek(size, os.SEEK_CUR)
         handle.truncate(handle.tell())
+
+
+def write_tensors(path, tensors):
+    """Write {name: (dtype, shape, bytes)} from memory."""
+    entries = ((name, dtype, shape, len(data)) for name, (dtype, shape, data) in tensors.items())
+    path.write_bytes(safetensors_files.header_bytes(entries) + b"".join(data for *_, data in tensors.values()))
 
 
 def contents(folder):
@@ -141,7 +150,7 @@ def as_export(published, export, bare=False):
             new = new.replace("lm_head", "model.net.language_model.lm_head")
         if not (bare and ".visual." in new):
             tensors[new] = (dtype, tuple(shape), data)
-    safetensors_files.write_tensors(export / "model.safetensors", tensors)
+    write_tensors(export / "model.safetensors", tensors)
 
     def as_transformers_5(config):
         text = config["text_config"]
@@ -155,3 +164,12 @@ def as_export(published, export, bare=False):
                 path.unlink()
         (export / "config.json").write_text(json.dumps({"model_type": "cosmos3_omni", "model": {}}))
     return export
+
+
+def convert(source, output, flags=()):
+    command = ("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", source, "--output-path", output)
+    return run_script(*command, *flags)
+
+
+def finding_ids(done):
+    return [finding["id"] for finding in json.loads(done.stdout)["findings"]]

@@ -3,9 +3,11 @@
 import json
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
-from support import run_script
+from support import ROOT, run_script
 
 from cosmos_reason import adapters, conversion, omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
@@ -62,6 +64,7 @@ def as_cosmos_rl(folder, target):
     kept = {key: config[key] for key in ("r", "lora_alpha", "use_rslora", "alpha_pattern", "base_model_name_or_path")}
     own = {"lora_names": ["default"], "lora_path": None, "primary_adapter": None, "r_pattern": config["rank_pattern"]}
     kept |= {"target_modules": ["self_attn.q", "mlp.down", "qkv"], "modules_to_save": ["lm_head"], "peft_type": "LORA"}
+    kept["init_lora_weights"] = "pissa"
     path.write_text(json.dumps(kept | own))
     return target
 
@@ -117,6 +120,54 @@ def test_a_cosmos_rl_adapter_merges_the_same_and_loads_when_fixed(base, trained,
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+def test_short_writes_and_reads_change_nothing(base, trained, tmp_path, monkeypatch):
+    """The kernel writes at most 2 GiB in one call, and less on a disk that gets full."""
+    adapters.merge(adapters.read(trained), base, tmp_path / "a", jobs=1)
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda target, data, position: write(target, data[:20_001], position))
+    monkeypatch.setattr(safetensors_files, "_PLAIN_BYTES", 64)
+    adapters.merge(adapters.read(trained), base, tmp_path / "b", jobs=2)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_a_whole_module_of_another_dtype_is_rounded_a_part_at_a_time(base, trained, tmp_path, monkeypatch):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    wide = shutil.copytree(base, tmp_path / "wide")
+    for path in wide.glob("*.safetensors"):
+        save_file({name: tensor.float() for name, tensor in load_file(path).items()}, path, {"format": "pt"})
+    monkeypatch.setattr(safetensors_files, "_PLAIN_BYTES", 64)
+    adapters.merge(adapters.read(trained), wide, tmp_path / "merged", jobs=1)
+    saved = load_file(trained / adapters.WEIGHTS)["base_model.model.lm_head.weight"]
+    assert torch.equal(weights(tmp_path / "merged")["lm_head.weight"], saved.float())
+
+
+def test_qwen_2_5_is_stored_under_other_names_than_peft_uses(tmp_path):
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    text |= {"num_key_value_heads": 2, "vocab_size": 320, "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64}
+    model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+    model.save_pretrained(tmp_path / "base")
+    assert any(name.startswith("model.layers.") for name in safetensors_files.read_folder(tmp_path / "base")[0])
+    network = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "attn.qkv"]))
+    for name, parameter in network.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_()
+    network.save_pretrained(tmp_path / "adapter")
+    adapters.merge(adapters.read(tmp_path / "adapter"), tmp_path / "base", tmp_path / "merged", jobs=1)
+    kind = Qwen2_5_VLForConditionalGeneration
+    ours = kind.from_pretrained(tmp_path / "merged", dtype=torch.float32).state_dict()
+    theirs = PeftModel.from_pretrained(kind.from_pretrained(tmp_path / "base"), tmp_path / "adapter")
+    for name, tensor in theirs.merge_and_unload().state_dict().items():
+        assert torch.allclose(ours[name], tensor, atol=1e-5)
+
+
 def rewrite(folder, change):
     from safetensors.numpy import load_file, save_file
 
@@ -151,6 +202,61 @@ def test_adapters_that_cannot_be_merged(base, trained, tmp_path, change, finding
     assert not (tmp_path / "merged").exists()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lora_alpha": None},
+        {"lora_alpha": float("nan")},
+        {"lora_alpha": "8"},
+        {"alpha_pattern": ["x"]},
+        {"alpha_pattern": {"(": 1}},
+    ],
+)
+def test_alphas_that_make_no_sense(base, trained, tmp_path, change):
+    folder = shutil.copytree(trained, tmp_path / "adapter")
+    path = folder / adapters.CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(Failure, match="CKPT-ADAPTER-UNSUPPORTED"):
+        adapters.merge(adapters.read(folder), base, tmp_path / "merged", jobs=1)
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_diverged_adapter_is_not_merged(base, trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "adapter")
+    rewrite(folder, lambda tensors: tensors[first(tensors, "lora_B")].fill(float("nan")))
+    with pytest.raises(Failure, match="CKPT-NOT-FINITE"):
+        adapters.merge(adapters.read(folder), base, tmp_path / "merged", jobs=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+
+def test_merges_that_are_killed_full_or_two_at_once(base, trained, tmp_path, monkeypatch):
+    adapter, out = adapters.read(trained), tmp_path / "merged"
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+from pathlib import Path
+from cosmos_reason import adapters
+def wait(count):
+    print("writing", flush=True)
+    sys.stdin.read()
+adapters.merge(adapters.read(Path({str(trained)!r})), Path({str(base)!r}), Path({str(out)!r}), 1, wait)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"writing\n"
+    with pytest.raises(Failure, match="CKPT-OUTPUT-BUSY"):
+        adapters.merge(adapter, base, out, jobs=1)
+    process.kill()
+    process.communicate()
+    assert not out.exists() and len(list(tmp_path.iterdir())) == 2, "its lock and its unfinished folder"
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Failure, match="CKPT-DISK-FULL"):
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+        adapters.merge(adapter, base, out, jobs=1)
+    assert list(tmp_path.iterdir()) == []
+    adapters.merge(adapter, base, out, jobs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
 def test_the_command_merges_and_fixes(base, trained, tmp_path):
     run = tmp_path / "out" / "20260101000000" / "safetensors"
     shutil.copytree(trained, run / "step_1")
@@ -167,6 +273,18 @@ def test_the_command_merges_and_fixes(base, trained, tmp_path):
     assert run_script(*command, "--merge", tmp_path / "y").returncode != 0 and not (tmp_path / "y").exists()
     done = run_script(*command, "--merge", tmp_path / "y", "--base-model", base)
     assert done.returncode == 0 and "CKPT-ADAPTER-BASE" not in done.stderr
+    blind = shutil.copytree(base, tmp_path / "blind")
+    index = json.loads((blind / safetensors_files.INDEX_NAME).read_text())
+    kept = {name: file for name, file in index["weight_map"].items() if "visual" not in name}
+    for file in set(index["weight_map"].values()):
+        stored = safetensors_files.read_header(blind / file)
+        safetensors_files.copy_tensors(
+            blind / "new", {n: t for n, t in stored.items() if n in kept}, lambda count: None
+        )
+        os.replace(blind / "new", blind / file)
+    safetensors_files.write_index(blind, kept, 0)
+    done = run_script(*command, "--merge", tmp_path / "z", "--base-model", blind)
+    assert done.returncode == 1 and "CKPT-TENSOR-MISSING" in done.stderr and not (tmp_path / "z").exists()
     damaged = shutil.copytree(base, tmp_path / "damaged")
     os.truncate(next(damaged.glob("*.safetensors")), 1000)
     assert run_script(*command, "--merge", tmp_path / "z", "--base-model", damaged).returncode == 1

@@ -1,10 +1,12 @@
 """What train jobs leave, whole and broken, as cosmos-rl and the embedded engine write it."""
 
 import json
+import math
 import os
 import shutil
 
 import pytest
+from omni_layouts import write_tensors
 from support import run_script
 
 from cosmos_reason import checkpoints, conversion, omni, safetensors_files
@@ -34,9 +36,10 @@ def add_step(run, step, model):
     shutil.copytree(model, run / "safetensors" / step)
     policy = run / "checkpoints" / step / "policy"
     policy.mkdir(parents=True)
-    for name in ("model.safetensors", "optimizer.safetensors", ".rank_0_complete"):
-        (policy / name).touch()
-    (policy / "trainer_state.json").write_text(json.dumps({"step": int(step.split("_")[1]) * 10}))
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        write_tensors(policy / name, {})
+    (policy / ".rank_0_complete").touch()
+    (policy / "trainer_state.json").write_text(json.dumps({"step": 10 * int(step.partition("_")[2] or 9)}))
     (policy / "cosmos_config").write_text("{}")
 
 
@@ -44,9 +47,31 @@ def add_adapter(run, step, base, **config):
     folder = run / "safetensors" / step
     folder.mkdir(parents=True)
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base), "r": 8, **config}))
-    name = "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight"
-    safetensors_files.write_tensors(folder / "adapter_model.safetensors", {name: ("F32", (1,), b"\0" * 4)})
+    write_halves(folder)
     return folder
+
+
+def write_halves(folder, dtype="F32", ranks=(4, 4), parts="AB", number=b"\0" * 4):
+    shapes = {"A": (ranks[0], 2), "B": (2, ranks[1])}
+    name = "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_{}.weight"
+    count = {"F32": 1, "F64": 2}[dtype]
+    tensors = {name.format(p): (dtype, shapes[p], number * (count * math.prod(shapes[p]))) for p in parts}
+    write_tensors(folder / "adapter_model.safetensors", tensors)
+
+
+@pytest.mark.parametrize(
+    ("halves", "finding"),
+    [
+        ({"parts": "A"}, "CKPT-ADAPTER-PAIR"),
+        ({"ranks": (4, 2)}, "CKPT-ADAPTER-PAIR"),
+        ({"dtype": "F64"}, "CKPT-ADAPTER-UNSUPPORTED"),
+        ({"number": b"\xff" * 4}, "CKPT-NOT-FINITE"),
+    ],
+)
+def test_adapters_that_would_not_merge_are_not_chosen(tmp_path, model, halves, finding):
+    write_halves(add_adapter(tmp_path / RUN, "step_1", model), **halves)
+    code, document = said(tmp_path, "--by", "step_1")
+    assert code == 1 and finding in [f["id"] for f in document["findings"]]
 
 
 def ids(found):
@@ -77,6 +102,14 @@ def test_lists_all_runs_in_order_and_verifies_each(output, model):
         (lambda folder: (folder / "preprocessor_config.json").unlink(), "CKPT-FILE-MISSING"),
         (lambda folder: next(folder.glob("*.safetensors")).unlink(), "CKPT-SHARD-DAMAGED"),
         (lambda folder: os.truncate(next(folder.glob("*.safetensors")), 9), "CKPT-SHARD-DAMAGED"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x"), "CKPT-WEIGHTS-TWICE"),
+        (
+            lambda folder: [
+                os.rename(next(folder.glob("*.safetensors")), folder / "consolidated.safetensors"),
+                (folder / safetensors_files.INDEX_NAME).unlink(),
+            ],
+            "CKPT-INDEX-MISSING",
+        ),
         (lambda folder: os.rename(folder, folder.with_name("step_10.incomplete-ab12")), "CKPT-INCOMPLETE"),
     ],
 )
@@ -138,12 +171,28 @@ def test_resume_folders_need_every_rank(tmp_path):
     assert not checkpoints.is_complete_resume(policy)
 
 
+@pytest.mark.parametrize("content", [b"", b"abc"])
+def test_resume_folders_of_the_embedded_engine_hold_whole_files(output, content):
+    policy = output / RUN / "checkpoints" / "step_9" / "policy"
+    assert checkpoints.is_complete_resume(policy)
+    (policy / "optimizer.safetensors").write_bytes(content)
+    assert not checkpoints.is_complete_resume(policy)
+
+
+def test_weights_of_a_model_beside_an_adapter(tmp_path, model):
+    folder = add_adapter(tmp_path / RUN, "step_1", model)
+    shutil.copytree(model, folder, dirs_exist_ok=True)
+    assert [finding.id for finding in checkpoints.verify(folder)] == ["CKPT-WEIGHTS-TWICE"]
+
+
 def test_choosing_by_metric(output):
-    table = {f"{RUN}/safetensors/{step}": {"accuracy": a, "val/loss": v, "matrix": [1]} for step, a, v in
+    table = {f"{RUN}/safetensors/{step}": {"accuracy": a, "val/loss": v, "rows": 9, "x": [1]} for step, a, v in
              (("step_9", 0.5, 2.0), ("step_10", 0.9, 1.0), ("step_20", 0.9, 0.5))}  # fmt: skip
     (output / checkpoints.METRICS_FILE).write_text(json.dumps(table))
     assert checkpoints.select(output, "accuracy")[0].step == "step_10"
     assert checkpoints.select(output, "val/loss")[0].step == "step_20"
+    with pytest.raises(Failure, match="got 'rows', expected a metric"):
+        checkpoints.select(output, "rows")
     (output / RUN / "safetensors" / "step_10" / "config.json").unlink()
     chosen, findings = checkpoints.select(output, "accuracy")
     assert chosen.step == "step_20" and [finding.id for finding in findings] == ["CKPT-NOT-SCORED"]
@@ -156,16 +205,34 @@ def test_choosing_by_validation_loss(output, model):
     text = "\n".join(map(json.dumps, [*rows, {"step": 11, "val/avg_loss": 0.1}])) + '\n{"step": 2'
     (output / RUN / "metrics.jsonl").write_text(text)
     chosen, findings = checkpoints.select(output, "val_loss")
-    assert chosen.step == "step_10" and findings[0].id == "CKPT-VAL-LOSS-PROXY"
+    assert chosen.step == "step_10" and str(output / RUN / "metrics.jsonl") in findings[0].message
+    assert [f.id for f in findings] == ["CKPT-VAL-LOSS-PROXY", "CKPT-LOWEST-NOT-SAVED"]
+    assert "step 11" in findings[1].message
+    shutil.copytree(output / RUN / "safetensors" / "step_10", output / RUN / "merged" / "step_10")
+    add_step(output / RUN, "final", model)
+    with open(output / RUN / "metrics.jsonl", "a") as lines:
+        lines.write('\n{"val/avg_loss": 0.01}\n{"step": [1], "val/avg_loss": 0.01}')
+    chosen, findings = checkpoints.select(output, "val_loss")
+    assert chosen.name == f"{RUN}/safetensors/step_10"
+    assert f"{RUN}/merged/step_10" in next(f.message for f in findings if f.id == "CKPT-SAME-STEP")
     add_step(output / RUN, "epoch_2", model)  # its trainer state says step 20
     (output / RUN / "metrics.jsonl").write_text(json.dumps({"step": 20, "val/avg_loss": 0.1}))
     shutil.rmtree(output / RUN / "safetensors" / "step_20")
     assert checkpoints.select(output, "val_loss")[0].step == "epoch_2"
 
 
+def test_a_best_by_reward_is_not_the_best_by_loss(output):
+    (output / RUN / "metrics.jsonl").write_bytes(b'\xff\n{"step": 9, "val/avg_loss": "low"}\n[1]\n')
+    checkpoints.write_best(output / RUN, "step_9", 0.4, metric="val/reward_avg")
+    assert checkpoints.select(output, "best")[0].step == "step_9"
+    with pytest.raises(Failure, match="val/reward_avg"):
+        checkpoints.select(output, "val_loss")
+
+
 def test_best_written_by_us_survives_moving(output, tmp_path):
     checkpoints.write_best(output / RUN, "step_9", 0.4)
     checkpoints.write_best(output / RUN, "step_10", 0.3)
+    assert "best_score.json" in checkpoints.select(output, "val_loss")[1][0].message
     shutil.move(output, tmp_path / "moved")
     moved = tmp_path / "moved"
     for part in ("safetensors", "checkpoints"):
@@ -209,6 +276,69 @@ def test_prune_keeps_the_newest_and_the_protected(output):
     for part in ("safetensors", "checkpoints"):
         assert sorted(path.name for path in (output / RUN / part).iterdir()) == ["step_20", "step_9"]
     assert checkpoints.prune(output / RUN, 1, keep=["step_9"]) == []
+
+
+def test_scores_of_other_questions_are_not_compared_in_silence(output):
+    table = {f"{RUN}/safetensors/step_9": {"accuracy": 0.5, "rows": 100},
+             f"{RUN}/safetensors/step_10": {"accuracy": 0.9, "rows": 10}}  # fmt: skip
+    (output / checkpoints.METRICS_FILE).write_text(json.dumps(table))
+    chosen, found = checkpoints.select(output, "accuracy")
+    assert chosen.step == "step_10" and [f.id for f in found] == ["CKPT-NOT-SCORED", "CKPT-UNEQUAL-SCORES"]
+
+
+def said(*args):
+    done = run_script("select_checkpoint.py", *args, "--json")
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_what_to_do_next_where_nothing_can_be_chosen(output, tmp_path):
+    """The folder next to the right one is named, and the fix works as printed."""
+    step = output / RUN / "safetensors" / "step_9"
+    jobs = tmp_path / "jobs"
+    shutil.copytree(output, jobs / "train-20260101-120000-0a1b2c" / "results")
+    for wrong in (step, output / RUN / "safetensors", tmp_path / "jobs", tmp_path):
+        code, document = said(wrong)
+        assert (code, document["findings"][0]["id"]) == (1, "CKPT-NONE")
+        script, *args = document["findings"][0]["fix"].split()
+        assert run_script(script.removeprefix("scripts/"), *args).returncode == 0, document
+    (tmp_path / "empty").mkdir()
+    for flags in ([], ["--by", "accuracy"], ["--by", "val_loss"], ["--by", "best"]):
+        code, document = said(tmp_path / "empty", *flags)
+        assert (code, [f["id"] for f in document["findings"]]) == (1, ["CKPT-NONE"])
+    code, document = said(output, "--by", "accuracy")
+    assert (code, document["findings"][0]["id"]) == (1, "CKPT-NOT-SCORED")
+    assert "score_predictions" in document["findings"][0]["fix"]
+
+
+def test_the_folder_of_a_train_job_stands_for_its_output(output, tmp_path):
+    job = tmp_path / "jobs" / "train-20260101-120000-0a1b2c"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(output)}}))
+    code, document = said(job, "--by", "step_9")
+    assert code == 0 and document["result"]["selected"]["path"] == str(output / RUN / "safetensors" / "step_9")
+    shutil.rmtree(output / RUN)
+    (job / "results").mkdir()
+    (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(job / "results")}}))
+    code, document = said(job)
+    assert (code, document["findings"][0]["fix"]) == (1, f"scripts/launch_job.py status {job.name}")
+    (job / "job.json").write_text(json.dumps({"outputs": {"results_dir": "x"}}))
+    assert said(job)[0] == 2
+
+
+def test_the_listing_tells_uses_and_a_broken_best(output):
+    code, document = said(output)
+    uses = {row["kind"]: row["can"] for row in document["result"]["checkpoints"]}
+    assert code == 0 and uses == {"model": ["evaluate"], "resume": ["resume"]} and document["findings"] == []
+    checkpoints.write_best(output / RUN, "step_9", 0.4)
+    assert [f["id"] for f in said(output)[1]["findings"]] == ["CKPT-BEST"]
+    shutil.rmtree(output / RUN / "safetensors" / "step_9")
+    code, document = said(output)
+    assert (code, [f["id"] for f in document["findings"]]) == (0, ["CKPT-BEST-BROKEN"])
+    assert said(output, "--by", "best")[0] == 1
+    (output / "best" / "best_score.json").write_text('{"best_ckpt_abs_dir": 5}')
+    assert said(output, "--by", "best")[1]["findings"][0]["id"] == "CKPT-NOT-FOUND"
+    assert run_script("select_checkpoint.py", "").returncode == 2
 
 
 def test_the_command(output):

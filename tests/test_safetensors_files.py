@@ -1,14 +1,18 @@
 """Reading and writing safetensors by hand, judged by the reference library."""
 
+import io
 import json
 import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import safetensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from omni_layouts import write_tensors
 
-from cosmos_reason import safetensors_files
+from cosmos_reason import findings, safetensors_files, storage
 from cosmos_reason.findings import Failure
 
 SIZES = {"U8": 1, "BF16": 2, "F32": 4, "I64": 8}
@@ -42,7 +46,7 @@ def ids(call, *args):
 def test_what_is_written_the_reference_reads(tmp_path, specs):
     stored = with_bytes(specs)
     path = tmp_path / "a.safetensors"
-    safetensors_files.write_tensors(path, stored)
+    write_tensors(path, stored)
     for name, entry in safetensors.deserialize(path.read_bytes()):
         assert (entry["dtype"], tuple(entry["shape"]), bytes(entry["data"])) == stored.pop(name)
     assert not stored
@@ -52,7 +56,7 @@ def test_what_is_written_the_reference_reads(tmp_path, specs):
 @given(tensors.filter(bool), st.data())
 def test_a_damaged_file_is_refused_whenever_the_reference_refuses_it(tmp_path, specs, data):
     path = tmp_path / "b.safetensors"
-    safetensors_files.write_tensors(path, with_bytes(specs))
+    write_tensors(path, with_bytes(specs))
     content = bytearray(path.read_bytes())
     damage = data.draw(st.sampled_from(["flip", "truncate", "append"]))
     position = data.draw(st.integers(0, len(content) - 1))
@@ -94,6 +98,7 @@ ONE = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
         ({"a": {**ONE, "shape": [2.0, 2]}}, b"1234"),
         ({"a": {**ONE, "shape": [True, 4]}}, b"1234"),
         ({"a": {**ONE, "shape": [10**30, 0]}, "b": ONE}, b"123"),
+        ({"a": {**ONE, "shape": [10**9] * 20_000}}, b"1234"),
         ({"a": {**ONE, "dtype": "PICKLE"}}, b"1234"),
         ({"a": ONE, "b": ONE}, b"1234"),
         ({"a": ONE, "b": {**ONE, "data_offsets": [8, 12]}}, b"1" * 12),
@@ -122,7 +127,8 @@ def test_files_that_cannot_be_opened(tmp_path):
     loop = tmp_path / "loop.safetensors"
     loop.symlink_to(loop)
     (tmp_path / "folder.safetensors").mkdir()
-    for name in ("loop", "folder", "absent"):
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    for name in ("loop", "folder", "pipe", "absent"):
         assert ids(safetensors_files.read_header, tmp_path / f"{name}.safetensors") == {"CKPT-SHARD-DAMAGED"}
 
 
@@ -148,8 +154,8 @@ def test_bad_indexes(tmp_path, index):
 
 def test_a_folder_reports_all_that_is_wrong(tmp_path):
     data = ("U8", (4,), b"1234")
-    safetensors_files.write_tensors(tmp_path / "one.safetensors", {"a": data, "stray": data})
-    safetensors_files.write_tensors(tmp_path / "two.safetensors", {"b": data})
+    write_tensors(tmp_path / "one.safetensors", {"a": data, "stray": data})
+    write_tensors(tmp_path / "two.safetensors", {"b": data})
     weight_map = {"a": "one.safetensors", "b": "two.safetensors", "c": "two.safetensors", "d": "gone.safetensors"}
     safetensors_files.write_index(tmp_path, weight_map, 12)
     found, findings = safetensors_files.read_folder(tmp_path)
@@ -171,7 +177,7 @@ def test_copies_are_exact_and_counted(tmp_path, monkeypatch, in_kernel):
 
         monkeypatch.setattr(os, "copy_file_range", refuse)
     content = {f"t{n}": ("U8", (n * 70_001,), os.urandom(n * 70_001)) for n in range(6)}
-    safetensors_files.write_tensors(tmp_path / "source.safetensors", content)
+    write_tensors(tmp_path / "source.safetensors", content)
     stored = safetensors_files.read_header(tmp_path / "source.safetensors")
     picked = {f"new.{name}": stored[name] for name in ("t4", "t5", "t0", "t2")}
     counts = []
@@ -184,11 +190,24 @@ def test_copies_are_exact_and_counted(tmp_path, monkeypatch, in_kernel):
 
 
 def test_a_source_that_shrinks_while_it_is_copied(tmp_path):
-    safetensors_files.write_tensors(tmp_path / "source.safetensors", {"a": ("U8", (9000,), b"x" * 9000)})
+    write_tensors(tmp_path / "source.safetensors", {"a": ("U8", (9000,), b"x" * 9000)})
     stored = safetensors_files.read_header(tmp_path / "source.safetensors")
     os.truncate(tmp_path / "source.safetensors", 5000)
     with pytest.raises(OSError, match="shorter"):
         safetensors_files.copy_tensors(tmp_path / "target.safetensors", stored, lambda count: None)
+
+
+def test_a_made_tensor_has_as_many_bytes_as_its_header_says(tmp_path):
+    write_tensors(tmp_path / "source.safetensors", {"a": ("U8", (9000,), b"x" * 9000)})
+    stored = safetensors_files.read_header(tmp_path / "source.safetensors")["a"]
+    made = safetensors_files.Made(stored, "U8", lambda: iter([b"y" * 8000]))
+    with pytest.raises(OSError, match="-1,000 bytes"):
+        safetensors_files.copy_tensors(tmp_path / "target.safetensors", {"a": made}, lambda count: None)
+
+
+def test_names_cannot_steer_the_terminal():
+    found = findings.error("X", "a\x1b[2J", "got \x07\x9b31m é\n")
+    assert findings.as_text([found]) == "error: X a\\x1b[2J: got \\x07\\x9b31m é\n"
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
@@ -202,6 +221,27 @@ def test_rounds_as_torch_does(tmp_path, dtype):
     expected = torch.from_numpy(values.copy()).to(kind)
     stored = safetensors_files.from_float32(values, dtype)
     assert stored == expected.view(torch.uint8).numpy().tobytes()
-    safetensors_files.write_tensors(tmp_path / "a.safetensors", {"a": (dtype, values.shape, stored)})
+    write_tensors(tmp_path / "a.safetensors", {"a": (dtype, values.shape, stored)})
     tensor = safetensors_files.read_header(tmp_path / "a.safetensors")["a"]
     assert (safetensors_files.read_float32(tensor) == expected.float().numpy()).all()
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_tells_speed_and_time_left(monkeypatch):
+    """A bar on a terminal, one line at most every few seconds elsewhere; counts from threads are not lost."""
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    progress = storage.Progress(4_000_000_000)
+    progress.started -= 10
+    progress.shown -= 1
+    progress(1_000_000_000)
+    assert sys.stderr.getvalue().startswith("\r[#######" + " " * 23 + "]  25% of 4.0 GB, 100 MB/s, 30 s left")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(progress, [1_000_000] * 3000))
+    assert progress.done == progress.total and sys.stderr.getvalue().endswith("\n") and "100%" in sys.stderr.getvalue()
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    storage.Progress(10)(10)
+    assert sys.stderr.getvalue() == ""

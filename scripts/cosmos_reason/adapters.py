@@ -8,15 +8,16 @@ import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cosmos_reason import safetensors_files, storage
-from cosmos_reason.checkpoints import NOT_PEFT
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
 from cosmos_reason.safetensors_files import FLOATS, Copied, Made, Tensor
 
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is rank_pattern).
+NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
 _PREFIX = "base_model.model."
 _SMALL = {".json", ".jinja", ".txt"}
 _NOT_OF_THE_RESULT = {safetensors_files.INDEX_NAME, "provenance.json", CONFIG, "quantization_config.json"}
@@ -34,11 +35,17 @@ class Adapter:
 
     def scale(self, module: str) -> float:
         """alpha / r, or alpha / sqrt(r) with use_rslora; alpha_pattern keys are matched as PEFT and cosmos-rl do."""
-        patterns = self.config.get("alpha_pattern") or {}
-        alphas = (alpha for key, alpha in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
-        alpha = next(alphas, self.config["lora_alpha"])
         rank = self.pairs[module][0].shape[0]
-        return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
+        divisor = math.sqrt(rank) if self.config.get("use_rslora") else rank
+        try:
+            patterns = self.config.get("alpha_pattern") or {}
+            alphas = (alpha for key, alpha in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+            if math.isfinite(scale := next(alphas, self.config["lora_alpha"]) / divisor):
+                return scale
+            raise ArithmeticError(scale)
+        except (KeyError, TypeError, AttributeError, ArithmeticError, re.error) as problem:
+            finding = _unsupported(self.folder, f"{problem!r} for the alpha of {module}")
+            raise Failure(finding, EXIT_CHECKS_FAILED) from None
 
 
 def read(folder: Path) -> Adapter:
@@ -55,6 +62,8 @@ def read(folder: Path) -> Adapter:
             findings.append(_unsupported(folder, f"the tensor {name}"))
         else:
             whole[module] = tensor
+        if tensor.dtype not in FLOATS:
+            findings.append(_unsupported(folder, f"{name} in {tensor.dtype}"))
     findings += [_unsupported(folder, key) for key in ("use_dora", "fan_in_fan_out") if config.get(key)]
     for module, parts in halves.items():
         shapes = {part: tensor.shape for part, tensor in parts.items()}
@@ -66,6 +75,13 @@ def read(folder: Path) -> Adapter:
     if findings:
         raise Failure(findings, EXIT_CHECKS_FAILED)
     return Adapter(folder, config, {module: (parts["A"], parts["B"]) for module, parts in halves.items()}, whole)
+
+
+def check_finite(adapter: Adapter) -> None:
+    """Read every number of it. Raises Failure (CKPT-NOT-FINITE) for one of a training that diverged."""
+    for tensor in (*adapter.whole.values(), *(half for pair in adapter.pairs.values() for half in pair)):
+        for _ in safetensors_files.finite_chunks(tensor, tensor.dtype):
+            pass
 
 
 def _unsupported(folder: Path, what: str) -> Finding:
@@ -80,7 +96,8 @@ def fix(adapter: Adapter, output: Path) -> None:
     config["target_modules"] = sorted(adapter.pairs)
     config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in adapter.whole}) or None
     config["peft_type"] = "LORA"
-    with storage.whole_folder(output) as work:
+    config["init_lora_weights"] = True  # pissa and olora would change the base again when it is loaded
+    with storage.only_run(output), storage.whole_folder(output) as work:
         for path in adapter.folder.iterdir():
             if path.suffix in _SMALL or path.name == WEIGHTS:
                 shutil.copyfile(path, work / path.name)
@@ -95,53 +112,63 @@ def merge(adapter: Adapter, base: Path, output: Path, jobs: int, copied: Copied 
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # `jobs` threads work already, each on its own file
     tensors, findings = safetensors_files.read_folder(base)
-    findings += _mismatches(adapter, base, tensors) if not findings else []
     if findings:
         raise Failure(findings, EXIT_CHECKS_FAILED)
+    changed = _changed(adapter, base, tensors)
     needed = sum(tensor.nbytes for tensor in tensors.values())
-    with storage.whole_folder(output) as work:
+    with storage.only_run(output), storage.whole_folder(output) as work:
         free = shutil.disk_usage(work).free
         if needed > free:
             raise outside("CKPT-DISK-FULL", output.parent, f"got {free:,} bytes free, expected {needed:,}")
         shards: dict[str, dict[str, Tensor | Made]] = {}
         for name, tensor in sorted(tensors.items(), key=lambda item: item[1].begin):
-            shards.setdefault(tensor.file.name, {})[name] = _merged(adapter, name, tensor)
+            shards.setdefault(tensor.file.name, {})[name] = changed.get(name, tensor)
         safetensors_files.copy_shards(work, shards, jobs, copied)
         weight_map = {name: file for file, names in shards.items() for name in names}
         safetensors_files.write_index(work, weight_map, needed)
         for path in base.iterdir():
             if path.suffix in _SMALL and path.name not in _NOT_OF_THE_RESULT:
                 shutil.copyfile(path, work / path.name)
+        if findings := safetensors_files.read_folder(work)[1]:
+            raise Failure(findings, EXIT_CHECKS_FAILED)
 
 
-def _mismatches(adapter: Adapter, base: Path, tensors: dict[str, Tensor]) -> list[Finding]:
+def _changed(adapter: Adapter, base: Path, tensors: dict[str, Tensor]) -> dict[str, Made]:
+    """What takes the place of the base's tensors. Raises Failure where the adapter does not fit them."""
     wanted = {name: tensor.shape for name, tensor in adapter.whole.items()}
     wanted |= {f"{module}.weight": (b.shape[0], a.shape[1]) for module, (a, b) in adapter.pairs.items()}
-    wrong = [name for name, shape in wanted.items() if name not in tensors or tensors[name].shape != shape]
+    stored = {name: tensors[where] for name in wanted if (where := _stored_name(name, tensors)) in tensors}
+    wrong = [name for name, shape in wanted.items() if name not in stored or stored[name].shape != shape]
     findings = []
     if wrong:
         message = f"got no weight of the right shape for {len(wrong)} of {len(wanted)}: {', '.join(wrong[:3])}"
         findings.append(error("CKPT-ADAPTER-OTHER-BASE", base, message, "--base-model DIR"))
-    if coarse := {tensors[name].dtype for name in wanted if name in tensors} - FLOATS:
+    if coarse := {tensor.dtype for tensor in stored.values()} - FLOATS:
         message = f"got weights in {', '.join(sorted(coarse))}, expected one of {', '.join(sorted(FLOATS))}"
         findings.append(error("CKPT-QUANTIZED", base, message, "merge into the unquantized base, then quantize"))
-    return findings
+    if findings:
+        raise Failure(findings, EXIT_CHECKS_FAILED)
+    made = {}
+    for name, tensor in stored.items():
+        if name in adapter.whole:
+            chunks = partial(safetensors_files.finite_chunks, adapter.whole[name], tensor.dtype)
+        else:
+            module = name.removesuffix(".weight")
+            chunks = partial(_rows, *adapter.pairs[module], adapter.scale(module), tensor)
+        made[_stored_name(name, tensors)] = Made(tensor, tensor.dtype, chunks)
+    return made
 
 
-def _merged(adapter: Adapter, name: str, tensor: Tensor) -> Tensor | Made:
-    module = name.removesuffix(".weight")
-    if module in adapter.pairs:
-        return Made(tensor.dtype, tensor.shape, tensor.nbytes, lambda: _rows(adapter, module, tensor))
-    if name in adapter.whole:
-        values = adapter.whole[name]
-        return Made(tensor.dtype, tensor.shape, tensor.nbytes, lambda: _converted(values, tensor.dtype))
-    return tensor
+def _stored_name(name: str, tensors: dict[str, Tensor]) -> str:
+    """Of a model's tensor, or the one that Qwen2.5-VL is still stored under (it is what transformers < 4.52 used)."""
+    former = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+    return name if name in tensors else former
 
 
-def _rows(adapter: Adapter, module: str, base: Tensor) -> Iterator[bytes]:
+def _rows(half_a: Tensor, half_b: Tensor, scale: float, base: Tensor) -> Iterator[bytes]:
     """The merged weight, some rows at a time."""
-    a, b = (safetensors_files.read_float32(half) for half in adapter.pairs[module])
-    b *= adapter.scale(module)
+    a, b = safetensors_files.read_float32(half_a), safetensors_files.read_float32(half_b)
+    b *= scale
     rows, columns = base.shape
     step = max(1, _ELEMENTS // columns)
     width = base.nbytes // rows
@@ -152,7 +179,3 @@ def _rows(adapter: Adapter, module: str, base: Tensor) -> Iterator[bytes]:
             weight = safetensors_files.to_float32(stored, base.dtype).reshape(count, columns)
             weight += b[start : start + count] @ a
             yield safetensors_files.from_float32(weight, base.dtype)
-
-
-def _converted(tensor: Tensor, dtype: str) -> Iterator[bytes]:
-    yield safetensors_files.from_float32(safetensors_files.read_float32(tensor), dtype)

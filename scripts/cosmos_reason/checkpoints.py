@@ -17,25 +17,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosmos_reason import qwen3_vl, safetensors_files, storage
-from cosmos_reason.findings import (
-    EXIT_CHECKS_FAILED,
-    Failure,
-    Finding,
-    bad_input,
-    did_you_mean,
-    error,
-    has_errors,
-    info,
-    warning,
-)
+from cosmos_reason import adapters, qwen3_vl, safetensors_files, storage
+from cosmos_reason import findings as f
 
 MODEL, ADAPTER, RESUME = "model", "adapter", "resume"
+USES = {MODEL: ["evaluate"], ADAPTER: ["evaluate", "merge"], RESUME: ["resume"]}
 METRICS_FILE = "checkpoint_metrics.json"
+TASK_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy")
 VAL_LOSS = "val_loss"
+COUNTS = {"rows", "failed", "unparseable"}  # they stand among the metrics and tell no quality
+_PARTS = ("safetensors", "merged", "checkpoints")
+_RESUMED = ("model.safetensors", "optimizer.safetensors")
 _STEP = re.compile(r"(step|epoch)_(\d+)")
-# Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is rank_pattern).
-NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
 
 
 @dataclass(frozen=True)
@@ -46,22 +39,33 @@ class Checkpoint:
     name: str
     step: str
     kind: str
-    findings: list[Finding]
+    findings: list[f.Finding]
     metrics: dict[str, float] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        return not has_errors(self.findings)
+        return not f.has_errors(self.findings)
 
     def to_json(self) -> dict:
-        problems = [finding.id for finding in self.findings]
         row = {"path": str(self.path), "name": self.name, "kind": self.kind, "complete": self.complete}
-        return row | {"problems": problems, "metrics": self.metrics}
+        row |= {"can": USES[self.kind] if self.complete else [], "metrics": self.metrics}
+        return row | {"problems": [finding.id for finding in self.findings]}
+
+
+def output_of(folder: Path) -> Path:
+    """The output folder that is meant: the folder of a train job stands for what its record names. Raises Failure."""
+    if not (folder / "job.json").is_file():
+        return folder
+    outputs = safetensors_files.read_object(folder / "job.json").get("outputs")
+    if not isinstance(outputs, dict) or not isinstance(outputs.get("output_dir"), str):
+        message = "got a job without an output_dir, expected a train job"
+        raise f.bad_input("CKPT-NOT-TRAINED", folder, message, "scripts/launch_job.py list")
+    return Path(outputs["output_dir"])
 
 
 def find(output_dir: Path) -> list[Checkpoint]:
     """Every model, adapter and resume folder, oldest run first, each verified. `output_dir` may also be one run."""
-    table = _metrics_table(output_dir)
+    table = metrics_table(output_dir)
     found = []
     for run in _runs(output_dir):
         models = [path for part in ("safetensors", "merged") for path in _subfolders(run / part)]
@@ -72,13 +76,27 @@ def find(output_dir: Path) -> list[Checkpoint]:
     return found
 
 
+def nothing_found(folder: Path) -> f.Finding:
+    """What to say of a folder without any checkpoint: the folder that was probably meant, or why none was saved."""
+    homes = [folder.absolute(), *folder.absolute().parents]
+    above = [home.parent for home in homes[:2] if home.name in _PARTS]
+    below = [path.parents[1] for stars in ("*/*", "*/*/*") for p in _PARTS for path in folder.glob(f"{stars}/{p}")]
+    if meant := min(above or below, default=None):
+        message, fix = "got no output folder of a train job, expected one", f"scripts/select_checkpoint.py {meant}"
+        return f.error("CKPT-NONE", folder, message, fix)
+    job = next((home for home in homes if (home / "job.json").is_file()), None)
+    fix = f"scripts/launch_job.py status {job.name}" if job else "--set train.ckpt.enable_checkpoint=true"
+    message = "got no checkpoint, expected TIMESTAMP/safetensors/step_N: none was saved (yet)"
+    return f.error("CKPT-NONE", folder, message, fix)
+
+
 def _runs(output_dir: Path) -> list[Path]:
     """The run folders of an output folder, or the folder itself when it is one."""
     if not output_dir.is_dir():
         message = "got no such folder, expected the output folder of a train job"
-        raise bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
+        raise f.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
     folders = [output_dir, *sorted(path for path in output_dir.iterdir() if path.is_dir() and path.name != "best")]
-    return [run for run in folders if any((run / part).is_dir() for part in ("safetensors", "checkpoints"))]
+    return [run for run in folders if any((run / part).is_dir() for part in _PARTS)]
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -96,28 +114,29 @@ def _order(path: Path) -> tuple:
 def kind(folder: Path) -> str:
     if folder.name == "policy":
         return RESUME
-    return ADAPTER if (folder / "adapter_config.json").exists() else MODEL
+    return ADAPTER if (folder / adapters.CONFIG).exists() else MODEL
 
 
-def verify(folder: Path) -> list[Finding]:
+def verify(folder: Path) -> list[f.Finding]:
     """What is wrong with one model, adapter or resume folder; warnings do not keep it from being used."""
     if storage.INCOMPLETE in str(Path(folder.parent.name, folder.name)):
-        return [error("CKPT-INCOMPLETE", folder, "got an export that was interrupted, expected a finished one")]
+        return [f.error("CKPT-INCOMPLETE", folder, "got an export that was interrupted, expected a finished one")]
     if kind(folder) == RESUME:
         if is_complete_resume(folder):
             return []
         message = "got a resume folder without all files and rank markers, expected a complete one"
-        return [error("CKPT-RESUME-INCOMPLETE", folder, message)]
-    return _verify_adapter(folder) if kind(folder) == ADAPTER else _verify_model(folder)
+        return [f.error("CKPT-RESUME-INCOMPLETE", folder, message)]
+    return _verify_adapter(folder) if kind(folder) == ADAPTER else verify_model(folder)
 
 
-def _verify_model(folder: Path) -> list[Finding]:
+def verify_model(folder: Path) -> list[f.Finding]:
+    """What is wrong with a model folder, whatever its name is."""
     try:
         config = safetensors_files.read_object(folder / "config.json")
-    except Failure as failure:
+    except f.Failure as failure:
         return failure.findings
     tensors, findings = safetensors_files.read_folder(folder)
-    if not findings and config.get("model_type") == "qwen3_vl" and "quantization_config" not in config:
+    if not findings and config.get("model_type") == "qwen3_vl" and config.get("quantization_config") is None:
         findings += qwen3_vl.compare(str(folder), config, {name: tensor.shape for name, tensor in tensors.items()})
     for names in (
         ("tokenizer.json",),
@@ -127,50 +146,50 @@ def _verify_model(folder: Path) -> list[Finding]:
     ):
         if not any((folder / name).is_file() for name in names):
             fix = f"copy {names[0]} from the base model"
-            findings.append(error("CKPT-FILE-MISSING", folder / names[0], "got no such file, expected it there", fix))
+            findings.append(f.error("CKPT-FILE-MISSING", folder / names[0], "got no such file, expected it there", fix))
     return findings
 
 
-def _verify_adapter(folder: Path) -> list[Finding]:
+def _verify_adapter(folder: Path) -> list[f.Finding]:
     try:
-        config = safetensors_files.read_object(folder / "adapter_config.json")
-        tensors = safetensors_files.read_header(folder / "adapter_model.safetensors")
-    except Failure as failure:
+        config = adapters.read(folder).config
+    except f.Failure as failure:
         return failure.findings
     findings = []
+    if any((folder / name).exists() for name in (safetensors_files.INDEX_NAME, safetensors_files.SINGLE)):
+        message = "got an adapter and the weights of a whole model, expected one of them: loaders would add the two"
+        findings.append(f.error("CKPT-WEIGHTS-TWICE", folder, message))
     base = config.get("base_model_name_or_path")
     if not base or not isinstance(base, str):
         message = "got no base_model_name_or_path, expected the model that was trained"
-        findings.append(error("CKPT-ADAPTER-BASE", folder, message))
+        findings.append(f.error("CKPT-ADAPTER-BASE", folder, message))
     elif base.startswith((".", "/", "~")) and not Path(base).expanduser().is_dir():
         message = f"got the base {base}, which is not visible here (it may be where the job ran)"
-        findings.append(warning("CKPT-ADAPTER-BASE", folder, message, "--base-model DIR"))
-    if not any(".lora_" in name for name in tensors):
-        findings.append(error("CKPT-ADAPTER-EMPTY", folder, "got no lora_A or lora_B tensors, expected some"))
-    if foreign := [key for key in NOT_PEFT if key in config]:
+        findings.append(f.warning("CKPT-ADAPTER-BASE", folder, message, "--base-model DIR"))
+    if foreign := [key for key in adapters.NOT_PEFT if key in config]:
         message = f"got {', '.join(foreign)}, which PEFT does not know"
-        findings.append(warning("CKPT-ADAPTER-FIELDS", folder, message, "--fix-adapter DIR"))
+        findings.append(f.warning("CKPT-ADAPTER-FIELDS", folder, message, "--fix-adapter DIR"))
     return findings
 
 
 def is_complete_resume(folder: Path) -> bool:
     """True when a policy folder holds cosmos_config, every rank's marker, and the files those ranks saved.
 
-    The embedded engine saves one rank in safetensors; cosmos-rl saves `model_rank_R.pth` per rank, which are looked at
-    by name only and never opened.
+    The embedded engine saves one rank in safetensors, whose headers are read. cosmos-rl saves `model_rank_R.pth` per
+    rank, which are looked at by name only and never opened.
     """
     if not (folder / "cosmos_config").is_file() or not (folder / ".rank_0_complete").is_file():
         return False
     if (folder / "trainer_state.json").is_file():
-        return all((folder / name).is_file() for name in ("model.safetensors", "optimizer.safetensors"))
+        try:
+            return [safetensors_files.read_header(folder / name) for name in _RESUMED] != []
+        except f.Failure:
+            return False
     saved = {path.stem.removeprefix("model_rank_") for path in folder.glob("model_rank_*.pth")}
     wanted = saved | set(map(str, range(_ranks_saved(folder / "cosmos_config") or 1)))
     parts = ("model", "optimizer", "scheduler", "extra_info")
-    return all(
-        (folder / f".rank_{rank}_complete").is_file()
-        and all((folder / f"{part}_rank_{rank}.pth").is_file() for part in parts)
-        for rank in wanted
-    )
+    files = {f"{part}_rank_{rank}.pth" for rank in wanted for part in parts}
+    return all((folder / name).is_file() for name in files | {f".rank_{rank}_complete" for rank in wanted})
 
 
 def _ranks_saved(cosmos_config: Path) -> int | None:
@@ -183,31 +202,37 @@ def _ranks_saved(cosmos_config: Path) -> int | None:
         return None
 
 
-def select(output_dir: Path, by: str) -> tuple[Checkpoint, list[Finding]]:
+def select(output_dir: Path, by: str) -> tuple[Checkpoint, list[f.Finding]]:
     """The model or adapter that `by` means: a metric of checkpoint_metrics.json, "val_loss", or a name.
 
     Never something else instead: raises Failure with a finding that lists what exists.
     """
     usable = [checkpoint for checkpoint in find(output_dir) if checkpoint.kind != RESUME]
+    if not usable:
+        raise f.Failure(nothing_found(output_dir), f.EXIT_CHECKS_FAILED)
     if by == VAL_LOSS:
-        return _by_name(output_dir, usable, _best_by_loss(output_dir, usable)), [_loss_note(output_dir)]
+        name, notes = _best_by_loss(output_dir, usable)
+        return _by_name(output_dir, usable, name), notes
     if by == "best":
         return _by_name(output_dir, usable, _best_link(output_dir, usable)), []
-    metrics = {metric for checkpoint in usable for metric in checkpoint.metrics}
+    metrics = {metric for checkpoint in usable for metric in checkpoint.metrics} - COUNTS
     if by in metrics:
         return _by_metric(output_dir, usable, by)
     if any(by in (checkpoint.name, checkpoint.step) for checkpoint in usable):
         return _by_name(output_dir, usable, by), []
+    if not metrics and by in TASK_METRICS:
+        message = f"got no scores, expected {by} in {METRICS_FILE}: evaluate each checkpoint, then score its results"
+        raise f.Failure(f.error("CKPT-NOT-SCORED", output_dir, message, "scripts/score_predictions.py RESULTS"), 1)
     words = [*metrics, VAL_LOSS, "best", *(checkpoint.step for checkpoint in usable)]
-    problem = f"got {by!r}, expected a metric, {VAL_LOSS}, best or a checkpoint's name.{did_you_mean(by, words)}"
+    problem = f"got {by!r}, expected a metric, {VAL_LOSS}, best or a checkpoint's name.{f.did_you_mean(by, words)}"
     raise _not_found(output_dir, usable, problem)
 
 
-def _not_found(output_dir: Path, usable: Iterable[Checkpoint], problem: str) -> Failure:
+def _not_found(output_dir: Path, usable: Iterable[Checkpoint], problem: str) -> f.Failure:
     names = [checkpoint.name + ("" if checkpoint.complete else " (damaged)") for checkpoint in usable]
     message = f"{problem} It holds: {', '.join(names[:20]) or 'no model at all'}"
-    fix = "--by NAME, one of those" if names else ""
-    return Failure(error("CKPT-NOT-FOUND", output_dir, message, fix, checkpoints=names), EXIT_CHECKS_FAILED)
+    fix = next((f"--by {checkpoint.name}" for checkpoint in usable if checkpoint.complete), "")
+    return f.Failure(f.error("CKPT-NOT-FOUND", output_dir, message, fix, checkpoints=names), f.EXIT_CHECKS_FAILED)
 
 
 def _by_name(output_dir: Path, usable: list[Checkpoint], name: str) -> Checkpoint:
@@ -215,61 +240,78 @@ def _by_name(output_dir: Path, usable: list[Checkpoint], name: str) -> Checkpoin
     if len(named) != 1:
         raise _not_found(output_dir, usable, f"got {len(named)} checkpoints named {name!r}, expected one.")
     if not named[0].complete:
-        raise Failure(named[0].findings, EXIT_CHECKS_FAILED)
+        raise f.Failure(named[0].findings, f.EXIT_CHECKS_FAILED)
     return named[0]
 
 
-def _by_metric(output_dir: Path, usable: list[Checkpoint], metric: str) -> tuple[Checkpoint, list[Finding]]:
+def _by_metric(output_dir: Path, usable: list[Checkpoint], metric: str) -> tuple[Checkpoint, list[f.Finding]]:
     scored = [checkpoint for checkpoint in usable if checkpoint.complete and metric in checkpoint.metrics]
     if not scored:
         raise _not_found(output_dir, usable, f"got no undamaged checkpoint that was scored by {metric}.")
     sign = -1 if metric.endswith("loss") else 1
     best = max(scored, key=lambda checkpoint: sign * checkpoint.metrics[metric])  # of equals, the earliest
-    unscored = [checkpoint.name for checkpoint in usable if checkpoint not in scored]
-    if not unscored:
-        return best, []
-    message = f"chosen among {len(scored)}; damaged or not scored by {metric}: {', '.join(unscored[:3])}"
-    return best, [warning("CKPT-NOT-SCORED", output_dir, message, checkpoints=unscored)]
+    notes = []
+    if unscored := [checkpoint.name for checkpoint in usable if checkpoint not in scored]:
+        message = f"chosen among {len(scored)}; damaged or not scored by {metric}: {', '.join(unscored[:3])}"
+        notes.append(f.warning("CKPT-NOT-SCORED", output_dir, message, checkpoints=unscored))
+    rows = sorted({checkpoint.metrics["rows"] for checkpoint in scored if "rows" in checkpoint.metrics})
+    if len(rows) > 1:
+        message = f"got scores of {rows[0]} to {rows[-1]} questions, expected the same questions for all"
+        notes.append(f.warning("CKPT-UNEQUAL-SCORES", output_dir, message, "scripts/score_predictions.py RESULTS"))
+    return best, notes
 
 
-def _best_by_loss(output_dir: Path, usable: list[Checkpoint]) -> str:
-    """Name of the checkpoint with the lowest validation loss in metrics.jsonl, else that of best_score.json."""
-    losses = {}
+def _best_by_loss(output_dir: Path, usable: list[Checkpoint]) -> tuple[str, list[f.Finding]]:
+    """Name of the checkpoint with the lowest validation loss in metrics.jsonl, else that of best_score.json; and what
+    there is to say of that choice."""
+    rows = []  # (loss, run, step, file)
     runs = _runs(output_dir)
     shared = [output_dir, output_dir.parent] if len(runs) == 1 else []  # a job writes into its own folder above
     for run in runs:
-        for path in (folder / "metrics.jsonl" for folder in (run, *shared)):
-            rows = _val_losses(path)
-            if rows:
-                names = {step_number(c.path): c.name for c in usable if run in c.path.parents}
-                losses |= {names[step]: loss for step, loss in rows.items() if step in names}
-                break
-    if losses:
-        return min(losses, key=losses.__getitem__)
-    return _best_link(output_dir, usable)
+        paths = (folder / "metrics.jsonl" for folder in (run, *shared))
+        path, losses = next(((path, losses) for path in paths if (losses := _val_losses(path))), (run, {}))
+        rows += [(loss, run, step, path) for step, loss in losses.items()]
+    rows.sort(key=lambda row: row[0])
+    for loss, run, step, path in rows:
+        names = [c.name for c in usable if run in c.path.parents and step_number(c.path) == step]
+        if names:
+            notes = [_proxy(output_dir, f"{path} says {loss:g} of step {step}")]
+            if loss > rows[0][0]:
+                message = f"the lowest validation loss, {rows[0][0]:g}, is that of step {rows[0][2]}: it was not saved"
+                notes.append(f.warning("CKPT-LOWEST-NOT-SAVED", output_dir, message, checkpoints=names))
+            if names[1:]:
+                message = f"of step {step} there is also {', '.join(names[1:])}"
+                notes.append(f.info("CKPT-SAME-STEP", names[0], message, f"--by {names[1]}"))
+            return names[0], notes
+    score = output_dir / "best" / "best_score.json"
+    metric = safetensors_files.read_object(score).get("metric", VAL_LOSS) if score.is_file() else VAL_LOSS
+    if metric != VAL_LOSS:
+        problem = f"got no validation loss, and a best checkpoint by {metric!r}, expected one by {VAL_LOSS}."
+        raise _not_found(output_dir, usable, problem)
+    told = "no metrics.jsonl has a validation loss of a saved step, the best link and best_score.json name this one"
+    return _best_link(output_dir, usable), [_proxy(output_dir, told)]
+
+
+def _proxy(output_dir: Path, told: str) -> f.Finding:
+    tail = "cosmos-rl leaves the last partial batch out of it"
+    message = f"{told}; it is a proxy: {tail}, and the lowest is often not the best accuracy"
+    return f.info("CKPT-VAL-LOSS-PROXY", output_dir, message, "--by accuracy")
 
 
 def _val_losses(path: Path) -> dict[int, float]:
     if not path.is_file():
         return {}
     losses = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             row = json.loads(line)
         except ValueError:  # a killed run leaves half a line
             continue
         loss = row.get("val/avg_loss") if isinstance(row, dict) else None
-        if loss and math.isfinite(loss):  # cosmos-rl reports 0.0 when its validation set is smaller than one batch
-            losses[row.get("step")] = loss
+        # cosmos-rl reports 0.0 when its validation set is smaller than one batch
+        if type(loss) in (int, float) and loss and math.isfinite(loss) and type(row.get("step")) is int:
+            losses[row["step"]] = loss
     return losses
-
-
-def _loss_note(output_dir: Path) -> Finding:
-    message = (
-        "validation loss is a proxy: cosmos-rl leaves the last partial batch out of it, "
-        "and the lowest loss is often not the best accuracy"
-    )
-    return info("CKPT-VAL-LOSS-PROXY", output_dir, message, "score the checkpoints and use --by accuracy")
 
 
 def step_number(folder: Path) -> int | None:
@@ -278,7 +320,19 @@ def step_number(folder: Path) -> int | None:
     if match and match[1] == "step":
         return int(match[2])
     state = folder.parents[1] / "checkpoints" / folder.name / "policy" / "trainer_state.json"
-    return safetensors_files.read_object(state).get("step") if state.is_file() else None
+    step = safetensors_files.read_object(state).get("step") if state.is_file() else None
+    return step if type(step) is int else None
+
+
+def best_note(output_dir: Path, found: Iterable[Checkpoint]) -> list[f.Finding]:
+    """What the `best` link of an output folder points at, or that it is broken; nothing where there is none."""
+    if not (output_dir / "best").is_dir():
+        return []
+    try:
+        name = _best_link(output_dir, [checkpoint for checkpoint in found if checkpoint.kind != RESUME])
+    except f.Failure as failure:
+        return [f.warning("CKPT-BEST-BROKEN", output_dir / "best", failure.findings[0].message, "--by NAME")]
+    return [f.info("CKPT-BEST", output_dir / "best", f"it means {name}", "--by best")]
 
 
 def _best_link(output_dir: Path, usable: list[Checkpoint]) -> str:
@@ -289,14 +343,14 @@ def _best_link(output_dir: Path, usable: list[Checkpoint]) -> str:
     link, score = output_dir / "best" / "safetensors", output_dir / "best" / "best_score.json"
     targets = [Path(os.readlink(link))] if link.is_symlink() else []
     if score.is_file():
-        targets.append(Path(safetensors_files.read_object(score).get("best_ckpt_abs_dir") or "-"))
+        targets.append(Path(str(safetensors_files.read_object(score).get("best_ckpt_abs_dir") or "-")))
     for target in targets:
         for checkpoint in usable:
             run = checkpoint.path.parents[1].resolve().name
             if (target.parent.parent.name, target.name) == (run, checkpoint.step):
                 return checkpoint.name
-    named = ", ".join(map(str, targets)) or "no best link"
-    raise _not_found(output_dir, usable, f"got {named}, expected a model of this folder.")
+    named = ", ".join(map(str, targets)) or "nothing"
+    raise _not_found(output_dir, usable, f"got a best link to {named}, expected a model of this folder.")
 
 
 def write_best(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -> None:
@@ -337,10 +391,11 @@ def prune(run_dir: Path, max_keep: int, keep: Iterable[str] = ()) -> list[str]:
     return doomed
 
 
-def _metrics_table(output_dir: Path) -> dict[str, dict[str, float]]:
+def metrics_table(output_dir: Path) -> dict[str, dict[str, float]]:
+    """Checkpoint's name -> its finite numbers in checkpoint_metrics.json. Raises Failure (exit 2)."""
     path = output_dir / METRICS_FILE
     table = safetensors_files.read_object(path) if path.is_file() else {}
     if not all(isinstance(metrics, dict) for metrics in table.values()):
-        raise bad_input("CKPT-METRICS-BAD", path, "got other values, expected {checkpoint: {metric: number}}")
+        raise f.bad_input("CKPT-METRICS-BAD", path, "got other values, expected {checkpoint: {metric: number}}")
     numbers = {name: {m: v for m, v in metrics.items() if type(v) in (int, float)} for name, metrics in table.items()}
     return {name: {m: v for m, v in metrics.items() if math.isfinite(v)} for name, metrics in numbers.items()}

@@ -1,14 +1,14 @@
-"""The Hugging Face Hub: a model's current commit, the few files of it that are needed, and the token by its name."""
+"""The Hugging Face Hub: the few files of a model that are needed, publishing, and the token by its name."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from cosmos_reason import storage
-from cosmos_reason.findings import outside
+from cosmos_reason import models, s3, storage
+from cosmos_reason.findings import bad_input, outside
 
 TOKEN_NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
@@ -19,6 +19,29 @@ def token(secrets_env: Path | None = None) -> str | None:
     pairs = (line.removeprefix("export ").partition("=") for line in map(str.strip, lines) if not line.startswith("#"))
     found = {name.strip(): value.strip().strip("'\"") for name, _, value in pairs}
     return next((value for name in TOKEN_NAMES if (value := found.get(name) or os.environ.get(name))), None)
+
+
+def fetch_model(written: str, patterns: list[str], flag: str, secrets_env=None, cache_dir: Path | None = None) -> Path:
+    """The local folder of a model by any of its names. Of a Hub model and of s3:// only the files that match `patterns`
+    are fetched, once. Raises Failure (exit 2 or 3)."""
+    if s3.is_uri(written):
+        return s3.snapshot(written, patterns)
+    local = Path(written).expanduser()
+    if local.is_file():
+        message = "got a file, expected the folder that holds it"
+        raise bad_input("CKPT-NOT-FOLDER", f"{flag} {written}", message, f"{flag} {local.parent}")
+    name = models.canonical(written, flag)
+    if not name.startswith(models.HUB):
+        return Path(name)
+    repo, secret = name.removeprefix(models.HUB), token(secrets_env)
+    return snapshot(repo, commit(repo, secret), patterns, cache_dir, secret)
+
+
+def repo_of(folder: str | Path) -> str | None:
+    """ORG/NAME of the Hub model whose snapshot in a cache a folder is, None for any other folder."""
+    *_, cached, part, _ = ("", "", "", *Path(folder).parts)
+    found = cached.removeprefix("models--").replace("--", "/", 1)
+    return found if part == "snapshots" and cached.startswith("models--") else None
 
 
 def commit(repo: str, secret: str | None) -> str:
@@ -38,21 +61,111 @@ def snapshot(repo: str, revision: str, patterns: list[str], cache_dir: Path | No
         return Path(huggingface_hub.snapshot_download(repo, **options))
 
 
+def dataset(repo: str, revision: str | None, secret: str | None) -> tuple[str, list[str]]:
+    """(commit, names of its files) of a dataset repository, at `revision` or `main`. Raises Failure (exit 3)."""
+    with _failures(repo, "dataset"):
+        import huggingface_hub
+
+        found = huggingface_hub.HfApi(token=secret).dataset_info(repo, revision=revision, timeout=30)
+        return found.sha, sorted(entry.rfilename for entry in found.siblings or [])
+
+
+def dataset_file(repo: str, commit: str, name: str, secret: str | None) -> Path:
+    """A local copy of one file of a dataset repository, downloaded once. Raises Failure (exit 3)."""
+    with _failures(repo, "dataset"):
+        import huggingface_hub
+
+        return Path(huggingface_hub.hf_hub_download(repo, name, repo_type="dataset", revision=commit, token=secret))
+
+
+def readable(repo: str, kind: str, secret: str | None) -> None:
+    """Ask for one file's facts, as a download would. Raises Failure (exit 3), which tells why this token may not."""
+    with _failures(repo, kind):
+        import huggingface_hub
+        from huggingface_hub import errors
+
+        hub = huggingface_hub.HfApi(token=secret)
+        place, name = (repo, "config.json") if kind == "model" else (f"{kind}s/{repo}", "README.md")
+        with suppress(errors.EntryNotFoundError):
+            hub.get_hf_file_metadata(url=f"{hub.endpoint}/{place}/resolve/main/{name}", timeout=10)
+
+
+def writable(repo: str, secret: str | None) -> dict | None:
+    """What stands at `repo`: {"private": bool, "files": [names]}, or None when nothing does. Raises Failure (exit 3)
+    unless the token may write there, as far as the Hub says before a first write. A name alone is the token's own."""
+    with _failures(repo):
+        import huggingface_hub
+        from huggingface_hub import errors
+
+        hub = huggingface_hub.HfApi(token=secret)
+        me = hub.whoami()
+        repo = repo if "/" in repo else f"{me['name']}/{repo}"
+        spaces = [me["name"], *(org["name"] for org in me.get("orgs", []))]
+        where, owner = f"hf_model://{repo}", repo.split("/")[0]
+        if not _may_write(me.get("auth", {}).get("accessToken", {}), repo):
+            message = f"got a token of {me['name']} without the right to write, expected one that may write"
+            raise outside("HUB-READ-TOKEN", where, message, "export HF_TOKEN=...")
+        try:
+            found = hub.model_info(repo, timeout=30)
+        except errors.RepositoryNotFoundError:
+            if owner.lower() not in [space.lower() for space in spaces]:
+                message = f"got a token of {me['name']}, expected one of {owner} to make a repository there"
+                raise outside("HUB-ACCESS", where, message, f"--hub {me['name']}/{repo.split('/')[1]}") from None
+            return None
+        hub.auth_check(repo, write=True)
+        return {"private": bool(found.private), "files": [entry.rfilename for entry in found.siblings or []]}
+
+
+def _may_write(access: dict, repo: str) -> bool:
+    """What whoami says of a token: its role, and of a fine-grained one the rights to its account, its organisations and
+    single repositories."""
+    if access.get("role") != "fineGrained":
+        return access.get("role") != "read"
+    scopes = access.get("fineGrained", {}).get("scoped", [])
+    mine = [
+        one
+        for one in scopes
+        if one.get("entity", {}).get("name", "").lower() in (repo.split("/")[0].lower(), repo.lower())
+    ]
+    return any("repo.write" in one.get("permissions", ()) for one in mine)
+
+
+def publish(repo: str, files: Mapping[str, Path], private: bool, secret: str | None) -> str:
+    """Put {name: file} into a model repository as one commit; returns its address. What the Hub has it is not sent
+    again, so an interrupted run can be repeated. Raises Failure (exit 3)."""
+    with _failures(repo):
+        import huggingface_hub
+
+        hub = huggingface_hub.HfApi(token=secret)
+        hub.create_repo(repo, private=private, exist_ok=True)
+        changes = [huggingface_hub.CommitOperationAdd(name, path) for name, path in files.items()]
+        return hub.create_commit(repo, changes, commit_message="Publish a checkpoint").commit_url
+
+
 @contextmanager
-def _failures(repo: str) -> Iterator[None]:
+def _failures(repo: str, kind: str = "model") -> Iterator[None]:
     import httpx
     from huggingface_hub import errors
 
-    where = f"hf_model://{repo}"
-    page = f"https://huggingface.co/{repo}"
+    where, tokens = f"hf_{kind}://{repo}", "https://huggingface.co/settings/tokens"
+    page = f"https://huggingface.co/{'datasets/' if kind == 'dataset' else ''}{repo}"
     try:
         yield
-    except errors.GatedRepoError:
-        message = "got no access, expected a token of an account that accepted the model's agreement"
+    except errors.GatedRepoError as problem:
+        got = "no token" if problem.response.status_code == 401 else "an account that did not"
+        message = f"got {got}, expected a token of an account that accepted the {kind}'s agreement"
         raise outside("HUB-GATED", where, message, f"accept it at {page}, then set HF_TOKEN") from None
     except errors.RepositoryNotFoundError:
-        message = "got no such folder here, and no such model there that this token may see"
+        message = f"got no such folder here, and no such {kind} there that this token may see"
         raise outside("HUB-NOT-FOUND", where, message, f"look at {page}; set HF_TOKEN if it is private") from None
-    except (OSError, httpx.HTTPError, errors.OfflineModeIsEnabled) as problem:
+    except errors.LocalTokenNotFoundError:
+        raise outside("HUB-NO-TOKEN", where, f"got no token, expected one of {tokens}", "export HF_TOKEN=...") from None
+    except (OSError, httpx.HTTPError, RuntimeError, ValueError) as problem:
+        status = problem.response.status_code if isinstance(problem, errors.HfHubHTTPError) else None
+        if status in (401, 403):
+            got = "a token that the Hub does not know" if status == 401 else status
+            message = f"got {got}, expected a token that may do this, of {tokens}"
+            raise outside("HUB-ACCESS", where, message, "export HF_TOKEN=...") from None
         message = f"got {type(problem).__name__}: {str(problem).splitlines()[0][:200] if str(problem) else 'no answer'}"
-        raise outside("HUB-UNREACHABLE", where, message, "give a local folder, or try again with a network") from None
+        fix = "check the network and run it again, or use a local folder"
+        raise outside("HUB-UNREACHABLE", where, message, fix) from None

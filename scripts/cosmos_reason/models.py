@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
 from cosmos_reason import bundle
 from cosmos_reason import findings as f
+from cosmos_reason.spec_values import shown
 
 HUB = "hf_model://"
+FAMILY_WORDS = {"qwen2.5": "qwen2_5_vl", "qwen2_5": "qwen2_5_vl", "reason1": "qwen2_5_vl"}
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_PAGE = re.compile(r"^https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:/tree/main)?/?$")
 
 
-def canonical(written: str) -> str:
-    """`hf_model://ORG/NAME` for a Hub model or one of its spoken names, an absolute path for a local folder.
+def canonical(written: str, flag: str = "--model") -> str:
+    """`hf_model://ORG/NAME` for a Hub model, its web page or a spoken name; an absolute path for a local folder.
 
-    Raises Failure (exit 2) for a name that is neither.
+    Raises Failure (exit 2), naming the `flag` or spec key it was given with, for a name that is neither.
     """
-    name = written.strip().removeprefix(HUB)
+    name = HUB_PAGE.sub(r"\1", written.strip()).removeprefix(HUB)
     local = Path(name).expanduser()
-    if name and not written.startswith(HUB) and (local.is_dir() or name.startswith(("/", "./", "../", "~"))):
+    if name and not written.startswith(HUB) and (os.path.isdir(local) or name.startswith(("/", "./", "../", "~"))):
         return str(local.absolute())
     aliases = {
         _plain(alias): model
@@ -31,25 +35,48 @@ def canonical(written: str) -> str:
         return HUB + aliases[_plain(name)]
     if HUB_NAME.fullmatch(name):
         return HUB + name
-    close = f.did_you_mean(name, bundle.skill_info()["models"]) or f.did_you_mean(_plain(name), aliases)
-    message = f"got {written!r}, expected hf_model://ORG/NAME, ORG/NAME, an existing folder or a known name.{close}"
-    raise f.bad_input("SPEC-MODEL-NAME", "--model", message, f"--model {bundle.skill_info()['default_model']}")
+    close = [aliases[alias] for alias in f.nearest(_plain(name), aliases)] or [bundle.skill_info()["default_model"]]
+    message = f"got {shown(written)}, expected hf_model://ORG/NAME, ORG/NAME, an existing folder or a known name."
+    hint = f" Did you mean {', '.join(dict.fromkeys(close))}?"
+    fix = f"{flag} {close[0]}" if flag.startswith("--") else f"--set {flag}={close[0]}"
+    raise f.bad_input("SPEC-MODEL-NAME", flag, message + hint, fix)
 
 
 def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).lower()
 
 
+def meant_of_nvidia(name: str) -> list[str]:
+    """The known models that a canonical name of NVIDIA's, which is none of them, may have meant; else empty."""
+    known, repository = bundle.skill_info()["models"], name.removeprefix(HUB)
+    ours = repository.startswith("nvidia/") and repository not in known
+    return (f.nearest(repository, known) or [bundle.skill_info()["default_model"]]) if ours else []
+
+
 def family(name: str) -> tuple[str | None, bool]:
     """(architecture, whether it is an unconverted Omni checkpoint) of a canonical name; (None, False) when unknown.
 
-    For a local folder both come from its config.json.
+    For a local folder both come from its config.json; what is not here may tell its family by its name.
     """
     known = bundle.skill_info()["models"].get(name.removeprefix(HUB))
     if known:
         return known["family"], known["omni"]
-    try:
-        model_type = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None, False
+    model_type = read_table(Path(name) / "config.json").get("model_type")
+    if model_type is None and (told := next((word for word in FAMILY_WORDS if word in name.lower()), None)):
+        model_type = FAMILY_WORDS[told]
     return ("qwen3_vl", True) if model_type == "cosmos3_omni" else (model_type, False)
+
+
+def adapter_base(name: str) -> str:
+    """The base model under the LoRA adapter in a local folder, "MODEL" when it is not told; empty without adapter."""
+    config = Path(name) / "adapter_config.json"
+    return read_table(config).get("base_model_name_or_path") or "MODEL" if os.path.isfile(config) else ""
+
+
+def read_table(path: Path) -> dict:
+    """Empty when it is not there or something else."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return table if isinstance(table, dict) else {}

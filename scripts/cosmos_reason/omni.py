@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos_reason import qwen3_vl, safetensors_files, storage
+from cosmos_reason import qwen3_vl, s3, safetensors_files, storage
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
-from cosmos_reason.safetensors_files import Tensor
+from cosmos_reason.safetensors_files import Made, Tensor
 
-MAPPING_VERSION = 1
+MAPPING_VERSION = 2
 
 # Applied in this order; a tensor that no rule renames is an error. The names are those of the published layout
 # (diffusers) and of the exports of fine-tunes (`model.net.`).
@@ -39,14 +39,11 @@ _ATTENTION = {"to_q": "q_proj", "to_k": "k_proj", "to_v": "v_proj", "to_out": "o
 _ATTENTION |= {"norm_q": "q_norm", "norm_k": "k_norm"}
 _ATTENTION_NAME = re.compile(rf"(?<=\.self_attn\.)({'|'.join(_ATTENTION)})(?=\.)")
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
+_QUANTIZED = re.compile(r"_scale(_\w+|\.\w+)?$")
 
 _REQUIRED = ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-_WANTED = (
-    *_REQUIRED,
-    *("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json"),
-    "generation_config.json",
-)
-_SAMPLE_BYTES = 64
+_OPTIONAL = ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_map.json", "generation_config.json")
+COPIED = (*_REQUIRED, *_OPTIONAL)
 VISION = "model.visual."
 DONOR_FIX = "--vlm-model-name Qwen/Qwen3-VL-8B-Instruct"
 
@@ -61,15 +58,14 @@ class Source:
     """An Omni checkpoint seen as a Qwen3-VL model: `tensors` under their new names, `texts` the small files to write.
 
     `supplied` names what the donor gave because the checkpoint lacks it. `fingerprint` is a SHA-256 over config, small
-    files, names, shapes, and 64 bytes from the middle of every tensor: the same wherever the folders lie, another for
-    every fine-tune.
+    files, names, shapes, and of every shard its size and time of change, or its name in a cache that names files by
+    their content: another for every fine-tune.
     """
 
     folder: Path
     donor: Path | None
     supplied: tuple[str, ...]
-    layout: str
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor | Made]
     dropped: int
     texts: dict[str, bytes]
     fingerprint: str
@@ -101,64 +97,59 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
     """
     if not folder.is_dir():
         raise bad_input("CKPT-SOURCE-MISSING", folder, "got no such folder, expected a Cosmos3 Omni checkpoint")
+    if donor and not donor.is_dir():
+        raise bad_input("CKPT-DONOR-MISSING", donor, "got no such folder, expected a Qwen3-VL model", DONOR_FIX)
+    if snapshots := sorted(folder.glob("snapshots/*/config.json")):
+        message = "got a whole Hub cache of a model, expected one snapshot of it"
+        raise bad_input("CKPT-HUB-CACHE", folder, message, f"--checkpoint-path {snapshots[-1].parent}")
     omni_config = safetensors_files.read_object(folder / "config.json")
     _refuse_other_models(folder, omni_config)
     stored, findings = safetensors_files.read_folder(folder)
     tensors, dropped, mapping_findings = _map(folder, stored)
     supplied = []
     if donor and not any(name.startswith(VISION) for name in tensors):
-        tensors |= _vision_of(donor)
+        given = [safetensors_files.read_header(donor / file) for file in vision_shards(donor)]
+        tensors |= {vision: stored[name] for stored in given for name in stored if (vision := _vision_name(name))}
         supplied.append("vision tower")
     full_config = omni_config
     if donor and not {"text_config", "vision_config"} <= omni_config.keys():
         full_config = safetensors_files.read_object(donor / "config.json")
         supplied.append("config")
-    dtype, dtype_findings = _single_dtype(folder, tensors)
+    tensors, dtype, dtype_findings = _single_dtype(folder, tensors)
     config = _qwen3_vl_config(folder, full_config, dtype)
-    texts, given, text_findings = _small_files(folder, donor, config)
+    texts, texts_given, text_findings = _small_files(folder, donor, config)
     findings += mapping_findings + dtype_findings + text_findings
     if stored and not mapping_findings:
         findings += qwen3_vl.compare(str(folder), config, {name: tensor.shape for name, tensor in tensors.items()})
     if findings:
         raise Failure(findings, EXIT_CHECKS_FAILED)
-    layout = "export" if any(name.startswith("model.net.") for name in stored) else "published"
-    fingerprint = _fingerprint(tensors, texts)
-    return Source(folder, donor, tuple(supplied + given), layout, tensors, dropped, texts, fingerprint)
+    return Source(folder, donor, tuple(supplied + texts_given), tensors, dropped, texts, _fingerprint(tensors, texts))
 
 
-def _vision_of(donor: Path) -> dict[str, Tensor]:
-    stored: dict[str, Tensor] = {}
-    for file in vision_shards(donor):
-        stored |= safetensors_files.read_header(donor / file)
-    return {target_name(name): tensor for name, tensor in stored.items() if is_vision(name)}
+def vision_shards(folder: Path) -> list[str]:
+    """The files of an Omni or Qwen3-VL model that hold its vision tower, told from its index: the others need no
+    download. Without an index it is the one file, unless that is here and holds none."""
+    index, single = folder / safetensors_files.INDEX_NAME, folder / safetensors_files.SINGLE
+    if index.exists():
+        return sorted({file for name, file in safetensors_files.read_index(index).items() if _vision_name(name)})
+    unknown = not single.exists() or any(map(_vision_name, safetensors_files.read_header(single)))
+    return [single.name] if unknown else []
 
 
-def has_vision(folder: Path) -> bool:
-    """Whether an Omni checkpoint stores its vision tower."""
-    return any(map(is_vision, safetensors_files.read_folder(folder)[0]))
-
-
-def vision_shards(donor: Path) -> list[str]:
-    """The files of a donor that hold its vision tower, told from its index: the other shards need no download."""
-    index = donor / safetensors_files.INDEX_NAME
-    if not index.exists():
-        return ["model.safetensors"]
-    return sorted({file for name, file in safetensors_files.read_index(index).items() if is_vision(name)})
-
-
-def is_vision(name: str) -> bool:
-    """Whether a stored tensor, Omni's or Qwen3-VL's, belongs to the vision tower."""
+def _vision_name(name: str) -> str | None:
+    """The Qwen3-VL name of a stored tensor of the vision tower, Omni's or Qwen3-VL's; None for any other."""
     try:
-        return (target_name(name) or "").startswith(VISION)
+        target = target_name(name)
     except KeyError:
-        return False
+        return None
+    return target if target and target.startswith(VISION) else None
 
 
 def _refuse_other_models(folder: Path, config) -> None:
     where = folder / "config.json"
     model_type = config.get("model_type")
     if model_type in ("qwen3_vl", "qwen2_5_vl"):
-        fix = f"use {folder} itself as policy.model_name_or_path"
+        fix = f"--set policy.model_name_or_path={folder}"
         raise bad_input("CKPT-NOT-OMNI", where, f"got model_type {model_type!r}: it needs no conversion", fix)
     if model_type == "cosmos3_edge":
         message = "got Cosmos3 Edge (Nemotron with a SigLIP tower), expected cosmos3_omni: it has no Qwen3-VL form"
@@ -167,7 +158,7 @@ def _refuse_other_models(folder: Path, config) -> None:
         raise bad_input("CKPT-NOT-OMNI", where, f"got model_type {model_type!r}, expected 'cosmos3_omni'")
     component = folder / "transformer" / "config.json"
     parts = [config, safetensors_files.read_object(component) if component.exists() else {}]
-    if any("quantization_config" in part for part in parts):
+    if any(part.get("quantization_config") is not None for part in parts):
         raise _quantized(where, "got a quantization_config")
 
 
@@ -180,15 +171,16 @@ def _map(folder: Path, stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor],
     tensors: dict[str, Tensor] = {}
     dropped, unknown, twice = 0, [], []
     for name, tensor in stored.items():
-        if tensor.dtype.startswith(("F8", "F6", "F4", "U8", "I8")) or re.search(r"_scale(_\w+|\.\w+)?$", name):
-            raise _quantized(tensor.file, f"got {name} in {tensor.dtype}")
         try:
             target = target_name(name)
         except KeyError:
-            unknown.append(name)
-            continue
+            target = ""
         if target is None:
             dropped += 1
+        elif tensor.dtype.startswith(("F8", "F6", "F4", "U8", "I8")) or _QUANTIZED.search(name):
+            raise _quantized(tensor.file, f"got {name} in {tensor.dtype}")
+        elif not target:
+            unknown.append(name)
         elif target in tensors:
             twice.append(target)
         else:
@@ -201,15 +193,22 @@ def _map(folder: Path, stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor],
     return tensors, dropped, findings
 
 
-def _single_dtype(folder: Path, tensors: Mapping[str, Tensor]) -> tuple[str, list[Finding]]:
+def _single_dtype(folder: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor | Made], str, list[Finding]]:
+    """The tensors in one dtype, and its name: their own, or bfloat16, to which others are rounded while written."""
     dtypes = {tensor.dtype for tensor in tensors.values()} or {"BF16"}
-    if len(dtypes) == 1 and dtypes <= _FLOATS.keys():
-        return _FLOATS[dtypes.pop()], []
-    counts = {dtype: sum(t.dtype == dtype for t in tensors.values()) for dtype in sorted(dtypes)}
-    rare = min(counts, key=counts.__getitem__)
-    names = sorted(name for name, tensor in tensors.items() if tensor.dtype == rare)
-    message = f"got {counts}, expected one of {', '.join(_FLOATS)} for all ({rare}: {', '.join(names[:3])})"
-    return "bfloat16", [error("CKPT-DTYPE", folder, message, names=names[:1000])]
+    if wrong := dtypes - _FLOATS.keys():
+        names = sorted(name for name, tensor in tensors.items() if tensor.dtype in wrong)
+        message = f"got {', '.join(sorted(wrong))} ({', '.join(names[:3])}), expected one of {', '.join(_FLOATS)}"
+        return tensors, "bfloat16", [error("CKPT-DTYPE", folder, message, "export it in bfloat16", names=names[:1000])]
+    if len(dtypes) == 1:
+        return tensors, _FLOATS[dtypes.pop()], []
+    return {name: _in_bfloat16(tensor) for name, tensor in tensors.items()}, "bfloat16", []
+
+
+def _in_bfloat16(tensor: Tensor) -> Tensor | Made:
+    if tensor.dtype == "BF16":
+        return tensor
+    return Made(tensor, "BF16", lambda: safetensors_files.finite_chunks(tensor, "BF16"))
 
 
 def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
@@ -218,10 +217,13 @@ def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
         message = "got no text_config or vision_config, expected both here or in a donor"
         raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, DONOR_FIX)
     text = dict(omni["text_config"], model_type="qwen3_vl_text", dtype=dtype)
-    rope = text.pop("rope_parameters", None)
-    if rope is not None and "rope_scaling" not in text:
-        text["rope_scaling"] = {key: value for key, value in rope.items() if key != "rope_theta"}
-        text.setdefault("rope_theta", rope.get("rope_theta"))
+    ropes = [rope for rope in (text.pop("rope_parameters", None), text.get("rope_scaling")) if isinstance(rope, dict)]
+    rope = {key: value for table in ropes for key, value in table.items()}
+    if not rope.get("mrope_section"):
+        message = "got no mrope_section, expected rope_scaling or rope_parameters with it"
+        raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message)
+    text["rope_theta"] = rope.pop("rope_theta", None) or text.get("rope_theta") or 5_000_000  # the class's own
+    text["rope_scaling"] = rope
     ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     return {
         "architectures": ["Qwen3VLForConditionalGeneration"],
@@ -237,13 +239,26 @@ def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
 def _small_files(folder: Path, donor: Path | None, config: dict) -> tuple[dict[str, bytes], list[str], list[Finding]]:
     """Name -> content of config, tokenizer, processors and chat template; and which of them the donor gave."""
     homes = [folder, folder / "text_tokenizer"] + ([donor, donor / "text_tokenizer"] if donor else [])
-    found = {name: home / name for home in reversed(homes) for name in _WANTED if (home / name).is_file()}
+    found = {name: home / name for home in reversed(homes) for name in COPIED if (home / name).is_file()}
     given = [name for name, path in found.items() if path.parent in homes[2:]]
     template = _chat_template(homes)
     missing = [name for name in _REQUIRED if name not in found] + ([] if template else ["chat_template.jinja"])
     if missing:
         message = "got no such file, expected it there or in a donor"
         return {}, given, [error("CKPT-FILE-MISSING", folder / name, message, DONOR_FIX) for name in missing]
+    broken = []
+    for path in found.values():
+        try:
+            if path.suffix == ".json":
+                safetensors_files.read_object(path)
+        except Failure as failure:
+            broken += failure.findings
+    if not broken and not safetensors_files.read_object(found["tokenizer.json"]).get("model"):
+        broken = [
+            error("CKPT-FILE-BAD", found["tokenizer.json"], "got a tokenizer without its model, expected a whole one")
+        ]
+    if broken:
+        return {}, given, broken
     tokenizer = safetensors_files.read_object(found["tokenizer_config.json"])
     texts = {name: path.read_bytes() for name, path in found.items()}
     text_config = config["text_config"]
@@ -262,9 +277,8 @@ def _chat_template(homes: list[Path]) -> str | None:
         if (home / "chat_template.jinja").is_file():
             return storage.read_text(home / "chat_template.jinja")
         for name in ("chat_template.json", "tokenizer_config.json"):
-            if (home / name).is_file() and (
-                template := safetensors_files.read_object(home / name).get("chat_template")
-            ):
+            table = safetensors_files.read_object(home / name) if (home / name).is_file() else {}
+            if isinstance(template := table.get("chat_template"), str):
                 return template
     return None
 
@@ -273,17 +287,20 @@ def _json_bytes(value) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _fingerprint(tensors: Mapping[str, Tensor], texts: Mapping[str, bytes]) -> str:
+def _fingerprint(tensors: Mapping[str, Tensor | Made], texts: Mapping[str, bytes]) -> str:
     digest = hashlib.sha256(str(MAPPING_VERSION).encode())
     for name, text in sorted(texts.items()):
         digest.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
-    handles = {file: open(file, "rb") for file in {tensor.file for tensor in tensors.values()}}  # noqa: SIM115
-    try:
-        for name, tensor in sorted(tensors.items()):
-            digest.update(f"{name} {tensor.dtype} {tensor.shape}\n".encode())
-            middle = tensor.begin + max(0, tensor.nbytes - _SAMPLE_BYTES) // 2
-            digest.update(os.pread(handles[tensor.file].fileno(), min(_SAMPLE_BYTES, tensor.nbytes), middle))
-    finally:
-        for handle in handles.values():
-            handle.close()
+    stamps = {file: _stamp(file) for file in {tensor.place[0] for tensor in tensors.values()}}
+    for name, tensor in sorted(tensors.items()):
+        file, begin = tensor.place
+        digest.update(f"{name} {tensor.dtype} {tensor.shape} {stamps[file]} {begin}\n".encode())
     return digest.hexdigest()
+
+
+def _stamp(file: str) -> str:
+    real = Path(os.path.realpath(file))
+    if real.parent.name == "blobs" or s3.cache() in real.parents:
+        return f"{real.parent.name}/{real.name}"
+    facts = real.stat()
+    return f"{facts.st_size} {facts.st_mtime_ns}"

@@ -10,7 +10,8 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def expected_tensors(config: Mapping) -> Shapes:
-    """Name -> shape of every tensor that Qwen3VLForConditionalGeneration loads. Raises KeyError on a partial config.
+    """Name -> shape of every tensor that Qwen3VLForConditionalGeneration loads. Raises KeyError on a partial config,
+    ValueError on one without sense.
 
     Source: the parameter list of the transformers class on the meta device (750 tensors for the 8B config). With tied
     word embeddings `lm_head.weight` need not be stored and is not listed.
@@ -18,11 +19,22 @@ def expected_tensors(config: Mapping) -> Shapes:
     return _language_tensors(config) | _vision_tensors(config["vision_config"])
 
 
+def _sizes(table: Mapping, *keys: str) -> list[int]:
+    for key in keys:
+        most = 1000 if key in ("depth", "num_hidden_layers") else 1 << 20
+        if type(table[key]) is not int or not 0 < table[key] <= most:
+            raise ValueError(f"{key} = {str(table[key])[:50]!r}, expected a whole number from 1 to {most:,}")
+    return [table[key] for key in keys]
+
+
 def _language_tensors(config: Mapping) -> Shapes:
     text = config["text_config"]
-    width, inner, vocabulary = text["hidden_size"], text["intermediate_size"], text["vocab_size"]
-    head = text["head_dim"]
-    queries, keys = text["num_attention_heads"] * head, text["num_key_value_heads"] * head
+    text = {"head_dim": 128} | text  # what the class assumes
+    width, inner, vocabulary, layers = _sizes(
+        text, "hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"
+    )
+    head, queries, keys = _sizes(text, "head_dim", "num_attention_heads", "num_key_value_heads")
+    queries, keys = queries * head, keys * head
     layer = {
         "input_layernorm": (width,),
         "post_attention_layernorm": (width,),
@@ -38,7 +50,7 @@ def _language_tensors(config: Mapping) -> Shapes:
     }
     prefix = "model.language_model."
     tensors = {f"{prefix}embed_tokens.weight": (vocabulary, width), f"{prefix}norm.weight": (width,)}
-    for number in range(text["num_hidden_layers"]):
+    for number in range(layers):
         tensors |= {f"{prefix}layers.{number}.{name}.weight": shape for name, shape in layer.items()}
     if not config.get("tie_word_embeddings", False):
         tensors["lm_head.weight"] = (vocabulary, width)
@@ -46,20 +58,23 @@ def _language_tensors(config: Mapping) -> Shapes:
 
 
 def _vision_tensors(vision: Mapping) -> Shapes:
-    width, inner, patch = vision["hidden_size"], vision["intermediate_size"], vision["patch_size"]
-    merged = width * vision["spatial_merge_size"] ** 2
-    linears = {"patch_embed.proj": (width, vision["in_channels"], vision["temporal_patch_size"], patch, patch)}
-    norms = {}
-    for number in range(vision["depth"]):
+    width, inner, out, depth = _sizes(vision, "hidden_size", "intermediate_size", "out_hidden_size", "depth")
+    channels, frames, patch = _sizes(vision, "in_channels", "temporal_patch_size", "patch_size")
+    merge, positions = _sizes(vision, "spatial_merge_size", "num_position_embeddings")
+    merged = width * merge**2
+    linears, norms = {"patch_embed.proj": (width, channels, frames, patch, patch)}, {}
+    for number in range(depth):
         block = f"blocks.{number}."
         norms |= {block + "norm1": width, block + "norm2": width}
         linears |= {block + "attn.qkv": (3 * width, width), block + "attn.proj": (width, width)}
         linears |= {block + "mlp.linear_fc1": (inner, width), block + "mlp.linear_fc2": (width, inner)}
-    mergers = {f"deepstack_merger_list.{n}.": merged for n in range(len(vision["deepstack_visual_indexes"]))}
+    if not isinstance(indexes := vision["deepstack_visual_indexes"], list):
+        raise ValueError(f"deepstack_visual_indexes = {str(indexes)[:50]}, expected a list")
+    mergers = {f"deepstack_merger_list.{n}.": merged for n in range(len(indexes))}
     for merger, norm_width in ({"merger.": width} | mergers).items():
         norms[merger + "norm"] = norm_width
-        linears |= {merger + "linear_fc1": (merged, merged), merger + "linear_fc2": (vision["out_hidden_size"], merged)}
-    tensors = {"pos_embed.weight": (vision["num_position_embeddings"], width)}
+        linears |= {merger + "linear_fc1": (merged, merged), merger + "linear_fc2": (out, merged)}
+    tensors = {"pos_embed.weight": (positions, width)}
     for name, shape in (linears | {name: (size,) for name, size in norms.items()}).items():
         tensors |= {f"{name}.weight": shape, f"{name}.bias": (shape[0],)}
     return {f"model.visual.{name}": shape for name, shape in tensors.items()}
@@ -72,8 +87,10 @@ def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) 
     """
     try:
         expected = expected_tensors(config)
-    except (KeyError, TypeError) as problem:
+    except KeyError as problem:
         return [error("CKPT-CONFIG-PARTIAL", where, f"got no {problem} in the config, expected all of Qwen3-VL")]
+    except (TypeError, ValueError) as problem:
+        return [error("CKPT-CONFIG-BAD", where, f"got a config with {problem}")]
     findings = []
     optional = {"lm_head.weight"} if config.get("tie_word_embeddings", False) else set()
     for id, names, text in (

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
 from cosmos_reason.storage import read_json, write_json
 
-INDEX_NAME = "model.safetensors.index.json"
+INDEX_NAME, SINGLE = "model.safetensors.index.json", "model.safetensors"
 BITS = {
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
     "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
@@ -44,6 +44,11 @@ class Tensor:
     def nbytes(self) -> int:
         return self.end - self.begin
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Sorts tensors in the order in which a disk gives them fastest."""
+        return str(self.file), self.begin
+
 
 def _damaged(path: Path, problem: str) -> Failure:
     fix = "download or export this file again"
@@ -61,6 +66,8 @@ def _without_twins(pairs: list[tuple[str, object]]) -> dict:
 def _read_json_header(path: Path) -> tuple[dict, int, int]:
     """Header table, offset of the first data byte, size of the file."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise _damaged(path, "got no regular file, expected a safetensors file")
         with open(path, "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             length = int.from_bytes(handle.read(8), "little")
@@ -85,6 +92,8 @@ def _entry(path: Path, name: str, entry, start: int) -> Tensor:
         if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
             raise ValueError
         bits = BITS[dtype] * math.prod(shape)
+        if bits >= 1 << 80:
+            raise ValueError
     except (KeyError, TypeError, ValueError):
         text = json.dumps(entry)[:200]
         raise _damaged(path, f"got {name} = {text}, expected a known dtype and whole numbers from 0") from None
@@ -147,21 +156,22 @@ def _leaves_folder(file: str) -> bool:
     return path.is_absolute() or ".." in path.parts or "\\" in file or "\0" in file or not path.parts
 
 
-def read_folder(folder: Path, index_name: str = INDEX_NAME) -> tuple[dict[str, Tensor], list[Finding]]:
+def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
     """The tensors of a sharded or single-file model folder, and what is wrong with it (all of it)."""
     try:
-        index = read_index(folder / index_name) if (folder / index_name).exists() else None
+        index = read_index(folder / INDEX_NAME) if (folder / INDEX_NAME).exists() else None
     except Failure as failure:
         return {}, failure.findings
-    if index is None:
-        files = sorted(path.name for path in folder.glob("*.safetensors"))
-        if len(files) != 1:
-            got = f"{len(files)} safetensors files and no {index_name}"
-            fix = "export the checkpoint again"
-            return {}, [error("CKPT-INDEX-MISSING", folder, f"got {got}, expected an index or one file", fix)]
-    else:
-        files = sorted(set(index.values()))
-    tensors, findings = {}, []
+    tensors, findings, is_single = {}, [], (folder / SINGLE).exists()
+    files = [SINGLE] if index is None else sorted(set(index.values()))
+    if index is None and not is_single:
+        got = f"{len(list(folder.glob('*.safetensors')))} other safetensors files and no {INDEX_NAME}"
+        message = f"got {got}, expected that or {SINGLE}: no loader knows other names"
+        return {}, [error("CKPT-INDEX-MISSING", folder, message, "export the checkpoint again")]
+    if is_single and SINGLE not in files:
+        message = f"got it beside {INDEX_NAME}, expected one of them: loaders take it instead of what the index lists"
+        fix = f"mv {folder / SINGLE} {folder / SINGLE}.unused"
+        findings.append(error("CKPT-WEIGHTS-TWICE", folder / SINGLE, message, fix))
     for file in files:
         try:
             found = read_header(folder / file)
@@ -172,7 +182,7 @@ def read_folder(folder: Path, index_name: str = INDEX_NAME) -> tuple[dict[str, T
         for problem, names in (("lacks", expected - found.keys()), ("has beside the index", found.keys() - expected)):
             if names:
                 some = ", ".join(sorted(names)[:3])
-                message = f"got a shard that {problem} {len(names)} tensors ({some}), expected what {index_name} lists"
+                message = f"got a shard that {problem} {len(names)} tensors ({some}), expected what {INDEX_NAME} lists"
                 findings.append(error("CKPT-INDEX-MISMATCH", folder / file, message))
         tensors |= {name: found[name] for name in expected & found.keys()}
     return tensors, findings
@@ -190,40 +200,74 @@ def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> by
     return len(text).to_bytes(8, "little") + text
 
 
-def write_tensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...], bytes]]) -> None:
-    """Write {name: (dtype, shape, bytes)} from memory."""
-    with open(path, "wb") as handle:
-        handle.write(header_bytes((name, dtype, shape, len(data)) for name, (dtype, shape, data) in tensors.items()))
-        for _, _, data in tensors.values():
-            handle.write(data)
-
-
 @dataclass(frozen=True)
 class Made:
-    """A tensor that is computed while it is written: `chunks()` yields its bytes in order."""
+    """A tensor that is computed while it is written, in the place of a `stored` one and of its shape: `chunks()` yields
+    its bytes in order."""
 
+    stored: Tensor
     dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
     chunks: Callable[[], Iterator[bytes]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    @property
+    def nbytes(self) -> int:
+        return BITS[self.dtype] * math.prod(self.shape) // 8
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.stored.place
 
 
 def copy_tensors(path: Path, tensors: Mapping[str, Tensor | Made], copied: Copied) -> None:
-    """Write {name: tensor}, on disk when it returns; stored ones are copied as bytes, and `copied` hears of them."""
+    """Write {name: tensor}, on disk when it returns; stored ones are copied as bytes, and `copied` hears of them.
+
+    Raises OSError also when a tensor did not have as many bytes as its header says.
+    """
     with open(path, "wb") as handle:
         handle.write(header_bytes((name, t.dtype, t.shape, t.nbytes) for name, t in tensors.items()))
         handle.flush()
         position = handle.tell()
         for run in _runs(tensors.values()):
+            end = position + run.nbytes
             if isinstance(run, Made):
                 for chunk in run.chunks():
-                    position += os.pwrite(handle.fileno(), chunk, position)
+                    _write(handle.fileno(), chunk, position)
+                    position += len(chunk)
                     copied(len(chunk))
+                if position != end:
+                    raise OSError(errno.EIO, f"got {position - end:+,} bytes for a tensor of {run.nbytes:,}", str(path))
             else:
                 with open(run.file, "rb") as source:
                     _copy_range(source.fileno(), run.begin, handle.fileno(), position, run.nbytes, copied)
-                position += run.nbytes
+            position = end
         os.fsync(handle.fileno())
+
+
+def _write(target: int, data: bytes, position: int) -> None:
+    """All of `data`: one call of the kernel writes at most 2 GiB, and less on a disk that gets full."""
+    left = memoryview(data)
+    while left:
+        count = os.pwrite(target, left, position)
+        left, position = left[count:], position + count
+
+
+def read_chunks(tensor: Tensor | Made) -> Iterator[bytes]:
+    """The bytes of a tensor in order, a few MB at a time, of a stored one whole numbers."""
+    if isinstance(tensor, Made):
+        yield from tensor.chunks()
+        return
+    with open(tensor.file, "rb") as handle:
+        handle.seek(tensor.begin)
+        for begin in range(0, tensor.nbytes, _PLAIN_BYTES):
+            wanted = min(_PLAIN_BYTES, tensor.nbytes - begin)
+            chunk = handle.read(wanted)  # goes on reading until it has them
+            if len(chunk) < wanted:
+                raise OSError(errno.EIO, "it became shorter while it was read", str(tensor.file))
+            yield chunk
 
 
 def copy_shards(folder: Path, shards: Mapping[str, Mapping[str, Tensor | Made]], jobs: int, copied: Copied) -> None:
@@ -239,8 +283,13 @@ def copy_shards(folder: Path, shards: Mapping[str, Mapping[str, Tensor | Made]],
         copied(count)
 
     def copy(file: str) -> None:
-        copy_tensors(folder / f"{file}.part", shards[file], hear)
-        os.replace(folder / f"{file}.part", folder / file)
+        part = folder / f"{file}.part"
+        try:
+            copy_tensors(part, shards[file], hear)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        os.replace(part, folder / file)
 
     with ThreadPoolExecutor(jobs) as pool:
         futures = [pool.submit(copy, file) for file in shards]
@@ -287,16 +336,28 @@ def _copy_range(source: int, begin: int, target: int, position: int, length: int
 
 def write_index(folder: Path, shards: Mapping[str, str], total_size: int) -> None:
     """Write the index of {tensor: file}; `total_size` is the bytes of tensor data."""
-    write_json(
-        folder / INDEX_NAME, {"metadata": {"total_size": total_size}, "weight_map": dict(sorted(shards.items()))}
-    )
+    index = {"metadata": {"total_size": total_size}, "weight_map": dict(sorted(shards.items()))}
+    write_json(folder / INDEX_NAME, index)
 
 
 def read_float32(tensor: Tensor):
-    """A stored BF16, F16 or F32 tensor as a float32 array of its shape."""
-    with open(tensor.file, "rb") as handle:
-        stored = os.pread(handle.fileno(), tensor.nbytes, tensor.begin)
-    return to_float32(stored, tensor.dtype).reshape(tensor.shape)
+    """A stored BF16, F16 or F32 tensor as a float32 array of its shape. Raises Failure (CKPT-NOT-FINITE)."""
+    return to_float32(b"".join(finite_chunks(tensor, "F32")), "F32").reshape(tensor.shape)
+
+
+def finite_chunks(tensor: Tensor, dtype: str) -> Iterator[bytes]:
+    """The bytes of a stored BF16, F16 or F32 tensor, rounded to another `dtype` of these.
+
+    Raises Failure (CKPT-NOT-FINITE) at an infinite number or one that is none.
+    """
+    import numpy as np
+
+    for chunk in read_chunks(tensor):
+        values = to_float32(chunk, tensor.dtype)
+        if not np.isfinite(values).all():
+            message = "got numbers that are not finite: the training diverged"
+            raise Failure(error("CKPT-NOT-FINITE", tensor.file, message, "--by NAME"), EXIT_CHECKS_FAILED)
+        yield from_float32(values, dtype)
 
 
 def to_float32(stored: bytes, dtype: str):

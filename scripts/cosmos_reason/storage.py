@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import glob
 import hashlib
 import json
 import os
 import secrets
 import shutil
+import sys
+import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cosmos_reason.findings import bad_input
+from cosmos_reason.findings import bad_input, outside
 
 INCOMPLETE = ".incomplete-"
 
@@ -39,23 +45,59 @@ def whole_file(path: Path, mode: str = "w") -> Iterator:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """A folder to fill that takes the name `path` only when the block ends well, replacing what stood there."""
+def whole_folder(path: Path, keep: Path | None = None) -> Iterator[Path]:
+    """A folder to fill that takes the name `path` only when the block ends well, replacing what stood there.
+
+    With `keep` it is that hidden sibling, which stays when the block fails, for the next run to go on from.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(path)
-    temporary.mkdir()
+    temporary, old = keep or temporary_name(path), temporary_name(path)
+    temporary.mkdir(exist_ok=bool(keep))
     try:
         yield temporary
-        if path.exists():
-            old = temporary_name(path)
+        if path.exists():  # moved away first, and deleted last
             os.replace(path, old)
-            os.replace(temporary, path)
-            shutil.rmtree(old)
-        else:
-            os.replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        os.replace(temporary, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException as problem:
+        if not keep:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        with contextlib.suppress(OSError):
+            temporary.rmdir()  # when nothing was done
+        if isinstance(problem, KeyboardInterrupt) and temporary.exists():
+            raise KeyboardInterrupt(f"{temporary} keeps what is done, the same command goes on from there") from None
         raise
+
+
+@contextmanager
+def only_run(output: Path, keep: Path | None = None) -> Iterator[None]:
+    """Hold the lock of a folder to write, and clear away what killed runs left beside it, except `keep`.
+
+    The lock is a hidden sibling that goes away with the run. Raises Failure (exit 3) when another run holds it.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    path = output.with_name(f".{output.name}{INCOMPLETE}lock")
+    while True:
+        handle = open(path, "w")  # noqa: SIM115
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle.fileno()), path.stat()):
+                break
+        except BlockingIOError:
+            handle.close()
+            raise outside("CKPT-OUTPUT-BUSY", output, "got another run that is writing it", "wait for it") from None
+        except FileNotFoundError:
+            pass
+        handle.close()  # the run that held this lock has just removed it: take the next one
+    try:
+        for stale in output.parent.glob(f".{glob.escape(output.name)}{INCOMPLETE}*"):
+            if stale.is_dir() and stale != keep:
+                shutil.rmtree(stale)
+        yield
+    finally:
+        path.unlink()
+        handle.close()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -98,3 +140,27 @@ def read_toml(path: Path) -> dict:
 def sha256(path: Path) -> str:
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+class Progress:
+    """Bytes copied or sent so far, on stderr: a bar that moves on a terminal, a line every few seconds elsewhere.
+    May be called from several threads."""
+
+    def __init__(self, total: int):
+        self.total, self.done = max(total, 1), 0
+        self.started = self.shown = time.monotonic()
+        self.lock = threading.Lock()
+
+    def __call__(self, count: int) -> None:
+        with self.lock:
+            self.done += count
+            now, on_terminal = time.monotonic(), sys.stderr.isatty()
+            ends = on_terminal and self.done >= self.total
+            if now - self.shown < (0.2 if on_terminal else 5) and not ends:
+                return
+            self.shown = now
+        speed = self.done / max(now - self.started, 1e-6)
+        part, left = min(1, self.done / self.total), max(0, self.total - self.done) / speed
+        line = f"{part:4.0%} of {self.total / 1e9:.1f} GB, {speed / 1e6:,.0f} MB/s, {left:.0f} s left"
+        text, end = (f"\r[{'#' * int(30 * part):30}] {line:45}", "\n" * ends) if on_terminal else (line, "\n")
+        print(text, end=end, file=sys.stderr, flush=True)

@@ -16,14 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
 
 from omni_layouts import NANO, write_layout  # noqa: E402
-
-from cosmos_reason import conversion  # noqa: E402
 
 
 def evict(folder: Path) -> None:
@@ -36,65 +36,68 @@ def evict(folder: Path) -> None:
                 os.posix_fadvise(handle.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def seconds_of_cp(kept: Path, target: Path) -> float:
-    evict(kept.parent)
+def measured(command: list, reads: Path, target: Path) -> tuple[float, float]:
+    """Wall seconds from a cold cache until `target` is on the disk, and the peak resident memory in MB."""
+    evict(reads)
     start = time.monotonic()
-    subprocess.run(["cp", "-r", kept, target], check=True)
-    subprocess.run(["sync", "-f", target], check=True)
-    return time.monotonic() - start
-
-
-def seconds_of_conversion(source: Path, target: Path, jobs: list[str]) -> tuple[float, float]:
-    """Wall seconds, and the peak resident memory in MB."""
-    evict(source.parent)
-    start = time.monotonic()
-    script = ROOT / "scripts" / "prepare_cosmos3_vlm_checkpoint.py"
-    command = [sys.executable, script, "--checkpoint-path", source, "--output-path", target, *jobs]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
-        raise SystemExit("the conversion failed")
+        raise SystemExit(f"{command[1]} failed")
     subprocess.run(["sync", "-f", target], check=True)
     return time.monotonic() - start, usage.ru_maxrss * 1024 / 1e6
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--folder", type=Path, default=Path(tempfile.gettempdir()), help="where to work (default: temp)"
-    )
+def against_cp(ours: list, kept: Path, target: Path, rounds: int) -> dict:
+    """Alternate `ours` (which writes `target`) with `cp` of `kept`, and compare the medians."""
+    commands = {"cp": ["cp", "-r", kept, target], "ours": ours}
+    seconds, memory = {"cp": [], "ours": []}, []
+    for number in range(rounds):
+        for turn in ("cp", "ours") if number % 2 else ("ours", "cp"):
+            taken, peak = measured(commands[turn], target.parent, target)
+            seconds[turn].append(round(taken, 2))
+            memory += [peak] if turn == "ours" else []
+            shutil.rmtree(target)
+            subprocess.run(["sync", "-f", target.parent], check=True)
+    ratio = statistics.median(seconds["ours"]) / statistics.median(seconds["cp"])
+    kept_bytes = sum(path.stat().st_size for path in kept.iterdir())
+    return {
+        "kept_gb": round(kept_bytes / 1e9, 2),
+        "cp_seconds": seconds["cp"],
+        "our_seconds": seconds["ours"],
+        "ratio_of_medians": round(ratio, 3),
+        "peak_memory_mb": round(max(memory), 1),
+    }
+
+
+def conversion(source: Path, target: Path) -> list:
+    script = ROOT / "scripts" / "prepare_cosmos3_vlm_checkpoint.py"
+    return [sys.executable, script, "--checkpoint-path", source, "--output-path", target]
+
+
+def arguments(purpose: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=purpose, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="where to work (default: temp)")
     parser.add_argument("--layers", type=int, default=9, help="text layers of 36 (default: 9, about 6 GB kept)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of cp and conversion (default: 3)")
-    parser.add_argument("--jobs", help="passed on (default: the script's own)")
-    args = parser.parse_args()
-    work = Path(tempfile.mkdtemp(prefix="bench_conversion_", dir=args.folder))
-    jobs = ["--jobs", args.jobs] if args.jobs else []
-    try:
-        config = NANO | {"text_config": NANO["text_config"] | {"num_hidden_layers": args.layers}}
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of cp and ours (default: 3)")
+    return parser.parse_args()
+
+
+@contextmanager
+def layout(args: argparse.Namespace) -> Iterator[tuple[Path, dict]]:
+    """A folder that is deleted in the end, with `omni` and its conversion `kept` in it; and the layout's config."""
+    with tempfile.TemporaryDirectory(prefix="bench_", dir=args.folder) as name:
+        work, config = Path(name), NANO | {"text_config": NANO["text_config"] | {"num_hidden_layers": args.layers}}
         write_layout(work / "omni", config, random_bytes=True)
-        seconds_of_conversion(work / "omni", work / "kept", jobs)
-        cp, ours, memory = [], [], []
-        for number in range(args.rounds):
-            for turn in ("cp", "conversion") if number % 2 else ("conversion", "cp"):
-                if turn == "cp":
-                    cp.append(seconds_of_cp(work / "kept", work / "target"))
-                else:
-                    taken, peak = seconds_of_conversion(work / "omni", work / "target", jobs)
-                    ours.append(taken)
-                    memory.append(peak)
-                shutil.rmtree(work / "target")
-                subprocess.run(["sync", "-f", work], check=True)
-        kept = json.loads((work / "kept" / conversion.PROVENANCE).read_text())["total_size"]
-        result = {
-            "kept_gb": round(kept / 1e9, 2),
-            "cp_seconds": [round(value, 2) for value in cp],
-            "conversion_seconds": [round(value, 2) for value in ours],
-            "ratio_of_medians": round(statistics.median(ours) / statistics.median(cp), 3),
-            "peak_memory_mb": round(max(memory), 1),
-        }
-        print(json.dumps(result))
-    finally:
-        shutil.rmtree(work)
+        subprocess.run(conversion(work / "omni", work / "kept"), check=True, stdout=subprocess.DEVNULL)
+        yield work, config
+
+
+def main() -> None:
+    args = arguments(__doc__)
+    with layout(args) as (work, _):
+        command = conversion(work / "omni", work / "target")
+        print(json.dumps(against_cp(command, work / "kept", work / "target", args.rounds)))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,11 @@ folder must be. It lives beside the main environment and borrows its torch.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
+import docker_engine
 import pytest
 from omni_layouts import NANO, SUPER, write_layout
 from support import oracle_packages, run_script
@@ -145,36 +147,28 @@ def test_full_size_names_and_shapes(tmp_path, config):
     assert run_python(META, tmp_path) == {name: list(tensor.shape) for name, tensor in source.tensors.items()}
 
 
-FAKE_DOCKER = """#!{python}
-import os, sys
-arguments = sys.argv[1:]
-if "broken" in arguments:
-    os._exit(125)
-assert arguments[:4] == ["run", "--rm", "--network", "none"], arguments
-assert arguments[4] == "-v" and arguments[5].endswith(":/converted:ro"), arguments
-assert arguments[6:9] == ["--entrypoint", "python3", "image:1"] and arguments[9] == "-c", arguments
-os.execv("{python}", ["{python}", "-c", arguments[10], arguments[5].split(":")[0]])
-"""
+def validate(folders, *flags, env=None):
+    command = ("--checkpoint-path", folders[0], "--output-path", folders[1], "--json", *flags)
+    done = run_script("prepare_cosmos3_vlm_checkpoint.py", *command, env=env)
+    return done.returncode, json.loads(done.stdout)["findings"]
 
 
-def test_transformers_validates_here_and_in_an_image(folders, tmp_path):
-    """Docker is played by a script that checks its arguments and runs the same code on the mounted folder."""
-    docker = tmp_path / "docker"
-    docker.write_text(FAKE_DOCKER.format(python=sys.executable))
-    docker.chmod(0o755)
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    command = (
-        "prepare_cosmos3_vlm_checkpoint.py",
-        "--checkpoint-path",
-        folders[0],
-        "--output-path",
-        folders[1],
-        "--json",
-    )
-    for flags in (["--validate"], ["--validate-with-image", "image:1"]):
-        done = run_script(*command, *flags, env=env)
-        found = json.loads(done.stdout)["findings"]
-        assert done.returncode == 0 and [f["id"] for f in found] == ["CKPT-LOADABLE"], done.stdout
-        assert "81 tensors" in found[0]["message"]
-    done = run_script(*command, "--validate-with-image", "broken", env=env)
-    assert done.returncode == 3 and "CKPT-DOCKER-FAILED" in done.stdout
+def test_transformers_validates_here(folders):
+    code, found = validate(folders, "--validate")
+    assert code == 0 and [f["id"] for f in found] == ["CKPT-LOADABLE"] and "81 tensors" in found[0]["message"]
+    code, found = validate(folders, "--validate-with-image", "image:1", env={"PATH": "/nowhere"})
+    assert code == 3 and [f["id"] for f in found] == ["CKPT-NO-DOCKER"]
+
+
+def test_transformers_validates_in_an_image(folders, dockerd, tmp_path):
+    code, found = validate(folders, "--validate-with-image", docker_engine.IMAGE)
+    assert code == 0 and [f["id"] for f in found] == ["CKPT-LOADABLE"], found
+    assert "81 tensors" in found[0]["message"] and found[0]["where"] == docker_engine.IMAGE
+    assert dockerd.docker("ps", "-aq").stdout.split() == [], "no container is left"
+    code, found = validate(folders, "--validate-with-image", "127.0.0.1:9/no-such-image:1")
+    assert code == 3 and [f["id"] for f in found] == ["CKPT-DOCKER-FAILED"]
+    missing = shutil.copytree(folders[1], tmp_path / "missing")
+    (missing / "tokenizer.json").unlink()
+    (missing / "vocab.json").unlink()
+    finding = conversion.validate(missing, docker_engine.IMAGE)
+    assert finding.id == "CKPT-NOT-LOADABLE" and "Traceback" not in finding.message

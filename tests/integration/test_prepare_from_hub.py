@@ -1,13 +1,11 @@
 """The conversion from a Hub: what it asks for, what it says when it is refused, and reuse without the cache."""
 
-import hashlib
 import json
 import shutil
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from omni_layouts import as_export
+from servers import COMMIT, hub
 from support import run_script
 
 from cosmos_reason import conversion, omni
@@ -15,47 +13,7 @@ from cosmos_reason.demo import tiny_omni
 
 pytestmark = pytest.mark.integration
 
-COMMIT = "a1" * 20
 SCRIPT = "prepare_cosmos3_vlm_checkpoint.py"
-
-
-class Hub(BaseHTTPRequestHandler):
-    """The few routes of the Hub that a snapshot needs: model facts, and files at a commit."""
-
-    def log_message(self, *args):
-        pass
-
-    def do_HEAD(self):
-        self.do_GET()
-
-    def do_GET(self):
-        folder = next((f for repo, f in self.server.models.items() if f"/{repo}" in self.path), None)
-        if "secret" in self.path and self.headers.get("Authorization") != "Bearer hf_demo_token":
-            gate = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted"}
-            return self.answer(403, b"", gate)
-        if folder is None:
-            return self.answer(401 if "/api/" in self.path else 404, b"", {"X-Error-Code": "RepoNotFound"})
-        if "/api/models/" in self.path:
-            files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-            tree = [{"type": "file", "path": f.relative_to(folder).as_posix(), "size": f.stat().st_size} for f in files]
-            for entry in tree:
-                entry["oid"] = hashlib.sha1(entry["path"].encode()).hexdigest()
-            facts = tree if "/tree/" in self.path else {"id": "x/y", "sha": COMMIT}
-            return self.answer(200, json.dumps(facts).encode(), {"Content-Type": "application/json"})
-        name = self.path.split(f"/resolve/{COMMIT}/")[1]
-        content = (folder / name).read_bytes()
-        if self.command == "GET":
-            self.server.sent.append(name)
-        etag = f'"{hashlib.sha1(content).hexdigest()}"'
-        return self.answer(200, content, {"ETag": etag, "X-Repo-Commit": COMMIT})
-
-    def answer(self, status, content, headers):
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +24,9 @@ def server(tmp_path_factory):
     (base / "nano" / "vae" / "weights.bin").write_bytes(b"large and not needed")
     donor = omni.open_source(base / "nano")
     conversion.convert(donor, base / "qwen", 300_000, force=False, jobs=1)
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    httpd.models = {"nvidia/Cosmos3-Nano": base / "nano", "lab/secret-nano": base / "nano", "Qwen/donor": base / "qwen"}
-    httpd.sent = []
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    yield httpd
-    httpd.shutdown()
+    models = {"nvidia/Cosmos3-Nano": base / "nano", "lab/secret-nano": base / "nano", "Qwen/donor": base / "qwen"}
+    with hub(models) as server:
+        yield server
 
 
 @pytest.fixture
