@@ -3,31 +3,37 @@
 # requires-python = ">=3.11"
 # dependencies = ["sacrebleu==2.6.0", "rouge-score==0.1.2"]
 # ///
-"""Score the answers of an evaluation: accuracy with interval and baseline, per type and class; or compare two runs.
+"""Score the answers of evaluations: accuracy with interval and baseline, per type and class; or compare two runs.
 
 examples:
   scripts/score_predictions.py jobs/evaluate-20260101-120000-abc123/results
   scripts/score_predictions.py tuned/results.json --compare base/results.json --json
+  scripts/score_predictions.py reason1_results --compat reason1
 
-Reads results.json (ours or TAO's), JSONL and Reason1 result folders. Writes metrics.json beside what it scored, and
-checkpoint_metrics.json into the training output the evaluated checkpoint came from.
+Reads results.json (ours or TAO's), JSONL and Reason1 result folders; several give a table by step. Writes metrics.json
+beside what it scored, and checkpoint_metrics.json into the training output the evaluated checkpoint came from.
 """
 
+import re
 import sys
 from pathlib import Path
 
-from cosmos_reason import answers, command, findings, metrics, results, storage
+from cosmos_reason import command, findings, metrics, results, storage
+
+TAGS_SHOWN = 20
 
 
 def parser() -> command.Parser:
     parser = command.Parser(__doc__)
     parser.add_argument("results", type=Path, nargs="+", help="a results file, or a folder that holds one or several")
-    read_as = "how ground truths and answers are read (default: auto, per question from the data)"
-    parser.add_argument("--type", choices=("auto", *answers.TYPES), default="auto", help=read_as)
-    parser.add_argument("--tolerance", type=float, default=0.0, help="relative error a number may have (default: 0)")
+    results.add_reading_flags(parser)
     parser.add_argument("--compare", type=Path, help="results of an earlier run, paired with RESULTS by id")
     own = "Python file whose metric(rows) returns {name: number}, kept under `custom`"
     parser.add_argument("--metric-file", type=Path, help=own)
+    semantic = (
+        f"BERTScore of free text; needs pip install bert-score and its model (default: {metrics.BERTSCORE_MODEL})"
+    )
+    parser.add_argument("--bertscore", nargs="?", const=metrics.BERTSCORE_MODEL, metavar="MODEL", help=semantic)
     stored = "count Reason1 folders as its calculate_accuracy does (`is_correct` as stored); writes nothing"
     parser.add_argument("--compat", choices=("reason1",), help=stored)
     command.add_json_flag(parser)
@@ -36,32 +42,40 @@ def parser() -> command.Parser:
 
 def main(args) -> command.Outcome:
     if args.compat:
-        return as_reason1(args.results)
-    before = judged(args.compare, args)[0] if args.compare else None
-    runs, found, lines = [], [], []
-    for path in [path for given in args.results for path in results.find(given)]:
-        rows, problems = judged(path, args)
-        scored = metrics.score(rows) | named(path)
-        if args.metric_file:
-            scored["custom"] = metrics.from_file(args.metric_file, rows)
-        if before:
-            scored["comparison"] = metrics.compare(before, rows) | {"before": str(args.compare)}
-        storage.write_json((path if path.is_dir() else path.parent) / "metrics.json", scored)
-        metrics.record_for_checkpoint(scored["checkpoint"], scored)
-        runs.append(scored)
+        return as_reason1(args)
+    _, before, found = results.one(args.compare, args) if args.compare else (None, None, [])
+    scored = []
+    for path in sorted((path for given in args.results for path in results.find(given)), key=by_step):
+        run, problems = score(path, before, args)
+        scored.append(run)
         found += problems
-        lines += as_text(scored)
-    return command.Outcome({"runs": [brief(run) for run in runs]}, found, "\n".join(lines))
+    for run in scored:
+        path = Path(run["results"])
+        storage.write_json((path if path.is_dir() else path.parent) / "metrics.json", run)
+        metrics.record_for_checkpoint(run["checkpoint"], run)
+    lines = by_run(scored) if len(scored) > 1 else as_text(scored[0])
+    return command.Outcome({"runs": [brief(run) for run in scored]}, found, "\n".join(lines))
 
 
-def judged(path: Path, args) -> tuple[list[results.Row], list[findings.Finding]]:
-    rows, found = results.read(path)
-    return rows, found + results.judge(rows, args.type, args.tolerance)
-
-
-def named(path: Path) -> dict:
+def score(path: Path, before: list[results.Row] | None, args) -> tuple[dict, list[findings.Finding]]:
+    rows, found = results.judged(path, args.type, args.tolerance)
     record = results.evaluation(path)
-    return {"model": record.get("model"), "checkpoint": record.get("checkpoint"), "results": str(path)}
+    names = {"model": record.get("model"), "checkpoint": record.get("checkpoint"), "results": str(path)}
+    scored = metrics.score(rows) | names
+    if args.bertscore and scored["text"]:
+        scored["text"]["bertscore_f1"] = metrics.bertscore([row for row in rows if row.type == "text"], args.bertscore)
+    if args.metric_file:
+        scored["custom"] = metrics.from_file(args.metric_file, rows)
+    if before:
+        pair, problems = metrics.compare(before, rows)
+        scored["comparison"] = pair | {"before": str(args.compare)}
+        found += problems
+    return scored, found
+
+
+def by_step(path: Path) -> list:
+    """Sorts step_9 before step_10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
 
 
 def brief(scored: dict) -> dict:
@@ -69,42 +83,72 @@ def brief(scored: dict) -> dict:
     return {key: value for key, value in scored.items() if key not in ("per_class", "per_tag", "confusion_matrix")}
 
 
+def by_run(scored: list[dict]) -> list[str]:
+    """A line per run, named by the folder or file of its results."""
+    paths = [Path(run["results"]) for run in scored]
+    names = [path.parent.name if path.name.startswith("results.json") else path.name for path in paths]
+    names = [str(path) for path in paths] if len(set(names)) < len(names) else names
+    lines = table(list(zip(names, scored, strict=True)))
+    return lines + [f"{name} {compared(run)}" for name, run in zip(names, scored, strict=True) if "comparison" in run]
+
+
+def compared(scored: dict) -> str:
+    pair = scored["comparison"]
+    same = f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both"
+    changed = f"{pair['fixed']} fixed, {pair['broken']} broken"
+    return f"against {pair['before']}: {changed}, {same}, McNemar p = {pair['p_value']:.3g}"
+
+
 def as_text(scored: dict) -> list[str]:
-    lines = [f"{scored['results']}: {len(scored['per_type'])} question type(s)", HEADER]
-    lines += [table_line(name, table) for name, table in [*scored["per_type"].items(), ("all", scored)]]
+    tables = [*scored["per_type"].items(), ("all", scored)]
+    tables += [(f"tag {name}", tag) for name, tag in list(scored["per_tag"].items())[:TAGS_SHOWN]]
+    lines = [f"{scored['results']}: {len(scored['per_type'])} question type(s)", *table(tables)]
+    if (more := len(scored["per_tag"]) - TAGS_SHOWN) > 0:
+        lines.append(f"... and {more} more tags in metrics.json")
     lines += [f"{name}: {value:g}" for name, value in scored.get("custom", {}).items()]
-    if scored["text"]:
+    if text := scored["text"]:
         overlap = (
             f"{scored['soft_accuracy']:.1%} of all rows right when texts that overlap by {metrics.SOFT_F1:.0%} count"
         )
-        text = scored["text"]
-        lines.append(f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}; {overlap}")
-    if pair := scored.get("comparison"):
-        same = f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both"
-        changed = f"{pair['fixed']} fixed, {pair['broken']} broken"
-        lines.append(f"against {pair['before']}: {changed}, {same}, McNemar p = {pair['p_value']:.3g}")
+        meaning = f", BERTScore {text['bertscore_f1']:.3f}" if "bertscore_f1" in text else ""
+        lines.append(f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}{meaning}; {overlap}")
+    return lines + ([compared(scored)] if "comparison" in scored else [])
+
+
+def table(named: list[tuple[str, dict]]) -> list[str]:
+    width = max(10, *(len(name) for name, _ in named))
+    columns = f"{{:<{width}}} {{:>8}} {{:>9}} {{:>15}} {{:>10}} {{:>8}} {{:>15}} {{:>7}}"
+    lines = [columns.format("", "rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")]
+    for name, scores in named:
+        balanced = scores.get("balanced_accuracy")
+        shares = (
+            f"{scores['accuracy']:.1%}",
+            "{:.1%} - {:.1%}".format(*scores["accuracy_interval"]),
+            f"{scores['majority_accuracy']:.1%}",
+            "-" if balanced is None else f"{balanced:.1%}",
+            f"{scores['unparseable']} ({scores['unparseable_rate']:.1%})",
+        )
+        lines.append(columns.format(name, scores["rows"], *shares, scores["failed"]))
     return lines
 
 
-COLUMNS = "{:<10} {:>8} {:>9} {:>15} {:>10} {:>12} {:>7}"
-HEADER = COLUMNS.format("type", "rows", "accuracy", "95 % interval", "commonest", "unparseable", "failed")
-
-
-def table_line(name: str, table: dict) -> str:
-    interval = "{:.1%} - {:.1%}".format(*table["accuracy_interval"])
-    shares = f"{table['accuracy']:.1%}", interval, f"{table['majority_accuracy']:.1%}"
-    return COLUMNS.format(name, table["rows"], *shares, table["unparseable"], table["failed"])
-
-
-def as_reason1(folders: list[Path]) -> command.Outcome:
-    counted = [results.reason1_accuracy(folder) for folder in folders]
+def as_reason1(args) -> command.Outcome:
+    if others := [flag for flag in ("compare", "metric_file", "bertscore") if getattr(args, flag)]:
+        message = f"got --{others[0].replace('_', '-')} too, expected nothing else: it counts what is stored"
+        raise findings.bad_input("USAGE", "--compat", message)
+    counted = [results.reason1_accuracy(folder) for folder in args.results]
+    found = [
+        findings.error("EVAL-COMPAT-NOTHING", folder, "got no item with is_correct, expected Reason1 results",
+                       f"scripts/score_predictions.py {folder}")
+        for folder, (samples, _) in zip(args.results, counted, strict=True) if not samples
+    ]  # fmt: skip
     samples, correct = (sum(column) for column in zip(*counted, strict=True))
     mean = correct / samples if samples else 0.0
     text = (
         f"Total samples processed across all files: {samples}\nTotal samples counted as correct: {correct}\n"
         f"Mean accuracy: {mean:.4f} ({mean:.2%})"
     )
-    return command.Outcome({"samples": samples, "correct": correct, "accuracy": mean}, [], text)
+    return command.Outcome({"samples": samples, "correct": correct, "accuracy": mean}, found, text)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from cosmos_reason import checkpoints, spec, storage
 from cosmos_reason.findings import Failure
 from cosmos_reason.transformers_engine import evaluate, train
 from cosmos_reason.transformers_engine import model as models
+from cosmos_reason.transformers_engine.responder import Responder
 
 VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
 LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
@@ -200,64 +201,6 @@ def test_a_missing_tensor_is_an_error_and_never_random(train_spec, tiny_model, t
         run(train_spec, policy__model_name_or_path=str(broken))
 
 
-# -- evaluation --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def evaluate_spec(tiny_model, dataset, tmp_path):
-    table = spec.template("evaluate")
-    folder = shutil.copytree(dataset / "eval", tmp_path / "eval")
-    changes = {
-        "dataset.annotation_path": str(folder / "annotations.json"),
-        "dataset.media_dir": str(folder),
-        "model.model_name": str(tiny_model),
-        "vision": dict(VISION),
-        "generation.max_tokens": 4,
-        "evaluation.batch_size": 5,
-        "results_dir": str(tmp_path / "results"),
-    }
-    for key, value in changes.items():
-        spec.set_value(table, key, value)
-    return spec.with_defaults("evaluate", table)
-
-
-def test_every_question_has_one_row_in_order_and_a_broken_clip_shifts_nothing(evaluate_spec, tmp_path):
-    evaluate.run(evaluate_spec, None)
-    whole = storage.read_json(tmp_path / "results" / "results.json")
-    clip = tmp_path / "eval" / whole[4]["media"]
-    clip.write_bytes(clip.read_bytes()[:300])
-    evaluate_spec["results_dir"] = str(tmp_path / "again")
-    evaluate.run(evaluate_spec, None)
-    rows = storage.read_json(tmp_path / "again" / "results.json")
-    assert [row["id"] for row in rows] == [row["id"] for row in whole]
-    for row, good in zip(rows, whole, strict=True):
-        if row["media"] == whole[4]["media"]:
-            assert row["response"] is None and row["correct"] is None and clip.name in row["error"]
-        else:
-            assert row["response"] == good["response"] and row["error"] is None
-    record = storage.read_json(tmp_path / "again" / "evaluation.json")
-    assert record["questions"] == len(rows) == 12
-
-
-def test_a_killed_evaluation_continues_and_other_settings_start_anew(evaluate_spec, tmp_path, monkeypatch):
-    answered = []
-    answer = evaluate.Responder.answer
-
-    def dies_in_the_second_batch(self, encoded):
-        answered.append(len(encoded))
-        if len(answered) == 2:
-            raise KeyboardInterrupt
-        return answer(self, encoded)
-
-    monkeypatch.setattr(evaluate.Responder, "answer", dies_in_the_second_batch)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate.run(evaluate_spec, None)
-    assert not (tmp_path / "results" / "results.json").exists()
-    evaluate.run(evaluate_spec, None)
-    assert answered == [5, 5, 5, 2]
-    assert len(storage.read_json(tmp_path / "results" / "results.json")) == 12
-
-
 def test_a_question_has_the_tokens_it_was_trained_with(train_spec, evaluate_spec, tiny_model, tmp_path):
     """Training and evaluation read the same clip and conversation; a difference would cost accuracy in silence."""
     folder = tmp_path / "eval"
@@ -269,7 +212,8 @@ def test_a_question_has_the_tokens_it_was_trained_with(train_spec, evaluate_spec
         spec.with_defaults("train", train_spec) | {"validation": {"enable": False}}, tiny_model,
         models.load_tokenizer(tiny_model),
     )  # fmt: skip
-    responder = evaluate.Responder(evaluate_spec, models.choose_hardware("cpu", "float32"))
+    responder = Responder(evaluate_spec)
+    responder.load()
     questions = evaluate.read_questions(evaluate_spec["dataset"], -1)
     assert [question.id for question in questions[:2]] == [records[0]["id"], f"{records[0]['id']}#2"]
     for question in questions:
@@ -278,21 +222,6 @@ def test_a_question_has_the_tokens_it_was_trained_with(train_spec, evaluate_spec
         learned = sample["input_ids"][: len(asked)].tolist()
         assert asked == learned
         assert sample["labels"][len(asked)] != -100, "the answer follows"
-
-
-def test_two_questions_with_one_id_are_refused(evaluate_spec, tmp_path):
-    path = tmp_path / "eval" / "annotations.json"
-    records = storage.read_json(path)
-    records[3]["id"] = records[0]["id"]
-    storage.write_json(path, records)
-    with pytest.raises(Failure, match="EVAL-ID-DUPLICATE"):
-        evaluate.run(evaluate_spec, None)
-
-
-def test_limit_takes_the_first_questions(evaluate_spec, tmp_path):
-    evaluate_spec["evaluation"]["limit"] = 2
-    evaluate.run(evaluate_spec, None)
-    assert len(storage.read_json(tmp_path / "results" / "results.json")) == 2
 
 
 @pytest.mark.parametrize("workers", [0, 2])

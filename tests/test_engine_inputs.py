@@ -6,7 +6,8 @@ from cosmos_reason import vision_tokens
 from cosmos_reason.annotations import Media, Sample, Turn, read
 from cosmos_reason.findings import Failure
 from cosmos_reason.transformers_engine import model as models
-from cosmos_reason.transformers_engine.inputs import IGNORED, Encoder, FrameCache, Vision, collate, with_system
+from cosmos_reason.transformers_engine.frames import FrameCache, Vision, with_system
+from cosmos_reason.transformers_engine.inputs import IGNORED, Encoder, collate
 from cosmos_reason.vision_tokens import VisionOptions
 
 OPTIONS = VisionOptions(nframes=8, resized_height=64, resized_width=96)

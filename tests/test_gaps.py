@@ -125,16 +125,39 @@ def test_ids_the_annotations_do_not_know_are_named_and_kept(evaluation):
     assert parquet.read_table(evaluation / "gaps.parquet").column("video_id").to_pylist() == ["stranger"]
 
 
-def test_media_may_lie_in_a_bucket(evaluation):
-    analyze(evaluation, "--kpi-media-path", "s3://bucket/clips/")
-    assert parquet.read_table(evaluation / "gaps.parquet")["video_id"][0].as_py() == "s3://bucket/clips/a.mp4"
+def test_a_media_path_that_is_none_is_an_error_and_media_that_are_not_there_are_named(evaluation):
+    code, document = analyze(evaluation, "--kpi-media-path", evaluation / "nope")
+    assert (code, document["findings"][0]["id"]) == (2, "EVAL-MEDIA-PATH")
+    assert not (evaluation / "gaps.parquet").exists()
+    code, document = analyze(evaluation, "--kpi-media-path", evaluation)
+    assert (code, [finding["id"] for finding in document["findings"]]) == (0, ["EVAL-ROW-FAILED", "EVAL-MEDIA-MISSING"])
+    assert document["findings"][1]["data"]["count"] == len(ROWS)
+    assert parquet.read_table(evaluation / "gaps.parquet").num_rows == len(KINDS)
 
 
-def test_what_is_read_and_written_is_local(evaluation):
-    done = run_script("analyze_gaps.py", "--results-dir", "s3://bucket/results", cwd=evaluation)
-    assert done.returncode == 2
-    assert "expected a local path" in done.stderr
-    assert not (evaluation / "s3:").exists()
+def test_when_the_page_cannot_be_written_there_is_no_table_either(evaluation):
+    assert analyze(evaluation, "--html", "/dev/null/report.html")[0] == 3
+    assert not (evaluation / "gaps.parquet").exists()
+    page = evaluation / "report.html"
+    assert analyze(evaluation, "--html", page, "--gaps-parquet", "/dev/null/g.parquet")[0] == 3
+    assert not (evaluation / "report.html").exists()
+
+
+def test_what_is_wrong_with_the_baseline_is_told_and_a_page_is_a_local_file(evaluation):
+    assert analyze(evaluation, "--html", "s3://bkt/x.html")[0] == 2
+    rows = json.loads((evaluation / "results/results.json").read_text(encoding="utf-8"))
+    base = [row | {"id": row["video_id"]} for row in rows]
+    base[1]["question"], base[2]["id"] = "Another?", base[0]["id"]
+    (evaluation / "base").mkdir()
+    (evaluation / "base/results.json").write_text(json.dumps(base), encoding="utf-8")
+    code, document = analyze(evaluation, "--baseline", evaluation / "base")
+    found = {finding["id"] for finding in document["findings"]}
+    assert code == 1 and {"EVAL-ID-DUPLICATE", "EVAL-COMPARE-OTHER", "EVAL-COMPARE-PARTIAL"} <= found
+
+
+def test_a_tolerance_counts_in_the_gaps_too(evaluation):
+    gaps_of = [analyze(evaluation, *flags)[1]["result"]["gaps"] for flags in ((), ("--tolerance", "0.5"))]
+    assert gaps_of == [8, 7]
 
 
 def test_several_results_below_the_folder_must_be_told_apart(evaluation):
@@ -181,9 +204,10 @@ def test_the_page_holds_everything_it_shows(evaluation):
     lines = [{"step": n, "train/loss": 3 / n} for n in range(1, 500)] + [{"step": 499, "val/avg_loss": 0.5}]
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 500, "tra', encoding="utf-8")
     baseline = evaluation / "results"
-    code, _ = analyze(
+    code, document = analyze(
         evaluation, "--html", evaluation / "report.html", "--training-metrics", metrics, "--baseline", baseline
     )
+    assert document["result"]["html_examples"] == 8
     text = (evaluation / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     assert code == 0
@@ -223,10 +247,10 @@ def test_the_page_stays_below_five_megabytes(tmp_path):
     ]
     results.judge(rows)
     wrong = gaps.find(rows, {})
-    report.write(
-        tmp_path / "r.html", rows, wrong, gaps.summary(rows, wrong), {"model": long, "prompt": {"system": long}}, rows
-    )
-    assert (tmp_path / "r.html").stat().st_size < 5_000_000
+    record = {"model": long, "prompt": {"system": long}}
+    text, shown = report.page(rows, wrong, gaps.summary(rows, wrong), record, rows)
+    assert shown == report.CARDS
+    assert len(text.encode()) < 5_000_000
 
 
 def test_the_sample_shows_every_kind_of_error(evaluation):

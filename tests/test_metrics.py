@@ -107,6 +107,7 @@ def test_text_metrics_are_those_of_sacrebleu_and_rouge_score(pairs):
         ("A RED CAR TURNS LEFT NOW", True),
         ("a red car stops right here now", False),
         ("a red car turns left", True),
+        ("“A red car turns left now.”", True),
         ("", False),
         (None, False),
     ],
@@ -114,6 +115,20 @@ def test_text_metrics_are_those_of_sacrebleu_and_rouge_score(pairs):
 def test_soft_accuracy_is_word_overlap(said, soft):
     scored = metrics.score(rows_of([("a red car turns left", said)], "Describe the video."))
     assert scored["soft_accuracy"] == float(soft)
+
+
+def test_thinking_in_a_ground_truth_is_no_part_of_the_text():
+    gt = "<think>left or right?</think>a red car turns left now"
+    text = metrics.score(rows_of([(gt, "a red car turns left now")], "Describe the video."))["text"]
+    assert (text["bleu"], text["rouge_l"]) == (pytest.approx(100), 1.0)
+
+
+def test_pairs_of_another_question_are_left_out_and_before_covers_the_same_questions():
+    before, after = rows_of([("A", "B"), ("B", "B"), ("C", "A")]), rows_of([("A", "A"), ("D", "D")])
+    pair, found = metrics.compare(before, after)
+    assert {finding.id for finding in found} == {"EVAL-COMPARE-PARTIAL", "EVAL-COMPARE-OTHER"}
+    assert (pair["paired"], pair["fixed"], pair["broken"], pair["unchanged_right"]) == (1, 1, 0, 0)
+    assert pair["earlier"]["rows"] == pair["earlier_per_type"]["mcq"]["rows"] == 1
 
 
 def test_types_are_scored_apart_and_together():
@@ -138,11 +153,14 @@ def test_tags_get_a_table_of_their_own():
 def test_a_comparison_counts_every_question_of_both_runs(pairs, data):
     before = rows_of(pairs)
     after = rows_of([(gt, data.draw(replies)) for gt, _ in pairs])
-    pair = metrics.compare(before, after)
+    pair, found = metrics.compare(before, after)
+    assert not found
     assert pair["fixed"] + pair["broken"] + pair["unchanged_right"] + pair["unchanged_wrong"] == len(pairs)
     right = [sum(row.correct for row in run) for run in (before, after)]
     assert right[1] - right[0] == pair["fixed"] - pair["broken"]
-    assert metrics.compare(before, after[:-1])["only_before"] == 1
+    if len(pairs) > 1:
+        pair, found = metrics.compare(before, after[:-1])
+        assert (pair["only_before"], [finding.id for finding in found]) == (1, ["EVAL-COMPARE-PARTIAL"])
 
 
 @given(st.lists(st.tuples(letters, replies), min_size=1, max_size=20))

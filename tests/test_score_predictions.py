@@ -1,5 +1,6 @@
 """score_predictions: every form results come in, what is wrong with them, and the files it leaves."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -101,11 +102,23 @@ def test_compat_reason1_prints_what_calculate_accuracy_prints(tmp_path):
     assert not list(tmp_path.rglob("metrics.json"))
 
 
-def test_compat_reason1_of_nothing_countable_is_zero_and_of_no_json_an_error(tmp_path):
+def test_compat_reason1_of_nothing_countable_is_zero_and_an_error_as_is_a_folder_without_json(tmp_path):
     write(tmp_path / "a" / "v.json", [{"answer": "A"}])
     (tmp_path / "b").mkdir()
-    assert score(tmp_path / "a", "--compat", "reason1")[1]["result"] == {"samples": 0, "correct": 0, "accuracy": 0.0}
+    code, document = score(tmp_path / "a", "--compat", "reason1")
+    assert document["result"] == {"samples": 0, "correct": 0, "accuracy": 0.0}
+    assert (code, ids(document)) == (1, {"EVAL-COMPAT-NOTHING"})
     assert score(tmp_path / "b", "--compat", "reason1")[0] == 2
+
+
+def test_compat_on_ordinary_results_says_so_and_its_fix_works(tmp_path):
+    path = write(tmp_path / "results.json", [row("a")])
+    assert score(path, "--compat", "reason1")[0] == 2
+    code, document = score(tmp_path, "--compat", "reason1")
+    assert (code, ids(document)) == (1, {"EVAL-COMPAT-NOTHING"})
+    script, *words = document["findings"][0]["fix"].split()
+    assert run_script(script.removeprefix("scripts/"), *words).returncode == 0
+    assert ids(score(tmp_path, "--compat", "reason1", "--compare", path)[1]) == {"USAGE"}
 
 
 def test_a_reason1_folder_is_judged_anew_from_the_responses(tmp_path):
@@ -124,14 +137,40 @@ def test_a_reason1_folder_is_judged_anew_from_the_responses(tmp_path):
 
 def test_bad_rows_stay_in_every_denominator(tmp_path):
     rows = [row("good"), row("good"), row("no-gt", gt=None), row("list", response=["A"]), "text", None,
-            {"question": QUESTION, "gt": "A", "response": "A"}, row("tags", tags=7)]  # fmt: skip
+            {"question": QUESTION, "gt": "A", "response": "A"}, row("tags", tags=7),
+            row("mute", response=None)]  # fmt: skip
     code, document = score(write(tmp_path / "results.json", rows))
     assert code == 1
-    assert ids(document) == {"EVAL-ID-DUPLICATE", "EVAL-GT-MISSING", "EVAL-ROW-TYPE", "EVAL-ID-MISSING"}
+    assert ids(document) == {
+        "EVAL-ID-DUPLICATE",
+        "EVAL-GT-MISSING",
+        "EVAL-ROW-TYPE",
+        "EVAL-ID-MISSING",
+        "EVAL-ROW-TAGS",
+        "EVAL-RESPONSE-MISSING",
+    }
     assert document["result"]["runs"][0]["rows"] == len(rows)
     assert document["result"]["runs"][0]["correct"] == 4
     duplicate = next(f for f in document["findings"] if f["id"] == "EVAL-ID-DUPLICATE")
     assert duplicate["data"]["record_ids"] == ["good"]
+
+
+def test_repaired_ids_stay_unique_and_tags_count_once(tmp_path):
+    rows = [row("a"), row("a", tags=["night", "night"]), row("a#2", tags="night"), row("b", tags=["night", 5])]
+    read, found = results.read(write(tmp_path / "results.json", rows))
+    assert len({r.id for r in read}) == 4
+    assert [r.tags for r in read] == [(), ("night",), ("night",), ("night",)]
+    assert next(f for f in found if f.id == "EVAL-ROW-TAGS").data["record_ids"] == [read[2].id, "b"]
+
+
+def test_an_unknown_task_and_what_is_no_result_are_explained(tmp_path):
+    path = write(tmp_path / "results.json", [row("a")])
+    write(tmp_path / "evaluation.json", {"task": "banana"})
+    assert ids(score(path)[1]) == {"EVAL-TASK-UNKNOWN"}
+    refused = {"wrapped.json": {"results": [row("a")]}, "bools.json": [row("a", gt=True)]}
+    messages = [score(write(tmp_path / name, rows))[1]["findings"][0]["message"] for name, rows in refused.items()]
+    assert "a record of results" in messages[0] and "got bool as gt" in messages[1]
+    assert ids(score(tmp_path / "nope")[1]) == {"EVAL-NO-RESULTS"}
 
 
 @pytest.mark.parametrize(
@@ -153,6 +192,29 @@ def test_a_file_that_is_cut_off_or_no_rows_is_one_finding(tmp_path, content, fin
     code, document = score(path)
     assert (code, ids(document)) == (2, {finding})
     assert not (tmp_path / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"id": "a", "video": "a.mp4", "conversations": [{"from": "human", "value": "?"}]}],
+        {"schema_version": 1, "rows": 3},
+        [1, 2],
+        [{"id": "a", "gt": "A"}],
+        [{"id": "a", "response": "A"}],
+    ],
+)
+def test_files_that_are_no_results_are_refused_and_nothing_is_written(tmp_path, content):
+    path = write(tmp_path / "other.json", content)
+    code, document = score(path)
+    assert code == 2
+    assert ids(document) <= {"EVAL-NOT-RESULTS", "EVAL-NO-ROWS"}
+    assert [file.name for file in tmp_path.iterdir()] == ["other.json"]
+
+
+def test_results_in_which_everything_failed_are_results(tmp_path):
+    write(tmp_path / "results.json", [row("a", response=None, error="no frames")])
+    assert score(tmp_path)[1]["result"]["runs"][0]["failed"] == 1
 
 
 def test_a_missing_file_and_an_empty_folder(tmp_path):
@@ -216,6 +278,28 @@ def test_every_type_can_be_asked_for(tmp_path):
         assert score(path, "--type", kind)[0] in (0, 1)
 
 
+def test_the_directionality_task_is_read_from_the_evaluation_or_asked_for(tmp_path):
+    rows = [row("a", gt="left", question="Where?", response="It goes straight."), row("b", gt="B", question="?")]
+    write(tmp_path / "results.json", rows)
+    code, document = score(tmp_path, "--type", "its_directionality")
+    assert (code, set(document["result"]["runs"][0]["per_type"])) == (1, {"direction"})
+    write(tmp_path / "evaluation.json", {"task": "its_directionality"})
+    assert set(score(tmp_path)[1]["result"]["runs"][0]["per_type"]) == {"direction"}
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "-1", "2", "x"])
+def test_a_tolerance_is_a_share(tmp_path, tolerance):
+    path = write(tmp_path / "results.json", [row("a", gt="5", response="5")])
+    assert score(path, "--tolerance", tolerance)[0] == 2
+
+
+@pytest.mark.parametrize("record", [[], 3, {"model": 3}, {"checkpoint": ["a"]}, {"task": {}}])
+def test_an_evaluation_record_of_another_shape_is_a_finding(tmp_path, record):
+    write(tmp_path / "results.json", [row("a")])
+    write(tmp_path / "evaluation.json", record)
+    assert ids(score(tmp_path)[1]) == {"EVAL-RECORD"}
+
+
 # -- the user's own metric ---------------------------------------------------------------------------------------------
 
 
@@ -236,6 +320,10 @@ def test_a_metric_of_the_users_own(tmp_path):
         "def metric(",
         "metric = 3",
         "def metric(rows): return {'x': float('nan')}",
+        "def metric(rows): return {'x': True}",
+        "def metric(rows): return {'x': '3'}",
+        "def metric(rows): raise SystemExit(0)",
+        "import nowhere_to_be_found",
     ],
 )
 def test_a_metric_file_that_does_not_work_is_one_finding(tmp_path, code):
@@ -243,6 +331,24 @@ def test_a_metric_file_that_does_not_work_is_one_finding(tmp_path, code):
     (tmp_path / "own.py").write_text(code)
     status, document = score(path, "--metric-file", tmp_path / "own.py")
     assert (status, ids(document)) == (2, {"EVAL-METRIC-FILE"})
+
+
+def test_what_a_metric_file_prints_does_not_reach_stdout(tmp_path):
+    path = write(tmp_path / "results.json", [row("a")])
+    (tmp_path / "own.py").write_text("print('hello')\ndef metric(rows):\n    print('there')\n    return {'x': 1}\n")
+    done = run_script("score_predictions.py", path, "--metric-file", tmp_path / "own.py", "--json")
+    assert json.loads(done.stdout)["result"]["runs"][0]["custom"] == {"x": 1.0}
+    assert "hello\nthere\n" in done.stderr
+
+
+def test_bertscore_is_optional_and_says_how_to_get_it(tmp_path):
+    if importlib.util.find_spec("bert_score"):
+        pytest.skip("bert-score is installed here")
+    path = write(tmp_path / "results.json", [row("a", gt="A red car turns left.", response="A car.")])
+    code, document = score(path, "--type", "text", "--bertscore")
+    assert (code, ids(document)) == (2, {"EVAL-BERTSCORE-MISSING"})
+    assert document["findings"][0]["fix"].startswith("pip install bert-score==")
+    assert not (tmp_path / "metrics.json").exists()
 
 
 # -- comparing, and what is left for select_checkpoint -----------------------------------------------------------------
@@ -260,6 +366,22 @@ def test_two_runs_are_compared_by_question(tmp_path):
     assert (pair["only_before"], pair["only_after"], pair["p_value"]) == (1, 1, 1.0)
 
 
+def test_runs_without_a_common_question_are_not_compared(tmp_path):
+    after, before = write(tmp_path / "a/results.json", [row("a")]), write(tmp_path / "b/results.json", [row("b")])
+    code, document = score(after, "--compare", before)
+    assert (code, ids(document)) == (2, {"EVAL-COMPARE-NOTHING"})
+    assert not (tmp_path / "a/metrics.json").exists()
+
+
+def test_questions_of_one_run_only_and_other_questions_of_the_same_id_are_named(tmp_path):
+    after = write(tmp_path / "a/results.json", [row("a"), row("b"), row("c")])
+    before = write(tmp_path / "b/results.json", [row("a", gt="B"), row("b", question="Another?")])
+    code, document = score(after, "--compare", before)
+    assert (code, ids(document)) == (1, {"EVAL-COMPARE-PARTIAL", "EVAL-COMPARE-OTHER"})
+    other = next(f for f in document["findings"] if f["id"] == "EVAL-COMPARE-OTHER")
+    assert other["data"]["record_ids"] == ["a", "b"]
+
+
 def checkpoint(output_dir: Path, name: str, evaluated: Path) -> Path:
     folder = output_dir / "20260101120000" / "safetensors" / name
     folder.mkdir(parents=True)
@@ -275,8 +397,10 @@ def test_evaluated_checkpoints_are_noted_in_their_training_output(tmp_path):
     output_dir = tmp_path / "out"
     for name in ("step_10", "step_20"):
         checkpoint(output_dir, name, tmp_path / name)
-    code, document = score(tmp_path / "step_10", tmp_path / "step_20")
+    code, document = score(tmp_path / "step_20", tmp_path / "step_10")
     assert code == 0
+    table = run_script("score_predictions.py", tmp_path / "step_20", tmp_path / "step_10").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["rows", "step_10", "step_20"]
     assert len(document["result"]["runs"]) == 2
     noted = json.loads((output_dir / "checkpoint_metrics.json").read_text())
     jsonschema.validate(noted, bundle.schema("checkpoint_metrics"))

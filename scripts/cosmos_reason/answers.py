@@ -7,6 +7,7 @@ counted as unparseable; nothing is guessed from the first letter of a sentence.
 from __future__ import annotations
 
 import re
+import unicodedata
 from decimal import Decimal
 from functools import lru_cache
 
@@ -14,73 +15,108 @@ TYPES = ("mcq", "yes_no", "direction", "label", "number", "text")
 CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
 
 _remembered = lru_cache(maxsize=8192)  # questions and answers of an evaluation repeat
-_NUMBER_WORDS = {
-    "zero": "0", "one": "1", "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7",
-    "eight": "8", "nine": "9", "ten": "10", "eleven": "11", "twelve": "12", "thirteen": "13", "fourteen": "14",
-    "fifteen": "15", "sixteen": "16", "seventeen": "17", "eighteen": "18", "nineteen": "19", "twenty": "20",
+_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+_UNITS += [f"{stem}teen" for stem in ("thir", "four", "fif", "six", "seven", "eigh", "nine")]
+_TENS = {
+    f"{stem}ty": 10 * n for n, stem in enumerate(("twen", "thir", "for", "fif", "six", "seven", "eigh", "nine"), 2)
+}
+_NUMBER_WORDS = {word: n for n, word in enumerate(_UNITS)} | _TENS | {"hundred": 100}
+_NUMBER_WORDS |= {f"{ten}-{_UNITS[n]}": _TENS[ten] + n for ten in _TENS for n in range(1, 10)}
+_MEASURES = {
+    "mm": ("m", "0.001"), "cm": ("m", "0.01"), "m": ("m", "1"), "km": ("m", "1000"),
+    "ms": ("s", "0.001"), "s": ("s", "1"), "min": ("s", "60"), "h": ("s", "3600"),
+    "g": ("kg", "0.001"), "kg": ("kg", "1"),
+    "m/s": ("km/h", "3.6"), "km/h": ("km/h", "1"), "mph": ("km/h", "1.609344"),
 }  # fmt: skip
-_YES, _NO = ("yes", "true", "y", "t"), ("no", "false", "n", "f")
+_YES, _NO = ("yes", "true", "y", "t", "yeah", "yep"), ("no", "false", "n", "f", "nope", "nah", "not true")
 _DIRECTIONS = {
-    "left": "left", "leftward": "left", "leftwards": "left",
-    "right": "right", "rightward": "right", "rightwards": "right",
-    "straight": "straight", "forward": "straight", "forwards": "straight", "ahead": "straight",
-    "up": "up", "upward": "up", "upwards": "up",
-    "down": "down", "downward": "down", "downwards": "down",
-}  # fmt: skip
+    word: way
+    for way, words in {
+        "left": "left leftward leftwards",
+        "right": "right rightward rightwards",
+        "straight": "straight forward forwards ahead",
+        "up": "up upward upwards",
+        "down": "down downward downwards",
+    }.items()
+    for word in words.split()
+}
 
 
 def _one_of(words) -> str:
-    return "|".join(sorted(words, key=len, reverse=True))
+    return "|".join(sorted(map(re.escape, words), key=len, reverse=True))
 
 
 _EDGES = " \t\r\n.,;:!?()[]'\"“”‘’«»*_`。，；：！？（）「」、"
-_MARKUP = re.compile(r"\\(?:boxed|text|mathrm|textbf)\b|[*_`#${}\"“”‘’«»<>]|(?<!\w)'|'(?!\w)")
+_MARKUP = re.compile(r"\\(?:boxed|text|mathrm|textbf)\b|[*_`#${}\"“”‘«»<>\u200b\ufeff]|(?<!\w)['’]|['’](?!\w)")
+_BLANKS, _LINES = re.compile(r"[^\S\n]+"), re.compile(r"\s*\n\s*")
 
 _THOUGHT = re.compile(r"</?think>", re.I)
 _THOUGHT_START, _THOUGHT_END = re.compile(r"<think>", re.I), re.compile(r"</think>", re.I)
 _ANSWER_START, _ANSWER_END = re.compile(r"<answer>", re.I), re.compile(r"</answer>", re.I)
 
 # Options in a question
-_MARKER = re.compile(r"(?<![A-Za-z0-9])\(?([A-Za-z])[.):]\s*(?=\S)")
-_FIRST_MARKER = re.compile(r"[Aa][.):]")
+_AFTER_MARK = r"[.):\]、]"
+_MARKER = re.compile(rf"(?<![A-Za-z0-9])[(\[]?([A-Za-z])(?:{_AFTER_MARK}\s*|(?<=\n[A-Z])\s[-–]\s)(?=\S)")
+_FIRST_MARKER = re.compile(rf"[Aa](?:{_AFTER_MARK}|\s[-–]\s)")
 _AFTER_OPTIONS = re.compile(
     r"\s+(?:Please (?:answer|choose|select|respond)|(?:Answer|Respond|Reply) (?:with|by|in|using))\b"
 )
-
-# "the answer is", "I choose": what follows was meant as the answer
-_VERB = r"(?:is|was|must\s+be|should\s+be|would\s+be|will\s+be|has\s+to\s+be)"
-_STATED = (
-    rf"(?:\b(?:answer|choice)\b(?:\s+to\s+(?:the|this)\s+question)?(?:\s+{_VERB}\b)?"
-    r"|\bI\s+(?:choose|pick|select|say)\b)"
-    r"\s*[:=：]?\s*(?:therefore|clearly|thus|probably|definitely)?\s*(?:the\s+)?(?:option|choice|letter)?\s*"
+_ASKS_TRUTH = re.compile(
+    r"\btrue\b|\bT ?(?:/|or) ?F\b|^\W*(?:is|are|was|were|do|does|did|can|could|has|have|will)\b", re.I
 )
-_STATED_ANYTHING = re.compile(_STATED, re.I)
+
+# "the answer is", "I choose", "wait,": what follows was meant as the answer. White space is single by now.
+_VERB = r"(?:is|was|(?:must|should|would|will|has to) be)"
+_STATED = re.compile(
+    rf"\b(?:answer|choice|option|letter)\b(?: to (?:the|this) question)?(?: {_VERB}\b)?"
+    r"|\bI (?:choose|pick|select|say)\b|\b(?:wait|actually|correction)\b(?=[,:])"
+    r"|\b(?:so|therefore|thus|hence)\b,?(?=\W{0,3}(?:[A-Z0-9]\b|\d|yes\b))"
+    r"|答案是?|=|\btotal(?: of| is)?(?=:? \d)",
+    re.I,
+)
+_LEAD = r"\W*(?:(?:therefore|clearly|thus|probably|definitely|about|around|approximately|the|option|choice|letter)\W+)*"
+_NEGATION = (
+    r"(?:\b(?:not|never|neither|nor|cannot|without|unlike|exclud\w+|eliminat\w+|rul\w+ out|rather than|instead of)"
+    r"|\b(?:is|are|was|were|do|does|did|ca|could|would|should|has|have|wo)n['’]?t)"
+).replace(r"\w+ out", r"(?:e|es|ed|ing) out")
+_BETWEEN = r"(?: (?!(?:but|so|because|since|as|that)\b)[\w'’-]+){0,3} ?\W?\Z"
+_DENIED = re.compile(_NEGATION + _BETWEEN, re.I)
+_ABSENT = re.compile(rf"\bno(?: [\w-]+)? \Z|{_NEGATION}{_BETWEEN}", re.I)
+_WRONG = re.compile(
+    r"[)\]]?(?: turn)? (?:(?:is|are|was|would be|must be|seems|looks) (?:clearly |definitely )?"
+    r"(?:not|wrong|incorrect|false|out|the wrong|an incorrect)\b"
+    r"|(?:is|are|was|does|do|can)n['’]?t\b|cannot\b|d(?:o|oes|id) not\b)",
+    re.I,
+)
+_LISTED = re.compile(r"[)\]]?(?: ?,| ?/|(?: or| nor| and)\b)+ ?[(\[]?")
 
 # Letters. "A" and "I" are words too: they count as a letter only where the sentence does not go on as one.
-_LETTER = r"[(\[]?([B-HJ-Z]\b|[AI](?=$|[^\w\s]|\s+(?:because|since|as|for|which|is|was)\b|\s*\n))"
+_GOES_ON = r"(?=$|[^\w\s]|\s+(?:because|since|as|for|which|is|was|would|or|and)\b|\s*\n)"
+_LETTER = rf"([B-HJ-Z]\b(?!['’])|[AI]{_GOES_ON})"
 _OR_LETTER = r"[)\]]?(?:\s*(?:or|and|/|&)\s*|,\s*)(?:option\s+)?[(\[]?[A-Z](?![\w'’])"
-_STATED_LETTER = re.compile(rf"(?i:{_STATED}){_LETTER}(?!{_OR_LETTER})")
-_OPTION_LETTER = re.compile(
-    rf"(?<![Nn]ot )(?i:\b(?:option|choice|letter))\s+{_LETTER}(?!{_OR_LETTER})"
-    r"(?!\W*(?:is|are|was)\s+(?:not|wrong|incorrect)\b)"
+_STATED_LETTER = re.compile(
+    rf"(?i:{_LEAD})[(\[]?"
+    rf"(?:{_LETTER}|(?i:(?<=option )|(?<=choice )|(?<=letter ))(A)\b|([a-z])(?=$|[.,;:)\]\n]))(?!{_OR_LETTER})"
 )
 _BARE_LETTER = re.compile(r"\W*(?:(?:option|choice|answer)\W+)?([A-Za-z])\W*", re.I)
-_SEVERAL_LETTERS = re.compile(rf"(?<![\w'’])[A-Z]{_OR_LETTER}")
 _LEADING_LETTER = re.compile(
-    r"\W*(?:([A-Za-z])\)|([A-Za-z])[.:](?=\s)|([A-Z])(?=,\s|\s+[-–—]\s|\s*\n))\s*(?!(?:or|and)\b)"
+    rf"\W*(?:([A-Za-z])\)|([A-Za-z])[.:](?=\s)|([A-Z])(?=,\s|\s+[-–—]\s|\s*\n))(?!{_OR_LETTER})\s*(?!(?:or|and)\b)"
 )
 _ENCLOSED_LETTER = re.compile(r"[(\[]([A-Z])[)\]]")
-_LONE_LETTER = re.compile(r"(?<![A-Za-z0-9'’.-])(?:([B-HJ-Z])|([AI])(?!\s+[a-z]))(?![A-Za-z0-9'’-])(?!\.[A-Za-z])")
+_LONE_LETTER = re.compile(
+    r"(?:\A|\n|[^\w\s'’-]\s|[^\w\s.'’-]|[^\x00-\x7f]|t's\s"
+    r"|\b(?:is|was|be|est|ist|so|then|thus|hence|or|and|nor|not|but|to|for|out|both|either|neither|between|with|pick|say|think|guess|thought|answer|option"
+    r"|choice|choose|select)\s)"
+    rf"{_LETTER}(?!-)(?!\.[A-Za-z])"
+)
 
-# Yes and no. "No. 5" is a number, "no-entry" a sign.
-_TRUTH = r"(yes|no|true|false)"
-_STATED_TRUTH = re.compile(rf"{_STATED}{_TRUTH}\b(?!\W*(?:or|and)\b)", re.I)
+# Yes and no. "No. 5" is a number, "no-entry" a sign; "no" before a word is a determiner ("there is no doubt that ...").
+_TRUTH = r"(yes|no|true|false|yeah|yep|nope|not true(?! that))"
 _CLAUSE_TRUTH = re.compile(
     rf"(?:^|[.!?;:,\n—–])\W{{0,8}}{_TRUTH}(?=\W{{0,8}}$|\s*[.,!?;:\n—–]|\s+-\s)(?!\.\s*\d)", re.I
 )
 _LEADING_TRUTH = re.compile(rf"\W*{_TRUTH}\b(?!-)(?!\.\s*\d)(?!\W*(?:or|and)\s)", re.I)
-# "no" before a word is a determiner ("there is no doubt that ..."), which answers nothing
-_ANY_TRUTH = re.compile(r"(?<![\w-])(yes|true|false|no(?!\s+[a-z]))(?![\w-])(?!\.\s*\d)", re.I)
+_ANY_TRUTH = re.compile(rf"(?<![\w-])(?!no\s+[a-z]){_TRUTH}(?![\w-])(?!\.\s*\d)", re.I)
 
 # Directions. "up" and "down" are often part of a verb ("slows down"), so they count only where a direction is due.
 _TOWARDS = _one_of(_DIRECTIONS)
@@ -89,36 +125,31 @@ _MOVEMENT = (
     r"|bear)(?:s|ed|ing)?|went|drove|gone)"
 )
 _THEN_TOWARDS = rf"\W+(?:(?:and|or|then|{_MOVEMENT})\W+)+(?:to\s+)?(?:the\s+)?(?:{_TOWARDS})\b"
-_SEVERAL_DIRECTIONS = re.compile(rf"\b(?:{_TOWARDS}){_THEN_TOWARDS}", re.I)
+_SEVERAL_DIRECTIONS = re.compile(rf"(?<!\b[oi]n the )(?<!\bfrom the )\b(?:{_TOWARDS}){_THEN_TOWARDS}", re.I)
 _ONLY_DIRECTION = re.compile(
-    rf"(?:(?:the|it|car|vehicle|truck|bus|object|shape|is|was|to|a|making|makes|{_MOVEMENT})\s+)*({_TOWARDS})"
+    rf"(?:(?:the|it|car|vehicle|truck|bus|object|shape|is|was|to|a|making|makes|{_MOVEMENT})[\s-]+)*({_TOWARDS})"
     r"(?:\s+(?:turn|ahead|on))?",
     re.I,
 )
-_STATED_DIRECTION = re.compile(
-    rf"{_STATED}(?:(?:to|{_MOVEMENT})\s+)*(?:the\s+)?({_TOWARDS})\b(?!{_THEN_TOWARDS})", re.I
-)
+_STATED_DIRECTION = re.compile(rf"{_LEAD}(?:(?:to|the|{_MOVEMENT}) )*({_TOWARDS})\b", re.I)
 _MOVING_DIRECTION = re.compile(
-    rf"\b{_MOVEMENT}\s+(?:to\s+)?(?:the\s+)?({_TOWARDS})\b(?!\s+(?:lane|side)\b)"
+    rf"\b{_MOVEMENT}[\s-]+(?:to\s+)?(?:the\s+)?({_TOWARDS})\b(?!\s+(?:lane|side)\b)"
     r"|\b(left|right)[\s-]+(?:hand\s+)?turn\b",
     re.I,
 )
 _ANY_DIRECTION = re.compile(
     r"(?<![\w-])(?<!all )(left|right|straight|(?:left|right|for)wards?)(?![\w-])"
-    r"(?!\s+(?:away|now|after|before|behind|in\s+front)\b)",
+    r"(?!\s+(?:away|now|after|before|behind|in\s+front|lane|side)\b)",
     re.I,
 )
 
-# Numbers: "1,000.5" is one, "2:30" and "1.2.3" are none
-_DIGITS = r"[-+−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?"
-_NUMBER = re.compile(rf"(?<![\w.,:]){_DIGITS}(?![\d:]|[,.]\d)")
-_NUMBER_WORD = re.compile(rf"(?<![\w-])({_one_of(_NUMBER_WORDS)})(?![\w-])", re.I)
-_ONLY_NUMBER = re.compile(rf"{_DIGITS}\s*(?:%|°|[A-Za-zµ°²³/]{{1,12}})?")
-_STATED_NUMBER = re.compile(
-    rf"(?:{_STATED}|=\s*|\btotal(?:\s+(?:of|is))?:?\s*)(?:about|around|approximately|~)?\s*({_DIGITS})(?![\d:]|[,.]\d)",
-    re.I,
-)
-_RANGE = re.compile(r"\s*(?:or|to|-|–)\s*\d")
+# Numbers: "1,000.5", "1 000", "1e3" and "1/2" are one, "2:30", "1.2.3" and "3,5" are none
+_DIGITS = r"[-+−]?(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[-+]?\d{1,2}(?!\w)|[/⁄]\d+)?|\.\d+)"
+_WORDS = rf"(?<![\w-])(?:{_one_of(_NUMBER_WORDS)})(?![\w-])(?! (?:is|was|of|that|which|has)\b)"
+_NUMBER = re.compile(rf"((?<![\w.,:/]){_DIGITS}(?![\d:]|[,./]\d)|{_WORDS})(?: ?({_one_of(_MEASURES)})(?![\w/]))?", re.I)
+_BESIDES = re.compile(r"\b(?:within|in|of|after|at|for|during|over|per|every|last|first)(?: the| about)? \Z", re.I)
+_RANGE = re.compile(r"\s*(?:or|to|and|-|–)\s*\d|\W+(?:or|to|and)\W+\w+\s", re.I)
+_ONLY_NUMBER = re.compile(rf"{_DIGITS}\s*(?:%|°|[A-Za-zµ°²³/]{{1,12}})?", re.I)
 
 
 def final_answer(response: str) -> str | None:
@@ -140,9 +171,10 @@ def final_answer(response: str) -> str | None:
 
 @_remembered
 def options(question: str) -> dict[str, str]:
-    """Letter -> text of the options `A. x`, `A) x`, `(A) x` or `A: x` in a question; {} when fewer than two."""
-    found = []
-    first = _FIRST_MARKER.search(question)
+    """Letter -> text of the options in a question; {} when fewer than two. Written `A. x`, `A) x`, `(A) x`, `[A] x`,
+    `A: x`, `A、x`, or on a line each `A - x`."""
+    question = _composed(question).replace("**", "")
+    first, found = _FIRST_MARKER.search(question), []
     for match in _MARKER.finditer(question, max(0, first.start() - 1)) if first else ():
         if match[1].upper() == chr(ord("A") + len(found)):
             found.append(match)
@@ -162,6 +194,8 @@ def question_type(question: str, gt: str) -> str:
     if options(question) and normalise(gt, "mcq", question) is not None:
         return "mcq"
     if plain.lower() in ("yes", "no", "true", "false", "y", "n") or _CLAUSE_TRUTH.match(gt):
+        return "yes_no"
+    if plain == "T" or (plain == "F" and _ASKS_TRUTH.search(question)):
         return "yes_no"
     if re.fullmatch(r"[A-Z]", plain) or re.match(r"\(?[A-H][.)]\s+\S|\([A-H]\)", gt):
         return "mcq"
@@ -183,131 +217,166 @@ def parse_answer(response: str | None, type: str, question: str = "", labels: tu
     """The answer in a response, or None when it holds none.
 
     mcq: a capital letter · yes_no: "yes" or "no" · direction: left, right, straight, up, down · number: a decimal
-    without trailing zeros · label: one of `labels`, folded · text: the response without its thinking.
+    without trailing zeros and, of _MEASURES, its unit · label: one of `labels`, folded · text: the response without
+    its thinking.
     """
     if not response or type == "text":
         return final_answer(response or "")
-    text = _plain(response)
-    if text is None:
-        return None
-    if type == "mcq":
-        return _mcq(text, question)
-    return _label(text, labels) if type == "label" else _READERS[type](text)
+    if type == "label":
+        return _label(response, labels)
+    return _mcq(response, question) if type == "mcq" else _read(response, type)
 
 
 @_remembered
-def _plain(response: str) -> str | None:
-    """The answering part without markup."""
-    final = final_answer(response)
-    return None if final is None else _MARKUP.sub("", final).strip()
+def _plain(response: str) -> str:
+    """The answering part without markup, white space single."""
+    text = _MARKUP.sub("", _composed(final_answer(response) or ""))
+    return _LINES.sub("\n", _BLANKS.sub(" ", text)).strip()
 
 
-def matches(answer: str | None, gt: str, type: str, question: str = "") -> bool:
-    """Whether what `parse_answer` returned is what the ground truth says."""
-    return equal(answer, normalise(gt, type, question), type)
+def _composed(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
 
 def equal(answer: str | None, expected: str | None, type: str, tolerance: float = 0.0) -> bool:
-    """Whether what `parse_answer` returned is what `normalise` did; a number may differ by `tolerance`, relatively."""
+    """Whether what `parse_answer` returned is what `normalise` did; a number may differ by `tolerance`, relatively, and
+    lack its unit."""
     if answer is None or expected is None:
         return False
-    if type == "number" and tolerance:
-        return abs(Decimal(answer) - Decimal(expected)) <= abs(Decimal(expected)) * Decimal(repr(tolerance))
+    if type == "number" and (tolerance or " " in answer + expected):
+        (said, unit), (meant, other) = _measure(answer), _measure(expected)
+        if not (unit and other):
+            said, meant = Decimal(answer.split()[0]), Decimal(expected.split()[0])
+        alike = unit == other or not (unit and other)
+        return alike and abs(said - meant) <= abs(meant) * Decimal(repr(tolerance))
     return (fold(answer) if type == "text" else answer) == expected
 
 
+def _measure(number: str) -> tuple[Decimal, str]:
+    value, _, unit = number.partition(" ")
+    base, factor = _MEASURES.get(unit, ("", "1"))
+    return Decimal(value) * Decimal(factor), base
+
+
+@_remembered
 def fold(text: str) -> str:
-    """Case, runs of white space and punctuation at the ends removed; other languages keep every letter."""
-    return " ".join(text.casefold().split()).strip(_EDGES)
-
-
-def _mcq(text: str, question: str) -> str | None:
-    letter = _letter(text)
-    choices = options(question)
-    if letter and (not choices or letter in choices):
-        return letter
-    folded = fold(text)
-    texts = {fold(choice): letter for letter, choice in choices.items() if fold(choice)}
-    if folded in texts:
-        return texts[folded]
-    return None if letter else texts.get(_only_mention(folded, tuple(texts)))
+    """Case, width, runs of white space and punctuation at the ends removed; other languages keep every letter."""
+    return " ".join(_composed(text).casefold().split()).strip(_EDGES)
 
 
 @_remembered
-def _letter(text: str) -> str | None:
+def _read(response: str, type: str) -> str | None:
+    text = _plain(response)
+    return _last_stated(text, _READERS[type]) if text else None
+
+
+def _last_stated(text: str, reader) -> str | None:
+    """What `reader(text, start, end, stated)` finds after the last statement, or else before it, if it is one thing."""
+    end = len(text)
+    for statement in reversed(list(_STATED.finditer(text))):
+        if found := reader(text, statement.end(), end, True):
+            return found.pop() if len(found) == 1 else None
+        end = statement.start()
+    found = reader(text, 0, end, False)
+    return found.pop() if len(found) == 1 else None
+
+
+def _affirmed(pattern: re.Pattern, text: str, start: int, end: int, denied: re.Pattern = _DENIED) -> list[re.Match]:
+    """The matches that the words around them do not deny."""
+    kept, before = [], None
+    for match in pattern.finditer(text, start, end):
+        first, last = match.span(match.lastindex or 0)
+        listed = before is not None and _LISTED.fullmatch(text, before, first)
+        if listed or denied.search(text[max(0, first - 40) : first]):
+            before = last
+        elif not _WRONG.match(text, last):
+            kept.append(match)
+    return kept
+
+
+def _leading(pattern: re.Pattern, text: str, start: int, end: int) -> set[str]:
+    """What the text starts with, unless it is denied."""
+    match = pattern.match(text, start, end)
+    if not match:
+        return set()
+    first, last = match.span(match.lastindex)
+    denied = _DENIED.search(text[max(0, first - 40) : first]) or _WRONG.match(text, last)
+    return set() if denied else {match[match.lastindex]}
+
+
+@_remembered
+def _mcq(response: str, question: str) -> str | None:
+    text, choices = _plain(response), options(question)
     if bare := _BARE_LETTER.fullmatch(text):
-        return bare[1].upper()
-    for pattern in (_STATED_LETTER, _OPTION_LETTER):
-        if stated := pattern.findall(text):
-            return stated[-1]
-    if _SEVERAL_LETTERS.search(text):
-        return None
-    if leading := _LEADING_LETTER.match(text):
-        return leading[leading.lastindex].upper()
-    for pattern in (_ENCLOSED_LETTER, _LONE_LETTER):
-        if len(letters := {match[match.lastindex] for match in pattern.finditer(text)}) == 1:
-            return letters.pop()
-    return None
+        letter = bare[1].upper()
+        return letter if not choices or letter in choices else None
+    texts = {fold(choice): letter for letter, choice in choices.items() if fold(choice)}
+    if fold(text) in texts:
+        return texts[fold(text)]
+
+    def reader(text: str, start: int, end: int, stated: bool) -> set[str]:
+        found = _letters(text, start, end, stated)
+        return found or {texts[phrase] for phrase in _phrases(fold(text[start:end]), tuple(texts))}
+
+    letter = _last_stated(text, reader)
+    return letter if not choices or letter in choices else None
 
 
-@_remembered
-def _yes_no(text: str) -> str | None:
-    word = text.strip(_EDGES).lower()
-    if word not in (*_YES, *_NO):
-        word = _yes_no_word(text)
-    return None if word is None else "yes" if word in _YES else "no"
+def _letters(text: str, start: int, end: int, stated: bool) -> set[str]:
+    found = (stated and _leading(_STATED_LETTER, text, start, end)) or _leading(_LEADING_LETTER, text, start, end)
+    start = max(0, text.rfind(" ", 0, start))  # what a lone letter follows
+    for pattern in () if found else (_ENCLOSED_LETTER, _LONE_LETTER):
+        found = found or {match[1] for match in _affirmed(pattern, text, start, end)}
+    return {letter.upper() for letter in found}
 
 
-def _yes_no_word(text: str) -> str | None:
-    for pattern in (_STATED_TRUTH, _CLAUSE_TRUTH):
-        if stated := pattern.findall(text):
-            return stated[-1].lower()
-    if leading := _LEADING_TRUTH.match(text):
-        return leading[1].lower()
-    words = {word.lower() for word in _ANY_TRUTH.findall(text)}
-    return words.pop() if len({word in _YES for word in words}) == 1 else None
+def _yes_no(text: str, start: int, end: int, stated: bool) -> set[str]:
+    word = text[start:end].strip(_EDGES)
+    if word.lower() in (*_YES, *_NO) and not _DENIED.search(text[:start][-40:] + " "):
+        words = {word}
+    else:
+        clauses = [match[1] for match in _affirmed(_CLAUSE_TRUTH, text, start, end)][-1:]
+        leading = _leading(_LEADING_TRUTH, text, start, end)
+        words = (stated and leading) or clauses or leading
+        words = words or {match[1] for match in _affirmed(_ANY_TRUTH, text, start, end)}
+    return {"yes" if word.lower() in _YES else "no" for word in words}
 
 
-@_remembered
-def _direction(text: str) -> str | None:
-    if whole := _ONLY_DIRECTION.fullmatch(text.strip(_EDGES)):
-        return _DIRECTIONS[whole[1].lower()]
-    if stated := _STATED_DIRECTION.findall(text):
-        return _DIRECTIONS[stated[-1].lower()]
-    if _SEVERAL_DIRECTIONS.search(text):
-        return None
+def _direction(text: str, start: int, end: int, stated: bool) -> set[str]:
+    if whole := _ONLY_DIRECTION.fullmatch(text[start:end].strip(_EDGES)):
+        return set() if _DENIED.search(text[:start][-40:] + " ") else {_DIRECTIONS[whole[1].lower()]}
+    if _SEVERAL_DIRECTIONS.search(text, start, end):
+        return {"left", "right"}
+    found = _leading(_STATED_DIRECTION, text, start, end) if stated else set()
     for pattern in (_MOVING_DIRECTION, _ANY_DIRECTION):
-        words = {match[match.lastindex].lower() for match in pattern.finditer(text)}
-        if len(readings := {_DIRECTIONS[word] for word in words}) == 1:
-            return readings.pop()
-        if readings:
-            return None
-    return None
+        found = found or {match[match.lastindex] for match in _affirmed(pattern, text, start, end, _ABSENT)}
+    return {_DIRECTIONS[word.lower()] for word in found}
+
+
+def _number(text: str, start: int, end: int, stated: bool) -> set[str]:
+    matches = _affirmed(_NUMBER, text, start, end)
+    if stated and matches and not text[start : matches[0].start()].strip(" :$~("):
+        matches = matches[: 2 if _RANGE.match(text, matches[0].end()) else 1]
+    counts = [match for match in matches if not _BESIDES.search(text[max(0, match.start() - 20) : match.start()])]
+    return {_canonical(match) for match in counts or matches}
+
+
+def _canonical(match: re.Match) -> str:
+    written, unit = match[1].lower(), (match[2] or "").lower()
+    if written in _NUMBER_WORDS:
+        value = Decimal(_NUMBER_WORDS[written])
+    else:
+        over, _, under = re.sub("[, ]", "", written).replace("−", "-").replace("⁄", "/").partition("/")
+        value = Decimal(over) / Decimal(under) if under.strip("0") else Decimal(over)
+    return f"{value.normalize() + 0:f} {unit}".rstrip()
 
 
 @_remembered
-def _number(text: str) -> str | None:
-    if stated := _STATED_NUMBER.findall(text):
-        return _canonical(stated[-1])
-    if (leading := _NUMBER.match(text)) and not _RANGE.match(text, leading.end()):
-        return _canonical(leading[0])
-    values = {_canonical(match[0]) for match in _NUMBER.finditer(text)}
-    if not values:
-        values = {_NUMBER_WORDS[word.lower()] for word in _NUMBER_WORD.findall(text)}
-    return values.pop() if len(values) == 1 else None
-
-
-def _canonical(number: str) -> str:
-    value = Decimal(number.replace(",", "").replace("−", "-"))
-    return format(value.normalize() + 0, "f")
-
-
-def _label(text: str, labels: tuple[str, ...]) -> str | None:
-    known, folded = _folded(labels), fold(text)
-    if folded in known:
-        return folded
-    stated = fold(_STATED_ANYTHING.split(folded)[-1])
-    return stated if stated in known else _only_mention(folded, known)
+def _label(response: str, labels: tuple[str, ...]) -> str | None:
+    known, text = _folded(labels), fold(_plain(response))
+    if text in known:
+        return text
+    return _last_stated(text, lambda text, start, end, _: _phrases(text, known, start, end))
 
 
 @_remembered
@@ -315,17 +384,18 @@ def _folded(labels: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(fold(label) for label in labels))
 
 
-def _only_mention(folded: str, phrases: tuple[str, ...]) -> str | None:
-    """The one phrase that occurs in the text as whole words and is not denied; None for none or several."""
+def _phrases(folded: str, phrases: tuple[str, ...], start: int = 0, end: int | None = None) -> set[str]:
+    """The phrases that occur in the text as whole words and are not denied."""
     pattern = _any_phrase(phrases)
-    found = {match[0] for match in pattern.finditer(folded)} if pattern else set()
-    return found.pop() if len(found) == 1 else None
+    end = len(folded) if end is None else end
+    return {match[1] for match in _affirmed(pattern, folded, start, end, _ABSENT)} if pattern else set()
 
 
 @_remembered
 def _any_phrase(phrases: tuple[str, ...]) -> re.Pattern | None:
-    longest_first = sorted((re.escape(phrase) for phrase in phrases), key=len, reverse=True)
-    return re.compile(rf"(?<!\bnot )(?<!\bno )(?<!\w)(?:{'|'.join(longest_first)})(?!\w)") if phrases else None
+    """Words end where letters do, or where the script changes to one that puts nothing between words."""
+    phrases = tuple(phrase for phrase in phrases if phrase)
+    return re.compile(rf"(?<![^\W\u2e80-\uffff])({_one_of(phrases)})(?![^\W\u2e80-\uffff])") if phrases else None
 
 
 _READERS = {"yes_no": _yes_no, "direction": _direction, "number": _number}

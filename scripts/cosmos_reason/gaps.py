@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from cosmos_reason import annotations, media, storage
+from cosmos_reason import annotations, media, s3
 from cosmos_reason import findings as f
 from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.json_stream import JsonRecords
-from cosmos_reason.results import Row
+from cosmos_reason.results import Row, about
 
 ERROR_TYPES = ("false_positive", "false_negative", "wrong_class", "wrong_answer", "unparseable", "failed")
 POSITIVE = {frozenset(("yes", "no")): "yes", frozenset(("ok", "ng")): "ng"}
@@ -79,26 +80,39 @@ def cluster(question: str) -> str:
 
 
 def media_paths(ann_path: Path, media_path: str, wanted: set[str]) -> tuple[dict[str, str], list[f.Finding]]:
-    """video_id -> full media path for the ids `wanted`, from an annotation file; findings for those not in it."""
-    paths, found = {}, []
+    """video_id -> full media path for the ids `wanted`, from an annotation file; findings for those not in it, and for
+    media that are not there. Raises Failure when `media_path` is no folder, or a prefix without an object."""
+    remote = s3.is_uri(media_path)
+    if not (remote or not media_path or Path(media_path).is_dir()):
+        raise f.bad_input("EVAL-MEDIA-PATH", media_path, "got no such folder, expected the folder of the clips")
+    if remote and next(s3.objects(media_path), None) is None:
+        raise f.bad_input("EVAL-MEDIA-PATH", media_path, "got a prefix without an object, expected that of the clips")
+    paths, missing, found = {}, [], []
 
     @functools.cache  # a clip has many questions
-    def resolve(name: str) -> str:
-        path = str(media.resolve("" if "://" in media_path else media_path, name))
-        return f"{media_path.rstrip('/')}/{path}" if "://" in media_path and not path.startswith("/") else path
+    def resolve(name: str) -> tuple[str, bool]:
+        if remote or s3.is_uri(name):
+            return name if s3.is_uri(name) else s3.join(media_path, str(media.resolve("", name))), True
+        path = media.resolve(media_path, name)
+        return str(path), path.is_file()
 
-    for sample in annotations.stream(JsonRecords(ann_path), annotations.Tally()):
+    for sample in annotations.stream(JsonRecords(annotations.locate(ann_path)), annotations.Tally()):
         if sample.id in wanted and sample.media:
             try:
-                paths[sample.id] = resolve(sample.media[0].path)
+                paths[sample.id], is_there = resolve(sample.media[0].path)
             except f.Failure as failure:
                 found += failure.findings
-    if unknown := sorted(wanted - paths.keys()):
-        message = f"got {len(unknown)} video_id(s) that the annotations do not map to a medium, expected all of them"
-        data = {"record_ids": unknown[: f.MAX_RECORD_IDS], "count": len(unknown)}
-        fix = "--kpi-ann-path with the annotations that were evaluated"
-        found.append(f.Finding("EVAL-VIDEO-UNKNOWN", f.ERROR, f"{ann_path}#{unknown[0]}", message, fix, data))
-    return paths, found
+                continue
+            if not is_there:
+                missing.append(sample.id)
+    unknown, message = sorted(wanted - paths.keys()), "video_id(s) that the annotations do not map to a medium"
+    fix = "--kpi-ann-path with the annotations that were evaluated"
+    found += about(unknown, "EVAL-VIDEO-UNKNOWN", f.ERROR, ann_path, message, fix)
+    message = (
+        f"record(s) whose medium is not there, such as {paths.get(next(iter(missing), ''))}; they stay in the table"
+    )
+    fix = "--kpi-media-path with the folder that the annotations' names are relative to"
+    return paths, found + about(missing, "EVAL-MEDIA-MISSING", f.WARNING, ann_path, message, fix)
 
 
 def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
@@ -138,29 +152,21 @@ def next_data(rows: Iterable[Row]) -> list[dict]:
     ]
 
 
-def write_parquet(path: Path, gaps: Sequence[Gap]) -> None:
+def write_parquet(handle: BinaryIO, gaps: Sequence[Gap]) -> None:
     """One line per gap; the first three columns are the ones a data-collection round reads."""
     import pyarrow as pa
     from pyarrow import parquet
 
-    columns = {
+    texts = {
         "video_id": [gap.path for gap in gaps],
         "question": [gap.row.question for gap in gaps],
         "ground_truth": [gap.row.gt for gap in gaps],
         "id": [gap.row.id for gap in gaps],
         "annotation_id": [gap.row.video_id for gap in gaps],
-        "type": [gap.row.type for gap in gaps],
-        "error_type": [gap.error_type for gap in gaps],
-        "response": [gap.row.response for gap in gaps],
-        "answer": [gap.row.answer for gap in gaps],
-        "error": [gap.row.error for gap in gaps],
-        "confusion": [gap.confusion for gap in gaps],
-        "cluster": [gap.cluster for gap in gaps],
     }
-    counts = {"clip_gaps": [gap.clip_gaps for gap in gaps], "clip_rows": [gap.clip_rows for gap in gaps]}
-    table = pa.table(
-        {name: pa.array(values, pa.string()) for name, values in columns.items()}
-        | {name: pa.array(values, pa.int64()) for name, values in counts.items()}
-    )
-    with storage.whole_file(path, "wb") as handle:
-        parquet.write_table(table, handle)
+    texts |= {name: [getattr(gap.row, name) for gap in gaps] for name in ("type", "response", "answer", "error")}
+    texts |= {name: [getattr(gap, name) for gap in gaps] for name in ("error_type", "confusion", "cluster")}
+    counts = {name: [getattr(gap, name) for gap in gaps] for name in ("clip_gaps", "clip_rows")}
+    columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+    columns |= {name: pa.array(values, pa.int64()) for name, values in counts.items()}
+    parquet.write_table(pa.table(columns), handle)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import math
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cosmos_reason import storage
-from cosmos_reason.answers import CLOSED_TYPES
-from cosmos_reason.findings import bad_input
-from cosmos_reason.results import Row
+from cosmos_reason.answers import CLOSED_TYPES, final_answer, fold
+from cosmos_reason.findings import ERROR, Finding, bad_input, outside, warning
+from cosmos_reason.results import Row, about
 
 UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
 Z = 1.959963984540054  # two-sided 95 %
 SOFT_F1 = 0.8
 EXACT_MCNEMAR_LIMIT = 1000
+BERTSCORE_MODEL = "roberta-large"  # bert-score's own for English; the tokenizer of cosmos-rl-evaluate's breaks it
 CHECKPOINT_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy", "rows")
 _TIMESTAMP = re.compile(r"\d{14}")
 
@@ -60,6 +63,7 @@ def summary(rows: Sequence[Row]) -> dict:
         "rows": len(rows),
         "correct": outcomes["right"],
         "unparseable": outcomes["unparseable"],
+        "unparseable_rate": _ratio(outcomes["unparseable"], len(rows)),
         "failed": outcomes["failed"],
         "accuracy": _ratio(outcomes["right"], len(rows)),
         "accuracy_interval": wilson(outcomes["right"], len(rows)),
@@ -121,7 +125,7 @@ def is_soft_match(row: Row) -> bool:
     """Free text whose words overlap with the ground truth's at an F1 of SOFT_F1 or more (cosmos-rl-evaluate)."""
     if row.type != "text" or row.outcome != "wrong" or not row.expected:
         return False
-    said, expected = Counter(row.answer.casefold().split()), Counter(row.expected.split())
+    said, expected = Counter(fold(row.answer).split()), Counter(row.expected.split())
     return 2 * (said & expected).total() >= SOFT_F1 * (said.total() + expected.total())
 
 
@@ -130,7 +134,7 @@ def text_metrics(rows: Sequence[Row]) -> dict:
     import sacrebleu
     from rouge_score.rouge_scorer import RougeScorer
 
-    said, expected = [row.answer or "" for row in rows], [row.gt for row in rows]
+    said, expected = [row.answer or "" for row in rows], [final_answer(row.gt) or "" for row in rows]
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
     rouge = sum(scorer.score(gt, text)["rougeL"].fmeasure for gt, text in zip(expected, said, strict=True))
     return {
@@ -140,21 +144,63 @@ def text_metrics(rows: Sequence[Row]) -> dict:
     }
 
 
-def compare(before: Sequence[Row], after: Sequence[Row]) -> dict:
-    """Questions of both runs, paired by id: what the second run fixed and broke, and McNemar's two-sided p-value."""
-    first, second = {row.id: row.correct for row in before}, {row.id: row.correct for row in after}
-    pairs = Counter((first[id], second[id]) for id in first.keys() & second.keys())
+def bertscore(rows: Sequence[Row], model: str) -> float:
+    """Mean BERTScore F1 (Zhang et al. 2020) of the free text rows under an encoder that bert-score knows; no answer
+    scores 0. Raises Failure: exit 2 when bert-score is not installed, exit 3 when it fails."""
+    try:
+        import bert_score
+    except ImportError as problem:
+        message = f"got {problem}, expected the optional package bert-score"
+        raise bad_input("EVAL-BERTSCORE-MISSING", "--bertscore", message, "pip install bert-score==0.3.13") from None
+    pairs = [(row.answer, final_answer(row.gt) or "") for row in rows if row.answer]
+    if not pairs:
+        return 0.0
+    try:
+        _, _, f1 = bert_score.score(*map(list, zip(*pairs, strict=True)), model_type=model)
+    except Exception as problem:  # of the package, of what it is built on, or of the network
+        message = f"got {type(problem).__name__}: {str(problem)[:300]}, expected scores"
+        raise outside("EVAL-BERTSCORE-FAILED", model, message, f"--bertscore {BERTSCORE_MODEL}") from None
+    return round(float(f1.sum()) / len(rows), 6)
+
+
+def compare(before: Sequence[Row], after: Sequence[Row], flag: str = "--compare") -> tuple[dict, list[Finding]]:
+    """Questions of both runs, paired by id: what the second run fixed and broke, McNemar's two-sided p-value, and the
+    earlier run's summaries over these questions (types as the second run has them); with findings about
+    what could not be paired. Raises Failure when nothing can."""
+    first, second = ({row.id: row for row in rows} for rows in (before, after))
+    shared = [id for id in second if id in first]
+    other = [id for id in shared if (first[id].gt, first[id].question) != (second[id].gt, second[id].question)]
+    odd = set(other)
+    common = [id for id in shared if id not in odd]
+    if not shared:
+        message = f"got no question that both runs asked, such as {next(iter(second))} and {next(iter(first))}"
+        raise bad_input("EVAL-COMPARE-NOTHING", flag, f"{message}, expected two runs over the same annotations")
+    by_type = defaultdict(list)
+    for id in common:
+        by_type[second[id].type].append(first[id])
+    pairs = Counter((first[id].correct, second[id].correct) for id in common)
     fixed, broken = pairs[False, True], pairs[True, False]
+    alone = len(first) - len(shared), len(second) - len(shared)
+    fix, found = "compare runs over the same annotations", []
+    if any(alone):
+        message = (
+            f"got {alone[0]} question(s) only in the earlier run and {alone[1]} only in this one; they are left out"
+        )
+        found.append(warning("EVAL-COMPARE-PARTIAL", flag, message, fix))
+    message = "id(s) that stand for another question or ground truth in the earlier run; they are left out"
+    found += about(other, "EVAL-COMPARE-OTHER", ERROR, flag, message, fix)
     return {
-        "paired": pairs.total(),
+        "paired": len(common),
         "fixed": fixed,
         "broken": broken,
         "unchanged_right": pairs[True, True],
         "unchanged_wrong": pairs[False, False],
-        "only_before": len(first.keys() - second.keys()),
-        "only_after": len(second.keys() - first.keys()),
+        "only_before": alone[0],
+        "only_after": alone[1],
         "p_value": mcnemar(fixed, broken),
-    }
+        "earlier": summary([first[id] for id in common]) if common else None,
+        "earlier_per_type": {kind: summary(by_type[kind]) for kind in sorted(by_type)},
+    }, found
 
 
 def mcnemar(fixed: int, broken: int) -> float:
@@ -168,20 +214,23 @@ def mcnemar(fixed: int, broken: int) -> float:
 
 def from_file(path: Path, rows: Sequence[Row]) -> dict[str, float]:
     """What the user's own `metric(rows) -> {name: number}` in a Python file makes of the rows, each a dictionary with
-    id, question, gt, response, answer, expected, type, tags, correct and error. Raises Failure for anything else."""
+    id, question, gt, response, answer, expected, type, tags, correct and error. What it prints goes to stderr.
+
+    Raises Failure for anything else, also when it exits."""
     import runpy
 
     expected = "expected a Python file with `def metric(rows)` that returns {name: number}"
     try:
-        made = runpy.run_path(str(path))["metric"]([dataclasses.asdict(row) for row in rows])
-        return {str(name): _finite(value) for name, value in made.items()}
-    except Exception as problem:
+        with contextlib.redirect_stdout(sys.stderr):
+            made = runpy.run_path(str(path))["metric"]([dataclasses.asdict(row) for row in rows])
+            return {str(name): _finite(value) for name, value in made.items()}
+    except (Exception, SystemExit) as problem:
         raise bad_input("EVAL-METRIC-FILE", path, f"got {type(problem).__name__}: {problem}, {expected}") from None
 
 
 def _finite(value: object) -> float:
-    if not math.isfinite(number := float(value)):
-        raise ValueError(f"{number} as a value")
+    if isinstance(value, str | bytes | bool) or not math.isfinite(number := float(value)):
+        raise ValueError(f"{value!r} as a value")
     return number
 
 
@@ -189,15 +238,18 @@ def record_for_checkpoint(checkpoint: str | None, scored: dict) -> Path | None:
     """Note the metrics in `<output_dir>/checkpoint_metrics.json` when the evaluated model is a checkpoint of a training
     output (`<output_dir>/<YYYYmmddHHMMSS>/safetensors/<name>`) that is here; returns the file written."""
     folder = Path(checkpoint or "")
-    if not (
-        folder.is_dir() and folder.parent.name in ("safetensors", "merged") and _TIMESTAMP.fullmatch(folder.parts[-3])
-    ):
+    run, kind = folder.parts[-3:-1] if len(folder.parts) > 3 else ("", "")
+    if not (folder.is_dir() and kind in ("safetensors", "merged") and _TIMESTAMP.fullmatch(run)):
         return None
     output_dir = folder.parents[2]
     path = output_dir / "checkpoint_metrics.json"
     with open(output_dir / ".checkpoint_metrics.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several evaluations may end at once
         known = storage.read_json(path) if path.exists() else {}
+        if not isinstance(known, dict):
+            raise bad_input(
+                "EVAL-CHECKPOINT-METRICS", path, f"got {type(known).__name__}, expected an object", f"rm {path}"
+            )
         known[str(folder.relative_to(output_dir))] = {
             key: scored[key] for key in CHECKPOINT_METRICS if scored[key] is not None
         }

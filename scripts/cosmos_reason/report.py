@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from cosmos_reason import answers, media, storage
+from cosmos_reason import answers, media, s3, storage
 from cosmos_reason import metrics as m
 from cosmos_reason.findings import Failure, bad_input
 from cosmos_reason.gaps import Gap
@@ -33,24 +33,25 @@ TYPE_NAMES = {
 }
 
 
-def write(
-    path: Path,
+def page(
     rows: Sequence[Row],
     gaps: Sequence[Gap],
     summary: dict,
     record: dict,
     before: Sequence[Row] | None = None,
+    pair: dict | None = None,
     curves: Sequence[dict] = (),
-) -> None:
-    """Write the page for judged `rows`: `summary` is gaps.summary, `record` evaluation.json, `before` an earlier run's
-    judged rows, `curves` what read_curve read."""
+) -> tuple[str, int]:
+    """The page for judged `rows`, and how many gaps it shows as clips: `summary` is gaps.summary, `record`
+    evaluation.json, `before` an earlier run's judged rows, `pair` metrics.compare, `curves` what read_curve read."""
     import jinja2
 
     loader = jinja2.FileSystemLoader(HERE)
     pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     pages.filters |= {"pct": "{:.1%}".format, "count": "{:,}".format, "clip": shortened, "option": with_option}
     script = (HERE / "report.js").read_text(encoding="utf-8")
-    page = pages.get_template("report.html.j2").render(
+    shown = cards(gaps, {(row.id, row.question, row.gt): row for row in before or ()})
+    text = pages.get_template("report.html.j2").render(
         style=(HERE / "report.css").read_text(encoding="utf-8"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -58,16 +59,15 @@ def write(
         asked_on=shortened(record.get("annotations"), 200),
         facts=facts(record),
         all=m.summary(rows),
-        all_before=m.summary(before) if before else None,
-        pair=m.compare(before, rows) if before else None,
-        types=type_table(rows, before),
+        pair=pair,
+        types=type_table(rows, pair),
         matrices=matrices(rows),
         chart=chart(curves),
         summary=summary,
-        cards=cards(gaps, {row.id: row for row in before or ()}),
+        cards=shown,
         type_names=TYPE_NAMES,
     )
-    storage.write_text(path, page)
+    return text, len(shown)
 
 
 def shortened(text: str | None, limit: int = SHOWN) -> str:
@@ -90,7 +90,7 @@ def facts(record: dict) -> list[tuple[str, str]]:
         "vision": "Frames and pixels",
         "prompt": "Prompt",
         "sampling": "Sampling",
-        "hardware": "Hardware",
+        "hardware": "Answered by",
     }
     return [(title, shortened(_as_words(record[key]), 500)) for key, title in names.items() if record.get(key)]
 
@@ -101,16 +101,13 @@ def _as_words(value: object) -> str:
     return str(value)
 
 
-def type_table(rows: Sequence[Row], before: Sequence[Row] | None) -> list[dict]:
+def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
     """One line per question type: the summary now, and before for the same questions."""
-    now, then = defaultdict(list), defaultdict(list)
-    kinds = {row.id: row.type for row in rows}
+    now, then = defaultdict(list), pair["earlier_per_type"] if pair else {}
     for row in rows:
         now[row.type].append(row)
-    for row in before or ():
-        then[kinds.get(row.id, row.type)].append(row)
     return [
-        {"type": kind, "now": m.summary(group), "before": m.summary(then[kind]) if then[kind] else None}
+        {"type": kind, "now": m.summary(group), "before": then.get(kind)}
         for kind, group in sorted(now.items(), key=lambda item: -len(item[1]))
     ]
 
@@ -195,7 +192,7 @@ def sample(gaps: Sequence[Gap]) -> list[Gap]:
     return [gap for gap in turns if gap is not None][:CARDS]
 
 
-def cards(gaps: Sequence[Gap], before: dict[str, Row]) -> list[dict]:
+def cards(gaps: Sequence[Gap], before: dict[tuple[str, str, str], Row]) -> list[dict]:
     """What the page shows of the sampled gaps: the row, a filmstrip while IMAGE_BUDGET lasts, the earlier answer."""
     budget, made = IMAGE_BUDGET, []
     strips: dict[str, tuple[str, str]] = {}
@@ -206,7 +203,7 @@ def cards(gaps: Sequence[Gap], before: dict[str, Row]) -> list[dict]:
         if len(image) > budget:
             image, caption = "", "left out to keep this page small"
         budget -= len(image)
-        earlier = before.get(gap.row.id)
+        earlier = before.get((gap.row.id, gap.row.question, gap.row.gt))
         status = "" if earlier is None else "broken" if earlier.correct else "still"
         made.append(
             {"gap": gap, "row": gap.row, "image": image, "caption": caption, "earlier": earlier, "status": status}
@@ -226,6 +223,7 @@ def filmstrip(path: str) -> tuple[str, str]:
     from PIL import Image
 
     try:
+        path = s3.local(path) if s3.is_uri(path) else path
         probed = media.probe(path)
         if probed.kind == "image":
             frames, caption = media.read_image(path)[None], "still image"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+from argparse import ArgumentTypeError
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from cosmos_reason.json_stream import JsonRecords
 OWN_FILES = ("metrics.json", "evaluation.json", "checkpoint_metrics.json")
 MAX_LABELS, MAX_LABEL_WORDS, MIN_ROWS_PER_LABEL = 20, 4, 2
 MIN_ROWS_PER_QUESTION = 10
+TASK_TYPES = {"": "auto", "its_directionality": "direction"}  # task.type of an evaluate spec -> how rows are read
 
 
 @dataclass(slots=True)
@@ -52,18 +54,42 @@ class Row:
 
 def find(path: Path) -> list[Path]:
     """The results a path stands for: itself, the results files below it, or itself as a folder of Reason1 results."""
-    if not path.is_dir():
+    if path.is_file():
         return [path]
+    if not path.exists():
+        raise f.bad_input("EVAL-NO-RESULTS", path, "got nothing there, expected a results file or a folder with one")
     own = sorted(file for name in ("results.json", "results.jsonl") for file in path.rglob(name))
     if own or any(path.rglob("*.json")):
         return own or [path]
     raise f.bad_input("EVAL-NO-RESULTS", path, "got a folder without results, expected a results.json in it")
 
 
+def add_reading_flags(parser) -> None:
+    """--type and --tolerance, which `one` reads."""
+    read_as = "how ground truths and answers are read (default: auto, per question from the data)"
+    parser.add_argument("--type", choices=("auto", "its_directionality", *answers.TYPES), default="auto", help=read_as)
+    parser.add_argument("--tolerance", type=share, default=0.0, help="relative error a number may have (default: 0)")
+
+
+def share(written: str) -> float:
+    if not 0 <= (value := float(written)) <= 1:
+        raise ArgumentTypeError(f"got {written}, expected a number from 0 to 1")
+    return value
+
+
+def one(path: Path, args) -> tuple[Path, list[Row], list[f.Finding]]:
+    """The one results file a path stands for, and its rows judged as the flags say."""
+    files = find(path)
+    if len(files) > 1:
+        names = ", ".join(str(file) for file in files[:5])
+        raise f.bad_input("EVAL-RESULTS-SEVERAL", path, f"got {len(files)} results ({names}), expected one")
+    return files[0], *judged(files[0], args.type, args.tolerance)
+
+
 def read(path: Path) -> tuple[list[Row], list[f.Finding]]:
     """The rows of a results.json (ours or TAO's), a JSONL file or a Reason1 folder, and what is wrong with them.
 
-    Raises Failure when there is nothing to read or a file is cut off."""
+    Raises Failure when there is nothing to read, a file is cut off, or what it holds are no results."""
     table = _Table(path)
     if path.is_dir():
         for item in reason1_items(path):
@@ -75,14 +101,36 @@ def read(path: Path) -> tuple[list[Row], list[f.Finding]]:
             table.note_oddities(records)
     if not table.rows:
         raise f.bad_input("EVAL-NO-ROWS", path, "got no rows, expected one per question")
+    if not any(row.gt and row.response is not None for row in table.rows) and not table.problems["EVAL-ROW-FAILED"]:
+        message = (
+            f"got {len(table.rows)} record(s), none with ground truth and response as text, expected evaluation results"
+        )
+        message += f"; the first: {table.rows[0].error}, in a record of {table.first}"
+        raise f.bad_input("EVAL-NOT-RESULTS", path, message)
     gc.freeze()  # rows stay to the end: the collector need not walk a million of them again and again
     return table.rows, table.findings()
 
 
+def judged(path: Path, kind: str = "auto", tolerance: float = 0.0) -> tuple[list[Row], list[f.Finding]]:
+    """`read` and `judge`; "auto" is what the evaluation's task asks for, else what the data show."""
+    rows, found = read(path)
+    task = evaluation(path).get("task") or ""
+    if task not in TASK_TYPES:
+        message = (
+            f"got task {task!r}, expected one of {', '.join(filter(None, TASK_TYPES))}; answers are read by the data"
+        )
+        found.append(f.warning("EVAL-TASK-UNKNOWN", path, message, "--type auto"))
+    return rows, found + judge(rows, TASK_TYPES.get(task if kind == "auto" else kind, kind), tolerance)
+
+
 def evaluation(path: Path) -> dict:
     """The evaluation.json beside these results; {} when there is none."""
-    record = (path if path.is_dir() else path.parent) / "evaluation.json"
-    return storage.read_json(record) if record.is_file() else {}
+    file = (path if path.is_dir() else path.parent) / "evaluation.json"
+    record = storage.read_json(file) if file.is_file() else {}
+    names = ("model", "checkpoint", "annotations", "task")
+    if not isinstance(record, dict) or not all(isinstance(record.get(name), str | None) for name in names):
+        raise f.bad_input("EVAL-RECORD", file, f"got other values, expected an object with {', '.join(names)} as texts")
+    return record
 
 
 def judge(rows: list[Row], kind: str = "auto", tolerance: float = 0.0) -> list[f.Finding]:
@@ -97,11 +145,14 @@ def judge(rows: list[Row], kind: str = "auto", tolerance: float = 0.0) -> list[f
             row.type = "label"
             _judge(row, labels, tolerance)
     unread = [row.id for row in rows if row.gt and row.expected is None]
-    if not unread:
-        return []
-    message = f"got {len(unread)} row(s) whose ground truth is no answer of their type; they count as wrong"
-    data = {"record_ids": unread[: f.MAX_RECORD_IDS], "count": len(unread)}
-    return [f.error("EVAL-GT-TYPE", unread[0], message, "--type auto", **data)]
+    message = "row(s) whose ground truth is no answer of their type; they count as wrong"
+    return about(unread, "EVAL-GT-TYPE", f.ERROR, "rows", message, "--type auto")
+
+
+def about(ids: list[str], id: str, severity: str, where: object, message: str, fix: str) -> list[f.Finding]:
+    """One finding about records, which `message` describes after their number; none without records."""
+    data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
+    return [f.Finding(id, severity, f"{where}#{ids[0]}", f"got {len(ids)} {message}", fix, data)] if ids else []
 
 
 def _judge(row: Row, labels: tuple[str, ...], tolerance: float) -> None:
@@ -140,11 +191,13 @@ class _Table:
         self.rows: list[Row] = []
         self.ids: set[str] = set()
         self.repeated: Counter[str] = Counter()
+        self.first = ""
         self.problems: dict[str, list[str]] = defaultdict(list)
         self.shared: dict[str | None, str | None] = {}
 
     def add(self, raw: object) -> None:
         wrong = [] if isinstance(raw, dict) else [f"got {type(raw).__name__}, expected an object"]
+        self.first = self.first or (type(raw).__name__ if wrong else ", ".join(list(raw)[:10]))
         raw = {} if wrong else raw
         fields = dict(zip(FIELDS, map(raw.get, FIELDS), strict=True))
         for key, other in OTHER_NAMES:
@@ -158,10 +211,16 @@ class _Table:
         error = self._error(name, fields, wrong)
         question = fields["question"] or ""
         question = TAG.sub("", question) if "<" in question else question
-        tags = raw.get("tags") if isinstance(raw.get("tags"), list) else ()
-        tags = tuple(intern(tag) for tag in tags if isinstance(tag, str))
+        tags = self._tags(name, raw["tags"]) if raw.get("tags") else ()
         texts = fields["video_id"] or name, fields["media"], question, fields["gt"] or "", fields["response"]
         self.rows.append(Row(name, *map(self.shared.setdefault, texts, texts), error, tags))
+
+    def _tags(self, name: str, given: object) -> tuple[str, ...]:
+        """Each tag once."""
+        texts = [tag for tag in given if isinstance(tag, str)] if isinstance(given, list) else []
+        if not isinstance(given, list) or len(texts) < len(given):
+            self.problems["EVAL-ROW-TAGS"].append(name)
+        return tuple(map(intern, dict.fromkeys([given] if isinstance(given, str) else texts)))
 
     def _error(self, name: str, fields: dict, wrong: list[str]) -> str | None:
         """Why the row cannot count as right, noted for the findings."""
@@ -172,7 +231,8 @@ class _Table:
         if not fields["gt"]:
             self.problems["EVAL-GT-MISSING"].append(name)
             wrong.append("no ground truth")
-        elif fields["response"] is None:
+        if fields["response"] is None and not (fields["error"] or wrong):
+            self.problems["EVAL-RESPONSE-MISSING"].append(name)
             wrong.append("no response")
         return fields["error"] or "; ".join(wrong) or None
 
@@ -190,18 +250,18 @@ class _Table:
         elif name in self.ids:
             if given is not None:
                 self.problems["EVAL-ID-DUPLICATE"].append(name)
-            self.repeated[name] += 1
-            return f"{name}#{self.repeated[name] + 1}"
+            first = name
+            while name in self.ids:
+                self.repeated[first] += 1
+                name = f"{first}#{self.repeated[first] + 1}"
         self.ids.add(name)
         return name
 
     def findings(self) -> list[f.Finding]:
         found = []
-        for id, rows in self.problems.items():
+        for id, ids in self.problems.items():
             severity, message, fix = PROBLEMS[id]
-            data = {"record_ids": rows[: f.MAX_RECORD_IDS], "count": len(rows)}
-            where = f"{self.path}#{rows[0]}"
-            found.append(f.Finding(id, severity, where, f"got {len(rows)} row(s) {message}", fix, data))
+            found += about(ids, id, severity, self.path, f"row(s) {message}", fix)
         return found
 
 
@@ -219,6 +279,12 @@ PROBLEMS = {
     "EVAL-ROW-TYPE": (f.ERROR, "that are no object of texts; they count as wrong", "write the fields as text"),
     "EVAL-ROW-ODD": (f.WARNING, "with a repeated key or a number that is not JSON", "write each key once, no NaN"),
     "EVAL-ROW-FAILED": (f.WARNING, "that failed in the evaluation; they count as wrong", "see `error` in each row"),
+    "EVAL-RESPONSE-MISSING": (
+        f.WARNING,
+        "with neither response nor error; they count as failed",
+        "evaluate them again",
+    ),
+    "EVAL-ROW-TAGS": (f.WARNING, "whose tags are no list of texts", 'write "tags": ["night", ...]'),
     "EVAL-ID-MISSING": (f.ERROR, "without id or video_id", "give each row a unique `id`"),
     "EVAL-ID-DUPLICATE": (f.ERROR, "whose id another row has; all of them count", "give each row a unique `id`"),
 }
@@ -249,7 +315,7 @@ def reason1_accuracy(folder: Path) -> tuple[int, int]:
     for path in files:
         try:
             items = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             continue
         for item in items if isinstance(items, list) else []:
             if isinstance(item, dict) and "is_correct" in item:

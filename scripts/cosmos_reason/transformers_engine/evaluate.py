@@ -1,71 +1,58 @@
-"""Ask a model every question of an annotation file: one row per question, whatever happens to it."""
+"""Ask every question of an annotation file: one row per question, whatever happens to it.
+
+Who answers is an object with `identity()` (changes with whatever could change an answer), `where` (in words) and
+`answers(questions)`, which yields lists of Answer in any order: a model on this machine (responder.py, which imports
+torch), or a server (endpoint.py).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-import torch
-
-from cosmos_reason import annotations, answers, storage
-from cosmos_reason.annotations import Question
-from cosmos_reason.findings import Failure, bad_input, has_errors
-from cosmos_reason.transformers_engine import model as models
-from cosmos_reason.transformers_engine.inputs import Encoder, collate, with_system
+from cosmos_reason import annotations, results, storage
+from cosmos_reason.annotations import Question, Turn
+from cosmos_reason.findings import EXIT_BAD_INPUT, Failure, bad_input, has_errors
+from cosmos_reason.transformers_engine.frames import with_system
 from cosmos_reason.transformers_engine.progress import MetricsLog
-from cosmos_reason.vision_tokens import VisionOptions
 
 REASONING = "\n\nThink first, between <think> and </think>. Put the final answer right after </think>."
 
+COLUMNS = ("id", "video_id", "media", "question", "gt", "response", "answer", "type", "correct", "error")
 
-class Responder:
-    """A loaded model that answers batches of questions greedily or by sampling, as `generation` says."""
 
-    def __init__(self, spec: dict, hardware: models.Hardware):
-        table, dataset = spec["model"], spec["dataset"]
-        self.spec, self.hardware = spec, hardware
-        self.network, self.folder = models.load_for_evaluation(table, hardware.compute, hardware.device)
-        self.tokenizer = models.load_tokenizer(self.folder)
-        options = VisionOptions.from_table(spec["vision"])
-        self.encoder = Encoder(self.tokenizer, self.folder, dataset["media_dir"], options, table["max_length"])
-        self.suffix = REASONING if spec["evaluation"]["answer_type"] == "reasoning" else ""
+class Answer(NamedTuple):
+    """What became of a question: exactly one of `response` and `error` is None. `vision_tokens` when it is known;
+    `is_cut` when a server says that the tokens ran out."""
 
-    def encode(self, question: Question) -> dict[str, torch.Tensor]:
-        *earlier, asked = question.context
-        turns = [*earlier, asked._replace(text=asked.text + self.suffix)]
-        turns = with_system(turns, self.spec["dataset"]["system_prompt"])
-        return self.encoder.encode_prompt(turns, question.sample.media)
+    question: Question
+    response: str | None
+    error: str | None = None
+    vision_tokens: int | None = None
+    is_cut: bool = False
 
-    @torch.inference_mode()
-    def answer(self, encoded: list[dict[str, torch.Tensor]]) -> list[str]:
-        generation = self.spec["generation"]
-        batch = collate(encoded, self.tokenizer.pad_token_id, "left")
-        batch = {key: value.to(self.hardware.device) for key, value in batch.items()}
-        sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        if generation["temperature"] > 0:
-            sampling = {"do_sample": True} | {key: generation[key] for key in ("temperature", "top_p", "top_k")}
-        with self.hardware.autocast():
-            tokens = self.network.generate(
-                **batch,
-                **sampling,
-                max_new_tokens=generation["max_tokens"],
-                repetition_penalty=generation["repetition_penalty"],
-                eos_token_id=self.tokenizer.eos_token_id,
-                pad_token_id=self.tokenizer.pad_token_id,
-            )
-        return self.tokenizer.batch_decode(tokens[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+
+class Shard(NamedTuple):
+    """This process's part of the questions: number `index` (from 0) of `count`."""
+
+    index: int
+    count: int
+
+
+ALL = Shard(0, 1)
 
 
 def read_questions(dataset: dict, limit: int) -> list[Question]:
     """Every question of the annotation file in file order, the first `limit` of them when that is positive."""
     samples, found = annotations.read(Path(dataset["annotation_path"]))
     if has_errors(found):
-        raise Failure(found, 2)
+        raise Failure(found, EXIT_BAD_INPUT)
     questions = [question for sample in samples for question in annotations.questions(sample)]
     if not questions:
         raise bad_input("EVAL-NO-QUESTIONS", dataset["annotation_path"], "got no question with an answer")
@@ -76,98 +63,143 @@ def read_questions(dataset: dict, limit: int) -> list[Question]:
     return questions[:limit] if limit > 0 else questions
 
 
-def row(question: Question, kind: str, response: str | None, error: str | None, vision_tokens: int | None) -> dict:
-    answer = None if response is None else answers.parse_answer(response, kind, question.text)
-    correct = None if response is None else answers.matches(answer, question.gt, kind, question.text)
-    return {
-        "id": question.id,
-        "video_id": question.sample.id,
-        "media": question.sample.media[0].path if question.sample.media else None,
-        "question": question.text,
-        "gt": question.gt,
-        "response": response,
-        "answer": answer,
-        "type": kind,
-        "correct": correct,
-        "error": error,
-        "vision_tokens": vision_tokens,
-    }
+def conversation(question: Question, spec: dict) -> list[Turn]:
+    """The turns a model is given: system prompt, earlier turns, the question and what the answer type adds to it."""
+    *earlier, asked = question.context
+    suffix = REASONING if spec["evaluation"]["answer_type"] == "reasoning" else ""
+    return with_system([*earlier, asked._replace(text=asked.text + suffix)], spec["dataset"]["system_prompt"])
 
 
-def ask(responder: Responder, questions: list[Question], kinds: dict[str, str]) -> Iterator[list[dict]]:
-    """The rows of `evaluation.batch_size` questions at a time. What cannot be read becomes an error row."""
-    size = responder.spec["evaluation"]["batch_size"]
-    for first in range(0, len(questions), size):
-        ready, rows = [], []
-        for question in questions[first : first + size]:
-            try:
-                ready.append((question, responder.encode(question)))
-            except (Failure, OSError) as problem:
-                rows.append(row(question, kinds[question.id], None, str(problem), None))
-        responses = responder.answer([encoded for _, encoded in ready]) if ready else []
-        for (question, encoded), response in zip(ready, responses, strict=True):
-            tokens = int((encoded["mm_token_type_ids"] > 0).sum())
-            rows.append(row(question, kinds[question.id], response, None, tokens))
-        yield rows
-
-
-def run(spec: dict, job_dir: Path | None) -> dict:
-    """Evaluate as the complete spec says; writes results.json and evaluation.json into `results_dir`. Rows reach a
-    partial file as they are made, so that a killed run continues where it stopped."""
+def run(spec: dict, job_dir: Path | None, who=None, shard: Shard = ALL, spec_sha256: str | None = None) -> dict:
+    """Evaluate as the complete spec says; the process that answers the last question of all shards writes results.json
+    and evaluation.json into `results_dir`. Answers reach a file as they come, so that a killed run, or one with
+    questions that failed, continues where it stopped."""
     started = time.monotonic()
     if not spec["results_dir"]:
         raise bad_input("ENGINE-NO-OUTPUT", "results_dir", "got nothing", "--set results_dir=results")
-    results_dir = Path(spec["results_dir"])
-    hardware = models.choose_hardware(spec["custom"]["transformers_engine"]["device"], spec["model"]["dtype"])
-    print(hardware.reason, file=sys.stderr)
-    torch.manual_seed(spec["evaluation"]["seed"])
+    who = who or _model(spec)
+    print(who.where, file=sys.stderr)
     questions = read_questions(spec["dataset"], spec["evaluation"]["limit"])
-    kinds = {question.id: answers.question_type(question.text, question.gt) for question in questions}
-    partial = results_dir / f".rows-{_identity(spec)}.jsonl"
-    rows = _read_partial(partial)
-    missing = [question for question in questions if question.id not in rows]
-    metrics = MetricsLog((job_dir or results_dir) / "metrics.jsonl", "evaluate", len(questions), len(rows))
-    if missing:
-        results_dir.mkdir(parents=True, exist_ok=True)
-        with open(partial, "a", encoding="utf-8") as file:
-            for made in ask(Responder(spec, hardware), missing, kinds):
-                rows |= {each["id"]: each for each in made}
-                file.writelines(json.dumps(each, ensure_ascii=False) + "\n" for each in made)
-                file.flush()
-                metrics.write({"step": len(rows), "total_steps": len(questions)})
+    mine = questions[shard.index :: shard.count]
+    saved = Saved(Path(spec["results_dir"]), _identity(spec, who), shard)
+    if spec["evaluation"]["skip_saved"]:
+        saved.take_over_results()
+    known = saved.read()
+    missing = [question for question in mine if known.get(question.id, {"error": "not asked"})["error"]]
+    failed, done = {question.id for question in missing}, len(mine) - len(missing)
+    name = "metrics.jsonl" if shard.index == 0 else f"metrics-{shard.index + 1}-{shard.count}.jsonl"
+    metrics = MetricsLog((job_dir or saved.folder) / name, "evaluate", len(mine), done)
+    for answers in who.answers(missing):
+        saved.add(answers)
+        failed -= {answer.question.id for answer in answers if answer.error is None}
+        done += len(answers)
+        metrics.write({"step": done, "total_steps": len(mine)})
     metrics.close()
-    storage.write_json(results_dir / "results.json", [rows[question.id] for question in questions])
-    storage.write_json(results_dir / "evaluation.json", _record(spec, questions, hardware))
-    partial.unlink(missing_ok=True)
+    known = saved.read()
+    if whole := all(question.id in known for question in questions):
+        record = _record(spec, questions, who.where) | {
+            "cut_short": cut(known, questions),
+            "identity": saved.identity,
+            "spec_sha256": spec_sha256,
+        }
+        saved.finish(_rows(questions, known, spec["task"]["type"]), record)
+    merged = whole or (missing and not saved.path.exists())  # by another shard, in the meantime
     return {
-        "results": str(results_dir / "results.json"),
-        "rows": len(questions),
-        "failed": sum(made["error"] is not None for made in rows.values()),
+        "results": str(saved.folder / "results.json") if merged else None,
+        "rows": len(mine),
+        "failed": len(failed),
+        "cut_short": cut(known, mine),
         "seconds": round(time.monotonic() - started, 1),
     }
 
 
-def _identity(spec: dict) -> str:
-    """Changes with the spec, the annotations and the model folder: rows of one are never reused for another."""
-    folder = models.model_folder(spec["model"]["model_name"])
-    weights = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.glob("*.safetensors"))]
-    facts = [spec, storage.sha256(Path(spec["dataset"]["annotation_path"])), weights]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+def _model(spec: dict):
+    from cosmos_reason.transformers_engine.responder import Responder
+
+    return Responder(spec)
 
 
-def _read_partial(path: Path) -> dict[str, dict]:
-    """Rows by id; a last line cut short by a kill is left out."""
-    rows = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            made = json.loads(line)
-        except json.JSONDecodeError:
-            break
-        rows[made["id"]] = made
+class Saved:
+    """Answers on disk, a line each, in one file per shard. Those of another identity are never reused."""
+
+    def __init__(self, folder: Path, identity: str, shard: Shard):
+        self.folder, self.identity = folder, identity
+        self.path = folder / f".rows-{identity}-{shard.index}-{shard.count}.jsonl"
+
+    def read(self) -> dict[str, dict]:
+        """By question id, of all shards; an answer wins over an error. A line cut short by a kill is left out."""
+        rows, lines = {}, []
+        for path in sorted(self.folder.glob(f".rows-{self.identity}-*.jsonl")):
+            with contextlib.suppress(FileNotFoundError):  # merged by another shard
+                lines += path.read_bytes().splitlines()
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # also zeros that a crash left
+                row = json.loads(line.decode())
+                if row["error"] is None or row["id"] not in rows:
+                    rows[row["id"]] = row
+        return rows
+
+    def add(self, answers: list[Answer]) -> None:
+        self._append({"id": a.question.id, **a._asdict()} for a in answers)
+
+    def _append(self, rows) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a+b") as file:
+            if file.tell() and file.seek(-1, 2) and file.read() != b"\n":
+                file.write(b"\n")  # after a line cut short
+            keys = ("id", "response", "error", "vision_tokens", "is_cut")
+            for row in rows:
+                file.write(json.dumps({key: row.get(key) for key in keys}).encode() + b"\n")
+
+    def take_over_results(self) -> None:
+        """Reuse the answers of a finished run of the same identity."""
+        names = self.folder / "evaluation.json", self.folder / "results.json"
+        if not self.path.exists() and all(name.is_file() for name in names):
+            record = results.evaluation(names[1])
+            if record.get("identity") == self.identity:
+                self._append(storage.read_json(names[1]))
+
+    def finish(self, rows: list[dict], record: dict) -> None:
+        """Write the results. The answers' files stay while some questions failed: the next run asks only those."""
+        storage.write_json(self.folder / "results.json", rows)
+        storage.write_json(self.folder / "evaluation.json", record)
+        if all(row["error"] is None for row in rows):
+            for path in self.folder.glob(f".rows-{self.identity}-*.jsonl"):
+                path.unlink(missing_ok=True)
+
+
+def cut(known: dict[str, dict], questions: list[Question]) -> int:
+    """How many answers ended because the tokens ran out."""
+    return sum(bool(known[question.id].get("is_cut")) for question in questions if question.id in known)
+
+
+def _rows(questions: list[Question], known: dict[str, dict], task: str) -> list[dict]:
+    """The rows of results.json, in the order of the questions, judged as score_predictions judges them."""
+    judged = []
+    for question in questions:
+        sample, said = question.sample, known[question.id]
+        media = sample.media[0].path if sample.media else None
+        texts = question.id, sample.id, media, question.text, question.gt, said["response"], said["error"]
+        judged.append(results.Row(*texts, tags=sample.tags))
+    results.judge(judged, results.TASK_TYPES[task])
+    rows = []
+    for row in judged:
+        made = {name: getattr(row, name) for name in COLUMNS} | {"vision_tokens": known[row.id]["vision_tokens"]}
+        made["correct"] = row.correct if row.error is None else None
+        rows.append(made | ({"tags": list(row.tags)} if row.tags else {}))
     return rows
 
 
-def _record(spec: dict, questions: list[Question], hardware: models.Hardware) -> dict:
+def _identity(spec: dict, who) -> str:
+    """Changes with the spec, the annotations and who answers: rows of one are never reused for another."""
+    asked = {key: value for key, value in spec.items() if key not in ("num_gpus", "results_dir", "metrics")}
+    asked["evaluation"] = spec["evaluation"] | {"skip_saved": None, "batch_size": None, "limit": None}
+    asked["custom"] = spec["custom"] | {"endpoint": None}
+    facts = [asked, storage.sha256(Path(spec["dataset"]["annotation_path"])), who.identity()]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _record(spec: dict, questions: list[Question], where: str) -> dict:
     """evaluation.json: what was asked of which model, and how."""
     model = spec["model"]
     return {
@@ -178,8 +210,9 @@ def _record(spec: dict, questions: list[Question], hardware: models.Hardware) ->
         "annotations": spec["dataset"]["annotation_path"],
         "media_dir": spec["dataset"]["media_dir"],
         "questions": len(questions),
+        "task": spec["task"]["type"],
         "prompt": {"system": spec["dataset"]["system_prompt"], "answer_type": spec["evaluation"]["answer_type"]},
         "sampling": spec["generation"],
-        "vision": spec["vision"],
-        "hardware": hardware.reason,
+        "vision": {key: value for key, value in spec["vision"].items() if value is not None},
+        "hardware": where,
     }

@@ -7,18 +7,15 @@ replaced whole. (transformers 5.x keeps the outer vision_start and vision_end as
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from cosmos_reason import media, vision_tokens
 from cosmos_reason.annotations import Media, Sample, Turn
 from cosmos_reason.findings import bad_input
 from cosmos_reason.storage import read_json
+from cosmos_reason.transformers_engine.frames import Sampler, Vision, with_system
 
 IGNORED = -100  # label of a position that carries no loss
 TEXT, IMAGE, VIDEO = 0, 1, 2  # mm_token_type_ids
@@ -27,88 +24,29 @@ PIXELS_KEY = {"image": "pixel_values", "video": "pixel_values_videos"}
 GRID_KEY = {"image": "image_grid_thw", "video": "video_grid_thw"}
 
 
-@dataclass(frozen=True)
-class Vision:
-    """One medium ready for the model: uint8 `frames` [n, h, w, 3] (n even) and, for videos, the time of each in s."""
-
-    kind: str
-    frames: np.ndarray
-    seconds: tuple[float, ...]
-
-
-class FrameCache:
-    """Decoded frames by key, least recently used dropped first, at most `limit` bytes."""
-
-    def __init__(self, limit: int):
-        self.limit, self.size, self.entries = limit, 0, OrderedDict()
-
-    def get(self, key, make) -> Vision:
-        if key in self.entries:
-            self.entries.move_to_end(key)
-            return self.entries[key]
-        vision = make()
-        if vision.frames.nbytes <= self.limit:
-            self.entries[key] = vision
-            self.size += vision.frames.nbytes
-        while self.size > self.limit:
-            self.size -= self.entries.popitem(last=False)[1].frames.nbytes
-        return vision
-
-
 class Encoder:
     """Turns samples into tensors for one model folder, one media folder and one set of vision options."""
 
     def __init__(self, tokenizer, folder: Path, media_path: str, options, max_length: int, cache_bytes: int = 0):
         config = read_json(folder / "config.json")
-        self.tokenizer, self.media_path, self.options, self.max_length = tokenizer, media_path, options, max_length
-        self.patch_size = config["vision_config"]["patch_size"]
-        self.merge_size = config["vision_config"]["spatial_merge_size"]
-        self.temporal_patch_size = config["vision_config"]["temporal_patch_size"]
+        self.tokenizer, self.max_length = tokenizer, max_length
+        sizes = [config["vision_config"][key] for key in ("patch_size", "spatial_merge_size", "temporal_patch_size")]
+        self.patch_size, self.merge_size, self.temporal_patch_size = sizes
+        self.sampler = Sampler(media_path, options, *sizes, cache_bytes)
         ids = {name: config[f"{name}_token_id"] for name in ("image", "video", "vision_start", "vision_end")}
         self.token_ids = ids
         self.tokens = {name: tokenizer.convert_ids_to_tokens(number) for name, number in ids.items()}
-        self.cache = FrameCache(cache_bytes)
-
-    # -- media ---------------------------------------------------------------------------------------------------
-
-    def load(self, item: Media) -> Vision:
-        path = media.resolve(self.media_path, item.path)
-        return self.cache.get(path, lambda: self._video(path) if item.kind == "video" else self._image(path))
-
-    def _video(self, path: Path) -> Vision:
-        facts = media.probe(path)
-        indices = vision_tokens.frame_indices(facts.frames, facts.fps, self.options)
-        frames = media.decode_frames(path, indices)
-        height, width = vision_tokens.frame_size(
-            facts.height, facts.width, len(indices), self.options, self.patch_size, self.merge_size
-        )
-        seconds = [index / facts.fps for index in indices]
-        if odd := -len(indices) % self.temporal_patch_size:
-            frames = np.concatenate([frames, np.repeat(frames[-1:], odd, axis=0)])
-            seconds += seconds[-1:] * odd
-        return Vision("video", media.resize(frames, height, width), tuple(seconds))
-
-    def _image(self, path: Path) -> Vision:
-        image = media.read_image(path)
-        size = vision_tokens.image_size(*image.shape[:2], self.options, self.patch_size, self.merge_size)
-        frame = media.resize(image[None], *size)
-        return Vision("image", np.repeat(frame, self.temporal_patch_size, axis=0), ())
-
-    def grid(self, vision: Vision) -> tuple[int, int, int]:
-        """(temporal, height, width) of the medium in patches."""
-        frames, height, width, _ = vision.frames.shape
-        return frames // self.temporal_patch_size, height // self.patch_size, width // self.patch_size
 
     def patches(self, vision: Vision) -> torch.Tensor:
         """float32 [t*h*w, 3*temporal_patch*patch*patch], patches ordered in merge blocks as Qwen3-VL expects."""
-        (t, h, w), m, p = self.grid(vision), self.merge_size, self.patch_size
+        (t, h, w), m, p = self.sampler.grid(vision), self.merge_size, self.patch_size
         pixels = (torch.from_numpy(vision.frames).float() / 255.0 - MEAN) / STD
         blocks = pixels.view(t, self.temporal_patch_size, h // m, m, p, w // m, m, p, 3)
         return blocks.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(t * h * w, -1)
 
     def placeholder(self, vision: Vision) -> str:
         """The text that stands for one medium."""
-        t, h, w = self.grid(vision)
+        t, h, w = self.sampler.grid(vision)
         tokens = self.tokens[vision.kind] * (h * w // self.merge_size**2)
         block = self.tokens["vision_start"] + tokens + self.tokens["vision_end"]
         if vision.kind == "image":
@@ -155,7 +93,7 @@ class Encoder:
     def encode_training(self, sample: Sample, system_prompt: str) -> dict[str, torch.Tensor]:
         """Inputs and labels of one conversation. Raises Failure when it does not fit `max_length` (never truncated)."""
         turns = with_system(sample.turns, system_prompt)
-        visions = [self.load(item) for item in sample.media]
+        visions = [self.sampler.load(item) for item in sample.media]
         ids, labels = [], []
         for text, carries_loss in self.segments(turns, sample.media, visions):
             tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -173,7 +111,7 @@ class Encoder:
 
     def encode_prompt(self, turns: Sequence[Turn], media_items: Sequence[Media]) -> dict[str, torch.Tensor]:
         """Inputs of a conversation that waits for the assistant's next words."""
-        visions = [self.load(item) for item in media_items]
+        visions = [self.sampler.load(item) for item in media_items]
         text = self.render(turns, media_items, visions, prompt=True)
         return self._tensors(self.tokenizer(text, add_special_tokens=False)["input_ids"], visions)
 
@@ -187,15 +125,8 @@ class Encoder:
             of_kind = [vision for vision in visions if vision.kind == kind]
             if of_kind:
                 inputs[PIXELS_KEY[kind]] = torch.cat([self.patches(vision) for vision in of_kind])
-                inputs[GRID_KEY[kind]] = torch.tensor([self.grid(vision) for vision in of_kind])
+                inputs[GRID_KEY[kind]] = torch.tensor([self.sampler.grid(vision) for vision in of_kind])
         return inputs
-
-
-def with_system(turns: Sequence[Turn], system_prompt: str) -> list[Turn]:
-    """`turns` led by the spec's system prompt, unless they bring their own or there is none."""
-    if not system_prompt or (turns and turns[0].role == "system"):
-        return list(turns)
-    return [Turn("system", system_prompt), *turns]
 
 
 def collate(samples: Sequence[dict[str, torch.Tensor]], pad_id: int, side: str) -> dict[str, torch.Tensor]:

@@ -110,13 +110,13 @@ def load_for_evaluation(model: dict, dtype: torch.dtype, device: torch.device):
             f"--set model.enable_lora={str(is_adapter).lower()}",
         )
     if not is_adapter:
-        return load_model(folder, dtype, device).eval(), folder
+        return load_model(folder, dtype, device).train(False), folder
     from peft import PeftModel
 
     base = model["base_model_path"] or read_json(folder / "adapter_config.json")["base_model_name_or_path"]
     base_folder = model_folder(base)
     network = PeftModel.from_pretrained(load_model(base_folder, dtype, device), folder)
-    return network.merge_and_unload().eval(), base_folder
+    return network.merge_and_unload().train(False), base_folder
 
 
 def add_lora(model, lora: dict, base_name: str):

@@ -55,7 +55,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, name: str, total: int, done: int):
         path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self.file = open(path, "a" if done else "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
         self.progress = Progress(name, total, done)
 
     def write(self, line: dict) -> None:

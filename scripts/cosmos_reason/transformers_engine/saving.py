@@ -16,6 +16,7 @@ from cosmos_reason.findings import bad_input, outside
 from cosmos_reason.storage import read_json, whole_folder, write_json
 
 INDEX = "model.safetensors.index.json"
+NOT_OF_THE_RESULT = {INDEX, "provenance.json"}  # what the base says of its own weights
 RANK_MARKER = ".rank_0_complete"
 
 
@@ -41,7 +42,7 @@ def export(network, base_folder: Path, folder: Path, dtype: torch.dtype) -> None
             network.save_pretrained(partial, state_dict=weights, max_shard_size="5GB")
             _ensure_index(partial)
         for path in base_folder.iterdir():
-            if path.suffix in {".json", ".jinja", ".txt"} and path.name != INDEX and path.is_file():
+            if path.suffix in {".json", ".jinja", ".txt"} and path.name not in NOT_OF_THE_RESULT and path.is_file():
                 shutil.copyfile(path, partial / path.name)
 
 

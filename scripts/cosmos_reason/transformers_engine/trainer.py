@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -119,7 +120,7 @@ class Trainer:
                 generator = torch.Generator().manual_seed(policy["dataloader_seed"] + epoch)
                 order = torch.randperm(len(self.training), generator=generator).tolist()
             plan += [list(order[i * size : (i + 1) * size]) for i in range(self.steps_per_epoch)]
-        workers = policy["dataloader_num_workers"]
+        workers = min(policy["dataloader_num_workers"], len(os.sched_getaffinity(0)))  # more only share the cores
         return iter(
             DataLoader(
                 self.training,
@@ -177,7 +178,7 @@ class Trainer:
     @torch.no_grad()
     def validate(self) -> float:
         """Mean cross entropy per loss-carrying token over the whole validation set."""
-        self.network.eval()
+        self.network.train(False)
         size = self.spec["validation"]["batch_size"] or self.spec["train"]["train_policy"]["mini_batch"]
         loss, tokens = 0.0, 0
         for first in range(0, len(self.validation), size):
