@@ -1,27 +1,37 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["PyYAML==6.0.3", "jsonschema==4.26.0", "tomli_w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2"]
+# dependencies = [
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli_w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2", "boto3==1.44.5",
+#   "huggingface_hub==1.33.0",
+# ]
 # ///
 """Start an action's spec on a platform, watch it, and know how it ended.
 
 examples:
   scripts/launch_job.py plan train --spec spec.toml --platform local
   scripts/launch_job.py submit train --spec spec.toml --platform local --gpu-ids 0
+  scripts/launch_job.py submit evaluate --spec spec.toml --platform docker --engine tao --gpu-ids 0,1
+  scripts/launch_job.py submit evaluate --spec spec.toml --platform local --checkpoint jobs/ID/results
   scripts/launch_job.py watch train-20260101-120000-0a1b2c
   scripts/launch_job.py list
 """
 
 import argparse
 import collections
+import dataclasses
+import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 
-from cosmos_reason import bundle, command, jobs, platforms
-from cosmos_reason.findings import Failure, bad_input, has_errors, outside
+from cosmos_reason import bundle, command, jobs, platforms, s3, secret, storage
+from cosmos_reason.findings import EXIT_OUTSIDE, WARNING, Failure, Finding, bad_input, error, has_errors
 from cosmos_reason.platforms import launch, watch
 
+OWN_FILES = ("job.json", "spec.toml", "spec.origins.json", jobs.LOG, jobs.METRICS)
+PASSED_ON = ("action", "platform", "image", "docker_host", "network", "endpoint")
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
@@ -33,7 +43,7 @@ def parser() -> command.Parser:
         added = verbs.add_parser(function.__name__.rstrip("_"), help=purpose, description=purpose)
         added.set_defaults(main=function)
         added.add_argument("--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)")
-        command.add_json_flag(added)
+        command.add_json_flag(added, lines=function is watch_)
         return added
 
     for function, purpose in (
@@ -44,22 +54,33 @@ def parser() -> command.Parser:
         added.add_argument("action", choices=bundle.ACTIONS, help="what to run")
         added.add_argument("--spec", required=True, type=Path, help="the action's spec (build_spec.py makes one)")
         added.add_argument("--platform", required=True, choices=platforms.PLATFORMS, help="where to run")
-        added.add_argument("--engine", default="transformers", choices=bundle.ENGINES, help="default: transformers")
+        added.add_argument("--engine", choices=bundle.ENGINES, help="default: what the spec was built for")
         added.add_argument("--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)")
+        added.add_argument("--image", help="docker: the image to run (default: the one of engine tao)")
+        added.add_argument(
+            "--docker-host", help="docker: unix:// or ssh:// address (default: $DOCKER_HOST or the current context)"
+        )
+        added.add_argument("--network", help="docker: host for servers on this machine (default: the engine's own)")
+        who = added.add_mutually_exclusive_group()
+        who.add_argument("--endpoint", type=address, metavar="URL", help="evaluate: the server that answers, up to /v1")
+        many = "evaluate: these models, or all of these train outputs, a results folder each"
+        who.add_argument("--checkpoint", nargs="+", metavar="DIR", help=many)
     for function, purpose in (
         (status, "the state of a job as it is true now"),
         (logs, "the end of what a job printed"),
         (watch_, "follow a job to its end; ctrl-C leaves the job alone; exit code 3 when it failed"),
         (cancel, "end a running job"),
         (retry, "run a failed or canceled job again, from its newest complete checkpoint"),
+        (upload, "send an ended job's results, log and record to S3"),
     ):
         verb(function, purpose).add_argument("job_id", metavar="JOB_ID")
     verb(list_, "the newest jobs").add_argument("--last", type=count, default=20, help="how many (default: 20; 0: all)")
     named = verbs.choices
     named["logs"].add_argument("--lines", type=count, default=50, help="how many lines (default: 50; 0: all at hand)")
-    named["watch"].add_argument("--every", type=float, default=5, help="seconds between lines (default: 5; 0: all)")
+    named["upload"].add_argument("uri", metavar="S3_URI", help="s3://BUCKET/PREFIX; the job's id is added to it")
+    named["watch"].add_argument("--every", type=seconds, default=5, help="seconds between lines (default: 5; 0: all)")
     named["cancel"].add_argument(
-        "--grace", type=float, default=30, help="seconds from SIGTERM to SIGKILL (default: 30)"
+        "--grace", type=seconds, default=30, help="seconds from SIGTERM to SIGKILL (default: 30)"
     )
     return parser
 
@@ -68,6 +89,22 @@ def count(written: str) -> int:
     if not written.isdecimal():
         raise argparse.ArgumentTypeError(f"got {written!r}, expected a number from 0 on")
     return int(written)
+
+
+def seconds(written: str) -> float:
+    try:
+        value = float(written)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"got {written!r}, expected seconds, from 0 to a day")
+    return value
+
+
+def address(written: str) -> str:
+    if not re.match(r"https?://[^@]+$", written):
+        raise argparse.ArgumentTypeError("got no such form, expected http://HOST:PORT/v1 without a password")
+    return written
 
 
 def plan(args) -> command.Outcome:
@@ -82,13 +119,13 @@ def submit(args) -> command.Outcome:
 
 def request(args) -> launch.Request:
     return launch.Request(
-        action=args.action,
         spec_path=args.spec.absolute(),
-        platform=args.platform,
-        engine=args.engine,
+        engine=args.engine or launch.engine_of(args.spec, args.action),
         jobs_dir=jobs.root(args.jobs_dir),
         working_dir=Path.cwd(),
         gpu_ids=gpu_ids(args.gpu_ids),
+        **{name: getattr(args, name) for name in PASSED_ON},
+        checkpoints=[os.path.abspath(written) for written in args.checkpoint or ()] or None,
     )
 
 
@@ -106,9 +143,9 @@ def folder(args) -> Path:
 
 
 def status(args) -> command.Outcome:
-    record, found = platforms.refresh(folder(args))
-    result = record | {"progress": jobs.progress(folder(args))}
-    return command.Outcome(result, found + jobs.spec_changes(record), text(folder(args), record))
+    record = platforms.refresh(folder(args))
+    result = record | {"progress": jobs.plain(jobs.progress(folder(args)))}
+    return command.Outcome(result, jobs.spec_changes(record), text(folder(args), record))
 
 
 def text(folder: Path, record: dict) -> str:
@@ -119,11 +156,13 @@ def text(folder: Path, record: dict) -> str:
         f"  started {record['started_at']}, ended {record['ended_at']}, log {folder / jobs.LOG}",
     ]
     lines += [f"  {record['reason']}"] if record["reason"] else []
+    for finding in record["diagnosis"]:
+        lines += [f"  cause: {finding['message']}", *([f"  fix: {finding['fix']}"] if finding["fix"] else [])]
     return "\n".join(lines + [f"  {name}: {value}" for name, value in (record["outputs"] | record["evidence"]).items()])
 
 
 def logs(args) -> command.Outcome:
-    lines = jobs.log_tail(folder(args), args.lines)
+    lines = [secret.hidden(line) for line in jobs.log_tail(folder(args), args.lines)]
     return command.Outcome({"log": str(folder(args) / jobs.LOG), "lines": lines}, text="\n".join(lines))
 
 
@@ -134,20 +173,19 @@ def watch_(args) -> command.Outcome:
         print(f"{args.job_id} goes on without being watched", file=sys.stderr)
         raise
     if record["state"] != jobs.COMPLETE:
-        fix = f"scripts/launch_job.py logs {args.job_id}"
-        raise outside("JOB-NOT-COMPLETE", args.job_id, f"{record['state']}: {record['reason']}", fix, job=record)
+        fix = jobs.command("logs", folder(args))
+        ending = error("JOB-NOT-COMPLETE", args.job_id, f"{record['state']}: {record['reason']}", fix, job=record)
+        raise Failure([ending, *(Finding(**finding) for finding in record["diagnosis"])], EXIT_OUTSIDE)
     return command.Outcome(record, text=text(folder(args), record))
 
 
 def cancel(args) -> command.Outcome:
-    record, _ = platforms.refresh(folder(args))
+    record = platforms.refresh(folder(args))
     if record["state"] in jobs.ENDED:
         raise bad_input("JOB-ENDED", args.job_id, f"got {record['state']}, expected a job that has not ended")
-    if record["state"] == jobs.UNKNOWN:
-        raise outside("JOB-OUT-OF-REACH", args.job_id, record["reason"])
     platforms.module(record["platform"]).stop(folder(args), args.grace)
-    record, found = platforms.refresh(folder(args))
-    return command.Outcome(record, found, text(folder(args), record))
+    record = platforms.refresh(folder(args))
+    return command.Outcome(record, text=text(folder(args), record))
 
 
 def retry(args) -> command.Outcome:
@@ -155,21 +193,63 @@ def retry(args) -> command.Outcome:
     return command.Outcome(record, found, "" if has_errors(found) else record["job_id"])
 
 
+def upload(args) -> command.Outcome:
+    s3.split(args.uri)
+    record, home = platforms.refresh(folder(args)), folder(args)
+    if record["state"] not in jobs.ENDED:
+        raise bad_input("JOB-NOT-ENDED", args.job_id, f"got {record['state']}, expected a job that has ended")
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {name: home / name for name in OWN_FILES if (home / name).is_file()}
+        if jobs.LOG in files:
+            files[jobs.LOG] = without_secrets(home / jobs.LOG, Path(scratch, jobs.LOG))
+        for name, output in record["outputs"].items():
+            made = (path for path in Path(output).rglob("*") if path.is_file() and not path.is_symlink())
+            files |= {f"{name}/{path.relative_to(output)}": path for path in made}
+        target, connection = s3.join(args.uri, record["job_id"]), s3.client()
+        progress = storage.Progress(sum(path.stat().st_size for path in files.values()))
+        for name, path in files.items():
+            if not s3.is_same(path, s3.join(target, name), connection):
+                s3.send(path, s3.join(target, name), connection, progress)
+    return command.Outcome({"uri": target, "files": len(files)}, text=f"{len(files)} files in {target}")
+
+
+def without_secrets(log: Path, copy: Path) -> Path:
+    """What the work printed was its own choice."""
+    with open(log, encoding="utf-8", errors="replace") as lines, open(copy, "w", encoding="utf-8") as written:
+        written.writelines(map(secret.hidden, lines))
+    return copy
+
+
 def list_(args) -> command.Outcome:
-    rows, found = [], []
+    rows, found, silent = [], [], {}
     for made in jobs.folders(jobs.root(args.jobs_dir)):
         try:
-            record, more = platforms.refresh(made)
+            record = asked(made, silent)
         except Failure as failure:
             found += failure.findings
             continue
         rows.append({key: record[key] for key in ("job_id", "state", "created_at", "reason")})
-        found += more
+    found += [dataclasses.replace(lost, severity=WARNING) for lost in silent.values()]
     shown = rows[: args.last] if args.last else rows
     lines = [f"{row['job_id']}  {row['state']:8}  {row['reason'][:80]}".rstrip() for row in shown]
     lines += [f"... and {len(rows) - len(shown)} older"] if len(shown) < len(rows) else []
     states = dict(collections.Counter(row["state"] for row in rows))
     return command.Outcome({"jobs": shown, "total": len(rows), "states": states}, found, "\n".join(lines))
+
+
+def asked(made: Path, silent: dict[str, Finding]) -> dict:
+    """The record of a job as it is true now, or UNKNOWN. An engine that does not answer is `silent` for the next."""
+    record = jobs.read(made)
+    host = record.get("options", {}).get("docker_host", made.name)
+    if host in silent and record["state"] not in jobs.ENDED:
+        return record | {"state": jobs.UNKNOWN, "reason": silent[host].message}
+    try:
+        return platforms.refresh(made)
+    except Failure as failure:
+        if "job" not in failure.findings[0].data:
+            raise
+        silent[host] = failure.findings[0]
+        return failure.findings[0].data["job"]
 
 
 if __name__ == "__main__":

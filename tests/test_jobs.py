@@ -112,7 +112,7 @@ LINES = st.lists(st.dictionaries(st.sampled_from(["step", "train/loss"]), st.int
 def test_metrics_read_in_pieces_equal_metrics_read_at_once(tmp_path_factory, lines, cuts):
     folder = tmp_path_factory.mktemp("job")
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    seen, offset = [], 0
+    seen, offset = [], ("", 0)
     for cut in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
         (folder / jobs.METRICS).write_bytes(data[:cut])
         new, offset = jobs.read_metrics(folder, offset)
@@ -133,6 +133,19 @@ def test_progress_is_the_newest_of_each_and_survives_a_cut_line(tmp_path):
         "train/loss": 1 / 5000,
         "val/avg_loss": 0.5,
     }
+
+
+def test_a_reused_job_folder_holds_the_metrics_of_one_run_and_a_resumed_run_goes_on(tmp_path):
+    from cosmos_reason.transformers_engine.progress import MetricsLog
+
+    for done, steps in ((0, [1, 2]), (0, [1]), (1, [2])):
+        log = MetricsLog(tmp_path / jobs.METRICS, "train", 2, done)
+        for step in steps:
+            log.write({"step": step, "total_steps": 2, "train/loss": 1.0, "train/tokens_per_second": 1.0})
+        log.close()
+        if done == 0 and steps == [1]:
+            assert [line["step"] for line in jobs.read_metrics(tmp_path)[0]] == [1]
+    assert [line["step"] for line in jobs.read_metrics(tmp_path)[0]] == [1, 2]
 
 
 def test_log_tail_shows_what_a_terminal_would(tmp_path):

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import re
 import secrets
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cosmos_reason import bundle, storage
-from cosmos_reason.findings import Finding, bad_input, did_you_mean, outside, warning
+from cosmos_reason import bundle, storage, trainer_log
+from cosmos_reason.findings import Failure, Finding, bad_input, did_you_mean, outside, warning
 
 PENDING, RUNNING, COMPLETE = "PENDING", "RUNNING", "COMPLETE"
 ERROR, CANCELED, UNKNOWN = "ERROR", "CANCELED", "UNKNOWN"  # UNKNOWN is an answer, never recorded
@@ -27,7 +28,8 @@ ENDED = {COMPLETE, ERROR, CANCELED}
 JOBS_DIR_VARIABLE = "COSMOS_REASON_JOBS"
 ID = re.compile(rf"({'|'.join(bundle.ACTIONS)})-\d{{8}}-\d{{6}}-[0-9a-f]{{6}}")
 LOCK, CANCEL, LOG, METRICS = "job.lock", "cancel.requested", "log.txt", "metrics.jsonl"
-CLOCK_GRAIN_SECONDS = 1  # file times come from a coarser clock than the one that stamps a record
+CONTAINER_SPEC = "container.toml"  # the spec with a container's paths
+BEFORE = "outputs.before.json"
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 TAIL_BYTES = 256 * 1024  # hundreds of metrics lines; a record's end is found without reading a long file
 
@@ -50,7 +52,7 @@ def new_id(action: str) -> str:
 
 
 def root(jobs_dir: str | None) -> Path:
-    return Path(jobs_dir or os.environ.get(JOBS_DIR_VARIABLE) or "jobs").absolute()
+    return Path(os.path.abspath(jobs_dir or os.environ.get(JOBS_DIR_VARIABLE) or "jobs"))
 
 
 def folder(jobs_dir: Path, job_id: str) -> Path:
@@ -95,14 +97,30 @@ def write(folder: Path, record: dict) -> None:
     storage.write_json(folder / "job.json", record)
 
 
+def unknown(record: dict, reason: str, fix: str = "") -> Failure:
+    """Exit 3: nobody can say now how a recorded job is. The finding carries the record with the state UNKNOWN."""
+    job = record | {"state": UNKNOWN, "reason": reason}
+    return outside("JOB-OUT-OF-REACH", record["job_id"], reason, fix, job=job)
+
+
+def command(verb: str, folder: Path) -> str:
+    """What to paste to do something with a job."""
+    where = [] if folder.parent == root(None) else ["--jobs-dir", str(folder.parent)]
+    return shlex.join(["scripts/launch_job.py", verb, folder.name, *where])
+
+
 # -- the lock ----------------------------------------------------------------------------------------------------------
 
 
-def take_lock(folder: Path) -> int:
-    """Open and lock the lock file of a new job; the descriptor is to be inherited by what runs the job."""
+def take_lock(folder: Path, wait: bool = False) -> int:
+    """Open and lock the lock file of a job; the descriptor is to be inherited by what runs the job. Raises
+    BlockingIOError when somebody else has it. With `wait` that of all jobs, so that launchers record one by one."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
     except OSError as problem:
         os.close(descriptor)
         fix = "--jobs-dir on a local disk"
@@ -143,13 +161,18 @@ def spec_edited(record: dict) -> bool:
 def spec_changes(record: dict) -> list[Finding]:
     """Warnings about a spec that is no longer what was submitted."""
     spec, found = record["spec"], []
-    words = ["scripts/launch_job.py", "submit", record["action"], "--platform", record["platform"], "--spec"]
-    if spec_edited(record):
-        message = "got a spec that was edited after submit; what runs is what was read at the start"
-        found.append(warning("JOB-SPEC-EDITED", spec["path"], message, shlex.join([*words, spec["path"]])))
-    if _sha256_or_none(Path(spec["source"])) not in (spec["source_sha256"], None):
-        message = "got a spec that was edited after submit; the job runs the copy it was submitted with"
-        found.append(warning("JOB-SOURCE-EDITED", spec["source"], message, shlex.join([*words, spec["source"]])))
+    own, flags = Path(spec["path"]), ["--platform", record["platform"], "--engine", record["engine"]]
+    runs, source = "what runs is what was read at the start", "the job runs the copy it was submitted with"
+    for id, path, digest, what in (
+        ("JOB-SPEC-EDITED", own, spec["sha256"], runs),
+        ("JOB-SPEC-EDITED", own.with_name(CONTAINER_SPEC), spec.get("container_sha256"), runs),
+        ("JOB-SOURCE-EDITED", Path(spec["source"]), spec["source_sha256"], source),
+    ):
+        now = _sha256_or_none(path)
+        if digest and now != digest and (now or id == "JOB-SPEC-EDITED"):
+            meant = own if path.name == CONTAINER_SPEC else path
+            fix = ["scripts/launch_job.py", "submit", record["action"], *flags, "--spec", str(meant)]
+            found.append(warning(id, path, f"got a spec that was edited after submit; {what}", shlex.join(fix)))
     return found
 
 
@@ -160,46 +183,70 @@ def _sha256_or_none(path: Path) -> str | None:
         return None
 
 
-def made_since_start(record: dict, path: Path) -> bool:
-    """Whether `path` was written since the job started: an output folder may hold the results of earlier runs."""
-    return path.stat().st_mtime >= seconds(record["started_at"]) - CLOCK_GRAIN_SECONDS
+def stamps(folders: Iterable[str]) -> dict[str, int]:
+    """Everything in the folders, and when it was last changed: to be written as BEFORE by who records a job."""
+    return {str(path): path.lstat().st_mtime_ns for folder in folders for path in Path(folder).rglob("*")}
+
+
+def made_by(folder: Path, paths: Iterable[Path]) -> list[Path]:
+    """Those of the paths that the job wrote: an output folder may hold the results of earlier runs."""
+    stood = storage.read_json(folder / BEFORE) if (folder / BEFORE).is_file() else {}
+    return [path for path in paths if stood.get(str(path)) != path.lstat().st_mtime_ns]
 
 
 # -- metrics.jsonl and log.txt -----------------------------------------------------------------------------------------
 
 
-def read_metrics(folder: Path, offset: int = 0) -> tuple[list[dict], int]:
-    """Whole lines of metrics.jsonl from byte `offset` on, and where the next call continues. A line that is still
-    being written, or was cut short by a kill, is left out."""
+def _source(folder: Path) -> str:
+    """The file that tells how far the work is: for a trainer that writes no metrics its log."""
+    return METRICS if (folder / METRICS).is_file() else LOG
+
+
+def read_metrics(folder: Path, position: tuple[str, int] = ("", 0)) -> tuple[list[dict], tuple[str, int]]:
+    """Metrics from a position (file, byte) on, and where the next call continues: the whole lines of metrics.jsonl, or
+    until there is one what the log says. A line that is still being written, or was cut short by a kill, is left out.
+    """
+    name = _source(folder)
+    start = position[1] if position[0] == name else 0
     try:
-        with open(folder / METRICS, "rb") as handle:
-            handle.seek(offset)
+        with open(folder / name, "rb") as handle:
+            handle.seek(start)
             data = handle.read()
     except FileNotFoundError:
-        return [], offset
-    whole = data[: data.rfind(b"\n") + 1]
-    return list(_json_lines(whole)), offset + len(whole)
+        return [], position
+    end = data.rfind(b"\n") + 1
+    return [found for line in data[:end].splitlines() if (found := _metrics(name, line))], (name, start + end)
 
 
-def progress(folder: Path) -> dict:
-    """The newest value of every metric, {} before the first line: step, total_steps, train/loss, val/avg_loss ..."""
-    path = folder / METRICS
-    size = path.stat().st_size if path.is_file() else 0
-    lines, _ = read_metrics(folder, max(0, size - TAIL_BYTES))
-    merged: dict = {}
-    for line in lines:
-        merged |= line
+def progress(folder: Path, whole: bool = False) -> dict:
+    """The newest value of every metric, {} before the first line: step, total_steps, train/loss, val/avg_loss ... Looks
+    at the end of the file, or at all of it: a log may go on for long after the last step."""
+    name, merged = _source(folder), {}
+    with suppress(FileNotFoundError), open(folder / name, "rb") as handle:
+        handle.seek(0 if whole else max(0, handle.seek(0, os.SEEK_END) - TAIL_BYTES))
+        for line in handle:
+            merged |= _metrics(name, line) if line.endswith(b"\n") else {}
     return merged
 
 
-def _json_lines(data: bytes) -> Iterator[dict]:
-    for line in data.splitlines():
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            yield value
+def _metrics(name: str, line: bytes) -> dict:
+    """The numbers of a line, {} when it has none. A loss may be nan."""
+    text = line.decode("utf-8", errors="replace")
+    try:
+        found = json.loads(text) if name == METRICS else trainer_log.metrics(text)
+    except (ValueError, RecursionError):
+        return {}
+    rows = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in rows if type(value) is int or (type(value) is float and _may_be(key, value))}
+
+
+def _may_be(key: str, value: float) -> bool:
+    return key not in ("step", "total_steps") and (key != "time" or math.isfinite(value))
+
+
+def plain(metrics: dict) -> dict:
+    """As JSON can hold them: null for nan and infinite."""
+    return {key: value if math.isfinite(value) else None for key, value in metrics.items()}
 
 
 def log_tail(folder: Path, lines: int) -> list[str]:

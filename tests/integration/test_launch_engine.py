@@ -2,15 +2,17 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
+from docker_engine import IMAGE
 from jsonschema import Draft202012Validator
 from support import run_script
 
-from cosmos_reason import bundle, jobs, storage
+from cosmos_reason import bundle, jobs, spec, storage
 from cosmos_reason.demo import clips, tiny_omni
 
 pytestmark = pytest.mark.integration
@@ -53,8 +55,9 @@ def world(tmp_path_factory):
     return root
 
 
-def submit(root, action):
-    return succeed("launch_job.py", "submit", action, "--spec", f"{action}.toml", "--platform", "local", cwd=root)
+def submit(root, action, *flags, platform="local", name=None):
+    where = ["--spec", f"{name or action}.toml", "--platform", platform]
+    return succeed("launch_job.py", "submit", action, *where, *flags, cwd=root)
 
 
 def watched(root, job_id):
@@ -81,10 +84,42 @@ def test_a_killed_training_is_retried_to_the_same_weights(world):
     assert storage.sha256(weights[0]) == storage.sha256(weights[1])
 
 
+def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
+    train = spec.load(world / "train.toml")
+    train["train"] |= {"epoch": 10, "max_num_steps": 20}
+    spec.dump(train, world / "twenty.toml")
+    outside, inside = (
+        watched(world, submit(world, "train", *flags, platform=platform, name="twenty"))
+        for platform, flags in (("local", []), ("docker", ["--image", IMAGE, "--network", "host"]))
+    )
+    for code, record in (outside, inside):
+        assert code == 0 and record["evidence"]["last_step"] == 20, record["reason"]
+    weights = [Path(record["evidence"]["checkpoint"]) / "model.safetensors" for _, record in (outside, inside)]
+    assert storage.sha256(weights[0]) == storage.sha256(weights[1])
+
+
 def test_an_evaluation_is_complete_with_a_row_per_question(world):
     code, record = watched(world, submit(world, "evaluate"))
     questions = len(storage.read_json(world / "data/train/annotations.json"))
-    assert code == 0 and record["evidence"] == {"rows": questions, "questions": questions}
+    assert code == 0 and record["evidence"] == {"rows": questions, "questions": questions, "failed": 0}
+
+
+def test_an_evaluation_with_unreadable_clips_says_how_many_rows_failed(world):
+    lame = world / "lame"
+    shutil.copytree(world / "data" / "train", lame)
+    records = storage.read_json(lame / "annotations.json")
+    clips_named = sorted({record["video"] for record in records})
+    for name in clips_named[: len(clips_named) // 2]:
+        (lame / name).write_bytes(b"no clip")
+    evaluate = spec.load(world / "evaluate.toml")
+    evaluate["dataset"] |= {"annotation_path": "lame/annotations.json", "media_dir": "lame"}
+    spec.dump(evaluate, world / "lame.toml")
+    code, record = watched(world, submit(world, "evaluate", name="lame"))
+    failed = record["evidence"]["failed"]
+    assert (
+        code == 0 and failed == len(records) // 2 and f"{failed} of {len(records)} rows are errors" in record["reason"]
+    )
+    assert record["reason"] in run_script("launch_job.py", "status", record["job_id"], cwd=world).stdout
 
 
 def test_a_canceled_training_says_so(world):

@@ -4,33 +4,54 @@ action was started for, whole and made by this job."""
 from __future__ import annotations
 
 import signal
+from itertools import islice
 from pathlib import Path
 
-from cosmos_reason import checkpoints, jobs, storage
-from cosmos_reason.findings import Failure, has_errors
+from cosmos_reason import annotations, checkpoints, diagnosis, jobs, secret, spec, storage
+from cosmos_reason.findings import ERROR, Failure, has_errors, outside
+
+LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
-def ended(folder: Path, record: dict, exit_code: int | None, problem: str = "") -> dict:
+def ended(folder: Path, record: dict, exit_code: int | None, problem: str = "", note: str = "") -> dict:
     """The record with the ending that the job's files prove. `exit_code` is None when nobody saw one; `problem` says
-    why the work was never started."""
+    why the work was never started, `note` what else the platform saw."""
     how = describe_exit(exit_code)
     if problem or not record["started_at"]:
         found, missing, how = {}, problem or "the launch was interrupted before the work was started", ""
     else:
         found, missing = gather(folder, record)
-    state, reason = _verdict(folder, exit_code, how, missing)
+    state, reason = _verdict(folder, exit_code, [missing, how, note])
+    if state == jobs.COMPLETE and (failed := found.get("failed")):
+        reason = "; ".join(filter(None, [reason, f"{failed} of {found['rows']} rows are errors"]))
     ended_at = jobs.now() if exit_code is not None else jobs.time_text(_last_sign_of_life(folder, record))
-    ending = {"state": state, "reason": reason, "ended_at": ended_at, "exit_code": exit_code}
+    ending = {"state": state, "reason": secret.hidden(reason), "ended_at": ended_at, "exit_code": exit_code}
+    if state == jobs.ERROR and record["started_at"]:
+        ending["diagnosis"] = diagnosed(folder, record["action"])
     return record | ending | {"evidence": record["evidence"] | found}
 
 
-def _verdict(folder: Path, exit_code: int | None, how: str, missing: str) -> tuple[str, str]:
+def _verdict(folder: Path, exit_code: int | None, parts: list[str]) -> tuple[str, str]:
+    """(state, reason) from [what is missing, how it exited, what the platform noted]."""
+    missing, how, _ = parts
     if exit_code in (0, None) and not missing:
         return jobs.COMPLETE, "" if exit_code == 0 else how
     if jobs.cancel_requested(folder):
         return jobs.CANCELED, f"canceled; {missing or how}"
-    last_words = "".join(jobs.log_tail(folder, 1))[:300]
-    return jobs.ERROR, "; ".join(part for part in (missing, how, last_words and f"log ends: {last_words}") if part)
+    said = [line for line in jobs.log_tail(folder, 20) if line.strip() and not line.lstrip().startswith("fix:")]
+    last_words = f"log ends: {said[-1][:300]}" if said else ""
+    return jobs.ERROR, "; ".join(filter(None, [*parts, last_words]))
+
+
+def diagnosed(folder: Path, action: str) -> list[dict]:
+    """What the log says went wrong, as findings."""
+    try:
+        with open(folder / jobs.LOG, encoding="utf-8", errors="replace") as log:
+            lines = islice(diagnosis.read_lines(log), LOG_LINES)
+            found = diagnosis.diagnose(lines, jobs.LOG, action)
+    except OSError:
+        return []
+    return [finding.to_json() for finding in found if finding.severity == ERROR]
 
 
 def describe_exit(exit_code: int | None) -> str:
@@ -51,15 +72,23 @@ def _last_sign_of_life(folder: Path, record: dict) -> float:
 
 def gather(folder: Path, record: dict) -> tuple[dict, str]:
     """(evidence fields, what is missing for COMPLETE or '')."""
-    look = {"train": _of_training, "evaluate": _of_evaluation}[record["action"]]
+    look = {
+        "train": _of_training,
+        "grpo": _of_training,
+        "evaluate": _of_rows,
+        "inference": _of_rows,
+        "quantize": _of_quantization,
+    }[record["action"]]
     try:
         return look(folder, record)
     except (Failure, OSError) as problem:
         return {}, str(problem)
+    except (AttributeError, LookupError, TypeError, ValueError) as problem:  # the program may have written anything
+        return {}, f"its results have another form than expected: {type(problem).__name__}: {problem}"
 
 
 def _of_training(folder: Path, record: dict) -> tuple[dict, str]:
-    last = jobs.progress(folder)
+    last = jobs.progress(folder, whole=True)
     found = {"last_step": last.get("step"), "total_steps": last.get("total_steps")}
     if found["last_step"] is None:
         return found, "no step was recorded"
@@ -68,25 +97,61 @@ def _of_training(folder: Path, record: dict) -> tuple[dict, str]:
     output_dir = Path(record["outputs"]["output_dir"])
     models = [c for c in checkpoints.find(output_dir) if c.kind != checkpoints.RESUME]
     final = [c for c in models if c.step == "final" or checkpoints.step_number(c.path) == last["step"]]
-    made = [c for c in final if jobs.made_since_start(record, c.path)]
+    new = jobs.made_by(folder, (c.path for c in final))
+    made = [c for c in final if c.path in new]
     if not made:
         return found, f"{output_dir} has no model of the last step"
-    broken = [finding for finding in made[-1].findings if has_errors([finding])]
-    if broken:
+    if broken := [finding for finding in made[-1].findings if has_errors([finding])]:
         return found, f"the last model is damaged: {broken[0].id} {broken[0].where}: {broken[0].message}"
     return found | {"checkpoint": str(made[-1].path)}, ""
 
 
-def _of_evaluation(folder: Path, record: dict) -> tuple[dict, str]:
-    results = Path(record["outputs"]["results_dir"]) / "results.json"
+def _of_rows(folder: Path, record: dict) -> tuple[dict, str]:
+    """TAO writes into a folder of its own, without ids and without a count of questions, and infers medium by medium.
+    An evaluation of several checkpoints has a results folder for each."""
+    evaluates, several = record["action"] == "evaluate", record.get("options", {}).get("checkpoints", [])
+    name = "results.json" if evaluates or record["engine"] == "tao" else "predictions.json"
+    results_dir = Path(record["outputs"]["results_dir"])
+    written = jobs.made_by(folder, sorted(results_dir.rglob(name)))
+    if len(written) < max(1, len(several)):
+        return {}, f"{len(written) or 'no'} {name} was written in {results_dir}"
+    found, errors = {"rows": 0, "failed": 0} | ({"questions": 0} if evaluates else {}), []
+    for path in written if several or not evaluates else written[:1]:
+        rows = storage.read_json(path)
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+            return found, f"{path} is no list of rows"
+        found["rows"] += len(rows)
+        errors += [str(row["error"]) for row in rows if row.get("error")]
+        if evaluates:
+            questions = _questions(folder, record, path)
+            found["questions"] += questions
+            ids = [row["id"] for row in rows if "id" in row]
+            if len(rows) != questions:
+                return found, f"{path} has {len(rows)} rows for {questions} questions"
+            if len(set(ids)) != len(ids):
+                return found, f"{path} has two rows with the same id"
+    found["failed"] = len(errors)
+    return found, f"every row is an error; the first: {errors[0][:200]}" if len(errors) == found["rows"] else ""
+
+
+def _questions(folder: Path, record: dict, results: Path) -> int:
     evaluation = results.with_name("evaluation.json")
-    for path in (results, evaluation):
-        if not path.is_file() or not jobs.made_since_start(record, path):
-            return {}, f"{path} was not written"
-    rows, questions = storage.read_json(results), storage.read_json(evaluation)["questions"]
-    found = {"rows": len(rows), "questions": questions}
-    if len(rows) != questions:
-        return found, f"{results} has {len(rows)} rows for {questions} questions"
-    if len({row["id"] for row in rows}) != len(rows):
-        return found, f"{results} has two rows with the same id"
-    return found, ""
+    if record["engine"] == "transformers" or evaluation.is_file():
+        if not (evaluation.is_file() and jobs.made_by(folder, [evaluation])):
+            raise outside("JOB-EVIDENCE", evaluation, "was not written")
+        return int(storage.read_json(evaluation)["questions"])
+    written = spec.with_defaults("evaluate", spec.load(Path(record["spec"]["path"])))
+    samples, _ = annotations.read(written["dataset"]["annotation_path"])
+    limit = written["evaluation"]["limit"]
+    return len(samples) if limit < 0 else min(limit, len(samples))
+
+
+def _of_quantization(folder: Path, record: dict) -> tuple[dict, str]:
+    results_dir = Path(record["outputs"]["results_dir"])
+    made = [path.parent for path in jobs.made_by(folder, sorted(results_dir.rglob("config.json")))]
+    models = [model for model in made if "quantization_config" in storage.read_json(model / "config.json")]
+    if not models:
+        return {}, f"no quantized model was written in {results_dir}"
+    if broken := [finding for finding in checkpoints.verify(models[0]) if has_errors([finding])]:
+        return {}, f"the quantized model is damaged: {broken[0].id} {broken[0].where}: {broken[0].message}"
+    return {"checkpoint": str(models[0])}, ""

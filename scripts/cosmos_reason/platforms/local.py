@@ -1,4 +1,8 @@
-"""Jobs on this machine: a supervisor in a session of its own (supervisor.py) that runs the command."""
+"""Jobs on this machine: a supervisor in a session of its own runs the command and records how it ends.
+
+The work inherits the job's lock and writes log.txt itself: were the supervisor killed, the work would go on unharmed
+and only its exit code would be lost.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +15,35 @@ import sys
 import time
 from pathlib import Path
 
-from cosmos_reason import bundle, jobs
-from cosmos_reason.findings import Finding, bad_input, outside, warning
-from cosmos_reason.platforms import evidence
+from cosmos_reason import bundle, jobs, storage
+from cosmos_reason.findings import Finding, error, outside
+from cosmos_reason.platforms import engines, evidence, supervisor
 
+ENGINES = ("transformers",)
 LAUNCH_FILE = "launch.sh"
-RUNNABLE = ("train", "evaluate")
 MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job
 
 
-def command(engine: str, action: str, folder: Path) -> list[str]:
-    """The program and arguments that run `action` from `folder`/spec.toml."""
-    if engine != "transformers":
-        raise bad_input("JOB-ENGINE", "--engine", f"got {engine}, expected transformers on platform local")
-    if action not in RUNNABLE:
-        message = f"got {action}, expected {' or '.join(RUNNABLE)}: the embedded engine of this version runs no other"
-        raise bad_input("JOB-ACTION", action, message)
-    script, *words = bundle.skill_info()["engines"][engine]["actions"][action]["command"]
-    words = [word.format(action=action, config=folder / "spec.toml") for word in words]
-    return [sys.executable, str(bundle.ROOT / "scripts" / script), *words, "--job-dir", str(folder)]
+def check(request, acting: bool) -> list[Finding]:
+    """Whether the GPUs that are asked for are there."""
+    if not request.gpu_ids:
+        return []
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
+        listed = done.stdout if done.returncode == 0 else ""
+    except (OSError, subprocess.TimeoutExpired):
+        listed = ""
+    absent = [one for one in request.gpu_ids if f"GPU {one}:" not in listed and f"UUID: {one})" not in listed]
+    if not absent:
+        return []
+    has = f"{listed.count('UUID: GPU-')} GPUs" if listed else "no GPU that nvidia-smi lists"
+    return [error("JOB-GPU-IDS", "--gpu-ids", f"got {','.join(absent)}, this machine has {has}", "--gpu-ids none")]
+
+
+def prepare(record: dict, spec: dict) -> None:
+    folder = Path(record["spec"]["path"]).parent
+    places = {"config": folder / "spec.toml", "job": folder, "scripts": bundle.ROOT / "scripts"}
+    record["command"] = engines.words(record, spec, python=sys.executable, **places)
 
 
 def environment(record: dict) -> dict[str, str]:
@@ -53,56 +67,75 @@ def launch_text(record: dict) -> str:
     return "\n".join(lines) + "\n"
 
 
+def write(folder: Path, record: dict, spec: dict) -> None:
+    storage.write_text(folder / LAUNCH_FILE, launch_text(record))
+
+
 def start(folder: Path, lock: int) -> None:
-    """Start the supervisor of a recorded job; it inherits the job's `lock`."""
+    supervisor.spawn(folder, lock, **{MARK: folder.name})
+
+
+def supervise(folder: Path, lock: int) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: send(signal.SIGTERM, folder.name, but=os.getpid()))
+    record = jobs.read(folder)
+    exit_code, problem = None, ""
+    if jobs.spec_edited(record):
+        problem = "the spec was edited between submit and start"
+    elif not jobs.cancel_requested(folder):
+        record |= {"state": jobs.RUNNING, "started_at": jobs.now()}
+        record["platform_ref"] = {"pid": os.getpid(), "host": socket.gethostname()}
+        jobs.write(folder, record)
+        try:
+            exit_code = run(folder, record, lock)
+        except OSError as failure:
+            problem = f"the command could not be started: {failure.filename}: {failure.strerror}"
+    jobs.write(folder, evidence.ended(folder, record, exit_code, problem))
+
+
+def run(folder: Path, record: dict, lock: int) -> int:
+    """Run the command to its end, and end what it leaves behind. Returns its exit code, 128 + N for signal N."""
     with open(folder / jobs.LOG, "ab") as log:
-        subprocess.Popen(
-            [sys.executable, "-m", "cosmos_reason.platforms.supervisor", str(folder), str(lock)],
-            cwd=bundle.ROOT / "scripts",
-            env=os.environ | {MARK: folder.name},
+        work = subprocess.Popen(
+            record["command"],
+            env=os.environ | environment(record),
+            cwd=record["working_dir"],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            start_new_session=True,
             pass_fds=[lock],
         )
+    if jobs.cancel_requested(folder):  # it came while the work was being started, and may have missed it
+        work.terminate()
+    exit_code = work.wait()
+    send(signal.SIGKILL, folder.name, but=os.getpid())
+    return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def refresh(folder: Path) -> tuple[dict, list[Finding]]:
-    """The job's record as it is true now. An end that the supervisor did not live to record is recorded here."""
-    record = jobs.read(folder)
-    if record["state"] in jobs.ENDED:
-        return record, []
+def refresh(folder: Path) -> dict:
+    """The job's record as it is true now. An end that the supervisor did not live to record is recorded here. Raises
+    Failure (exit 3)."""
     try:
         with jobs.when_idle(folder) as idle:
-            return _reconciled(folder) if idle else (record, [])
+            record = jobs.read(folder)
+            if not idle or record["state"] in jobs.ENDED:
+                return record
+            if (host := record["platform_ref"]["host"]) != socket.gethostname():
+                raise jobs.unknown(record, f"it was started on {host}; ask there")
+            record = evidence.ended(folder, record, None)
+            jobs.write(folder, record)
+            return record
     except OSError as problem:
-        return record | {"state": jobs.UNKNOWN, "reason": f"its lock cannot be asked: {problem}"}, []
-
-
-def _reconciled(folder: Path) -> tuple[dict, list[Finding]]:
-    record = jobs.read(folder)  # the supervisor may have ended it since it was read last
-    host = record["platform_ref"]["host"]
-    if record["state"] in jobs.ENDED:
-        return record, []
-    if host != socket.gethostname():
-        return record | {"state": jobs.UNKNOWN, "reason": f"it was started on {host}; ask there"}, []
-    record = evidence.ended(folder, record, None)
-    try:
-        jobs.write(folder, record)
-    except OSError as problem:
-        return record, [warning("JOB-RECORD-UNSAVED", folder, f"got {problem}, so this answer could not be recorded")]
-    return record, []
+        raise jobs.unknown(jobs.read(folder), f"its record cannot be brought up to date: {problem}") from None
 
 
 def stop(folder: Path, grace: float) -> None:
     """End a job: SIGTERM to its processes, SIGKILL after `grace` seconds. Its supervisor is spared so that it can
     record the end. Raises Failure (exit 3) when something cannot be killed."""
     jobs.request_cancel(folder)
-    supervisor = jobs.read(folder)["platform_ref"].get("pid")
+    supervisor_pid = jobs.read(folder)["platform_ref"].get("pid")
     for number, patience, spared in (
-        (signal.SIGTERM, grace, supervisor),
-        (signal.SIGKILL, 5, supervisor),
+        (signal.SIGTERM, grace, supervisor_pid),
+        (signal.SIGKILL, 5, supervisor_pid),
         (signal.SIGKILL, 5, None),
     ):
         send(number, folder.name, but=spared)

@@ -14,13 +14,13 @@ PAUSE_SECONDS = 0.5
 
 
 def follow(folder: Path) -> Iterator[tuple[dict, list[dict]]]:
-    """(record, new metrics lines) again and again until the job has ended or cannot be asked any more."""
-    offset = 0
+    """(record, new metrics lines) again and again until the job has ended. Raises Failure when nobody can say."""
+    position = ("", 0)
     while True:
-        record, _ = platforms.refresh(folder)
-        lines, offset = jobs.read_metrics(folder, offset)
+        record = platforms.refresh(folder)
+        lines, position = jobs.read_metrics(folder, position)
         yield record, lines
-        if record["state"] not in (jobs.PENDING, jobs.RUNNING):
+        if record["state"] in jobs.ENDED:
             return
         time.sleep(PAUSE_SECONDS)
 
@@ -38,9 +38,10 @@ def _as_bar(folder: Path) -> dict:
     with tqdm(desc=folder.name, unit="step", dynamic_ncols=True) as bar:
         for record, lines in follow(folder):
             for line in lines:
+                step = line.get("step", bar.n)
                 if bar.total is None and "total_steps" in line:
-                    bar.total, bar.initial, bar.n = line["total_steps"], line["step"], line["step"]
-                bar.update(line["step"] - bar.n)
+                    bar.total, bar.initial, bar.n = line["total_steps"], step, step
+                bar.update(step - bar.n)
             bar.set_postfix_str(", ".join([record["state"], *facts(jobs.progress(folder))]))
     return record
 
@@ -54,15 +55,15 @@ def _as_lines(folder: Path, written, every: float) -> dict:
         for line in lines:
             first = first or line
             latest |= line
-        ended = state not in (jobs.PENDING, jobs.RUNNING)
-        if lines and (ended or time.monotonic() - shown >= every):
+        if lines and (state in jobs.ENDED or time.monotonic() - shown >= every):
             shown = time.monotonic()
             written({"event": "progress", **latest, "eta_seconds": eta(first, latest)})
     return record
 
 
 def _json_line(event: dict) -> None:
-    print(json.dumps(event, ensure_ascii=False), flush=True)
+    numbers = {key: value for key, value in event.items() if type(value) is float}
+    print(json.dumps(event | jobs.plain(numbers), ensure_ascii=False), flush=True)
 
 
 def _text_line(event: dict) -> None:
@@ -77,7 +78,7 @@ def _text_line(event: dict) -> None:
 def eta(first: dict, latest: dict) -> int | None:
     """Seconds left at the mean speed between two metrics lines."""
     steps = latest.get("step", 0) - first.get("step", 0)
-    if not steps or "total_steps" not in latest:
+    if not steps or not {"total_steps", "time"} <= latest.keys() or "time" not in first:
         return None
     return round((latest["time"] - first["time"]) / steps * (latest["total_steps"] - latest["step"]))
 
@@ -87,7 +88,10 @@ def facts(metrics: dict) -> list[str]:
     words = {
         "train/loss": "loss {:.4f}",
         "val/avg_loss": "validation loss {:.4f}",
+        "val/reward_avg": "validation reward {:.3f}",
+        "train/reward_mean": "reward {:.3f}",
         "train/tokens_per_second": "{:,.0f} tokens/s",
+        "train/step_seconds": "{:.2f} s/step",
         "gpu/memory_gib": "{:.1f} GiB on the GPU",
     }
     return [text.format(metrics[name]) for name, text in words.items() if name in metrics]

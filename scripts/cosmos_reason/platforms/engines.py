@@ -1,0 +1,50 @@
+"""What an engine runs for an action: the argument lists of skill_info.yaml, filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cosmos_reason import bundle, platforms
+from cosmos_reason import spec as specs
+from cosmos_reason.findings import Finding, error
+
+
+def check(platform: str, engine: str, action: str) -> list[Finding]:
+    """Whether this version starts the action with the engine on the platform."""
+
+    def starts(engine: str) -> list[str]:
+        facts = bundle.skill_info()["engines"][engine]
+        return facts.get("runs", list(facts["actions"]))
+
+    able = [(e, p) for p in platforms.PLATFORMS for e in platforms.module(p).ENGINES if action in starts(e)]
+    if (engine, platform) in able:
+        return []
+    by_hand = "; the spec is one for `cosmos-rl --config SPEC DATASET_SCRIPT`, where that is installed"
+    if not able:
+        message = f"got {action}, which this version launches with no engine{by_hand}"
+        return [error("JOB-ACTION", action, message)]
+    near = max(able, key=lambda one: (one[0] == engine, one[1] == platform))
+    flags = [f"--engine {near[0]}"] * (near[0] != engine) + [f"--platform {near[1]}"] * (near[1] != platform)
+    message = f"got {action} with {engine} on {platform}, expected {' or '.join(' on '.join(one) for one in able)}"
+    message += by_hand if engine == "cosmos-rl" else ""
+    if near[0] != engine:
+        message += f"; scripts/build_spec.py {action} --spec SPEC --engine {near[0]} -o NEW fits the spec to it"
+    return [error("JOB-ENGINE", "--engine", message, " ".join(flags))]
+
+
+def words(record: dict, spec: dict, inside: Callable[[str], str] = str, **values: object) -> list[str]:
+    """The program of a job and its arguments. `values` are python, config (the spec to read), job (the job's folder),
+    scripts (the bundle's), and for the container entry_script. Keys that the program reads from flags are those of the
+    spec; empty ones get no flag, and one whose flag takes no value (it does not end in =) gets it when it is true."""
+    action, options = record["action"], record.get("options", {})
+    entry = bundle.skill_info()["engines"][record["engine"]]["actions"][action]
+    found = [word.format(action=action, **values) for word in entry["command"]]
+    full = specs.with_defaults(action, spec)
+    for key, flag in entry.get("flags", {}).items():
+        value = specs.get(full, key)
+        if value in (None, "") or (value is False and not flag.endswith("=")):
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        found.append(flag + text if flag.endswith("=") else flag)
+    found += [f"--endpoint={options['endpoint']}"] if "endpoint" in options else []
+    return found + (["--checkpoint", *map(inside, options["checkpoints"])] if "checkpoints" in options else [])

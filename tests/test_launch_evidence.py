@@ -1,0 +1,184 @@
+"""What proves a job's ending, and what does not: odd result files, shared folders, long logs, secrets."""
+
+import json
+import os
+import sys
+
+import pytest
+from launch_site import Site, ended, running
+from support import run_script
+from test_trainer_log import PREFIX
+
+from cosmos_reason import jobs, spec, storage
+from cosmos_reason.findings import Failure
+from cosmos_reason.platforms import evidence, launch, local
+
+WRITE = """
+import json, os, pathlib, sys
+for name, text in json.loads(sys.argv[2]).items():
+    path = pathlib.Path(sys.argv[1], os.environ["COSMOS_REASON_JOB_ID"], name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    return Site(tmp_path, monkeypatch)
+
+
+def submit_writer(site, action, files):
+    site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps(files)])
+    record, found = launch.submit(site.request(action))
+    assert record["job_id"], found
+    return site.jobs / record["job_id"]
+
+
+def in_folder(site, action, folder):
+    written = spec.load(site.root / f"{action}.toml")
+    spec.set_value(written, "train.output_dir" if action == "train" else "results_dir", folder)
+    spec.dump(written, site.root / f"{action}.toml")
+
+
+@pytest.mark.parametrize("rows", ['{"a": 1}', "[1]", "123", "[]", '[{"id": []}, {"id": []}]', "{", "null"])
+@pytest.mark.parametrize("evaluation", ['{"questions": 2}', "[]", '{"questions": "x"}'])
+def test_results_of_any_form_end_the_job(site, rows, evaluation):
+    results = site.root / "jobs" / "job" / "results"
+    results.mkdir(parents=True)
+    (results / "results.json").write_text(rows)
+    (results / "evaluation.json").write_text(evaluation)
+    record = {"action": "evaluate", "engine": "transformers", "outputs": {"results_dir": str(results)}}
+    _, missing = evidence.gather(results.parent, record)
+    assert missing
+
+
+def test_a_badly_formed_result_is_an_error_and_the_list_goes_on(site):
+    files = {"results/results.json": '{"a": 1}', "results/evaluation.json": '{"questions": 1}'}
+    folder = submit_writer(site, "evaluate", files)
+    record = ended(folder)
+    assert record["state"] == "ERROR" and "no list of rows" in record["reason"]
+    torn = site.jobs / "train-20250101-000000-abcdef"
+    torn.mkdir()
+    storage.write_json(torn / "job.json", {"job_id": torn.name, "state": "RUNNING"})
+    done = run_script("launch_job.py", "list", "--jobs-dir", site.jobs)
+    assert done.returncode == 1 and "JOB-RECORD-BROKEN" in done.stderr and folder.name in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("engine", "files", "missing"),
+    [
+        ("transformers", {"predictions.json": '[{"error": null}]', "astatus.json": '{"a": 1}\n{"b": 2}'}, ""),
+        ("transformers", {"predictions.json": '[{"error": "x"}, {"error": "x"}]'}, "every row is an error"),
+        ("tao", {"status.json": '{"status": "STARTED"}'}, "no results.json"),
+        ("tao", {"a.mp4/results.json": '[{"response": "yes"}]', "b.mp4/results.json": '[{"response": "no"}]'}, ""),
+    ],
+)
+def test_an_inference_is_complete_with_answers_in_its_own_file(tmp_path, engine, files, missing):
+    for name, text in files.items():
+        (tmp_path / "results" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "results" / name).write_text(text)
+    record = {"action": "inference", "engine": engine, "outputs": {"results_dir": str(tmp_path / "results")}}
+    found, said = evidence.gather(tmp_path, record)
+    assert said.startswith(missing) and bool(said) == bool(missing)
+    assert missing or found["rows"] == len(files) - ("astatus.json" in files)
+
+
+def test_a_folder_has_one_job_at_a_time_and_what_stood_there_proves_nothing(site):
+    in_folder(site, "evaluate", "shared")
+    rows = {"../shared/results.json": '[{"id": "a"}]', "../shared/evaluation.json": '{"questions": 1}'}
+    first = submit_writer(site, "evaluate", {f"../{name}": text for name, text in rows.items()})
+    assert ended(first)["state"] == "COMPLETE"
+    second = submit_writer(site, "evaluate", {"x": ""})  # within the same second
+    assert "no results.json was written" in ended(second)["reason"]
+    site.does(pause=0.5, steps=50, total=50)
+    third = site.jobs / launch.submit(site.request("evaluate"))[0]["job_id"]
+    running(third)
+    in_folder(site, "evaluate", "shared/below")
+    (busy,) = launch.submit(site.request("evaluate"))[1]
+    assert busy.id == "JOB-OUTPUT-BUSY" and third.name in busy.fix and len(jobs.folders(site.jobs)) == 3
+    local.stop(third, grace=0)
+    site.does(steps=0, model=False)
+    record, found = launch.submit(site.request("evaluate"))
+    assert not found, found
+    ended(site.jobs / record["job_id"])
+
+
+@pytest.mark.parametrize("folder", ["/", "/tmp", "media", ".", "jobs", "../"])
+def test_an_output_that_holds_more_than_the_jobs_own_is_refused(site, folder):
+    in_folder(site, "train", folder)
+    _, found = launch.submit(site.request())
+    (finding,) = [one for one in found if one.severity == "error"]
+    assert finding.id == "JOB-OUTPUT-SHARED" and finding.fix == "--set train.output_dir=" and not site.jobs.exists()
+
+
+def test_the_last_step_counts_however_long_the_log_goes_on(tmp_path):
+    steps = "".join(f"{PREFIX}Step: {n}/3, Loss: 0.5, Iteration time: 1.00s\n" for n in (1, 2, 3))
+    (tmp_path / jobs.LOG).write_text(steps + "a line of what the trainer says at the end of its work\n" * 7000)
+    (tmp_path / "out").mkdir()
+    record = {"action": "train", "outputs": {"output_dir": str(tmp_path / "out")}}
+    found, missing = evidence.gather(tmp_path, record)
+    assert found["last_step"] == 3 and missing.endswith("no model of the last step")
+
+
+def test_a_secret_that_the_work_prints_is_hidden_in_all_that_is_said_of_the_job(site):
+    site.monkeypatch.setenv("HF_TOKEN", "canary-token")
+    site.runs([sys.executable, "-c", "import os, sys; print('failed with', os.environ['HF_TOKEN']); sys.exit(1)"])
+    record, _ = launch.submit(site.request())
+    folder = site.jobs / record["job_id"]
+    assert "failed with [hidden]" in ended(folder)["reason"]
+    for verb in (["status"], ["logs"], ["watch"], ["watch", "--json"]):
+        done = run_script("launch_job.py", verb[0], folder.name, *verb[1:], "--jobs-dir", site.jobs)
+        assert "canary" not in done.stdout + done.stderr and "hidden" in done.stdout + done.stderr
+    assert "canary" not in (folder / "job.json").read_text()
+
+
+def test_numbers_that_json_does_not_have_and_values_that_are_no_numbers(site):
+    folder = site.submit()
+    ended(folder)
+    with open(folder / jobs.METRICS, "a") as handle:
+        handle.write('{"step": 3, "total_steps": 3, "time": NaN, "train/loss": NaN, "gpu/memory_gib": "much"}\n[]\n')
+        handle.write('{"step": "last", "train/grad_norm": Infinity}\n')
+    for verb in ("status", "watch"):
+        done = run_script("launch_job.py", verb, folder.name, "--json", "--jobs-dir", site.jobs)
+        assert done.returncode == 0 and "NaN" not in done.stdout and "Infinity" not in done.stdout
+        assert run_script("launch_job.py", verb, folder.name, "--jobs-dir", site.jobs).returncode == 0
+    assert jobs.progress(folder)["step"] == 3 and "gpu/memory_gib" not in jobs.progress(folder)
+
+
+def test_a_log_without_steps_is_read_once(tmp_path):
+    (tmp_path / jobs.LOG).write_text("loading\n" * 1000)
+    _, position = jobs.read_metrics(tmp_path)
+    assert position == (jobs.LOG, 8000)
+    with open(tmp_path / jobs.LOG, "a") as handle:
+        handle.write("Step: 1/2, Loss: 0.5\n")
+    lines, _ = jobs.read_metrics(tmp_path, position)
+    assert [line["step"] for line in lines] == [1]
+
+
+def test_a_broken_record_among_many_holds_no_folder(site):
+    in_folder(site, "train", "out")
+    (site.jobs / "train-20250101-000000-abcdef").mkdir(parents=True)
+    (site.jobs / "train-20250101-000000-abcdef" / "job.json").write_text("{")
+    site.does()
+    record, _ = launch.submit(site.request())
+    assert record["outputs"]["output_dir"] == str(site.root / "out")
+    ended(site.jobs / record["job_id"])
+
+
+def test_an_evaluation_of_checkpoints_needs_whole_results_for_each(site):
+    site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps({"results/a/results.json": "[{}]"})])
+    checkpoints = [str(site.root / "model"), str(site.root / "none")]
+    _, found = launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    assert "JOB-INPUT-MISSING" in {one.id for one in found}
+    os.rename(site.root / "model", site.root / "none")
+    (site.root / "model").mkdir()
+    files = {f"results/{name}/results.json": '[{"id": "a"}]' for name in "ab"}
+    record, _ = launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    assert "1 results.json" in ended(site.jobs / record["job_id"])["reason"]
+    files |= {f"results/{name}/evaluation.json": '{"questions": 1}' for name in "ab"}
+    site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps(files)])
+    record, _ = launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    record = ended(site.jobs / record["job_id"])
+    assert record["state"] == "COMPLETE" and record["evidence"]["rows"] == record["evidence"]["questions"] == 2
+    with pytest.raises(Failure, match="JOB-NOT-FAILED"):
+        launch.retry(site.jobs / record["job_id"], site.jobs)
