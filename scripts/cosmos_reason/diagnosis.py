@@ -1,0 +1,174 @@
+"""Why a run failed, from its log: one pass over the lines, matched against error_catalog.yaml."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from cosmos_reason import findings as f
+from cosmos_reason import secret
+
+CATALOG = Path(__file__).with_name("error_catalog.yaml")
+MAX_LINE = 1 << 16  # characters; what has no line ends is cut there
+SHOWN = 400  # characters of a line that are quoted
+BLOCK_LINES, TAIL_LINES = 40, 10
+MAX_DULL = 10_000  # remembered lines
+DIGIT, WITHOUT_DIGITS = re.compile(r"\d"), str.maketrans("", "", "0123456789")
+TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fatal", "error:", "Aborted", "Killed")
+OURS = re.compile(r"^error: ([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*)$")  # a finding that one of our commands printed
+HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known error, as error_catalog.yaml explains its fields."""
+
+    id: str
+    cause: str
+    fix: str
+    signs: tuple[str, ...]
+    example: tuple[str, ...]
+    group: str
+    severity: str = f.ERROR
+    action: str = "train"
+    confirm: re.Pattern | None = None
+    after: tuple[str, ...] = ()
+
+    def matches(self, line: str) -> bool:
+        return any(sign in line for sign in self.signs) and (not self.confirm or bool(self.confirm.search(line)))
+
+
+@functools.cache
+def catalog() -> tuple[Entry, ...]:
+    import yaml
+
+    read = yaml.load(CATALOG.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return tuple(_entry(part["group"], row) for part in read for row in part["entries"])
+
+
+def _entry(group: str, row: dict) -> Entry:
+    lists = {name: tuple(row.get(name, ())) for name in ("signs", "example", "after")}
+    confirm = re.compile(row["confirm"]) if "confirm" in row else None
+    return Entry(**(row | lists | {"group": group, "confirm": confirm}))
+
+
+def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[f.Finding]:
+    """What the log says went wrong, in order of appearance: each known error once, with the line that shows it.
+
+    Where no known error is found there is one finding LOG-UNKNOWN with the last block that looks like an error, or
+    LOG-NO-ERROR when nothing does. `name` is what findings call the log, `action` what ran, when that is known.
+    Memory does not grow with the log.
+    """
+    search, found = _Search(action), {}
+    for number, line in enumerate(lines, 1):
+        if (entry := search.look(number, line)) and entry.id not in found:
+            found[entry.id] = _finding(entry, f"{name}:{number}", line)
+    if not f.has_errors(found.values()):
+        found[""] = _unknown(search, name)
+    return list(found.values())
+
+
+class _Search:
+    """The state of one pass: which errors are still looked for, which contexts were met, the last error block.
+
+    Logs repeat the same line with other numbers; `dull` remembers lines, without their digits, that hold nothing.
+    """
+
+    def __init__(self, action: str):
+        self.action = action
+        self.contexts = {text for entry in catalog() for text in entry.after}
+        self.met: set[str] = set()
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.block: list[str] = []
+        self.block_at, self.block_ends = 0, 0
+        self.before: tuple[list[str], int] = ([], 0)  # the error block before, and its line
+        self.dull: set[str] = set()
+        self._look_for(catalog())
+
+    def _look_for(self, entries: Iterable[Entry]) -> None:
+        self.open = list(entries)
+        signs = dict.fromkeys(sign for entry in self.open for sign in entry.signs)
+        self.numbered = [sign for sign in signs if DIGIT.search(sign)]
+        self.signs = [sign for sign in signs if not DIGIT.search(sign)]
+
+    def look(self, number: int, line: str) -> Entry | None:
+        """The error this line shows."""
+        self.tail.append(line)
+        if number <= self.block_ends:
+            self.block.append(line)
+        bare = line.translate(WITHOUT_DIGITS)
+        signed = any(sign in line for sign in self.numbered)
+        if bare in self.dull and not signed:
+            return None
+        signed = signed or any(sign in line for sign in self.signs)
+        trouble = any(word in line for word in TROUBLE) and not HARMLESS.search(line)
+        if trouble and number > self.block_ends:
+            self.before = (self.block, self.block_at)
+            self.block, self.block_at, self.block_ends = [line], number, number + BLOCK_LINES
+        if here := {text for text in self.contexts if text in line}:
+            self.contexts -= here
+            self.met |= here
+        if line.startswith("error: ") and (ours := OURS.match(line)):
+            return Entry(ours[1], f"{ours[2]}: {ours[3]}", "", (), (), "")
+        if not (signed or trouble):
+            self._remember(bare)
+        return self._match(line) if signed else None
+
+    def _remember(self, bare: str) -> None:
+        if len(self.dull) >= MAX_DULL:
+            self.dull.clear()
+        if len(bare) <= SHOWN:
+            self.dull.add(bare)
+
+    def _match(self, line: str) -> Entry | None:
+        for entry in self.open:
+            here = not entry.after or entry.action == self.action or self.met.intersection(entry.after)
+            if here and entry.matches(line):
+                if entry.severity == f.INFO:
+                    self._dismiss()
+                else:  # an error that means this here does not mean something else below
+                    self._look_for(other for other in self.open if not set(other.signs) & set(entry.signs))
+                return entry
+        return None
+
+    def _dismiss(self) -> None:
+        """The traceback that ends here is harmless: what was an error before it is the last error again."""
+        starts = [number for number, line in enumerate(self.block) if "Traceback" in line]
+        del self.block[starts[-1] if starts else len(self.block) :]
+        if starts and not self.block:
+            (self.block, self.block_at), self.block_ends = self.before, 0
+
+
+def _finding(entry: Entry, where: str, line: str) -> f.Finding:
+    if not entry.signs:
+        return f.error(entry.id, where, secret.hidden(entry.cause), evidence=quoted(line).strip())
+    data = {"action": entry.action, "evidence": quoted(line).strip()}
+    message = f"{entry.cause} The log says: {quoted(line.strip(), 160)}"
+    return f.Finding(entry.id, entry.severity, where, message, entry.fix, data)
+
+
+def _unknown(search: _Search, name: str) -> f.Finding:
+    if not search.block:
+        last = [quoted(line) for line in search.tail]
+        return f.info("LOG-NO-ERROR", name, "got no sign of an error in the log", lines=last)
+    block = [quoted(line) for line in search.block]
+    words = next((line for line in reversed(block) if any(word in line for word in TROUBLE)), block[0])
+    message = f"no known pattern; the last error block says: {words}"
+    return f.error("LOG-UNKNOWN", f"{name}:{search.block_at}", message, "", lines=block)
+
+
+def quoted(line: str, limit: int = SHOWN) -> str:
+    """A line as findings show it: without colours, cut, and without anything that looks like a secret."""
+    return secret.hidden(COLOUR.sub("", line[: 4 * SHOWN])).rstrip()[:limit]
+
+
+def read_lines(stream: TextIO) -> Iterator[str]:
+    """The lines of a text stream; a progress bar's overwritten states are lines, endless ones are cut."""
+    while line := stream.readline(MAX_LINE):
+        yield line

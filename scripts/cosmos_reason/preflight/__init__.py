@@ -1,0 +1,131 @@
+"""What is looked at before a launch: every check at once in threads, within one time limit, then the GPU gates.
+
+A check is a generator of findings that takes a Launch; what it learns for others it leaves there. A check that could
+not be run is itself a finding, never a pass.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+
+from cosmos_reason import findings as f
+from cosmos_reason import secret
+from cosmos_reason.preflight import access, clusters, gates, host, machines, prediction
+from cosmos_reason.rules import Case
+
+
+@dataclass
+class Launch:
+    """What is about to be launched, and what checks found out about it: from `machine` on."""
+
+    platform: str
+    engine: str
+    args: Namespace
+    deadline: float
+    image: str = ""
+    case: Case | None = None
+    written: dict = field(default_factory=dict)  # the spec as it stands; `case` has what is invalid replaced
+    paths: dict[str, str] = field(default_factory=dict)
+    models: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    gpus_per_node: int = 1
+    machine: host.Host | None = None  # where paths without a scheme lie; None when it cannot or may not be asked
+    docker: dict[str, str] | None = None  # variables that name the engine to docker; None without an engine
+    driver: host.Driver = field(default_factory=host.Driver)
+    result: dict = field(default_factory=dict)
+
+    @property
+    def wants_gpus(self) -> bool:
+        """The embedded engine also runs on the CPU, unless limits are given."""
+        args = self.args
+        limits = args.gpu_min_count or args.gpu_min_memory_gb or args.gpu_min_total_memory_gb
+        return bool(self.engine != "transformers" or limits)
+
+    def left(self) -> float:
+        """Seconds until the run has to end."""
+        return self.deadline - time.monotonic()
+
+
+def gpus_and_memory(launch: Launch) -> Iterator[f.Finding]:
+    """number, memory, architecture of the chosen GPUs; predicted GPU and host memory, steps, hours"""
+    gpus, problems = gates.chosen(launch.driver, launch.args)
+    yield from problems
+    launch.result["gpus"] = [asdict(gpu) for gpu in gpus]
+    yield from gates.check(gpus, launch)
+    if launch.case:
+        yield from prediction.memory(launch, gpus)
+
+
+CHECKS = {"paths": access.paths, "records": access.records, "uploads": access.uploads, "model": access.model,
+          "data and spec": prediction.data_and_spec}  # fmt: skip
+PLATFORMS = {"local": machines.local, "docker": machines.docker, "slurm": clusters.slurm,
+             "kubernetes": clusters.kubernetes}  # fmt: skip
+BEFORE = {"machine": machines.locate}
+AFTER = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
+OF_A_SPEC = ("uploads", "model", "data and spec")
+
+
+def descriptions() -> dict[str, str]:
+    """What each check looks at."""
+    every = {**BEFORE, **CHECKS, **PLATFORMS, **AFTER}
+    return {name: " ".join(check.__doc__.split()) for name, check in every.items()}
+
+
+def run(launch: Launch) -> list[f.Finding]:
+    """All findings, in the order of the checks; `launch.result` tells how each check ended and after how long."""
+    used, found = secret.adopt_former_s3_names(), []
+    if used:
+        found.append(f.info("PRE-S3-NAMES", "environment", f"{', '.join(used)} taken for the standard AWS_* names"))
+    checks = {name: check for name, check in CHECKS.items() if launch.case or name not in OF_A_SPEC}
+    if launch.args.skip_platform_access:
+        message = f"platform {launch.platform} was not contacted, as --skip-platform-access says"
+        found.append(f.warning("PRE-PLATFORM-SKIPPED", "--platform", message))
+        before = BEFORE if launch.platform == "local" else {}
+    else:
+        before = BEFORE
+        checks[launch.platform] = PLATFORMS[launch.platform]
+    for stage in (before, checks, AFTER):
+        found += gather(stage, launch)
+    return [_shown(finding) for number, finding in enumerate(found) if finding not in found[:number]]
+
+
+def gather(checks: dict[str, Callable], launch: Launch) -> list[f.Finding]:
+    """Run checks side by side. What is not done in time is left behind, its commands killed, and reported."""
+    ended: dict[str, list[f.Finding]] = {}
+    times = launch.result.setdefault("checks", {})
+
+    def work(name: str, check: Callable) -> None:
+        started, mine = time.monotonic(), []
+        try:
+            mine.extend(check(launch))
+        except f.Failure as failure:
+            mine += failure.findings
+        except Exception as problem:  # a check that breaks is reported, whatever broke it
+            message = f"this check could not be finished: {type(problem).__name__}: {str(problem)[:200]}"
+            mine.append(f.error("PRE-CHECK-BROKEN", name, message))
+        ended[name] = mine
+        times[name] = round(time.monotonic() - started, 2)
+
+    threads = {name: threading.Thread(target=work, args=(name, check), daemon=True) for name, check in checks.items()}
+    for thread in threads.values():
+        thread.start()
+    for thread in threads.values():
+        thread.join(max(launch.left(), 0.01))
+    late = [name for name in checks if name not in ended]
+    found = [finding for name in checks if name not in late for finding in ended[name]]
+    if late:
+        host.stop()
+    for name in late:
+        message = f"got no answer within --timeout {launch.args.timeout:g} s, so this is not checked"
+        found.append(f.error("PRE-TIMEOUT", name, message, f"--timeout {launch.args.timeout * 3:g}"))
+    return found
+
+
+def _shown(finding: f.Finding) -> f.Finding:
+    """The finding without values of credentials, whatever tool printed them."""
+    texts = {name: secret.hidden(getattr(finding, name)) for name in ("where", "message", "fix")}
+    return f.Finding(finding.id, finding.severity, data=finding.data, **texts)

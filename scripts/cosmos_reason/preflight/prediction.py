@@ -1,0 +1,245 @@
+"""What will happen: the data and the spec by their own checks, GPU memory, host memory, disk, steps and hours."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from cosmos_reason import (
+    bundle,
+    clip_checks,
+    dataset_checks,
+    gpu_memory,
+    media,
+    models,
+    rules,
+    s3,
+    survey,
+    vision_tokens,
+)
+from cosmos_reason import findings as f
+from cosmos_reason import spec as specs
+from cosmos_reason.annotations import locate
+from cosmos_reason.preflight import gates
+from cosmos_reason.spec_conditions import AHEAD, LOADERS, batch_gib
+from cosmos_reason.vision_tokens import VisionOptions
+
+CLIPS_LOOKED_AT = 64  # headers read when there are no dataset facts; the whole is check_dataset's work
+DATA = {"train": "custom.train_dataset", "grpo": "custom.train_dataset", "evaluate": "dataset", "quantize": "dataset"}
+SMALL_MODEL = 3  # billion parameters
+VALIDATION = "custom.val_dataset"
+
+
+def action_of(table: dict) -> str:
+    """The action that a spec is for: the one that knows most of its keys."""
+    known = {name: sum(key in specs.keys(name) for key, _ in specs.items(name, table)) for name in bundle.ACTIONS}
+    kind = specs.get(table, "train.train_policy.type")
+    best = max(known, key=known.get)
+    return {"sft": "train", "grpo": "grpo"}.get(kind, best) if best in ("train", "grpo") else best
+
+
+def take_spec(launch, path: Path) -> None:
+    """What the spec says of paths, outputs, GPUs and sizes. What is invalid in it counts as the template's."""
+    launch.written = specs.load(path)
+    action = action_of(launch.written)
+    invalid = [finding.where for finding in specs.validate(action, launch.written)]
+    case = launch.case = rules.Case(action, launch.engine, rules.sound(action, launch.written, invalid))
+    for key, schema in specs.keys(action).items():
+        value, kind = case(key), schema.get("x-path")
+        if kind == "input" and isinstance(value, str) and value:
+            launch.paths.setdefault(key, value)
+        elif kind == "output" and isinstance(value, str):
+            launch.outputs.append(value or ".")
+    for key in filter(None, (case.params["model"], case.params.get("base"))):
+        if written := case(key):
+            name = written if written.startswith(s3.SCHEME) else models.canonical(written, key)
+            launch.models.append(name)
+            if name.startswith("/"):
+                launch.paths.setdefault(key, name)
+    needed = case("num_gpus") if action == "evaluate" else 1
+    if action in ("train", "grpo") and case.cosmos:
+        needed = case.needed_gpus
+    launch.args.nodes = launch.args.nodes or math.ceil(needed / 8)
+    launch.gpus_per_node = math.ceil(needed / launch.args.nodes)
+
+
+def data_and_spec(launch) -> Iterator[f.Finding]:
+    """every rule of build_spec and every check of check_dataset that can be made here"""
+    case = launch.case
+    with tempfile.TemporaryDirectory() as folder:
+        facts = launch.args.dataset_facts and Path(launch.args.dataset_facts)
+        if facts is None and (prefix := DATA.get(case.action)):
+            facts, found = survey_of(case, prefix, Path(folder))
+            yield from found
+        if case.action in ("train", "grpo") and case("validation.enable"):
+            yield from survey_of(case, VALIDATION, Path(folder) / "validation")[1]
+        per_node = launch.gpus_per_node if case.cosmos and case.action in ("train", "grpo") else None
+        yield from rules.check(
+            case.action, case.engine, launch.written, facts, per_node, launch.args.nodes, launch=True
+        )
+        case = launch.case = dataclasses.replace(case, facts_path=facts)
+        case.tokens  # noqa: B018  read while its tables are there
+
+
+def survey_of(case, prefix: str, folder: Path) -> tuple[Path | None, list[f.Finding]]:
+    """(dataset facts written into `folder`, findings) of the data under a key; None for data that is not here."""
+    written = case(f"{prefix}.annotation_path")
+    media = case(f"{prefix}.media_dir" if prefix == "dataset" else f"{prefix}.media_path")
+    if not written:
+        return None, []  # a rule of the spec says so
+    annotations = locate(written)
+    if "://" in written or not annotations.is_file():
+        message = f"got {written}, which cannot be read here: lengths are not known"
+        fix = f"scripts/check_dataset.py {written} --facts dataset_facts.json"
+        return None, [f.warning("PRE-DATA-UNREAD", prefix, message, fix)]
+    found = survey.take(annotations, "", case.model)
+    found.media_path = dataset_checks.media_path(found, media or None)
+    notes = look_at_clips(found)
+    dataset_checks.check_clips(found)
+    folder.mkdir(exist_ok=True)
+    dataset_checks.write_facts(found, folder / "dataset_facts.json")
+    return folder / "dataset_facts.json", [
+        *notes,
+        *dataset_checks.findings(found, evaluation=case.action == "evaluate"),
+    ]
+
+
+def look_at_clips(found: survey.Survey) -> list[f.Finding]:
+    """Reports of the clips: missing ones of all, headers of the first few (and of those looked at before)."""
+    archive = Path(found.media_path).is_file()
+    files, options = dataset_checks.files(found), VisionOptions(nframes=8)
+    missing = clip_checks.ClipReport(check="DATA-MEDIA-MISSING", message="got no such file, expected one")
+    there = {}
+    for number, path in files.items():
+        if archive or "://" in str(path) or os.path.exists(path):
+            there[number] = path
+        else:
+            found.reports[number] = missing
+    local = {} if archive else {number: path for number, path in there.items() if "://" not in str(path)}
+    first = dict(islice(local.items(), CLIPS_LOOKED_AT))
+    how = ("none", options, 10.0, clip_checks.Cache())
+    for position, report in clip_checks.examine_all(list(first.values()), *how):
+        found.reports[list(first)[position]] = report
+    seen = [report.facts for report in found.reports.values() if report.facts]
+    largest = {kind: max((x for x in seen if x.kind == kind), key=_size, default=None) for kind in ("video", "image")}
+    for medium, number in found.clips.items():  # one that was not looked at is taken to be like the largest of its kind
+        found.reports.setdefault(number, clip_checks.ClipReport(facts=largest.get(medium.kind)))
+    if len(there) == len(first):
+        return []
+    message = f"looked at {len(first)} of {len(there)} clips; the others are taken to be like the largest of them"
+    fix = f"scripts/check_dataset.py {found.annotations} --facts dataset_facts.json"
+    return [f.info("PRE-DATA-SAMPLED", found.annotations, message, fix)]
+
+
+def _size(facts) -> int:
+    return facts.frames * facts.width * facts.height
+
+
+def memory(launch, gpus: list) -> Iterator[f.Finding]:
+    """The memory of one GPU under the spec, on the chosen GPUs and on every type that skill_info knows."""
+    case = launch.case
+    longest = max(case.tokens, key=lambda record: record.total, default=None)
+    vision, text = (longest.vision, longest.text) if longest else assumed(case)
+    tokens = vision + text + (case("rollout.max_response_length") if case.action == "grpo" else 0)
+    plan = gpu_memory.of_spec(case, tokens, vision, max((record.text for record in case.tokens), default=text))
+    if plan is None:
+        message = f"got {case.model}, whose widths are not known here, so memory is not predicted"
+        yield f.warning("PRE-MEMORY-UNKNOWN", case.params["model"], message, "--model DIR")
+        return
+    needed, types = gpu_memory.total(plan), bundle.skill_info()["gpu_types"]
+    launch.result["prediction"] = {
+        "tokens": tokens,
+        "measured": bool(longest),
+        "gib": round(needed, 1),
+        "terms": gpu_memory.terms(plan),
+        "gpu_types": {name: gpu_memory.verdict(needed, gib) for name, gib in types.items()},
+        **duration(launch),
+    }
+    smallest, aside = min((gpu.gib for gpu in gpus if gpu.gib), default=None), ""
+    if smallest:
+        yield from _fit(launch, plan, needed, smallest, len(gpus))
+        if longest and gpu_memory.verdict(needed, smallest) == gpu_memory.FITS:
+            aside = "the memory prediction says that it fits"
+    elif launch.wants_gpus:
+        message = f"needs {needed:.1f} GiB on each GPU, whose memory is not known, so this is not compared"
+        yield f.warning("PRE-MEMORY-UNSEEN", "GPU memory", message, "--target-gpu-count N --target-gpu-memory-gb GIB")
+    if case.action == "train" and case.cosmos:
+        billions = plan.geometry.parameters / 1e9
+        aside = f"the model has {billions:.1f} billion parameters" if billions < SMALL_MODEL else aside
+        aside = "LoRA trains a small part of it" if plan.lora_rank else aside
+        least = bundle.skill_info()["memory_minimums"]["full_sft_total_gb"]
+        rule = "GPUs (rule of thumb for full fine-tuning of 8B models)"
+        yield from gates.check_total(gpus, launch.args.nodes, least, rule, aside)
+    yield from _host_memory(launch, plan)
+
+
+def assumed(case) -> tuple[int, int]:
+    """(vision, text) tokens of a sample nobody has seen: a question about the clip that is to be looked at, else about
+    ten seconds of 1920x1080 at 30 frames/s."""
+    height, width, total, fps = 1080, 1920, 300, 30.0
+    try:
+        clip = case("media") if case.action == "inference" else ""
+        if clip and Path(clip).is_file():
+            facts = media.probe(clip)
+            height, width, total, fps = facts.height, facts.width, facts.frames, facts.fps
+        options, patch = VisionOptions.from_spec(case.full), vision_tokens.patch_size(case.model)
+        if total == 1:
+            return vision_tokens.image_tokens(height, width, options, patch), 500
+        frames = vision_tokens.frame_count(total, fps, options)
+        return vision_tokens.video_tokens(height, width, frames, options, patch), 500
+    except f.Failure:  # a rule of the spec says what is wrong with the table, the path's check what with the clip
+        return 4096, 500
+
+
+def _host_memory(launch, plan) -> Iterator[f.Finding]:
+    """What is offloaded, and the frames that loaders hold ready, against this machine's memory."""
+    case = launch.case
+    loaders = case(LOADERS) * (case(AHEAD) or 2) * batch_gib(case) if case.action == "train" else 0.0
+    needed = (gpu_memory.host_states(plan) + loaders) * launch.gpus_per_node
+    launch.result["prediction"]["host_gib"] = round(needed, 1)
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / gpu_memory.GIB
+    if launch.platform == "local" and needed > 0.9 * host:
+        message = (
+            f"got {host:.0f} GiB of host memory, expected {needed:.0f} (loaders {loaders * launch.gpus_per_node:.0f})"
+        )
+        fix = "--set train.train_policy.dataloader_prefetch_factor=1" if loaders else "--set train.fsdp_offload=false"
+        yield f.error("PRE-HOST-MEMORY", "host memory", message, fix)
+
+
+def _fit(launch, plan, needed: float, gib: float, count: int) -> Iterator[f.Finding]:
+    terms = ", ".join(f"{name} {size:g}" for name, size in gpu_memory.terms(plan).items())
+    verdict = gpu_memory.verdict(needed, gib)
+    launch.result["prediction"]["verdict"] = verdict
+    message = f"{verdict}: {needed:.1f} GiB of {gib:.1f} at {plan.tokens} tokens x {plan.batch} ({terms})"
+    if verdict == gpu_memory.FITS:
+        yield f.info("PRE-MEMORY", "GPU memory", message)
+        return
+    change = gpu_memory.cheapest_fix(plan, gib, count, launch.case.token_side**2)
+    certain = launch.result["prediction"]["measured"] or gpu_memory.held_always(plan) > gib
+    kind = f.error if verdict == gpu_memory.DOES_NOT_FIT and certain else f.warning
+    fix = change[0] if change else "take larger GPUs, or a smaller model: --model nvidia/Cosmos-Reason2-2B"
+    then = f"; with the fix {change[1]:.1f} GiB" if change else ""
+    yield kind("PRE-MEMORY", "GPU memory", message + then, fix)
+
+
+def duration(launch) -> dict:
+    """Steps, and hours when --seconds-per-step tells the speed."""
+    steps = launch.case.steps if launch.case.action == "train" else None
+    speed = launch.args.seconds_per_step
+    return {"steps": steps, "hours": round(steps * speed / 3600, 2) if steps and speed else None}
+
+
+def checkpoint_gib(case) -> tuple[int, float]:
+    """(how many checkpoints are kept, GiB of one): what is resumed from and the exported model, a fifth to spare."""
+    plan = gpu_memory.of_spec(case, 1, 1, 1) if case.action in ("train", "grpo") else None
+    if plan is None or not case("train.ckpt.enable_checkpoint"):
+        return 0, 0.0
+    made = max(1, math.ceil(case.steps / case.save_interval)) if case.steps and case.save_interval else math.inf
+    exported = plan.trained * (4 if plan.lora_rank else 2)
+    kept = min(made, case("train.ckpt.max_keep") or 1)
+    return kept, (4 * plan.master * plan.trained + exported) * 1.2 / gpu_memory.GIB

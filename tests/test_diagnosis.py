@@ -1,0 +1,217 @@
+"""The error catalog: every example is recognised, innocent lines are not, and every fix works when pasted."""
+
+import io
+import json
+import resource
+import runpy
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT, run_script
+
+from cosmos_reason import diagnosis, jobs, secret, spec
+from cosmos_reason import findings as f
+
+ENTRIES = diagnosis.catalog()
+BUILD_SPEC = runpy.run_path(str(ROOT / "scripts" / "build_spec.py"))
+INNOCENT = """\
+[cosmos] 2026-01-01 10:00:00 - cosmos - INFO - Step: 12/900, Loss: 1.20511, Grad norm: 2.1, Iteration time: 3.10s
+[cosmos] 2026-01-01 10:00:00 - cosmos - INFO - [Policy] Step: 20, checkpoint saved successfully at /out/step_20
+[SFT] Validation loss: 0.612 for train step 20/900, epoch 1
+Exported safetensors to /out/20260101120000/safetensors/step_20
+train.resume = false, train.compile = false, policy.lora.target_modules = ["q_proj", "v_proj"], mini_batch = 2
+Applied LoRA to 72 modules; trainable parameters 0.1 %
+Loading checkpoint shards: 100%|##########| 4/4 [00:03<00:00]
+qwen-vl-utils using torchcodec to read video, total_frames=300, video_fps=30.0
+/usr/lib/python3/site-packages/torch/utils/checkpoint.py:91: UserWarning: None of the inputs have requires_grad=True
+INFO: 127.0.0.1:8000 - "POST /api/meta HTTP/1.1" 200 OK
+wandb: Tracking run with wandb version 0.19.1
+enable_dataset_cache = false
+nvidia-container-toolkit 1.19.1, driver 580.82.07, visible GPUs: 8, GPUs per node 8
+GPU memory 44.1 GiB of 79.1 GiB; prefetch_factor 4; Inference finished, nan-safe reduction on
+Resuming from checkpoint /out/20260101120000/checkpoints/step_40/policy with cp_size 1, pp_size 1
+argparse: unexpected positional argument was left out
+Loss: info follows
+Address already in use: trying next port
+WARNING: PermissionError: [Errno 13] Permission denied: '/root/.netrc'
+The visual prompt will be ignored
+enable_dataset_cache = false, found 3 files
+""".splitlines()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_every_example_is_recognised_and_nothing_else_claims_it(entry):
+    context = [line for line in entry.example if any(text in line for text in entry.after)]
+    lines = [line for line in entry.example if line not in context]
+    assert lines
+    for line in lines:
+        found = diagnosis.diagnose([*INNOCENT, *context, line, *INNOCENT])
+        assert [finding.id for finding in found if finding.id not in ("LOG-NO-ERROR", "LOG-UNKNOWN")] == [entry.id]
+        assert found[0].data["evidence"] == line.strip()
+        assert found[0].where == f"log:{len(INNOCENT) + len(context) + 1}"
+
+
+def test_ids_are_unique_and_entries_complete():
+    assert len({entry.id for entry in ENTRIES}) == len(ENTRIES)
+    for entry in ENTRIES:
+        assert entry.id.startswith("LOG-") and entry.cause and entry.signs and entry.severity in (f.ERROR, f.INFO)
+        assert entry.fix or entry.severity == f.INFO
+
+
+@pytest.mark.parametrize("line", INNOCENT)
+def test_innocent_lines_are_not_errors(line):
+    assert [finding.id for finding in diagnosis.diagnose([line] * 3)] == ["LOG-NO-ERROR"]
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.fix.startswith("--")], ids=lambda entry: entry.id)
+def test_overrides_work_when_pasted_after_build_spec(entry, tmp_path):
+    """build_spec.py takes the fix and says nothing against the keys it changes."""
+    arguments = shlex.split(entry.fix)
+    args = BUILD_SPEC["parser"]().parse_args([entry.action, *arguments, "-o", str(tmp_path / "spec.toml")])
+    errors = [x for x in BUILD_SPEC["main"](args).findings if x.severity == f.ERROR]
+    pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
+    mentioned = [value.partition("=")[0] for _, value in pairs]
+    assert not [x for x in errors if any(x.where.startswith(key) for key in mentioned)], errors
+    assert not [x for x in errors if x.id.startswith("SPEC-KEY")]
+
+
+@pytest.mark.parametrize("entry", [e for e in ENTRIES if e.fix.startswith("scripts/")], ids=lambda entry: entry.id)
+def test_commands_in_fixes_are_commands_of_ours(entry):
+    script, *words = shlex.split(entry.fix)
+    known = run_script(script.removeprefix("scripts/"), "--help").stdout
+    assert known and (ROOT / script).is_file()
+    for flag in [word for word in words if word.startswith("--")]:
+        assert flag in known or flag in ("--spec", "--platform", "--engine", "--image")
+
+
+def test_the_same_error_means_something_else_in_another_action():
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    assert diagnosis.diagnose([line])[0].id == "LOG-GPU-MEMORY"
+    assert diagnosis.diagnose([line], action="evaluate")[0].id == "LOG-GPU-MEMORY-EVALUATE"
+    assert [x.id for x in diagnosis.diagnose(["+ cosmos-rl-evaluate --config x", line, line])] == [
+        "LOG-GPU-MEMORY-EVALUATE"
+    ]
+
+
+def test_errors_stand_in_order_of_appearance_and_once():
+    lines = ["Loss: nan", "OSError: [Errno 28] No space left on device", "Loss: nan"]
+    assert [(x.id, x.where) for x in diagnosis.diagnose(lines)] == [
+        ("LOG-LOSS-NAN", "log:1"),
+        ("LOG-DISK-FULL", "log:2"),
+    ]
+
+
+def test_unknown_errors_come_with_the_last_block():
+    lines = ["Traceback (most recent call last):", "  File a", "ValueError: first", *["fine"] * 60, "Traceback (most",
+             "  File b", "QuantumError: second"]  # fmt: skip
+    (found,) = diagnosis.diagnose(lines)
+    assert found.id == "LOG-UNKNOWN" and found.data["lines"] == lines[-3:] and "QuantumError: second" in found.message
+    (nothing,) = diagnosis.diagnose(INNOCENT)
+    assert nothing.id == "LOG-NO-ERROR" and nothing.severity == f.INFO and nothing.data["lines"][-1] == INNOCENT[-1]
+
+
+STATUS = ["Traceback (most recent call last):", '  File "status.py"', "KeyError: 'TAO_API_JOB_ID'"]
+
+
+def test_a_harmless_traceback_is_no_error():
+    assert [x.id for x in diagnosis.diagnose([*INNOCENT, *STATUS, "fine", *STATUS])] == [
+        "LOG-TAO-STATUS",
+        "LOG-NO-ERROR",
+    ]
+    lines = ["Traceback (most", "QuantumError: first", *["fine"] * 60, *STATUS, "fine"]
+    status, unknown = diagnosis.diagnose(lines)
+    assert status.severity == f.INFO and unknown.id == "LOG-UNKNOWN" and "QuantumError" in unknown.message
+    _, unknown = diagnosis.diagnose(["Traceback (most", "QuantumError: first", *STATUS])
+    assert unknown.data["lines"] == ["Traceback (most", "QuantumError: first"]
+
+
+def test_findings_of_our_own_commands_are_read_back():
+    printed = f.as_text([f.error("ENGINE-MODEL", "models/x", "got no config.json, expected one", "fix it")])
+    (found,) = diagnosis.diagnose(printed.splitlines())
+    assert found.id == "ENGINE-MODEL" and "got no config.json" in found.message
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), max_size=30))
+def test_no_text_breaks_it(lines):
+    for finding in diagnosis.diagnose(lines):
+        json.dumps(finding.to_json())
+
+
+def test_secrets_are_not_quoted(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "canary-0123456789")
+    lines = ["wandb: ERROR key canary-0123456789 refused", "pull access denied for https://bob:hunter22@nvcr.io",
+             "401 Client Error for token hf_abcdefghijklmnopqrstuv", "Killed Error canary-0123456789"]  # fmt: skip
+    lines += ["Error: AWS_SECRET_ACCESS_KEY=canary/abc123", "Error: Authorization: Bearer canary.x-y", "Fatal",
+              "error: GET https://b/x?X-Amz-Signature=canary00ff&b=1 refused"]  # fmt: skip
+    text = json.dumps([x.to_json() for x in diagnosis.diagnose(lines)])
+    assert not any(value in text for value in ("canary", "hunter22", "hf_abc")) and text.count(secret.HIDDEN) >= 3
+
+
+def test_a_long_log_is_streamed():
+    """25 MB, half of it one line without an end, in little memory."""
+
+    def chunks():
+        for _ in range(100_000):
+            yield INNOCENT[0] + "\n"
+        yield "Killed process\n"
+
+    lines = chunks()
+
+    class Endless(io.TextIOBase):
+        given = 0
+
+        def readline(self, size=-1):
+            self.given += 1
+            return "x" * size if self.given < 200 else next(lines, "")
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = diagnosis.diagnose(diagnosis.read_lines(Endless()))
+    assert [x.id for x in found] == ["LOG-UNKNOWN"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_file_stdin_and_job(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"\xff\xfe step 1\rstep 2\rKeyError: 'video_fps'\n")
+    done = run_script("diagnose_log.py", log, "--json")
+    (found,) = json.loads(done.stdout)["findings"]
+    assert done.returncode == 1 and found["id"] == "LOG-VIDEO-FPS-KEY" and found["where"] == f"{log}:3"
+    job = "evaluate-20260101-120000-0a1b2c"
+    folder = tmp_path / "jobs" / job
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps({"job_id": job, "state": jobs.ERROR, "action": "evaluate"}))
+    (folder / "log.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
+    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
+
+
+def test_what_is_not_a_log_is_refused(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "policy_0.log").write_text("")
+    done = run_script("diagnose_log.py", tmp_path / "logs")
+    assert done.returncode == 2 and "policy_0.log" in done.stderr and "Traceback" not in done.stderr
+    assert run_script("diagnose_log.py", "train-20260101-120000-0a1b2d", cwd=tmp_path).returncode == 2
+    assert run_script("diagnose_log.py").returncode == 2
+    (tmp_path / "odd.log").write_text("Traceback (most\n  File a\nQuantumError: b\n")
+    assert run_script("diagnose_log.py", tmp_path / "odd.log").stdout.splitlines()[1:] == [
+        "  File a",
+        "QuantumError: b",
+    ]
+
+
+def test_list_checks_names_every_error():
+    listed = json.loads(run_script("diagnose_log.py", "--list-checks", "--json").stdout)["result"]["checks"]
+    assert set(listed) == {entry.id for entry in ENTRIES}
+
+
+def test_template_keys_of_overrides_exist():
+    for entry in ENTRIES:
+        arguments = shlex.split(entry.fix) if entry.fix.startswith("--") else []
+        for word in arguments[1::2]:
+            key = word.partition("=")[0]
+            assert key in spec.keys(entry.action) or word == "lora", (entry.id, key)

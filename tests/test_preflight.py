@@ -1,0 +1,425 @@
+"""The preflight command: arguments, platforms, time limits, a spec, secrets."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from argparse import Namespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import ROOT, run_script
+
+from cosmos_reason import findings as f
+from cosmos_reason import preflight, rules, spec
+from cosmos_reason.preflight import host, machines, prediction
+
+pytest_plugins = ("preflight_site",)
+SCRIPT = "check_tao_launch_preflight.py"
+CANARY = "canary-4f1c9a2b7e"
+EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
+
+
+def preflight_json(*args, env=None, cwd=None, timeout=120):
+    done = run_script(SCRIPT, *args, "--json", env=env, cwd=cwd, timeout=timeout)
+    assert "Traceback" not in done.stderr + done.stdout and done.returncode in (0, 1, 2), done.stderr
+    document = json.loads(done.stdout)
+    assert document["ok"] == (done.returncode == 0)
+    return document, {finding["id"]: finding for finding in document["findings"]}
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
+
+
+LOCAL = ("--platform", "local", "--path", "train=/x")
+
+
+@pytest.mark.parametrize(("args", "id", "hint"), [
+    (("--platform", "kuberntes"), "PRE-PLATFORM", "Did you mean kubernetes?"),
+    ((), "PRE-PLATFORM", "slurm"),
+    ((*LOCAL, "--path", "eval"), "USAGE", "LABEL=PATH"),
+    ((*LOCAL, "--json-required-field", "trian=id"), "PRE-LABEL", "Did you mean train?"),
+    ((*LOCAL, "--effective-batch-limit", "train=4"), "USAGE", "whole number"),
+    ((*LOCAL, "--effective-batch-limit", "train=4,0"), "USAGE", "whole number"),
+    ((*LOCAL, "--min-free-disk-gb", "train=lots"), "USAGE", "above 0"),
+    ((*LOCAL, "--gpu-arch", "hopper"), "USAGE", "sm_90"),
+    ((*LOCAL, "--target-gpu-index", "0,x"), "USAGE", "0,1"),
+    ((*LOCAL, "--gpu-min-count", "0"), "USAGE", "whole number"),
+    ((*LOCAL, "--timeout", "nan"), "USAGE", "number above 0"),
+    ((*LOCAL, "--timeout", "1e300"), "USAGE", "at most 86400"),
+    ((*LOCAL, "--target-gpu-count", "2000000000"), "USAGE", "from 1 to 1024"),
+    ((*LOCAL, "--json-required-field", "train="), "USAGE", "names"),
+    ((*LOCAL, "--path", "train=/y"), "PRE-LABEL", "twice"),
+    ((*LOCAL, "--dataset-facts", "nope.json"), "PRE-FACTS", "without a spec"),
+])  # fmt: skip
+def test_wrong_arguments_fail_closed_with_a_hint(args, id, hint, tmp_path):
+    done = run_script(SCRIPT, *args, "--json", cwd=tmp_path)
+    (found,) = json.loads(done.stdout)["findings"]
+    assert done.returncode == 2 and found["id"] == id and hint in found["message"]
+
+
+def test_platform_and_labels_are_named_together():
+    done = run_script(
+        SCRIPT, "--platform", "cloud", "--min-free-disk-gb", "a=1", "--json-required-field", "b=x", "--json"
+    )
+    assert [x["id"] for x in json.loads(done.stdout)["findings"]] == ["PRE-PLATFORM", "PRE-LABEL", "PRE-LABEL"]
+
+
+def test_paths_fail_closed(tmp_path):
+    (tmp_path / "train.json").write_text('[{"id": "a", "video": "a.mp4"}, {"id": "b"}]')
+    _, found = preflight_json(
+        "--platform", "local", "--path", "empty=", "--path", "odd=S3://b/k", "--path", f"gone={tmp_path}/trian.json",
+        "--path", f"train={tmp_path}/train.json", "--json-required-field", "train=id,video", "--effective-batch-limit",
+        "train=2,2", "--min-free-disk-gb", "train=100000000", env={"PATH": os.environ["PATH"]})  # fmt: skip
+    assert "Did you mean s3?" in found["PRE-PATH-SCHEME"]["message"] and found["PRE-PATH-EMPTY"]
+    assert "Did you mean train.json?" in found["PRE-PATH-MISSING"]["message"]
+    assert found["PRE-FIELD-MISSING"]["data"]["record_ids"] == ["1"]
+    assert found["PRE-BATCH-LIMIT"]["fix"] == "--set train.train_batch_per_replica=1" and found["PRE-DISK"]
+
+
+SKIP = "--skip-platform-access"
+ALLOWED = ("--gpu-arch-allowlist", "image=sm_90", "--container-image", "x")
+
+
+@pytest.mark.parametrize(("args", "id"), [
+    (("--platform", "kubernetes", SKIP, "--gpu-arch", "sm_121"), "PRE-GPU-ARCH-BLOCKED"),
+    (("--platform", "slurm", SKIP, "--gpu-arch", "sm_75", *ALLOWED), "PRE-GPU-ARCH"),
+    (("--platform", "docker", SKIP, "--gpu-min-count", "4"), "PRE-GPU-UNKNOWN"),
+    (("--platform", "local", "--path", "v=hf://a/b", "--min-free-disk-gb", "v=1e9"), "PRE-DISK-UNKNOWN"),
+    (("--platform", "kubernetes", "--path", "v=/v", SKIP, "--min-free-disk-gb", "v=1"), "PRE-DISK-UNKNOWN"),
+    (("--platform", "local", "--path", "t=empty.json", "--json-required-field", "t=id"), "PRE-RECORDS-EMPTY"),
+])  # fmt: skip
+def test_what_cannot_be_compared_does_not_pass(args, id, tmp_path):
+    (tmp_path / "empty.json").write_text("[]")
+    _, found = preflight_json(*args, cwd=tmp_path, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert found[id]["severity"] == "error"
+
+
+def test_space_is_added_up_per_file_system(tmp_path):
+    part = 0.6 * shutil.disk_usage(tmp_path).free / 2**30
+    one = ["--platform", "local", "--path", f"a={tmp_path}", "--min-free-disk-gb", f"a={part}"]
+    two = ["--path", f"b={tmp_path.parent}", "--min-free-disk-gb", f"b={part}"]
+    assert "PRE-DISK" not in preflight_json(*one)[1] and "PRE-DISK" in preflight_json(*one, *two)[1]
+
+
+def test_fixes_of_paths_and_fields(tmp_path):
+    (tmp_path / "t.json").write_text('[{"a": 1}, {"b": 1}]')
+    _, found = preflight_json("--platform", "local", "--path", "p=file:///etc/passwd", "--path", f"t={tmp_path}/t.json",
+                              "--json-required-field", "t=a")  # fmt: skip
+    assert found["PRE-PATH-SCHEME"]["fix"] == "--path p=/etc/passwd"
+    assert "mean a?" not in found["PRE-FIELD-MISSING"]["message"]
+
+
+def test_a_docker_context_may_be_another_machine(tools):
+    """Its GPUs and paths are asked there; an address with a password is in no argument."""
+    folder = tools("ssh", EIGHT)
+    info = '{"ServerVersion": "28.0", "Runtimes": {"nvidia": {}}}'
+    tools("docker", script=f"case \"$*\" in *context*) echo ssh://gpu-box; exit;; *info*) echo '{info}';; esac")
+    document, _ = preflight_json("--platform", "docker", "--path", "d=/data", env={"DOCKER_HOST": ""})
+    calls = (folder / "calls").read_text()
+    assert len(document["result"]["gpus"]) == 8 and "gpu-box test -e /data" in calls.replace("'", "")
+    done = run_script(SCRIPT, "--platform", "docker", env={"DOCKER_HOST": f"tcp://u:{CANARY}@box:2375"})
+    assert CANARY not in (folder / "calls").read_text() + done.stdout + done.stderr
+
+
+def test_torch_is_compared_with_the_chosen_gpus(monkeypatch):
+    mixed = host.parse_gpus("0, H100, 81559, 580.1, 9.0\n1, T4, 15360, 580.1, 7.5\n")
+    monkeypatch.setattr(machines, "call", lambda *_: host.Answer(0, '[true, ["sm_90"]]'))
+    for indices, ids in (([0], []), (None, ["PRE-TORCH-ARCH"])):
+        args = Namespace(target_gpu_index=indices, target_gpu_count=None, target_gpu_memory_gb=None)
+        launch = preflight.Launch("local", "transformers", args, 0, driver=mixed)
+        assert [x.id for x in machines._torch(launch)] == ids
+
+
+def test_every_check_is_described():
+    listed = json.loads(run_script(SCRIPT, "--list-checks", "--json").stdout)["result"]["checks"]
+    assert set(listed) == {*preflight.BEFORE, *preflight.CHECKS, *preflight.PLATFORMS, *preflight.AFTER}
+    assert set(preflight.OF_A_SPEC) < set(preflight.CHECKS)
+
+
+def test_docker_with_eight_gpus(tools, tmp_path):
+    folder = tools("nvidia-smi", EIGHT, script='[ $# = 0 ] && echo "| CUDA Version: 13.0 |" && exit 0')
+    tools("nvidia-ctk", "NVIDIA Container Toolkit CLI version 1.19.1\n")
+    info = {"ServerVersion": "28.0.1", "Runtimes": {"runc": {}, "nvidia": {}}, "SecurityOptions": ["name=rootless"]}
+    seen = "".join(f"GPU {n}: H100\\n" for n in range(8))
+    script = f"case \"$*\" in *info*) echo '{json.dumps(info)}';; *inspect*) echo amd64;; *run*) printf '{seen}';; esac"
+    tools("docker", script=script)
+    document, found = preflight_json(
+        "--platform", "local-docker", "--gpu-min-count", "8", "--target-gpu-index", "2,3,4,5,6,7,0,1"
+    )
+    assert document["ok"] and not [x for x in found.values() if x["severity"] != "info"]
+    assert document["result"]["docker"]["rootless"] and document["result"]["smoke"]["gpus"] == 8
+    calls = (folder / "calls").read_text()
+    assert '--gpus "device=2,3,4,5,6,7,0,1"' in calls and "pull" not in calls
+    tools("docker", script=script.replace(seen, "GPU 0: H100"))
+    _, found = preflight_json("--platform", "docker", "--gpu-min-count", "8")
+    assert "got 1 in a container, expected 8" in found["PRE-SMOKE"]["message"]
+
+
+def test_docker_finds_what_is_missing(tools):
+    tools("nvidia-smi", EIGHT.replace("580.65.06", "535.1"), script='[ $# = 0 ] && echo "CUDA Version: 12.2" && exit 0')
+    info = {"ServerVersion": "28.0.1", "Runtimes": {"nvidia": {}}}
+    tools("nvidia-ctk", code=127)
+    script = (f"case \"$*\" in *info*) echo '{json.dumps(info)}'; exit 0;; *'image inspect'*) exit 1;; "
+              "*manifest*) echo 'unauthorized: authentication required' >&2; exit 1;; esac")  # fmt: skip
+    tools("docker", script=script)
+    _, found = preflight_json("--platform", "docker", "--gpu-smoke-image", "cuda:13")
+    assert "535.1" in str(found["PRE-HOST-VERSION"]) or "12.2" in str(found["PRE-HOST-VERSION"])
+    assert found["PRE-IMAGE-DENIED"]["fix"].startswith("docker login") and found["PRE-SMOKE"]["severity"] == "warning"
+    absent = script.replace("echo 'unauthorized: authentication required' >&2; exit 1", "exit 0")
+    tools("docker", script=absent)  # to be pulled, so nothing was tried in a container
+    options = ["--platform", "docker", "--engine", "cosmos-rl", "--container-image"]
+    _, found = preflight_json(*options, "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl")
+    assert "PRE-HOST-VERSION" in found and "PRE-IMAGE-PULL" in found and "PRE-SMOKE" in found
+    assert "PRE-HOST-VERSION" not in preflight_json(*options, "busybox")[1]
+    tcp = ["--docker-host", "tcp://gpu-box:2376", "--target-gpu-count", "8"]
+    assert "PRE-HOST-VERSION-UNKNOWN" in preflight_json("--platform", "docker", *tcp)[1]
+    tools("docker", script='echo \'{"ServerVersion": "28", "Runtimes": {"runc": {}}}\'; exit 0')
+    assert preflight_json("--platform", "docker")[1]["PRE-DOCKER-RUNTIME"]["severity"] == "error"
+
+
+def test_docker_hosts_fail_closed():
+    for address in ("ssh:/host", "http://host", "-oProxyCommand=x"):
+        _, found = preflight_json("--platform", "docker", f"--docker-host={address}")
+        assert "PRE-DOCKER-HOST" in found
+    _, found = preflight_json("--platform", "docker", "--docker-host", "ssh://-oProxyCommand=touch pwned")
+    assert found.keys() & {"PRE-HOST-NAME", "PRE-DOCKER-UNREACHABLE"} and not (ROOT / "pwned").exists()
+
+
+def test_kubernetes_with_captured_answers(tools):
+    def node(gpus, ready="True", **spec):
+        status = {
+            "allocatable": {"cpu": "8", "nvidia.com/gpu": gpus},
+            "conditions": [{"type": "Ready", "status": ready}],
+        }
+        return {"status": status, "spec": spec}
+
+    nodes = {"items": [node("8"), node("8", "False"), node("8", unschedulable=True), {"status": {}, "spec": {}}]}
+    script = (f"case \"$*\" in *current-context*) echo dev;; *can-i*) echo yes;; "
+              f"*'get nodes'*) echo '{json.dumps(nodes)}';; "
+              "*'get secret ngc'*) echo 'Error from server (NotFound): secrets \"ngc\" not found' >&2; exit 1;; "
+              "*'get secret'*) echo secret/ngc-pull;; *) echo ok;; esac")  # fmt: skip
+    tools("kubectl", script=script)
+    document, found = preflight_json(
+        "--platform", "kubernetes", "--pull-secret", "ngc", "--nodes", "2", "--path", "train=/data"
+    )
+    assert document["result"]["kubernetes"] == {"nodes": 2, "gpus": [8, 0]} or document["result"]["kubernetes"][
+        "gpus"
+    ] == [8]
+    assert "expected 2" in found["PRE-K8S-GPUS"]["message"] and found["PRE-PATH-UNSEEN"]["severity"] == "warning"
+    assert "PRE-K8S-MISSING" in found
+    tools("kubectl", script='case "$*" in *context*) echo dev;; *) echo "no - no RBAC policy matched"; exit 1;; esac')
+    assert "PRE-K8S-RIGHTS" in preflight_json("--platform", "kubernetes")[1]
+
+
+def test_missing_tools_are_findings(tmp_path):
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    for platform in ("docker", "slurm", "kubernetes"):
+        _, found = preflight_json("--platform", platform, env={"PATH": str(tmp_path), "DOCKER_HOST": ""})
+        assert found["PRE-TOOL-MISSING"]["severity"] == "error", platform
+
+
+def test_gpus_that_nobody_can_name_never_pass_a_limit(tools):
+    tools("nvidia-smi", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", code=9)
+    _, found = preflight_json("--platform", "local", "--gpu-min-memory-gb", "40")
+    assert found["PRE-GPU-NONE"]["severity"] == "error" and "communicate" in found["PRE-GPU-NONE"]["message"]
+    _, found = preflight_json("--platform", "docker", "--skip-platform-access", "--gpu-min-total-memory-gb", "256")
+    assert found["PRE-GPU-UNKNOWN"]["severity"] == "error"
+    described = ["--target-gpu-count", "4", "--target-gpu-memory-gb", "80", "--gpu-arch", "9.0"]
+    gates = ["--gpu-min-total-memory-gb", "256", "--gpu-min-count", "4"]
+    document, found = preflight_json("--platform", "docker", "--skip-platform-access", *gates, *described)
+    assert document["ok"] and set(found) == {"PRE-PLATFORM-SKIPPED"}
+
+
+# ---- time limits -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args", [["docker", "docker"], ["slurm", "sinfo"], ["kubernetes", "kubectl"], ["docker", "ssh"]]
+)
+def test_a_hanging_tool_never_holds_the_run(args, tools, tmp_path):
+    platform, tool = args
+    for name in ("sbatch", "srun", "squeue", "scontrol"):
+        tools(name)
+    folder = tools(tool, script=f"(trap '' TERM; sleep 300; touch {tmp_path}/alive) & sleep 300")
+    more = ["--docker-host", "ssh://gpu-box" if tool == "ssh" else "unix:///x"]
+    if tool == "ssh":
+        tools("docker", script="sleep 300")
+    started = time.monotonic()
+    document, found = preflight_json("--platform", platform, "--timeout", "2", *more)
+    assert time.monotonic() - started < 8 and not document["ok"] and folder
+    assert found["PRE-TIMEOUT"]["where"] == platform
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert f"{folder}/{tool}" not in left
+
+
+def test_nothing_is_started_or_reported_after_the_end(monkeypatch):
+    monkeypatch.setattr(host, "OVER", threading.Event())
+    seen = []
+
+    def late(launch):
+        seen.append(host.call(["sleep", "301"]).code)
+        seen.append(host.call(["sleep", "302"]).code)
+        yield f.error("PRE-LATE", "x", "too late")
+
+    launch = preflight.Launch("local", "tao", Namespace(timeout=0.5), time.monotonic() + 0.5)
+    assert [x.id for x in preflight.gather({"late": late}, launch)] == ["PRE-TIMEOUT"]
+    time.sleep(0.3)
+    assert seen[1:] == [host.NO_ANSWER] and not host.RUNNING
+
+
+def test_a_silent_endpoint_never_holds_the_run(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = {
+            "HF_ENDPOINT": address,
+            "AWS_ENDPOINT_URL": address,
+            "AWS_ACCESS_KEY_ID": CANARY,
+            "AWS_SECRET_ACCESS_KEY": CANARY,
+        }
+        started = time.monotonic()
+        paths = ["--path", "model=hf://nvidia/Cosmos-Reason2-8B", "--path", "data=s3://bucket/train"]
+        _, found = preflight_json("--platform", "local", "--timeout", "3", *paths, env=env)
+        assert time.monotonic() - started < 9 and found["PRE-TIMEOUT"]["where"] == "paths"
+
+
+# ---- a spec ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(tmp_path, dataset, tiny_model):
+    """A folder with a spec of the tiny model that the embedded engine could run here."""
+    roots = ["--train-root", dataset / "train", "--eval-root", dataset / "eval"]
+    more = ["--engine", "transformers", "--model", tiny_model, "--set", "validation.freq=2"]
+    done = run_script("build_spec.py", "train", *roots, *more, "-o", "spec.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def test_a_good_spec_passes_with_a_prediction(site, tools):
+    tools("nvidia-smi", "0, NVIDIA L4, 23034, 580.1, 8.9\n", script='[ $# = 0 ] && echo "CUDA Version: 13.0" && exit 0')
+    document, found = preflight_json("--platform", "local", "--spec", "spec.toml", "--seconds-per-step", "36", cwd=site)
+    errors = [x for x in found.values() if x["severity"] == "error"]
+    assert not [x for x in errors if x["id"] != "PRE-TORCH-CUDA"], errors  # torch here is built for the CPU
+    prediction = document["result"]["prediction"]
+    assert prediction["measured"] and prediction["verdict"] == "fits" and prediction["terms"]["CUDA context"] == 1.0
+    assert prediction["hours"] == pytest.approx(prediction["steps"] / 100, abs=0.006)
+    assert set(prediction["gpu_types"].values()) == {"fits"}
+
+
+def test_data_and_spec_are_checked(site):
+    text = (
+        (site / "spec.toml")
+        .read_text()
+        .replace("mini_batch = 1", "mini_batch = 3")
+        .replace("[custom.vision]", "[custom.vison]")
+    )
+    (site / "spec.toml").write_text(text)
+    _, found = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=site)
+    assert {"SPEC-BATCH-MULTIPLE", "SPEC-KEY-UNKNOWN"} <= found.keys()
+
+
+def test_an_8b_model_that_does_not_fit_comes_with_the_cheapest_change(site, hub):
+    model = ["--model", "nvidia/Cosmos-Reason2-8B", "--gpus-per-node", "2"]
+    done = run_script("build_spec.py", "train", "--spec", "spec.toml", *model, "-o", "big.toml", cwd=site)
+    assert done.returncode == 0, done.stderr
+    target = ["--skip-platform-access", "--target-gpu-count", "2", "--target-gpu-memory-gb", "44"]
+    args = ["--platform", "docker", *target, "--spec"]
+    _, found = preflight_json(*args, "big.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    assert found["PRE-MEMORY"]["severity"] == "error" and found["PRE-GPU-TOTAL"]["severity"] == "error"
+    assert found["PRE-PLATFORM-SKIPPED"]["severity"] == "warning" and found["HUB-NOT-FOUND"]
+    fix = found["PRE-MEMORY"]["fix"].split()
+    done = run_script("build_spec.py", "train", "--spec", "big.toml", *fix, "-o", "fits.toml", cwd=site)
+    assert done.returncode == 0, done.stderr
+    _, found = preflight_json(*args, "fits.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    assert found["PRE-MEMORY"]["severity"] == "info" and found["PRE-GPU-TOTAL"]["severity"] == "info"
+
+
+def test_what_the_job_would_not_find(site, hub):
+    """A model folder that is not there, a file where results go, a Hub that is away when it is to be written to."""
+    (site / "taken").write_text("")
+    table = spec.load(site / "spec.toml")
+    for key, value in (("policy.model_name_or_path", "/nowhere/model"), ("train.ckpt.upload_hf", True),
+                       ("train.output_dir", f"{site}/taken")):  # fmt: skip
+        spec.set_value(table, key, value)
+    spec.dump(table, site / "odd.toml")
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_TOKEN": "hf_something", "DOCKER_HOST": ""}
+    for platform in ("docker", "local"):
+        _, found = preflight_json("--platform", platform, "--spec", "odd.toml", cwd=site, env=env)
+        assert "/nowhere/model" in found["PRE-PATH-MISSING"]["where"] and found["PRE-OUTPUT"]["severity"] == "error"
+        assert "HUB-UNREACHABLE" in found and "PRE-CHECK-BROKEN" not in found
+    assert found["PRE-OUTPUT"]["message"].startswith("got a file")
+
+
+def test_memory_that_was_not_measured(site):
+    """Weights alone that exceed the card are an error; GPUs that are not known are said not to be compared."""
+    run_script("build_spec.py", "evaluate", "--model", "nvidia/Cosmos-Reason2-8B", "-o", "eval.toml", cwd=site)
+    args = ["--platform", "kubernetes", "--skip-platform-access", "--spec"]
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    small = ["--target-gpu-count", "1", "--target-gpu-memory-gb", "12"]
+    _, found = preflight_json(*args, "eval.toml", *small, cwd=site, env=env)
+    assert found["PRE-MEMORY"]["severity"] == "error"
+    _, found = preflight_json(*args, "eval.toml", cwd=site, env=env)
+    assert found["PRE-MEMORY-UNSEEN"]["severity"] == "warning"
+    run_script("build_spec.py", "train", "--model", "nvidia/Cosmos-Reason2-8B", "-o", "full.toml", cwd=site)
+    _, found = preflight_json(*args, "full.toml", cwd=site, env=env)
+    assert found.keys() >= {"PRE-MEMORY-UNSEEN", "PRE-GPU-TOTAL"}
+
+
+def test_checkpoints_that_are_made_at_most():
+    table = spec.template("train")
+    spec.set_value(table, "train.ckpt", {"enable_checkpoint": True, "save_freq": 20, "max_keep": 5})
+    for steps, expected in ((4, 1), (60, 3), (4000, 5)):
+        spec.set_value(table, "train.max_num_steps", steps)
+        kept, each = prediction.checkpoint_gib(rules.Case("train", "cosmos-rl", table))
+        assert kept == expected and each > 100
+
+
+@settings(max_examples=8)
+@given(text=st.text(max_size=60))
+def test_no_spec_makes_a_traceback(text, tmp_path_factory):
+    path = tmp_path_factory.mktemp("spec") / "spec.toml"
+    path.write_text(text, errors="replace")
+    preflight_json(
+        "--platform", "local", "--spec", path, "--skip-platform-access", env={"HF_ENDPOINT": "http://127.0.0.1:9"}
+    )
+
+
+def test_secrets_stay_where_they_are(site, tools, hub):
+    """Values of credentials are in no output and in no argument of a process, whatever a tool prints."""
+    names = (
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "NGC_CLI_API_KEY",
+        "HUGGINGFACE_HUB_TOKEN",
+        "OPENAI_API_KEY",
+        "NGC_API_KEY",
+        "ACCESS_KEY",
+        "SECRET_KEY",
+        "AWS_SESSION_TOKEN",
+    )
+    folder = tools("docker", script="env >&2; exit 1")
+    for tool in ("nvidia-smi", "nvidia-ctk", "ssh", "kubectl"):
+        tools(tool, script="env >&2; exit 1")
+    env = {name: f"{CANARY}-{name}" for name in names} | {"HF_ENDPOINT": hub, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    for platform in ("docker", "slurm", "kubernetes", "local"):
+        for form in ([], ["--json"]):
+            args = [
+                "--platform",
+                platform,
+                "--spec",
+                "spec.toml",
+                "--path",
+                "d=s3://bucket/x",
+                "--path",
+                "m=hf://nvidia/gated",
+                "--path",
+                f"p=s4://AKIA0123456789ABCDEF:{CANARY}@h/x",
+            ]
+            done = run_script(SCRIPT, *args, "--timeout", "20", *form, cwd=site, env=env | {"SLURM_HOSTNAME": "login"})
+            assert CANARY not in done.stdout + done.stderr, platform
+    assert CANARY not in (folder / "calls").read_text()
