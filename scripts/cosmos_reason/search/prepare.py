@@ -1,0 +1,165 @@
+"""From the words of the command line to study.json: the spec as it will run, what is varied, how a trial is judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from cosmos_reason import annotations, findings, jobs, models, rules, spec, spec_sources, storage
+from cosmos_reason.metrics import CHECKPOINT_METRICS
+from cosmos_reason.search import space, study
+
+SHARES = tuple(name for name in CHECKPOINT_METRICS if name != "rows")  # from 0 to 1
+OBJECTIVES = (*SHARES, "text.bleu", "text.rouge_l", study.VAL_LOSS)
+OF_TYPE = re.compile(r"per_type\.[^.]+\.(accuracy|balanced_accuracy|precision|recall|f1)")
+
+
+def prepare(
+    spec_file: Path,
+    evaluate_file: Path | None,
+    words: str,
+    ranges: list[str],
+    objective: str,
+    engine: str,
+    facts: Path | None,
+    **settings,
+) -> tuple[dict, list[findings.Finding]]:
+    """(study.json, findings); `settings` go into it as they are. Nothing is written."""
+    if missing := study.missing_parts():
+        raise findings.Failure(missing, findings.EXIT_BAD_INPUT)
+    table = located("train", spec.load(spec_file))
+    found = rules.check("train", engine, table, facts, launch=True)
+    if findings.has_errors(found):
+        raise findings.Failure(found, findings.EXIT_CHECKS_FAILED)
+    dimensions, problems = space.build(table, words, ranges, samples_per_rank(table, engine, facts))
+    found = problems + objective_findings(table, objective, settings["metric_file"])
+    evaluate = None
+    if objective != study.VAL_LOSS:
+        evaluate, problems = evaluation(table, evaluate_file, engine)
+        found += problems
+    plan = {
+        "schema_version": study.VERSION,
+        "created_at": jobs.now(),
+        "spec": table,
+        "evaluate": evaluate,
+        "dimensions": [asdict(dimension) for dimension in dimensions],
+        "objective": objective,
+        "engine": engine,
+        "facts": str(facts.absolute()) if facts else None,
+    } | settings  # fmt: skip
+    return json.loads(json.dumps(plan | {"fingerprints": fingerprints(plan)})), found
+
+
+def fingerprints(plan: dict) -> dict[str, dict]:
+    """Path -> what tells whether a file that decides what a trial reaches is still the same: annotations, facts,
+    metric file and configuration by content, the model's weights by size."""
+    table, asked = plan["spec"], plan["evaluate"] or {}
+    keys = [f"custom.{name}_dataset.annotation_path" for name in ("train", "val")]
+    named = [*(spec.get(table, key) for key in keys), spec.get(asked, "dataset.annotation_path")]
+    model = Path(spec.get(table, "policy.model_name_or_path"))
+    whole = {Path(name) for name in (*named, plan["facts"], plan["metric_file"], model / "config.json") if name}
+    made = {path: {"bytes": path.stat().st_size, "sha256": storage.sha256(path)} for path in whole if path.is_file()}
+    made |= {path: {"bytes": path.stat().st_size} for path in model.glob("*.safetensors")}
+    return {str(path): made[path] for path in sorted(made)}
+
+
+def changed_files(plan: dict) -> list[str]:
+    """The files that are no longer as they were when the study began."""
+    now, was = fingerprints(plan), plan["fingerprints"]
+    return sorted(path for path in now.keys() | was.keys() if now.get(path) != was.get(path))
+
+
+def refuse_changed_data(begun: study.Study) -> None:
+    """Raises Failure (exit 2) when trials would be compared that saw other data. A metric file may be mended."""
+    if changed := [path for path in changed_files(begun.plan) if path != begun.plan["metric_file"]]:
+        message = f"got other files than the study began with: {', '.join(changed[:5])}"
+        raise findings.bad_input("TUNE-DATA-CHANGED", begun.folder, message, "a new --study folder")
+
+
+def located(action: str, table: dict) -> dict:
+    """The spec with local paths made absolute, since trials run elsewhere."""
+    for key, schema in spec.keys(action).items():
+        value = spec.get(table, key)
+        if "x-path" in schema and isinstance(value, str):
+            hub = schema["x-path"] == "model" and models.HUB_NAME.fullmatch(value) and not Path(value).exists()
+            spec.set_value(table, key, value if hub else spec_sources.absolute(value))
+    return table
+
+
+def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None:
+    """Training records of each data-parallel rank; None when the annotations cannot be counted from here."""
+    path = Path(spec.get(table, "custom.train_dataset.annotation_path", ""))
+    if facts:
+        records = rules.read_facts(facts)["records"]
+    elif path.is_file():
+        records = len(annotations.read(path)[0])
+    else:
+        return None
+    return max(1, records // rules.Case("train", engine, table).ranks)
+
+
+def objective_findings(table: dict, objective: str, metric_file: str | None) -> list[findings.Finding]:
+    """A metric that score_predictions does not have, and what follows from validation loss."""
+    custom = objective.startswith("custom.") and metric_file is not None
+    if objective not in OBJECTIVES and not OF_TYPE.fullmatch(objective) and not custom:
+        near = findings.nearest(objective, OBJECTIVES) or ["accuracy"]
+        known = f"{', '.join(OBJECTIVES)}, per_type.TYPE.accuracy, or custom.NAME with --metric-file"
+        message = f"got {objective!r}, expected one of {known}.{findings.did_you_mean(objective, OBJECTIVES)}"
+        return [findings.error("TUNE-OBJECTIVE", "--objective", message, f"--objective {near[0]}")]
+    if objective != study.VAL_LOSS:
+        return []
+    if not spec.get(table, "validation.enable", False):
+        message = "got a spec without validation, expected validation data"
+        return [findings.error("TUNE-OBJECTIVE", "validation.enable", message, "--eval-root DIR, in build_spec.py")]
+    message = "validation loss is a proxy: the lowest is often not the best accuracy; the base model is not compared"
+    return [findings.warning("TUNE-PROXY", "--objective", message, "--objective accuracy")]
+
+
+def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[findings.Finding]]:
+    """The evaluate spec of every trial, but for its model: the given one, or one that asks the validation data."""
+    if file:
+        asked = located("evaluate", spec.load(file))
+        found = other_view(asked, table)
+    else:
+        asked, data = spec.template("evaluate"), spec.get(table, "custom.val_dataset", {})
+        spec.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
+        spec.set_value(asked, "dataset.media_dir", data.get("media_path", ""))
+        message = "trials are compared on the validation data; judge the winner on data that the search has not seen"
+        found = [findings.info("TUNE-EVAL-DATA", "--eval-spec", message, "--eval-spec eval.toml")]
+    if not spec.get(asked, "dataset.annotation_path"):
+        message = "got no questions to compare trials with, expected validation data in the spec or an evaluate spec"
+        return asked, [findings.error("TUNE-EVAL-DATA", "--eval-spec", message, "--eval-spec eval.toml")]
+    checked = evaluate_spec(asked, table, None)
+    return asked, found + [
+        row for row in rules.check("evaluate", engine, checked, launch=True) if row.severity == "error"
+    ]
+
+
+def other_view(asked: dict, table: dict) -> list[findings.Finding]:
+    """A warning for what an evaluate spec says about frames and prompt and every trial's own training replaces."""
+    before, after = (spec.with_defaults("evaluate", one) for one in (asked, evaluate_spec(asked, table, None)))
+    keys = [key for key in spec.keys("evaluate") if key.startswith("vision.") or key == "dataset.system_prompt"]
+    changed = [key for key in keys if spec.get(before, key) != spec.get(after, key)]
+    message = f"got other values than training has; trials are asked as they are trained: {', '.join(changed)}"
+    fix = "scripts/build_spec.py evaluate --parent-job DIR, to ask a finished one otherwise"
+    return [findings.warning("TUNE-EVAL-VIEW", "--eval-spec", message, fix)] if changed else []
+
+
+def evaluate_spec(asked: dict, trained: dict, checkpoint: str | None) -> dict:
+    """The evaluate spec of one trial: its model (None: the untouched one), seen and asked as it was trained."""
+    asked, base = json.loads(json.dumps(asked)), spec.get(trained, "policy.model_name_or_path")
+    known = spec.keys("evaluate")
+    vision = {
+        name: value for name, value in spec.get(trained, "custom.vision", {}).items() if f"vision.{name}" in known
+    }
+    adapter = checkpoint is not None and spec.get(trained, "policy.lora") is not None
+    asked["vision"] = vision
+    spec.set_value(asked, "model.model_name", checkpoint or base)
+    spec.set_value(asked, "model.enable_lora", adapter)
+    spec.set_value(asked, "model.base_model_path", base if adapter else "")
+    if prompt := spec.get(trained, "train.train_policy.system_prompt"):
+        spec.set_value(asked, "dataset.system_prompt", prompt)
+    spec.set_value(asked, "results_dir", "")
+    return asked

@@ -1,0 +1,175 @@
+"""The command line of a study: bad input ends as findings, and what it prints can be pasted."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+import study_world
+import tune_hyperparameters
+from support import ROOT, run_script
+
+from cosmos_reason import spec, storage
+from cosmos_reason.search import study
+
+SCRIPT = "tune_hyperparameters.py"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A train spec with data and validation data of four records, and no model to load."""
+    turns = [{"from": "human", "value": "?"}, {"from": "gpt", "value": "a"}]
+    records = [{"id": str(n), "video": "a.mp4", "conversations": turns} for n in range(4)]
+    storage.write_json(tmp_path / "a.json", records)
+    table = spec.template("train")
+    for key, value in {
+        "policy.model_name_or_path": "nvidia/Cosmos-Reason2-2B",
+        "custom.train_dataset": {"annotation_path": "a.json", "media_path": "."},
+        "custom.val_dataset": {"annotation_path": "a.json", "media_path": "."},
+        "validation.enable": True,
+        "validation.freq": 1,
+    }.items():
+        spec.set_value(table, key, value)
+    spec.dump(table, tmp_path / "spec.toml")
+    return tmp_path
+
+
+def tune(folder, *words):
+    verb, *words = words
+    done = run_script(SCRIPT, verb, "--study", "s", "--json", *words, cwd=folder)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_plan_writes_nothing_and_ends_with_the_command_that_starts(folder):
+    before = sorted(folder.rglob("*"))
+    code, found = tune(folder, "plan", "--spec", "spec.toml", "--words", "learning rate, batch size", "--trials", 5)
+    assert code == 0 and sorted(folder.rglob("*")) == before
+    result = found["result"]
+    assert result["trials"] == 5 and result["space"][0]["key"] == "train.optm_lr"
+    assert "TUNE-BATCH-CAP" in [finding["id"] for finding in found["findings"]]
+    assert all(row["next"] is not None for row in result["space"])
+    words = shlex.split(result["command"])
+    assert words[:2] == [f"scripts/{SCRIPT}", "run"] and "--json" not in words
+    done = run_script(SCRIPT, "plan", *words[2:], cwd=folder)
+    assert done.returncode == 0, done.stderr
+
+
+WRONG = [
+    (["--spec", "spec.toml", "--range", "lr=2..1"], 2, "TUNE-RANGE"),
+    (["--spec", "spec.toml", "--range", "learning_rat=1..2"], 2, "TUNE-KEY"),
+    (["--spec", "spec.toml", "--objective", "acuracy"], 2, "TUNE-OBJECTIVE"),
+    (["--spec", "spec.toml", "--target", "f1=x"], 2, "TUNE-TARGET"),
+    (["--spec", "spec.toml", "--target", "accuracy=nan"], 2, "TUNE-TARGET"),
+    (["--spec", "spec.toml", "--gpu-ids", "any", "--gpu-ids", "any"], 2, "TUNE-GPUS"),
+    (["--spec", "spec.toml", "--gpu-ids", "0,1", "--gpu-ids", "1,2"], 2, "TUNE-GPUS"),
+    (["--spec", "spec.toml", "--target", "accuracy=5"], 2, "TUNE-TARGET"),
+    (["--spec", "spec.toml", "--objective", "text."], 2, "TUNE-OBJECTIVE"),
+    (["--spec", "spec.toml", "--objective", "custom.mine"], 2, "TUNE-OBJECTIVE"),
+    (["--spec", "spec.toml", "--metric-file", "nosuch.py"], 2, "FILE-MISSING"),
+    (["--spec", "spec.toml", "--gpu-ids", "x"], 2, "JOB-GPU-IDS"),
+    (["--spec", "spec.toml", "--", "--imge", "foo"], 2, "USAGE"),
+    (["--spec", "spec.toml", "--", "--image", "foo"], 1, "JOB-FLAG"),
+    (["--spec", "spec.toml", "junk"], 2, "USAGE"),
+    (["--spec", "spec.toml", "--trials", "0"], 2, "USAGE"),
+    (["--spec", "spec.toml", "--every", "-1"], 2, "USAGE"),
+    (["--spec", "spec.toml", "--every", "nan"], 2, "USAGE"),
+    (["--spec", "spec.toml", "--hours", "nan"], 2, "USAGE"),
+    (["--spec", "spec.toml", "--hours", "-3"], 2, "USAGE"),
+    (["--spec", "spec.toml", "--range", "policy.parallelism.tp_size=[3,5]"], 1, "TUNE-SPACE-USED"),
+    (["--spec", "nowhere.toml"], 2, "FILE-MISSING"),
+    (["--range", "lr=1e-5..1e-4"], 2, "USAGE"),
+    ([], 2, "FILE-MISSING"),
+]
+
+
+@pytest.mark.parametrize("words, code, id", WRONG, ids=lambda value: str(value)[:40])
+def test_bad_input_is_a_finding(folder, words, code, id):
+    got, found = tune(folder, "plan", *words)
+    assert got == code and id in [row["id"] for row in found["findings"] if row["severity"] == "error"]
+    assert not (folder / "s").exists()
+
+
+def test_a_plan_counts_what_there_is_to_try(folder):
+    code, found = tune(folder, "plan", "--spec", "spec.toml", "--range", "batch_size=[2,4]", "--gpu-ids", "none")
+    result = found["result"]
+    assert code == 0 and result["left"] == 2, "of the twelve that --trials allows"
+    assert result["estimate"]["seconds"] is None and "first trial" in result["estimate"]["source"]
+
+
+def begun(folder, *words):
+    """A study with one trial, made from the words of a command line without running anything."""
+    args = tune_hyperparameters.parser().parse_args(["run", "--study", str(folder / "s"), *words])
+    made = study.open_or_begin(folder / "s", tune_hyperparameters.described(args)[0])
+    made.save()
+    for _ in range(2):
+        study_world.add(made, 0.5)
+    return made
+
+
+def test_a_study_goes_on_as_it_began_or_says_why_not(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    begun(folder, "--spec", "spec.toml", "--range", "batch_size=[2,4]")
+    assert tune(folder, "plan", "--trials", "1")[1]["result"]["left"] == 0
+    code, found = tune(folder, "plan", "--engine", "tao")
+    assert code == 2 and "--engine without --spec" in found["findings"][0]["message"]
+    code, found = tune(folder, "plan", "--", "--image", "foo")
+    assert code == 1 and found["findings"][0]["id"] == "JOB-FLAG"
+    assert tune(folder, "plan", "--spec", "spec.toml", "--range", "batch_size=[2,4]", "--seed", "5")[0] == 2
+    assert tune(folder, "plan", "--spec", "spec.toml", "--range", "batch_size=[2,4]")[0] == 0
+    records = storage.read_json(folder / "a.json")
+    storage.write_json(folder / "a.json", [records[0] | {"id": "other"}, *records[1:]])
+    code, found = tune(folder, "plan")
+    assert code == 2 and found["findings"][0]["id"] == "TUNE-DATA-CHANGED"
+
+
+def test_a_file_is_no_study_and_an_evaluate_spec_that_asks_otherwise_is_said(folder):
+    table = spec.template("evaluate")
+    spec.set_value(table, "dataset.annotation_path", "a.json")
+    spec.set_value(table, "vision", {"nframes": 64})
+    spec.dump(table, folder / "eval.toml")
+    code, found = tune(folder, "plan", "--spec", "spec.toml", "--eval-spec", "eval.toml")
+    assert code == 0 and [row for row in found["findings"] if row["id"] == "TUNE-EVAL-VIEW"]
+    (folder / "s").write_text("")
+    code, found = tune(folder, "plan", "--spec", "spec.toml")
+    assert code == 2 and found["findings"][0]["id"] == "TUNE-STUDY"
+
+
+def test_an_illegal_spec_is_refused_before_anything_is_searched(folder):
+    table = spec.load(folder / "spec.toml")
+    spec.set_value(table, "train.train_policy.mini_batch", 3)
+    spec.dump(table, folder / "spec.toml")
+    code, found = tune(folder, "plan", "--spec", "spec.toml")
+    assert code == 1 and "SPEC-BATCH-MULTIPLE" in [finding["id"] for finding in found["findings"]]
+
+
+def test_without_questions_to_compare_trials_with_it_says_so(folder):
+    table = spec.load(folder / "spec.toml")
+    spec.delete(table, "custom.val_dataset")
+    spec.set_value(table, "validation.enable", False)
+    spec.dump(table, folder / "spec.toml")
+    code, found = tune(folder, "plan", "--spec", "spec.toml")
+    assert code == 2 and found["findings"][-1]["id"] == "TUNE-EVAL-DATA"
+
+
+def test_a_bundle_without_the_train_schema_is_enabled_but_not_runnable(folder):
+    bundle = folder / "bundle"
+    for name in ("scripts", "schemas", "references"):
+        shutil.copytree(ROOT / name, bundle / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "skill_info.yaml", bundle)
+    (bundle / "schemas" / "train.schema.json").unlink()
+    command = [sys.executable, bundle / "scripts" / SCRIPT, "plan", "--study", "s", "--spec", "spec.toml", "--json"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert done.returncode == 2 and finding["id"] == "TUNE-NOT-RUNNABLE"
+    assert "enabled" in finding["message"] and finding["fix"].startswith("scripts/launch_job.py submit train")
+
+
+@pytest.mark.parametrize("verb", ["status", "report", "best", "run"])
+def test_a_folder_that_is_no_study_is_refused(folder, verb):
+    (folder / "s").mkdir()
+    (folder / "s" / "study.json").write_text('{"schema_version": 7}')
+    code, found = tune(folder, verb)
+    assert code == 2 and found["findings"][0]["id"] == "TUNE-STUDY-VERSION"
