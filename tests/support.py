@@ -1,5 +1,6 @@
-"""Shared by the tests: running a script as a user would, and packages of other versions as oracles."""
+"""Shared by the tests: running a script as a user would, counting tokens, packages of other versions as oracles."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -20,6 +21,18 @@ def run_script(name: str, *args, cwd=None, env=None, timeout: int = 120) -> subp
         timeout=timeout,
         check=False,
     )
+
+
+@functools.cache
+def _o200k():
+    import splintr
+
+    return splintr.Tokenizer.from_pretrained("o200k_base")
+
+
+def tokens(text: str) -> int:
+    """How many o200k tokens an agent reads."""
+    return len(_o200k().encode(text))
 
 
 def oracle_packages(name: str, *installs: list[str]) -> Path:

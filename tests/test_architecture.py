@@ -11,12 +11,13 @@ from support import ROOT, run_script
 LIBRARY = ROOT / "scripts" / "cosmos_reason"
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FLOORS = {
-    0: "bundle command findings storage",
-    1: "annotations answers hub json_stream media models qwen3_vl record_formats s3 safetensors_files schedule spec "
-    "vision_tokens",
-    2: "adapters checkpoints clip_checks conversion dataset_checks dataset_page dataset_sources dataset_writer explain "
-    "gaps jobs metrics omni report results rules spec_rules spec_sources survey",
-    3: "demo platforms transformers_engine",
+    0: "bundle command findings secret storage",
+    1: "annotations answers diagnosis hub json_stream media models qwen3_vl record_formats s3 safetensors_files "
+    "schedule spec spec_values trainer_log vision_tokens",
+    2: "adapters checkpoints clip_checks conversion dataset_checks dataset_page dataset_sources dataset_writer "
+    "docker_client explain gaps gpu_memory jobs metrics mismatch omni publishing remote_media "
+    "report results rules source_files spec_conditions spec_engine spec_rules spec_sources survey",
+    3: "demo platforms preflight search transformers_engine",
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names.split()}
 

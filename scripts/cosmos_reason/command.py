@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from cosmos_reason import findings as f
 
@@ -29,6 +31,7 @@ class Outcome:
     result: dict = field(default_factory=dict)
     findings: list[f.Finding] = field(default_factory=list)
     text: str = ""
+    exit_code: int | None = None  # when the findings do not tell it: something failed after `result` was made
 
 
 class Once(argparse.Action):
@@ -55,6 +58,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message):
         """Wrong usage. With --json it is a finding on stdout, as everything else is."""
+        if "required" in message:  # perhaps it is there, misspelt
+            message += "." + self._hints(word for word in sys.argv[1:] if word.startswith("--"))
         if "--json" not in sys.argv:
             super().error(message)
         raise f.bad_input("USAGE", self.prog, message, f"{self.prog} --help")
@@ -62,35 +67,83 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args=None, namespace=None):
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            hints = "".join(f.did_you_mean(word.partition("=")[0], flags) for word in unknown if word.startswith("-"))
+            hints = self._hints(word for word in unknown if word.startswith("-"))
             self.error(f"unrecognized arguments: {' '.join(unknown)}.{hints}")
         return parsed
 
+    def _hints(self, words) -> str:
+        """What the words that are no flags of this parser or of the verb in use were meant to be."""
+        choices = [action.choices for action in self._actions if isinstance(action.choices, dict)]
+        verbs = [verb for named in choices for name, verb in named.items() if name in sys.argv]
+        flags = {flag for one in (self, *verbs) for action in one._actions for flag in action.option_strings}
+        names = (word.partition("=")[0] for word in words)
+        return "".join(f.did_you_mean(name, flags) for name in names if name not in flags)
 
-def add_json_flag(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout, nothing else there")
+
+def wrong(written: str, expected: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"got {written!r}, expected {expected}")
+
+
+def positive(text: str, most: int = 10**9) -> int:
+    """An argparse type, as those below."""
+    if not text.isdecimal() or len(text) > 12 or not 1 <= int(text) <= most:
+        raise wrong(text, f"a whole number from 1 to {most}")
+    return int(text)
+
+
+def above_0(text: str, most: float = 1e9) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value <= most:
+        raise wrong(text, f"a number above 0, at most {most:.0f}")
+    return value
+
+
+def local(text: str) -> Path:
+    if not text or "://" in text:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a local path")
+    return Path(text).expanduser()
+
+
+def size(text: str) -> int:
+    """Bytes from 5GB, 500 MB, 1.5GiB."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([KMG]?)(i?)B?", text, re.IGNORECASE)
+    if not match or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a size such as 5GB or 500MB")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " "))
+
+
+def add_json_flag(parser: argparse.ArgumentParser, lines: bool = False) -> None:
+    """`lines`: the command prints JSON lines as it goes on, and the document is the last of them."""
+    one = "JSON lines on stdout, an event each; the last line is the usual document"
+    parser.add_argument(
+        "--json", action="store_true", help=one if lines else "one JSON document on stdout, nothing else there"
+    )
+    parser.set_defaults(json_indent=None if lines else 1)
 
 
 def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Outcome], argv=None) -> int:
     """Parse, call `main`, print, and return the exit code. Bad input ends as findings, never as a traceback."""
-    as_json = "--json" in (sys.argv if argv is None else argv)
+    as_json, indent = "--json" in (sys.argv if argv is None else argv), 1
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
     try:
         args = parser.parse_args(argv)
+        indent = getattr(args, "json_indent", 1)
         outcome = main(args)
-        exit_code = f.EXIT_CHECKS_FAILED if f.has_errors(outcome.findings) else f.EXIT_DONE
+        exit_code = outcome.exit_code or (f.EXIT_CHECKS_FAILED if f.has_errors(outcome.findings) else f.EXIT_DONE)
     except f.Failure as failure:
         outcome, exit_code = Outcome(findings=failure.findings), failure.exit_code
     except OSError as problem:
         finding = f.error("OS-ERROR", str(problem.filename or "-"), f"{problem.strerror or problem}")
         outcome, exit_code = Outcome(findings=[finding]), f.EXIT_OUTSIDE
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(": ".join(["interrupted", *map(str, stop.args)]), file=sys.stderr)
         return 130
     try:
-        _print(parser.prog, outcome, as_json)
+        _print(parser.prog, outcome, as_json, indent)
     except BrokenPipeError:  # the reader went away (`| head`); what was done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as problem:  # stdout is a file on a full disk
@@ -100,7 +153,7 @@ def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Ou
     return exit_code
 
 
-def _print(program: str, outcome: Outcome, as_json: bool) -> None:
+def _print(program: str, outcome: Outcome, as_json: bool, indent: int | None) -> None:
     if as_json:
         document = {
             "ok": not f.has_errors(outcome.findings),
@@ -108,7 +161,7 @@ def _print(program: str, outcome: Outcome, as_json: bool) -> None:
             "findings": [finding.to_json() for finding in outcome.findings],
             "result": outcome.result,
         }
-        print(json.dumps(document, indent=1, ensure_ascii=False), flush=True)
+        print(json.dumps(document, indent=indent, ensure_ascii=False), flush=True)
         return
     if outcome.findings:
         print(f.as_text(outcome.findings), file=sys.stderr)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 MAX_RECORD_IDS = 1000
+# A name out of a file may hold codes that a terminal obeys.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 EXIT_DONE, EXIT_CHECKS_FAILED, EXIT_BAD_INPUT, EXIT_OUTSIDE = 0, 1, 2, 3
 
@@ -87,4 +89,4 @@ def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
             lines.append(f"  fix: {finding.fix}")
     if len(ranked) > limit:
         lines.append(f"... and {len(ranked) - limit} more (--json lists all of them)")
-    return "\n".join(lines)
+    return "\n".join(lines).translate(_CONTROLS)

@@ -1,8 +1,14 @@
 """Servers of the integration tests, all on the loopback address."""
 
 import secrets
+import shutil
+import socket
+import tempfile
+from pathlib import Path
 
+import docker_engine
 import pytest
+import slurm_cluster
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "canary-key-id",
@@ -35,3 +41,61 @@ def bucket(s3_endpoint, monkeypatch, tmp_path):
     name = f"bucket-{secrets.token_hex(4)}"
     s3.client().create_bucket(Bucket=name)
     return f"s3://{name}"
+
+
+@pytest.fixture(scope="session")
+def docker_engine_of_the_session():
+    if why := docker_engine.missing():
+        pytest.skip(f"no Docker engine can be started: {why}")
+    root = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))  # a socket's path is at most 107 characters long
+    engine = docker_engine.Engine(root)
+    try:
+        engine.start()
+        engine.load_image()
+        yield engine
+    finally:
+        engine.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def dockerd(docker_engine_of_the_session, monkeypatch):
+    """A real Docker engine on a private socket, for the whole session: DOCKER_HOST points this process and its
+    children to it. Gives the engine: `.host`, `.docker(*words)` -> CompletedProcess, `.inspect(name)` -> dict.
+
+    Its one image, `docker_engine.IMAGE`, has this machine's /usr, and the tests' Python with its packages as
+    `python3`. There is no bridge: containers need `--network host` (or none). There are no GPUs.
+    """
+    monkeypatch.setenv("DOCKER_HOST", docker_engine_of_the_session.host)
+    return docker_engine_of_the_session
+
+
+@pytest.fixture
+def free_port():
+    """A TCP port of the loopback address that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster_of_the_session():
+    if why := slurm_cluster.missing():
+        pytest.skip(f"no SLURM cluster can be started: {why}")
+    root = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+    cluster = slurm_cluster.Cluster(root)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(slurm_cluster_of_the_session, monkeypatch):
+    """A real cluster of one node with two GPUs (as far as SLURM knows): partition `gpu` (default, 60 minutes) and
+    `closed` (down, 10 minutes). SLURM_CONF points this process and its children to it. Gives the cluster: `.conf`,
+    `.call(*words)` -> CompletedProcess."""
+    monkeypatch.setenv("SLURM_CONF", str(slurm_cluster_of_the_session.conf))
+    return slurm_cluster_of_the_session

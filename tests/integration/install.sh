@@ -2,7 +2,16 @@
 # Debian packages the integration tests use; tests whose parts are missing say so and are skipped.
 set -euo pipefail
 missing=()
-command -v chromium >/dev/null || missing+=(chromium)
+need() { command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || missing+=("$2"); }
+need chromium chromium
+need dockerd docker.io
+need docker docker.io
+need sshd openssh-server
+need ssh openssh-client
+need slurmctld slurm-wlm
+need munged munge
+need ffprobe ffmpeg
+need npm npm
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" -ne 0 ]; then
   echo "not root, so not installed: ${missing[*]}" >&2

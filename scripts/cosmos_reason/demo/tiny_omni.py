@@ -253,8 +253,10 @@ def _write_shards(work: Path, shards: list[str], shapes: dict[str, tuple[int, ..
     weight_map = {name: shards[number % len(shards)] for number, name in enumerate(names)}
     for shard in shards:
         (work / shard).parent.mkdir(exist_ok=True)
-        tensors = {n: ("BF16", shapes[n], _initial(n, shapes[n], seed)) for n in names if weight_map[n] == shard}
-        safetensors_files.write_tensors(work / shard, tensors)
+        own = [name for name in names if weight_map[name] == shard]
+        entries = [(name, "BF16", shapes[name], 2 * math.prod(shapes[name])) for name in own]
+        data = (_initial(name, shapes[name], seed) for name in own)
+        (work / shard).write_bytes(safetensors_files.header_bytes(entries) + b"".join(data))
     return weight_map
 
 

@@ -1,0 +1,190 @@
+"""SKILL.md, references and manifests as agents, installers and directories read them; the shape of the evals."""
+
+import functools
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from support import ROOT, run_script
+
+from cosmos_reason import bundle, diagnosis
+
+TEXT = (ROOT / "SKILL.md").read_text(encoding="utf-8")
+_, HEAD, BODY = TEXT.split("---\n", 2)
+FRONTMATTER = yaml.safe_load(HEAD)
+REFERENCES = sorted((ROOT / "references").glob("*.md"))
+SCRIPTS = {path.name for path in (ROOT / "scripts").glob("*.py")}
+NAME = FRONTMATTER["name"]
+
+
+def read(name):
+    return json.loads((ROOT / name).read_text(encoding="utf-8"))
+
+
+EVALS = read("evals/evals.json")["evals"]
+QUERIES = read("evals/trigger-queries.json")
+
+
+def test_frontmatter_is_the_standard_and_no_more():
+    assert set(FRONTMATTER) <= {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+    assert all(isinstance(value, str) for value in FRONTMATTER["metadata"].values())
+    assert len(FRONTMATTER["compatibility"]) <= 500
+
+
+def test_description_says_when_and_starts_with_the_nouns():
+    text = FRONTMATTER["description"]
+    assert len(text) < 500 and text.startswith("Use when")
+    assert "Cosmos Reason" in text[:150] and "Cosmos3-Nano" in text[:200]
+    for words in ("Cosmos-RL", "video QA", "fine-tune", "evaluate", "Cosmos3 Nano Reasoner", "Cosmos-Reason2-8B"):
+        assert words in text
+    assert not re.search(r"[<>]|\b(?:I|you|your|my)\b", text)
+
+
+SECTIONS = [
+    *("Purpose", "Prerequisites", "Instructions", "Available Scripts", "Examples", "Limitations", "Troubleshooting")
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_body_has_the_sections_that_validators_look_for(section):
+    assert f"\n## {section}\n" in BODY
+
+
+@pytest.mark.parametrize("page", [ROOT / "SKILL.md", ROOT / "README.md", *REFERENCES], ids=lambda path: path.name)
+def test_what_pages_name_exists(page):
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+    assert set(re.findall(r"scripts/(\w+\.py)", text)) <= SCRIPTS
+
+
+def test_every_script_has_its_place_in_the_routing():
+    assert {name for name in SCRIPTS if name not in BODY} == {"run_with_transformers.py"}  # started by launch_job.py
+
+
+COMMAND = re.compile(r"^(?:scripts/)?(\w+\.py)((?: .*)?)$", re.M)
+
+
+@pytest.mark.parametrize("page", [ROOT / "SKILL.md", *REFERENCES], ids=lambda path: path.name)
+def test_flags_of_commands_in_pages_exist(page):
+    code = re.findall(r"```\n(.*?)```|`([^`\n]+)`", page.read_text(encoding="utf-8"), re.S)
+    text = "\n".join("".join(pair) for pair in code).replace("\\\n", " ")
+    for script, words in COMMAND.findall(text):
+        known = flags(script, *words.split()[:1])
+        assert set(re.findall(r"(?<= )--[a-z][a-z0-9-]+", words)) <= known, (script, words)
+
+
+@functools.cache
+def flags(script, verb=""):
+    """Those of the script and, when the word is a verb of it, of the verb."""
+    asked = [["--help"], *([[verb, "--help"]] if re.fullmatch("[a-z]+", verb) else [])]
+    return {flag for words in asked for flag in re.findall(r"--[a-z][a-z0-9-]+", run_script(script, *words).stdout)}
+
+
+def test_references_are_one_level_deep_and_none_is_orphaned():
+    linked = set(re.findall(r"\]\(references/([^)]+)\)", BODY))
+    assert linked == {path.name for path in REFERENCES}
+    for path in REFERENCES:
+        assert not re.search(r"\]\([^)]*\.md\)", path.read_text(encoding="utf-8")), path.name
+
+
+def test_one_version_and_one_name_everywhere():
+    plugin, market = read(".claude-plugin/plugin.json"), read(".claude-plugin/marketplace.json")
+    project = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)[1]
+    info = bundle.skill_info()
+    assert {FRONTMATTER["metadata"]["version"], plugin["version"], project} == {info["skill_version"]}
+    assert {NAME, plugin["name"], market["name"], market["plugins"][0]["name"]} == {info["name"]}
+    assert market["plugins"][0]["description"] == plugin["description"]
+
+
+# ---- generated tables ----------------------------------------------------------------------------------------------
+
+
+def make_docs():
+    found = importlib.util.spec_from_file_location("make_docs", ROOT / "tools" / "make_docs.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_generated_tables_are_what_skill_info_gives():
+    for path, text in make_docs().outputs().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: make docs"
+
+
+def test_tables_stand_between_their_marks_and_say_each_key_once():
+    page = "before\n<!-- make docs: words -->\nold\n<!-- end -->\nafter\n<!-- make docs: engines --><!-- end -->"
+    text = make_docs().renewed(page)
+    assert text.startswith("before\n<!-- make docs: words -->\n| words | key | in |") and "\nold\n" not in text
+    assert "| scheme, precision | `quantize.quantization_scheme` | quantize |\n" in text
+    keys = re.findall(r"\| `([^`]+)` \|", text.partition("after")[0])
+    assert len(keys) == len(set(keys))
+
+
+# ---- evals ---------------------------------------------------------------------------------------------------------
+
+
+def test_evals_have_the_shape_of_the_standard():
+    document = read("evals/evals.json")
+    assert document["skill_name"] == NAME
+    for case in EVALS:
+        assert {"id", "prompt", "expected_output", "files", "assertions"} <= set(case)
+        assert all((ROOT / name).is_file() for name in case["files"])
+        assert case["expected_skill"] == (None if case["bucket"] == "negative" else NAME)
+        assert case["expected_script"] in SCRIPTS | {None} or case["needs"], case["id"]
+        assert case["assertions"]
+    assert len({case["id"] for case in EVALS}) == len(EVALS)
+    assert {case["bucket"] for case in EVALS} == {"explicit", "implicit", "contextual", "negative"}
+
+
+def test_evals_cover_actions_engines_platforms_and_kinds_of_failure():
+    covered = {word for case in EVALS for word in case["covers"]}
+    assert set(bundle.ACTIONS) | set(bundle.ENGINES) | {"local", "docker"} <= covered
+    assert {entry.group for entry in diagnosis.catalog()} <= covered
+
+
+def test_every_packaged_file_is_used():
+    assert {f"evals/files/{path.name}" for path in (ROOT / "evals" / "files").iterdir()} == {
+        name for case in EVALS for name in case["files"]
+    }
+
+
+def test_the_harness_lists_all_cases():
+    done = subprocess.run([sys.executable, ROOT / "evals/run.py", "list"], capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == [case["id"] for case in EVALS]
+
+
+# ---- trigger queries -----------------------------------------------------------------------------------------------
+
+
+def words(text):
+    return set(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def test_trigger_queries_are_balanced_and_split_once_and_for_all():
+    assert len(QUERIES) >= 40 and len({row["query"] for row in QUERIES}) == len(QUERIES)
+    positive = [row for row in QUERIES if row["should_trigger"]]
+    assert len(positive) * 2 == len(QUERIES)
+    for rows in (positive, [row for row in QUERIES if not row["should_trigger"]]):
+        share = sum(row["split"] == "validation" for row in rows) / len(rows)
+        assert 0.3 <= share <= 0.5
+    assert {row["split"] for row in QUERIES} == {"train", "validation"}
+
+
+def test_negatives_are_near_misses():
+    vocabulary = set().union(*(words(row["query"]) for row in QUERIES if row["should_trigger"]))
+    domain = {word for word in vocabulary if len(word) > 3} | {"gpu", "tao", "vlm", "sft"}
+    for row in QUERIES:
+        if not row["should_trigger"]:
+            assert len(words(row["query"]) & domain) >= 2, row["query"]
+
+
+def test_positives_use_the_words_of_users_not_of_the_description():
+    for row in QUERIES:
+        assert row["query"] not in FRONTMATTER["description"]
+        if row["should_trigger"]:
+            assert len(words(row["query"]) - words(FRONTMATTER["description"])) >= 5, row["query"]

@@ -1,0 +1,64 @@
+"""The commands a perfect agent would run satisfy each case's own grader, and what they print stays small."""
+
+import importlib.util
+
+import pytest
+from support import ROOT, tokens
+
+SPEC = importlib.util.spec_from_file_location("evals_run", ROOT / "evals" / "run.py")
+run = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(run)
+CASES = run.cases()
+MARKS = {"engine": pytest.mark.integration}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=[MARKS[need] for need in case["needs"]]) for name, case in CASES.items()],
+)
+def test_reference_solution(case, tmp_path):
+    run.prepare(case, tmp_path / "work")
+    before = run.grade(case, tmp_path / "work")
+    for line in case["reference"]:
+        done = run.shell(line, tmp_path / "work")
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        assert tokens(done.stdout + done.stderr) < 600, f"{line} prints too much to read"
+    found = run.grade(case, tmp_path / "work")
+    assert all(row["passed"] for row in found), found
+    if case["reference"]:
+        assert not all(row["passed"] for row in before), "an empty answer must not pass"
+
+
+@pytest.mark.parametrize(
+    ("assertion", "expected"),
+    [
+        ('a.json: rows[].id has "b"', True),
+        ('a.json: rows[].id lacks "b"', False),
+        ("a.json: rows.# == 2", True),
+        ("a.json: rows.# >= 3", False),
+        ("a.json: gone absent", True),
+        ("a.json: gone == 1", False),
+        ("a.json: gone exists", False),
+        ("*.toml: train.epoch == 3", True),
+        ("*.toml: train.epoch >= 4", False),
+        ('text.txt: has "step_2"', True),
+        ("none.json: absent", True),
+        ("none.json: ok == true", False),
+        ("broken.json: ok absent", False),
+        ("folder/: exists", True),
+        ("text.txt/: exists", False),
+    ],
+)
+def test_assertions(tmp_path, assertion, expected):
+    (tmp_path / "a.json").write_text('{"rows": [{"id": "a"}, {"id": "b"}]}')
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "one.toml").write_text("[train]\nepoch = 1\n")
+    (tmp_path / "two.toml").write_text("[train]\nepoch = 3\n")
+    (tmp_path / "text.txt").write_text("results/step_2\n")
+    (tmp_path / "folder").mkdir()
+    assert run.holds(assertion, tmp_path) is expected
+
+
+def test_an_assertion_that_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="expected FILES"):
+        run.holds("spec.toml is right", tmp_path)

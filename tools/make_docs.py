@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Renew the generated tables of the pages (`make docs`): what stands between `<!-- make docs: NAME -->` and
+`<!-- end -->` in SKILL.md, README.md and references/*.md comes from skill_info.yaml.
+
+examples:
+  tools/make_docs.py          write them
+  tools/make_docs.py --check  exit 1 when a page is not what skill_info.yaml gives
+"""
+
+import re
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+from cosmos_reason import bundle, spec, storage
+
+PAGES = ["SKILL.md", "README.md", "references/*.md"]
+BLOCK = re.compile(r"(<!-- make docs: ([a-z ]+) -->\n).*?(<!-- end -->)", re.S)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def models() -> str:
+    rows = []
+    for name, facts in bundle.skill_info()["models"].items():
+        notes = ["published as Omni: convert it first"] if facts["omni"] else []
+        notes += ["agreement and `HF_TOKEN`"] if facts["gated"] else []
+        rows.append([f"`{name}`", ", ".join(facts["aliases"]), f"{facts['min_gpu_gib']} GiB", "; ".join(notes)])
+    return table(["model", "also called", "one GPU to evaluate", "needs"], rows)
+
+
+def engines() -> str:
+    info = bundle.skill_info()["engines"]
+    rows = [
+        [f"`{name}`", facts["title"], *("yes" if action in facts["actions"] else "no" for action in bundle.ACTIONS)]
+        for name, facts in info.items()
+    ]
+    return table(["engine", "what it is", *bundle.ACTIONS], rows)
+
+
+def words() -> str:
+    """What people say -> the key, once per key, for the actions that have it; without the popular keys, which have a
+    table of their own (make_templates.py), and without words that end their key anyway."""
+    said: dict[str, dict] = {}
+    for action, names in bundle.skill_info()["shorthand"].items():
+        for word, key in names.items():
+            if "popular" in spec.keys(action)[key] or word == key.rpartition(".")[2]:
+                continue
+            row = said.setdefault(key, {"words": {}, "actions": {}})
+            row["words"][word.replace("_", " ")] = row["actions"][action] = None
+    rows = [[", ".join(row["words"]), f"`{key}`", ", ".join(row["actions"])] for key, row in said.items()]
+    return table(["words", "key", "in"], rows)
+
+
+def former_keys() -> str:
+    facts = bundle.skill_info()["former_keys"]
+    return table(["older guides say", "now"], [[f"`{name}`", f"`{row['key']}`"] for name, row in facts.items()])
+
+
+def hosts() -> str:
+    info = bundle.skill_info()
+    least, gpus, memory = info["host_minimums"], info["gpu_architectures"], info["memory_minimums"]
+    blocked = "; ".join(f"not {name}: {why}" for name, why in gpus["blocked"].items())
+    sizes = ", ".join(map(str, info["gpu_counts_per_node"]))
+    host = f"driver {least['driver']}, CUDA {least['cuda']}, container toolkit {least['container_toolkit']} or newer"
+    full = f"{memory['full_sft_total_gb']} GB over all GPUs; recommended: {memory['recommended']}"
+    return (
+        f"- Docker host: {host}.\n"
+        f"- GPUs: {', '.join(gpus['supported'])} ({blocked}); {sizes} per node.\n"
+        f"- Full fine-tuning of the 8B models: {full}.\n"
+        f"- Full fine-tuning of models up to 3B: GPUs of {memory['small_model_gpu_gib']} GiB.\n"
+    )
+
+
+def searched() -> str:
+    schema = bundle.schema("train")
+    varied, left = (
+        ", ".join(f"`{key}`" for key in schema[name])
+        for name in ("automl_default_parameters", "automl_disabled_parameters")
+    )
+    return f"- Unless something is named: {varied}.\n- Left as they are unless named: {left}.\n"
+
+
+TABLES = {
+    "models": models,
+    "engines": engines,
+    "words": words,
+    "former keys": former_keys,
+    "hosts": hosts,
+    "searched": searched,
+}
+
+
+def renewed(text: str) -> str:
+    """The page with its generated tables made anew. Raises KeyError for a table that there is none of."""
+    return BLOCK.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
+
+
+def outputs() -> dict[Path, str]:
+    """Path -> text of every page."""
+    paths = [path for pattern in PAGES for path in sorted(bundle.ROOT.glob(pattern))]
+    return {path: renewed(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def main() -> int:
+    stale = {path: text for path, text in outputs().items() if path.read_text(encoding="utf-8") != text}
+    if "--check" in sys.argv[1:]:
+        print("".join(f"{path} is stale: make docs\n" for path in stale), end="")
+        return 1 if stale else 0
+    for path, text in stale.items():
+        storage.write_text(path, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
