@@ -40,3 +40,10 @@ def test_a_reader_that_goes_away_is_no_failure():
     script = f"{sys.executable} {ROOT / 'scripts' / SCRIPT} --list-rules | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0 and done.stderr == ""
+
+
+def test_a_package_that_is_not_installed_is_a_finding_with_the_way_to_get_it():
+    command = [sys.executable, "-S", str(ROOT / "scripts" / SCRIPT), "train", "-o", "x.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "PACKAGE-MISSING yaml" in done.stderr and f"make -C {ROOT} setup" in done.stderr

@@ -1,4 +1,4 @@
-"""What every script in scripts/ shares: its argument parser, its output, its exit code.
+"""What every script in scripts/ shares: its argument parser, its output, its exit code, the command it suggests next.
 
 A script defines `parser()` and `main(args) -> Outcome` and ends with `sys.exit(command.run(parser(), main))`.
 """
@@ -9,11 +9,13 @@ import argparse
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cosmos_reason import bundle
 from cosmos_reason import findings as f
 
 EXIT_CODES = """exit codes:
@@ -26,11 +28,15 @@ EXIT_CODES = """exit codes:
 
 @dataclass
 class Outcome:
-    """What a command found and made: `result` becomes JSON, `text` is what a person reads on stdout."""
+    """What a command found and made: `result` becomes JSON, `text` is what a person reads on stdout.
+
+    `next` is what to run after a success: the name of a script in scripts/ and its arguments.
+    """
 
     result: dict = field(default_factory=dict)
     findings: list[f.Finding] = field(default_factory=list)
     text: str = ""
+    next: tuple[str, ...] = ()
     exit_code: int | None = None  # when the findings do not tell it: something failed after `result` was made
 
 
@@ -136,6 +142,8 @@ def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Ou
         exit_code = outcome.exit_code or (f.EXIT_CHECKS_FAILED if f.has_errors(outcome.findings) else f.EXIT_DONE)
     except f.Failure as failure:
         outcome, exit_code = Outcome(findings=failure.findings), failure.exit_code
+    except ModuleNotFoundError as missing:
+        outcome, exit_code = Outcome(findings=[_not_installed(missing)]), f.EXIT_OUTSIDE
     except OSError as problem:
         finding = f.error("OS-ERROR", str(problem.filename or "-"), f"{problem.strerror or problem}")
         outcome, exit_code = Outcome(findings=[finding]), f.EXIT_OUTSIDE
@@ -143,6 +151,8 @@ def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Ou
         print(": ".join(["interrupted", *map(str, stop.args)]), file=sys.stderr)
         return 130
     try:
+        if exit_code:
+            outcome.next = ()
         _print(parser.prog, outcome, as_json, indent)
     except BrokenPipeError:  # the reader went away (`| head`); what was done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -161,9 +171,25 @@ def _print(program: str, outcome: Outcome, as_json: bool, indent: int | None) ->
             "findings": [finding.to_json() for finding in outcome.findings],
             "result": outcome.result,
         }
+        if outcome.next:
+            document["next"] = _suggested(outcome.next)
         print(json.dumps(document, indent=indent, ensure_ascii=False), flush=True)
         return
     if outcome.findings:
         print(f.as_text(outcome.findings), file=sys.stderr)
     if outcome.text:
         print(outcome.text, flush=True)
+    if outcome.next:
+        print(f"next: {_suggested(outcome.next)}", file=sys.stderr)
+
+
+def _suggested(words: tuple[str, ...]) -> str:
+    """The command line, with the script called the way this one was."""
+    return shlex.join([str(Path(sys.argv[0]).with_name(words[0])), *map(str, words[1:])])
+
+
+def _not_installed(missing: ModuleNotFoundError) -> f.Finding:
+    if not missing.name or missing.name.startswith("cosmos_reason"):
+        raise missing  # a defect of ours
+    message = f"got no package {missing.name!r} in {sys.executable}"
+    return f.error("PACKAGE-MISSING", missing.name, message, shlex.join(["make", "-C", str(bundle.ROOT), "setup"]))
