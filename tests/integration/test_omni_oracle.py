@@ -161,10 +161,11 @@ def test_transformers_validates_here(folders):
 
 
 def test_transformers_validates_in_an_image(folders, dockerd, tmp_path):
+    others = dockerd.docker("ps", "-aq").stdout
     code, found = validate(folders, "--validate-with-image", docker_engine.IMAGE)
     assert code == 0 and [f["id"] for f in found] == ["CKPT-LOADABLE"], found
     assert "81 tensors" in found[0]["message"] and found[0]["where"] == docker_engine.IMAGE
-    assert dockerd.docker("ps", "-aq").stdout.split() == [], "no container is left"
+    assert dockerd.docker("ps", "-aq").stdout == others, "no container is left"
     code, found = validate(folders, "--validate-with-image", "127.0.0.1:9/no-such-image:1")
     assert code == 3 and [f["id"] for f in found] == ["CKPT-DOCKER-FAILED"]
     missing = shutil.copytree(folders[1], tmp_path / "missing")
