@@ -53,8 +53,7 @@ def look(uri: str, args, secret: str | None) -> tuple[publishing.Target, list[fi
     except findings.Failure as failure:
         if args.yes:
             raise
-        notes = [dataclasses.replace(found, severity=findings.WARNING) for found in failure.findings]
-        return publishing.Target(uri), notes
+        return publishing.Target(uri), [dataclasses.replace(found, severity="warning") for found in failure.findings]
 
 
 def main(args) -> command.Outcome:
@@ -62,8 +61,8 @@ def main(args) -> command.Outcome:
     files, left, notes = publishing.collect(folder)
     told = publishing.beside(folder, args.job_dir)
     secret = hub.token(args.secrets_env) if args.hub else None
-    target, more = look(uri, args, secret)
-    notes += more + publishing.objections(target, files, args.public)
+    target, unseen = look(uri, args, secret)
+    notes += unseen + publishing.objections(target, files, args.public)
     with tempfile.TemporaryDirectory() as scratch:
         files |= publishing.write(Path(scratch), uri.rpartition("/")[2], folder, told)
         sizes = {name: path.stat().st_size for name, path in files.items()}
@@ -72,7 +71,8 @@ def main(args) -> command.Outcome:
         result["left_out"] = [name for name in left if name != publishing.CARD]
         result["card"] = storage.read_text(files[publishing.CARD])
         if not args.yes or findings.has_errors(notes):
-            return command.Outcome(result, notes, listing(target, args.public, result))
+            following = () if unseen else (Path(__file__).name, *sys.argv[1:], "--yes")
+            return command.Outcome(result, notes, listing(target, args.public, result), following)
         address, there = publishing.send(target, files, args.public, secret)
     result |= {"sent": True, "address": address, "unchanged": there}
     return command.Outcome(result, notes, f"published={address}")

@@ -16,7 +16,7 @@ Without --by it only lists. What --by names is chosen or the command fails: it n
 import sys
 from pathlib import Path
 
-from cosmos_reason import adapters, checkpoints, command, hub, safetensors_files, storage
+from cosmos_reason import adapters, checkpoints, command, hub, models, safetensors_files, storage
 from cosmos_reason import findings as f
 
 
@@ -46,9 +46,8 @@ def make(chosen: checkpoints.Checkpoint, args) -> Path:
     if args.fix_adapter:
         adapters.fix(adapter, output)
     else:
-        patterns = ["*.json", "*.jinja", "*.txt", "*.safetensors"]
         written = args.base_model or adapter.config["base_model_name_or_path"]
-        base = hub.fetch_model(written, patterns, "--base-model")
+        base = hub.fetch_model(written, ["*.json", "*.jinja", "*.txt", "*.safetensors"], "--base-model")
         if f.has_errors(found := checkpoints.verify(base)):
             raise f.Failure(found, f.EXIT_CHECKS_FAILED)
         total = sum(tensor.nbytes for tensor in safetensors_files.read_folder(base)[0].values())
@@ -60,22 +59,32 @@ def main(args) -> command.Outcome:
     output_dir = checkpoints.output_of(args.output_dir)
     if not args.by:
         if args.merge or args.fix_adapter or args.base_model:
-            raise f.bad_input("CKPT-NOT-CHOSEN", "--by", "got none, expected it to say which adapter is meant")
+            names = [c.name for c in checkpoints.find(output_dir) if c.kind == checkpoints.ADAPTER and c.complete]
+            message = f"got none, expected it to say which adapter is meant of: {', '.join(names) or 'none'}"
+            raise f.bad_input("CKPT-NOT-CHOSEN", "--by", message, f"--by {names[-1]}" if names else "")
         return listing(output_dir)
+    if args.base_model and not args.merge:
+        raise f.bad_input("CKPT-NO-EFFECT", "--base-model", "got it without --merge, which alone reads a base")
     chosen, notes = checkpoints.select(output_dir, args.by)
     result, path = {"selected": chosen.to_json()}, chosen.path
     if args.merge or args.fix_adapter:
         path = make(chosen, args)
         result["written"] = str(path)
-    else:
+    if not args.merge:
         notes += chosen.findings
-        if chosen.kind == checkpoints.ADAPTER:
-            adapters.check_finite(adapters.read(chosen.path))
-    return command.Outcome(result=result, findings=notes, text=str(path))
+    unseen = any(found.id == "CKPT-ADAPTER-BASE" for found in notes)  # what follows would need the base
+    return command.Outcome(result, notes, str(path), () if unseen else evaluation(path))
+
+
+def evaluation(path: Path) -> tuple[str, ...]:
+    """The command that makes the spec to evaluate a model or adapter."""
+    base = models.adapter_base(str(path))
+    lora = ("--set", "model.enable_lora=true", "--set", f"model.base_model_path={base}") if base else ()
+    return ("build_spec.py", "evaluate", "--model", str(path), *lora, "-o", "evaluate.toml")
 
 
 def listing(output_dir: Path) -> command.Outcome:
-    found = checkpoints.find(output_dir)
+    found = checkpoints.find(output_dir, numbers=True)
     if not found:
         raise f.Failure(checkpoints.nothing_found(output_dir), f.EXIT_CHECKS_FAILED)
     rows = [checkpoint.to_json() for checkpoint in found]
@@ -85,7 +94,11 @@ def listing(output_dir: Path) -> command.Outcome:
         lines.append(f"{row['kind']:8} {row['name']}  {uses}  {row['metrics'] or ''}".rstrip())
     notes = [finding for checkpoint in found for finding in checkpoint.findings]
     notes += checkpoints.best_note(output_dir, found)
-    return command.Outcome(result={"selected": None, "checkpoints": rows}, findings=notes, text="\n".join(lines))
+    usable = [checkpoint for checkpoint in found if "evaluate" in checkpoint.to_json()["can"]]
+    scores = [metric for metric in checkpoints.TASK_METRICS if any(metric in c.metrics for c in usable)]
+    chosen = [("select_checkpoint.py", str(output_dir), "--by", by) for by in (scores or [c.name for c in usable[-1:]])]
+    result = {"selected": None, "checkpoints": rows}
+    return command.Outcome(result, notes, "\n".join(lines), chosen[0] if chosen else ())
 
 
 if __name__ == "__main__":

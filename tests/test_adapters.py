@@ -2,14 +2,19 @@
 
 import json
 import os
+import random
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from support import ROOT, run_script
 
-from cosmos_reason import adapters, conversion, omni, safetensors_files
+from cosmos_reason import adapters, checkpoints, conversion, omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
 from cosmos_reason.findings import Failure
 
@@ -96,8 +101,6 @@ def test_merges_as_peft_does(base, trained, tmp_path):
 
 
 def test_the_merged_folder_is_a_whole_model(base, trained, tmp_path):
-    from cosmos_reason import checkpoints
-
     adapters.merge(adapters.read(trained), base, tmp_path / "merged", jobs=1)
     assert checkpoints.verify(tmp_path / "merged") == []
     names = {path.name for path in (tmp_path / "merged").iterdir()}
@@ -229,6 +232,53 @@ def test_a_diverged_adapter_is_not_merged(base, trained, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
+def test_a_base_that_shrinks_or_is_not_finite_gives_no_model(base, trained, tmp_path):
+    shrinking = shutil.copytree(base, tmp_path / "base")
+    adapter, out = adapters.read(trained), tmp_path / "merged"
+
+    def cut(count):
+        for path in shrinking.glob("*.safetensors"):
+            os.truncate(path, 1000)
+
+    with pytest.raises(OSError, match="shorter"):
+        adapters.merge(adapter, shrinking, out, jobs=1, copied=cut)
+    broken = shutil.copytree(base, tmp_path / "broken")
+    name = "model.language_model.layers.0.self_attn.q_proj.weight"
+    tensor = safetensors_files.read_folder(broken)[0][name]
+    with open(tensor.file, "r+b") as handle:
+        handle.seek(tensor.begin + 64)
+        handle.write(b"\xff\xff")
+    with pytest.raises(Failure, match="CKPT-NOT-FINITE"):
+        adapters.merge(adapter, broken, out, jobs=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "broken"]
+
+
+def test_merges_that_end_at_any_moment(base, trained, tmp_path):
+    """SIGTERM, SIGKILL and a file size limit, which refuses bytes as a full disk does, at random moments."""
+    run = tmp_path / "out" / "20260101000000" / "safetensors"
+    shutil.copytree(trained, run / "step_1")
+    out, chance = tmp_path / "merged", random.Random(3)
+    script = [sys.executable, ROOT / "scripts/select_checkpoint.py", tmp_path / "out", "--by", "step_1", "--merge", out]
+    for number in range(6):
+        if number % 3 == 2:
+            limit = f"ulimit -f {chance.randrange(1, 400)}; exec " + shlex.join(map(str, script))
+            done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False)
+            assert done.returncode == 3 and "OS-ERROR" in done.stderr and "Traceback" not in done.stderr
+        else:
+            process = subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(chance.uniform(0.1, 0.6))
+            process.send_signal(signal.SIGKILL if number % 3 else signal.SIGTERM)
+            process.wait()
+        if out.exists():  # the signal may come when all is done
+            assert checkpoints.verify(out) == []
+            shutil.rmtree(out)
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == ["merged", "out"]
+    adapters.merge(adapters.read(trained), base, tmp_path / "calm", jobs=1)
+    for path in out.iterdir():
+        assert path.read_bytes() == (tmp_path / "calm" / path.name).read_bytes()
+
+
 def test_merges_that_are_killed_full_or_two_at_once(base, trained, tmp_path, monkeypatch):
     adapter, out = adapters.read(trained), tmp_path / "merged"
     script = f"""
@@ -261,12 +311,17 @@ def test_the_command_merges_and_fixes(base, trained, tmp_path):
     run = tmp_path / "out" / "20260101000000" / "safetensors"
     shutil.copytree(trained, run / "step_1")
     command = ("select_checkpoint.py", tmp_path / "out", "--by", "step_1")
-    done = run_script(*command, "--merge", tmp_path / "merged")
-    assert done.returncode == 0 and done.stdout.strip() == str(tmp_path / "merged")
+    for flags in ([], ["--merge", tmp_path / "merged"]):
+        done = run_script(*command, *flags)
+        assert done.returncode == 0 and done.stdout.strip() == str((flags or [None, run / "step_1"])[1])
+        _, script, *args = shlex.split(done.stderr.splitlines()[-1])
+        assert run_script(Path(script).name, *args, cwd=tmp_path).returncode == 0, done.stderr
     again = run_script(*command, "--merge", tmp_path / "merged", "--json")
     assert again.returncode == 2 and json.loads(again.stdout)["findings"][0]["id"] == "CKPT-OUTPUT-EXISTS"
     assert run_script(*command, "--fix-adapter", tmp_path / "fixed").returncode == 0
-    assert run_script("select_checkpoint.py", tmp_path / "out", "--merge", tmp_path / "x").returncode == 2
+    unnamed = run_script("select_checkpoint.py", tmp_path / "out", "--merge", tmp_path / "x", "--json")
+    fix = json.loads(unnamed.stdout)["findings"][0]["fix"].split()
+    assert unnamed.returncode == 2 and run_script(*command[:2], "--merge", tmp_path / "x", *fix).returncode == 0
     config = json.loads((run / "step_1" / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = "/workspace/models/base"
     (run / "step_1" / "adapter_config.json").write_text(json.dumps(config))

@@ -3,7 +3,9 @@
 import json
 import math
 import os
+import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 from omni_layouts import write_tensors
@@ -70,8 +72,9 @@ def write_halves(folder, dtype="F32", ranks=(4, 4), parts="AB", number=b"\0" * 4
 )
 def test_adapters_that_would_not_merge_are_not_chosen(tmp_path, model, halves, finding):
     write_halves(add_adapter(tmp_path / RUN, "step_1", model), **halves)
-    code, document = said(tmp_path, "--by", "step_1")
-    assert code == 1 and finding in [f["id"] for f in document["findings"]]
+    for flags in ([], ["--by", "step_1"]):
+        code, document = said(tmp_path, *flags)
+        assert code == 1 and finding in [f["id"] for f in document["findings"]]
 
 
 def ids(found):
@@ -193,6 +196,9 @@ def test_choosing_by_metric(output):
     assert checkpoints.select(output, "val/loss")[0].step == "step_20"
     with pytest.raises(Failure, match="got 'rows', expected a metric"):
         checkpoints.select(output, "rows")
+    assert checkpoints.select(output / RUN, "accuracy")[0].step == "step_10", "one run, scored in the folder above"
+    listed = run_script("select_checkpoint.py", output).stderr.splitlines()[-1]
+    assert listed.endswith(f"select_checkpoint.py {output} --by accuracy")
     (output / RUN / "safetensors" / "step_10" / "config.json").unlink()
     chosen, findings = checkpoints.select(output, "accuracy")
     assert chosen.step == "step_20" and [finding.id for finding in findings] == ["CKPT-NOT-SCORED"]
@@ -212,6 +218,7 @@ def test_choosing_by_validation_loss(output, model):
     add_step(output / RUN, "final", model)
     with open(output / RUN / "metrics.jsonl", "a") as lines:
         lines.write('\n{"val/avg_loss": 0.01}\n{"step": [1], "val/avg_loss": 0.01}')
+        lines.write('\n{"step": 9, "val/avg_loss": ' + "9" * 400 + "}")
     chosen, findings = checkpoints.select(output, "val_loss")
     assert chosen.name == f"{RUN}/safetensors/step_10"
     assert f"{RUN}/merged/step_10" in next(f.message for f in findings if f.id == "CKPT-SAME-STEP")
@@ -237,7 +244,8 @@ def test_best_written_by_us_survives_moving(output, tmp_path):
     moved = tmp_path / "moved"
     for part in ("safetensors", "checkpoints"):
         assert (moved / "best" / part).resolve() == (moved / RUN / part / "step_10").resolve()
-    assert checkpoints.select(moved, "best")[0].path == moved / RUN / "safetensors" / "step_10"
+    for folder in (moved, moved / RUN):
+        assert checkpoints.select(folder, "best")[0].path == moved / RUN / "safetensors" / "step_10"
     assert checkpoints.select(moved, "val_loss")[0].step == "step_10"
     record = json.loads((moved / "best" / "best_score.json").read_text())
     assert record["best_score"] == 0.3 and record["metric"] == "val_loss"
@@ -252,6 +260,9 @@ def test_best_links_of_a_container(output):
         json.dumps({"best_ckpt_abs_dir": f"/results/train/{RUN}/checkpoints/step_20"})
     )
     assert checkpoints.select(output, "best")[0].step == "step_20"
+    (best / "best_score.json").write_text(json.dumps({"best_ckpt_abs_dir": f"/results/{RUN}/checkpoints/step_9"}))
+    with pytest.raises(Failure, match="step_20 and /results"):
+        checkpoints.select(output, "best")
     for gone in (f"/results/train/{RUN}/safetensors/step_8", "/results/train/20200101000000/safetensors/step_20"):
         (best / "safetensors").unlink()
         (best / "safetensors").symlink_to(gone)
@@ -347,6 +358,9 @@ def test_the_command(output):
     assert listed.returncode == 0 and result["selected"] is None and len(result["checkpoints"]) == 6
     chosen = run_script("select_checkpoint.py", output, "--by", "step_9")
     assert chosen.stdout.strip() == str(output / RUN / "safetensors" / "step_9")
+    for done in (run_script("select_checkpoint.py", output), chosen):
+        _, script, *args = shlex.split(done.stderr.splitlines()[-1])
+        assert run_script(Path(script).name, *args, cwd=output.parent).returncode == 0, done.stderr
     (output / RUN / "safetensors" / "step_9" / "tokenizer.json").unlink()
     assert run_script("select_checkpoint.py", output, "--by", "step_9").returncode == 1
     assert run_script("select_checkpoint.py", output / "nowhere").returncode == 2

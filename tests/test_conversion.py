@@ -2,11 +2,14 @@
 
 import json
 import os
+import random
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -34,6 +37,8 @@ def test_a_valid_output_is_reused_and_another_one_is_not_touched(published, tmp_
     stamps = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     again = convert(published, out)
     assert again.stdout.endswith("status=skipped_existing\n")
+    _, script, *args = shlex.split(again.stderr.splitlines()[-1])
+    assert run_script(Path(script).name, *args, cwd=tmp_path).returncode == 0 and (tmp_path / "spec.toml").is_file()
     assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == stamps
     other = tmp_path / "other"
     tiny_omni.build(other, seed=2, text=TEXT)
@@ -122,12 +127,11 @@ def test_a_hashed_conversion_notices_one_changed_bit(published, tmp_path):
     jsonschema.Draft202012Validator(schema).validate(json.loads((out / conversion.PROVENANCE).read_text()))
 
 
-def test_a_disk_that_refuses_in_the_middle(published, tmp_path):
+@pytest.mark.parametrize("kib", [1, random.Random(5).randrange(2, 1500), 1900])
+def test_a_disk_that_refuses_in_the_middle(published, tmp_path, kib):
     """The kernel refuses bytes beyond a file size limit, as it does on a full disk."""
-    script = ROOT / "scripts" / SCRIPT
-    command = (
-        f"ulimit -f 1000; exec {sys.executable} {script} --checkpoint-path {published} --output-path {tmp_path}/out"
-    )
+    script = [sys.executable, ROOT / "scripts" / SCRIPT, "--checkpoint-path", published, "--output-path"]
+    command = f"ulimit -f {kib}; exec " + shlex.join(map(str, [*script, tmp_path / "out"]))
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "OS-ERROR" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -257,13 +261,14 @@ def test_flags_that_count_for_nothing_are_told(published, tmp_path):
     done = run_script(SCRIPT, "--checkpoint-path", published, *flags)
     assert done.returncode == 0 and finding_ids(done) == ["CKPT-CONVERTIBLE", "CKPT-NO-EFFECT"]
     assert convert(published, tmp_path / "out").returncode == 0
-    done = convert(published, tmp_path / "out", ["--max-shard-size", "500KB", "--json"])
-    assert finding_ids(done) == ["CKPT-SHARD-SIZE"]
     missing = convert(published, tmp_path / "out", ["--donor", "./nosuch", "--json"])
     assert (missing.returncode, finding_ids(missing)) == (2, ["CKPT-DONOR-MISSING"])
     done = convert(published, tmp_path / "out", ["--donor", tmp_path / "out", "--json"])
     assert (done.returncode, finding_ids(done)) == (0, ["CKPT-DONOR-UNUSED"])
     bare = as_export(published, tmp_path / "bare", bare=True)
+    donor = shutil.copytree(tmp_path / "out", tmp_path / "donor")
+    done = convert(bare, donor, ["--donor", donor, "--force", "--json"])
+    assert (done.returncode, finding_ids(done)) == (2, ["CKPT-OUTPUT-OVERLAPS"])
     missing = convert(bare, tmp_path / "out2", ["--donor", "./nosuch", "--json"])
     assert (missing.returncode, finding_ids(missing)) == (2, ["CKPT-DONOR-MISSING"])
     assert run_script(SCRIPT, "--checkpoint-path", published, "--output-path", "", cwd=tmp_path).returncode == 2

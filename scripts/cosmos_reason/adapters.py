@@ -7,13 +7,13 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from cosmos_reason import safetensors_files, storage
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
-from cosmos_reason.safetensors_files import FLOATS, Copied, Made, Tensor
+from cosmos_reason.safetensors_files import FLOATS, Copied, Tensor
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is rank_pattern).
@@ -51,10 +51,9 @@ class Adapter:
 def read(folder: Path) -> Adapter:
     """Raises Failure with all that is wrong: a part missing, ranks that differ, kinds of adapter that are not LoRA."""
     config = safetensors_files.read_object(folder / CONFIG)
-    stored = safetensors_files.read_header(folder / WEIGHTS)
     halves: dict[str, dict[str, Tensor]] = {}
-    whole, findings = {}, []
-    for name, tensor in stored.items():
+    whole, findings = {}, [_unsupported(folder, key) for key in ("use_dora", "fan_in_fan_out") if config.get(key)]
+    for name, tensor in safetensors_files.read_header(folder / WEIGHTS).items():
         module, _, part = name.removeprefix(_PREFIX).partition(".lora_")
         if part in ("A.weight", "B.weight", "A.default.weight", "B.default.weight"):
             halves.setdefault(module, {})[part[0]] = tensor
@@ -64,7 +63,6 @@ def read(folder: Path) -> Adapter:
             whole[module] = tensor
         if tensor.dtype not in FLOATS:
             findings.append(_unsupported(folder, f"{name} in {tensor.dtype}"))
-    findings += [_unsupported(folder, key) for key in ("use_dora", "fan_in_fan_out") if config.get(key)]
     for module, parts in halves.items():
         shapes = {part: tensor.shape for part, tensor in parts.items()}
         if set(parts) != {"A", "B"} or len(shapes["A"]) != 2 or shapes["A"][:1] != shapes["B"][1:]:
@@ -77,11 +75,15 @@ def read(folder: Path) -> Adapter:
     return Adapter(folder, config, {module: (parts["A"], parts["B"]) for module, parts in halves.items()}, whole)
 
 
-def check_finite(adapter: Adapter) -> None:
-    """Read every number of it. Raises Failure (CKPT-NOT-FINITE) for one of a training that diverged."""
-    for tensor in (*adapter.whole.values(), *(half for pair in adapter.pairs.values() for half in pair)):
-        for _ in safetensors_files.finite_chunks(tensor, tensor.dtype):
-            pass
+def not_finite(adapter: Adapter) -> list[Finding]:
+    """Read every number of it: CKPT-NOT-FINITE for an adapter of a training that diverged."""
+    try:
+        for tensor in (*adapter.whole.values(), *(half for pair in adapter.pairs.values() for half in pair)):
+            for _ in safetensors_files.finite_chunks(tensor, tensor.dtype):
+                pass
+    except Failure as failure:
+        return failure.findings
+    return []
 
 
 def _unsupported(folder: Path, what: str) -> Finding:
@@ -98,9 +100,8 @@ def fix(adapter: Adapter, output: Path) -> None:
     config["peft_type"] = "LORA"
     config["init_lora_weights"] = True  # pissa and olora would change the base again when it is loaded
     with storage.only_run(output), storage.whole_folder(output) as work:
-        for path in adapter.folder.iterdir():
-            if path.suffix in _SMALL or path.name == WEIGHTS:
-                shutil.copyfile(path, work / path.name)
+        _copy_small(adapter.folder, work, leave={CONFIG})
+        shutil.copyfile(adapter.folder / WEIGHTS, work / WEIGHTS)
         storage.write_json(work / CONFIG, config)
 
 
@@ -117,23 +118,26 @@ def merge(adapter: Adapter, base: Path, output: Path, jobs: int, copied: Copied 
     changed = _changed(adapter, base, tensors)
     needed = sum(tensor.nbytes for tensor in tensors.values())
     with storage.only_run(output), storage.whole_folder(output) as work:
-        free = shutil.disk_usage(work).free
-        if needed > free:
+        if needed > (free := shutil.disk_usage(work).free):
             raise outside("CKPT-DISK-FULL", output.parent, f"got {free:,} bytes free, expected {needed:,}")
-        shards: dict[str, dict[str, Tensor | Made]] = {}
+        shards: dict[str, dict[str, Tensor]] = {}
         for name, tensor in sorted(tensors.items(), key=lambda item: item[1].begin):
             shards.setdefault(tensor.file.name, {})[name] = changed.get(name, tensor)
         safetensors_files.copy_shards(work, shards, jobs, copied)
         weight_map = {name: file for file, names in shards.items() for name in names}
         safetensors_files.write_index(work, weight_map, needed)
-        for path in base.iterdir():
-            if path.suffix in _SMALL and path.name not in _NOT_OF_THE_RESULT:
-                shutil.copyfile(path, work / path.name)
+        _copy_small(base, work, leave=_NOT_OF_THE_RESULT)
         if findings := safetensors_files.read_folder(work)[1]:
             raise Failure(findings, EXIT_CHECKS_FAILED)
 
 
-def _changed(adapter: Adapter, base: Path, tensors: dict[str, Tensor]) -> dict[str, Made]:
+def _copy_small(source: Path, target: Path, leave: set[str]) -> None:
+    for path in source.iterdir():
+        if path.suffix in _SMALL and path.name not in leave:
+            shutil.copyfile(path, target / path.name)
+
+
+def _changed(adapter: Adapter, base: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """What takes the place of the base's tensors. Raises Failure where the adapter does not fit them."""
     wanted = {name: tensor.shape for name, tensor in adapter.whole.items()}
     wanted |= {f"{module}.weight": (b.shape[0], a.shape[1]) for module, (a, b) in adapter.pairs.items()}
@@ -155,7 +159,7 @@ def _changed(adapter: Adapter, base: Path, tensors: dict[str, Tensor]) -> dict[s
         else:
             module = name.removesuffix(".weight")
             chunks = partial(_rows, *adapter.pairs[module], adapter.scale(module), tensor)
-        made[_stored_name(name, tensors)] = Made(tensor, tensor.dtype, chunks)
+        made[_stored_name(name, tensors)] = replace(tensor, made=chunks)
     return made
 
 
@@ -171,11 +175,7 @@ def _rows(half_a: Tensor, half_b: Tensor, scale: float, base: Tensor) -> Iterato
     b *= scale
     rows, columns = base.shape
     step = max(1, _ELEMENTS // columns)
-    width = base.nbytes // rows
-    with open(base.file, "rb") as handle:
-        for start in range(0, rows, step):
-            count = min(step, rows - start)
-            stored = os.pread(handle.fileno(), count * width, base.begin + start * width)
-            weight = safetensors_files.to_float32(stored, base.dtype).reshape(count, columns)
-            weight += b[start : start + count] @ a
-            yield safetensors_files.from_float32(weight, base.dtype)
+    for number, stored in enumerate(safetensors_files.read_chunks(base, step * base.nbytes // rows)):
+        weight = safetensors_files.to_float32(stored, base.dtype).reshape(-1, columns)
+        weight += b[number * step : (number + 1) * step] @ a
+        yield safetensors_files.from_float32(safetensors_files.finite(weight, base.file), base.dtype)

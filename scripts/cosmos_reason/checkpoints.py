@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -27,13 +28,12 @@ TASK_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "s
 VAL_LOSS = "val_loss"
 COUNTS = {"rows", "failed", "unparseable"}  # they stand among the metrics and tell no quality
 _PARTS = ("safetensors", "merged", "checkpoints")
-_RESUMED = ("model.safetensors", "optimizer.safetensors")
 _STEP = re.compile(r"(step|epoch)_(\d+)")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One folder of the output: `name` is its path below the output folder, `step` its last part (step_30, final)."""
+    """One folder of the output: `name` is its path below what was listed, `step` its last part (step_30, final)."""
 
     path: Path
     name: str
@@ -63,46 +63,53 @@ def output_of(folder: Path) -> Path:
     return Path(outputs["output_dir"])
 
 
-def find(output_dir: Path) -> list[Checkpoint]:
-    """Every model, adapter and resume folder, oldest run first, each verified. `output_dir` may also be one run."""
-    table = metrics_table(output_dir)
+def find(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
+    """Every model, adapter and resume folder, oldest run first, each verified (`numbers` as in `verify`). `output_dir`
+    may also be one run."""
+    if not output_dir.is_dir():
+        message = "got no such folder, expected the output folder of a train job"
+        raise f.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
+    home = _home(output_dir)
+    table = metrics_table(home)
     found = []
     for run in _runs(output_dir):
         models = [path for part in ("safetensors", "merged") for path in _subfolders(run / part)]
         for path in [*models, *(path / "policy" for path in _subfolders(run / "checkpoints"))]:
-            name = path.relative_to(output_dir).as_posix()
             step = path.parent.name if path.name == "policy" else path.name
-            found.append(Checkpoint(path, name, step, kind(path), verify(path), table.get(name, {})))
+            metrics = table.get(path.absolute().relative_to(home).as_posix(), {})
+            name = path.relative_to(output_dir).as_posix()
+            found.append(Checkpoint(path, name, step, kind(path), verify(path, numbers), metrics))
     return found
 
 
 def nothing_found(folder: Path) -> f.Finding:
     """What to say of a folder without any checkpoint: the folder that was probably meant, or why none was saved."""
     homes = [folder.absolute(), *folder.absolute().parents]
-    above = [home.parent for home in homes[:2] if home.name in _PARTS]
-    below = [path.parents[1] for stars in ("*/*", "*/*/*") for p in _PARTS for path in folder.glob(f"{stars}/{p}")]
-    if meant := min(above or below, default=None):
-        message, fix = "got no output folder of a train job, expected one", f"scripts/select_checkpoint.py {meant}"
-        return f.error("CKPT-NONE", folder, message, fix)
-    job = next((home for home in homes if (home / "job.json").is_file()), None)
-    fix = f"scripts/launch_job.py status {job.name}" if job else "--set train.ckpt.enable_checkpoint=true"
+    meant = [home.parent for home in homes[:2] if home.name in _PARTS]
+    meant += sorted(p.parents[1] for depth in ("*/*", "*/*/*") for n in _PARTS for p in folder.glob(f"{depth}/{n}"))
+    if meant:
+        fix = shlex.join(["scripts/select_checkpoint.py", str(meant[0])])
+        return f.error("CKPT-NONE", folder, "got no output folder of a train job, expected one", fix)
+    job = next((home.name for home in homes if (home / "job.json").is_file()), "")
+    fix = f"scripts/launch_job.py status {job}" if job else "--set train.ckpt.enable_checkpoint=true"
     message = "got no checkpoint, expected TIMESTAMP/safetensors/step_N: none was saved (yet)"
     return f.error("CKPT-NONE", folder, message, fix)
 
 
 def _runs(output_dir: Path) -> list[Path]:
     """The run folders of an output folder, or the folder itself when it is one."""
-    if not output_dir.is_dir():
-        message = "got no such folder, expected the output folder of a train job"
-        raise f.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
     folders = [output_dir, *sorted(path for path in output_dir.iterdir() if path.is_dir() and path.name != "best")]
     return [run for run in folders if any((run / part).is_dir() for part in _PARTS)]
 
 
+def _home(folder: Path) -> Path:
+    """Where `best` and the metrics are: an output folder itself, of one of its runs the folder above."""
+    folder = folder.absolute()
+    return folder.parent if any((folder / part).is_dir() for part in _PARTS) else folder
+
+
 def _subfolders(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()), key=_order)
+    return sorted((path for path in folder.glob("*") if path.is_dir() and not path.is_symlink()), key=_order)
 
 
 def _order(path: Path) -> tuple:
@@ -117,16 +124,15 @@ def kind(folder: Path) -> str:
     return ADAPTER if (folder / adapters.CONFIG).exists() else MODEL
 
 
-def verify(folder: Path) -> list[f.Finding]:
-    """What is wrong with one model, adapter or resume folder; warnings do not keep it from being used."""
+def verify(folder: Path, numbers: bool = False) -> list[f.Finding]:
+    """What is wrong with one model, adapter or resume folder; warnings do not keep it from being used. Of weights the
+    headers are read, with `numbers` of an adapter each number too: a training that diverged leaves NaN."""
     if storage.INCOMPLETE in str(Path(folder.parent.name, folder.name)):
         return [f.error("CKPT-INCOMPLETE", folder, "got an export that was interrupted, expected a finished one")]
     if kind(folder) == RESUME:
-        if is_complete_resume(folder):
-            return []
         message = "got a resume folder without all files and rank markers, expected a complete one"
-        return [f.error("CKPT-RESUME-INCOMPLETE", folder, message)]
-    return _verify_adapter(folder) if kind(folder) == ADAPTER else verify_model(folder)
+        return [] if is_complete_resume(folder) else [f.error("CKPT-RESUME-INCOMPLETE", folder, message)]
+    return _verify_adapter(folder, numbers) if kind(folder) == ADAPTER else verify_model(folder)
 
 
 def verify_model(folder: Path) -> list[f.Finding]:
@@ -150,12 +156,12 @@ def verify_model(folder: Path) -> list[f.Finding]:
     return findings
 
 
-def _verify_adapter(folder: Path) -> list[f.Finding]:
+def _verify_adapter(folder: Path, numbers: bool) -> list[f.Finding]:
     try:
-        config = adapters.read(folder).config
+        adapter = adapters.read(folder)
     except f.Failure as failure:
         return failure.findings
-    findings = []
+    config, findings = adapter.config, adapters.not_finite(adapter) if numbers else []
     if any((folder / name).exists() for name in (safetensors_files.INDEX_NAME, safetensors_files.SINGLE)):
         message = "got an adapter and the weights of a whole model, expected one of them: loaders would add the two"
         findings.append(f.error("CKPT-WEIGHTS-TWICE", folder, message))
@@ -178,54 +184,57 @@ def is_complete_resume(folder: Path) -> bool:
     The embedded engine saves one rank in safetensors, whose headers are read. cosmos-rl saves `model_rank_R.pth` per
     rank, which are looked at by name only and never opened.
     """
-    if not (folder / "cosmos_config").is_file() or not (folder / ".rank_0_complete").is_file():
+    if not (folder / "cosmos_config").is_file():
         return False
     if (folder / "trainer_state.json").is_file():
+        ranks, names = {"0"}, set()
         try:
-            return [safetensors_files.read_header(folder / name) for name in _RESUMED] != []
+            for name in ("model.safetensors", "optimizer.safetensors"):
+                safetensors_files.read_header(folder / name)
         except f.Failure:
             return False
-    saved = {path.stem.removeprefix("model_rank_") for path in folder.glob("model_rank_*.pth")}
-    wanted = saved | set(map(str, range(_ranks_saved(folder / "cosmos_config") or 1)))
-    parts = ("model", "optimizer", "scheduler", "extra_info")
-    files = {f"{part}_rank_{rank}.pth" for rank in wanted for part in parts}
-    return all((folder / name).is_file() for name in files | {f".rank_{rank}_complete" for rank in wanted})
+    else:
+        ranks = {path.stem.removeprefix("model_rank_") for path in folder.glob("model_rank_*.pth")}
+        ranks |= set(map(str, range(_ranks_saved(folder / "cosmos_config"))))
+        names = {f"{p}_rank_{rank}.pth" for rank in ranks for p in ("model", "optimizer", "scheduler", "extra_info")}
+    return all((folder / name).is_file() for name in names | {f".rank_{rank}_complete" for rank in ranks})
 
 
-def _ranks_saved(cosmos_config: Path) -> int | None:
-    """How many ranks save: all but the replicas. None when a size is left to cosmos-rl (-1) or unknown."""
+def _ranks_saved(cosmos_config: Path) -> int:
+    """How many ranks save: all but the replicas. 1 when a size is left to cosmos-rl (-1) or unknown."""
     try:
         sizes = json.loads(cosmos_config.read_text(encoding="utf-8"))["policy"]["parallelism"]
         counts = [sizes.get(f"{part}_size", 1) for part in ("tp", "cp", "pp", "dp_shard")]
-        return math.prod(counts) if all(type(count) is int and count > 0 for count in counts) else None
+        return math.prod(counts) if all(type(count) is int and count > 0 for count in counts) else 1
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+        return 1
 
 
 def select(output_dir: Path, by: str) -> tuple[Checkpoint, list[f.Finding]]:
-    """The model or adapter that `by` means: a metric of checkpoint_metrics.json, "val_loss", or a name.
+    """The model or adapter that `by` means: a metric of checkpoint_metrics.json, "val_loss", "best", or a name.
 
     Never something else instead: raises Failure with a finding that lists what exists.
     """
-    usable = [checkpoint for checkpoint in find(output_dir) if checkpoint.kind != RESUME]
+    usable = [checkpoint for checkpoint in find(output_dir, numbers=True) if checkpoint.kind != RESUME]
     if not usable:
         raise f.Failure(nothing_found(output_dir), f.EXIT_CHECKS_FAILED)
+    metrics = {metric for checkpoint in usable for metric in checkpoint.metrics} - COUNTS
+    if by in metrics and by not in (VAL_LOSS, "best"):
+        return _by_metric(output_dir, usable, by)
+    name, notes = by, []
     if by == VAL_LOSS:
         name, notes = _best_by_loss(output_dir, usable)
-        return _by_name(output_dir, usable, name), notes
-    if by == "best":
-        return _by_name(output_dir, usable, _best_link(output_dir, usable)), []
-    metrics = {metric for checkpoint in usable for metric in checkpoint.metrics} - COUNTS
-    if by in metrics:
-        return _by_metric(output_dir, usable, by)
-    if any(by in (checkpoint.name, checkpoint.step) for checkpoint in usable):
-        return _by_name(output_dir, usable, by), []
-    if not metrics and by in TASK_METRICS:
+    elif by == "best":
+        name = _best_link(output_dir, usable)
+    elif not metrics and by in TASK_METRICS:
         message = f"got no scores, expected {by} in {METRICS_FILE}: evaluate each checkpoint, then score its results"
-        raise f.Failure(f.error("CKPT-NOT-SCORED", output_dir, message, "scripts/score_predictions.py RESULTS"), 1)
-    words = [*metrics, VAL_LOSS, "best", *(checkpoint.step for checkpoint in usable)]
-    problem = f"got {by!r}, expected a metric, {VAL_LOSS}, best or a checkpoint's name.{f.did_you_mean(by, words)}"
-    raise _not_found(output_dir, usable, problem)
+        fix = "scripts/score_predictions.py RESULTS"
+        raise f.Failure(f.error("CKPT-NOT-SCORED", output_dir, message, fix), f.EXIT_CHECKS_FAILED)
+    elif not any(by in (checkpoint.name, checkpoint.step) for checkpoint in usable):
+        words = [*metrics, VAL_LOSS, "best", *(checkpoint.step for checkpoint in usable)]
+        problem = f"got {by!r}, expected a metric, {VAL_LOSS}, best or a checkpoint's name.{f.did_you_mean(by, words)}"
+        raise _not_found(output_dir, usable, problem)
+    return _by_name(output_dir, usable, name), notes
 
 
 def _not_found(output_dir: Path, usable: Iterable[Checkpoint], problem: str) -> f.Failure:
@@ -264,38 +273,36 @@ def _by_metric(output_dir: Path, usable: list[Checkpoint], metric: str) -> tuple
 def _best_by_loss(output_dir: Path, usable: list[Checkpoint]) -> tuple[str, list[f.Finding]]:
     """Name of the checkpoint with the lowest validation loss in metrics.jsonl, else that of best_score.json; and what
     there is to say of that choice."""
-    rows = []  # (loss, run, step, file)
     runs = _runs(output_dir)
     shared = [output_dir, output_dir.parent] if len(runs) == 1 else []  # a job writes into its own folder above
+    rows = []  # (loss, run, step, file)
     for run in runs:
         paths = (folder / "metrics.jsonl" for folder in (run, *shared))
         path, losses = next(((path, losses) for path in paths if (losses := _val_losses(path))), (run, {}))
         rows += [(loss, run, step, path) for step, loss in losses.items()]
     rows.sort(key=lambda row: row[0])
-    for loss, run, step, path in rows:
-        names = [c.name for c in usable if run in c.path.parents and step_number(c.path) == step]
-        if names:
-            notes = [_proxy(output_dir, f"{path} says {loss:g} of step {step}")]
-            if loss > rows[0][0]:
-                message = f"the lowest validation loss, {rows[0][0]:g}, is that of step {rows[0][2]}: it was not saved"
-                notes.append(f.warning("CKPT-LOWEST-NOT-SAVED", output_dir, message, checkpoints=names))
-            if names[1:]:
-                message = f"of step {step} there is also {', '.join(names[1:])}"
-                notes.append(f.info("CKPT-SAME-STEP", names[0], message, f"--by {names[1]}"))
-            return names[0], notes
-    score = output_dir / "best" / "best_score.json"
-    metric = safetensors_files.read_object(score).get("metric", VAL_LOSS) if score.is_file() else VAL_LOSS
-    if metric != VAL_LOSS:
-        problem = f"got no validation loss, and a best checkpoint by {metric!r}, expected one by {VAL_LOSS}."
-        raise _not_found(output_dir, usable, problem)
-    told = "no metrics.jsonl has a validation loss of a saved step, the best link and best_score.json name this one"
-    return _best_link(output_dir, usable), [_proxy(output_dir, told)]
-
-
-def _proxy(output_dir: Path, told: str) -> f.Finding:
+    saved = [(c, row) for row in rows for c in usable if row[1] in c.path.parents and step_number(c.path) == row[2]]
+    notes = []
+    if saved:
+        name, (loss, _, step, path) = saved[0][0].name, saved[0][1]
+        told = f"{path} says {loss:g} of step {step}"
+        if loss > rows[0][0]:
+            message = f"the lowest validation loss, {rows[0][0]:g}, is that of step {rows[0][2]}: it was not saved"
+            notes.append(f.warning("CKPT-LOWEST-NOT-SAVED", output_dir, message, checkpoints=[name]))
+        if others := [c.name for c, row in saved[1:] if row == saved[0][1]]:
+            message = f"of step {step} there is also {', '.join(others)}"
+            notes.append(f.info("CKPT-SAME-STEP", name, message, f"--by {others[0]}"))
+    else:
+        score = _home(output_dir) / "best" / "best_score.json"
+        metric = safetensors_files.read_object(score).get("metric", VAL_LOSS) if score.is_file() else VAL_LOSS
+        if metric != VAL_LOSS:
+            problem = f"got no validation loss, and a best checkpoint by {metric!r}, expected one by {VAL_LOSS}."
+            raise _not_found(output_dir, usable, problem)
+        name = _best_link(output_dir, usable)
+        told = "no metrics.jsonl has a validation loss of a saved step, the best link and best_score.json name this one"
     tail = "cosmos-rl leaves the last partial batch out of it"
-    message = f"{told}; it is a proxy: {tail}, and the lowest is often not the best accuracy"
-    return f.info("CKPT-VAL-LOSS-PROXY", output_dir, message, "--by accuracy")
+    told += f"; it is a proxy: {tail}, and the lowest is often not the best accuracy"
+    return name, [f.info("CKPT-VAL-LOSS-PROXY", output_dir, told, "--by accuracy"), *notes]
 
 
 def _val_losses(path: Path) -> dict[int, float]:
@@ -309,7 +316,7 @@ def _val_losses(path: Path) -> dict[int, float]:
             continue
         loss = row.get("val/avg_loss") if isinstance(row, dict) else None
         # cosmos-rl reports 0.0 when its validation set is smaller than one batch
-        if type(loss) in (int, float) and loss and math.isfinite(loss) and type(row.get("step")) is int:
+        if type(loss) in (int, float) and loss and abs(loss) < 1e300 and type(row.get("step")) is int:
             losses[row["step"]] = loss
     return losses
 
@@ -326,31 +333,29 @@ def step_number(folder: Path) -> int | None:
 
 def best_note(output_dir: Path, found: Iterable[Checkpoint]) -> list[f.Finding]:
     """What the `best` link of an output folder points at, or that it is broken; nothing where there is none."""
-    if not (output_dir / "best").is_dir():
+    best = _home(output_dir) / "best"
+    if not best.is_dir():
         return []
     try:
         name = _best_link(output_dir, [checkpoint for checkpoint in found if checkpoint.kind != RESUME])
     except f.Failure as failure:
-        return [f.warning("CKPT-BEST-BROKEN", output_dir / "best", failure.findings[0].message, "--by NAME")]
-    return [f.info("CKPT-BEST", output_dir / "best", f"it means {name}", "--by best")]
+        return [f.warning("CKPT-BEST-BROKEN", best, failure.findings[0].message, "--by NAME")]
+    return [f.info("CKPT-BEST", best, f"it means {name}", "--by best")]
 
 
 def _best_link(output_dir: Path, usable: list[Checkpoint]) -> str:
-    """Name of the model that `best` means, by its link or, where that is broken, by run and step in best_score.json.
-
-    cosmos-rl writes absolute links, so they break when a container's output is read from outside.
-    """
-    link, score = output_dir / "best" / "safetensors", output_dir / "best" / "best_score.json"
+    """Name of the model that `best` means: its link and best_score.json name one run and step. cosmos-rl writes
+    absolute links, so they break when a container's output is read from outside."""
+    link, score = (_home(output_dir) / "best" / name for name in ("safetensors", "best_score.json"))
     targets = [Path(os.readlink(link))] if link.is_symlink() else []
-    if score.is_file():
-        targets.append(Path(str(safetensors_files.read_object(score).get("best_ckpt_abs_dir") or "-")))
-    for target in targets:
-        for checkpoint in usable:
-            run = checkpoint.path.parents[1].resolve().name
-            if (target.parent.parent.name, target.name) == (run, checkpoint.step):
-                return checkpoint.name
-    named = ", ".join(map(str, targets)) or "nothing"
-    raise _not_found(output_dir, usable, f"got a best link to {named}, expected a model of this folder.")
+    if score.is_file() and (told := safetensors_files.read_object(score).get("best_ckpt_abs_dir")):
+        targets.append(Path(str(told)))
+    meant = {(target.parent.parent.name, target.name) for target in targets}
+    for checkpoint in usable:
+        if meant == {(checkpoint.path.parents[1].resolve().name, checkpoint.step)}:
+            return checkpoint.name
+    named = " and ".join(map(str, targets)) or "nothing"
+    raise _not_found(output_dir, usable, f"got a best link to {named}, expected one model of this folder.")
 
 
 def write_best(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -> None:
@@ -397,5 +402,7 @@ def metrics_table(output_dir: Path) -> dict[str, dict[str, float]]:
     table = safetensors_files.read_object(path) if path.is_file() else {}
     if not all(isinstance(metrics, dict) for metrics in table.values()):
         raise f.bad_input("CKPT-METRICS-BAD", path, "got other values, expected {checkpoint: {metric: number}}")
-    numbers = {name: {m: v for m, v in metrics.items() if type(v) in (int, float)} for name, metrics in table.items()}
-    return {name: {m: v for m, v in metrics.items() if math.isfinite(v)} for name, metrics in numbers.items()}
+    return {
+        name: {m: v for m, v in metrics.items() if type(v) in (int, float) and abs(v) < 1e300}  # NaN is not
+        for name, metrics in table.items()
+    }

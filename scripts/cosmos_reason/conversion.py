@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from cosmos_reason import bundle, checkpoints, hub, models, omni, safetensors_files, storage
+from cosmos_reason import bundle, checkpoints, models, omni, safetensors_files, storage
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error, info, outside
 from cosmos_reason.omni import Source
-from cosmos_reason.safetensors_files import Copied, Made, Tensor
+from cosmos_reason.safetensors_files import Copied, Tensor
 
 PROVENANCE = "provenance.json"
 TOLD = ("source", "donor", "tensors", "dropped", "total_size")
@@ -34,11 +34,11 @@ def convert(
 
     `output` appears when it is whole and verified. A run that was killed left its finished shards in a hidden sibling,
     and the next run goes on from them. `jobs` shards are copied at a time; `copied` hears of the bytes from any thread.
-    `hashed` notes the SHA-256 of whole shards, and before a reuse compares every byte with it and with the source.
+    `hashed` notes the SHA-256 of whole shards, and before a reuse compares every byte with the source.
     Raises Failure: the output is something else, is being written, does not fit.
     """
     output = Path(os.path.realpath(output))  # a link to a larger disk stays one
-    _refuse_output(source.folder, output)
+    _refuse_output(source, output)
     if not force and _is_reusable(output, source, hashed):
         return SKIPPED
     keep = output.with_name(f".{output.name}{storage.INCOMPLETE}{source.fingerprint[:12]}")
@@ -54,10 +54,11 @@ def convert(
     return CONVERTED
 
 
-def _refuse_output(source: Path, output: Path) -> None:
-    source = Path(os.path.realpath(source))
-    if source == output or source in output.parents or output in source.parents:
-        raise bad_input("CKPT-OUTPUT-OVERLAPS", output, f"got an output that overlaps the source {source}")
+def _refuse_output(source: Source, output: Path) -> None:
+    for folder in (source.folder, *([source.donor] if source.supplied else [])):
+        read = Path(os.path.realpath(folder))
+        if read == output or read in output.parents or output in read.parents:
+            raise bad_input("CKPT-OUTPUT-OVERLAPS", output, f"got an output that overlaps {read}, which is read")
     if not _is_free(output) and not _is_model(output):
         message = "got something that is no plain model folder, expected nothing there: not even --force replaces it"
         raise bad_input("CKPT-OUTPUT-FOREIGN", output, message, f"--output-path {output}-qwen3-vl")
@@ -79,7 +80,7 @@ def _is_reusable(output: Path, source: Source, hashed: bool) -> bool:
     """True for a whole conversion of this very source, False where nothing stands. Raises Failure for anything else."""
     if _is_free(output):
         return False
-    findings = check_output(output, source.fingerprint, hashed)
+    findings = check_output(output, source.fingerprint)
     if hashed and not findings:
         for name, tensor in safetensors_files.read_folder(output)[0].items():
             if _sha256(tensor) != _sha256(source.tensors[name]):
@@ -90,64 +91,52 @@ def _is_reusable(output: Path, source: Source, hashed: bool) -> bool:
     return True
 
 
-def _sha256(tensor: Tensor | Made) -> str:
+def _sha256(tensor: Tensor) -> str:
     digest = hashlib.sha256()
     for chunk in safetensors_files.read_chunks(tensor):
         digest.update(chunk)
     return digest.hexdigest()
 
 
-def check_output(folder: Path, fingerprint: str | None = None, hashed: bool = False) -> list[Finding]:
+def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
     """Whether a converted folder is whole: provenance, every file it lists and no other that a loader reads, headers,
-    names and shapes; with `hashed` also every byte, where provenance tells them."""
+    names and shapes."""
     try:
         provenance = safetensors_files.read_object(folder / PROVENANCE)
         _, listed = [provenance[key] for key in TOLD], provenance["files"]
         made_from, _, _ = (provenance["source"][key] for key in ("fingerprint", "path", "commit"))
-        found = {path.name for path in folder.iterdir() if path.suffix in _LOADED} - {PROVENANCE}
-        wrong = sorted(found - listed.keys())
+        wrong = {path.name for path in folder.iterdir() if path.suffix in _LOADED} - {PROVENANCE} - listed.keys()
         for name, stated in listed.items():
-            facts = _facts(folder / name, hashed and "sha256" in stated)
-            wrong += [name] * (facts != {key: stated[key] for key in stated if key in facts})
+            if not _facts(folder / name, hashed=False).items() <= stated.items():
+                wrong.add(name)
     except Failure as failure:
         return failure.findings
     except (KeyError, TypeError, AttributeError, ValueError, OSError) as problem:
         return [error("CKPT-PROVENANCE-BAD", folder / PROVENANCE, f"got {problem!r}, expected a provenance file")]
-    findings = [error("CKPT-FILE-CHANGED", folder / name, "got other content than provenance lists") for name in wrong]
+    changed = "got other content than provenance lists"
+    findings = [error("CKPT-FILE-CHANGED", folder / name, changed) for name in sorted(wrong)]
     if fingerprint not in (None, made_from):
         message = "got the conversion of another source, of one that was changed since, or of an older mapping"
         findings.append(error("CKPT-OUTPUT-OTHER", folder, message))
     return findings + checkpoints.verify_model(folder)
 
 
-def hub_commit(output: Path, repo: str, hashed: bool = False) -> str | None:
-    """The commit of Hub model `repo` that a whole conversion at `output` was made from, None for anything else.
-
-    It lets a conversion be reused when the 30 GB it was made from have left the Hub cache.
-    """
-    if not (output / PROVENANCE).is_file() or check_output(output, hashed=hashed):
-        return None
-    source = storage.read_json(output / PROVENANCE)["source"]
-    return source["commit"] if hub.repo_of(str(source["path"])) == repo else None
-
-
 def _facts(path: Path, hashed: bool) -> dict:
     """Size and SHA-256; of a shard that of its header, and only with `hashed` that of its 5 GB too."""
-    size = path.stat().st_size
-    facts: dict = {"bytes": size}
+    facts: dict = {"bytes": path.stat().st_size}
     if path.suffix == ".safetensors":
         with open(path, "rb") as handle:
             length = handle.read(8)
-            header = handle.read(min(size, int.from_bytes(length, "little")))
+            header = handle.read(min(facts["bytes"], int.from_bytes(length, "little")))
         facts["header_sha256"] = hashlib.sha256(length + header).hexdigest()
     return facts | ({"sha256": storage.sha256(path)} if hashed or path.suffix != ".safetensors" else {})
 
 
-def _shards(tensors: Mapping[str, Tensor | Made], max_bytes: int) -> dict[str, dict[str, Tensor | Made]]:
+def _shards(tensors: Mapping[str, Tensor], max_bytes: int) -> dict[str, dict[str, Tensor]]:
     """File name -> its tensors: in the order they lie on the disk, each file filled up to `max_bytes`."""
-    groups: list[dict[str, Tensor | Made]] = []
+    groups: list[dict[str, Tensor]] = []
     room = 0
-    for name, tensor in sorted(tensors.items(), key=lambda item: item[1].place):
+    for name, tensor in sorted(tensors.items(), key=lambda item: (str(item[1].file), item[1].begin)):
         if not groups or tensor.nbytes > room:
             groups.append({})
             room = max_bytes
@@ -157,16 +146,13 @@ def _shards(tensors: Mapping[str, Tensor | Made], max_bytes: int) -> dict[str, d
 
 
 def _fill(work: Path, source: Source, shards: Mapping[str, Mapping], jobs: int, copied: Copied) -> None:
-    done = {file for file, tensors in shards.items() if _is_finished(work / file, tensors)}
+    missing = {file: tensors for file, tensors in shards.items() if not _is_finished(work / file, tensors)}
     for path in work.iterdir():
-        if path.name not in done:
+        if path.name in missing or path.name not in shards:
             path.unlink()
-    for file in done:
-        copied(sum(tensor.nbytes for tensor in shards[file].values()))
-    missing = {file: tensors for file, tensors in shards.items() if file not in done}
     needed = sum(tensor.nbytes for tensors in missing.values() for tensor in tensors.values())
-    free = shutil.disk_usage(work).free
-    if needed + sum(map(len, source.texts.values())) > free:
+    copied(source.total_size - needed)
+    if needed + sum(map(len, source.texts.values())) > (free := shutil.disk_usage(work).free):
         fix = "free space there, or choose another --output-path"
         raise outside("CKPT-DISK-FULL", work.parent, f"got {free:,} bytes free, expected {needed:,}", fix)
     safetensors_files.copy_shards(work, missing, jobs, copied)
@@ -176,7 +162,7 @@ def _fill(work: Path, source: Source, shards: Mapping[str, Mapping], jobs: int, 
     safetensors_files.write_index(work, weight_map, source.total_size)
 
 
-def _is_finished(path: Path, tensors: Mapping[str, Tensor | Made]) -> bool:
+def _is_finished(path: Path, tensors: Mapping[str, Tensor]) -> bool:
     """A shard gets its name only when it is on the disk, so its header tells whether it is the one wanted."""
     try:
         found = safetensors_files.read_header(path)
@@ -209,12 +195,10 @@ def validate(folder: Path, image: str | None) -> Finding:
     It runs in a container of `image` without network, or with this Python when `image` is None.
     """
     code = (bundle.ROOT / "scripts/cosmos_reason/transformers_engine/loadable.py").read_text(encoding="utf-8")
-    command = [sys.executable, "-c", code, str(folder)]
+    where, command = sys.executable, [sys.executable, "-c", code, str(folder)]
     if image:
-        mount = ["-v", f"{folder.resolve()}:/converted:ro"]
-        command = ["docker", "run", "--rm", "--network", "none", *mount, "--entrypoint", "python3", image]
-        command += ["-c", code, "/converted"]
-    where = image or sys.executable
+        mount = ["-v", f"{folder.resolve()}:/converted:ro", "--entrypoint", "python3"]
+        where, command = image, ["docker", "run", "--rm", "--network", "none", *mount, image, "-c", code, "/converted"]
     try:
         offline = os.environ | {"HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)

@@ -10,13 +10,14 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cosmos_reason import qwen3_vl, s3, safetensors_files, storage
+from cosmos_reason import models, qwen3_vl, s3, safetensors_files, storage
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
-from cosmos_reason.safetensors_files import Made, Tensor
+from cosmos_reason.safetensors_files import Tensor
 
 MAPPING_VERSION = 2
 
@@ -31,7 +32,7 @@ _DROPPED = re.compile(
 _RENAMED = (
     (re.compile(r"^language_model\.(model\.)?(?=layers\.|embed_tokens\.|norm\.)"), "model.language_model."),
     (re.compile(r"^(language_model|model)\.visual\."), "model.visual."),
-    (re.compile(r"^language_model\.lm_head\."), "lm_head."),
+    (re.compile(r"^(language_model\.)?lm_head\.(?=weight$)"), "lm_head."),
     (re.compile(r"^(?=(layers|embed_tokens|norm)\.)"), "model.language_model."),
     (re.compile(r"^(?=(blocks|merger|patch_embed|pos_embed|deepstack_merger_list)\.)"), "model.visual."),
 )
@@ -46,8 +47,6 @@ _OPTIONAL = ("vocab.json", "merges.txt", "added_tokens.json", "special_tokens_ma
 COPIED = (*_REQUIRED, *_OPTIONAL)
 VISION = "model.visual."
 DONOR_FIX = "--vlm-model-name Qwen/Qwen3-VL-8B-Instruct"
-
-
 # What a conversion needs of a published repository, of a donor, and of its vision tower.
 SMALL_FILES = ["*.json", "*.jinja", "merges.txt", "text_tokenizer/*"]
 HUB_FILES = [*SMALL_FILES, "transformer/*", "vision_encoder/*", "model*.safetensors"]
@@ -57,15 +56,14 @@ HUB_FILES = [*SMALL_FILES, "transformer/*", "vision_encoder/*", "model*.safetens
 class Source:
     """An Omni checkpoint seen as a Qwen3-VL model: `tensors` under their new names, `texts` the small files to write.
 
-    `supplied` names what the donor gave because the checkpoint lacks it. `fingerprint` is a SHA-256 over config, small
-    files, names, shapes, and of every shard its size and time of change, or its name in a cache that names files by
-    their content: another for every fine-tune.
+    `supplied` names what the donor gave because the checkpoint lacks it. `fingerprint` is a SHA-256 over small files,
+    names, shapes, and of each shard its size and time of change, or its name in a cache that names files by content.
     """
 
     folder: Path
     donor: Path | None
     supplied: tuple[str, ...]
-    tensors: dict[str, Tensor | Made]
+    tensors: dict[str, Tensor]
     dropped: int
     texts: dict[str, bytes]
     fingerprint: str
@@ -80,8 +78,6 @@ def target_name(name: str) -> str | None:
     name = _PREFIX.sub("", name)
     if _DROPPED.search(name):
         return None
-    if name == "lm_head.weight":
-        return name
     for pattern, replacement in _RENAMED:
         renamed, count = pattern.subn(replacement, name, count=1)
         if count:
@@ -146,19 +142,17 @@ def _vision_name(name: str) -> str | None:
 
 
 def _refuse_other_models(folder: Path, config) -> None:
-    where = folder / "config.json"
-    model_type = config.get("model_type")
+    where, model_type = folder / "config.json", config.get("model_type")
     if model_type in ("qwen3_vl", "qwen2_5_vl"):
-        fix = f"--set policy.model_name_or_path={folder}"
+        fix = shlex.join(["scripts/build_spec.py", "train", "--model", str(folder), "-o", "spec.toml"])
         raise bad_input("CKPT-NOT-OMNI", where, f"got model_type {model_type!r}: it needs no conversion", fix)
     if model_type == "cosmos3_edge":
         message = "got Cosmos3 Edge (Nemotron with a SigLIP tower), expected cosmos3_omni: it has no Qwen3-VL form"
-        raise bad_input("CKPT-EDGE", where, message, "use nvidia/Cosmos3-Nano")
+        raise bad_input("CKPT-EDGE", where, message, "--checkpoint-path nvidia/Cosmos3-Nano")
     if model_type != "cosmos3_omni":
         raise bad_input("CKPT-NOT-OMNI", where, f"got model_type {model_type!r}, expected 'cosmos3_omni'")
-    component = folder / "transformer" / "config.json"
-    parts = [config, safetensors_files.read_object(component) if component.exists() else {}]
-    if any(part.get("quantization_config") is not None for part in parts):
+    component = models.read_table(folder / "transformer" / "config.json")
+    if any(part.get("quantization_config") is not None for part in (config, component)):
         raise _quantized(where, "got a quantization_config")
 
 
@@ -169,7 +163,8 @@ def _quantized(where, got: str) -> Failure:
 
 def _map(folder: Path, stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int, list[Finding]]:
     tensors: dict[str, Tensor] = {}
-    dropped, unknown, twice = 0, [], []
+    dropped, wrong = 0, {"no mapping rule knows": [], "more than one stored tensor would become": []}
+    unknown, twice = wrong.values()
     for name, tensor in stored.items():
         try:
             target = target_name(name)
@@ -186,29 +181,27 @@ def _map(folder: Path, stored: Mapping[str, Tensor]) -> tuple[dict[str, Tensor],
         else:
             tensors[target] = tensor
     findings = []
-    for names, text in ((unknown, "no mapping rule knows"), (twice, "more than one stored tensor would become")):
+    for text, names in wrong.items():
         if names:
             message = f"got {len(names)} tensors that {text}: {', '.join(sorted(names)[:3])}"
             findings.append(error("CKPT-TENSOR-UNMAPPED", folder, message, names=sorted(names)[:1000]))
     return tensors, dropped, findings
 
 
-def _single_dtype(folder: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor | Made], str, list[Finding]]:
+def _single_dtype(folder: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], str, list[Finding]]:
     """The tensors in one dtype, and its name: their own, or bfloat16, to which others are rounded while written."""
-    dtypes = {tensor.dtype for tensor in tensors.values()} or {"BF16"}
+    dtypes = {tensor.dtype for tensor in tensors.values()}
     if wrong := dtypes - _FLOATS.keys():
         names = sorted(name for name, tensor in tensors.items() if tensor.dtype in wrong)
         message = f"got {', '.join(sorted(wrong))} ({', '.join(names[:3])}), expected one of {', '.join(_FLOATS)}"
         return tensors, "bfloat16", [error("CKPT-DTYPE", folder, message, "export it in bfloat16", names=names[:1000])]
     if len(dtypes) == 1:
         return tensors, _FLOATS[dtypes.pop()], []
-    return {name: _in_bfloat16(tensor) for name, tensor in tensors.items()}, "bfloat16", []
 
+    def rounded(tensor: Tensor) -> Tensor:
+        return replace(tensor, dtype="BF16", made=lambda: safetensors_files.finite_chunks(tensor, "BF16"))
 
-def _in_bfloat16(tensor: Tensor) -> Tensor | Made:
-    if tensor.dtype == "BF16":
-        return tensor
-    return Made(tensor, "BF16", lambda: safetensors_files.finite_chunks(tensor, "BF16"))
+    return {name: t if t.dtype == "BF16" else rounded(t) for name, t in tensors.items()}, "bfloat16", []
 
 
 def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
@@ -242,31 +235,27 @@ def _small_files(folder: Path, donor: Path | None, config: dict) -> tuple[dict[s
     found = {name: home / name for home in reversed(homes) for name in COPIED if (home / name).is_file()}
     given = [name for name, path in found.items() if path.parent in homes[2:]]
     template = _chat_template(homes)
-    missing = [name for name in _REQUIRED if name not in found] + ([] if template else ["chat_template.jinja"])
-    if missing:
+    if missing := [name for name in _REQUIRED if name not in found] + ["chat_template.jinja"] * (not template):
         message = "got no such file, expected it there or in a donor"
         return {}, given, [error("CKPT-FILE-MISSING", folder / name, message, DONOR_FIX) for name in missing]
-    broken = []
-    for path in found.values():
+    tables, broken = {}, []
+    for name, path in found.items():
         try:
             if path.suffix == ".json":
-                safetensors_files.read_object(path)
+                tables[name] = safetensors_files.read_object(path)
         except Failure as failure:
             broken += failure.findings
-    if not broken and not safetensors_files.read_object(found["tokenizer.json"]).get("model"):
-        broken = [
-            error("CKPT-FILE-BAD", found["tokenizer.json"], "got a tokenizer without its model, expected a whole one")
-        ]
+    if not tables.get("tokenizer.json", {"model": "broken, as is said"}).get("model"):
+        message = "got a tokenizer without its model, expected a whole one"
+        broken.append(error("CKPT-FILE-BAD", found["tokenizer.json"], message))
     if broken:
         return {}, given, broken
-    tokenizer = safetensors_files.read_object(found["tokenizer_config.json"])
-    texts = {name: path.read_bytes() for name, path in found.items()}
-    text_config = config["text_config"]
-    generation = {key: text_config.get(key) for key in ("bos_token_id", "eos_token_id")}
+    generation = {key: config["text_config"].get(key) for key in ("bos_token_id", "eos_token_id")}
+    texts = {"generation_config.json": _json_bytes(generation)}
+    texts |= {name: path.read_bytes() for name, path in found.items()}
     texts["chat_template.jinja"] = template.encode()
     texts["chat_template.json"] = _json_bytes({"chat_template": template})
-    texts["tokenizer_config.json"] = _json_bytes(tokenizer | {"chat_template": template})
-    texts.setdefault("generation_config.json", _json_bytes(generation))
+    texts["tokenizer_config.json"] = _json_bytes(tables["tokenizer_config.json"] | {"chat_template": template})
     texts["config.json"] = _json_bytes(config)
     return texts, given, []
 
@@ -277,8 +266,7 @@ def _chat_template(homes: list[Path]) -> str | None:
         if (home / "chat_template.jinja").is_file():
             return storage.read_text(home / "chat_template.jinja")
         for name in ("chat_template.json", "tokenizer_config.json"):
-            table = safetensors_files.read_object(home / name) if (home / name).is_file() else {}
-            if isinstance(template := table.get("chat_template"), str):
+            if isinstance(template := models.read_table(home / name).get("chat_template"), str):
                 return template
     return None
 
@@ -287,18 +275,14 @@ def _json_bytes(value) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _fingerprint(tensors: Mapping[str, Tensor | Made], texts: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256(str(MAPPING_VERSION).encode())
-    for name, text in sorted(texts.items()):
-        digest.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
-    stamps = {file: _stamp(file) for file in {tensor.place[0] for tensor in tensors.values()}}
-    for name, tensor in sorted(tensors.items()):
-        file, begin = tensor.place
-        digest.update(f"{name} {tensor.dtype} {tensor.shape} {stamps[file]} {begin}\n".encode())
-    return digest.hexdigest()
+def _fingerprint(tensors: Mapping[str, Tensor], texts: Mapping[str, bytes]) -> str:
+    stamps = {file: _stamp(file) for file in {tensor.file for tensor in tensors.values()}}
+    facts = [(name, t.dtype, t.shape, stamps[t.file], t.begin) for name, t in tensors.items()]
+    facts += [(name, hashlib.sha256(text).hexdigest()) for name, text in texts.items()]
+    return hashlib.sha256(repr((MAPPING_VERSION, sorted(facts))).encode()).hexdigest()
 
 
-def _stamp(file: str) -> str:
+def _stamp(file: Path) -> str:
     real = Path(os.path.realpath(file))
     if real.parent.name == "blobs" or s3.cache() in real.parents:
         return f"{real.parent.name}/{real.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,15 +36,16 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[f.Finding]]:
     """
     if not folder.is_dir():
         raise f.bad_input("CKPT-NOT-FOLDER", folder, "got no such folder, expected a model or adapter folder")
-    if checkpoints.kind(folder) == checkpoints.RESUME:
-        fix = f"scripts/publish_checkpoint.py {folder.parents[2] / 'safetensors' / folder.parent.name}"
+    kind = checkpoints.kind(folder)
+    if kind == checkpoints.RESUME:
+        model = folder.parents[2] / "safetensors" / folder.parent.name
+        fix = shlex.join(["scripts/publish_checkpoint.py", str(model)])
         raise f.bad_input("CKPT-NOT-MODEL", folder, "got a resume folder (optimizer, pickles), expected a model", fix)
-    found = checkpoints.verify(folder)
+    found = checkpoints.verify(folder, numbers=True)
     if f.has_errors(found):
         raise f.Failure(found, f.EXIT_CHECKS_FAILED)
-    if checkpoints.kind(folder) == checkpoints.ADAPTER:
+    if kind == checkpoints.ADAPTER:
         weights = {adapters.WEIGHTS}
-        adapters.check_finite(adapters.read(folder))
         if not _is_on_hub(base := _base(folder, {})):
             message = f"got the base {base}, a path of this machine: nobody else can load the adapter"
             fix = "scripts/select_checkpoint.py OUTPUT --by NAME --merge DIR"
@@ -54,7 +56,8 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[f.Finding]]:
     names = sorted(path.name for path in folder.iterdir())
     if not weights <= set(names):
         message = "got weights in folders below it, as in an Omni checkpoint, expected a converted model"
-        fix = f"scripts/prepare_cosmos3_vlm_checkpoint.py --checkpoint-path {folder} --output-path {folder}-qwen3-vl"
+        prepare = ["scripts/prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", str(folder)]
+        fix = shlex.join([*prepare, "--output-path", f"{folder}-qwen3-vl"])
         raise f.bad_input("CKPT-NOT-MODEL", folder, message, fix)
     # Weights first: what loads is there last, so that an interrupted publication does not look complete.
     sent = [name for name in names if name in weights] + [name for name in names if name in SMALL_FILES]
@@ -73,25 +76,23 @@ def _is_own_file(path: Path) -> bool:
 
 def _base(folder: Path, told: Mapping[str, Path]) -> str:
     """The model that was fine-tuned: of an adapter what it says, of a model what its spec says, else ''."""
+    base = ""
     if checkpoints.kind(folder) == checkpoints.ADAPTER:
         base = safetensors_files.read_object(folder / adapters.CONFIG)["base_model_name_or_path"]
     elif "spec.toml" in told:
-        base = spec.get(spec.load(told["spec.toml"]), "policy.model_name_or_path", "")
-    else:
-        base = None
-    base = str(base or "").removeprefix(models.HUB)
-    return hub.repo_of(base) or base
+        base = str(spec.get(spec.load(told["spec.toml"]), "policy.model_name_or_path", ""))
+    return hub.repo_of(base) or base.removeprefix(models.HUB)
 
 
 def _is_on_hub(base: str) -> bool:
     return bool(models.HUB_NAME.fullmatch(base)) and not Path(base).is_dir()
 
 
-# -- the model card ----------------------------------------------------------------------------------------------------
-
-
 def beside(folder: Path, given: Path | None) -> dict[str, Path]:
-    """The files that tell of a checkpoint's training: in it, in `given`, or else in the folders of its train job."""
+    """The files that tell of a checkpoint's training: in it, in `given`, or else in the folders of its train job.
+    Raises Failure (exit 2) when `given` is no folder."""
+    if given and not given.is_dir():
+        raise f.bad_input("PUBLISH-NO-JOB", f"--job-dir {given}", "got no such folder, expected that of a train job")
     in_run = folder.parent.name in ("safetensors", "merged")
     named = [folder, *([given] if given else [])]
     above = list(folder.absolute().parents[1:4]) if in_run else []
@@ -104,12 +105,10 @@ def write(scratch: Path, name: str, folder: Path, told: Mapping[str, Path]) -> d
     """{name: file} of what is published in another form than it has here: the model card, and of an adapter the config
     with the Hub's name of its base instead of the cache's."""
     storage.write_text(scratch / CARD, _card(name, folder, told))
-    written = {CARD: scratch / CARD}
     if checkpoints.kind(folder) == checkpoints.ADAPTER and _is_on_hub(base := _base(folder, {})):
         config = safetensors_files.read_object(folder / adapters.CONFIG) | {"base_model_name_or_path": base}
         storage.write_json(scratch / adapters.CONFIG, config)
-        written[adapters.CONFIG] = scratch / adapters.CONFIG
-    return written
+    return {path.name: path for path in sorted(scratch.iterdir(), reverse=True)}  # the card last
 
 
 def _card(name: str, folder: Path, told: Mapping[str, Path]) -> str:
@@ -119,16 +118,19 @@ def _card(name: str, folder: Path, told: Mapping[str, Path]) -> str:
     is_adapter, base = checkpoints.kind(folder) == checkpoints.ADAPTER, _base(folder, told)
     head = {"library_name": "peft" if is_adapter else "transformers", "pipeline_tag": "video-text-to-text"}
     head |= {"tags": ["cosmos-reason"]} | ({"base_model": base} if _is_on_hub(base) else {})
-    sections = [f"---\n{yaml.safe_dump(head, sort_keys=False)}---", f"# {name}"]
-    sections += [f"Fine-tuned from {base}." if "base_model" in head else "A Cosmos Reason checkpoint."]
-    if metrics := _metrics(folder, told):
-        sections += ["## Metrics", _table(metrics)]
+    told_base = f"Fine-tuned from {base}." if "base_model" in head else "A Cosmos Reason checkpoint."
+    sections = [f"---\n{yaml.safe_dump(head, sort_keys=False)}---", f"# {name}", told_base]
+    tables = {"Metrics": _metrics(folder, told), "Training data": {}, "Spec": {}}
     if "dataset_facts.json" in told:
         facts = safetensors_files.read_object(told["dataset_facts.json"])
         wanted = ("format", "records", "clips", "question_types", "majority_accuracy", "fingerprint")
-        sections += ["## Training data", _table({key: facts[key] for key in wanted if facts.get(key) is not None})]
-    if "spec.toml" in told and (rows := _safe(spec.load(told["spec.toml"]))):
-        sections += ["## Spec", _table(rows)]
+        tables["Training data"] = {key: facts[key] for key in wanted if facts.get(key) is not None}
+    if "spec.toml" in told:
+        tables["Spec"] = _safe(spec.load(told["spec.toml"]))
+    for title, rows in tables.items():
+        if rows:
+            lines = [f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items()]
+            sections.append("\n".join([f"## {title}\n", "| | |", "| --- | --- |", *lines]))
     return "\n\n".join(sections) + "\n"
 
 
@@ -143,11 +145,6 @@ def _metrics(folder: Path, told: Mapping[str, Path]) -> dict[str, float]:
     return {name: value for name, value in found.items() if type(value) in (int, float) and name != "schema_version"}
 
 
-def _table(rows: Mapping) -> str:
-    lines = (f"| {name} | {str(value).replace('|', '/')} |" for name, value in rows.items())
-    return "\n".join(["| | |", "| --- | --- |", *lines])
-
-
 def _safe(table: dict) -> dict[str, object]:
     """The spec's keys that the schema of training knows, where the value is a number, a switch or a word of the schema:
     any other text may be a path, a secret or the name of a person."""
@@ -158,9 +155,6 @@ def _safe(table: dict) -> dict[str, object]:
 
     known = spec.keys("train")
     return {key: value for key, value in spec.items("train", table) if key in known and is_safe(value, known[key])}
-
-
-# -- the targets -------------------------------------------------------------------------------------------------------
 
 
 def look(uri: str, secret: str | None) -> Target:
@@ -176,14 +170,13 @@ def objections(target: Target, files: Mapping[str, Path], public: bool) -> list[
     """Why these files must not go there: other weights would mix with them, or everybody could see them."""
     found = []
     # A loader prefers model.safetensors to an index, and an adapter beside a model is applied to it.
-    loaded = [n for n in target.files if "/" not in n and n.endswith((".safetensors", ".safetensors.index.json"))]
-    stale = sorted({*loaded, *(target.files & {adapters.CONFIG})} - files.keys())
-    if stale:
+    loaded = {n for n in target.files if "/" not in n and n.endswith((".safetensors", ".safetensors.index.json"))}
+    if stale := sorted((loaded | target.files & {adapters.CONFIG}) - files.keys()):
         message = f"got weights there that would stay and mix with these: {', '.join(stale[:3])}"
         if s3.is_uri(target.uri):
-            fix = " && ".join(f"aws s3 rm {s3.join(target.uri, name)}" for name in stale)
+            fix = " && ".join(shlex.join(["aws", "s3", "rm", s3.join(target.uri, name)]) for name in stale)
         else:
-            fix = f"hf repos delete-files {target.uri.removeprefix(models.HUB)} {' '.join(stale)}"
+            fix = shlex.join(["hf", "repos", "delete-files", target.uri.removeprefix(models.HUB), *stale])
         found.append(f.error("PUBLISH-OTHER-WEIGHTS", target.uri, message, fix, names=stale))
     if target.exists and not target.private and not public:
         message = "got a public repository, expected a private one: it would be seen by everybody"

@@ -28,12 +28,9 @@ def _sizes(table: Mapping, *keys: str) -> list[int]:
 
 
 def _language_tensors(config: Mapping) -> Shapes:
-    text = config["text_config"]
-    text = {"head_dim": 128} | text  # what the class assumes
-    width, inner, vocabulary, layers = _sizes(
-        text, "hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"
-    )
-    head, queries, keys = _sizes(text, "head_dim", "num_attention_heads", "num_key_value_heads")
+    text = {"head_dim": 128} | config["text_config"]  # what the class assumes
+    width, inner, layers = _sizes(text, "hidden_size", "intermediate_size", "num_hidden_layers")
+    head, queries, keys, words = _sizes(text, "head_dim", "num_attention_heads", "num_key_value_heads", "vocab_size")
     queries, keys = queries * head, keys * head
     layer = {
         "input_layernorm": (width,),
@@ -49,11 +46,11 @@ def _language_tensors(config: Mapping) -> Shapes:
         "mlp.down_proj": (width, inner),
     }
     prefix = "model.language_model."
-    tensors = {f"{prefix}embed_tokens.weight": (vocabulary, width), f"{prefix}norm.weight": (width,)}
+    tensors = {f"{prefix}embed_tokens.weight": (words, width), f"{prefix}norm.weight": (width,)}
     for number in range(layers):
         tensors |= {f"{prefix}layers.{number}.{name}.weight": shape for name, shape in layer.items()}
     if not config.get("tie_word_embeddings", False):
-        tensors["lm_head.weight"] = (vocabulary, width)
+        tensors["lm_head.weight"] = (words, width)
     return tensors
 
 

@@ -9,10 +9,11 @@ import errno
 import json
 import math
 import os
+import shlex
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from cosmos_reason.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
@@ -32,27 +33,22 @@ _PLAIN_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class Tensor:
-    """One stored tensor: its bytes are `file[begin:end]`."""
+    """A tensor whose bytes are `file[begin:end]`, or what `made()` yields while it is written in the place of those."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     begin: int
     end: int
+    made: Callable[[], Iterator[bytes]] | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.end - self.begin
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Sorts tensors in the order in which a disk gives them fastest."""
-        return str(self.file), self.begin
+        return BITS[self.dtype] * math.prod(self.shape) // 8
 
 
 def _damaged(path: Path, problem: str) -> Failure:
-    fix = "download or export this file again"
-    return Failure(error("CKPT-SHARD-DAMAGED", path, problem, fix), EXIT_CHECKS_FAILED)
+    return Failure(error("CKPT-SHARD-DAMAGED", path, problem, "download or export this file again"), EXIT_CHECKS_FAILED)
 
 
 def _without_twins(pairs: list[tuple[str, object]]) -> dict:
@@ -73,12 +69,10 @@ def _read_json_header(path: Path) -> tuple[dict, int, int]:
             length = int.from_bytes(handle.read(8), "little")
             if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
                 raise _damaged(path, f"got a header of {length:,} bytes in a file of {size:,}, expected it inside")
-            text = handle.read(length)
+            table = json.loads(handle.read(length).decode(), object_pairs_hook=_without_twins)
+        json.dumps(table, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except OSError as problem:
         raise _damaged(path, f"got {problem.strerror}, expected a readable safetensors file") from None
-    try:
-        table = json.loads(text.decode("utf-8"), object_pairs_hook=_without_twins)
-        json.dumps(table, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as problem:
         raise _damaged(path, f"got a header with {problem}, expected a JSON object") from None
     if not isinstance(table, dict):
@@ -91,8 +85,7 @@ def _entry(path: Path, name: str, entry, start: int) -> Tensor:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
             raise ValueError
-        bits = BITS[dtype] * math.prod(shape)
-        if bits >= 1 << 80:
+        if (bits := BITS[dtype] * math.prod(shape)) >= 1 << 80:
             raise ValueError
     except (KeyError, TypeError, ValueError):
         text = json.dumps(entry)[:200]
@@ -103,10 +96,7 @@ def _entry(path: Path, name: str, entry, start: int) -> Tensor:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """All tensors of one file, by name.
-
-    Raises Failure (CKPT-SHARD-DAMAGED) unless they fill the file without gap or overlap.
-    """
+    """All tensors of one file, by name. Raises Failure (CKPT-SHARD-DAMAGED) where they leave a gap or overlap."""
     table, start, size = _read_json_header(path)
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
@@ -132,22 +122,16 @@ def read_object(path: Path) -> dict:
 
 def read_index(path: Path) -> dict[str, str]:
     """Tensor name -> shard file, relative to the folder of the index. Raises Failure (CKPT-INDEX-BAD)."""
-
-    def bad(problem: str) -> Failure:
-        return Failure(error("CKPT-INDEX-BAD", path, problem, "export the checkpoint again"), EXIT_CHECKS_FAILED)
-
     try:
-        index = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_twins)
-        shards = index["weight_map"]
+        shards = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_twins)["weight_map"]
         if not shards or not all(isinstance(file, str) for file in shards.values()):
             raise ValueError("an empty weight_map or one that does not name files")
-    except OSError as problem:
-        raise bad(f"got {problem.strerror}, expected a readable index") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-        raise bad(f"got {problem!r}, expected {{'weight_map': {{tensor: file}}}}") from None
-    outside = sorted({file for file in shards.values() if _leaves_folder(file)})
-    if outside:
-        raise bad(f"got shard paths {outside[:3]}, expected paths below {path.parent}")
+        if outside := sorted({file for file in shards.values() if _leaves_folder(file)}):
+            raise ValueError(f"shards {outside[:3]} outside its folder")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+        message = f"got {problem!r}, expected {{'weight_map': {{tensor: file}}}}"
+        finding = error("CKPT-INDEX-BAD", path, message, "export the checkpoint again")
+        raise Failure(finding, EXIT_CHECKS_FAILED) from None
     return shards
 
 
@@ -158,27 +142,27 @@ def _leaves_folder(file: str) -> bool:
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
     """The tensors of a sharded or single-file model folder, and what is wrong with it (all of it)."""
-    try:
-        index = read_index(folder / INDEX_NAME) if (folder / INDEX_NAME).exists() else None
-    except Failure as failure:
-        return {}, failure.findings
-    tensors, findings, is_single = {}, [], (folder / SINGLE).exists()
-    files = [SINGLE] if index is None else sorted(set(index.values()))
-    if index is None and not is_single:
+    single, index, tensors, findings = folder / SINGLE, None, {}, []
+    if (folder / INDEX_NAME).exists():
+        try:
+            index = read_index(folder / INDEX_NAME)
+        except Failure as failure:
+            return {}, failure.findings
+        if single.exists() and SINGLE not in index.values():
+            message = f"got it beside {INDEX_NAME}, expected one of them: loaders take it instead of the listed files"
+            fix = shlex.join(["mv", str(single), f"{single}.unused"])
+            findings.append(error("CKPT-WEIGHTS-TWICE", single, message, fix))
+    elif not single.exists():
         got = f"{len(list(folder.glob('*.safetensors')))} other safetensors files and no {INDEX_NAME}"
         message = f"got {got}, expected that or {SINGLE}: no loader knows other names"
         return {}, [error("CKPT-INDEX-MISSING", folder, message, "export the checkpoint again")]
-    if is_single and SINGLE not in files:
-        message = f"got it beside {INDEX_NAME}, expected one of them: loaders take it instead of what the index lists"
-        fix = f"mv {folder / SINGLE} {folder / SINGLE}.unused"
-        findings.append(error("CKPT-WEIGHTS-TWICE", folder / SINGLE, message, fix))
-    for file in files:
+    for file in sorted(set(index.values())) if index else [SINGLE]:
         try:
             found = read_header(folder / file)
         except Failure as failure:
             findings += failure.findings
             continue
-        expected = found.keys() if index is None else {name for name, shard in index.items() if shard == file}
+        expected = {name for name, shard in index.items() if shard == file} if index else found.keys()
         for problem, names in (("lacks", expected - found.keys()), ("has beside the index", found.keys() - expected)):
             if names:
                 some = ", ".join(sorted(names)[:3])
@@ -200,51 +184,43 @@ def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> by
     return len(text).to_bytes(8, "little") + text
 
 
-@dataclass(frozen=True)
-class Made:
-    """A tensor that is computed while it is written, in the place of a `stored` one and of its shape: `chunks()` yields
-    its bytes in order."""
-
-    stored: Tensor
-    dtype: str
-    chunks: Callable[[], Iterator[bytes]]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stored.shape
-
-    @property
-    def nbytes(self) -> int:
-        return BITS[self.dtype] * math.prod(self.shape) // 8
-
-    @property
-    def place(self) -> tuple[str, int]:
-        return self.stored.place
-
-
-def copy_tensors(path: Path, tensors: Mapping[str, Tensor | Made], copied: Copied) -> None:
-    """Write {name: tensor}, on disk when it returns; stored ones are copied as bytes, and `copied` hears of them.
-
-    Raises OSError also when a tensor did not have as many bytes as its header says.
-    """
+def copy_tensors(path: Path, tensors: Mapping[str, Tensor], copied: Copied) -> None:
+    """Write {name: tensor}, on disk when it returns. Raises OSError also when one has not the bytes its header says."""
     with open(path, "wb") as handle:
         handle.write(header_bytes((name, t.dtype, t.shape, t.nbytes) for name, t in tensors.items()))
         handle.flush()
-        position = handle.tell()
-        for run in _runs(tensors.values()):
-            end = position + run.nbytes
-            if isinstance(run, Made):
-                for chunk in run.chunks():
-                    _write(handle.fileno(), chunk, position)
-                    position += len(chunk)
-                    copied(len(chunk))
-                if position != end:
-                    raise OSError(errno.EIO, f"got {position - end:+,} bytes for a tensor of {run.nbytes:,}", str(path))
-            else:
-                with open(run.file, "rb") as source:
-                    _copy_range(source.fileno(), run.begin, handle.fileno(), position, run.nbytes, copied)
-            position = end
-        os.fsync(handle.fileno())
+        position, target = handle.tell(), handle.fileno()
+        for tensor in tensors.values():
+            end = position + tensor.nbytes
+            if not tensor.made:
+                position = _copy_in_kernel(tensor, target, position, copied)
+                tensor = replace(tensor, begin=tensor.end - (end - position))  # what the kernel refused is read
+            for chunk in read_chunks(tensor):
+                _write(target, chunk, position)
+                position += len(chunk)
+                copied(len(chunk))
+            if position != end:
+                raise OSError(errno.EIO, f"got {position - end:+,} bytes, expected {tensor.nbytes:,}", str(path))
+        os.fsync(target)
+
+
+def _copy_in_kernel(tensor: Tensor, target: int, position: int, copied: Copied) -> int:
+    """The position behind what it copied: not all of it where the file systems do not let the kernel do it."""
+    begin = tensor.begin
+    with open(tensor.file, "rb") as source:
+        while begin < tensor.end:
+            try:
+                wanted = min(tensor.end - begin, _COPY_BYTES)
+                count = os.copy_file_range(source.fileno(), target, wanted, begin, position)
+            except OSError as problem:
+                if problem.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
+                    raise
+                count = 0
+            if not count:
+                break
+            begin, position = begin + count, position + count
+            copied(count)
+    return position
 
 
 def _write(target: int, data: bytes, position: int) -> None:
@@ -255,22 +231,22 @@ def _write(target: int, data: bytes, position: int) -> None:
         left, position = left[count:], position + count
 
 
-def read_chunks(tensor: Tensor | Made) -> Iterator[bytes]:
-    """The bytes of a tensor in order, a few MB at a time, of a stored one whole numbers."""
-    if isinstance(tensor, Made):
-        yield from tensor.chunks()
+def read_chunks(tensor: Tensor, size: int = 0) -> Iterator[bytes]:
+    """Its bytes in order, of a stored tensor `size` (0: 4 MB) at a time. Raises OSError where the file ends early."""
+    if tensor.made:
+        yield from tensor.made()
         return
     with open(tensor.file, "rb") as handle:
         handle.seek(tensor.begin)
-        for begin in range(0, tensor.nbytes, _PLAIN_BYTES):
-            wanted = min(_PLAIN_BYTES, tensor.nbytes - begin)
+        for begin in range(tensor.begin, tensor.end, size := size or _PLAIN_BYTES):
+            wanted = min(size, tensor.end - begin)
             chunk = handle.read(wanted)  # goes on reading until it has them
             if len(chunk) < wanted:
                 raise OSError(errno.EIO, "it became shorter while it was read", str(tensor.file))
             yield chunk
 
 
-def copy_shards(folder: Path, shards: Mapping[str, Mapping[str, Tensor | Made]], jobs: int, copied: Copied) -> None:
+def copy_shards(folder: Path, shards: Mapping[str, Mapping[str, Tensor]], jobs: int, copied: Copied) -> None:
     """Write {file: {name: tensor}}, `jobs` files at a time: while one waits for the disk to sync, another reads.
 
     A file has its name only when it is whole. `copied` is called from any of the threads.
@@ -292,46 +268,13 @@ def copy_shards(folder: Path, shards: Mapping[str, Mapping[str, Tensor | Made]],
         os.replace(part, folder / file)
 
     with ThreadPoolExecutor(jobs) as pool:
-        futures = [pool.submit(copy, file) for file in shards]
         try:
-            for future in as_completed(futures):
-                future.result()
+            for done in as_completed([pool.submit(copy, file) for file in shards]):
+                done.result()
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _runs(tensors: Iterable[Tensor | Made]) -> list[Tensor | Made]:
-    """Neighbouring tensors of one file joined, so that the disk sees few large reads."""
-    runs: list[Tensor | Made] = []
-    for tensor in tensors:
-        last = runs[-1] if runs else None
-        both_stored = isinstance(tensor, Tensor) and isinstance(last, Tensor)
-        if both_stored and (last.file, last.end) == (tensor.file, tensor.begin):
-            runs[-1] = Tensor(tensor.file, "", (), last.begin, tensor.end)
-        else:
-            runs.append(tensor)
-    return runs
-
-
-def _copy_range(source: int, begin: int, target: int, position: int, length: int, copied: Copied) -> None:
-    in_kernel = True
-    while length:
-        count = 0
-        if in_kernel:
-            try:
-                count = os.copy_file_range(source, target, min(length, _COPY_BYTES), begin, position)
-            except OSError as problem:
-                if problem.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
-                    raise
-            in_kernel = count > 0  # refused between some file systems: read and write instead
-        if not in_kernel:
-            count = os.pwrite(target, os.pread(source, min(length, _PLAIN_BYTES), begin), position)
-            if count == 0:
-                raise OSError(errno.EIO, "the source became shorter while it was copied")
-        begin, position, length = begin + count, position + count, length - count
-        copied(count)
 
 
 def write_index(folder: Path, shards: Mapping[str, str], total_size: int) -> None:
@@ -341,23 +284,25 @@ def write_index(folder: Path, shards: Mapping[str, str], total_size: int) -> Non
 
 
 def read_float32(tensor: Tensor):
-    """A stored BF16, F16 or F32 tensor as a float32 array of its shape. Raises Failure (CKPT-NOT-FINITE)."""
+    """A stored float tensor as a float32 array of its shape. Raises Failure (CKPT-NOT-FINITE)."""
     return to_float32(b"".join(finite_chunks(tensor, "F32")), "F32").reshape(tensor.shape)
 
 
 def finite_chunks(tensor: Tensor, dtype: str) -> Iterator[bytes]:
-    """The bytes of a stored BF16, F16 or F32 tensor, rounded to another `dtype` of these.
+    """The bytes of a stored BF16, F16 or F32 tensor, rounded to another `dtype` of these. Raises Failure
+    (CKPT-NOT-FINITE)."""
+    for chunk in read_chunks(tensor):
+        yield from_float32(finite(to_float32(chunk, tensor.dtype), tensor.file), dtype)
 
-    Raises Failure (CKPT-NOT-FINITE) at an infinite number or one that is none.
-    """
+
+def finite(values, file: Path):
+    """The array itself. Raises Failure (CKPT-NOT-FINITE)."""
     import numpy as np
 
-    for chunk in read_chunks(tensor):
-        values = to_float32(chunk, tensor.dtype)
-        if not np.isfinite(values).all():
-            message = "got numbers that are not finite: the training diverged"
-            raise Failure(error("CKPT-NOT-FINITE", tensor.file, message, "--by NAME"), EXIT_CHECKS_FAILED)
-        yield from_float32(values, dtype)
+    if not np.isfinite(values).all():
+        message = "got numbers that are not finite: the training diverged"
+        raise Failure(error("CKPT-NOT-FINITE", file, message, "--by NAME"), EXIT_CHECKS_FAILED)
+    return values
 
 
 def to_float32(stored: bytes, dtype: str):

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -199,9 +200,12 @@ def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
     names = [row["name"] for row in said["result"]["files"]]
     assert names[-1] == "README.md" and "config.json" in names and "stray.safetensors" not in names
     assert {".env", "optimizer.pt", "pytorch_model.bin", "x.pth", "checkpoints"} <= set(said["result"]["left_out"])
-    text = run_script(SCRIPT, folder, "--hub", REPO).stdout
+    listed = run_script(SCRIPT, folder, "--hub", REPO)
+    text, suggested = listed.stdout, listed.stderr.splitlines()[-1]
     assert "(private, new)" in text and "nothing was sent: add --yes" in text and "stay here: .env" in text
     assert hub.calls == []
+    script, *args = shlex.split(suggested.removeprefix("next: "))
+    assert run_script(Path(script).name, *args).returncode == 0 and "config.json" in hub.repos[REPO]["files"]
 
 
 def test_a_new_repository_is_private_and_holds_what_was_listed(hub, folder):
