@@ -64,11 +64,15 @@ def main(args) -> command.Outcome:
     written = dataset_writer.write(items, output, plan)
     told = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     result = {"kind": source.kind, "read": len(items), "written": written, "output": str(output)}
+    result["tables"] = source.tables
+    if len(source.tables) > 1:
+        told += f" from {', '.join(source.tables[:5])}{', ...' if source.tables[5:] else ''}"
     if isinstance(source.files, source_files.Repository):
         result |= {"repository": source.files.repo, "commit": source.files.commit}
         told += f" from {source.files.repo}@{source.files.commit}"
-    folders = " --eval ".join(shlex.quote(str(output / name)) for name in written)
-    return command.Outcome(result, found, f"{source.kind}: {told}\nnext: scripts/check_dataset.py {folders}")
+    held_out = ("--eval", str(output / "eval")) if "eval" in written else ()
+    checked = ("check_dataset.py", str(output / "train"), *held_out)
+    return command.Outcome(result, found, f"{source.kind}: {told}", checked)
 
 
 def refuse_output(source: Path, output: Path, force: bool) -> None:
@@ -77,19 +81,11 @@ def refuse_output(source: Path, output: Path, force: bool) -> None:
         raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the source {source}")
     if not output.exists():
         return
-    if not _is_dataset(output):
-        message = "got something else than an earlier dataset (train/ and eval/), expected a new folder"
+    if not dataset_writer.is_as_written(output):
+        message = "got something else than an earlier dataset, or files added to one, expected a new folder"
         raise f.bad_input("BUILD-OUTPUT-FOREIGN", output, message, f"-o {shlex.quote(f'{output}-new')}")
     if not force:
         raise f.bad_input("BUILD-OUTPUT", output, "got an existing dataset, expected a new folder", "--force")
-
-
-def _is_dataset(folder: Path) -> bool:
-    """Whether we wrote it, and nothing has been put there since."""
-    splits = folder / "train", folder / "eval"
-    there = {path for top in (folder, *splits) if top.is_dir() for path in top.iterdir()}
-    usual = {split / name for split in splits for name in ("annotations.json", "meta.json", "media", "text")}
-    return (folder / source_files.MARKER).is_file() and there <= {*splits, folder / source_files.MARKER, *usual}
 
 
 def refuse_media_below(output: Path, items: list[dataset_sources.Item]) -> None:

@@ -14,16 +14,16 @@ examples:
   scripts/check_dataset.py s3://bucket/train --decode none
 """
 
-import argparse
 import os
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
-from cosmos_reason import clip_checks, command, dataset_checks, dataset_page, remote_media, s3, survey
+from cosmos_reason import clip_checks, command, dataset_checks, dataset_page, s3, survey
 from cosmos_reason import findings as f
 from cosmos_reason import spec as specs
-from cosmos_reason.annotations import locate
+from cosmos_reason.annotations import fetch, locate
 from cosmos_reason.vision_tokens import VisionOptions
 
 TABLES = (".csv", ".parquet", ".arrow")
@@ -43,7 +43,8 @@ def parser() -> command.Parser:
         default="sampled",
         help="frames to decode of every clip: the sampled ones (default), all, or none (headers; of s3:// only sizes)",
     )
-    parser.add_argument("--timeout", type=seconds, default=30.0, help="seconds a file may take to decode; default 30")
+    day = partial(command.above_0, most=86400)
+    parser.add_argument("--timeout", type=day, default=30.0, help="seconds a file may take to decode; default 30")
     parser.add_argument("--facts", metavar="FILE", help="write dataset_facts.json (of --eval: in eval/ beside it)")
     parser.add_argument("--html", metavar="FILE", help="write a page with findings, histograms and sample clips")
     parser.add_argument("--list-checks", action="store_true", help="print the id and meaning of every check, and stop")
@@ -72,13 +73,8 @@ def main(args) -> command.Outcome:
     if args.html:
         dataset_page.write(Path(args.html), parts, result, found)
         result["html"] = args.html
-    return command.Outcome(result, found, "\n".join(as_text(name, result[name]) for name in parts))
-
-
-def seconds(text: str) -> float:
-    if not 0 < (value := float(text)) < 86400:
-        raise argparse.ArgumentTypeError(f"got {text}, expected seconds above 0, up to a day")
-    return value
+    text = "\n".join(as_text(name, result[name]) for name in parts)
+    return command.Outcome(result, found, text, () if action else spec_command(parts, args.facts))
 
 
 def facts_folder(facts: str | None, name: str) -> Path | None:
@@ -86,14 +82,38 @@ def facts_folder(facts: str | None, name: str) -> Path | None:
     return facts and (Path(facts).parent / "eval" if name == "eval" else Path(facts).parent)
 
 
+def spec_command(parts: dict[str, survey.Survey], facts: str | None) -> tuple[str, ...]:
+    """What makes a training spec of these data."""
+    words = []
+    for name, table in (("train", "custom.train_dataset"), ("eval", "custom.val_dataset")):
+        if part := parts.get(name):
+            root, _, last = dataset_checks.whole_name(part.source).rpartition("/")
+            media_path = dataset_checks.whole_name(part.media_path)
+            if last == "annotations.json" and media_path == root:
+                words += [f"--{name}-root", root]
+            else:
+                words += [
+                    "--set",
+                    f"{table}.annotation_path={root}/{last}",
+                    "--set",
+                    f"{table}.media_path={media_path}",
+                ]
+                words += ["--set", "validation.enable=true"] if name == "eval" else []
+    return ("build_spec.py", "train", *words, *(("--dataset-facts", facts) if facts else ()), "-o", "spec.toml")
+
+
 def read_spec(path: str | None) -> tuple[str, dict]:
-    """(action, spec with its defaults); ("", {}) without a spec."""
+    """(action, spec with its defaults); ("", {}) without a spec. Raises Failure for a spec that uses no such data, and
+    with all that is invalid in it; keys that are missing have defaults."""
     if not path:
         return "", {}
     table = specs.load(Path(path))
-    action = "train" if "policy" in table or "train" in table else "evaluate"
-    if specs.get(table, "train.train_policy.type") == "grpo":
-        action = "grpo"
+    action = specs.of_other_action("train", table) or "train"
+    if action not in ("train", "grpo", "evaluate"):
+        raise f.bad_input("SPEC-ACTION", path, f"got {specs.a_spec(action)}, expected one for training or evaluation")
+    invalid = [one for one in specs.validate(action, table) if (one.severity, one.id) != (f.ERROR, "SPEC-KEY-MISSING")]
+    if f.has_errors(invalid):
+        raise f.Failure(invalid, f.EXIT_CHECKS_FAILED)
     return action, specs.with_defaults(action, table)
 
 
@@ -104,14 +124,13 @@ def examine(annotations: str, media_path: str | None, spec: dict, args) -> surve
     model = specs.get(spec, "policy.model_name_or_path") or specs.get(spec, "model.model_name", "")
     found = survey.take(path, "", model, source)
     found.media_path = dataset_checks.media_path(found, media_path)
-    options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
     cache = clip_checks.Cache()
     if cache.problem:
         found.tally.add("DATA-CACHE", 0, "-", cache.problem)
     files = dataset_checks.files(found)
+    options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
     reports = examine_files(found, files, (args.decode, options, args.timeout, cache))
-    for number, report in tqdm(reports, total=len(files), desc=path.name, unit="clip", disable=None):
-        found.reports[number] = report
+    found.reports |= tqdm(reports, total=len(files), desc=path.name, unit="clip", disable=None)
     dataset_checks.check_clips(found)
     found.tally.fixes["DATA-MEDIA-TIMEOUT"] = f"--timeout {min(4 * args.timeout, 86000):g}"
     return found
@@ -120,71 +139,65 @@ def examine(annotations: str, media_path: str | None, spec: dict, args) -> surve
 def annotation_file(written: str) -> tuple[str, Path]:
     """(its name when it is in S3, the local file); raises Failure, with the way on, for what is no annotation file."""
     if s3.is_uri(written):
-        return remote_media.fetch_annotations(written)
-    path = locate(written)
+        return fetch(written)
+    path, train, held_out = locate(written), Path(written, "train"), Path(written, "eval")
     if path.suffix in TABLES or (Path(written).is_dir() and not path.is_file()):
         message = "got a folder or table without annotations, expected an annotation file"
-        fix = f"scripts/build_dataset.py {shlex.quote(written)} -o data"
-        raise f.bad_input("DATA-NOT-BUILT", written, message, fix)
+        words = ["build_dataset.py", written, "-o", "data"]
+        if locate(train).is_file():
+            words = ["check_dataset.py", str(train), *(("--eval", str(held_out)) if held_out.is_dir() else ())]
+        raise f.bad_input("DATA-NOT-BUILT", written, message, f"scripts/{shlex.join(words)}")
     return "", path
 
 
-def examine_files(found: survey.Survey, files: dict, how: tuple):
+def examine_files(found: survey.Survey, files: dict, how: tuple) -> clip_checks.Reports:
     """(clip number, report) of every file, wherever it is."""
-    names = {number: medium.path for medium, number in found.clips.items()}
-    is_archive = not s3.is_uri(found.media_path) and Path(found.media_path).is_file()
-    remote = [number for number, file in files.items() if s3.is_uri(file)]
-    packed = [n for n in files.keys() - set(remote) if is_archive and not os.path.isabs(names[n])]
-    local = list(files.keys() - {*remote, *packed})
-    reports = [(local, clip_checks.examine_all([files[number] for number in local], *how))]
+    packed = {}
+    if not s3.is_uri(found.media_path) and Path(found.media_path).is_file():
+        names = {number: medium.path for medium, number in found.clips.items() if not os.path.isabs(medium.path)}
+        packed = {number: names[number] for number in files.keys() & names.keys() if not s3.is_uri(names[number])}
+    yield from clip_checks.examine_all({number: files[number] for number in files.keys() - packed.keys()}, *how)
     if packed:
-        reports += [(packed, clip_checks.examine_archive(found.media_path, [names[n] for n in packed], *how))]
-    if remote:
-        reports += [(remote, remote_media.examine([files[number] for number in remote], *how))]
-    return ((numbers[place], report) for numbers, examined in reports for place, report in examined)
+        yield from clip_checks.examine_archive(found.media_path, packed, *how)
 
 
 def listing() -> command.Outcome:
-    checks = {
-        name: {"severity": row[0], "checks": row[1], "fix": row[2]} for name, row in dataset_checks.CHECKS.items()
-    }
+    names = ("severity", "checks", "fix")
+    checks = {name: dict(zip(names, row, strict=True)) for name, row in dataset_checks.CHECKS.items()}
     text = "\n".join(f"{name:24} {row['severity']:8} {row['checks']}" for name, row in checks.items())
     return command.Outcome({"checks": checks}, text=text)
 
 
 def as_text(name: str, facts: dict) -> str:
+    size, text, prediction = facts["media"], facts["text_tokens"], facts.get("prediction", {})
+    size = {key: shown(spread) for key, spread in size.items()}
     types = ", ".join(f"{count} {kind}" for kind, count in facts["question_types"].items())
-    size, text, reuse = facts["media"], facts["text_tokens"], shown(facts["records_per_clip"])
+    share = facts["majority_accuracy"]
     lines = [
         f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), {facts['clips']} clips "
-        f"({reuse} records per clip)",
-        f"  media: {shown(size['width'])} x {shown(size['height'])} px, {shown(size['frames'])} frames, "
-        f"{shown(size['fps'])} fps, {shown(size['seconds'])} s, {facts['clips_with_problems']} with problems",
+        f"({shown(facts['records_per_clip'])} records per clip)",
+        f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, {size['fps']} fps, "
+        f"{size['seconds']} s, {facts['clips_with_problems']} with problems",
         f"  text: up to {text['max']} tokens ({text['method']}), {facts['reasoning_share']:.0%} with reasoning, "
-        f"majority answer right {'-' if (share := facts['majority_accuracy']) is None else f'{share:.1%}'}",
+        f"majority answer right {'-' if share is None else f'{share:.1%}'}",
     ]
-    lines += [f"  {kind}: {top(balance)}" for kind, balance in facts["answers"].items()]
-    if prediction := facts.get("prediction"):
-        tokens = prediction["tokens"]
-        lines.append(
-            f"  spec: {tokens['p50']} tokens per sample, at most {tokens['max']} of {prediction['limit']}, "
-            f"{shown(prediction['frames'])} frames"
-        )
-        if "steps_per_epoch" in prediction:
-            steps = ", ".join(f"{count} on {gpus} GPU" for gpus, count in prediction["steps_per_epoch"].items())
-            memory = f"{prediction['prefetch_bytes_per_rank'] / 2**30:.1f} GiB of host memory per rank"
-            lines.append(f"  steps per epoch: {steps}; loading ahead takes up to {memory}")
+    for kind, balance in facts["answers"].items():
+        listed = [f"{answer} {count}" for answer, count in balance.items()]
+        lines.append(f"  {kind}: {', '.join([*listed[:8], *(['...'] if listed[8:] else [])])}")
+    if prediction:
+        tokens, frames = prediction["tokens"], shown(prediction["frames"])
+        most = f"at most {tokens['max']} of {prediction['limit']}"
+        lines.append(f"  spec: {tokens['p50']} tokens per sample, {most}, {frames} frames")
+    if "steps_per_epoch" in prediction:
+        steps = ", ".join(f"{count} on {gpus} GPU" for gpus, count in prediction["steps_per_epoch"].items())
+        memory = f"{prediction['prefetch_bytes_per_rank'] / 2**30:.1f} GiB of host memory per rank"
+        lines.append(f"  steps per epoch: {steps}; loading ahead takes up to {memory}")
     return "\n".join(lines)
 
 
 def shown(spread: dict) -> str:
     low, high = spread["min"], spread["max"]
     return "-" if low is None else f"{low:g}" if low == high else f"{low:g}..{high:g}"
-
-
-def top(balance: dict[str, int]) -> str:
-    parts = [f"{answer} {count}" for answer, count in list(balance.items())[:8]]
-    return ", ".join(parts) + (", ..." if len(balance) > 8 else "")
 
 
 if __name__ == "__main__":

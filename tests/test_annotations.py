@@ -1,6 +1,5 @@
 import json
 import os
-import random
 import subprocess
 import time
 
@@ -134,7 +133,7 @@ MISTAKES = {
     "DATA-TURNS-MANY": turns(("human", "q"), ("gpt", "a"), ("human", "q"), ("gpt", "a")),
     "DATA-SPECIAL-TOKEN": turns(("human", "<|video_pad|> q"), ("gpt", "a")),
     "DATA-TAG-COUNT": turns(("human", "<video><video>q"), ("gpt", "a")),
-    "DATA-MEDIA-TYPE": change(video=["a.mp4", 3]),
+    "DATA-MEDIA-TYPE": change(video=["a.mp4", 3, "data:video/mp4;base64,AAAA", "https://a.b/c.mp4", "y" * 5000]),
     "DATA-MEDIA-NONE": turns(("human", "q"), ("gpt", "a")) | {"video": None},
     "DATA-VIDEO-FPS": change(video_fps=0),
     "DATA-TEXT-SURROGATE": turns(("human", "q"), ("gpt", "\ud800")),
@@ -172,7 +171,9 @@ def test_what_would_be_read_wrongly_is_refused(tmp_path, written, told):
 
 def test_options_may_be_answered_in_words(tmp_path):
     pair = {"question": "?", "index2ans": {"A": "left", "B": "right"}, "answer": "right"}
-    assert read(tmp_path, [{"video": "v", "qa_pairs": pair}])[0][0].turns[1].text == "B"
+    for written in ({"video": "v", "qa_pairs": pair}, {"video": "v", **pair}):
+        (sample,) = read(tmp_path, [written])[0]
+        assert sample.turns[1].text == "B" and "(B) right" in sample.turns[0].text
 
 
 def test_a_conversation_wins_over_loose_fields(tmp_path):
@@ -202,9 +203,10 @@ def test_a_truncated_file_tells_what_was_found_before(tmp_path):
     assert (empty.id, empty.data["record_ids"]) == ("DATA-ANSWER-EMPTY", ["r0"])
 
 
-def test_the_fix_of_another_encoding_keeps_the_file(tmp_path):
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_the_fix_of_another_encoding_keeps_the_file(tmp_path, encoding):
     path = tmp_path / "my annotations.json"
-    path.write_bytes(json.dumps([record(0)]).encode("utf-16"))
+    path.write_bytes(json.dumps([record(0)]).encode(encoding))
     with pytest.raises(Failure) as caught:
         annotations.read(path)
     before = path.read_bytes()
@@ -295,26 +297,6 @@ TURN = st.dictionaries(st.sampled_from(["from", "value", "role", "content"]), JS
 @given(st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON | st.lists(TURN | JSON, max_size=3)), max_size=4))
 def test_any_values_in_known_fields_end_as_samples_or_findings(tmp_path_factory, records):
     read(tmp_path_factory.mktemp("fields"), records)
-
-
-NOISE = [b"", b"{", b'"', b"]", b"\\", b"\xff", b"0", b",null"]
-
-
-def test_mutated_files_end_as_samples_or_findings(tmp_path):
-    dice = random.Random(3)
-    original = json.dumps([*FORMATS.values(), record(1), record(2, video_fps=3)]).encode()
-    for _ in range(600):
-        content = bytearray(original)
-        for _ in range(dice.randint(1, 6)):
-            place = dice.randrange(len(content))
-            content[place : place + dice.randint(0, 3)] = dice.choice(
-                [b"", b"{", b'"', b"]", b"\\", b"\xff", b"0", b",null"]
-            )
-        (tmp_path / "a.json").write_bytes(content)
-        try:
-            annotations.read(tmp_path / "a.json")
-        except Failure as failure:
-            assert failure.exit_code == 2
 
 
 def test_one_question_per_answer():

@@ -52,8 +52,12 @@ def test_force_leaves_what_others_wrote(source, tmp_path, name):
     assert found["id"] == "BUILD-OUTPUT-FOREIGN" and path.read_text() == "years"
     flag, folder = shlex.split(found["fix"])
     build(source, flag, folder)
-    (tmp_path / "mine-new" / "train" / "thesis.txt").write_text("years")
-    assert build(source, "-o", folder, "--force", expect=2)["id"] == "BUILD-OUTPUT-FOREIGN"
+    build(source, "-o", folder, "--force")
+    for part in ("train", "train/media"):
+        thesis = tmp_path / "mine-new" / part / "thesis.txt"
+        thesis.write_text("years")
+        assert build(source, "-o", folder, "--force", expect=2)["id"] == "BUILD-OUTPUT-FOREIGN"
+        thesis.unlink()
 
 
 def test_an_output_by_a_link_and_what_a_killed_run_left(source, tmp_path):
@@ -86,11 +90,44 @@ def test_tables_of_two_kinds_are_asked_about(source, tmp_path):
     paste(found["fix"], tmp_path)
 
 
-def test_a_table_in_json(source, tmp_path):
+ROWS = [{"video": f"clips/{number}.mp4", "label": "ab"[number % 2]} for number in range(4)]
+TABLES = {
+    "a list.json": json.dumps(ROWS),
+    "by clip.json": json.dumps({row["video"]: row["label"] for row in ROWS}),
+    "of a spreadsheet.csv": "\n".join(["video;label", *(f"{row['video']};{row['label']}" for row in ROWS)]),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_people_have(source, tmp_path, name):
     (source / "labels.csv").unlink()
-    rows = [{"video": f"clips/{number}.mp4", "label": "ab"[number % 2]} for number in range(4)]
-    (source / "labels.json").write_text(json.dumps(rows))
-    assert build(source, "-o", tmp_path / "out")["read"] == 4
+    (source / name).write_text(TABLES[name])
+    result = build(source, "-o", tmp_path / "out")
+    assert (result["read"], result["tables"]) == (4, [name])
+    assert [one["conversations"][1]["value"] for one in records(tmp_path / "out")] == list("abab")
+
+
+def test_a_clip_labelled_twice_in_one_object_is_refused(source, tmp_path):
+    (source / "labels.json").write_text('{"clips/0.mp4": "a", "clips/1.mp4": "b", "clips/0.mp4": "b"}')
+    done = run_script("build_dataset.py", source / "labels.json", "-o", tmp_path / "out", "--json")
+    assert done.returncode == 1 and json.loads(done.stdout)["findings"][0]["id"] == "DATA-JSON-KEY-TWICE"
+
+
+def test_a_column_that_the_first_row_does_not_have(source, tmp_path):
+    rows = [ROWS[0], ROWS[1] | {"reasoning": "It rains."}]
+    (source / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    build(source / "rows.jsonl", "-o", tmp_path / "out")
+    assert "It rains." in records(tmp_path / "out")[1]["conversations"][1]["value"]
+
+
+def test_the_next_command_and_a_finding_about_the_folder_around_it(source, tmp_path):
+    for flags, count in (((), 1), (("--eval-fraction", 0.5, "--force"), 2)):
+        done = run_script("build_dataset.py", source, "-o", tmp_path / "my data", *flags, "--json")
+        script, *args = shlex.split(json.loads(done.stdout)["next"])
+        checked = run_script(os.path.basename(script), *args, "--json")
+        assert checked.returncode == 0 and len(json.loads(checked.stdout)["result"]) == count
+        found = json.loads(run_script("check_dataset.py", tmp_path / "my data", "--json").stdout)["findings"][0]
+        paste(found["fix"], tmp_path)
 
 
 def test_labels_of_clips_with_several_views(tmp_path):

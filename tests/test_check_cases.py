@@ -12,6 +12,7 @@ from support import run_script
 
 from cosmos_reason import clip_checks, dataset_checks, spec, survey, vision_tokens
 from cosmos_reason.findings import Failure
+from cosmos_reason.record_formats import THINK
 from cosmos_reason.vision_tokens import VisionOptions
 
 
@@ -118,6 +119,49 @@ def test_an_evaluation_generates_its_answers_and_has_a_system_prompt(tmp_path):
     own = {"from": "system", "value": prompt}
     (data / "annotations.json").write_text(json.dumps([short | {"conversations": [own, *short["conversations"]]}]))
     assert total(data, path) == tokens + len(prompt) // 3 + vision_tokens.TURN_OVERHEAD
+
+
+def test_the_words_that_ask_for_reasoning_are_counted(tmp_path):
+    data = write_dataset(tmp_path / "data", [record(0)])
+    plain = total(data, write_evaluation(tmp_path / "spec.toml"))
+    path = write_evaluation(tmp_path / "spec.toml", evaluation__answer_type="reasoning")
+    assert total(data, path) == plain + vision_tokens.text_counter("")[0](THINK)
+
+
+@pytest.mark.parametrize(
+    "written", ["policy = 3", "train = 'x'", "[policy]\nmodel_max_length = 'x'", "[train]\ntrain_batch_per_replica = 0"]
+)
+def test_a_spec_that_is_no_spec_ends_as_findings(tmp_path, written):
+    data = write_dataset(tmp_path / "data", [record(0)])
+    (tmp_path / "spec.toml").write_text(written)
+    assert set(check(data, "--spec", tmp_path / "spec.toml", expect=1)[1]) == {"SPEC-VALUE"}
+    spec.dump(spec.template("quantize"), tmp_path / "spec.toml")
+    assert set(check(data, "--spec", tmp_path / "spec.toml", expect=2)[1]) == {"SPEC-ACTION"}
+
+
+@pytest.mark.parametrize("name", ["annotations.json", "other.json"])
+def test_the_next_command_makes_a_spec_of_these_data(tmp_path, name):
+    data, held_out = write_dataset(tmp_path / "my data", [record(0)]), tmp_path / "eval"
+    (data / "annotations.json").unlink()
+    (data / name).write_text(json.dumps([record(0, id=str(number)) for number in range(100)]))
+    write_dataset(held_out, [record(0)], tint=9)
+    flags = ["--eval", held_out, "--facts", tmp_path / "facts.json", "--json"]
+    done = run_script("check_dataset.py", data / name, *flags)
+    script, *args = shlex.split(json.loads(done.stdout)["next"])
+    made = run_script(os.path.basename(script), *args, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    written = spec.load(tmp_path / "spec.toml")
+    assert spec.get(written, "custom.train_dataset.annotation_path") == str(data / name)
+    assert spec.get(written, "custom.train_dataset.media_path") == str(data)
+    assert spec.get(written, "custom.val_dataset.annotation_path") == str(held_out / "annotations.json")
+
+
+@pytest.mark.parametrize("flag", ["--facts", "--html"])
+def test_a_pipe_is_not_replaced(tmp_path, flag):
+    data = write_dataset(tmp_path / "data", [record(0)])
+    os.mkfifo(tmp_path / "pipe")
+    assert "FILE-TARGET" in check(data, flag, tmp_path / "pipe", expect=2)[1]
+    assert (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize("table", ["vision", "custom.vision"])

@@ -174,7 +174,7 @@ def test_of_two_members_of_a_name_each_stays_itself(data, tmp_path):
     with tarfile.open(tmp_path / "videos.tar.gz", "w:gz") as tar:
         for name, file in (("0", "0"), ("0", "1"), ("1", "1"), ("2", "2")):
             tar.add(clips / f"{file}.mp4", f"clips/{name}.mp4")
-    names = [f"clips/{number}.mp4" for number in range(3)]
+    names = {number: f"clips/{number}.mp4" for number in range(3)}
     how = "sampled", EIGHT, 30.0, clip_checks.Cache()
     found = dict(clip_checks.examine_archive(tmp_path / "videos.tar.gz", names, *how))
     assert [found[number].content for number in range(3)] == [
@@ -250,12 +250,11 @@ def test_what_cannot_be_read_is_exit_2(data, args):
 def test_facts_come_all_together_or_not_at_all(data, tmp_path):
     (tmp_path / "facts.json").mkdir()
     _, findings = check(data / "train", "--facts", tmp_path / "facts.json", expect=2)
+    assert "FILE-TARGET" in findings
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and "cache" not in str(path)]
-    check(data / "train", *findings["USAGE"]["fix"].split())
     (tmp_path / "two" / "clips.parquet").mkdir(parents=True)
     _, findings = check(data / "train", "--facts", tmp_path / "two" / "facts.json", expect=2)
-    assert [path.name for path in (tmp_path / "two").iterdir()] == ["clips.parquet"]
-    check(data / "train", *findings["USAGE"]["fix"].split())
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["clips.parquet"] and "FILE-TARGET" in findings
 
 
 @pytest.mark.parametrize("value", ["-1", "0", "nan", "inf", "x"])
@@ -277,13 +276,10 @@ def test_fixes_of_predictions_mend_them(tmp_path):
     write_clip(tmp_path / "d" / "clips" / "4.mp4", frames=5)
     path = tmp_path / "spec.toml"
     long = {"policy__model_max_length": 500, "custom__vision__nframes": 4}
-    for way in ("fix", "message"):
-        write_spec(path, **long | {"policy__model_max_length": 310})
-        _, findings = check(tmp_path / "d", "--spec", path, expect=1)
-        found = findings["DATA-TOKENS"]
-        flags = found["fix"] if way == "fix" else re.search(r"--set [^)]*", found["message"])[0]
-        pasted(path, flags)
-        assert "DATA-TOKENS" not in check(tmp_path / "d", "--spec", path)[1]
+    write_spec(path, **long | {"policy__model_max_length": 310})
+    _, findings = check(tmp_path / "d", "--spec", path, expect=1)
+    pasted(path, findings["DATA-TOKENS"]["fix"])
+    assert "DATA-TOKENS" not in check(tmp_path / "d", "--spec", path)[1]
     drops = {"train__train_policy__dataloader_drop_last": True, "train__train_batch_per_replica": 7}
     write_spec(path, custom__vision__nframes=16, **drops)
     _, findings = check(tmp_path / "d", "--spec", path, expect=1)
@@ -323,7 +319,7 @@ def test_the_screen_stays_small(tmp_path):
 
 
 def examine(paths, timeout=30.0, decode="sampled", cache=None):
-    reports = clip_checks.examine_all(paths, decode, EIGHT, timeout, cache or clip_checks.Cache())
+    reports = clip_checks.examine_all(dict(enumerate(paths)), decode, EIGHT, timeout, cache or clip_checks.Cache())
     return [report for _, report in sorted(reports, key=lambda pair: pair[0])]
 
 

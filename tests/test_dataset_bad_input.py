@@ -126,7 +126,7 @@ def test_mutated_clips_are_reports(tmp_path):
             changed[dice.randrange(len(changed))] = dice.randrange(256)
         paths.append(tmp_path / f"{number}.mp4")
         paths[-1].write_bytes(changed[: dice.choice([len(changed), dice.randrange(len(changed))])])
-    for _, report in clip_checks.examine_all(paths, "sampled", EIGHT, 5.0, clip_checks.Cache()):
+    for _, report in clip_checks.examine_all(dict(enumerate(paths)), "sampled", EIGHT, 5.0, clip_checks.Cache()):
         assert report.facts or report.check.startswith("DATA-MEDIA-")
 
 

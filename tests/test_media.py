@@ -52,7 +52,7 @@ def test_whatever_is_no_medium_is_a_finding(tmp_path):
             assert caught.value.exit_code == 2
 
 
-CODECS = {"mkv": "libx264", "webm": "vp9", "ts": "libx264", "avi": "mpeg4", "mp4": "libx264"}
+CODECS = {"mkv": "libx264", "webm": "vp9", "ts": "libx264", "avi": "mpeg4", "mp4": "libx264", "flv": "libx264"}
 
 
 @pytest.mark.parametrize("suffix", CODECS)
@@ -80,7 +80,8 @@ def test_texts_and_playlists_are_no_clips(tmp_path):
     (tmp_path / "page.txt").write_text("hello\n" * 100)
     (tmp_path / "x.mp4").write_text("ffconcat version 1.0\nfile secret.mp4\n")
     (tmp_path / "y.mp4").write_text("#EXTM3U\n#EXTINF:1,\nsecret.mp4\n#EXT-X-ENDLIST\n")
-    for name in ("page.txt", "x.mp4", "y.mp4"):
+    write_clip(tmp_path / "old.mpg", codec="mpeg1video", rate=25)  # its end cannot be told from a cut
+    for name in ("page.txt", "x.mp4", "y.mp4", "old.mpg"):
         for look in (media.probe, media.check_kind):
             with pytest.raises(Failure, match="DATA-MEDIA-UNDECODABLE"):
                 look(tmp_path / name)

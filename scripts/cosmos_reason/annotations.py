@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason import findings as f
+from cosmos_reason import s3
 from cosmos_reason.json_stream import JsonRecords
 from cosmos_reason.record_formats import as_llava
 
@@ -59,6 +60,12 @@ class Tally:
         self.first.setdefault(check, (index, message))
         self.ids.setdefault(check, []).append(record)
 
+    def take(self, records: JsonRecords) -> None:
+        """What the decoder of the records would have passed over in silence."""
+        for check, message in records.oddities:
+            self.add(check, records.index, f"record-{records.index}", message)
+        records.oddities.clear()
+
     def findings(self, checks: dict[str, tuple[str, str, str]], path: str | Path) -> list[f.Finding]:
         """One finding per check with its record ids (the first MAX_RECORD_IDS); `checks` is shaped as CHECKS."""
         found = []
@@ -67,12 +74,12 @@ class Tally:
             ids = list(dict.fromkeys(self.ids[check]))
             more = f" (and {len(ids) - 1} more records)" if len(ids) > 1 else ""
             data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
-            found.append(
-                f.Finding(check, severity, f"{path}#{index}", message + more, self.fixes.get(check, fix), data)
-            )
+            fix = self.fixes.get(check, fix)
+            found.append(f.Finding(check, severity, f"{path}#{index}", message + more, fix, data))
         return found
 
 
+ONE_EACH = "write one record per question, or train with --engine transformers, which keeps all turns"
 # id -> (severity, what is checked, how to mend it)
 CHECKS = {
     "DATA-JSON-KEY-TWICE": (f.ERROR, "an object has each key once (readers keep the last)", "remove one of the two"),
@@ -89,11 +96,7 @@ CHECKS = {
     "DATA-ANSWER-MISSING": (f.ERROR, "the last turn is the assistant's", "end the record with a gpt turn"),
     "DATA-ANSWER-EMPTY": (f.ERROR, "answers have text", "write the answer or remove the record"),
     "DATA-QUESTION-EMPTY": (f.WARNING, "questions have text", "write what the model is asked"),
-    "DATA-TURNS-MANY": (
-        f.WARNING,
-        "at most one question per record (the loaders of the tao and cosmos-rl engines keep the first two turns)",
-        "write one record per question, or train with --engine transformers, which keeps all turns",
-    ),
+    "DATA-TURNS-MANY": (f.WARNING, "one question per record (tao and cosmos-rl keep two turns)", ONE_EACH),
     "DATA-TEXT-SURROGATE": (f.ERROR, "texts are whole characters", "write the text again, as UTF-8"),
     "DATA-SPECIAL-TOKEN": (f.ERROR, "texts contain no vision or chat control tokens", "remove the <|...|> tokens"),
     "DATA-TAG-COUNT": (f.ERROR, "<video>/<image> tags agree with the media", "write one tag per medium, or none"),
@@ -102,16 +105,13 @@ CHECKS = {
     "DATA-VIDEO-FPS": (f.ERROR, "video_fps is a positive number", 'write "video_fps" as a number above 0'),
 }
 
-ROLES = {
-    "human": "user",
-    "user": "user",
-    "gpt": "assistant",
-    "assistant": "assistant",
-    "system": "system",
-}
+ROOT_FILES = ("annotations.json", "annotations.jsonl", "meta.json")
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 MEDIA_KEYS = (("video", "video"), ("videos", "video"), ("image", "image"), ("images", "image"))
 KINDS = ("video", "image")
 MOST_FPS = 1e6
+LONGEST_PATH = 4096
+URLS = ("http://", "https://", "data:")
 USUAL_TAGS = ("<video>\n", "<image>\n")
 TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -122,10 +122,24 @@ CONTROL_TOKEN = re.compile(r"<\|(?:im_start|im_end|endoftext|vision_start|vision
 def locate(path: str | Path) -> Path:
     """The annotation file of a dataset folder; any other path as it is."""
     folder = Path(path)
-    usual = ("annotations.json", "annotations.jsonl", "meta.json")
-    names = [*(folder / name for name in usual), *sorted(folder.glob("*_qa_pairs.json"))]
+    names = [*(folder / name for name in ROOT_FILES), *sorted(folder.glob("*_qa_pairs.json"))]
     found = next((name for name in names if name.is_file()), names[0])
     return found if folder.is_dir() else folder
+
+
+def fetch(uri: str) -> tuple[str, Path]:
+    """(s3:// name, local copy) of an annotation file, or of the one in a dataset root; Failure when there is none."""
+    if not uri.endswith((".json", ".jsonl")):
+        connection = s3.client()
+        names = [name for name in ROOT_FILES if s3.head(s3.join(uri, name), connection)]
+        if not names:
+            message = f"got no {', '.join(ROOT_FILES)} below it, expected a dataset root or an annotation file"
+            raise f.bad_input("FILE-MISSING", uri, message)
+        uri = s3.join(uri, names[0])
+    folder, _, name = uri.rpartition("/")
+    if name == "meta.json":  # its conversations are files of their own
+        return uri, s3.snapshot(folder, [name, "text/*.json"]) / name
+    return uri, s3.local(uri)
 
 
 def read(path: str | Path) -> tuple[list[Sample], list[f.Finding]]:
@@ -134,16 +148,15 @@ def read(path: str | Path) -> tuple[list[Sample], list[f.Finding]]:
     return list(stream(JsonRecords(path), tally)), tally.findings(CHECKS, path)
 
 
-def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None) -> Iterator[Sample]:
-    """The samples of an annotation file one at a time. Problems go to `tally`, the formats met to `formats`."""
+def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None, make=None) -> Iterator[Sample]:
+    """The samples of an annotation file one at a time, or what `make` (as `parse`) makes of its records. Problems go to
+    `tally`, the formats met to `formats`."""
     formats = Counter() if formats is None else formats
     folder = records.path.parent
     for record in _unbroken(records, tally):
         index = records.index
         if records.oddities:
-            for check, message in records.oddities:
-                tally.add(check, index, f"record-{index}", message)
-            records.oddities.clear()
+            tally.take(records)
         if not isinstance(record, dict):
             tally.add("DATA-RECORD-TYPE", index, f"record-{index}", f"got {_shown(record)}, expected an object")
             continue
@@ -158,8 +171,9 @@ def stream(records: JsonRecords, tally: Tally, formats: Counter | None = None) -
             continue
         formats[name] += 1
         for one in plain:
-            if sample := parse(index, one, tally):
+            if sample := (make or parse)(index, one, tally):
                 yield sample
+    tally.take(records)
 
 
 def _unbroken(records: JsonRecords, tally: Tally) -> Iterator[object]:
@@ -200,16 +214,19 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
     return sample if turns else None
 
 
+def id_and_media(index: int, record: dict, _: Tally) -> tuple[str, tuple[Media, ...]]:
+    """Only these two of one LLaVA record, which takes a fifth of the time."""
+    return _id(record, []) or f"record-{index}", _media(record, [])
+
+
 def _id(record: dict, found: list) -> str | None:
     name = record.get("id")
     if isinstance(name, str) and name and (name.isascii() or not LONE_SURROGATE.search(name)):
         return name
     if isinstance(name, int) and not isinstance(name, bool):
         return str(name)
-    if name in (None, ""):
-        found.append(("DATA-ID-MISSING", "got no id, expected one (evaluation uses it as a file name)"))
-    else:
-        found.append(("DATA-ID-TYPE", f"got id {_shown(name)}, expected text"))
+    missing = "DATA-ID-MISSING", "got no id, expected one (evaluation uses it as a file name)"
+    found.append(missing if name in (None, "") else ("DATA-ID-TYPE", f"got id {_shown(name)}, expected text"))
     return None
 
 
@@ -284,10 +301,11 @@ def _media(record: dict, found: list) -> tuple[Media, ...]:
         if (names := record.get(key)) is None:
             continue
         for name in names if isinstance(names, list) else [names]:
-            if isinstance(name, str) and name and not (not name.isascii() and LONE_SURROGATE.search(name)):
+            is_path = isinstance(name, str) and 0 < len(name) < LONGEST_PATH and not name.startswith(URLS)
+            if is_path and (name.isascii() or not LONE_SURROGATE.search(name)):
                 media.append(Media(kind, name))
             else:
-                found.append(("DATA-MEDIA-TYPE", f'got {_shown(name)} in "{key}", expected a path'))
+                found.append(("DATA-MEDIA-TYPE", f'got {_shown(name)} in "{key}", expected the path of a file'))
     return tuple(media)
 
 

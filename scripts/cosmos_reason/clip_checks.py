@@ -1,4 +1,4 @@
-"""Media files examined in worker processes that may hang or crash without ending the check."""
+"""Media files, members of an archive and objects in S3, examined in worker processes that may hang or crash."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ import tarfile
 import tempfile
 import time
 import zlib
-from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from cosmos_reason import media
+from cosmos_reason import media, s3
 from cosmos_reason.findings import Failure, bad_input
 from cosmos_reason.media import ClipReport
 from cosmos_reason.vision_tokens import VisionOptions, frame_indices
 
 DECODE_MODES = ("sampled", "all", "none")
 ARCHIVES = (".tar.gz", ".tgz", ".tar")
-ARCHIVE_BATCH = 64  # members unpacked at a time
+BATCH = 64  # members unpacked, or objects fetched, at a time
 CONTENT_BLOCK = 64 * 1024
-FACTS_VERSION = 3  # raise it when the same file would be reported differently
+FACTS_VERSION = 4  # raise it when the same file would be reported differently
 TRANSIENT = ("DATA-MEDIA-MISSING", "DATA-MEDIA-TIMEOUT", "DATA-MEDIA-CRASH")  # worth another look next time
+
+Reports = Iterator[tuple[int, ClipReport]]
 
 
 def examine(path: Path, decode: str, options: VisionOptions) -> ClipReport:
@@ -50,45 +53,74 @@ def examine(path: Path, decode: str, options: VisionOptions) -> ClipReport:
 
 
 def examine_all(
-    paths: Sequence[Path], decode: str, options: VisionOptions, timeout: float, cache: Cache
-) -> Iterator[tuple[int, ClipReport]]:
-    """(position, report) of every path as they become known, those in `cache` first."""
-    how = _how(decode, options)
-    fresh = []
-    for position, path in enumerate(paths):
-        if known := cache.get(path, how):
-            yield position, known
+    files: dict[int, Path | str], decode: str, options: VisionOptions, timeout: float, cache: Cache
+) -> Reports:
+    """(number, report) of every file as they become known, those in `cache` first; s3:// names are fetched, unless
+    `decode` is "none": then only size and content tag are known. Raises Failure (exit 3) when S3 does not answer."""
+    remote = {number: file for number, file in files.items() if s3.is_uri(file)}
+    keys = {number: _key(file, _how(decode, options)) for number, file in files.items() if number not in remote}
+    fresh = yield from cache.known(keys)
+    for number, report in _in_workers({number: files[number] for number in fresh}, decode, options, timeout):
+        cache.put(keys[number], report)
+        yield number, report
+    if remote:
+        yield from _examine_objects(remote, decode, options, timeout, cache)
+
+
+def _examine_objects(
+    uris: dict[int, str], decode: str, options: VisionOptions, timeout: float, cache: Cache
+) -> Reports:
+    connection = s3.client()
+    listed = {found.uri: found for folder in _folders(uris.values()) for found in s3.objects(folder, connection)}
+    waiting = []
+    for number, uri in uris.items():
+        if (found := listed.get(uri)) is None:
+            message = "got no such object, expected a media file"
+            yield number, ClipReport(check="DATA-MEDIA-MISSING", message=message)
+        elif not found.size:
+            message = "got an object of zero bytes, expected a medium"
+            yield number, ClipReport(check="DATA-MEDIA-EMPTY", message=message)
+        elif decode == "none":
+            yield number, ClipReport(found.size, found.etag)
         else:
-            fresh.append(position)
-    for place, report in _examine_in_workers([paths[position] for position in fresh], decode, options, timeout):
-        cache.put(paths[fresh[place]], how, report)
-        yield fresh[place], report
+            waiting.append((number, found))
+    for start in range(0, len(waiting), BATCH):
+        numbers, objects = zip(*waiting[start : start + BATCH], strict=True)
+        with ThreadPoolExecutor(8) as pool:  # its threads end before processes are forked
+            paths = list(pool.map(lambda found: s3.fetch(found, connection), objects))
+        yield from examine_all(dict(zip(numbers, paths, strict=True)), decode, options, timeout, cache)
+
+
+def _folders(uris: Collection[str]) -> list[str]:
+    """The deepest prefix that holds all the objects, per bucket."""
+    keys: dict[str, set[str]] = defaultdict(set)
+    for uri in uris:
+        bucket, key = s3.split(uri)
+        keys[bucket].add(f"/{os.path.dirname(key)}")
+    return [f"{s3.SCHEME}{bucket}{os.path.commonpath(sorted(folders)).rstrip('/')}" for bucket, folders in keys.items()]
 
 
 def examine_archive(
-    archive: Path, names: Sequence[str], decode: str, options: VisionOptions, timeout: float, cache: Cache
-) -> Iterator[tuple[int, ClipReport]]:
-    """(position, report) of the files called `names` in a tar archive, which is read once and not unpacked."""
-    how = _how(decode, options)
-    wanted: dict[str, list[int]] = {}
-    for position, name in enumerate(names):
-        if known := cache.get(archive, f"{how} {name}"):
-            yield position, known
-        else:
-            wanted.setdefault(os.path.normpath(name), []).append(position)
+    archive: Path, names: dict[int, str], decode: str, options: VisionOptions, timeout: float, cache: Cache
+) -> Reports:
+    """(number, report) of the files called `names` in a tar archive, which is read once and not unpacked."""
+    keys = {number: _key(archive, f"{_how(decode, options)} {name}") for number, name in names.items()}
+    wanted: dict[str, list[int]] = defaultdict(list)
+    for number in (yield from cache.known(keys)):
+        wanted[os.path.normpath(names[number])].append(number)
     message = f"got no such file in {archive.name} (links are not followed), expected a file"
     with tempfile.TemporaryDirectory() as folder:
         try:
             for batch in unpacked(archive, wanted, Path(folder)):
-                members = list(batch)
-                for place, report in _examine_in_workers(list(batch.values()), decode, options, timeout):
-                    for position in wanted.pop(members[place]):
-                        cache.put(archive, f"{how} {names[position]}", report)
-                        yield position, report
+                files = {wanted[name][0]: file for name, file in batch.items()}
+                for first, report in _in_workers(files, decode, options, timeout):
+                    for number in wanted.pop(os.path.normpath(names[first])):
+                        cache.put(keys[number], report)
+                        yield number, report
         except Failure as failure:
             message = failure.findings[0].message
-    for positions in wanted.values():
-        yield from ((position, ClipReport(check="DATA-MEDIA-MISSING", message=message)) for position in positions)
+    missing = ClipReport(check="DATA-MEDIA-MISSING", message=message)
+    yield from ((number, missing) for numbers in wanted.values() for number in numbers)
 
 
 def unpacked(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[dict[str, Path]]:
@@ -111,7 +143,7 @@ def unpacked(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[d
                 left.remove(name)
                 if not left:
                     break
-                if len(batch) == ARCHIVE_BATCH:
+                if len(batch) == BATCH:
                     yield batch
                     batch = {}
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as problem:
@@ -145,18 +177,22 @@ class Cache:
         database.execute("CREATE TABLE IF NOT EXISTS clips (key TEXT PRIMARY KEY, report TEXT) WITHOUT ROWID")
         return database
 
-    def get(self, path: Path, how: str) -> ClipReport | None:
-        row = self.database.execute("SELECT report FROM clips WHERE key = ?", [_key(path, how)]).fetchone()
-        if row is None:
-            return None
-        report = json.loads(row[0])
-        facts = report.pop("facts")
-        return ClipReport(**report, facts=facts and media.MediaFacts(**facts))
+    def known(self, keys: dict[int, str]) -> Iterator[tuple[int, ClipReport]]:
+        """Yields the reports there are; returns the numbers without one."""
+        fresh = []
+        for number, key in keys.items():
+            row = self.database.execute("SELECT report FROM clips WHERE key = ?", [key]).fetchone()
+            if row is None:
+                fresh.append(number)
+                continue
+            report = json.loads(row[0])
+            facts = report.pop("facts")
+            yield number, ClipReport(**report, facts=facts and media.MediaFacts(**facts))
+        return fresh
 
-    def put(self, path: Path, how: str, report: ClipReport) -> None:
+    def put(self, key: str, report: ClipReport) -> None:
         if report.check not in TRANSIENT:
-            row = [_key(path, how), json.dumps(asdict(report))]
-            self.database.execute("INSERT OR REPLACE INTO clips VALUES (?, ?)", row)
+            self.database.execute("INSERT OR REPLACE INTO clips VALUES (?, ?)", [key, json.dumps(asdict(report))])
 
 
 def _how(decode: str, options: VisionOptions) -> str:
@@ -167,27 +203,24 @@ def _key(path: Path, how: str) -> str:
     try:
         stat = path.stat()
     except (OSError, ValueError):
-        return f"{path} is not there"
+        return f"{path!a} is not there"
     return f"{str(path.absolute())!a} {stat.st_size} {stat.st_mtime_ns} {FACTS_VERSION} {how}"
 
 
-def _examine_in_workers(
-    paths: Sequence[Path], decode: str, options: VisionOptions, timeout: float
-) -> Iterator[tuple[int, ClipReport]]:
-    """(position, report) of every path as they become known. A file that takes longer than `timeout` seconds, or ends
+def _in_workers(files: dict[int, Path], decode: str, options: VisionOptions, timeout: float) -> Reports:
+    """(number, report) of every file as they become known. A file that takes longer than `timeout` seconds, or ends
     its worker, is reported and the worker replaced."""
-    waiting = list(range(len(paths)))[::-1]
-    pool = [_Worker(decode, options) for _ in range(min(os.cpu_count() or 1, len(paths)))]
+    waiting = list(files.items())[::-1]
+    pool = [_Worker(decode, options) for _ in range(min(os.cpu_count() or 1, len(files)))]
     try:
-        while waiting or any(worker.position is not None for worker in pool):
+        while waiting or any(worker.number is not None for worker in pool):
             for place, worker in enumerate(pool):
                 if worker.lost(timeout):
-                    yield worker.position, worker.obituary(timeout)
+                    yield worker.number, worker.obituary(timeout)
                     pool[place] = worker = _Worker(decode, options)
-                if worker.position is None and waiting:
-                    position = waiting.pop()
-                    worker.take(position, paths[position])
-            busy = [worker.pipe for worker in pool if worker.position is not None]
+                if worker.number is None and waiting:
+                    worker.take(*waiting.pop())
+            busy = [worker.pipe for worker in pool if worker.number is not None]
             ready = multiprocessing.connection.wait(busy, timeout=min(timeout, 0.5))
             for worker in pool:
                 if worker.pipe in ready and (report := worker.answer()):
@@ -205,12 +238,12 @@ class _Worker:
         self.process = multiprocessing.Process(target=_serve, args=(far_end, decode, options), daemon=True)
         self.process.start()
         far_end.close()
-        self.position: int | None = None
+        self.number: int | None = None
         self.dead = False
         self.since = 0.0
 
-    def take(self, position: int, path: Path) -> None:
-        self.position, self.since = position, time.monotonic()
+    def take(self, number: int, path: Path) -> None:
+        self.number, self.since = number, time.monotonic()
         try:
             self.pipe.send(path)
         except ConnectionError:
@@ -222,11 +255,11 @@ class _Worker:
         except (EOFError, ConnectionError):
             self.dead = True
             return None
-        position, self.position = self.position, None
-        return position, report
+        number, self.number = self.number, None
+        return number, report
 
     def lost(self, timeout: float) -> bool:
-        return self.position is not None and (self.dead or time.monotonic() - self.since > timeout)
+        return self.number is not None and (self.dead or time.monotonic() - self.since > timeout)
 
     def obituary(self, timeout: float) -> ClipReport:
         self.stop()
@@ -244,8 +277,8 @@ class _Worker:
 
 def _serve(pipe, decode: str, options: VisionOptions) -> None:
     try:
-        for task in iter(pipe.recv, None):
-            pipe.send(examine(task, decode, options))
+        for path in iter(pipe.recv, None):
+            pipe.send(examine(path, decode, options))
     except (EOFError, ConnectionError, KeyboardInterrupt):
         return
 

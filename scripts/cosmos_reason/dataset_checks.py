@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import shlex
@@ -29,6 +28,7 @@ DROP_LAST = "train.train_policy.dataloader_drop_last"
 CLIP_FACTS = {"kind": "string"} | dict.fromkeys(("width", "height", "frames", "declared_frames"), "int32")
 CLIP_FACTS |= dict.fromkeys(("fps", "seconds"), "float64")
 
+ENCODE = "ffmpeg -i IN -c:v libx264 OUT"
 # id -> (severity, what is checked, how to mend it)
 CHECKS = RECORD_CHECKS | {
     "DATA-EMPTY": (f.ERROR, "the file has records", "check the path"),
@@ -44,11 +44,7 @@ CHECKS = RECORD_CHECKS | {
     "DATA-MEDIA-TIMEOUT": (f.ERROR, "media decode in time", "--timeout 120, or encode the files again"),
     "DATA-MEDIA-CRASH": (f.ERROR, "media do not crash the decoder", "encode the files again or remove the records"),
     "DATA-MEDIA-KIND": (f.ERROR, "videos are videos, images are images", 'name images by "image", clips by "video"'),
-    "DATA-MEDIA-FRAMES": (
-        f.WARNING,
-        "the container's frame count is the number of frames that decode",
-        "ffmpeg -i IN -c:v libx264 OUT (other readers trust the container and ask for frames that are not there)",
-    ),
+    "DATA-MEDIA-FRAMES": (f.WARNING, "containers tell how many frames decode (some readers ask for that many)", ENCODE),
     "DATA-CACHE": (f.INFO, "examined files are remembered for the next run", "set COSMOS_CACHE to a writable folder"),
     "DATA-LEAK-CLIP": (f.WARNING, "evaluation clips are not in the training data", "split by source clip"),
     "DATA-LEAK-QUESTION": (f.ERROR, "evaluation questions are not in the training data", "split by source clip"),
@@ -72,13 +68,13 @@ def media_path(found: Survey, given: str | None) -> Path | str:
     root = found.source.rpartition("/")[0] if s3.is_uri(found.source) else found.annotations.parent
     if isinstance(named := found.header.get("media_root"), str):
         try:
-            return place(root, str(media.resolve("", named)))
+            return place(root, named)
         except f.Failure:
-            fix = f"--media-path {shlex.quote(os.path.normpath(place(root, named)))}"
+            fix = f"--media-path {shlex.quote(os.path.normpath(os.path.join(root, named)))}"
             message = f"got the media root {named}, which leaves the folder of the annotations"
             raise f.bad_input("DATA-MEDIA-ESCAPE", found.source, message, fix) from None
-    first = next((medium.path for medium in found.clips if not s3.is_uri(medium.path)), None)
-    if first and not _exists(place(root, os.path.normpath(first))):
+    first = next((medium.path for medium in found.clips if not s3.is_uri(medium.path)), "")
+    if first and not _exists(os.path.join(root, first)):
         for archive in (place(root, name) for name in USUAL_ARCHIVES):
             if _exists(archive):
                 return _local(archive)
@@ -89,15 +85,22 @@ def _local(file: Path | str) -> Path:
     return s3.local(file) if s3.is_uri(file) else Path(file)
 
 
-def place(root: Path | str, name: str) -> Path | str:
-    """The file, or the object in S3, that `name` stands for below a folder or prefix."""
-    if s3.is_uri(name) or os.path.isabs(name):
-        return name if s3.is_uri(name) else Path(name)
-    return s3.join(root, name) if s3.is_uri(root) else Path(root) / name
-
-
 def _exists(file: Path | str) -> bool:
     return s3.head(file) is not None if s3.is_uri(file) else os.path.exists(file)
+
+
+def whole_name(file: Path | str) -> str:
+    """A name that means the same from everywhere."""
+    return str(file) if s3.is_uri(file) else os.path.abspath(file)
+
+
+def place(root: Path | str, name: str) -> Path | str:
+    """The file, or the object in S3, that `name` stands for below a folder or prefix; Failure when it leaves that."""
+    if s3.is_uri(name):
+        s3.split(name)
+        return name
+    path = media.resolve("" if s3.is_uri(root) else root, name)
+    return s3.join(root, os.path.normpath(path)) if s3.is_uri(root) and not path.is_absolute() else path
 
 
 def files(found: Survey) -> dict[int, Path | str]:
@@ -105,26 +108,19 @@ def files(found: Survey) -> dict[int, Path | str]:
     paths = {}
     for medium, number in found.clips.items():
         try:
-            paths[number] = locate_medium(found, medium)
+            paths[number] = place(found.media_path, medium.path)
         except f.Failure as failure:
             problem = failure.findings[0]
             found.reports[number] = media.ClipReport(check=problem.id, message=problem.message)
     return paths
 
 
-def locate_medium(found: Survey, medium: Media) -> Path | str:
-    """Raises Failure for a name that leaves the media path."""
-    if s3.is_uri(medium.path):
-        s3.split(medium.path)
-        return medium.path
-    path = media.resolve("" if s3.is_uri(found.media_path) else found.media_path, medium.path)
-    return place(found.media_path, os.path.normpath(path)) if s3.is_uri(found.media_path) else path
-
-
 def check_clips(found: Survey) -> None:
     """Turns the clip reports into problems of the records that use the clips."""
     problems = {number: list(_clip_problems(found, medium, number)) for medium, number in found.clips.items()}
-    _blame(found, problems)
+    for index, name, used in zip(found.indices, found.ids, found.used(), strict=True):
+        for check, message in (problem for number in used for problem in problems[number]):
+            found.tally.add(check, index, name, message)
 
 
 def _clip_problems(found: Survey, medium: Media, number: int):
@@ -149,13 +145,6 @@ def _is_outside(name: str, media_path: str) -> bool:
     if s3.is_uri(name):
         return not name.startswith(media_path.rstrip("/") + "/")
     return os.path.isabs(name) and not Path(os.path.abspath(name)).is_relative_to(os.path.abspath(media_path))
-
-
-def _blame(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
-    for index, name, used in zip(found.indices, found.ids, found.used(), strict=True):
-        for number in used:
-            for check, message in problems[number]:
-                found.tally.add(check, index, name, message)
 
 
 def check_leakage(train: Survey, evaluation: Survey) -> None:
@@ -208,7 +197,7 @@ def facts(found: Survey) -> dict:
     most = sum(max(balance.values()) for balance in counted)
     return {
         "schema_version": SCHEMA_VERSION,
-        "annotations": found.source if s3.is_uri(found.source) else os.path.abspath(found.annotations),
+        "annotations": whole_name(found.source),
         "media_path": str(found.media_path),
         "format": found.formats.most_common(1)[0][0] if found.formats else "llava",
         "fingerprint": sha256(found.annotations),
@@ -278,9 +267,6 @@ def write_facts(found: Survey, path: Path) -> dict:
 
     written = facts(found)
     targets = [path, *(path.parent / written[name] for name in ("clips_table", "records_table"))]
-    for target in filter(Path.is_dir, targets):
-        fix = path / "dataset_facts.json" if target == path else path.parent / "facts" / path.name
-        raise f.bad_input("USAGE", f"--facts {path}", f"got a folder {target}, expected no such", f"--facts {fix}")
     with ExitStack() as files:  # renamed from the last to the first
         json.dump(written, files.enter_context(whole_file(targets[0])), indent=1)  # escapes: a path may be no UTF-8
         for target, table in zip(targets[1:], tables(found), strict=True):
@@ -298,16 +284,14 @@ def predict(found: Survey, action: str, spec: dict, evaluation: bool = False) ->
     if action == "evaluate":
         key, length, answer = "model.max_length", spec["model"]["max_length"], spec["generation"]["max_tokens"]
     limit = length - answer
-    found_tables = tables(found)
-    costs = vision_tokens.tokens_for_spec(found_tables, spec)
+    costs = vision_tokens.tokens_for_spec(tables(found), spec)
     long = [row for row, cost in enumerate(costs) if cost.total > limit]
     if long:
         needed = -(-(max(cost.total for cost in costs) + answer) // 1024) * 1024
         found.tally.fixes["DATA-TOKENS"] = set_flag(key, needed)
-        fewer = _fewer_frames(found_tables, long, spec, limit)
-        for row in long:
-            message = f"got {costs[row].total} tokens, expected at most {limit}{fewer}"
-            found.tally.add("DATA-TOKENS", found.indices[row], costs[row].id, message)
+    for row in long:
+        message = f"got {costs[row].total} tokens, expected at most {limit} (fewer frames or pixels cost less)"
+        found.tally.add("DATA-TOKENS", found.indices[row], costs[row].id, message)
     _check_sampling(found, costs, spec)
     prediction = {
         "limit": limit,
@@ -319,23 +303,6 @@ def predict(found: Survey, action: str, spec: dict, evaluation: bool = False) ->
     if action == "train" and not evaluation:
         prediction |= _loading(found, spec, max((cost.vision for cost in costs), default=0))
     return prediction
-
-
-def _fewer_frames(found_tables: tuple, rows: list[int], spec: dict, limit: int) -> str:
-    """' (or --set ...)' with the most frames at which these records fit, '' when two frames are too many."""
-    table = vision_tokens.VisionOptions.from_spec(spec).table
-    name = "nframes" if specs.get(spec, f"{table}.nframes") else "max_frames"
-    clips, records = found_tables[0], found_tables[1].take(rows)
-    low, high = 0, max(cost.frames for cost in vision_tokens.tokens_for_spec((clips, records), spec)) // 2
-    while low < high:
-        middle = (low + high + 1) // 2
-        tried = copy.deepcopy(spec)
-        specs.set_value(tried, f"{table}.{name}", middle * 2)
-        if all(cost.total <= limit for cost in vision_tokens.tokens_for_spec((clips, records), tried)):
-            low = middle
-        else:
-            high = middle - 1
-    return f" (or {set_flag(f'{table}.{name}', low * 2)})" if low else ""
 
 
 def _check_sampling(found: Survey, costs: list, spec: dict) -> None:

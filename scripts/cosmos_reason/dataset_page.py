@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from cosmos_reason import s3, storage
 from cosmos_reason.annotations import Media, Sample, Tally, questions, stream
 from cosmos_reason.clip_checks import ARCHIVES, unpacked
-from cosmos_reason.dataset_checks import locate_medium
+from cosmos_reason.dataset_checks import place
 from cosmos_reason.findings import Finding
 from cosmos_reason.json_stream import JsonRecords
 from cosmos_reason.report import HERE, TYPE_NAMES, filmstrip, shortened
@@ -80,7 +80,7 @@ def pictured(found: Survey, media: list[Media], folder: Path) -> dict[Media, Pat
     if str(found.media_path).endswith(ARCHIVES):
         names = {medium: os.path.normpath(medium.path) for medium in sound if not os.path.isabs(medium.path)}
     members = next(unpacked(Path(found.media_path), set(names.values()), folder)) if names else {}
-    files = {medium: locate_medium(found, medium) for medium in sound if medium not in names}
+    files = {medium: place(found.media_path, medium.path) for medium in sound if medium not in names}
     files = {medium: s3.local(file) if s3.is_uri(file) else file for medium, file in files.items()}
     return files | {medium: members[name] for medium, name in names.items()}
 

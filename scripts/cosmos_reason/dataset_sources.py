@@ -24,6 +24,7 @@ from cosmos_reason.record_formats import form, with_options
 from cosmos_reason.source_files import MARKER, Folder, Held, Repository
 from cosmos_reason.storage import read_json
 
+COLUMNAR = (".parquet", ".arrow")
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 # role -> column names it is known by, best first
 COLUMNS = {
@@ -81,12 +82,12 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
     """What `written` names: a folder, a file, or a dataset repository ORG/NAME[@COMMIT] on the Hub; `kind` as KINDS or
     "auto". Raises Failure when it is none of them."""
     path = Path(written)
-    if not path.exists():
-        if kind not in ("auto", "hf") or not models.HUB_NAME.fullmatch(written.partition("@")[0]):
-            message = "got no such file or folder, expected one, or ORG/NAME of a dataset on the Hugging Face Hub"
-            raise f.bad_input("BUILD-SOURCE", written, message)
+    if not path.exists() and kind in ("auto", "hf") and models.HUB_NAME.fullmatch(written.partition("@")[0]):
         files = Repository(written)
         return Source("hf", files, source_files.tables(files, reading.subset, reading.split))
+    if not path.exists():
+        message = "got no such file or folder, expected one, or ORG/NAME of a dataset on the Hugging Face Hub"
+        raise f.bad_input("BUILD-SOURCE", written, message)
     if (path / MARKER).is_file():
         fix = f"scripts/build_dataset.py {shlex.quote(str(path / 'train'))} -o data-new"
         raise f.bad_input("BUILD-SOURCE", path, "got a dataset that is built, expected its train/ or eval/", fix)
@@ -105,40 +106,48 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
 
 def _kind_of(path: Path) -> str:
     """From the name of a source and what is in it."""
-    if path.is_dir():
-        if any(path.glob("metas/*.label.json")):
-            return "labels"
-        if any(path.rglob("*.parquet")) or any(path.rglob("*.arrow")):
-            return "hf"
-        return "llava" if locate(path).is_file() else "csv"
-    if path.suffix in (".parquet", ".arrow"):
+    if any(path.glob("metas/*.label.json")):
+        return "labels"
+    if path.suffix in COLUMNAR or any(found.suffix in COLUMNAR for found in path.rglob("*")):
         return "hf"
-    if path.suffix == ".csv":
-        return "csv"
-    first = next(iter(JsonRecords(path)), None)
-    return "llava" if _is_annotation(first) else "csv"
+    file = locate(path)
+    if path.is_dir():
+        return "llava" if file.is_file() else "csv"
+    return "llava" if path.suffix != ".csv" and _is_annotation(next(iter(JsonRecords(path)), None)) else "csv"
 
 
 def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]:
     """All items of a source in its order, and what is wrong with its records."""
     if source.kind == "labels":
         _refuse_unused(reading, ("columns",), "label files")
-        return [_with_system(item, reading) for item in _read_labels(source.files.root, reading)], []
+        return [_with_system(item, reading.system) for item in _read_labels(source.files.root, reading)], []
     _refuse_unused(reading, ("fields",), f"{source.kind} sources")
     tally, items, rows = Tally(), [], []
     for table in source.tables:
-        folder = posixpath.dirname(table)
+        folder, opened = posixpath.dirname(table), _opened(source.files, table)
         if _is_annotation(next(iter(_opened(source.files, table)), None)):
             _refuse_unused(reading, ("columns", "question"), "records that hold their questions")
-            items += _record_items(_opened(source.files, table), tally, source.files, folder)
-        else:
-            rows += [(row, folder) for row in _opened(source.files, table)]
+            items += _record_items(opened, tally, source.files, folder)
+            continue
+        rows += [(row, folder) for row in _by_clip(list(opened))]
+        tally.take(opened)
     if not source.tables:
         rows = _labelled_by_folder(source.files, reading.split)
     if not all(isinstance(row, dict) for row, _ in rows):
         raise f.bad_input("BUILD-TABLE", source.files.root, "got a row that is no object, expected objects")
     items += _row_items(rows, source.files, reading) if rows else ()
-    return [_with_system(item, reading) for item in items], tally.findings(CHECKS, ", ".join(source.tables[:3]))
+    return [_with_system(item, reading.system) for item in items], tally.findings(CHECKS, ", ".join(source.tables[:3]))
+
+
+def _by_clip(rows: list) -> list:
+    """{"a.mp4": "rain", ...} as rows; other rows as they are."""
+    if len(rows) != 1 or not isinstance(rows[0], dict) or not all(map(_names_medium, rows[0])):
+        return rows
+    return [{"video": name, "answer": answer} for name, answer in rows[0].items()]
+
+
+def _names_medium(name: str) -> bool:
+    return name.lower().endswith(MEDIA_SUFFIXES)
 
 
 def _refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
@@ -156,10 +165,9 @@ def _is_annotation(record: object) -> bool:
     return bool(form(record)) and (form(record) != "tao-vl-reason-v1.0" or bool(named))
 
 
-def _with_system(item: Item, reading: Reading) -> Item:
-    if not reading.system or item.turns[0].role == "system":
-        return item
-    return item._replace(turns=(Turn("system", reading.system), *item.turns))
+def _with_system(item: Item, system: str) -> Item:
+    own = not system or item.turns[0].role == "system"
+    return item if own else item._replace(turns=(Turn("system", system), *item.turns))
 
 
 def _record_items(records, tally: Tally, files: Folder, folder: str) -> Iterator[Item]:
@@ -197,7 +205,7 @@ def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
     for path in sorted(source.glob("videos/*")):
         parts = path.name.split(".")
         prefixes = [".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)]
-        if path.suffix.lower() in MEDIA_SUFFIXES and (name := next(filter(names.__contains__, prefixes), None)):
+        if _names_medium(path.name) and (name := next(filter(names.__contains__, prefixes), None)):
             found[name].append(path)
     return found
 
@@ -218,7 +226,7 @@ class Rows:
 
 def _opened(files: Folder, table: str) -> Rows | JsonRecords:
     path = files.path(table)
-    if table.endswith((".parquet", ".arrow")):
+    if table.endswith(COLUMNAR):
         return Rows(path, _columnar_rows(files, path))
     return Rows(path, _csv_rows(path)) if table.endswith(".csv") else JsonRecords(path)
 
@@ -226,7 +234,9 @@ def _opened(files: Folder, table: str) -> Rows | JsonRecords:
 def _csv_rows(path: Path) -> Iterator[dict]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as handle:
-            rows = csv.DictReader(handle, strict=True)
+            header = handle.readline()
+            handle.seek(0)
+            rows = csv.DictReader(handle, strict=True, delimiter=max(",;\t", key=header.count))
             named = Counter(rows.fieldnames or ()).most_common(1)
             if named and named[0][1] > 1:
                 raise ValueError(f"the column {named[0][0]!r} twice")
@@ -276,31 +286,33 @@ def _piece(path: Path, number: int):
 
 
 def _without_bytes(files: Folder, value, cell: tuple, place: int | None = None):
-    """The value of a cell with a name in the place of each medium, which the datasets library stores as
-    {"bytes", "path"}."""
+    """The value of a cell with a name in the place of each medium."""
     if isinstance(value, list) and place is None:
         return [_without_bytes(files, part, cell, number) for number, part in enumerate(value)]
-    named = value.get("path") if isinstance(value, dict) and value.keys() == {"bytes", "path"} else None
-    content = value["bytes"] if isinstance(value, dict) and value.keys() == {"bytes", "path"} else value
-    if not isinstance(content, bytes):
+    named, content = _medium_of(value)
+    if content is None:
         return named or value
     suffix = Path(named or "").suffix
     key = hashlib.sha256(content).hexdigest() + suffix
-    files.held[key] = Held(key, suffix, functools.partial(_cell_bytes, cell, place))
+    files.held[key] = Held(key, suffix, functools.partial(_cell_bytes, *cell, place))
     return key
 
 
-def _cell_bytes(cell: tuple, place: int | None) -> bytes:
-    path, number, column, offset = cell
+def _medium_of(value) -> tuple[str | None, bytes | None]:
+    """(name, bytes) of a medium, which the datasets library stores as {"bytes", "path"}."""
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        return value["path"], value["bytes"]
+    return None, value if isinstance(value, bytes) else None
+
+
+def _cell_bytes(path: Path, number: int, column: str, offset: int, place: int | None) -> bytes:
     value = _piece(path, number).column(column)[offset].as_py()
-    value = value if place is None else value[place]
-    return value["bytes"] if isinstance(value, dict) else value
+    return _medium_of(value if place is None else value[place])[1]
 
 
 def _labelled_by_folder(files: Folder, split: str) -> list[tuple[dict, str]]:
     """One row per medium of a source without tables, whose folder names are the labels."""
-    names = [name for name in files.names if Path(name).suffix.lower() in MEDIA_SUFFIXES]
-    names = [name for name in names if not split or split in name.split("/")]
+    names = [name for name in files.names if _names_medium(name) and (not split or split in name.split("/"))]
     labels = {posixpath.basename(posixpath.dirname(name)) for name in names}
     if len(labels) < 2 or "" in labels:
         message = f"got {len(names)} media files in {len(labels)} folders and no labels"
@@ -310,13 +322,13 @@ def _labelled_by_folder(files: Folder, split: str) -> list[tuple[dict, str]]:
 
 
 def _row_items(rows: list[tuple[dict, str]], files: Folder, reading: Reading) -> Iterator[Item]:
-    first, folders = rows[0][0], {folder for _, folder in rows}
-    columns = _columns(first, reading.columns)
+    names, folders = dict.fromkeys(name for row, _ in rows for name in row), {folder for _, folder in rows}
+    columns = _columns(names, reading.columns)
     if "answer" not in columns and len(folders) > 1:  # tables in folders named by the label
         columns["answer"] = "folder"
         rows = [(row | {"folder": posixpath.basename(folder)}, folder) for row, folder in rows]
     if "answer" not in columns:
-        raise _no_column("answer", first)
+        raise _no_column("answer", names, columns)
     answers = [_text(row.get(columns["answer"])) for row, _ in rows]
     if empty := [number for number, answer in enumerate(answers) if not answer]:
         message = f"got no {columns['answer']} in {len(empty)} rows (the first is row {empty[0]}), expected an answer"
@@ -332,8 +344,7 @@ def _row_items(rows: list[tuple[dict, str]], files: Folder, reading: Reading) ->
         except ValueError as problem:
             raise f.bad_input("BUILD-OPTIONS", f"{files.root}#{number}", str(problem)) from None
         medium = _medium(row, columns, files, folder)
-        name = _text(row.get(columns.get("id", "")))
-        name = name or _stem(medium[1], files, f"row-{number}")
+        name = _text(row.get(columns.get("id", ""))) or _stem(medium[1], files, f"row-{number}")
         yield Item(name, (medium,), _turns(asked, answer), _text(row.get(columns.get("reasoning", ""))))
 
 
@@ -342,20 +353,20 @@ def _stem(medium: Path | Held, files: Folder, otherwise: str) -> str:
     return otherwise if isinstance(medium, Held) and medium.key in files.held else medium.stem
 
 
-def _columns(row: dict, given: dict[str, str]) -> dict[str, str]:
+def _columns(names: dict[str, None], given: dict[str, str]) -> dict[str, str]:
     for name in given.values():
-        if name not in row:
-            raise f.bad_input("BUILD-COLUMN", name, f"got no such column.{f.did_you_mean(name, row)}")
-    lowered = {name.lower(): name for name in row}
-    guessed = {
-        role: next((lowered[name] for name in names if name in lowered), None) for role, names in COLUMNS.items()
-    }
-    return {role: name for role, name in guessed.items() if name} | given
+        if name not in names:
+            raise f.bad_input("BUILD-COLUMN", name, f"got no such column.{f.did_you_mean(name, names)}")
+    lowered = {name.lower(): name for name in names}
+    guessed = {role: [lowered[name] for name in known if name in lowered] for role, known in COLUMNS.items()}
+    return {role: found[0] for role, found in guessed.items() if found} | given
 
 
-def _no_column(role: str, row: dict) -> f.Failure:
+def _no_column(role: str, row: dict, columns: dict) -> f.Failure:
     message = f"got columns {', '.join(row)}, expected one for the {role}"
-    return f.bad_input("BUILD-COLUMN", role, message, f"--column {role}=NAME")
+    free = [name for name in row if name not in columns.values()]
+    fix = shlex.join(["--column", f"{role}={free[0]}"]) if free else ""
+    return f.bad_input("BUILD-COLUMN", role, message, fix)
 
 
 def _medium(row: dict, columns: dict[str, str], files: Folder, folder: str) -> tuple[str, Path | Held]:
@@ -364,7 +375,7 @@ def _medium(row: dict, columns: dict[str, str], files: Folder, folder: str) -> t
         if isinstance(value, str) and value:
             medium = source_files.find(files, value, folder)
             return "image" if medium.suffix.lower() in IMAGE_SUFFIXES else kind, medium
-    raise _no_column("video", row)
+    raise _no_column("video", row, columns)
 
 
 def _options(value: object) -> dict[str, str]:
@@ -374,10 +385,9 @@ def _options(value: object) -> dict[str, str]:
             value = json.loads(value) if value.startswith(("[", "{")) else [part.strip() for part in value.split("|")]
         except ValueError:
             raise f.bad_input("BUILD-OPTIONS", value[:60], "got no JSON list, expected one, or a | b | c") from None
-    if isinstance(value, dict):
-        return {letter: text for letter, text in value.items() if text is not None}
-    given = [str(text) for text in value if text != ""] if isinstance(value, list) else []
-    return {chr(ord("A") + number): text for number, text in enumerate(given)}
+    if isinstance(value, list):
+        value = {chr(ord("A") + number): str(text) for number, text in enumerate(text for text in value if text != "")}
+    return {letter: text for letter, text in value.items() if text is not None} if isinstance(value, dict) else {}
 
 
 def _wording(answers: list[str]) -> str:
@@ -385,10 +395,8 @@ def _wording(answers: list[str]) -> str:
     classes = sorted(set(answers))
     if {answer.lower() for answer in classes} <= YES_NO:
         return "Answer yes or no."
-    few = len(classes) <= FEW_CLASSES and len(answers) > len(classes)
-    if few and all(len(name) <= SHORT_CLASS for name in classes):
-        return f"Answer with one of: {', '.join(classes)}."
-    return ""
+    few = len(classes) <= FEW_CLASSES and len(answers) > len(classes) and max(map(len, classes)) <= SHORT_CLASS
+    return f"Answer with one of: {', '.join(classes)}." if few else ""
 
 
 def _turns(question: str, answer: str) -> tuple[Turn, ...]:
@@ -396,7 +404,7 @@ def _turns(question: str, answer: str) -> tuple[Turn, ...]:
 
 
 def _text(value: object) -> str:
-    if value is None or isinstance(value, str) or value != value:  # NaN is how tables say that there is none
-        value = value if isinstance(value, str) else ""
-        return value.strip()
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else re.sub(r"\.0$", "", str(value))
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    missing = value is None or value != value  # NaN is how tables say that there is none
+    return "" if missing else value.strip() if isinstance(value, str) else re.sub(r"\.0$", "", str(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import re
@@ -15,7 +16,7 @@ from cosmos_reason import findings as f
 from cosmos_reason.dataset_sources import Item
 from cosmos_reason.media import check_kind
 from cosmos_reason.source_files import MARKER, Held
-from cosmos_reason.storage import only_run, whole_folder, write_json
+from cosmos_reason.storage import only_run, read_json, whole_folder, write_json
 
 DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
 FORMATS = ("llava", DAFT, COSMOS_REASON)
@@ -48,22 +49,33 @@ def write(items: Sequence[Item], folder: Path, plan: Plan) -> dict[str, int]:
     splits = split(kept, plan.eval_fraction, plan.seed)
     folder = folder.resolve()  # a link to it stays
     with only_run(folder), whole_folder(folder) as root:
-        write_json(root / MARKER, {"schema_version": 1} | asdict(plan))
         for name, ids in splits.items():
             _write_split({item: kept[item] for item in ids}, root / name, plan)
+        write_json(root / MARKER, {"schema_version": 1, "names": _names(root)} | asdict(plan))
     return {name: len(ids) for name, ids in splits.items()}
+
+
+def is_as_written(folder: Path) -> bool:
+    """Whether `write` made it, and no file has been put there or taken away since."""
+    marker = read_json(folder / MARKER) if (folder / MARKER).is_file() else None
+    return isinstance(marker, dict) and marker.get("names") == _names(folder)
+
+
+def _names(folder: Path) -> str:
+    """A digest of the names of all files and folders."""
+    names = sorted(os.fsencode(path.relative_to(folder)) for path in folder.rglob("*"))
+    return hashlib.sha256(b"\0".join(name for name in names if name != MARKER.encode())).hexdigest()
 
 
 def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, list[str]]:
     """Ids per split in their order. Records of one clip stay together; the held-out clips have every answer's share."""
     source = _sources(items)
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in items:
-        groups[source[name]].append(name)
+    answers: dict[str, Counter] = defaultdict(Counter)
+    for name, item in items.items():
+        answers[source[name]][item.turns[-1].text] += 1
     strata: dict[str, list[str]] = defaultdict(list)
-    for group, names in groups.items():
-        commonest = Counter(items[name].turns[-1].text for name in names).most_common(1)[0][0]
-        strata[commonest].append(group)
+    for group, counted in answers.items():
+        strata[counted.most_common(1)[0][0]].append(group)
     held_out: set[str] = set()
     due = 0.0
     for answer in sorted(strata):
@@ -77,7 +89,7 @@ def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, 
     if eval_fraction:
         splits["eval"] = [name for name in items if source[name] in held_out]
     if not all(splits.values()):
-        message = f"got {len(groups)} clips, too few to hold out {eval_fraction:g} of them"
+        message = f"got {len(answers)} clips, too few to hold out {eval_fraction:g} of them"
         raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, "--eval-fraction 0")
     return splits
 
@@ -142,12 +154,11 @@ def _place(name: str, kind: str, source: Path | Held, folder: Path, mode: str, p
     if source in placed:
         return placed[source]
     medium = source.load() if isinstance(source, Held) else source
-    if isinstance(medium, Path) and not medium.is_file():
-        message = f"got no file {medium}, expected the medium of this record"
-        raise f.bad_input(
-            "BUILD-MEDIA-MISSING", name, message, "add the clips to a local copy of the source, build that"
-        )
     if isinstance(medium, Path):
+        if not os.path.isfile(medium):
+            message = f"got no file {medium}, expected the medium of this record"
+            fix = "add the clips to a local copy of the source, build that"
+            raise f.bad_input("BUILD-MEDIA-MISSING", name, message, fix)
         check_kind(medium)
         if mode == "reference":
             path = os.path.abspath(medium)
@@ -184,8 +195,7 @@ def _llava(name: str, item: Item, media: list[tuple[str, str]]) -> dict:
     record: dict = {"id": name}
     for kind in SUFFIX:
         paths = [path for medium, path in media if medium == kind]
-        if paths:
-            record[kind if len(paths) == 1 else f"{kind}s"] = paths[0] if len(paths) == 1 else paths
+        record |= {kind: paths[0]} if len(paths) == 1 else {f"{kind}s": paths} if paths else {}
     if item.video_fps:
         record["video_fps"] = item.video_fps
     if item.tags:
@@ -193,13 +203,9 @@ def _llava(name: str, item: Item, media: list[tuple[str, str]]) -> dict:
     turns = [{"from": SPEAKERS[turn.role], "value": turn.text} for turn in item.turns]
     first = next(turn for turn in turns if turn["from"] == "human")
     first["value"] = "".join(f"<{kind}>\n" for kind, _ in media) + first["value"]
-    turns[-1]["value"] = _with_reasoning(item)
+    if item.reasoning:
+        turns[-1]["value"] = "<think>\n{}\n</think>\n\n{}".format(*_apart(item))
     return {**record, "conversations": turns}
-
-
-def _with_reasoning(item: Item) -> str:
-    reasoning, answer = _apart(item)
-    return f"<think>\n{reasoning}\n</think>\n\n{answer}" if item.reasoning else item.turns[-1].text
 
 
 def _apart(item: Item) -> tuple[str, str]:

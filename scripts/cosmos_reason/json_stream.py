@@ -19,7 +19,8 @@ from cosmos_reason.findings import Failure, bad_input
 BLOCK = 1 << 20  # characters
 LONGEST_LITERAL = 16  # of true, -Infinity, \\u escapes: how far before a cut the decoder may stop
 ENVELOPE_KEYS = ("annotations", "items", "samples", "data", "records")
-OTHER_ENCODINGS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+OTHER_ENCODINGS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}  # before those they begin with
+OTHER_ENCODINGS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 SPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -67,6 +68,8 @@ class JsonRecords:
                 found = key
                 yield from self._elements()
                 continue
+            if key in self.header:
+                self._twice(key)
             value = self.header[key] = self._value()
             if found and key in ENVELOPE_KEYS and isinstance(value, list) and value:
                 raise self._failure(f'got records in "{found}" and in "{key}"')
@@ -146,9 +149,11 @@ class JsonRecords:
     def _object(self, pairs: list[tuple[str, object]]) -> dict:
         value = dict(pairs)
         if len(value) != len(pairs):
-            twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-            self.oddities.append(("DATA-JSON-KEY-TWICE", f"got the key {twice[:60]!r} twice in one object"))
+            self._twice(Counter(key for key, _ in pairs).most_common(1)[0][0])
         return value
+
+    def _twice(self, key: str) -> None:
+        self.oddities.append(("DATA-JSON-KEY-TWICE", f"got the key {key[:60]!r} twice in one object"))
 
     def _constant(self, name: str) -> float:
         self.oddities.append(("DATA-JSON-CONSTANT", f"got {name}, which is not JSON"))
@@ -172,11 +177,11 @@ def _opened(path: Path):
     try:
         check_regular(path)
         with path.open("rb") as handle:
-            mark = handle.read(2)
-        if mark in OTHER_ENCODINGS:
+            head = handle.read(4)
+        if encoding := next((name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark)), ""):
             copy = path.with_name(f"{path.stem}-utf8{path.suffix}")
-            fix = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(copy))}"
-            raise bad_input("DATA-ENCODING", path, f"got {OTHER_ENCODINGS[mark]} text, expected UTF-8", fix)
+            fix = f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(copy))}"
+            raise bad_input("DATA-ENCODING", path, f"got {encoding} text, expected UTF-8", fix)
         return path.open(encoding="utf-8-sig")
     except OSError as problem:
         raise bad_input("FILE-UNREADABLE", path, f"got {problem.strerror}, expected a readable file") from None

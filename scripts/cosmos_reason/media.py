@@ -11,9 +11,9 @@ from pathlib import Path
 from cosmos_reason.findings import Failure, bad_input
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-VIDEO_SUFFIXES = (".mp4", ".mkv", ".webm", ".mov", ".avi")
-# Containers of clips: a demuxer of FFmpeg that is not among them may draw a text, or open the files of a playlist.
-CONTAINERS = "mov,matroska,avi,mpegts,mpeg,flv,ogg,asf"
+VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".flv")
+# Containers whose end can be told from a cut. Other demuxers of FFmpeg draw texts, or open what playlists name.
+CONTAINERS = "mov,matroska,avi,mpegts,flv"
 IMAGE_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
 
 
@@ -148,6 +148,11 @@ def _cut_short(path: Path, container: str) -> bool:
         head = handle.read(4096)
         if container == "mpegts":
             return all(size % packet for packet in (188, 192, 204))
+        if container == "flv":  # behind every tag is its length
+            handle.seek(max(size - 4, 0))
+            length = int.from_bytes(handle.read(4), "big")
+            handle.seek(max(size - 4 - length, 0))
+            return int.from_bytes(handle.read(4)[1:], "big") + 11 != length
         if container == "avi":  # RIFF and its length
             return 8 + int.from_bytes(head[4:8], "little") > size
         if container.startswith("matroska"):  # the Segment and its length: 1, and 7 bytes, all ones when not known
@@ -192,7 +197,7 @@ def _opened_video(path: str | Path):
                 raise _undecodable(path, "no video stream")
             yield container
     except av.ArgumentError:
-        raise _undecodable(path, "no container of clips (mp4, mkv, webm, avi, ...)") from None
+        raise _undecodable(path, "no container of clips (mp4, mov, mkv, webm, avi, ts, flv)") from None
     except (av.FFmpegError, ValueError, MemoryError) as problem:
         raise _undecodable(path, getattr(problem, "strerror", None) or str(problem)) from None
 

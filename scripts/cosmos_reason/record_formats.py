@@ -18,6 +18,7 @@ from cosmos_reason.media import resolve
 from cosmos_reason.storage import read_json
 
 TALKS = {"conversations", "messages"}
+THINK = "\n\nThink first, between <think> and </think>. Put the final answer right after </think>."
 CHOOSE = "Answer with the option's letter from the given choices directly."
 
 
@@ -25,7 +26,7 @@ def form(record: dict) -> str:
     """The format a record looks like, as far as the names of its fields tell; "" for a row of some table."""
     if TALKS & record.keys():
         return "llava"
-    if "qa_pairs" in record:
+    if "qa_pairs" in record or ("question" in record and isinstance(record.get("index2ans"), dict)):
         return "reason1-qa"
     if {"conversation", "media"} <= record.keys():
         return "cosmos-reason-v1.0"
@@ -59,7 +60,7 @@ def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
 
 
 def _qa_records(record: dict) -> list[dict]:
-    pairs = record["qa_pairs"]
+    pairs = record.get("qa_pairs", record)  # the record may be the one pair itself
     pairs = json.loads(pairs) if isinstance(pairs, str) else pairs
     name = record.get("video") or record.get("image")
     stem = record.get("id") or (Path(name).stem if isinstance(name, str) else None)

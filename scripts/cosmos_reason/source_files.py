@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import os
 import posixpath
 import re
 import shlex
@@ -101,7 +102,7 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
         return Path(whole)
     media.resolve("", whole)
     places = [path for path in map(posixpath.normpath, (whole, name)) if not path.startswith("../")]
-    if not isinstance(files, Repository) and (found := [p for p in places if files.path(p).is_file()]):
+    if not isinstance(files, Repository) and (found := [p for p in places if os.path.isfile(files.path(p))]):
         return files.medium(found[0])
     alike = files.by_last_part.get(posixpath.basename(name), [])
     near = [place for place in places if place in alike][:1] or _beside(folder, alike)
@@ -134,12 +135,11 @@ def _members(archive: Path) -> dict[str, Held]:
         found = {posixpath.basename(member.name): member for member in tar if member.isfile()}
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as problem:
         raise f.bad_input("BUILD-ARCHIVE", archive, f"got {problem}, expected a whole tar archive") from None
-    load = {name: functools.partial(_read_member, tar, member) for name, member in found.items()}
-    return {name: Held(f"{archive}/{name}", posixpath.splitext(name)[1], load[name]) for name in found}
 
+    def held(name: str) -> Held:
+        return Held(f"{archive}/{name}", posixpath.splitext(name)[1], lambda: tar.extractfile(found[name]).read())
 
-def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    return tar.extractfile(member).read()
+    return {name: held(name) for name in found}
 
 
 def tables(files: Folder, subset: str, split: str) -> list[str]:
@@ -209,9 +209,8 @@ def _declared(files: Folder) -> dict[str, dict[str, list[str]]]:
 
 def _splits(config: dict) -> dict[str, list[str]]:
     stated = config.get("data_files") or f"{config['data_dir'].strip('/')}/**"
-    entries = (
-        stated if isinstance(stated, list) and isinstance(stated[0], dict) else [{"split": "train", "path": stated}]
-    )
+    by_split = isinstance(stated, list) and isinstance(stated[0], dict)
+    entries = stated if by_split else [{"split": "train", "path": stated}]
     paths = {str(entry["split"]): entry["path"] for entry in entries}
     return {split: [path] if isinstance(path, str) else path for split, path in paths.items()}
 
@@ -224,9 +223,8 @@ def _chosen(role: str, given: str, names, usual: str) -> str:
         return given
     listed = ", ".join(list(names)[:20])
     message = f"got {given!r}, expected one of {listed}" if given else f"got several: {listed}"
-    raise f.bad_input(
-        f"BUILD-HF-{role.upper()}", flag, message, f"{flag} {(f.nearest(given, names) or list(names))[0]}"
-    )
+    fix = f"{flag} {(f.nearest(given, names) or list(names))[0]}"
+    raise f.bad_input(f"BUILD-HF-{role.upper()}", flag, message, fix)
 
 
 def _matches(name: str, pattern: str) -> bool:

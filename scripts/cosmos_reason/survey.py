@@ -71,12 +71,9 @@ class Survey:
         self.clip_counts.append(len(sample.media))
         for medium in sample.media:
             self.clip_numbers.append(self.clips.setdefault(medium, len(self.clips)))
-        tokens = last = 0
-        for _, text in sample.turns:
-            last = count_text(text)
-            tokens += last + TURN_OVERHEAD
-        self.text_tokens.append(tokens)
-        self.answer_tokens.append(last)
+        tokens = [count_text(text) for _, text in sample.turns]
+        self.text_tokens.append(sum(tokens) + len(tokens) * TURN_OVERHEAD)
+        self.answer_tokens.append(tokens[-1])
         self.has_system.append(sample.turns[0].role == "system")
         self.reasoning_tokens.append(count_text(sample.reasoning) + TURN_OVERHEAD if sample.reasoning else 0)
         self.video_fps.append(sample.video_fps or 0)
@@ -84,7 +81,7 @@ class Survey:
 
     def _add_questions(self, sample: Sample) -> None:
         """Those of annotations.questions, without making its objects."""
-        asked, key = 0, None
+        asked, key, first = 0, None, None
         for (_, text), (role, gt) in pairwise(sample.turns):
             if role != "assistant":
                 continue
@@ -99,14 +96,12 @@ class Survey:
             key = hash((key, text))
             self.text_keys.append(key)
             self.answer_keys.append(hash(gt))
-            if not asked:
-                self.kinds.append(kind)
-                self.answers.append(answer)
+            first = first or (kind, answer)
             asked += 1
         self.asked.append(asked)
-        if not asked:
-            self.kinds.append("")
-            self.answers.append(None)
+        kind, answer = first or ("", None)
+        self.kinds.append(kind)
+        self.answers.append(answer)
 
 
 def take(annotations: Path, media_path: Path | str, model: str, source: str = "") -> Survey:

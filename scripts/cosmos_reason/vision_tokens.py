@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.findings import Failure, Finding, bad_input, did_you_mean
+from cosmos_reason.record_formats import THINK
 from cosmos_reason.storage import read_json
 
 FRAME_FACTOR = 2
@@ -56,17 +57,14 @@ class VisionOptions:
         for key, value in table.items():
             if key not in known:
                 raise bad_input("SPEC-VISION-KEY", key, f"got an unknown vision option.{did_you_mean(key, known)}")
-            if value is not None and not _is_positive(value):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 < value < math.inf):
                 raise bad_input("SPEC-VISION-VALUE", key, f"got {value!r}, expected a positive number")
         options = cls(**table, table=name)
         if options.nframes is not None and options.fps is not None:
             message = "got both fps and nframes, expected exactly one of them"
             raise bad_input("SPEC-VISION-FPS-NFRAMES", name, message, f"--unset {name}.nframes")
         return options
-
-
-def _is_positive(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def frame_count(total_frames: int, video_fps: float, options: VisionOptions) -> int:
@@ -102,51 +100,45 @@ def frame_indices(total_frames: int, video_fps: float, options: VisionOptions) -
 
 
 def frame_size(
-    height: int, width: int, nframes: int, options: VisionOptions, patch_size: int, merge_size: int = 2
+    height: int, width: int, nframes: int, options: VisionOptions, patch: int, merge: int = 2
 ) -> tuple[int, int]:
     """(height, width) in pixels of each of `nframes` sampled frames after the official resize."""
-    factor = patch_size * merge_size
-    if options.resized_height is not None and options.resized_width is not None:
-        return _explicit_size(options, factor)
+    factor = patch * merge
     token = factor * factor
     min_pixels = _given(options.min_pixels, FRAME_MIN_TOKENS * token)
     total_pixels = _given(options.total_pixels, SEQUENCE_TOKENS * token * SEQUENCE_SHARE)
     # The floor wins over the budget: many frames can exceed `total_pixels`.
     cap = max(min(FRAME_MAX_TOKENS * token, total_pixels / nframes * FRAME_FACTOR), int(min_pixels * 1.05))
-    return _fitted(height, width, factor, min_pixels, min(_given(options.max_pixels, cap), cap), options.table)
+    return _fitted(height, width, factor, min_pixels, min(_given(options.max_pixels, cap), cap), options)
 
 
-def image_size(
-    height: int, width: int, options: VisionOptions, patch_size: int, merge_size: int = 2
-) -> tuple[int, int]:
+def image_size(height: int, width: int, options: VisionOptions, patch: int, merge: int = 2) -> tuple[int, int]:
     """(height, width) in pixels of a still image after the official resize."""
-    factor = patch_size * merge_size
-    if options.resized_height is not None and options.resized_width is not None:
-        return _explicit_size(options, factor)
-    token = factor * factor
-    min_pixels = _given(options.min_pixels, IMAGE_MIN_TOKENS * token)
-    high = _given(options.max_pixels, IMAGE_MAX_TOKENS * token)
-    return _fitted(height, width, factor, min_pixels, high, options.table)
+    factor = patch * merge
+    low = _given(options.min_pixels, IMAGE_MIN_TOKENS * factor**2)
+    high = _given(options.max_pixels, IMAGE_MAX_TOKENS * factor**2)
+    return _fitted(height, width, factor, low, high, options)
 
 
-def video_tokens(
-    height: int, width: int, nframes: int, options: VisionOptions, patch_size: int, merge_size: int = 2
-) -> int:
+def video_tokens(height: int, width: int, nframes: int, options: VisionOptions, patch: int) -> int:
     """Vision tokens of a clip sampled at `nframes` frames (timestamps and vision markers not included)."""
-    resized = frame_size(height, width, nframes, options, patch_size, merge_size)
-    return math.ceil(nframes / FRAME_FACTOR) * _tokens(resized, patch_size * merge_size)
+    resized = frame_size(height, width, nframes, options, patch)
+    return math.ceil(nframes / FRAME_FACTOR) * math.prod(resized) // (2 * patch) ** 2
 
 
-def image_tokens(height: int, width: int, options: VisionOptions, patch_size: int, merge_size: int = 2) -> int:
+def image_tokens(height: int, width: int, options: VisionOptions, patch: int) -> int:
     """Vision tokens of a still image (vision markers not included)."""
-    return _tokens(image_size(height, width, options, patch_size, merge_size), patch_size * merge_size)
+    return math.prod(image_size(height, width, options, patch)) // (2 * patch) ** 2
 
 
-def _fitted(height: int, width: int, factor: int, low: float, high: float, table: str) -> tuple[int, int]:
+def _fitted(height: int, width: int, factor: int, low: float, high: float, options: VisionOptions) -> tuple[int, int]:
+    if options.resized_height is not None and options.resized_width is not None:
+        height, width = options.resized_height, options.resized_width
+        low, high = IMAGE_MIN_TOKENS * factor**2, IMAGE_MAX_TOKENS * factor**2
     if high < low:
         message = f"got max_pixels {high:.0f} below min_pixels {low:.0f}, expected it at or above"
         way = f"min_pixels={factor**2}" if high >= factor**2 else f"max_pixels={math.ceil(low)}"
-        raise bad_input("SPEC-VISION-PIXELS", f"{table}.max_pixels", message, f"--set {table}.{way}")
+        raise bad_input("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, f"--set {options.table}.{way}")
     return smart_resize(height, width, factor, low, high)
 
 
@@ -166,15 +158,6 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: float, max_pi
         message = f"got {width}x{height}, too narrow for max_pixels {max_pixels:.0f}: a side would become 0"
         raise bad_input("DATA-MEDIA-RATIO", "media", message)
     return resized
-
-
-def _explicit_size(options: VisionOptions, factor: int) -> tuple[int, int]:
-    bounds = IMAGE_MIN_TOKENS * factor**2, IMAGE_MAX_TOKENS * factor**2
-    return smart_resize(options.resized_height, options.resized_width, factor, *bounds)
-
-
-def _tokens(resized: tuple[int, int], factor: int) -> int:
-    return (resized[0] // factor) * (resized[1] // factor)
 
 
 def _given(value, default):
@@ -204,17 +187,23 @@ def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
     """
     clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
     options = VisionOptions.from_spec(spec)
-    model = spec.get("model", {})
-    named = spec.get("policy", {}).get("model_name_or_path") or model.get("model_name") or model.get("model_path")
-    patch = patch_size(named or spec.get("model_path") or "")
-    cost_of = functools.cache(functools.partial(_clip_cost, options, patch))
+    named = model_of(spec)
+    patch = patch_size(named)
+    cost_of = functools.cache(functools.partial(clip_cost, options, patch))
     columns = [clips.column(name).to_pylist() for name in ("kind", "height", "width", "frames", "fps")]
     costs = [cost_of(*clip) for clip in zip(*columns, strict=True)]
     rows = zip(*(records.column(name).to_pylist() for name in ("id", "text_tokens", "clips")), strict=True)
     return [
         _record_cost(name, text + more, [costs[clip] for clip in used])
-        for (name, text, used), more in zip(rows, _more_text(records, spec, named or ""), strict=False)
+        for (name, text, used), more in zip(rows, _more_text(records, spec, named), strict=False)
     ]
+
+
+def model_of(spec: dict) -> str:
+    """The model that a spec of any action names; "" when it names none."""
+    model = spec.get("model", {})
+    named = spec.get("policy", {}).get("model_name_or_path") or model.get("model_name") or model.get("model_path")
+    return named or spec.get("model_path") or ""
 
 
 def _more_text(records, spec: dict, model: str) -> Iterable[int]:
@@ -223,7 +212,9 @@ def _more_text(records, spec: dict, model: str) -> Iterable[int]:
     def column(name: str) -> list:  # facts of an earlier version have fewer
         return records.column(name).to_pylist() if name in records.column_names else [0] * len(records)
 
-    changes = []
+    changes, count_text = [], text_counter(model)[0]
+    if spec.get("evaluation", {}).get("answer_type") == "reasoning":
+        changes.append([count_text(THINK)] * len(records))
     mode = spec.get("custom", {}).get("train_dataset", {}).get("response_mode", "answer")
     if mode != "answer":
         changes.append(column("reasoning_tokens"))
@@ -231,7 +222,7 @@ def _more_text(records, spec: dict, model: str) -> Iterable[int]:
         changes.append([-count for count in column("answer_tokens")])
     prompt = spec.get("train", {}).get("train_policy", {}).get("system_prompt")
     if prompt := prompt or spec.get("dataset", {}).get("system_prompt"):
-        cost = text_counter(model)[0](prompt) + TURN_OVERHEAD
+        cost = count_text(prompt) + TURN_OVERHEAD
         changes.append([0 if own else cost for own in column("has_system")])
     return map(sum, zip(*changes, strict=True)) if changes else itertools.repeat(0)
 
@@ -263,7 +254,7 @@ def timestamp_tokens(indices: list[int], video_fps: float) -> int:
     return sum(len(f"{(first + second) / 2 / video_fps:.1f}") + 3 + 2 for first, second in pairs)
 
 
-def _clip_cost(options: VisionOptions, patch: int, kind, height, width, frames, fps) -> tuple[int, int] | Finding:
+def clip_cost(options: VisionOptions, patch: int, kind, height, width, frames, fps) -> tuple[int, int] | Finding:
     """(tokens with their markers, frames), or the finding that says why the clip cannot be sampled."""
     if kind is None:
         return 0, 0

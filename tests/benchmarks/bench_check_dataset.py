@@ -115,7 +115,7 @@ def bench_clips(folder, count):
     code = (
         "from pathlib import Path\nfrom cosmos_reason import clip_checks\n"
         "from cosmos_reason.vision_tokens import VisionOptions\n"
-        "paths = sorted(Path(sys.argv[1]).iterdir()); start = time.time()\n"
+        "paths = dict(enumerate(sorted(Path(sys.argv[1]).iterdir()))); start = time.time()\n"
         "found = clip_checks.examine_all(paths, sys.argv[2], VisionOptions(nframes=8), 30, clip_checks.Cache())\n"
         "assert all(report.facts for _, report in found)"
     )
