@@ -26,7 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cosmos_reason import bundle, command, jobs, platforms, s3, secret, storage
+from cosmos_reason import bundle, command, jobs, platforms, publishing, s3, secret
 from cosmos_reason.findings import EXIT_OUTSIDE, WARNING, Failure, Finding, bad_input, error, has_errors
 from cosmos_reason.platforms import launch, watch
 
@@ -46,25 +46,8 @@ def parser() -> command.Parser:
         command.add_json_flag(added, lines=function is watch_)
         return added
 
-    for function, purpose in (
-        (plan, "show what submit would run; touches nothing"),
-        (submit, "record and start a job"),
-    ):
-        added = verb(function, purpose)
-        added.add_argument("action", choices=bundle.ACTIONS, help="what to run")
-        added.add_argument("--spec", required=True, type=Path, help="the action's spec (build_spec.py makes one)")
-        added.add_argument("--platform", required=True, choices=platforms.PLATFORMS, help="where to run")
-        added.add_argument("--engine", choices=bundle.ENGINES, help="default: what the spec was built for")
-        added.add_argument("--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)")
-        added.add_argument("--image", help="docker: the image to run (default: the one of engine tao)")
-        added.add_argument(
-            "--docker-host", help="docker: unix:// or ssh:// address (default: $DOCKER_HOST or the current context)"
-        )
-        added.add_argument("--network", help="docker: host for servers on this machine (default: the engine's own)")
-        who = added.add_mutually_exclusive_group()
-        who.add_argument("--endpoint", type=address, metavar="URL", help="evaluate: the server that answers, up to /v1")
-        many = "evaluate: these models, or all of these train outputs, a results folder each"
-        who.add_argument("--checkpoint", nargs="+", metavar="DIR", help=many)
+    add_request(verb(plan, "show what submit would run; touches nothing"))
+    add_request(verb(submit, "record and start a job"))
     for function, purpose in (
         (status, "the state of a job as it is true now"),
         (logs, "the end of what a job printed"),
@@ -79,53 +62,73 @@ def parser() -> command.Parser:
     named["logs"].add_argument("--lines", type=count, default=50, help="how many lines (default: 50; 0: all at hand)")
     named["upload"].add_argument("uri", metavar="S3_URI", help="s3://BUCKET/PREFIX; the job's id is added to it")
     named["watch"].add_argument("--every", type=seconds, default=5, help="seconds between lines (default: 5; 0: all)")
-    named["cancel"].add_argument(
-        "--grace", type=seconds, default=30, help="seconds from SIGTERM to SIGKILL (default: 30)"
-    )
+    grace = "seconds from SIGTERM to SIGKILL (default: 30)"
+    named["cancel"].add_argument("--grace", type=seconds, default=30, help=grace)
     return parser
 
 
+def add_request(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("action", choices=bundle.ACTIONS, help="what to run")
+    verb.add_argument("--spec", required=True, type=command.local, help="the action's spec (build_spec.py makes one)")
+    verb.add_argument("--platform", required=True, choices=platforms.PLATFORMS, help="where to run")
+    verb.add_argument("--engine", choices=bundle.ENGINES, help="default: what the spec was built for")
+    verb.add_argument("--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)")
+    verb.add_argument("--image", help="docker: the image to run (default: the one of engine tao)")
+    host = "docker: unix:// or ssh:// address (default: $DOCKER_HOST or the docker context)"
+    verb.add_argument("--docker-host", help=host)
+    verb.add_argument("--network", help="docker: host for servers on this machine (default: the engine's own)")
+    who = verb.add_mutually_exclusive_group()
+    who.add_argument("--endpoint", type=address, metavar="URL", help="evaluate: the server that answers, up to /v1")
+    many = "evaluate: these models, or all of these train outputs, a results folder each"
+    who.add_argument("--checkpoint", type=command.local, nargs="+", default=[], metavar="DIR", help=many)
+
+
 def count(written: str) -> int:
-    if not written.isdecimal():
-        raise argparse.ArgumentTypeError(f"got {written!r}, expected a number from 0 on")
-    return int(written)
+    return 0 if written == "0" else command.positive(written)
 
 
 def seconds(written: str) -> float:
-    try:
-        value = float(written)
-    except ValueError:
-        value = -1
-    if not 0 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"got {written!r}, expected seconds, from 0 to a day")
-    return value
+    return 0.0 if written == "0" else command.above_0(written, most=86400)
 
 
 def address(written: str) -> str:
-    if not re.match(r"https?://[^@]+$", written):
-        raise argparse.ArgumentTypeError("got no such form, expected http://HOST:PORT/v1 without a password")
+    if not re.match(r"https?://[^@?#\s]+$", written):
+        raise argparse.ArgumentTypeError("got another form, expected http://HOST:PORT/v1 without a password or key")
     return written
 
 
 def plan(args) -> command.Outcome:
     record, found = launch.plan(request(args))
-    return command.Outcome(record, found, platforms.module(args.platform).launch_text(record) if record else "")
+    text = platforms.module(args.platform).launch_text(record) if record else ""
+    given = [word for word in sys.argv[sys.argv.index("plan") + 1 :] if word != "--json"]
+    out_of_reach = {one.id for one in found} & {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}
+    return command.Outcome(record, found, text, () if out_of_reach else ("launch_job.py", "submit", *given))
 
 
 def submit(args) -> command.Outcome:
-    record, found = launch.submit(request(args))
-    return command.Outcome(record, found, "" if has_errors(found) else record["job_id"])
+    return started(args, *launch.submit(request(args)))
+
+
+def retry(args) -> command.Outcome:
+    return started(args, *launch.retry(folder(args), jobs.root(args.jobs_dir)))
+
+
+def started(args, record: dict, found: list[Finding]) -> command.Outcome:
+    if has_errors(found):
+        return command.Outcome(record, found)
+    job_id = record["job_id"]
+    return command.Outcome(record, found, job_id, jobs.words("watch", jobs.root(args.jobs_dir) / job_id))
 
 
 def request(args) -> launch.Request:
     return launch.Request(
         spec_path=args.spec.absolute(),
-        engine=args.engine or launch.engine_of(args.spec, args.action),
+        engine=args.engine or launch.engine_of(args.spec.absolute(), args.action),
         jobs_dir=jobs.root(args.jobs_dir),
         working_dir=Path.cwd(),
         gpu_ids=gpu_ids(args.gpu_ids),
+        checkpoints=list(map(os.path.abspath, args.checkpoint)),
         **{name: getattr(args, name) for name in PASSED_ON},
-        checkpoints=[os.path.abspath(written) for written in args.checkpoint or ()] or None,
     )
 
 
@@ -145,20 +148,28 @@ def folder(args) -> Path:
 def status(args) -> command.Outcome:
     record = platforms.refresh(folder(args))
     result = record | {"progress": jobs.plain(jobs.progress(folder(args)))}
-    return command.Outcome(result, jobs.spec_changes(record), text(folder(args), record))
+    return told(args, record, result, jobs.spec_changes(record))
 
 
-def text(folder: Path, record: dict) -> str:
-    metrics = jobs.progress(folder)
+def told(args, record: dict, result: dict, found=()) -> command.Outcome:
+    """What a person is told of a job, and what follows from its state."""
+    metrics, ends = jobs.progress(folder(args)), record["outputs"] | record["evidence"]
     steps = [f"step {metrics['step']}/{metrics['total_steps']}"] if "total_steps" in metrics else []
     lines = [
         " ".join([record["job_id"], record["state"], ", ".join(steps + watch.facts(metrics))]).strip(),
-        f"  started {record['started_at']}, ended {record['ended_at']}, log {folder / jobs.LOG}",
+        f"  started {record['started_at']}, ended {record['ended_at']}, log {folder(args) / jobs.LOG}",
     ]
     lines += [f"  {record['reason']}"] if record["reason"] else []
     for finding in record["diagnosis"]:
         lines += [f"  cause: {finding['message']}", *([f"  fix: {finding['fix']}"] if finding["fix"] else [])]
-    return "\n".join(lines + [f"  {name}: {value}" for name, value in (record["outputs"] | record["evidence"]).items()])
+    text = "\n".join(lines + [f"  {name}: {value}" for name, value in ends.items()])
+    after = {
+        ("train", jobs.COMPLETE): ("select_checkpoint.py", str(folder(args))),
+        ("evaluate", jobs.COMPLETE): ("score_predictions.py", record["outputs"].get("results_dir")),
+    }.get((record["action"], record["state"]), ())
+    if record["state"] not in jobs.ENDED:
+        after = jobs.words("watch", folder(args))
+    return command.Outcome(result, list(found), text, after)
 
 
 def logs(args) -> command.Outcome:
@@ -176,21 +187,15 @@ def watch_(args) -> command.Outcome:
         fix = jobs.command("logs", folder(args))
         ending = error("JOB-NOT-COMPLETE", args.job_id, f"{record['state']}: {record['reason']}", fix, job=record)
         raise Failure([ending, *(Finding(**finding) for finding in record["diagnosis"])], EXIT_OUTSIDE)
-    return command.Outcome(record, text=text(folder(args), record))
+    return told(args, record, record)
 
 
 def cancel(args) -> command.Outcome:
     record = platforms.refresh(folder(args))
     if record["state"] in jobs.ENDED:
         raise bad_input("JOB-ENDED", args.job_id, f"got {record['state']}, expected a job that has not ended")
-    platforms.module(record["platform"]).stop(folder(args), args.grace)
-    record = platforms.refresh(folder(args))
-    return command.Outcome(record, text=text(folder(args), record))
-
-
-def retry(args) -> command.Outcome:
-    record, found = launch.retry(folder(args), jobs.root(args.jobs_dir))
-    return command.Outcome(record, found, "" if has_errors(found) else record["job_id"])
+    record = platforms.stop(folder(args), args.grace)
+    return told(args, record, record)
 
 
 def upload(args) -> command.Outcome:
@@ -198,26 +203,18 @@ def upload(args) -> command.Outcome:
     record, home = platforms.refresh(folder(args)), folder(args)
     if record["state"] not in jobs.ENDED:
         raise bad_input("JOB-NOT-ENDED", args.job_id, f"got {record['state']}, expected a job that has ended")
+    target = publishing.look(s3.join(args.uri, args.job_id), None)
     with tempfile.TemporaryDirectory() as scratch:
         files = {name: home / name for name in OWN_FILES if (home / name).is_file()}
-        if jobs.LOG in files:
-            files[jobs.LOG] = without_secrets(home / jobs.LOG, Path(scratch, jobs.LOG))
+        if jobs.LOG in files:  # what the work printed was its own choice
+            files[jobs.LOG] = Path(scratch, jobs.LOG)
+            with open(home / jobs.LOG, errors="replace") as log, open(files[jobs.LOG], "w") as copy:
+                copy.writelines(map(secret.hidden, log))
         for name, output in record["outputs"].items():
             made = (path for path in Path(output).rglob("*") if path.is_file() and not path.is_symlink())
             files |= {f"{name}/{path.relative_to(output)}": path for path in made}
-        target, connection = s3.join(args.uri, record["job_id"]), s3.client()
-        progress = storage.Progress(sum(path.stat().st_size for path in files.values()))
-        for name, path in files.items():
-            if not s3.is_same(path, s3.join(target, name), connection):
-                s3.send(path, s3.join(target, name), connection, progress)
-    return command.Outcome({"uri": target, "files": len(files)}, text=f"{len(files)} files in {target}")
-
-
-def without_secrets(log: Path, copy: Path) -> Path:
-    """What the work printed was its own choice."""
-    with open(log, encoding="utf-8", errors="replace") as lines, open(copy, "w", encoding="utf-8") as written:
-        written.writelines(map(secret.hidden, lines))
-    return copy
+        publishing.send(target, files, False, None)
+    return command.Outcome({"uri": target.uri, "files": len(files)}, text=f"{len(files)} files in {target.uri}")
 
 
 def list_(args) -> command.Outcome:
@@ -225,10 +222,9 @@ def list_(args) -> command.Outcome:
     for made in jobs.folders(jobs.root(args.jobs_dir)):
         try:
             record = asked(made, silent)
+            rows.append({key: record[key] for key in ("job_id", "state", "created_at", "reason")})
         except Failure as failure:
             found += failure.findings
-            continue
-        rows.append({key: record[key] for key in ("job_id", "state", "created_at", "reason")})
     found += [dataclasses.replace(lost, severity=WARNING) for lost in silent.values()]
     shown = rows[: args.last] if args.last else rows
     lines = [f"{row['job_id']}  {row['state']:8}  {row['reason'][:80]}".rstrip() for row in shown]

@@ -10,7 +10,7 @@ import psutil
 from jsonschema import Draft202012Validator
 
 from cosmos_reason import bundle, jobs, platforms, spec
-from cosmos_reason.platforms import engines, launch, local
+from cosmos_reason.platforms import engines, launch
 
 PROGRAM = r"""
 import json, os, pathlib, signal, struct, subprocess, sys, time
@@ -123,7 +123,7 @@ def marked(folder):
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(local.MARK) == folder.name and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(platforms.MARK) == folder.name and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue

@@ -74,23 +74,13 @@ def test_the_lock_is_held_until_the_last_process_that_inherited_it_is_gone(tmp_p
     lock = jobs.take_lock(folder)
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock])
     os.close(lock)
-    with jobs.when_idle(folder) as idle:
-        assert not idle
+    assert not jobs.is_idle(folder)
     sleeper.kill()
     deadline = time.monotonic() + 5
-    idle = False
-    while not idle and time.monotonic() < deadline:  # the kernel lets go when the process dies, reaped or not
-        with jobs.when_idle(folder) as idle:
-            time.sleep(0.01)
-    assert idle
+    while not jobs.is_idle(folder):  # the kernel lets go when the process dies, reaped or not
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     sleeper.wait()
-
-
-def test_two_who_ask_at_once_both_learn_that_the_job_is_gone(tmp_path):
-    folder = job_folder(tmp_path)
-    os.close(jobs.take_lock(folder))
-    with jobs.when_idle(folder) as first, jobs.when_idle(folder) as second:
-        assert first and second
 
 
 def test_a_filesystem_without_locks_is_an_outside_failure(tmp_path, monkeypatch):

@@ -1,17 +1,16 @@
 """What proves a job's ending, and what does not: odd result files, shared folders, long logs, secrets."""
 
 import json
-import os
 import sys
 
 import pytest
-from launch_site import Site, ended, running
+from launch_site import Site, ended, running, write_model
 from support import run_script
 from test_trainer_log import PREFIX
 
-from cosmos_reason import jobs, spec, storage
+from cosmos_reason import jobs, platforms, spec, storage
 from cosmos_reason.findings import Failure
-from cosmos_reason.platforms import evidence, launch, local
+from cosmos_reason.platforms import evidence, launch
 
 WRITE = """
 import json, os, pathlib, sys
@@ -70,6 +69,7 @@ def test_a_badly_formed_result_is_an_error_and_the_list_goes_on(site):
         ("transformers", {"predictions.json": '[{"error": null}]', "astatus.json": '{"a": 1}\n{"b": 2}'}, ""),
         ("transformers", {"predictions.json": '[{"error": "x"}, {"error": "x"}]'}, "every row is an error"),
         ("tao", {"status.json": '{"status": "STARTED"}'}, "no results.json"),
+        ("tao", {"a.mp4/results.json": '[{"response": "yes"}]'}, "1 results.json was written"),
         ("tao", {"a.mp4/results.json": '[{"response": "yes"}]', "b.mp4/results.json": '[{"response": "no"}]'}, ""),
     ],
 )
@@ -77,7 +77,12 @@ def test_an_inference_is_complete_with_answers_in_its_own_file(tmp_path, engine,
     for name, text in files.items():
         (tmp_path / "results" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "results" / name).write_text(text)
+    (tmp_path / "media").mkdir()
+    for name in ("a.mp4", "b.mp4", ".hidden"):
+        (tmp_path / "media" / name).touch()
+    spec.dump(spec.template("inference") | {"media": str(tmp_path / "media")}, tmp_path / "spec.toml")
     record = {"action": "inference", "engine": engine, "outputs": {"results_dir": str(tmp_path / "results")}}
+    record["spec"] = {"path": str(tmp_path / "spec.toml")}
     found, said = evidence.gather(tmp_path, record)
     assert said.startswith(missing) and bool(said) == bool(missing)
     assert missing or found["rows"] == len(files) - ("astatus.json" in files)
@@ -96,7 +101,7 @@ def test_a_folder_has_one_job_at_a_time_and_what_stood_there_proves_nothing(site
     in_folder(site, "evaluate", "shared/below")
     (busy,) = launch.submit(site.request("evaluate"))[1]
     assert busy.id == "JOB-OUTPUT-BUSY" and third.name in busy.fix and len(jobs.folders(site.jobs)) == 3
-    local.stop(third, grace=0)
+    platforms.stop(third, grace=0)
     site.does(steps=0, model=False)
     record, found = launch.submit(site.request("evaluate"))
     assert not found, found
@@ -122,7 +127,9 @@ def test_the_last_step_counts_however_long_the_log_goes_on(tmp_path):
 
 def test_a_secret_that_the_work_prints_is_hidden_in_all_that_is_said_of_the_job(site):
     site.monkeypatch.setenv("HF_TOKEN", "canary-token")
-    site.runs([sys.executable, "-c", "import os, sys; print('failed with', os.environ['HF_TOKEN']); sys.exit(1)"])
+    site.monkeypatch.setenv("SERVER_KEY", "canary-of-an-endpoint")
+    fail = "import os, sys; print('failed with', os.environ['HF_TOKEN'], os.environ['SERVER_KEY']); sys.exit(1)"
+    site.runs([sys.executable, "-c", fail])
     record, _ = launch.submit(site.request())
     folder = site.jobs / record["job_id"]
     assert "failed with [hidden]" in ended(folder)["reason"]
@@ -167,11 +174,10 @@ def test_a_broken_record_among_many_holds_no_folder(site):
 
 def test_an_evaluation_of_checkpoints_needs_whole_results_for_each(site):
     site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps({"results/a/results.json": "[{}]"})])
-    checkpoints = [str(site.root / "model"), str(site.root / "none")]
-    _, found = launch.submit(site.request("evaluate", checkpoints=checkpoints))
-    assert "JOB-INPUT-MISSING" in {one.id for one in found}
-    os.rename(site.root / "model", site.root / "none")
-    (site.root / "model").mkdir()
+    checkpoints = [str(site.root / "model"), str(site.root / "none")]  # the second is a train output
+    with pytest.raises(Failure, match="CKPT-OUTPUT-MISSING"):
+        launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    write_model(site.root / "none" / "20260101000000" / "safetensors" / "step_9")
     files = {f"results/{name}/results.json": '[{"id": "a"}]' for name in "ab"}
     record, _ = launch.submit(site.request("evaluate", checkpoints=checkpoints))
     assert "1 results.json" in ended(site.jobs / record["job_id"])["reason"]

@@ -57,9 +57,11 @@ def test_an_empty_or_damaged_model_folder_is_refused(site):
 def test_an_adapter_is_refused_where_the_spec_says_full_model(site):
     write_adapter(site.root / "adapter")
     change(site, "train", policy__model_name_or_path="adapter")
-    assert "select_checkpoint.py" in refused(site)["JOB-MODEL-ADAPTER"].fix
+    assert "select_checkpoint.py" in refused(site)["SPEC-MODEL-ADAPTER"].fix
     change(site, "evaluate", model__model_name="adapter")
-    assert refused(site, "evaluate")["JOB-ADAPTER-FLAG"].fix == "--set model.enable_lora=true"
+    assert "--set model.enable_lora=true" in refused(site, "evaluate")["SPEC-ADAPTER-FOLDER"].fix
+    change(site, "evaluate", model__enable_lora=True, model__base_model_path="adapter")
+    assert "JOB-MODEL-ADAPTER" in refused(site, "evaluate")
     change(site, "evaluate", model__model_name="model", model__enable_lora=True, model__base_model_path="model")
     assert refused(site, "evaluate")["JOB-ADAPTER-FLAG"].fix == "--set model.enable_lora=false"
 
@@ -232,9 +234,11 @@ def test_mounts_are_few_and_outputs_are_the_only_writable_ones(site):
         "inputs": named,
         "outputs": {"output_dir": str(folder / "results"), "other": str(site.root / "out")},
     }
-    found = mounts.of_job(record, spec_written, folder)
-    assert {path for path, writable in found.items() if writable} == {str(folder), str(site.root / "out")}
-    assert str(site.root / "model") in found and str(site.root / "model" / "inner") not in found
+    words = [dict(field.partition("=")[::2] for field in word.split(",")) for word in mounts.flags(
+        record, spec_written, folder)[1::2]]  # fmt: skip
+    assert {word["source"] for word in words if "readonly" not in word} == {str(folder), str(site.root / "out")}
+    sources = {word["source"] for word in words}
+    assert str(site.root / "model") in sources and str(site.root / "model" / "inner") not in sources
 
 
 def test_media_with_absolute_names_are_mounted_by_their_folders(site):

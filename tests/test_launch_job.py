@@ -39,6 +39,52 @@ def test_plan_touches_nothing_and_is_the_same_twice(site):
     assert again | {"created_at": ""} == result | {"created_at": ""}
 
 
+def follow(done, *flags, cwd):
+    """What the printed next command does, and what it is."""
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("next: ")]
+    program, *words = shlex.split(line.removeprefix("next: "))
+    assert Path(program).is_file()
+    return run_script(Path(program).name, *words, *flags, cwd=cwd), words
+
+
+def test_each_success_names_the_command_that_follows_and_it_runs(site):
+    where = ["train", "--spec", "train.toml", "--platform", "local", "--gpu-ids", "none", "--jobs-dir", "other jobs"]
+    submitted, words = follow(run_script("launch_job.py", "plan", *where, cwd=site.root), cwd=site.root)
+    assert submitted.returncode == 0 and words == ["submit", *where]
+    watched, words = follow(submitted, cwd="/")
+    assert words[0] == "watch" and watched.returncode == 3 and "next:" not in watched.stderr, "the model is no real one"
+    done = run_script("launch_job.py", "status", words[1], *words[2:])
+    assert done.returncode == 0 and "next:" not in done.stderr and "cause:" in done.stdout
+    whole = site.submit(pause=0.3)
+    done = run_script("launch_job.py", "status", whole.name, "--jobs-dir", site.jobs)
+    watched, words = follow(done, cwd="/")
+    assert words[0] == "watch" and watched.returncode == 0
+    chosen, words = follow(watched, "--by", "step_3", cwd="/")
+    assert words == [str(whole)] and chosen.returncode == 0
+    judged = site.submit("evaluate", steps=0, model=False, rows=["a"], questions=1)
+    ended(judged)
+    done = run_script("launch_job.py", "status", judged.name, "--json", "--jobs-dir", site.jobs)
+    program, *words = shlex.split(json.loads(done.stdout)["next"])
+    assert Path(program).name == "score_predictions.py" and words == [f"{judged}/results"]
+
+
+def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
+    docker = site.root / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text('#!/bin/sh\necho "$@" "$DOCKER_HOST" >> "$OUT"; case "$1" in context) echo "$CONTEXT";; '
+                      '*) echo "{}";; esac\n')  # fmt: skip
+    docker.chmod(0o755)
+    where = ["plan", "train", "--spec", "train.toml", "--platform", "docker", "--image", "x", "--json"]
+    env = {"PATH": f"{docker.parent}:/usr/bin:/bin", "OUT": str(site.root / "out"), "DOCKER_HOST": ""}
+    done = run_script("launch_job.py", *where, cwd=site.root, env=env | {"CONTEXT": "ssh://me@far"})
+    assert json.loads(done.stdout)["result"]["options"] == {"docker_host": "ssh://me@far"}
+    assert "info --format {{json .}} ssh://me@far" in (site.root / "out").read_text()
+    for where_from in ({"CONTEXT": "ssh://me:canary@far"}, {"DOCKER_HOST": "ssh://me:canary@far"}):
+        done = run_script("launch_job.py", *where, cwd=site.root, env=env | where_from)
+        assert done.returncode == 2 and "JOB-DOCKER-HOST" in done.stdout and "canary" not in done.stdout + done.stderr
+    assert "canary" not in (site.root / "out").read_text()
+
+
 @pytest.mark.parametrize(
     ("flags", "finding"),
     [
@@ -229,10 +275,12 @@ def test_the_way_out_leads_to_what_is_launched(action, engine, platform, fix):
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["cancel", "x", "--grace=-1"], "expected seconds"),
-        (["cancel", "x", "--grace", "nan"], "expected seconds"),
-        (["watch", "x", "--every", "inf"], "expected seconds"),
+        (["cancel", "x", "--grace=-1"], "expected a number"),
+        (["cancel", "x", "--grace", "nan"], "expected a number"),
+        (["watch", "x", "--every", "inf"], "expected a number"),
+        (["logs", "x", "--lines", "-1"], "--lines"),
         (["upload", "train-20250101-000000-abcdef", "file:///x"], "S3-NAME file:///x:"),
+        (["plan", "train", "--platform", "local", "--spec", "."], "SPEC-FILE"),
     ],
 )
 def test_wrong_numbers_and_addresses_are_usage_errors(flags, said):
@@ -247,6 +295,10 @@ def test_wrong_numbers_and_addresses_are_usage_errors(flags, said):
         ("train", ["--image=--privileged"], "JOB-IMAGE"),
         ("train", ["--endpoint", "http://localhost:1/v1"], "JOB-FLAG"),
         ("evaluate", ["--endpoint", "http://u:canary@localhost/v1"], "--endpoint"),
+        ("evaluate", ["--endpoint", "http://localhost/v1?api_key=canary"], "--endpoint"),
+        ("evaluate", ["--checkpoint", ""], "--checkpoint"),
+        ("train", ["--docker-host", "tcp://canary@h:1"], "JOB-DOCKER-HOST"),
+        ("train", ["--docker-host", "canary"], "JOB-DOCKER-HOST"),
         ("evaluate", ["--endpoint", "http://localhost/v1", "--checkpoint", "model"], "not allowed with"),
     ],
 )

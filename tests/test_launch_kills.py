@@ -15,7 +15,7 @@ from support import ROOT
 
 from cosmos_reason import jobs, platforms, spec
 from cosmos_reason.findings import Failure
-from cosmos_reason.platforms import launch, local
+from cosmos_reason.platforms import launch
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_another_machine_cannot_tell(site):
 def test_cancel_asks_then_insists(site, deaf, exit_code):
     folder = site.submit(pause=0.1, steps=500, total=500, deaf=deaf, child=True)
     running(folder)
-    local.stop(folder, grace=1)
+    platforms.stop(folder, grace=1)
     record = ended(folder)
     assert (record["state"], record["exit_code"]) == ("CANCELED", exit_code) and "of 500" in record["reason"]
     assert not marked(folder)
@@ -154,7 +154,7 @@ def test_cancel_asks_then_insists(site, deaf, exit_code):
 def test_cancel_without_a_supervisor(site):
     folder = site.submit(pause=0.1, steps=500, total=500)
     os.kill(running(folder)["platform_ref"]["pid"], signal.SIGKILL)
-    local.stop(folder, grace=5)
+    platforms.stop(folder, grace=5)
     assert ended(folder)["state"] == "CANCELED" and not marked(folder)
 
 
@@ -164,7 +164,7 @@ def test_cancel_at_random_moments(site):
         folder = site.submit(pause=0.05, steps=500, total=500)
         time.sleep(chance.uniform(0, 0.5))
         started = time.monotonic()
-        local.stop(folder, grace=10)
+        platforms.stop(folder, grace=10)
         assert ended(folder)["state"] == "CANCELED" and not marked(folder)
         assert time.monotonic() - started < 5
 

@@ -14,8 +14,8 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +27,7 @@ ERROR, CANCELED, UNKNOWN = "ERROR", "CANCELED", "UNKNOWN"  # UNKNOWN is an answe
 ENDED = {COMPLETE, ERROR, CANCELED}
 JOBS_DIR_VARIABLE = "COSMOS_REASON_JOBS"
 ID = re.compile(rf"({'|'.join(bundle.ACTIONS)})-\d{{8}}-\d{{6}}-[0-9a-f]{{6}}")
-LOCK, CANCEL, LOG, METRICS = "job.lock", "cancel.requested", "log.txt", "metrics.jsonl"
+LOCK, CANCEL, LOG, METRICS, LAUNCH = "job.lock", "cancel.requested", "log.txt", "metrics.jsonl", "launch.sh"
 CONTAINER_SPEC = "container.toml"  # the spec with a container's paths
 BEFORE = "outputs.before.json"
 TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -57,21 +57,20 @@ def root(jobs_dir: str | None) -> Path:
 
 def folder(jobs_dir: Path, job_id: str) -> Path:
     """The folder of a recorded job. Raises Failure (exit 2) for an id that is malformed or not there."""
+    fix = "scripts/launch_job.py list"
     if not ID.fullmatch(job_id):
-        expected = "<action>-<YYYYMMDD>-<HHMMSS>-<6 hex>"
-        raise bad_input(
-            "JOB-ID-MALFORMED", job_id, f"got {job_id!r}, expected {expected}", "scripts/launch_job.py list"
-        )
+        message = f"got {job_id!r}, expected <action>-<YYYYMMDD>-<HHMMSS>-<6 hex>"
+        raise bad_input("JOB-ID-MALFORMED", job_id, message, fix)
     found = jobs_dir / job_id
     if not (found / "job.json").is_file():
         hint = did_you_mean(job_id, (path.name for path in folders(jobs_dir)))
-        raise bad_input("JOB-UNKNOWN", job_id, f"got no such job in {jobs_dir}.{hint}", "scripts/launch_job.py list")
+        raise bad_input("JOB-UNKNOWN", job_id, f"got no such job in {jobs_dir}.{hint}", fix)
     return found
 
 
 def folders(jobs_dir: Path) -> list[Path]:
-    """Folders of all recorded jobs, newest first."""
-    names = os.listdir(jobs_dir) if jobs_dir.is_dir() else []
+    """Folders of all recorded jobs, newest first. Raises OSError for what is no folder."""
+    names = os.listdir(jobs_dir) if jobs_dir.exists() else []
     made = sorted((name for name in names if ID.fullmatch(name)), key=lambda name: name[-22:], reverse=True)
     return [jobs_dir / name for name in made]
 
@@ -84,11 +83,8 @@ def owner(paths: Iterable[str]) -> str | None:
 def read(folder: Path) -> dict:
     """Raises Failure (exit 2) when the record is missing, not JSON, or of another job."""
     record = storage.read_json(folder / "job.json")
-    if (
-        not isinstance(record, dict)
-        or record.get("job_id") != folder.name
-        or record.get("state") not in {PENDING, RUNNING, *ENDED}
-    ):
+    own = isinstance(record, dict) and record.get("job_id") == folder.name
+    if not own or record.get("state") not in {PENDING, RUNNING, *ENDED}:
         raise bad_input("JOB-RECORD-BROKEN", folder / "job.json", "got something else than the record of this job")
     return record
 
@@ -103,10 +99,15 @@ def unknown(record: dict, reason: str, fix: str = "") -> Failure:
     return outside("JOB-OUT-OF-REACH", record["job_id"], reason, fix, job=job)
 
 
+def words(verb: str, folder: Path) -> tuple[str, ...]:
+    """The command line that does something with a job: launch_job.py and its arguments."""
+    where = () if folder.parent == root(None) else ("--jobs-dir", str(folder.parent))
+    return ("launch_job.py", verb, folder.name, *where)
+
+
 def command(verb: str, folder: Path) -> str:
-    """What to paste to do something with a job."""
-    where = [] if folder.parent == root(None) else ["--jobs-dir", str(folder.parent)]
-    return shlex.join(["scripts/launch_job.py", verb, folder.name, *where])
+    """The same, to be pasted."""
+    return f"scripts/{shlex.join(words(verb, folder))}"
 
 
 # -- the lock ----------------------------------------------------------------------------------------------------------
@@ -128,17 +129,14 @@ def take_lock(folder: Path, wait: bool = False) -> int:
     return descriptor
 
 
-@contextmanager
-def when_idle(folder: Path) -> Iterator[bool]:
-    """Yields True when no process of the job is left: inside the block the record is then ours to end. The lock is
-    taken shared, so that two who ask at once both learn the truth (and would write the same)."""
+def is_idle(folder: Path) -> bool:
+    """Whether no process of the job is left."""
     with open(folder / LOCK, "rb") as handle:
         try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so as not to be in the way
         except BlockingIOError:
-            yield False
-        else:
-            yield True
+            return False
+        return True
 
 
 def request_cancel(folder: Path) -> None:
@@ -161,18 +159,19 @@ def spec_edited(record: dict) -> bool:
 def spec_changes(record: dict) -> list[Finding]:
     """Warnings about a spec that is no longer what was submitted."""
     spec, found = record["spec"], []
-    own, flags = Path(spec["path"]), ["--platform", record["platform"], "--engine", record["engine"]]
-    runs, source = "what runs is what was read at the start", "the job runs the copy it was submitted with"
-    for id, path, digest, what in (
-        ("JOB-SPEC-EDITED", own, spec["sha256"], runs),
-        ("JOB-SPEC-EDITED", own.with_name(CONTAINER_SPEC), spec.get("container_sha256"), runs),
-        ("JOB-SOURCE-EDITED", Path(spec["source"]), spec["source_sha256"], source),
+    own, source = Path(spec["path"]), Path(spec["source"])
+    flags = ["--platform", record["platform"], "--engine", record["engine"]]
+    for path, digest, meant in (
+        (own, spec["sha256"], own),
+        (own.with_name(CONTAINER_SPEC), spec.get("container_sha256"), own),
+        (source, spec["source_sha256"] if source.exists() else None, source),
     ):
-        now = _sha256_or_none(path)
-        if digest and now != digest and (now or id == "JOB-SPEC-EDITED"):
-            meant = own if path.name == CONTAINER_SPEC else path
-            fix = ["scripts/launch_job.py", "submit", record["action"], *flags, "--spec", str(meant)]
-            found.append(warning(id, path, f"got a spec that was edited after submit; {what}", shlex.join(fix)))
+        if digest and _sha256_or_none(path) != digest:
+            id, runs = "JOB-SPEC-EDITED", "what runs is what was read at the start"
+            if path == source:
+                id, runs = "JOB-SOURCE-EDITED", "the job runs the copy it was submitted with"
+            fix = shlex.join(["scripts/launch_job.py", "submit", record["action"], *flags, "--spec", str(meant)])
+            found.append(warning(id, path, f"got a spec that was edited after submit; {runs}", fix))
     return found
 
 
@@ -197,36 +196,29 @@ def made_by(folder: Path, paths: Iterable[Path]) -> list[Path]:
 # -- metrics.jsonl and log.txt -----------------------------------------------------------------------------------------
 
 
-def _source(folder: Path) -> str:
-    """The file that tells how far the work is: for a trainer that writes no metrics its log."""
-    return METRICS if (folder / METRICS).is_file() else LOG
-
-
 def read_metrics(folder: Path, position: tuple[str, int] = ("", 0)) -> tuple[list[dict], tuple[str, int]]:
     """Metrics from a position (file, byte) on, and where the next call continues: the whole lines of metrics.jsonl, or
     until there is one what the log says. A line that is still being written, or was cut short by a kill, is left out.
     """
-    name = _source(folder)
-    start = position[1] if position[0] == name else 0
-    try:
-        with open(folder / name, "rb") as handle:
-            handle.seek(start)
-            data = handle.read()
-    except FileNotFoundError:
-        return [], position
-    end = data.rfind(b"\n") + 1
-    return [found for line in data[:end].splitlines() if (found := _metrics(name, line))], (name, start + end)
+    name = METRICS if (folder / METRICS).is_file() else LOG
+    found, end = [], position[1] if position[0] == name else 0
+    with suppress(FileNotFoundError), open(folder / name, "rb") as handle:
+        handle.seek(end)
+        for line in handle:
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
+            if numbers := _metrics(name, line):
+                found.append(numbers)
+    return found, (name, end)
 
 
 def progress(folder: Path, whole: bool = False) -> dict:
     """The newest value of every metric, {} before the first line: step, total_steps, train/loss, val/avg_loss ... Looks
     at the end of the file, or at all of it: a log may go on for long after the last step."""
-    name, merged = _source(folder), {}
-    with suppress(FileNotFoundError), open(folder / name, "rb") as handle:
-        handle.seek(0 if whole else max(0, handle.seek(0, os.SEEK_END) - TAIL_BYTES))
-        for line in handle:
-            merged |= _metrics(name, line) if line.endswith(b"\n") else {}
-    return merged
+    path = next((folder / name for name in (METRICS, LOG) if (folder / name).is_file()), folder)
+    start = 0 if whole else max(0, path.stat().st_size - TAIL_BYTES)
+    return {key: value for line in read_metrics(folder, (path.name, start))[0] for key, value in line.items()}
 
 
 def _metrics(name: str, line: bytes) -> dict:
@@ -237,11 +229,13 @@ def _metrics(name: str, line: bytes) -> dict:
     except (ValueError, RecursionError):
         return {}
     rows = found.items() if isinstance(found, dict) else ()
-    return {key: value for key, value in rows if type(value) is int or (type(value) is float and _may_be(key, value))}
+    return {key: value for key, value in rows if _is_number(key, value)}
 
 
-def _may_be(key: str, value: float) -> bool:
-    return key not in ("step", "total_steps") and (key != "time" or math.isfinite(value))
+def _is_number(key: str, value) -> bool:
+    if type(value) is float:
+        return key not in ("step", "total_steps") and (key != "time" or math.isfinite(value))
+    return type(value) is int and abs(value) < 1 << 63
 
 
 def plain(metrics: dict) -> dict:

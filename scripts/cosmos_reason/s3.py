@@ -12,14 +12,16 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from cosmos_reason import storage
-from cosmos_reason.findings import bad_input, outside
+from cosmos_reason.findings import MAX_RECORD_IDS, bad_input, outside
 
 SCHEME = "s3://"
+AT_ONCE = 8  # objects
 PART_BYTES = 1 << 24  # of a multipart upload: the checksum of a large object depends on it
 
 
@@ -125,29 +127,33 @@ def local(uri: str, connection=None) -> Path:
     raise bad_input("FILE-MISSING", uri, "got no such object, expected a readable one")
 
 
-def snapshot(uri: str, patterns: list[str]) -> Path:
-    """A folder of links to the cached copies of the objects below `uri` whose names match; the same folder for the same
-    content. Raises Failure (exit 3), also when the disk is too small."""
+def snapshot(uri: str, patterns: list[str], names: set[str] | None = None) -> Path:
+    """A folder of links to the cached copies of the objects below `uri` whose names match, or with `names` of exactly
+    those; the same folder for the same content. Raises Failure (exit 3), also when the disk is too small."""
     connection = client()
-    wanted = [o for o in objects(uri, connection) if any(fnmatch.fnmatch(o.name, pattern) for pattern in patterns)]
+    wanted = [o for o in objects(uri, connection) if names is None or o.name in names]
+    wanted = [o for o in wanted if any(fnmatch.fnmatch(o.name, pattern) for pattern in patterns)]
     if unsafe := [o.uri for o in wanted if o.name.startswith("/") or ".." in PurePosixPath(o.name).parts]:
         raise bad_input("S3-NAME", unsafe[0], f"got a name that leads out of {uri}, expected names below it")
+    if missing := sorted((names or set()) - {found.name for found in wanted}):
+        message = f"got no object for {len(missing)} of {len(names)} names ({', '.join(missing[:3])})"
+        raise outside("S3-NOT-FOUND", uri, message, missing=missing[:MAX_RECORD_IDS])
     if not wanted:
         raise outside("S3-NOT-FOUND", uri, f"got no object below it named like {', '.join(patterns)}")
     cache().mkdir(parents=True, exist_ok=True)
-    missing = sum(found.size for found in wanted if not _cached(found).is_file())
-    if missing > (free := shutil.disk_usage(cache()).free):
+    to_come = sum(found.size for found in wanted if not _cached(found).is_file())
+    if to_come > (free := shutil.disk_usage(cache()).free):
         fix = "export COSMOS_CACHE=DIR, on a larger disk"
-        raise outside("S3-DISK-FULL", cache(), f"got {free:,} bytes free, expected {missing:,}", fix)
-    progress = storage.Progress(missing)
+        raise outside("S3-DISK-FULL", cache(), f"got {free:,} bytes free, expected {to_come:,}", fix)
+    progress = storage.Progress(to_come)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        copies = list(pool.map(lambda found: fetch(found, connection, progress), wanted))
     content = "\n".join(f"{found.name} {found.etag} {found.size}" for found in wanted)
     folder = cache() / "folders" / Path(*split(uri)) / hashlib.sha256(content.encode()).hexdigest()[:16]
-    for found in wanted:
-        link = folder / found.name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        copy = fetch(found, connection, progress)
-        if not link.is_symlink():
-            link.symlink_to(copy)
+    for found, copy in zip(wanted, copies, strict=True):
+        (folder / found.name).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # from an earlier call, or another at the same time
+            (folder / found.name).symlink_to(copy)
     return folder
 
 

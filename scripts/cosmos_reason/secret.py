@@ -27,12 +27,14 @@ SHAPES = re.compile(
 )
 ASSIGNED = re.compile(rf"(\b(?:\w*_)?{NAMED}[\"']?\s*[=:]\s*[\"']?)(?![\d.]+\b|<)[^\s\"',;&\[]{{8,}}", re.IGNORECASE)
 HIDDEN = "[hidden]"
+# Variables of the caller's that sound like credentials: the key of an endpoint has any name.
+OTHERS = tuple(name for name in os.environ if re.search(r"(TOKEN|SECRET|PASSW(OR)?D|_KEY)$", name, re.IGNORECASE))
 
 
 def hidden(text: str) -> str:
     """`text` with the values of the credentials that this bundle reads, and what looks like one, replaced."""
-    for name in SECRETS:
-        if len(value := os.environ.get(name, "")) >= 4:
+    for name in (*SECRETS, *OTHERS):
+        if len(value := os.environ.get(name, "")) >= (4 if name in SECRETS else 8):
             text = text.replace(value, HIDDEN)
     return ASSIGNED.sub(rf"\1{HIDDEN}", SHAPES.sub(HIDDEN, text))
 

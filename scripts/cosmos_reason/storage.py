@@ -30,7 +30,9 @@ def temporary_name(path: Path) -> Path:
 
 @contextmanager
 def whole_file(path: Path, mode: str = "w") -> Iterator:
-    """Open a file for writing that replaces `path` only when the block ends well."""
+    """Open a file for writing that replaces `path` only when the block ends well; Failure for a folder or /dev/null."""
+    if path.exists() and not path.is_file():
+        raise bad_input("FILE-TARGET", path, "got a folder or a special file, expected the name of a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_name(path)
     try:

@@ -142,7 +142,7 @@ def test_two_launches_at_once_are_two_containers(site):
 def test_cancel_asks_then_insists(site, deaf, exit_code):
     folder = site.submit(pause=0.1, steps=500, total=500, deaf=deaf)
     running(folder)
-    docker.stop(folder, grace=1)
+    platforms.stop(folder, grace=1)
     record = ended(folder)
     assert (record["state"], record["exit_code"]) == ("CANCELED", exit_code) and "of 500" in record["reason"]
 
@@ -161,7 +161,7 @@ def test_cancel_while_the_image_is_pulled_starts_nothing(site):
 
 
 def supervisor_of(folder):
-    words = ["pgrep", "--full", "--newest", f"supervisor {folder}"]
+    words = ["pgrep", "--full", "--newest", f"platforms {folder}"]
     return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
@@ -195,7 +195,7 @@ launch.submit(launch.Request("train", root / "train.toml", "docker", "transforme
     ("extra", "state", "reason"),
     [
         ("docker._pull = lambda *_: os.kill(os.getpid(), 9)", "ERROR", "interrupted before the work was started"),
-        ("docker.supervisor.spawn = lambda *_: os.kill(os.getpid(), 9)", "COMPLETE", ""),
+        ("launch.platforms.spawn = lambda *_: os.kill(os.getpid(), 9)", "COMPLETE", ""),
     ],
 )
 def test_a_launcher_killed_before_and_after_the_container_started(site, extra, state, reason):
@@ -268,7 +268,7 @@ def test_an_engine_that_hangs_costs_a_few_seconds_however_many_jobs_it_has(site)
     finally:
         site.engine.process.send_signal(signal.SIGCONT)
     for folder in folders:
-        docker.stop(folder, grace=0)
+        platforms.stop(folder, grace=0)
         assert ended(folder)["state"] == "CANCELED"
 
 

@@ -78,8 +78,8 @@ def test_a_path_that_the_other_machine_does_not_have_is_said(remote, tmp_path, m
     (tmp_path / "site").mkdir()
     site = Containers(tmp_path / "site", monkeypatch, dockerd)
     site.does()
-    flags = docker.m.flags
-    monkeypatch.setattr(docker.m, "flags", lambda mounts: flags(mounts | {"/not/shared": False}))
+    flags, more = docker.m.flags, ["--mount", "type=bind,source=/not/shared,target=/not/shared,readonly"]
+    monkeypatch.setattr(docker.m, "flags", lambda *given: flags(*given) + more)
     with pytest.raises(docker.Failure, match="/not/shared") as caught:
         launch.submit(site.request(docker_host=remote))
     assert caught.value.exit_code == 3 and "same path" in caught.value.findings[0].message

@@ -92,7 +92,7 @@ def test_only_the_named_media_are_fetched_and_only_once(site, clips, monkeypatch
 
 def test_missing_media_are_named_and_nothing_is_recorded(site, clips):
     s3.client().delete_object(Bucket=s3.split(clips)[0], Key="data/media/5.mp4")
-    with pytest.raises(Failure, match=r"1 of 8 media \(5.mp4\)") as caught:
+    with pytest.raises(Failure, match=r"1 of 8 names \(5.mp4\)") as caught:
         run(site)
     assert caught.value.exit_code == 3 and not site.jobs.exists()
 

@@ -7,11 +7,11 @@ waits for its end. Whatever dies, the container goes on, and whoever asks next f
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import math
 import os
 import re
-import shlex
 import socket
 import subprocess
 import sys
@@ -22,36 +22,20 @@ from cosmos_reason import bundle, jobs, secret, storage
 from cosmos_reason import spec as specs
 from cosmos_reason.docker_client import PATIENCE, docker, engine_facts, engine_host, has_nvidia, is_rootless
 from cosmos_reason.findings import EXIT_BAD_INPUT, Failure, Finding, error, outside, warning
-from cosmos_reason.platforms import engines, evidence, supervisor
+from cosmos_reason.platforms import engines, evidence
 from cosmos_reason.platforms import mounts as m
+from cosmos_reason.platforms.engines import launch_text
 
 ENGINES = ("transformers", "tao")
-LAUNCH_FILE = "launch.sh"
 LABEL = "tao-job"
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 QUICK = 5  # seconds for an answer about a job's state
+FOLLOWED = 600  # seconds after which a log is asked for anew: a lost connection says nothing
 DEFAULT_HOST = "unix:///var/run/docker.sock"  # written into plans where no docker client says better
 NAMED = (*secret.SECRETS, "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "HF_ENDPOINT")
-HOME_VARIABLES = {  # what needs a place to write for a user that the image does not know, below the job's folder
-    "HOME": "home",
-    "XDG_CACHE_HOME": "home/.cache",
-    "HF_HOME": "home/.cache/huggingface",
-    "TORCH_HOME": "home/.cache/torch",
-    "TRITON_CACHE_DIR": "home/.cache/triton",
-    "TORCHINDUCTOR_CACHE_DIR": "home/.cache/inductor",
-    "MPLCONFIGDIR": "home/.cache/matplotlib",
-}
-
-
-def inspect(record: dict, patience: float = PATIENCE) -> dict | None:
-    """The container of a job, None when there is none. Raises Failure (exit 3)."""
-    words = ("container", "inspect", record["job_id"])
-    try:
-        return json.loads(docker(record["options"]["docker_host"], *words, timeout=patience))[0]
-    except Failure as failure:
-        if "no such container" in failure.findings[0].message.lower():
-            return None
-        raise
+# What needs a place to write for a user that the image does not know, in the job's folder.
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "MPLCONFIGDIR")
+HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for name in CACHES}
 
 
 # -- before the start --------------------------------------------------------------------------------------------------
@@ -110,13 +94,13 @@ def prepare(record: dict, spec: dict) -> None:
     flags = ["--detach", "--name", record["job_id"], "--label", f"{LABEL}={record['job_id']}", "--init", "--pull=never"]
     flags += ["--ipc=host", *_user(facts), *_gpus(record["resources"]["gpu_ids"], facts)]
     flags += ["--network", options["network"]] if options.get("network") else []
-    flags += ["--workdir", m.inside(folder), *m.flags(m.of_job(record, spec, folder)), *_environment(folder, spec)]
+    flags += ["--workdir", m.inside(folder), *m.flags(record, spec, folder), *_environment(folder, spec)]
     record["command"] = ["docker", "--host", host, "run", *flags, record["image"], *words]
 
 
 def in_container(record: dict, spec: dict) -> dict:
     """The spec with the container's paths."""
-    mapped = json.loads(json.dumps(spec))
+    mapped = copy.deepcopy(spec)
     for entry in record["inputs"]:
         specs.set_value(mapped, entry["role"], m.inside(entry["path"]))
     for key, schema in specs.keys(record["action"]).items():
@@ -152,14 +136,8 @@ def _environment(folder: Path, spec: dict) -> list[str]:
     return [word for one in [*(f"{k}={v}" for k, v in values.items()), *named] for word in ("--env", one)]
 
 
-def launch_text(record: dict) -> str:
-    """A script that shows people what starts the container, a flag per line."""
-    words = (f"\\\n  {word}" if word.startswith("--") else word for word in map(shlex.quote, record["command"]))
-    return f"#!/bin/sh\n# {record['job_id']}: what starts its container\nexec {' '.join(words)}\n"
-
-
 def write(folder: Path, record: dict, spec: dict) -> None:
-    storage.write_text(folder / LAUNCH_FILE, launch_text(record))
+    storage.write_text(folder / jobs.LAUNCH, launch_text(record))
     specs.dump(in_container(record, spec), folder / jobs.CONTAINER_SPEC)
     record["spec"]["container_sha256"] = storage.sha256(folder / jobs.CONTAINER_SPEC)
     for below in HOME_VARIABLES.values():
@@ -178,16 +156,17 @@ def start(folder: Path, lock: int) -> None:
     try:
         _pull(record)
         if not jobs.cancel_requested(folder):  # while the image was pulled
-            docker(*record["command"][2:], timeout=None, pass_fds=[lock])
+            docker(*record["command"][2:], timeout=None, pass_fds=[lock])  # it may outlive us
     except Failure as failure:
         lost = failure.findings[0]
         if lost.id != "JOB-DOCKER-UNREACHABLE":  # else it may run all the same, which the next to ask will see
             reason = f"the container could not be started: {lost.message}"
             jobs.write(folder, evidence.ended(folder, record, None, reason))
         raise
-    if jobs.cancel_requested(folder) and inspect(record):
-        docker(record["options"]["docker_host"], "stop", record["job_id"])
-    _go_on(folder, lock)
+    if jobs.cancel_requested(folder):  # while it was being started
+        end(folder, record, grace=0)
+    with contextlib.suppress(Failure):  # what cannot be asked now, its supervisor will ask
+        jobs.write(folder, _as_inspected(folder, record, inspect(record)))
 
 
 def _pull(record: dict) -> None:
@@ -205,96 +184,69 @@ def _pull(record: dict) -> None:
             raise outside("JOB-IMAGE-MISSING", name, message, f"docker login {registry}") from None
 
 
-def _go_on(folder: Path, lock: int, patience: float = PATIENCE) -> dict:
-    """The record as it is true now; while the container runs it gets a supervisor, who inherits `lock`."""
-    record = settle(folder, patience)
-    if record["state"] not in jobs.ENDED:
-        supervisor.spawn(folder, lock)
-    return record
+def inspect(record: dict, patience: float = PATIENCE) -> dict | None:
+    """The container of a job, None when there is none. Raises Failure (exit 3)."""
+    words = ("container", "inspect", record["job_id"])
+    try:
+        return json.loads(docker(record["options"]["docker_host"], *words, timeout=patience))[0]
+    except Failure as failure:
+        if "no such container" in failure.findings[0].message.lower():
+            return None
+        raise
 
 
 def supervise(folder: Path, lock: int) -> None:
     """Copy the container's log until it ends, then record how. Gives up when the engine cannot be asked; whoever asks
     for the job's state next goes on from there."""
+    record = jobs.read(folder)
     try:
-        while (record := settle(folder))["state"] not in jobs.ENDED:
-            with open(folder / jobs.LOG, "wb") as log:
-                words = ["docker", "--host", record["options"]["docker_host"], "logs", "--follow", folder.name]
-                subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
-            time.sleep(0.2)
+        while record["state"] not in jobs.ENDED:
+            stood, record = record, _as_inspected(folder, record, inspect(record))
+            if record != stood:
+                jobs.write(folder, record)
+            if record["state"] == jobs.RUNNING:
+                with contextlib.suppress(subprocess.SubprocessError), open(folder / jobs.LOG, "wb") as log:
+                    _logs(record, log, FOLLOWED, "--follow")
+                time.sleep(0.2)
     except Failure as failure:
         print(failure, file=sys.stderr)
 
 
-def settle(folder: Path, patience: float = PATIENCE) -> dict:
-    """The record as the engine knows the container now; a change is written. Raises Failure (exit 3)."""
-    record = jobs.read(folder)
-    record = _judged(folder, record, inspect(record, patience))
-    if record != jobs.read(folder):
-        jobs.write(folder, record)
-    return record
+def _logs(record: dict, log, patience: float, *flags: str) -> None:
+    """All that the container prints, into the open file `log`. Raises SubprocessError when it cannot be had."""
+    words = ["docker", "--host", record["options"]["docker_host"], "logs", *flags, record["job_id"]]
+    subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=patience, check=True)
 
 
-def _judged(folder: Path, record: dict, found: dict | None) -> dict:
+def judged(folder: Path, record: dict) -> dict:
+    host = record["platform_ref"]["host"]
+    if record["options"]["docker_host"].startswith("unix:") and host != socket.gethostname():
+        raise jobs.unknown(record, f"it was started on {host}; ask there")
+    return _as_inspected(folder, record, inspect(record, QUICK))
+
+
+def _as_inspected(folder: Path, record: dict, found: dict | None) -> dict:
     if found is None:
         gone = "its container is gone" if record["started_at"] else ""
         return evidence.ended(folder, record, None, note=gone)
     state = found["State"]
     if not record["started_at"] and not state["StartedAt"].startswith("0001"):
-        started_at = jobs.time_text(
-            min(jobs.seconds(state["StartedAt"][:19] + "Z"), time.time())
-        )  # another machine has its own clock
+        began = min(jobs.seconds(state["StartedAt"][:19] + "Z"), time.time())  # another machine has its own clock
         reference = record["platform_ref"] | {"container_id": found["Id"], "image_id": found["Image"]}
-        record |= {"state": jobs.RUNNING, "started_at": started_at, "platform_ref": reference}
+        started = {"state": jobs.RUNNING, "started_at": jobs.time_text(began), "platform_ref": reference}
+        record = record | started
     if state["Status"] in ("running", "paused", "restarting"):
         return record
     if state["Status"] == "created" or state["Error"]:
         return evidence.ended(folder, record, None, f"the container could not be started: {state['Error']}")
-    _fetch_log(folder, record["options"]["docker_host"])
+    with contextlib.suppress(subprocess.SubprocessError), storage.whole_file(folder / jobs.LOG, "wb") as log:
+        _logs(record, log, 10 * PATIENCE)  # else what the supervisor copied stays
     killed = "the kernel ended a process of the container, out of memory" if state["OOMKilled"] else ""
     record = evidence.ended(folder, record, state["ExitCode"], note=killed)
     return record | {"ended_at": state["FinishedAt"][:19] + "Z"}  # without nanoseconds
 
 
-def _fetch_log(folder: Path, host: str) -> None:
-    """The whole log of an ended container; when it cannot be had, what the supervisor copied stays."""
-    words = ["docker", "--host", host, "logs", folder.name]
-    with contextlib.suppress(subprocess.SubprocessError), storage.whole_file(folder / jobs.LOG, "wb") as log:
-        subprocess.run(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True, timeout=10 * PATIENCE)
-
-
-def refresh(folder: Path) -> dict:
-    """The record as it is true now. When nobody follows the container any more, its engine is asked, and while it still
-    runs it gets a new supervisor. Raises Failure (exit 3)."""
-    record = jobs.read(folder)
-    host = record["platform_ref"]["host"]
-    if record["options"]["docker_host"].startswith("unix:") and host != socket.gethostname():
-        raise jobs.unknown(record, f"it was started on {host}; ask there")
-    lock = None
-    try:
-        lock = jobs.take_lock(folder)
-        return _go_on(folder, lock, QUICK)
-    except BlockingIOError:
-        return jobs.read(folder)
-    except Failure as failure:
-        raise jobs.unknown(record, failure.findings[0].message, failure.findings[0].fix) from None
-    except OSError as problem:
-        raise jobs.unknown(record, f"its record cannot be brought up to date: {problem}") from None
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
-def stop(folder: Path, grace: float) -> None:
-    """`docker stop`: SIGTERM, and SIGKILL after `grace` seconds. Raises Failure (exit 3)."""
-    jobs.request_cancel(folder)
-    record = jobs.read(folder)
+def end(folder: Path, record: dict, grace: float) -> None:
     if inspect(record) is not None:
         seconds = str(math.ceil(grace))
         docker(record["options"]["docker_host"], "stop", "--time", seconds, folder.name, timeout=grace + PATIENCE)
-    deadline = time.monotonic() + PATIENCE
-    while refresh(folder)["state"] not in jobs.ENDED:
-        if time.monotonic() > deadline:
-            message, fix = "got a container that does not end", f"docker ps --filter name={folder.name}"
-            raise outside("JOB-NOT-KILLED", folder.name, message, fix)
-        time.sleep(0.1)

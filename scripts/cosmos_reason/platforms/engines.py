@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 
 from cosmos_reason import bundle, platforms
 from cosmos_reason import spec as specs
 from cosmos_reason.findings import Finding, error
 
+BY_HAND = "; the spec is one for `cosmos-rl --config SPEC DATASET_SCRIPT`, where that is installed"
+
 
 def check(platform: str, engine: str, action: str) -> list[Finding]:
     """Whether this version starts the action with the engine on the platform."""
-
-    def starts(engine: str) -> list[str]:
-        facts = bundle.skill_info()["engines"][engine]
-        return facts.get("runs", list(facts["actions"]))
-
-    able = [(e, p) for p in platforms.PLATFORMS for e in platforms.module(p).ENGINES if action in starts(e)]
+    facts = bundle.skill_info()["engines"]
+    able = [(e, p) for p in platforms.PLATFORMS for e in platforms.module(p).ENGINES
+            if action in facts[e].get("runs", facts[e]["actions"])]  # fmt: skip
     if (engine, platform) in able:
         return []
-    by_hand = "; the spec is one for `cosmos-rl --config SPEC DATASET_SCRIPT`, where that is installed"
     if not able:
-        message = f"got {action}, which this version launches with no engine{by_hand}"
-        return [error("JOB-ACTION", action, message)]
+        return [error("JOB-ACTION", action, f"got {action}, which this version launches with no engine{BY_HAND}")]
     near = max(able, key=lambda one: (one[0] == engine, one[1] == platform))
     flags = [f"--engine {near[0]}"] * (near[0] != engine) + [f"--platform {near[1]}"] * (near[1] != platform)
     message = f"got {action} with {engine} on {platform}, expected {' or '.join(' on '.join(one) for one in able)}"
-    message += by_hand if engine == "cosmos-rl" else ""
+    message += BY_HAND if engine == "cosmos-rl" else ""
     if near[0] != engine:
         message += f"; scripts/build_spec.py {action} --spec SPEC --engine {near[0]} -o NEW fits the spec to it"
     return [error("JOB-ENGINE", "--engine", message, " ".join(flags))]
@@ -48,3 +46,9 @@ def words(record: dict, spec: dict, inside: Callable[[str], str] = str, **values
         found.append(flag + text if flag.endswith("=") else flag)
     found += [f"--endpoint={options['endpoint']}"] if "endpoint" in options else []
     return found + (["--checkpoint", *map(inside, options["checkpoints"])] if "checkpoints" in options else [])
+
+
+def launch_text(record: dict, before: str = "") -> str:
+    """A script that shows people what runs, a flag per line; `before` is what the command needs."""
+    lines = (f"\\\n  {word}" if word.startswith("--") else word for word in map(shlex.quote, record["command"]))
+    return f"#!/bin/sh\n# {record['job_id']}\n{before}exec {' '.join(lines)}\n"

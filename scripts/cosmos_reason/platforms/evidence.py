@@ -4,11 +4,12 @@ action was started for, whole and made by this job."""
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from cosmos_reason import annotations, checkpoints, diagnosis, jobs, secret, spec, storage
-from cosmos_reason.findings import ERROR, Failure, has_errors, outside
+from cosmos_reason.findings import ERROR, Failure, Finding, has_errors, outside
 
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
@@ -21,37 +22,27 @@ def ended(folder: Path, record: dict, exit_code: int | None, problem: str = "", 
         found, missing, how = {}, problem or "the launch was interrupted before the work was started", ""
     else:
         found, missing = gather(folder, record)
-    state, reason = _verdict(folder, exit_code, [missing, how, note])
-    if state == jobs.COMPLETE and (failed := found.get("failed")):
-        reason = "; ".join(filter(None, [reason, f"{failed} of {found['rows']} rows are errors"]))
-    ended_at = jobs.now() if exit_code is not None else jobs.time_text(_last_sign_of_life(folder, record))
-    ending = {"state": state, "reason": secret.hidden(reason), "ended_at": ended_at, "exit_code": exit_code}
-    if state == jobs.ERROR and record["started_at"]:
-        ending["diagnosis"] = diagnosed(folder, record["action"])
-    return record | ending | {"evidence": record["evidence"] | found}
-
-
-def _verdict(folder: Path, exit_code: int | None, parts: list[str]) -> tuple[str, str]:
-    """(state, reason) from [what is missing, how it exited, what the platform noted]."""
-    missing, how, _ = parts
+    ending, said = {"diagnosis": []}, jobs.log_tail(folder, 20)
     if exit_code in (0, None) and not missing:
-        return jobs.COMPLETE, "" if exit_code == 0 else how
-    if jobs.cancel_requested(folder):
-        return jobs.CANCELED, f"canceled; {missing or how}"
-    said = [line for line in jobs.log_tail(folder, 20) if line.strip() and not line.lstrip().startswith("fix:")]
-    last_words = f"log ends: {said[-1][:300]}" if said else ""
-    return jobs.ERROR, "; ".join(filter(None, [*parts, last_words]))
+        failed = f"{found['failed']} of {found['rows']} rows are errors" if found.get("failed") else ""
+        state, reason = jobs.COMPLETE, [how if exit_code is None else "", failed]
+    elif jobs.cancel_requested(folder):
+        state, reason = jobs.CANCELED, ["canceled", missing or how]
+    else:
+        last = [line for line in said if line.strip() and not line.lstrip().startswith("fix:")][-1:]
+        state, reason = jobs.ERROR, [missing, how, note, *(f"log ends: {line[:300]}" for line in last)]
+        ending["diagnosis"] = _diagnosed(folder, record["action"]) if record["started_at"] else []
+    ending |= {"state": state, "reason": secret.hidden("; ".join(filter(None, reason))), "exit_code": exit_code}
+    seen = jobs.now() if exit_code is not None else jobs.time_text(_last_sign_of_life(folder, record))
+    return record | ending | {"ended_at": seen, "evidence": record["evidence"] | found}
 
 
-def diagnosed(folder: Path, action: str) -> list[dict]:
+def _diagnosed(folder: Path, action: str) -> list[dict]:
     """What the log says went wrong, as findings."""
-    try:
-        with open(folder / jobs.LOG, encoding="utf-8", errors="replace") as log:
-            lines = islice(diagnosis.read_lines(log), LOG_LINES)
-            found = diagnosis.diagnose(lines, jobs.LOG, action)
-    except OSError:
-        return []
-    return [finding.to_json() for finding in found if finding.severity == ERROR]
+    with suppress(FileNotFoundError), open(folder / jobs.LOG, encoding="utf-8", errors="replace") as log:
+        found = diagnosis.diagnose(islice(diagnosis.read_lines(log), LOG_LINES), jobs.LOG, action)
+        return [finding.to_json() for finding in found if finding.severity == ERROR]
+    return []
 
 
 def describe_exit(exit_code: int | None) -> str:
@@ -59,8 +50,7 @@ def describe_exit(exit_code: int | None) -> str:
         return "no exit code is known, because what waited for it was killed"
     if exit_code <= 128:
         return f"exit code {exit_code}"
-    known = {int(number): number.name for number in signal.Signals}
-    name = known.get(exit_code - 128, f"signal {exit_code - 128}")
+    name = {int(one): one.name for one in signal.Signals}.get(exit_code - 128, f"signal {exit_code - 128}")
     return f"ended by {name}{' (often: out of memory)' if name == 'SIGKILL' else ''}"
 
 
@@ -72,15 +62,9 @@ def _last_sign_of_life(folder: Path, record: dict) -> float:
 
 def gather(folder: Path, record: dict) -> tuple[dict, str]:
     """(evidence fields, what is missing for COMPLETE or '')."""
-    look = {
-        "train": _of_training,
-        "grpo": _of_training,
-        "evaluate": _of_rows,
-        "inference": _of_rows,
-        "quantize": _of_quantization,
-    }[record["action"]]
+    look = {"train": _of_training, "evaluate": _of_rows, "inference": _of_rows, "quantize": _of_quantization}
     try:
-        return look(folder, record)
+        return look[record["action"]](folder, record)
     except (Failure, OSError) as problem:
         return {}, str(problem)
     except (AttributeError, LookupError, TypeError, ValueError) as problem:  # the program may have written anything
@@ -101,22 +85,25 @@ def _of_training(folder: Path, record: dict) -> tuple[dict, str]:
     made = [c for c in final if c.path in new]
     if not made:
         return found, f"{output_dir} has no model of the last step"
-    if broken := [finding for finding in made[-1].findings if has_errors([finding])]:
-        return found, f"the last model is damaged: {broken[0].id} {broken[0].where}: {broken[0].message}"
-    return found | {"checkpoint": str(made[-1].path)}, ""
+    return found | {"checkpoint": str(made[-1].path)}, _damage(made[-1].findings)
+
+
+def _damage(findings: list[Finding]) -> str:
+    broken = [finding for finding in findings if has_errors([finding])]
+    return f"the last model is damaged: {broken[0].id} {broken[0].where}: {broken[0].message}" if broken else ""
 
 
 def _of_rows(folder: Path, record: dict) -> tuple[dict, str]:
-    """TAO writes into a folder of its own, without ids and without a count of questions, and infers medium by medium.
-    An evaluation of several checkpoints has a results folder for each."""
-    evaluates, several = record["action"] == "evaluate", record.get("options", {}).get("checkpoints", [])
+    """TAO writes into a folder of its own, without ids and without a count of questions."""
+    evaluates, expected = record["action"] == "evaluate", _expected(record)
     name = "results.json" if evaluates or record["engine"] == "tao" else "predictions.json"
     results_dir = Path(record["outputs"]["results_dir"])
-    written = jobs.made_by(folder, sorted(results_dir.rglob(name)))
-    if len(written) < max(1, len(several)):
-        return {}, f"{len(written) or 'no'} {name} was written in {results_dir}"
+    made = sorted(jobs.made_by(folder, results_dir.rglob(name)), key=lambda path: (len(path.parts), path))
+    if len(made) < max(1, expected):
+        wanted = f", expected {expected}" if expected > 1 else ""
+        return {}, f"{len(made) or 'no'} {name} was written in {results_dir}{wanted}"
     found, errors = {"rows": 0, "failed": 0} | ({"questions": 0} if evaluates else {}), []
-    for path in written if several or not evaluates else written[:1]:
+    for path in made[:expected]:
         rows = storage.read_json(path)
         if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
             return found, f"{path} is no list of rows"
@@ -134,16 +121,25 @@ def _of_rows(folder: Path, record: dict) -> tuple[dict, str]:
     return found, f"every row is an error; the first: {errors[0][:200]}" if len(errors) == found["rows"] else ""
 
 
+def _expected(record: dict) -> int:
+    """How many results files: one per checkpoint, or where TAO is asked medium by medium one for each."""
+    if record["action"] == "inference" and record["engine"] == "tao":
+        media = Path(spec.load(Path(record["spec"]["path"]))["media"])
+        if media.is_dir():
+            return sum(path.is_file() and not path.name.startswith(".") for path in media.iterdir())
+    return len(record.get("options", {}).get("checkpoints", ())) or 1
+
+
 def _questions(folder: Path, record: dict, results: Path) -> int:
     evaluation = results.with_name("evaluation.json")
-    if record["engine"] == "transformers" or evaluation.is_file():
-        if not (evaluation.is_file() and jobs.made_by(folder, [evaluation])):
-            raise outside("JOB-EVIDENCE", evaluation, "was not written")
+    if evaluation.is_file() and jobs.made_by(folder, [evaluation]):
         return int(storage.read_json(evaluation)["questions"])
+    if record["engine"] == "transformers":
+        raise outside("JOB-EVIDENCE", evaluation, "was not written")
     written = spec.with_defaults("evaluate", spec.load(Path(record["spec"]["path"])))
     samples, _ = annotations.read(written["dataset"]["annotation_path"])
     limit = written["evaluation"]["limit"]
-    return len(samples) if limit < 0 else min(limit, len(samples))
+    return min(limit, len(samples)) if limit > 0 else len(samples)
 
 
 def _of_quantization(folder: Path, record: dict) -> tuple[dict, str]:
@@ -152,6 +148,4 @@ def _of_quantization(folder: Path, record: dict) -> tuple[dict, str]:
     models = [model for model in made if "quantization_config" in storage.read_json(model / "config.json")]
     if not models:
         return {}, f"no quantized model was written in {results_dir}"
-    if broken := [finding for finding in checkpoints.verify(models[0]) if has_errors([finding])]:
-        return {}, f"the quantized model is damaged: {broken[0].id} {broken[0].where}: {broken[0].message}"
-    return {"checkpoint": str(models[0])}, ""
+    return {"checkpoint": str(models[0])}, _damage(checkpoints.verify(models[0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gzip
 import hashlib
@@ -12,37 +11,26 @@ import shlex
 import tarfile
 import tempfile
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cosmos_reason import (
-    annotations,
-    bundle,
-    checkpoints,
-    hub,
-    media,
-    models,
-    remote_media,
-    rules,
-    s3,
-    storage,
-)
+from cosmos_reason import annotations, bundle, checkpoints, hub, media, models, rules, s3, storage
 from cosmos_reason import findings as f
 from cosmos_reason import spec as specs
 from cosmos_reason.platforms.mounts import MEDIA_KEYS
+from cosmos_reason.spec_values import set_flag
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
-AT_ONCE = 16  # requests to S3
 
 
 def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, str]]:
     """Make the paths in `spec` absolute; an empty output goes into the job's `folder`. Returns the inputs as they are
     recorded, and the outputs by name. What is not here yet has its name as its path."""
     inputs, outputs = [], {}
+    own = bundle.skill_info()["spec_params"][request.action]["model"]
     for key, schema in specs.keys(request.action).items():
         kind, value = schema.get("x-path"), specs.get(spec, key, "")
-        if kind == "model" and _answers_elsewhere(request, key):
-            continue
+        if kind == "model" and (request.endpoint or (request.checkpoints and key == own)):
+            continue  # only a name, for a server; or not read, since checkpoints take its place
         if kind == "output" and request.engine in schema["x-engines"] and value == "":
             value = str(folder / "results")
         if not kind or not isinstance(value, str) or not value:
@@ -60,18 +48,12 @@ def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, st
     return inputs, outputs
 
 
-def _answers_elsewhere(request, key: str) -> bool:
-    """Whether the spec's model is only a name, for a server, or not read, where checkpoints take its place."""
-    own = bundle.skill_info()["spec_params"][request.action]["model"]
-    return bool(request.endpoint or (request.checkpoints and key == own))
-
-
 # -- what can be said before anything is fetched -----------------------------------------------------------------------
 
 
 def check(request, spec: dict, inputs: list[dict]) -> list[f.Finding]:
     found = []
-    for entry in inputs + [{"role": "--checkpoint", "path": path} for path in request.checkpoints or []]:
+    for entry in inputs:
         path = Path(entry["path"])
         if entry["path"].startswith((s3.SCHEME, models.HUB)):
             found.append(f.info("JOB-FETCHED", entry["path"], f"submit fetches what {entry['role']} names, once"))
@@ -81,8 +63,6 @@ def check(request, spec: dict, inputs: list[dict]) -> list[f.Finding]:
             message = f"got no such file or folder, expected what {entry['role']} names"
             there = next(folder for folder in path.parents if folder.is_dir())
             found.append(f.error("JOB-INPUT-MISSING", path, message, f"ls {shlex.quote(str(there))}"))
-        elif entry["role"] == "--checkpoint":
-            continue  # the engine says which of its models are whole
         elif specs.keys(request.action)[entry["role"]].get("x-path") == "model":
             found += _model_findings(request, spec, entry["role"], path)
     return found
@@ -93,17 +73,32 @@ def _model_findings(request, spec: dict, role: str, path: Path) -> list[f.Findin
     if not path.is_dir() or not any(path.iterdir()):
         return [f.error("JOB-MODEL-EMPTY", path, f"got no folder with files in it, expected the model of {role}")]
     if models.family(str(path))[1]:
-        return []  # an Omni checkpoint, of which the rules speak
+        return []  # an Omni checkpoint, of which the rules speak, as of an adapter without its flag
     params = bundle.skill_info()["spec_params"][request.action]
     is_adapter = checkpoints.kind(path) == checkpoints.ADAPTER
-    if role == params["model"] and (flag := params.get("adapter")) and is_adapter != specs.get(spec, flag, False):
-        message = f"got {json.dumps(not is_adapter)} for {'a LoRA adapter' if is_adapter else 'a full model'} ({path})"
-        return [f.error("JOB-ADAPTER-FLAG", flag, message, specs.set_flag(flag, is_adapter))]
-    if is_adapter and (role != params["model"] or not params.get("adapter")):
-        run = path.parents[1] if path.parent.name == "safetensors" else path.parent
-        fix = f"scripts/select_checkpoint.py {shlex.quote(str(run))} --by {shlex.quote(path.name)} --merge DIR"
-        return [f.error("JOB-MODEL-ADAPTER", path, f"got a LoRA adapter, expected a full model as {role}", fix)]
+    flag = params.get("adapter") if role == params["model"] else None
+    if flag and specs.get(spec, flag, False) and not is_adapter:
+        message = f"got true for a full model ({path}), expected it for a LoRA adapter only"
+        return [f.error("JOB-ADAPTER-FLAG", flag, message, set_flag(flag, False))]
+    if is_adapter and role != params["model"]:
+        return [f.error("JOB-MODEL-ADAPTER", path, f"got a LoRA adapter, expected a full model as {role}")]
     return [finding for finding in checkpoints.verify(path) if f.has_errors([finding])]
+
+
+def models_below(folders: list[str] | None) -> list[str] | None:
+    """The model folders that `--checkpoint` names: each itself, or for a train output all its undamaged models. So that
+    the evidence knows how many there are to be. Raises Failure (exit 2)."""
+    found = []
+    for folder in map(Path, folders or ()):
+        if any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
+            found.append(folder)
+            continue
+        below = [c.path for c in checkpoints.find(folder) if c.kind != checkpoints.RESUME and c.complete]
+        if not below:
+            fix = f"scripts/select_checkpoint.py {shlex.quote(str(folder))}"
+            raise f.bad_input("JOB-CHECKPOINT", folder, "got no undamaged model, expected one or a train output", fix)
+        found += below
+    return [str(path) for path in dict.fromkeys(found)] or None
 
 
 def check_outputs(request, folder: Path, spec: dict, inputs: list[dict]) -> list[f.Finding]:
@@ -118,7 +113,7 @@ def check_outputs(request, folder: Path, spec: dict, inputs: list[dict]) -> list
         if held or value in taken:
             what = f"the folder that {taken[value]} names" if value in taken else f"a folder that holds {held[0]}"
             message = f"got {what}, expected one for {key} alone (none: a folder of the job)"
-            found.append(f.error("JOB-OUTPUT-SHARED", value, message, specs.set_flag(key, "")))
+            found.append(f.error("JOB-OUTPUT-SHARED", value, message, set_flag(key, "")))
     return found
 
 
@@ -131,15 +126,13 @@ def stage(request, spec: dict, inputs: list[dict]) -> list[dict]:
     staged = []
     for entry in sorted(inputs, key=lambda entry: "annotation" not in entry["role"]):
         role, source = entry["role"], entry["path"]
-        kind = specs.keys(request.action)[role].get("x-path")
-        path = _fetched(request, spec, role, source, kind) if "://" in source else Path(source)
+        is_model = specs.keys(request.action)[role].get("x-path") == "model"
+        path = _fetched(request, spec, role, source, is_model) if "://" in source else Path(source)
         if str(path).endswith(ARCHIVES) and path.is_file():
             path = unpacked(path)
-        if kind == "model" and path != Path(source):
-            if f.has_errors(found := _model_findings(request, spec, role, path)):
-                raise f.Failure(found, f.EXIT_CHECKS_FAILED)
-            _refuse(request, spec, role, path)
         specs.set_value(spec, role, str(path))
+        if is_model and str(path) != source:
+            _refuse(request, spec, _model_findings(request, spec, role, path))
         made = {"role": role, "path": str(path), "fingerprint": fingerprint(path)}
         if str(path) != source:
             made["source"] = f"{source}@{path.name}" if source.startswith(models.HUB) else source
@@ -147,48 +140,27 @@ def stage(request, spec: dict, inputs: list[dict]) -> list[dict]:
     return staged
 
 
-def _fetched(request, spec: dict, role: str, source: str, kind: str) -> Path:
-    if kind == "model":
-        _refuse(request, spec, role, hub.fetch_model(source, ["config.json"], role))
+def _fetched(request, spec: dict, role: str, source: str, is_model: bool) -> Path:
+    if is_model:  # its config first, which may be enough to refuse it
+        specs.set_value(spec, role, str(hub.fetch_model(source, ["config.json"], role)))
+        _refuse(request, spec)
         return hub.fetch_model(source, ["*"], role)
     table, _, last = role.rpartition(".")
     if last == "annotation_path":
-        return remote_media.fetch_annotations(source)[1]
+        return annotations.fetch(source)[1]
     if MEDIA_KEYS.get(table) == last and not source.endswith(ARCHIVES):
-        return named_media(source, Path(specs.get(spec, f"{table}.annotation_path")))
+        samples, _ = annotations.read(specs.get(spec, f"{table}.annotation_path"))
+        names = {os.path.normpath(media.resolve("", medium.path)) for sample in samples for medium in sample.media}
+        return s3.snapshot(source, ["*"], names)
     found = s3.head(source)
     return s3.fetch(found) if found else s3.snapshot(source, ["*"])
 
 
-def _refuse(request, spec: dict, role: str, model: Path) -> None:
-    """Raises Failure for what the rules say of a model now that its config is here: an Omni checkpoint, above all."""
-    specs.set_value(spec, role, str(model))
-    if f.has_errors(found := rules.check(request.action, request.engine, spec, launch=True)):
+def _refuse(request, spec: dict, found: list[f.Finding] | None = None) -> None:
+    """Raises Failure for what there is to say of a model now that it is here: of an Omni checkpoint, above all."""
+    found = (found or []) + rules.check(request.action, request.engine, spec, launch=True)
+    if f.has_errors(found):
         raise f.Failure(found, f.EXIT_CHECKS_FAILED)
-
-
-def named_media(uri: str, annotation: Path) -> Path:
-    """A folder of links to local copies of the media that the annotations name, and of no others."""
-    samples, _ = annotations.read(annotation)
-    names = sorted({medium.path for sample in samples for medium in sample.media})
-    connection = s3.client()
-
-    def look(name: str) -> tuple[str, s3.Object | None]:
-        return name, s3.head(s3.join(uri, str(media.resolve("", name))), connection)
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = dict(pool.map(look, names))
-        if missing := [name for name, one in found.items() if one is None]:
-            message = f"got no object for {len(missing)} of {len(names)} media ({', '.join(missing[:3])})"
-            raise f.outside("JOB-MEDIA-MISSING", uri, message, media=missing[: f.MAX_RECORD_IDS])
-        copies = dict(zip(found, pool.map(lambda one: s3.fetch(one, connection), found.values()), strict=True))
-    content = json.dumps([uri, [(name, one.etag) for name, one in found.items()]])
-    folder = s3.cache() / "media" / hashlib.sha256(content.encode()).hexdigest()[:24]
-    for name, copy in copies.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # from an earlier job, or another that is being submitted now
-            (folder / name).symlink_to(copy)
-    return folder
 
 
 def unpacked(archive: Path) -> Path:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos_reason import bundle, checkpoints, jobs, platforms, rules, storage
+from cosmos_reason import bundle, checkpoints, jobs, models, platforms, rules, storage
 from cosmos_reason import spec as specs
 from cosmos_reason.findings import Failure, Finding, bad_input, error, has_errors
 from cosmos_reason.platforms import engines, inputs
 
-RESUME = "train.resume"
 OPTIONS = ("docker_host", "network", "endpoint", "checkpoints")  # fields of a request that its record keeps
 PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
 
@@ -61,6 +61,7 @@ def submit(request: Request) -> tuple[dict, list[Finding]]:
             _write(partial, request, record, spec)
         os.close(locks.pop())
         platforms.module(request.platform).start(folder, locks[0])
+        platforms.spawn(folder, locks[0])
     except Failure as failure:
         if folder.exists():
             message = "got it recorded but not started, for the reason above"
@@ -123,18 +124,6 @@ def retry(folder: Path, jobs_dir: Path) -> tuple[dict, list[Finding]]:
     return submit(request)
 
 
-def engine_of(spec_path: Path, action: str) -> str:
-    """The engine that the spec was built for, as far as build_spec wrote it beside and nobody edited the spec since."""
-    beside, usual = spec_path.with_suffix(".origins.json"), "transformers"
-    if not (beside.is_file() and spec_path.is_file()):
-        return usual
-    origins = storage.read_json(beside)
-    if not isinstance(origins, dict) or origins.get("engine") not in bundle.ENGINES:
-        return usual
-    built = (action, storage.sha256(spec_path))
-    return origins["engine"] if (origins.get("action"), origins.get("spec_sha256")) == built else usual
-
-
 def _newest_resume(folder: Path, record: dict) -> str | None:
     """The newest complete resume folder that this train job wrote."""
     if record["action"] != "train" or not record["started_at"]:
@@ -145,6 +134,15 @@ def _newest_resume(folder: Path, record: dict) -> str | None:
     return str(newest) if newest else None
 
 
+def engine_of(spec_path: Path, action: str) -> str:
+    """The engine that the spec was built for, as far as build_spec wrote it beside and nobody edited the spec since."""
+    beside = spec_path.with_suffix(".origins.json") if spec_path.is_file() else spec_path
+    origins = models.read_table(beside)
+    built = (origins.get("action"), origins.get("spec_sha256"))
+    known = origins.get("engine") in bundle.ENGINES and built == (action, storage.sha256(spec_path))
+    return origins["engine"] if known else "transformers"
+
+
 # -- the parts of a launch ---------------------------------------------------------------------------------------------
 
 
@@ -152,7 +150,8 @@ def _prepare(request: Request, folder: Path, acting: bool) -> tuple[dict, dict, 
     """(record, spec with absolute paths, findings) of a job in `folder`; makes nothing there."""
     spec = specs.load(request.spec_path)
     if request.resume:
-        specs.set_value(spec, RESUME, request.resume)
+        specs.set_value(spec, "train.resume", request.resume)
+    request = dataclasses.replace(request, checkpoints=inputs.models_below(request.checkpoints))
     named, outputs = inputs.resolve(request, folder, spec)
     platform = platforms.module(request.platform)
     found = _flag_findings(request) + engines.check(request.platform, request.engine, request.action)

@@ -16,12 +16,10 @@ import time
 from pathlib import Path
 
 from cosmos_reason import bundle, jobs, storage
-from cosmos_reason.findings import Finding, error, outside
-from cosmos_reason.platforms import engines, evidence, supervisor
+from cosmos_reason.findings import Finding, error
+from cosmos_reason.platforms import MARK, engines, evidence
 
 ENGINES = ("transformers",)
-LAUNCH_FILE = "launch.sh"
-MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job
 
 
 def check(request, acting: bool) -> list[Finding]:
@@ -48,31 +46,23 @@ def prepare(record: dict, spec: dict) -> None:
 
 def environment(record: dict) -> dict[str, str]:
     """What the command's environment gets on top of the caller's. GPU ids count as in nvidia-smi."""
-    added = {MARK: record["job_id"], "PYTHONUNBUFFERED": "1"}
-    if (gpu_ids := record["resources"]["gpu_ids"]) is not None:
+    gpu_ids, added = record["resources"]["gpu_ids"], {"PYTHONUNBUFFERED": "1"}
+    if gpu_ids is not None:
         added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
     return added
 
 
 def launch_text(record: dict) -> str:
-    """A script that shows people what runs, and runs the same by hand."""
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment(record).items() if name != MARK]
-    lines = [
-        "#!/bin/sh",
-        f"# {record['job_id']}: what the supervisor runs, in the environment of the shell that submitted it",
-        f"cd {shlex.quote(record['working_dir'])} || exit 1",
-        *exports,
-        f"exec {shlex.join(record['command'])}",
-    ]
-    return "\n".join(lines) + "\n"
+    exports = (f"export {name}={shlex.quote(value)}\n" for name, value in environment(record).items())
+    return engines.launch_text(record, f"cd {shlex.quote(record['working_dir'])} || exit 1\n{''.join(exports)}")
 
 
 def write(folder: Path, record: dict, spec: dict) -> None:
-    storage.write_text(folder / LAUNCH_FILE, launch_text(record))
+    storage.write_text(folder / jobs.LAUNCH, launch_text(record))
 
 
 def start(folder: Path, lock: int) -> None:
-    supervisor.spawn(folder, lock, **{MARK: folder.name})
+    """Nothing: the supervisor does it all."""
 
 
 def supervise(folder: Path, lock: int) -> None:
@@ -111,39 +101,27 @@ def run(folder: Path, record: dict, lock: int) -> int:
     return exit_code if exit_code >= 0 else 128 - exit_code
 
 
-def refresh(folder: Path) -> dict:
-    """The job's record as it is true now. An end that the supervisor did not live to record is recorded here. Raises
-    Failure (exit 3)."""
-    try:
-        with jobs.when_idle(folder) as idle:
-            record = jobs.read(folder)
-            if not idle or record["state"] in jobs.ENDED:
-                return record
-            if (host := record["platform_ref"]["host"]) != socket.gethostname():
-                raise jobs.unknown(record, f"it was started on {host}; ask there")
-            record = evidence.ended(folder, record, None)
-            jobs.write(folder, record)
-            return record
-    except OSError as problem:
-        raise jobs.unknown(jobs.read(folder), f"its record cannot be brought up to date: {problem}") from None
+def judged(folder: Path, record: dict) -> dict:
+    """No process of the job is left: this is an end that its supervisor did not live to record."""
+    if (host := record["platform_ref"]["host"]) != socket.gethostname():
+        raise jobs.unknown(record, f"it was started on {host}; ask there")
+    return evidence.ended(folder, record, None)
 
 
-def stop(folder: Path, grace: float) -> None:
-    """End a job: SIGTERM to its processes, SIGKILL after `grace` seconds. Its supervisor is spared so that it can
-    record the end. Raises Failure (exit 3) when something cannot be killed."""
-    jobs.request_cancel(folder)
-    supervisor_pid = jobs.read(folder)["platform_ref"].get("pid")
+def end(folder: Path, record: dict, grace: float) -> None:
+    """The supervisor is spared at first, so that it can record the end."""
+    supervisor = record["platform_ref"].get("pid")
     for number, patience, spared in (
-        (signal.SIGTERM, grace, supervisor_pid),
-        (signal.SIGKILL, 5, supervisor_pid),
+        (signal.SIGTERM, grace, supervisor),
+        (signal.SIGKILL, 5, supervisor),
         (signal.SIGKILL, 5, None),
     ):
         send(number, folder.name, but=spared)
-        if _wait_until_idle(folder, patience):
+        deadline = time.monotonic() + patience
+        while not (gone := jobs.is_idle(folder)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if gone:
             return
-    raise outside(
-        "JOB-NOT-KILLED", folder.name, "got a process that SIGKILL does not end", f"ps aux | grep {folder.name}"
-    )
 
 
 def send(number: signal.Signals, job_id: str, but: int | None) -> None:
@@ -157,14 +135,3 @@ def send(number: signal.Signals, job_id: str, but: int | None) -> None:
                 process.send_signal(number)
         except psutil.Error:  # gone meanwhile, a zombie, or somebody else's
             continue
-
-
-def _wait_until_idle(folder: Path, patience: float) -> bool:
-    deadline = time.monotonic() + patience
-    while True:
-        with jobs.when_idle(folder) as idle:
-            if idle:
-                return True
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)

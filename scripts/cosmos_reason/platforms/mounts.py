@@ -24,19 +24,25 @@ MEDIA_KEYS = {"custom.train_dataset": "media_path", "custom.val_dataset": "media
 def inside(path: Path | str) -> str:
     """The container's path of a path here: the same, so that what the work writes down is true outside as well, and
     below /host where the image has a folder of its own."""
-    first = Path(path).parts[1] if len(Path(path).parts) > 1 else ""
-    return f"{HOST}{path}" if first in IMAGE_OWN else str(path)
+    return f"{HOST}{path}" if Path(path).parts[1:2] and Path(path).parts[1] in IMAGE_OWN else str(path)
 
 
-def of_job(record: dict, spec: dict, folder: Path) -> dict[str, bool]:
-    """{path: whether the container may write it} of a job. Raises Failure (exit 2) for media it could not show."""
+def flags(record: dict, spec: dict, folder: Path) -> list[str]:
+    """`--mount` flags of docker, whose values are lines of CSV: the inputs are read, the job's folder and its outputs
+    written. Raises Failure (exit 2) for media it could not show."""
     named = [entry["path"] for entry in record["inputs"]] + record["options"].get("checkpoints", [])
     inputs = [Path(path) for path in named if "://" not in path]
     linked = {target for path in inputs for target in link_targets(path)}
     media = named_folders(spec, record["inputs"])
     readable = outermost({*inputs, *linked, *media, bundle.ROOT})
     writable = outermost({folder, *map(Path, record["outputs"].values())})
-    return {str(path): False for path in readable - writable} | {str(path): True for path in writable}
+    words = []
+    for path in sorted(readable | writable):
+        fields = ["type=bind", f"source={path}", f"target={inside(path)}"]
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(fields if path in writable else [*fields, "readonly"])
+        words += ["--mount", line.getvalue()]
+    return words
 
 
 def named_folders(spec: dict, inputs: list[dict]) -> set[Path]:
@@ -44,13 +50,10 @@ def named_folders(spec: dict, inputs: list[dict]) -> set[Path]:
     found = set()
     for entry in inputs:
         table, _, last = entry["role"].rpartition(".")
-        if (
-            last == "annotation_path"
-            and not specs.get(spec, f"{table}.{MEDIA_KEYS[table]}")
-            and "://" not in entry["path"]
-        ):
-            samples, _ = annotations.read(entry["path"])
-            found |= {Path(os.path.normpath(medium.path)).parent for sample in samples for medium in sample.media}
+        if last != "annotation_path" or specs.get(spec, f"{table}.{MEDIA_KEYS[table]}") or "://" in entry["path"]:
+            continue
+        samples, _ = annotations.read(entry["path"])
+        found |= {Path(os.path.normpath(medium.path)).parent for sample in samples for medium in sample.media}
     return visible({path for path in found if path.is_absolute()})
 
 
@@ -70,9 +73,8 @@ def visible(folders: set[Path]) -> set[Path]:
     found = {Path(os.path.commonpath(found))} if len(found) > MANY else found
     if hidden := sorted(path for path in found if path == path.parent or inside(path) != str(path)):
         message = "got media or a link's target in a folder that containers have themselves, expected them elsewhere"
-        raise bad_input(
-            "JOB-MEDIA-HIDDEN", hidden[0], message, "copy them to a data folder, and name them relative to it"
-        )
+        fix = "copy them to a data folder, and name them relative to it"
+        raise bad_input("JOB-MEDIA-HIDDEN", hidden[0], message, fix)
     return found
 
 
@@ -96,21 +98,6 @@ def link_targets(path: Path) -> set[Path]:
     return visible(found)
 
 
-def _links(folder: Path | str) -> Iterator[Path]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.is_symlink():
-                yield Path(entry.path)
-            elif entry.is_dir():
-                yield from _links(entry.path)
-
-
-def flags(mounts: dict[str, bool]) -> list[str]:
-    """`--mount` flags of docker, whose values are lines of CSV."""
-    words = []
-    for path, writable in sorted(mounts.items()):
-        line = io.StringIO()
-        fields = ["type=bind", f"source={path}", f"target={inside(path)}", *([] if writable else ["readonly"])]
-        csv.writer(line, lineterminator="").writerow(fields)
-        words += ["--mount", line.getvalue()]
-    return words
+def _links(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (path for name in folders + files if (path := Path(place, name)).is_symlink())

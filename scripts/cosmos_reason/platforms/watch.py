@@ -11,6 +11,15 @@ from pathlib import Path
 from cosmos_reason import jobs, platforms
 
 PAUSE_SECONDS = 0.5
+FACTS = {
+    "train/loss": "loss {:.4f}",
+    "val/avg_loss": "validation loss {:.4f}",
+    "val/reward_avg": "validation reward {:.3f}",
+    "train/reward_mean": "reward {:.3f}",
+    "train/tokens_per_second": "{:,.0f} tokens/s",
+    "train/step_seconds": "{:.2f} s/step",
+    "gpu/memory_gib": "{:.1f} GiB on the GPU",
+}
 
 
 def follow(folder: Path) -> Iterator[tuple[dict, list[dict]]]:
@@ -29,7 +38,21 @@ def show(folder: Path, as_json: bool, every: float) -> dict:
     """Show the job until its end and return its last record; at most one progress line per `every` seconds."""
     if sys.stderr.isatty() and not as_json:
         return _as_bar(folder)
-    return _as_lines(folder, _json_line if as_json else _text_line, every)
+    state, first, latest, shown = "", None, {}, 0.0
+    for record, lines in follow(folder):
+        if record["state"] != state:
+            state = record["state"]
+            event = {"event": "state", "job_id": folder.name, "state": state, "reason": record["reason"]}
+            _say(f"{folder.name} {state}", event, as_json)
+        for line in lines:
+            first = first or line
+            latest |= line
+        if lines and (state in jobs.ENDED or time.monotonic() - shown >= every):
+            shown, left = time.monotonic(), eta(first, latest)
+            text = ", ".join([f"step {latest.get('step')}/{latest.get('total_steps')}", *facts(latest)])
+            text += f", ETA {left // 60}m{left % 60:02d}s" if left else ""
+            _say(text, {"event": "progress", **jobs.plain(latest), "eta_seconds": left}, as_json)
+    return record
 
 
 def _as_bar(folder: Path) -> dict:
@@ -46,33 +69,11 @@ def _as_bar(folder: Path) -> dict:
     return record
 
 
-def _as_lines(folder: Path, written, every: float) -> dict:
-    state, first, latest, shown = "", None, {}, 0.0
-    for record, lines in follow(folder):
-        if record["state"] != state:
-            state = record["state"]
-            written({"event": "state", "job_id": folder.name, "state": state, "reason": record["reason"]})
-        for line in lines:
-            first = first or line
-            latest |= line
-        if lines and (state in jobs.ENDED or time.monotonic() - shown >= every):
-            shown = time.monotonic()
-            written({"event": "progress", **latest, "eta_seconds": eta(first, latest)})
-    return record
-
-
-def _json_line(event: dict) -> None:
-    numbers = {key: value for key, value in event.items() if type(value) is float}
-    print(json.dumps(event | jobs.plain(numbers), ensure_ascii=False), flush=True)
-
-
-def _text_line(event: dict) -> None:
-    if event["event"] == "state":
-        print(f"{event['job_id']} {event['state']}", file=sys.stderr, flush=True)
-        return
-    left = event["eta_seconds"]
-    parts = [f"step {event.get('step')}/{event.get('total_steps')}", *facts(event)]
-    print(", ".join(parts) + (f", ETA {left // 60}m{left % 60:02d}s" if left else ""), file=sys.stderr, flush=True)
+def _say(text: str, event: dict, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(event, ensure_ascii=False), flush=True)
+    else:
+        print(text, file=sys.stderr, flush=True)
 
 
 def eta(first: dict, latest: dict) -> int | None:
@@ -85,13 +86,4 @@ def eta(first: dict, latest: dict) -> int | None:
 
 def facts(metrics: dict) -> list[str]:
     """What is worth a look in the newest metrics."""
-    words = {
-        "train/loss": "loss {:.4f}",
-        "val/avg_loss": "validation loss {:.4f}",
-        "val/reward_avg": "validation reward {:.3f}",
-        "train/reward_mean": "reward {:.3f}",
-        "train/tokens_per_second": "{:,.0f} tokens/s",
-        "train/step_seconds": "{:.2f} s/step",
-        "gpu/memory_gib": "{:.1f} GiB on the GPU",
-    }
-    return [text.format(metrics[name]) for name, text in words.items() if name in metrics]
+    return [text.format(metrics[name]) for name, text in FACTS.items() if name in metrics]
