@@ -20,10 +20,11 @@ import time
 from functools import partial
 from pathlib import Path
 
-from cosmos_reason import bundle, command, secret
+from cosmos_reason import bundle, command, secret, storage
 from cosmos_reason import findings as f
 
 PLATFORMS = {name: name for name in ("local", "docker", "slurm", "kubernetes")} | {"local-docker": "docker"}
+LAUNCHED = ("local", "docker")  # by launch_job
 
 
 def parser() -> command.Parser:
@@ -32,15 +33,15 @@ def parser() -> command.Parser:
     add = parser.add_argument
     add("--platform", metavar="NAME", help="local, docker (or local-docker), slurm, kubernetes")
     add("--spec", metavar="FILE", help="the spec to launch: all that it names is checked")
-    add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: transformers locally, else tao")
-    add("--dataset-facts", metavar="FILE", help="of check_dataset (default: look at the data)")
     add(
-        "--timeout",
-        type=partial(command.above_0, most=86400),
-        default=120.0,
-        metavar="S",
-        help="seconds for everything, pulls too (default: 120)",
+        "--engine",
+        choices=bundle.ENGINES,
+        metavar="NAME",
+        help="default: the spec's; none: transformers locally, else tao",
     )
+    add("--dataset-facts", metavar="FILE", help="of check_dataset (default: look at the data)")
+    a_day = partial(command.above_0, most=86400)
+    add("--timeout", type=a_day, default=120.0, metavar="S", help="seconds for everything, pulls too (default: 120)")
     add("--seconds-per-step", type=command.above_0, metavar="S", help="measured speed, to predict hours")
     add("--list-checks", action="store_true", help="print what is checked, and stop")
     add("--skip-platform-access", action="store_true", help="do not contact the platform; say so, check the rest")
@@ -56,12 +57,8 @@ def add_platform_flags(add) -> None:
     add("--container-image", metavar="IMAGE", help="image to run (default: the engine's)")
     add("--gpu-smoke-image", metavar="IMAGE", help="small image with nvidia-smi to try the GPUs in")
     add("--pull-smoke-image", action="store_true", help="pull that image when it is not there")
-    add(
-        "--nodes",
-        type=partial(command.positive, most=100_000),
-        metavar="N",
-        help="nodes (default: by the spec's layout)",
-    )
+    many = partial(command.positive, most=100_000)
+    add("--nodes", type=many, metavar="N", help="nodes (default: by the spec's layout)")
     add("--partition", metavar="P", help="of SLURM (default: $SLURM_PARTITION)")
     add("--time-limit", metavar="TIME", help="SLURM time as sbatch takes it: minutes, H:M:S, D-H:M:S")
     add("--namespace", metavar="N", help="of Kubernetes (default: $K8S_NAMESPACE)")
@@ -93,12 +90,8 @@ def add_gpu_flags(add) -> None:
     add("--gpu-arch-allowlist", action="append", default=[], type=allowed, metavar="LABEL=SM,..", help=some)
     add("--image-supported-sm", type=arches, metavar="SM,..", help="architectures the image supports (default: TAO's)")
     add("--target-gpu-index", type=indices, metavar="N,..", help="the GPUs every gate looks at (default: all)")
-    add(
-        "--target-gpu-count",
-        type=partial(command.positive, most=1024),
-        metavar="N",
-        help="GPUs of the target, where nvidia-smi cannot be asked",
-    )
+    few = partial(command.positive, most=1024)
+    add("--target-gpu-count", type=few, metavar="N", help="GPUs of the target, where nvidia-smi cannot be asked")
     add("--target-gpu-memory-gb", type=command.above_0, metavar="GIB", help="their memory")
 
 
@@ -146,64 +139,77 @@ def labelled(form: str, read):
 
 
 def main(args) -> command.Outcome:
-    if args.list_checks:
-        return listing()
-    launch = read(args)
     from cosmos_reason import preflight
 
+    if args.list_checks:
+        checks = preflight.descriptions()
+        return command.Outcome({"checks": checks}, text="\n".join(f"{name:20} {does}" for name, does in checks.items()))
+    launch = read(args)
     found = preflight.run(launch)
     if args.install_missing_tools:
         found.append(f.info("PRE-TOOLS", "--install-missing-tools", "nothing to install: S3 is reached with boto3"))
-    return command.Outcome(launch.result, found, text(launch.result))
+    return command.Outcome(launch.result, found, text(launch.result), submit(launch))
 
 
 def read(args):
     """The launch that the arguments and the spec describe. Raises Failure (exit 2) with all that is wrong with them."""
     from cosmos_reason import preflight
-    from cosmos_reason.preflight import prediction
 
     refuse_unknown(args)
     platform = PLATFORMS[args.platform]
-    engine = args.engine or ("transformers" if platform == "local" else "tao")
-    deadline = time.monotonic() + args.timeout
-    image = args.container_image or bundle.skill_info()["engines"][engine].get("default_image", "")
-    launch = preflight.Launch(platform, engine, args, deadline, image, paths=dict(args.path))
+    launch = preflight.Launch(platform, args, time.monotonic() + args.timeout, paths=dict(args.path))
+    usual = "transformers" if platform == "local" else "tao"
+    launch.engine = args.engine or (engine_of(Path(args.spec)) if args.spec else None) or usual
     if args.spec:
-        prediction.take_spec(launch, Path(args.spec))
+        preflight.prediction.take_spec(launch, *preflight.prediction.read_spec(args.spec))
+    launch.image = args.container_image or bundle.skill_info()["engines"][launch.engine].get("default_image", "")
     args.nodes = args.nodes or 1
     launch.gpus_per_node = max(launch.gpus_per_node, args.gpu_min_count or 1)
     return launch
 
 
+def engine_of(spec: Path) -> str | None:
+    """The engine that build_spec made the spec for, as it noted beside it."""
+    beside = spec.with_suffix(".origins.json")
+    record = storage.read_json(beside) if beside.is_file() else None
+    engine = record.get("engine") if isinstance(record, dict) else None
+    return engine if engine in bundle.ENGINES else None
+
+
 def refuse_unknown(args) -> None:
     """Platforms and labels that are none, and what would be left out of account."""
-    found, known = [], [label for label, _ in args.path]
+    found, labels = [], [label for label, _ in args.path]
     if args.platform not in PLATFORMS:
-        message = f"got {args.platform or 'none'}, expected one of {', '.join(PLATFORMS)}."
         near = f.nearest(args.platform or "", PLATFORMS) or ["local"]
-        hint = f.did_you_mean(args.platform or "", PLATFORMS)
-        found.append(f.error("PRE-PLATFORM", "--platform", message + hint, f"--platform {near[0]}"))
-    for label in sorted({label for label in known if known.count(label) > 1}):
+        message = f"got {args.platform or 'none'}, expected one of {', '.join(PLATFORMS)}."
+        message += f.did_you_mean(args.platform or "", PLATFORMS)
+        found.append(f.error("PRE-PLATFORM", "--platform", message, f"--platform {near[0]}"))
+    for label in sorted({label for label in labels if labels.count(label) > 1}):
         message = f"got label {label!r} twice, expected a path each for labels of their own"
         found.append(f.error("PRE-LABEL", "--path", message, f"--path {label}2=PATH"))
     if args.dataset_facts and not args.spec:
         message = "got dataset facts without a spec, expected the spec that they are compared with"
         found.append(f.error("PRE-FACTS", "--dataset-facts", message, "--spec spec.toml"))
     for flag in ("json-required-field", "effective-batch-limit", "min-free-disk-gb"):
-        for label, _ in getattr(args, flag.replace("-", "_")):
-            if label not in known:
-                message = f"got label {label!r}, expected one of {', '.join(known) or 'those of --path'}."
-                hint = f.did_you_mean(label, known)
-                found.append(f.error("PRE-LABEL", f"--{flag}", message + hint, f"--path {label}=PATH"))
+        for label in (label for label, _ in getattr(args, flag.replace("-", "_")) if label not in labels):
+            message = f"got label {label!r}, expected one of {', '.join(labels) or 'those of --path'}."
+            message += f.did_you_mean(label, labels)
+            found.append(f.error("PRE-LABEL", f"--{flag}", message, f"--path {label}=PATH"))
     if found:
         raise f.Failure(found, f.EXIT_BAD_INPUT)
 
 
-def listing() -> command.Outcome:
-    from cosmos_reason import preflight
-
-    checks = preflight.descriptions()
-    return command.Outcome({"checks": checks}, text="\n".join(f"{name:20} {what}" for name, what in checks.items()))
+def submit(launch) -> tuple[str, ...]:
+    """The launch that was checked, as launch_job takes it; nothing for what it does not start."""
+    if not launch.case or launch.platform not in LAUNCHED:
+        return ()
+    args, gpus = launch.args, [str(gpu["index"]) for gpu in launch.result.get("gpus", ())]
+    words = ["launch_job.py", "submit", launch.case.action, "--spec", args.spec, "--platform", launch.platform]
+    words += ["--engine", launch.engine]
+    words += ["--gpu-ids", ",".join(gpus[: launch.gpus_per_node])] if gpus else []
+    words += ["--image", args.container_image] if args.container_image and launch.platform == "docker" else []
+    words += ["--docker-host", args.docker_host] if args.docker_host and launch.platform == "docker" else []
+    return tuple(words)
 
 
 def text(result: dict) -> str:

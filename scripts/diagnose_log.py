@@ -11,11 +11,13 @@ examples:
   kubectl logs job/train | scripts/diagnose_log.py -
 """
 
+import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason import command, diagnosis, jobs
-from cosmos_reason.findings import bad_input
+from cosmos_reason import findings as f
 
 
 def parser() -> command.Parser:
@@ -29,43 +31,47 @@ def parser() -> command.Parser:
 
 def main(args) -> command.Outcome:
     if args.list_checks:
-        return listing()
-    if not args.log:
-        raise bad_input("USAGE", "LOG", "got nothing, expected a log file, - or a job id", "scripts/launch_job.py list")
+        known = {entry.id: {"severity": entry.severity, "checks": entry.cause} for entry in diagnosis.catalog()}
+        return command.Outcome(
+            {"checks": known}, text="\n".join(f"{id:30} {row['checks']}" for id, row in known.items())
+        )
     if args.log == "-":
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        return outcome(diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin"))
-    path = source(args)
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        action = jobs.read(path.parent)["action"] if jobs.ID.fullmatch(args.log) else ""
-        return outcome(diagnosis.diagnose(diagnosis.read_lines(stream), str(path), action))
-
-
-def source(args) -> Path:
-    """The log file that the argument names. Raises Failure (exit 2)."""
-    path = Path(args.log)
-    if jobs.ID.fullmatch(args.log):
-        path = jobs.folder(jobs.root(args.jobs_dir), args.log) / jobs.LOG
-    if path.is_file():
-        return path
-    inside = sorted(str(log) for log in path.glob("*.log"))[:3] if path.is_dir() else []
-    got = "a folder" if path.is_dir() else "no such file or job"
-    message = f"got {got}, expected a log file, - for standard input, or a job id"
-    raise bad_input(
-        "LOG-SOURCE", path, message, f"scripts/diagnose_log.py {inside[0]}" if inside else "scripts/launch_job.py list"
-    )
-
-
-def outcome(found: list) -> command.Outcome:
-    first = next((finding for finding in found if finding.severity == "error"), None)
+        found = diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin")
+    elif jobs.ID.fullmatch(args.log or ""):
+        found = of_job(jobs.folder(jobs.root(args.jobs_dir), args.log))
+    else:
+        found = of_file(Path(args.log or ""))
+    first = next((finding for finding in found if finding.severity == f.ERROR), None)
     block = first.data.get("lines", ()) if first else ()  # of an unknown error
     return command.Outcome({"cause": first and first.id}, found, "\n".join(block))
 
 
-def listing() -> command.Outcome:
-    known = {entry.id: {"severity": entry.severity, "checks": entry.cause} for entry in diagnosis.catalog()}
-    lines = (f"{name:30} {row['checks']}" for name, row in known.items())
-    return command.Outcome({"checks": known}, text="\n".join(lines))
+def of_file(path: Path, action: str = "") -> list[f.Finding]:
+    """Raises Failure (exit 2) for what is no file."""
+    if not path.is_file():
+        inside = sorted(str(log) for log in path.glob("*.log"))[:1] if path.is_dir() else []
+        message = f"got {'a folder' if path.is_dir() else 'no such file'}, expected a log file, - or the id of a job"
+        fix = shlex.join(["scripts/diagnose_log.py", *inside]) if inside else "scripts/launch_job.py list"
+        raise f.bad_input("LOG-SOURCE", path, message, fix)
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return diagnosis.diagnose(diagnosis.read_lines(stream), str(path), action)
+
+
+def of_job(folder: Path) -> list[f.Finding]:
+    """With what its record knows: what failed for a passing reason is tried again, outputs go by their names."""
+    record = jobs.read(folder)
+    failed = record["state"] in (jobs.ERROR, jobs.CANCELED)
+    output = shlex.quote(next(iter((record.get("outputs") or {}).values()), "OUTPUT_DIR"))
+    found = []
+    for one in of_file(folder / jobs.LOG, record["action"]):
+        again = failed and one.data.get("transient")
+        fix = jobs.command("retry", folder) if again else one.fix.replace("OUTPUT_DIR", output)
+        found.append(replace(one, fix=fix))
+    if record["state"] == jobs.ERROR and not f.has_errors(found):
+        message = f"got no known error in the log; the job's record says: {record.get('reason') or 'nothing'}"
+        found.append(f.error("LOG-UNKNOWN", folder.name, message, jobs.command("logs", folder)))
+    return found
 
 
 if __name__ == "__main__":

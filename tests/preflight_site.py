@@ -66,6 +66,7 @@ def tools(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///x")
 
     def add(name, out="", code=0, script=""):
         (folder / f"{name}.out").write_text(out)

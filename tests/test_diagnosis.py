@@ -77,6 +77,18 @@ def test_overrides_work_when_pasted_after_build_spec(entry, tmp_path):
     assert not [x for x in errors if x.id.startswith("SPEC-KEY")]
 
 
+@pytest.mark.parametrize(("id", "broken"), [
+    ("LOG-LORA-RANK", {"r": 0}), ("LOG-LORA-TARGETS", {"target_modules": ["q_projj"]}),
+])  # fmt: skip
+def test_overrides_mend_the_spec_that_failed(id, broken, tmp_path):
+    path, table = tmp_path / "spec.toml", spec.template("train")
+    spec.set_value(table, "policy.lora", {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]} | broken)
+    spec.dump(table, path)
+    fix = shlex.split(next(entry.fix for entry in ENTRIES if entry.id == id))
+    done = run_script("build_spec.py", "train", "--spec", path, *fix, "-o", tmp_path / "mended.toml")
+    assert "SPEC-LORA" not in done.stderr and "policy.lora" not in done.stderr, done.stderr
+
+
 @pytest.mark.parametrize("entry", [e for e in ENTRIES if e.fix.startswith("scripts/")], ids=lambda entry: entry.id)
 def test_commands_in_fixes_are_commands_of_ours(entry):
     script, *words = shlex.split(entry.fix)
@@ -125,6 +137,17 @@ def test_a_harmless_traceback_is_no_error():
     assert status.severity == f.INFO and unknown.id == "LOG-UNKNOWN" and "QuantumError" in unknown.message
     _, unknown = diagnosis.diagnose(["Traceback (most", "QuantumError: first", *STATUS])
     assert unknown.data["lines"] == ["Traceback (most", "QuantumError: first"]
+    source = ["Traceback (most", "  job = os.environ['TAO_API_JOB_ID']", '  File "<frozen os>"', STATUS[-1], "fine"]
+    assert diagnosis.diagnose([f"[rank0]: {line}" for line in source])[-1].id == "LOG-NO-ERROR"
+    cache = "Loading samples from dataset cache /root/.cache/cosmos"  # harmless too, and no end of a traceback
+    assert "LOG-UNKNOWN" in [
+        x.id for x in diagnosis.diagnose(["Traceback (most", "QuantumError: 1", cache, STATUS[-1]])
+    ]
+
+
+@pytest.mark.parametrize("line", ["bash: line 1: cosmos-rl: command not found", "Segmentation fault (core dumped)"])
+def test_errors_of_the_shell_are_not_overlooked(line):
+    assert [x.id for x in diagnosis.diagnose([*INNOCENT, line])] == ["LOG-UNKNOWN"]
 
 
 def test_findings_of_our_own_commands_are_read_back():
@@ -188,6 +211,12 @@ def test_file_stdin_and_job(tmp_path):
     (folder / "log.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
     done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
+    (folder / "log.txt").write_text("slurmstepd: error: *** JOB 1 ON n CANCELLED AT 1 DUE TO NODE FAILURE ***\n")
+    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["findings"][0]["fix"] == f"scripts/launch_job.py retry {job}"  # a passing reason
+    (folder / "log.txt").write_text("Loss: 1.2\n")
+    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)  # the record knows that it failed
+    assert done.returncode == 1 and json.loads(done.stdout)["result"] == {"cause": "LOG-UNKNOWN"}
 
 
 def test_what_is_not_a_log_is_refused(tmp_path):

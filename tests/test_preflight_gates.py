@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_reason import preflight
-from cosmos_reason.preflight import clusters, gates, host, machines
+from cosmos_reason.preflight import gates, host, platforms
 
 EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
 SPARK = "0, NVIDIA GB10, [N/A], 580.95.05, 12.1\n"
@@ -31,8 +31,8 @@ def test_nvidia_smi_lists_are_read():
 @given(st.text(max_size=200))
 def test_no_output_breaks_the_parsers(text):
     host.parse_gpus(text)
-    clusters.parse_partitions(text)
-    clusters.minutes(text)
+    platforms.parse_partitions(text)
+    platforms.minutes(text)
     host.architecture(text)
 
 
@@ -52,8 +52,8 @@ def test_versions_compare_as_numbers():
 
 def test_slurm_times():
     times = {"30": 30, "10:00": 10, "1:00:00": 60, "2-00:00:00": 2880, "1-12": 2160, "1-12:30": 2190, "0:30": 1,
-             "infinite": clusters.UNLIMITED, "UNLIMITED": clusters.UNLIMITED, "soon": None, "": None}  # fmt: skip
-    assert {written: clusters.minutes(written) for written in times} == times
+             "infinite": platforms.UNLIMITED, "UNLIMITED": platforms.UNLIMITED, "soon": None, "": None}  # fmt: skip
+    assert {written: platforms.minutes(written) for written in times} == times
 
 
 def test_sinfo_rows():
@@ -62,23 +62,23 @@ batch*|up|2-00:00:00|3|gpu:h100:8(S:0-1)|drain
 cpu|up|infinite|40|(null)|idle
 mixed|down|1:00:00|2|gpu:a100:4,gpu:l40s:2,nvme:1|idle*
 noise"""
-    rows = clusters.parse_partitions(text)
+    rows = platforms.parse_partitions(text)
     assert [(r["name"], r["gpus"], r["nodes"], r["state"], r["up"]) for r in rows] == [
         ("batch", 8, 12, "mix", True),
         ("batch", 8, 3, "drain", True),
         ("cpu", 0, 40, "idle", True),
         ("mixed", 6, 2, "idle*", False),
     ]
-    assert rows[0]["default"] and rows[0]["minutes"] == 2880 and rows[2]["minutes"] == clusters.UNLIMITED
+    assert rows[0]["default"] and rows[0]["minutes"] == 2880 and rows[2]["minutes"] == platforms.UNLIMITED
 
 
 def test_docker_info_without_an_engine_is_no_answer():
     """`docker info --format json` may exit with 0 though there is no engine."""
     lost = {"ID": "", "ServerErrors": ["Cannot connect to the Docker daemon at unix:///var/run/docker.sock."]}
-    answer = host.Answer(0, json.dumps(lost))
-    assert machines._info(answer) is None and "Cannot connect" in machines.unreachable(answer).message
-    assert machines._info(host.Answer(0, "null")) is None and machines._info(host.Answer(1, "")) is None
-    assert machines._info(host.Answer(0, '{"ServerVersion": "28.0"}')) == {"ServerVersion": "28.0"}
+    assert "Cannot connect" in platforms.unreachable(host.Answer(0, json.dumps(lost))).message
+    for code, out in ((0, "null"), (1, ""), (1, '{"ServerVersion": "28.0"}')):
+        assert platforms.unreachable(host.Answer(code, out)).id == "PRE-DOCKER-UNREACHABLE"
+    assert platforms.unreachable(host.Answer(0, '{"ServerVersion": "28.0"}')) is None
 
 
 # ---- gates -----------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class Args:
 
 def gate(text, image="", platform="docker", needed=1, **given):
     args = Args(**given)
-    launch = preflight.Launch(platform, "tao", args, 0, image, gpus_per_node=max(needed, args.gpu_min_count or 1))
+    launch = preflight.Launch(platform, args, 0, "tao", image, gpus_per_node=max(needed, args.gpu_min_count or 1))
     gpus, found = gates.chosen(host.parse_gpus(text), args)
     return {x.id: x for x in [*found, *gates.check(gpus, launch)]}
 
@@ -115,6 +115,13 @@ def test_every_gate_looks_at_the_chosen_gpus_only():
         "PRE-GPU-INDEX" in gate(mixed, target_gpu_index=[0, 7])
         and gate(mixed, needed=4)["PRE-GPU-COUNT"].fix == "--gpu-min-count 2"  # there is no spec
     )
+
+
+def test_gpus_are_described_where_nobody_can_be_asked():
+    described = {"target_gpu_index": [2, 3], "target_gpu_memory_gb": 80}
+    assert not gate("", **described, gpu_min_count=2, gpu_min_memory_gb=80)
+    assert "PRE-GPU-MEMORY" in gate("", **described, gpu_min_memory_gb=90)
+    assert "PRE-GPU-MEMORY-UNKNOWN" in gate("", target_gpu_index=[0], gpu_min_memory_gb=1)
 
 
 def test_unified_memory_is_unknown_never_enough():
@@ -171,7 +178,7 @@ def test_memory_of_all_gpus_of_all_nodes():
     ("gpu:a100_3g.20gb:2,shard:16", 2),
 ])  # fmt: skip
 def test_gpus_of_a_node(gres, gpus):
-    (row,) = clusters.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle")
+    (row,) = platforms.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle")
     assert row["gpus"] == gpus
 
 
@@ -180,6 +187,6 @@ def test_gpus_of_a_node(gres, gpus):
     *((state, False) for state in ("idle*", "mix*", "drain", "drng", "down", "down*", "maint", "fail", "unk", "inval")),
 ])  # fmt: skip
 def test_states_of_nodes(state, usable):
-    launch = preflight.Launch("slurm", "tao", Args(partition=None, time_limit=None), 0)
-    found = clusters.partition(clusters.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}"), launch)
+    launch = preflight.Launch("slurm", Args(partition=None, time_limit=None), 0, "tao")
+    found = platforms.partition(platforms.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}"), launch)
     assert [x.id for x in found] == ([] if usable else ["PRE-SLURM-NODES"])

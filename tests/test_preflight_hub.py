@@ -1,5 +1,7 @@
 """What the Hub answers about a repository and a token, told apart."""
 
+import shutil
+
 import pytest
 from huggingface_hub import constants
 
@@ -48,20 +50,19 @@ def test_the_right_to_write(ask, token, id):
     assert [x[0] for x in found] == ([id] if id else [])
 
 
-def test_a_complete_snapshot_will_do_without_the_hub(ask, tmp_path, monkeypatch):
+def test_a_complete_snapshot_will_do_without_the_hub(ask, tmp_path, monkeypatch, tiny_model):
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    folder = tmp_path / "hub" / "models--nvidia--open" / "snapshots" / "abc"
-    folder.mkdir(parents=True)
-    storage.write_json(folder / "config.json", {})
-    index = {"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}
-    storage.write_json(folder / "model.safetensors.index.json", index)
-    (folder / "1.safetensors").touch()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--nvidia--open"
+    snapshot = folder / "snapshots" / "abc"
+    shutil.copytree(tiny_model, snapshot)
+    storage.write_text(folder / "refs" / "main", "abc")
 
     def severities():
         return [x[:2] for x in ask(lambda: access.hub_access("nvidia/open"), "")]
 
-    assert severities() == [("HUB-UNREACHABLE", "error")]
-    (folder / "2.safetensors").touch()
     assert severities() == [("HUB-UNREACHABLE", "warning")]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert severities() == [("HUB-UNREACHABLE", "info")]
+    next(snapshot.glob("*.safetensors")).unlink()
+    assert severities() == [("HUB-UNREACHABLE", "error")]

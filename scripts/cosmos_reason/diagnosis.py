@@ -19,7 +19,9 @@ SHOWN = 400  # characters of a line that are quoted
 BLOCK_LINES, TAIL_LINES = 40, 10
 MAX_DULL = 10_000  # remembered lines
 DIGIT, WITHOUT_DIGITS = re.compile(r"\d"), str.maketrans("", "", "0123456789")
-TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fatal", "error:", "Aborted", "Killed")
+TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fatal", "error:", "Aborted", "Killed",
+           "fatal:", "command not found", "core dumped", "Segmentation fault", "No such file")  # fmt: skip
+STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")  # a line inside a traceback, perhaps with its rank before it
 OURS = re.compile(r"^error: ([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*)$")  # a finding that one of our commands printed
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -39,6 +41,7 @@ class Entry:
     action: str = "train"
     confirm: re.Pattern | None = None
     after: tuple[str, ...] = ()
+    transient: bool = False
 
     def matches(self, line: str) -> bool:
         return any(sign in line for sign in self.signs) and (not self.confirm or bool(self.confirm.search(line)))
@@ -49,13 +52,12 @@ def catalog() -> tuple[Entry, ...]:
     import yaml
 
     read = yaml.load(CATALOG.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    return tuple(_entry(part["group"], row) for part in read for row in part["entries"])
+    return tuple(_entry({"group": part["group"]} | row) for part in read for row in part["entries"])
 
 
-def _entry(group: str, row: dict) -> Entry:
+def _entry(row: dict) -> Entry:
     lists = {name: tuple(row.get(name, ())) for name in ("signs", "example", "after")}
-    confirm = re.compile(row["confirm"]) if "confirm" in row else None
-    return Entry(**(row | lists | {"group": group, "confirm": confirm}))
+    return Entry(**row | lists | {"confirm": re.compile(row["confirm"]) if "confirm" in row else None})
 
 
 def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[f.Finding]:
@@ -85,9 +87,7 @@ class _Search:
         self.contexts = {text for entry in catalog() for text in entry.after}
         self.met: set[str] = set()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self.block: list[str] = []
-        self.block_at, self.block_ends = 0, 0
-        self.before: tuple[list[str], int] = ([], 0)  # the error block before, and its line
+        self.blocks: deque[tuple[int, list[str]]] = deque(maxlen=2)  # the last ones that look like errors, from a line
         self.dull: set[str] = set()
         self._look_for(catalog())
 
@@ -100,67 +100,62 @@ class _Search:
     def look(self, number: int, line: str) -> Entry | None:
         """The error this line shows."""
         self.tail.append(line)
-        if number <= self.block_ends:
-            self.block.append(line)
+        if inside := bool(self.blocks) and number <= self.blocks[-1][0] + BLOCK_LINES:
+            self.blocks[-1][1].append(line)
         bare = line.translate(WITHOUT_DIGITS)
         signed = any(sign in line for sign in self.numbered)
         if bare in self.dull and not signed:
             return None
         signed = signed or any(sign in line for sign in self.signs)
         trouble = any(word in line for word in TROUBLE) and not HARMLESS.search(line)
-        if trouble and number > self.block_ends:
-            self.before = (self.block, self.block_at)
-            self.block, self.block_at, self.block_ends = [line], number, number + BLOCK_LINES
+        if trouble and not inside:
+            self.blocks.append((number, [line]))
         if here := {text for text in self.contexts if text in line}:
             self.contexts -= here
             self.met |= here
         if line.startswith("error: ") and (ours := OURS.match(line)):
             return Entry(ours[1], f"{ours[2]}: {ours[3]}", "", (), (), "")
-        if not (signed or trouble):
-            self._remember(bare)
-        return self._match(line) if signed else None
-
-    def _remember(self, bare: str) -> None:
-        if len(self.dull) >= MAX_DULL:
-            self.dull.clear()
-        if len(bare) <= SHOWN:
+        if not (signed or trouble) and len(bare) <= SHOWN and len(self.dull) < MAX_DULL:
             self.dull.add(bare)
+        return self._match(line, trouble) if signed else None
 
-    def _match(self, line: str) -> Entry | None:
+    def _match(self, line: str, trouble: bool) -> Entry | None:
         for entry in self.open:
             here = not entry.after or entry.action == self.action or self.met.intersection(entry.after)
             if here and entry.matches(line):
-                if entry.severity == f.INFO:
+                if entry.severity == f.INFO and trouble:
                     self._dismiss()
-                else:  # an error that means this here does not mean something else below
+                elif entry.severity != f.INFO:  # an error that means this here means nothing else below
                     self._look_for(other for other in self.open if not set(other.signs) & set(entry.signs))
                 return entry
         return None
 
     def _dismiss(self) -> None:
-        """The traceback that ends here is harmless: what was an error before it is the last error again."""
-        starts = [number for number, line in enumerate(self.block) if "Traceback" in line]
-        del self.block[starts[-1] if starts else len(self.block) :]
-        if starts and not self.block:
-            (self.block, self.block_at), self.block_ends = self.before, 0
+        """This line's error is harmless, and so is the traceback that it ends: they leave the last block."""
+        lines = self.blocks[-1][1]
+        start = max((number for number, line in enumerate(lines) if "Traceback" in line), default=len(lines) - 1)
+        del lines[start if all(map(STACK.match, lines[start + 1 : -1])) else -1 :]
+        if not lines:
+            self.blocks.pop()
 
 
 def _finding(entry: Entry, where: str, line: str) -> f.Finding:
     if not entry.signs:
         return f.error(entry.id, where, secret.hidden(entry.cause), evidence=quoted(line).strip())
-    data = {"action": entry.action, "evidence": quoted(line).strip()}
+    data = {"action": entry.action, "evidence": quoted(line).strip()} | ({"transient": True} if entry.transient else {})
     message = f"{entry.cause} The log says: {quoted(line.strip(), 160)}"
     return f.Finding(entry.id, entry.severity, where, message, entry.fix, data)
 
 
 def _unknown(search: _Search, name: str) -> f.Finding:
-    if not search.block:
+    if not search.blocks:
         last = [quoted(line) for line in search.tail]
         return f.info("LOG-NO-ERROR", name, "got no sign of an error in the log", lines=last)
-    block = [quoted(line) for line in search.block]
+    number, lines = search.blocks[-1]
+    block = [quoted(line) for line in lines]
     words = next((line for line in reversed(block) if any(word in line for word in TROUBLE)), block[0])
     message = f"no known pattern; the last error block says: {words}"
-    return f.error("LOG-UNKNOWN", f"{name}:{search.block_at}", message, "", lines=block)
+    return f.error("LOG-UNKNOWN", f"{name}:{number}", message, "", lines=block)
 
 
 def quoted(line: str, limit: int = SHOWN) -> str:

@@ -173,11 +173,6 @@ def _bytes(plan: Plan) -> dict[str, float]:
     return {**_states(plan), **_gathered(plan), **_activations(plan), **_rollout(plan), **fixed}
 
 
-def held_always(plan: Plan) -> float:
-    """GiB of one GPU that are taken whatever the samples are."""
-    return sum(_states(plan).values()) / GIB
-
-
 def host_states(plan: Plan) -> float:
     """GiB of host memory that one GPU's offloaded weights, gradients and moments take."""
     return sum(_states(dataclasses.replace(plan, states_on_host=False)).values()) / GIB if plan.states_on_host else 0.0
@@ -284,40 +279,40 @@ def of_spec(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | N
 def cheapest_fix(plan: Plan, gpu: float, most_gpus: int, token_pixels: int) -> tuple[str, float] | None:
     """The first change, in order of what it costs, with which the plan fits on GPUs of `gpu` GiB, and GiB then; several
     when no single one is enough; None when all of them are not. `token_pixels`: pixels that make one vision token."""
-    together, changed = "", plan
-    several: list[tuple[str, Plan]] = []
-    for fix, change in (changes := list(_changes(plan, most_gpus, token_pixels))):
+    single, several, together, changed = [], [], [], plan
+    for fix, change in _changes(plan, most_gpus, token_pixels):
+        single.append((fix, total(dataclasses.replace(plan, **change))))
         if total(after := dataclasses.replace(changed, **change)) < total(changed):
-            together, changed = f"{together} {fix}".lstrip(), after
-            several.append((together, changed))
-    single = [(fix, dataclasses.replace(plan, **change)) for fix, change in changes]
-    fitting = ((fix, total(after)) for fix, after in (*single, *several) if verdict(total(after), gpu) == FITS)
-    return next(fitting, None)
+            changed = after
+            together.append(fix)
+            several.append((" ".join(together), total(after)))
+    return next(((fix, gib) for fix, gib in (*single, *several) if verdict(gib, gpu) == FITS), None)
 
 
 def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[str, dict]]:
     """(argument of build_spec.py, what it changes): free ones first, then slower, then those that change the result."""
-    targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     less = plan.vision_tokens // 2
     shorter = {"vision_tokens": less, "tokens": plan.tokens - plan.vision_tokens + less}
     shorter |= {"loss_tokens": shorter["tokens"]} if plan.loss_tokens == plan.tokens else {}
+    adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
     spread, full = plan.train and plan.sharded_engine, plan.train and not plan.lora_rank
     batch = "train.train_policy.mini_batch" if plan.train else "evaluation.batch_size"
     pixels = f"custom.vision.total_pixels={int(less / 1.05) * token_pixels}"
-    for useful, fix, change in (
-        (
-            plan.train and not plan.checkpointing,
-            "--set policy.model_gradient_checkpointing=true",
-            {"checkpointing": True},
-        ),
-        (plan.batch > 1, f"--set {batch}=1", {"batch": 1}),
-        (spread and not plan.fused_loss, "--set policy.enable_liger_fused_cross_entropy=true", {"fused_loss": True}),
-        *((spread and plan.shards < n <= most_gpus, f"--gpus-per-node {n}", {"shards": n}) for n in (2, 4, 8)),
-        (spread and not plan.activations_on_host, "--set train.activation_offload=true", {"activations_on_host": True}),
-        (full and plan.master == 4, "--set train.master_dtype=bfloat16", {"master": 2}),
-        (full, "--tuning lora", {"lora_rank": 16, "lora_targets": targets}),
-        (plan.train and less > 128, f"--set {pixels}", shorter),
-        (spread and not plan.states_on_host, "--set train.fsdp_offload=true", {"states_on_host": True}),
-    ):
-        if useful:
-            yield fix, change
+    if plan.train and not plan.checkpointing:
+        yield "--set policy.model_gradient_checkpointing=true", {"checkpointing": True}
+    if plan.batch > 1:
+        yield f"--set {batch}=1", {"batch": 1}
+    if spread and not plan.fused_loss:
+        yield "--set policy.enable_liger_fused_cross_entropy=true", {"fused_loss": True}
+    for gpus in (n for n in (2, 4, 8) if spread and plan.shards < n <= most_gpus):
+        yield f"--gpus-per-node {gpus}", {"shards": gpus}
+    if spread and not plan.activations_on_host:
+        yield "--set train.activation_offload=true", {"activations_on_host": True}
+    if full and plan.master == 4:
+        yield "--set train.master_dtype=bfloat16", {"master": 2}
+    if full:
+        yield "--tuning lora", adapter
+    if plan.train and less > 128:
+        yield f"--set {pixels}", shorter
+    if spread and not plan.states_on_host:
+        yield "--set train.fsdp_offload=true", {"states_on_host": True}

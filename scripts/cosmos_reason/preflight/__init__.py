@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 from cosmos_reason import findings as f
 from cosmos_reason import secret
-from cosmos_reason.preflight import access, clusters, gates, host, machines, prediction
+from cosmos_reason.preflight import access, gates, host, platforms, prediction
 from cosmos_reason.rules import Case
 
 
@@ -23,9 +23,9 @@ class Launch:
     """What is about to be launched, and what checks found out about it: from `machine` on."""
 
     platform: str
-    engine: str
     args: Namespace
     deadline: float
+    engine: str = ""
     image: str = ""
     case: Case | None = None
     written: dict = field(default_factory=dict)  # the spec as it stands; `case` has what is invalid replaced
@@ -62,9 +62,8 @@ def gpus_and_memory(launch: Launch) -> Iterator[f.Finding]:
 
 CHECKS = {"paths": access.paths, "records": access.records, "uploads": access.uploads, "model": access.model,
           "data and spec": prediction.data_and_spec}  # fmt: skip
-PLATFORMS = {"local": machines.local, "docker": machines.docker, "slurm": clusters.slurm,
-             "kubernetes": clusters.kubernetes}  # fmt: skip
-BEFORE = {"machine": machines.locate}
+PLATFORMS = {name: getattr(platforms, name) for name in ("local", "docker", "slurm", "kubernetes")}
+BEFORE = {"machine": platforms.locate}
 AFTER = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
 OF_A_SPEC = ("uploads", "model", "data and spec")
 
@@ -81,14 +80,13 @@ def run(launch: Launch) -> list[f.Finding]:
     if used:
         found.append(f.info("PRE-S3-NAMES", "environment", f"{', '.join(used)} taken for the standard AWS_* names"))
     checks = {name: check for name, check in CHECKS.items() if launch.case or name not in OF_A_SPEC}
-    if launch.args.skip_platform_access:
+    skip = launch.args.skip_platform_access
+    if skip:
         message = f"platform {launch.platform} was not contacted, as --skip-platform-access says"
         found.append(f.warning("PRE-PLATFORM-SKIPPED", "--platform", message))
-        before = BEFORE if launch.platform == "local" else {}
     else:
-        before = BEFORE
         checks[launch.platform] = PLATFORMS[launch.platform]
-    for stage in (before, checks, AFTER):
+    for stage in ({} if skip and launch.platform != "local" else BEFORE, checks, AFTER):
         found += gather(stage, launch)
     return [_shown(finding) for number, finding in enumerate(found) if finding not in found[:number]]
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from itertools import islice
@@ -50,15 +49,13 @@ def _on_machine(launch, where: str, path: str) -> Iterator[f.Finding]:
         message = f"not looked at: nothing here sees the paths of platform {launch.platform}"
         yield f.warning("PRE-PATH-UNSEEN", where, message, f"ls -d {path}")
     elif launch.platform == "slurm":
-        return  # a compute node is asked (clusters.slurm)
-    elif (there := launch.machine.has(os.path.expanduser(path))) is None:
-        yield f.error(
-            "PRE-PATH-UNSEEN", where, f"{launch.machine.name} did not say whether it is there", f"ls -d {path}"
-        )
-    elif not there:
+        return  # a compute node is asked (platforms.slurm)
+    elif not (there := launch.machine.has(os.path.expanduser(path))):
         parent = os.path.dirname(path) or "."
         near = f.did_you_mean(os.path.basename(path), os.listdir(parent) if os.path.isdir(parent) else [])
-        yield f.error("PRE-PATH-MISSING", where, f"got no such path on {launch.machine.name}, expected it there.{near}")
+        message = "got no such path" if there is False else "got no answer whether it is there"
+        id = "PRE-PATH-MISSING" if there is False else "PRE-PATH-UNSEEN"
+        yield f.error(id, where, f"{message} on {launch.machine.name}, expected it.{near}", f"ls -d {path}")
 
 
 def _in_bucket(uri: str) -> Iterator[f.Finding]:
@@ -109,7 +106,9 @@ def disks(launch) -> Iterator[f.Finding]:
     if case and launch.platform == "local" and case.model.startswith(models.HUB):
         repo = case.model.removeprefix(models.HUB)
         billions = bundle.skill_info()["models"].get(repo, {}).get("parameters_billion", 0)
-        wanted.append(("model download", str(_cache_folder()), 0 if _cached(repo) else 2 * billions * 1e9 / 2**30))
+        from huggingface_hub.constants import HF_HUB_CACHE
+
+        wanted.append(("model download", HF_HUB_CACHE, 0 if _cached(repo) else 2 * billions * 1e9 / 2**30))
     for where, path, gib in wanted:
         asked = where.startswith("--")
         if "://" in path and not asked:
@@ -173,22 +172,12 @@ def model(launch) -> Iterator[f.Finding]:
             yield from (conversion.check_output if converted else checkpoints.verify)(Path(name))
 
 
-def _cache_folder() -> Path:
-    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-
-
 def _cached(repo: str) -> bool:
-    """Whether a complete snapshot of a model is on this machine: its config, and every file its index names."""
-    for local in (_cache_folder() / f"models--{repo.replace('/', '--')}" / "snapshots").glob("*/"):
-        index = local / "model.safetensors.index.json"
-        try:
-            named = json.loads(index.read_text())["weight_map"].values() if index.is_file() else ["model.safetensors"]
-            if all((local / name).is_file() for name in ("config.json", *named)):
-                return True
-        except (AttributeError, OSError, ValueError, KeyError, TypeError):
-            continue
-    return False
+    """Whether a complete snapshot of a model is on this machine."""
+    import huggingface_hub
+
+    config = huggingface_hub.try_to_load_from_cache(repo, "config.json")
+    return isinstance(config, str) and not f.has_errors(checkpoints.verify_model(Path(config).parent))
 
 
 def hub_access(repo: str, kind: str = "model") -> Iterator[f.Finding]:
@@ -200,5 +189,5 @@ def hub_access(repo: str, kind: str = "model") -> Iterator[f.Finding]:
         lost = failure.findings[0]
         if lost.id != "HUB-UNREACHABLE" or not (kind == "model" and _cached(repo)):
             raise
-        report = f.info if os.environ.get("HF_HUB_OFFLINE", "").upper() in OFFLINE else f.warning
+        report = f.info if os.environ.get("HF_HUB_OFFLINE", "").upper() in OFFLINE else f.warning  # asked for
         yield report(lost.id, lost.where, f"{lost.message}; a complete snapshot is on this machine", lost.fix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cosmos_reason import bundle
 from cosmos_reason import findings as f
@@ -12,21 +13,15 @@ from cosmos_reason.preflight.host import Driver, Gpu, older
 def chosen(found: Driver, args) -> tuple[list[Gpu], list[f.Finding]]:
     """The GPUs that every gate looks at: those of --target-gpu-index, as the --target flags describe them where
     nvidia-smi does not tell."""
-    gpus, problems = list(found.gpus), []
-    if not gpus and args.target_gpu_count:
-        gpus = [Gpu(n, "as described", args.target_gpu_memory_gb) for n in range(args.target_gpu_count)]
-    wanted = args.target_gpu_index
-    if wanted is not None:
-        there = {gpu.index for gpu in gpus}
-        if gpus and (lost := [index for index in wanted if index not in there]):
-            message = f"got no GPU {lost} on this host, expected some of {sorted(there)}"
-            problems.append(f.error("PRE-GPU-INDEX", "--target-gpu-index", message, _indices(sorted(there))))
-        gpus = [gpu for gpu in gpus if gpu.index in wanted]
-    if args.target_gpu_memory_gb:
-        gpus = [gpu if gpu.gib else Gpu(gpu.index, gpu.name, args.target_gpu_memory_gb, gpu.arch) for gpu in gpus]
-    if wanted is None and args.target_gpu_count and args.target_gpu_count < len(gpus):
-        gpus = gpus[: args.target_gpu_count]
-    return gpus, problems
+    gpus, problems, wanted, count = list(found.gpus), [], args.target_gpu_index, args.target_gpu_count
+    if not gpus and (wanted or count):
+        gpus = [Gpu(n, "as described", None) for n in wanted or range(count)]
+    there = [gpu.index for gpu in gpus]
+    if gpus and (lost := [index for index in wanted or () if index not in there]):
+        message = f"got no GPU {lost} on this host, expected some of {there}"
+        problems.append(f.error("PRE-GPU-INDEX", "--target-gpu-index", message, _indices(there)))
+    gpus = [gpu for gpu in gpus if gpu.index in wanted] if wanted else gpus[:count]
+    return [gpu if gpu.gib else replace(gpu, gib=args.target_gpu_memory_gb) for gpu in gpus], problems
 
 
 def _indices(numbers: list[int]) -> str:
@@ -42,6 +37,8 @@ def fewer_gpus(launch, there: int) -> str:
 def check(gpus: list[Gpu], launch) -> Iterator[f.Finding]:
     """Number, memory and architecture against what the arguments and the spec ask of one node."""
     args, counted = launch.args, launch.platform in ("slurm", "kubernetes") and not launch.args.skip_platform_access
+    limits = ["gpu_min_memory_gb", "gpu_min_total_memory_gb", "low_vram_threshold_gb"]
+    limits += [] if counted else ["gpu_min_count"]  # else the scheduler counts
     if gpus:
         yield from _memory(gpus, args)
         needed = launch.gpus_per_node if launch.wants_gpus else 0
@@ -51,11 +48,7 @@ def check(gpus: list[Gpu], launch) -> Iterator[f.Finding]:
             yield f.error("PRE-GPU-COUNT", "GPUs", message, fewer_gpus(launch, len(gpus)))
         if args.gpu_min_total_memory_gb:
             yield from check_total(gpus, args.nodes, args.gpu_min_total_memory_gb, "--gpu-min-total-memory-gb")
-    elif asked := [
-        f"--{name.replace('_', '-')}"
-        for name in ("gpu_min_count", "gpu_min_memory_gb", "gpu_min_total_memory_gb", "low_vram_threshold_gb")
-        if getattr(args, name) and not (counted and name == "gpu_min_count")  # there the scheduler counts
-    ]:
+    elif asked := [f"--{name.replace('_', '-')}" for name in limits if getattr(args, name)]:
         kind = f.warning if asked == ["--low-vram-threshold-gb"] else f.error
         message = f"the GPUs are not known, so {', '.join(asked)} could not be compared"
         yield kind("PRE-GPU-UNKNOWN", "GPUs", message, "--target-gpu-count N --target-gpu-memory-gb GIB")

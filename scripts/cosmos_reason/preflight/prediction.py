@@ -10,24 +10,13 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from cosmos_reason import (
-    bundle,
-    clip_checks,
-    dataset_checks,
-    gpu_memory,
-    media,
-    models,
-    rules,
-    s3,
-    survey,
-    vision_tokens,
-)
+from cosmos_reason import bundle, clip_checks, dataset_checks, gpu_memory, media, models, rules, s3, survey
 from cosmos_reason import findings as f
 from cosmos_reason import spec as specs
+from cosmos_reason import vision_tokens as vt
 from cosmos_reason.annotations import locate
 from cosmos_reason.preflight import gates
 from cosmos_reason.spec_conditions import AHEAD, LOADERS, batch_gib
-from cosmos_reason.vision_tokens import VisionOptions
 
 CLIPS_LOOKED_AT = 64  # headers read when there are no dataset facts; the whole is check_dataset's work
 DATA = {"train": "custom.train_dataset", "grpo": "custom.train_dataset", "evaluate": "dataset", "quantize": "dataset"}
@@ -35,20 +24,19 @@ SMALL_MODEL = 3  # billion parameters
 VALIDATION = "custom.val_dataset"
 
 
-def action_of(table: dict) -> str:
-    """The action that a spec is for: the one that knows most of its keys."""
+def read_spec(path: str) -> tuple[dict, str]:
+    """(a spec, the action that knows most of its keys). Raises Failure (exit 2)."""
+    table = specs.load(Path(path))
     known = {name: sum(key in specs.keys(name) for key, _ in specs.items(name, table)) for name in bundle.ACTIONS}
-    kind = specs.get(table, "train.train_policy.type")
-    best = max(known, key=known.get)
-    return {"sft": "train", "grpo": "grpo"}.get(kind, best) if best in ("train", "grpo") else best
+    kind, best = specs.get(table, "train.train_policy.type"), max(known, key=known.get)
+    return table, {"sft": "train", "grpo": "grpo"}.get(kind, best) if best in ("train", "grpo") else best
 
 
-def take_spec(launch, path: Path) -> None:
+def take_spec(launch, table: dict, action: str) -> None:
     """What the spec says of paths, outputs, GPUs and sizes. What is invalid in it counts as the template's."""
-    launch.written = specs.load(path)
-    action = action_of(launch.written)
-    invalid = [finding.where for finding in specs.validate(action, launch.written)]
-    case = launch.case = rules.Case(action, launch.engine, rules.sound(action, launch.written, invalid))
+    launch.written = table
+    invalid = [finding.where for finding in specs.validate(action, table)]
+    case = launch.case = rules.Case(action, launch.engine, rules.sound(action, table, invalid))
     for key, schema in specs.keys(action).items():
         value, kind = case(key), schema.get("x-path")
         if kind == "input" and isinstance(value, str) and value:
@@ -79,9 +67,8 @@ def data_and_spec(launch) -> Iterator[f.Finding]:
         if case.action in ("train", "grpo") and case("validation.enable"):
             yield from survey_of(case, VALIDATION, Path(folder) / "validation")[1]
         per_node = launch.gpus_per_node if case.cosmos and case.action in ("train", "grpo") else None
-        yield from rules.check(
-            case.action, case.engine, launch.written, facts, per_node, launch.args.nodes, launch=True
-        )
+        asked = (case.action, case.engine, launch.written, facts, per_node, launch.args.nodes)
+        yield from rules.check(*asked, launch=True)
         case = launch.case = dataclasses.replace(case, facts_path=facts)
         case.tokens  # noqa: B018  read while its tables are there
 
@@ -93,7 +80,8 @@ def survey_of(case, prefix: str, folder: Path) -> tuple[Path | None, list[f.Find
     if not written:
         return None, []  # a rule of the spec says so
     annotations = locate(written)
-    if "://" in written or not annotations.is_file():
+    archive = "://" in (media or "") and media.endswith(clip_checks.ARCHIVES)
+    if archive or "://" in written or not annotations.is_file():
         message = f"got {written}, which cannot be read here: lengths are not known"
         fix = f"scripts/check_dataset.py {written} --facts dataset_facts.json"
         return None, [f.warning("PRE-DATA-UNREAD", prefix, message, fix)]
@@ -102,31 +90,27 @@ def survey_of(case, prefix: str, folder: Path) -> tuple[Path | None, list[f.Find
     notes = look_at_clips(found)
     dataset_checks.check_clips(found)
     folder.mkdir(exist_ok=True)
-    dataset_checks.write_facts(found, folder / "dataset_facts.json")
-    return folder / "dataset_facts.json", [
-        *notes,
-        *dataset_checks.findings(found, evaluation=case.action == "evaluate"),
-    ]
+    facts = folder / "dataset_facts.json"
+    dataset_checks.write_facts(found, facts)
+    return facts, [*notes, *dataset_checks.findings(found, evaluation=case.action == "evaluate")]
 
 
 def look_at_clips(found: survey.Survey) -> list[f.Finding]:
     """Reports of the clips: missing ones of all, headers of the first few (and of those looked at before)."""
-    archive = Path(found.media_path).is_file()
-    files, options = dataset_checks.files(found), VisionOptions(nframes=8)
+    archive, there = Path(found.media_path).is_file(), {}
     missing = clip_checks.ClipReport(check="DATA-MEDIA-MISSING", message="got no such file, expected one")
-    there = {}
-    for number, path in files.items():
+    for number, path in dataset_checks.files(found).items():
         if archive or "://" in str(path) or os.path.exists(path):
             there[number] = path
         else:
             found.reports[number] = missing
-    local = {} if archive else {number: path for number, path in there.items() if "://" not in str(path)}
-    first = dict(islice(local.items(), CLIPS_LOOKED_AT))
-    how = ("none", options, 10.0, clip_checks.Cache())
-    for position, report in clip_checks.examine_all(list(first.values()), *how):
-        found.reports[list(first)[position]] = report
-    seen = [report.facts for report in found.reports.values() if report.facts]
-    largest = {kind: max((x for x in seen if x.kind == kind), key=_size, default=None) for kind in ("video", "image")}
+    local = ((number, path) for number, path in there.items() if not archive and "://" not in str(path))
+    first = dict(islice(local, CLIPS_LOOKED_AT))
+    how = ("none", vt.VisionOptions(nframes=8), 10.0, clip_checks.Cache())
+    found.reports |= dict(clip_checks.examine_all(first, *how))
+    largest = {}
+    for facts in (report.facts for report in found.reports.values() if report.facts):
+        largest[facts.kind] = max(facts, largest.get(facts.kind, facts), key=_size)
     for medium, number in found.clips.items():  # one that was not looked at is taken to be like the largest of its kind
         found.reports.setdefault(number, clip_checks.ClipReport(facts=largest.get(medium.kind)))
     if len(there) == len(first):
@@ -152,22 +136,26 @@ def memory(launch, gpus: list) -> Iterator[f.Finding]:
         yield f.warning("PRE-MEMORY-UNKNOWN", case.params["model"], message, "--model DIR")
         return
     needed, types = gpu_memory.total(plan), bundle.skill_info()["gpu_types"]
+    steps, speed = case.steps if case.action == "train" else None, launch.args.seconds_per_step
     launch.result["prediction"] = {
         "tokens": tokens,
         "measured": bool(longest),
         "gib": round(needed, 1),
         "terms": gpu_memory.terms(plan),
         "gpu_types": {name: gpu_memory.verdict(needed, gib) for name, gib in types.items()},
-        **duration(launch),
+        "steps": steps,
+        "hours": round(steps * speed / 3600, 2) if steps and speed else None,
     }
     smallest, aside = min((gpu.gib for gpu in gpus if gpu.gib), default=None), ""
     if smallest:
         yield from _fit(launch, plan, needed, smallest, len(gpus))
         if longest and gpu_memory.verdict(needed, smallest) == gpu_memory.FITS:
             aside = "the memory prediction says that it fits"
-    elif launch.wants_gpus:
+    else:
         message = f"needs {needed:.1f} GiB on each GPU, whose memory is not known, so this is not compared"
-        yield f.warning("PRE-MEMORY-UNSEEN", "GPU memory", message, "--target-gpu-count N --target-gpu-memory-gb GIB")
+        yield (f.warning if launch.wants_gpus else f.info)(
+            "PRE-MEMORY-UNSEEN", "GPU memory", message, "--target-gpu-count N --target-gpu-memory-gb GIB"
+        )
     if case.action == "train" and case.cosmos:
         billions = plan.geometry.parameters / 1e9
         aside = f"the model has {billions:.1f} billion parameters" if billions < SMALL_MODEL else aside
@@ -187,11 +175,11 @@ def assumed(case) -> tuple[int, int]:
         if clip and Path(clip).is_file():
             facts = media.probe(clip)
             height, width, total, fps = facts.height, facts.width, facts.frames, facts.fps
-        options, patch = VisionOptions.from_spec(case.full), vision_tokens.patch_size(case.model)
+        options, patch = vt.VisionOptions.from_spec(case.full), vt.patch_size(case.model)
         if total == 1:
-            return vision_tokens.image_tokens(height, width, options, patch), 500
-        frames = vision_tokens.frame_count(total, fps, options)
-        return vision_tokens.video_tokens(height, width, frames, options, patch), 500
+            return vt.image_tokens(height, width, options, patch), 500
+        frames = vt.frame_count(total, fps, options)
+        return vt.video_tokens(height, width, frames, options, patch), 500
     except f.Failure:  # a rule of the spec says what is wrong with the table, the path's check what with the clip
         return 4096, 500
 
@@ -204,9 +192,7 @@ def _host_memory(launch, plan) -> Iterator[f.Finding]:
     launch.result["prediction"]["host_gib"] = round(needed, 1)
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / gpu_memory.GIB
     if launch.platform == "local" and needed > 0.9 * host:
-        message = (
-            f"got {host:.0f} GiB of host memory, expected {needed:.0f} (loaders {loaders * launch.gpus_per_node:.0f})"
-        )
+        message = f"got {host:.0f} GiB, expected {needed:.0f} (loaders {loaders * launch.gpus_per_node:.0f})"
         fix = "--set train.train_policy.dataloader_prefetch_factor=1" if loaders else "--set train.fsdp_offload=false"
         yield f.error("PRE-HOST-MEMORY", "host memory", message, fix)
 
@@ -220,18 +206,12 @@ def _fit(launch, plan, needed: float, gib: float, count: int) -> Iterator[f.Find
         yield f.info("PRE-MEMORY", "GPU memory", message)
         return
     change = gpu_memory.cheapest_fix(plan, gib, count, launch.case.token_side**2)
-    certain = launch.result["prediction"]["measured"] or gpu_memory.held_always(plan) > gib
+    least = gpu_memory.total(dataclasses.replace(plan, tokens=0, vision_tokens=0, loss_tokens=0))
+    certain = launch.result["prediction"]["measured"] or least > gib
     kind = f.error if verdict == gpu_memory.DOES_NOT_FIT and certain else f.warning
     fix = change[0] if change else "take larger GPUs, or a smaller model: --model nvidia/Cosmos-Reason2-2B"
     then = f"; with the fix {change[1]:.1f} GiB" if change else ""
     yield kind("PRE-MEMORY", "GPU memory", message + then, fix)
-
-
-def duration(launch) -> dict:
-    """Steps, and hours when --seconds-per-step tells the speed."""
-    steps = launch.case.steps if launch.case.action == "train" else None
-    speed = launch.args.seconds_per_step
-    return {"steps": steps, "hours": round(steps * speed / 3600, 2) if steps and speed else None}
 
 
 def checkpoint_gib(case) -> tuple[int, float]:
