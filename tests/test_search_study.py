@@ -1,14 +1,16 @@
 """What a study's folder survives, who runs what, and what is told. Real jobs run in tests/integration/test_tune.py."""
 
 import json
+import os
 import shutil
+import threading
 
 import pytest
 from study_world import add, new_study
 
 from cosmos_reason import findings as f
 from cosmos_reason import jobs, spec, storage
-from cosmos_reason.search import page, prepare, runner, study, summary
+from cosmos_reason.search import prepare, runner, study, summary
 
 
 def test_a_study_of_another_model_or_version_is_refused(tmp_path):
@@ -45,14 +47,13 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     assert made.trials() == whole and add(made)["number"] == 1
 
 
-def test_only_losers_lose_their_checkpoints_and_only_once_judged(tmp_path):
-    made = new_study(tmp_path, "lr=1e-6..1e-4")
+def test_only_losers_lose_their_checkpoints_once_judged_and_as_many_stay_as_the_study_keeps(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4", keep=2)
     for objective in (0.0, 0.5, 0.7, 0.6, None):
         trial = add(made, objective)
         (made.trial_folder(trial["number"]) / "jobs/train-20260101-000000-00000a/results/x").mkdir(parents=True)
-    made.write(made.trials()[4] | {"state": study.RUNNING})
-    made.plan["keep"] = 2
-    runner.Runner(made, [None], 9).tidy(made.trials())
+    made.write(made.trials()[4] | {"state": study.FAILED})
+    runner.Runner(study.open_or_begin(tmp_path), [None], 3).run()
     kept = [path.parts[-4] for path in sorted(tmp_path.glob("trials/*/jobs/*/results"))]
     assert kept == ["0002", "0003", "0004"]
 
@@ -95,6 +96,22 @@ def test_what_was_trained_outlives_a_scoring_that_fails_and_is_scored_again(tmp_
     assert weights.is_dir() and made.trial(0)["set_aside"] == [] and "custom.mine 0.75" in capsys.readouterr().err
 
 
+def test_what_another_run_drives_is_waited_for_and_taken_over_when_that_run_dies(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4", objective="val_loss", evaluate=None)
+    trial = add(made, host="here", started_at="2026-01-01T00:00:00Z")
+    ended_job(made, trial, "train", jobs.COMPLETE, checkpoint=str(tmp_path / "elsewhere"))
+    metrics = made.trial_folder(1) / "jobs/train-20260101-000000-000001" / jobs.METRICS
+    metrics.write_text('{"step": 4, "total_steps": 4, "val/avg_loss": 0.5}\n')
+    other = study.drive(made.trial_folder(1))
+    waiting = threading.Thread(target=runner.Runner(made, [[]], trials=1, every=0.1).run)
+    waiting.start()
+    waiting.join(1)
+    assert waiting.is_alive() and made.trial(1)["state"] == study.RUNNING
+    os.close(other)
+    waiting.join(20)
+    assert not waiting.is_alive() and made.trial(1)["objective"] == 0.5
+
+
 def test_a_base_model_that_could_not_be_judged_gets_another_chance_on_other_gpus(tmp_path):
     made = new_study(tmp_path, "lr=1e-6..1e-4")
     trial = add(made, state=study.FAILED, reason="no such GPU", ended_at="2026-01-01T00:00:00Z", gpu_ids=["99"])
@@ -107,15 +124,6 @@ def test_a_base_model_that_could_not_be_judged_gets_another_chance_on_other_gpus
     assert one.settle(0) and made.trial(0)["gpu_ids"] == ["0"]
     made.write(made.trial(0) | {"state": study.FAILED, "ended_at": "2999-01-01T00:00:00Z"})
     assert one.place(made.trials()) is None and "no such GPU" not in one.hopeless(made.trials())
-
-
-def test_a_run_without_work_keeps_what_the_study_keeps(tmp_path):
-    made = new_study(tmp_path, "lr=1e-6..1e-4", keep=2)
-    for number in range(4):
-        trial = add(made, number / 10)
-        (made.trial_folder(trial["number"]) / "jobs/train-20260101-000000-00000a/results").mkdir(parents=True)
-    runner.Runner(study.open_or_begin(tmp_path), [None], 3).run()
-    assert [path.parts[-4] for path in sorted(tmp_path.glob("trials/*/jobs/*/results"))] == ["0002", "0003"]
 
 
 @pytest.mark.parametrize("broken", ["{}", "[]", None])
@@ -136,7 +144,7 @@ def test_the_winner_is_what_ran_also_when_rules_and_facts_have_gone(tmp_path):
     made.plan["facts"] = str(tmp_path / "gone.json")
     winner = study.winning_spec(made, made.trials()[2])
     assert winner["train"]["optm_lr"] == trial["values"]["train.optm_lr"] and winner["train"]["output_dir"] == "/mine"
-    assert summary.build_words(made).endswith("winner.toml") and page.write(made)
+    assert summary.write_page(made)
 
 
 def test_a_study_that_was_moved_finds_its_checkpoint(tmp_path):
@@ -157,7 +165,7 @@ def test_a_base_model_that_wins_is_said(tmp_path):
     add(made, state=study.FAILED)
     (told,) = summary.base_wins(made, summary.summary(made))
     assert (told.id, told.severity) == ("TUNE-BASE-WINS", "warning")
-    text = page.write(made).read_text()
+    text = summary.write_page(made).read_text()
     assert "no training is better</h1>" in text and "best of 2 trainings that ended well" in text
 
 
@@ -195,27 +203,13 @@ def test_failure_after_failure_ends_a_run_but_not_the_study(tmp_path):
     assert later.place(made.trials())
 
 
-def test_the_winner_is_paired_with_the_default(tmp_path):
-    made = new_study(tmp_path, "lr=1e-6..1e-4")
-    for number in range(3):
-        add(made, 0.3 * number)
-        given = [
-            {"id": str(n), "question": "?", "gt": "yes", "response": "yes" if n < 2 * number else "no"}
-            for n in range(6)
-        ]
-        study.storage.write_json(made.trial_folder(number) / "jobs/evaluate-1/results/results.json", given)
-    found = summary.summary(made)
-    assert (found["against_default"]["fixed"], found["against_default"]["broken"]) == (2, 0)
-    assert "2 fixed, 0 broken" in summary.text(made, found) and "fixes 2 answers" in page.write(made).read_text()
-
-
 def test_the_page_shows_every_trial_and_needs_no_network(tmp_path):
     made = new_study(tmp_path, "lr=1e-6..1e-4", "lr_schedule=[none,cosine]", "batch_size=[4,8,16]")
-    assert "No trial has ended well" in page.write(made).read_text()
+    assert "No trial has ended well" in summary.write_page(made).read_text()
     for number in range(8):
         add(made, 0.1 * number)
     add(made, state=study.FAILED, reason="<script>alert(1)</script>")
-    text = page.write(made).read_text()
+    text = summary.write_page(made).read_text()
     assert "by trial 7" in text and "<script" not in text and "http" not in text.replace("http-equiv", "")
     assert all(f'<th scope="row">{number}' in text for number in range(9))
     found = summary.summary(made)

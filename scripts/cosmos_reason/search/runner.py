@@ -30,8 +30,8 @@ HOPELESS = 3  # failures in a row
 
 @dataclass
 class Runner:
-    """One process that works on a study. `groups`: the GPUs of each trial that runs at a time (None: the platform's
-    own choice, []: the CPU). `trials`, `hours` and `target` are the budget."""
+    """One process that works on a study. `groups`: the GPUs of each trial that runs at a time (None: the platform
+    chooses, []: the CPU). `trials`, `hours` and `target` are the budget."""
 
     study: Study
     groups: list[list[str] | None]
@@ -42,22 +42,22 @@ class Runner:
     held: dict[int, int] = field(default_factory=dict)  # trial -> descriptor of its lock
     elsewhere: set[int] = field(default_factory=set)  # trials whose host must be asked
     used_up: findings.Finding | None = None  # nothing is left to try
-    started: float = field(default_factory=time.monotonic)
     since: str = field(default_factory=jobs.now)
 
     def run(self) -> list[findings.Finding]:
-        """Until the budget is spent and nothing of ours runs. Raises Failure (exit 3) when the outside world fails, or
-        trial after trial; jobs then go on, and another run continues."""
+        """Until the budget is spent and nothing runs: what another run drives is waited for, and taken over when that
+        one is killed. Raises Failure (exit 3) when the outside world fails, or trial after trial; jobs then go on, and
+        another run continues."""
         self.reopen()
         while True:
             self.adopt()
             while len(self.held) < len(self.groups) and self.begin():
                 pass
-            if not self.held:
+            if not self.held and not any(self.goes_on(trial) for trial in self.study.trials()):
                 break
-            for number in list(self.held):
+            for number in (driven := list(self.held)):
                 self.advance(self.study.trial(number))
-            time.sleep(self.every if self.held else 0)
+            time.sleep(0 if len(self.held) < len(driven) else self.every)
         records = self.study.trials()
         self.tidy(records)
         if why := self.hopeless(records):
@@ -80,20 +80,19 @@ class Runner:
                     trial |= {"objective": None, "ended_at": None, "reason": "", "diagnosis": []}
                     self.study.write(trial | {"state": RUNNING, "host": None, "gpu_ids": None})
 
+    def goes_on(self, trial: dict) -> bool:
+        """Whether it may still become ours."""
+        return trial["state"] == RUNNING and trial["number"] not in self.held.keys() | self.elsewhere
+
     def adopt(self) -> None:
         """Take over running trials that nobody drives, as many as there is room for."""
-        for trial in self.study.trials():
-            number = trial["number"]
-            ours = number in self.held.keys() | self.elsewhere
-            if trial["state"] != RUNNING or ours or len(self.held) == len(self.groups):
-                continue
-            lock = studies.drive(self.study.trial_folder(number))
-            if lock is None:
-                continue
-            if self.settle(number):
-                self.held[number] = lock
-            else:
-                os.close(lock)
+        for trial in filter(self.goes_on, self.study.trials()):
+            if len(self.held) == len(self.groups):
+                return
+            if (lock := studies.drive(self.study.trial_folder(trial["number"]))) is not None:
+                self.held[trial["number"]] = lock
+                if not self.settle(trial["number"]):
+                    self.let_go(trial)
 
     def settle(self, number: int) -> bool:
         """Whether a trial whose lock we have still runs, and has its GPUs: those of a reopened one are dealt anew."""
@@ -106,36 +105,33 @@ class Runner:
 
     def begin(self) -> bool:
         """Begin a new trial, if there is to be one."""
-        added = None if self.used_up else studies.add(self.study, self.place)
-        if added is None:
-            return False
-        trial, lock = added
-        if lock is None:
+        trial, lock = (None, None) if self.used_up else studies.add(self.study, self.place)
+        if lock is not None:
+            self.held[trial["number"]] = lock
+        elif trial:
             self.used_up = studies.used_up(self.study.trials(), trial)
-            return False
-        self.held[trial["number"]] = lock
-        return True
+        return lock is not None
 
     def place(self, records: list[dict]) -> dict | None:
         """Where a new trial may run: {host, gpu_ids}; None when the budget is spent or no GPUs are free."""
         trained = [trial for trial in records if trial["kind"] != BASE]
-        late = self.hours is not None and time.monotonic() - self.started > 3600 * self.hours
+        late = self.hours is not None and time.time() - jobs.seconds(self.since) >= 3600 * self.hours
         spent = late or len(trained) >= self.trials or self.study.reached(records, self.target)
         return None if spent or self.hopeless(records) else self.free(records)
 
     def free(self, records: list[dict]) -> dict | None:
-        host = socket.gethostname()
-        here = [trial for trial in records if trial["state"] == RUNNING and trial["host"] == host]
+        host, running = socket.gethostname(), [trial for trial in records if trial["state"] == RUNNING]
+        here = [trial for trial in running if trial["host"] == host and trial["number"] not in self.elsewhere]
         taken = {gpu for trial in here for gpu in trial["gpu_ids"] or ()}
         return next(({"host": host, "gpu_ids": group} for group in self.groups if not taken & set(group or ())), None)
 
     def hopeless(self, records: list[dict]) -> str:
-        """Why more trials would cost and tell nothing: in this run the base model could not be judged, or the last ones
-        all failed. Empty when there is hope."""
+        """Why more trials would tell nothing: in this run the base model could not be judged, or the last ones all
+        failed. Empty when there is hope."""
         ended = sorted((t for t in records if (t["ended_at"] or "") >= self.since), key=lambda t: t["ended_at"])
         base = [trial for trial in ended if trial["kind"] == BASE and trial["state"] == FAILED]
         last = base or ended[-HOPELESS:]
-        if len(last) < (1 if base else HOPELESS) or any(trial["state"] != FAILED for trial in last):
+        if not base and (len(last) < HOPELESS or {trial["state"] for trial in last} != {FAILED}):
             return ""
         return f"trial {', '.join(str(trial['number']) for trial in last)} failed: {last[-1]['reason'][:300]}"
 
@@ -153,10 +149,13 @@ class Runner:
             return
         trial |= ending | {"ended_at": jobs.now()}
         self.study.write(trial)
-        os.close(self.held.pop(trial["number"]))
+        self.let_go(trial)
         records = self.study.trials()
         self.tidy(records)
         print(line(self.study, trial, records), file=sys.stderr, flush=True)
+
+    def let_go(self, trial: dict) -> None:
+        os.close(self.held.pop(trial["number"]))
 
     def stage(self, trial: dict) -> dict | None:
         """How the trial ended, or None while it goes on."""
@@ -170,17 +169,19 @@ class Runner:
                 return failed(train["reason"], train["diagnosis"])
             self.note_validations(trial)
             trial["train_seconds"] = jobs.seconds(train["ended_at"]) - jobs.seconds(train["started_at"])
-            made = Path(train["evidence"]["checkpoint"])
-            inside = made.is_relative_to(self.study.folder)  # so that a study can be moved
-            trial["checkpoint"] = str(made.relative_to(self.study.folder) if inside else made)
+            made, home = Path(train["evidence"]["checkpoint"]), self.study.folder
+            trial["checkpoint"] = str(made.relative_to(home) if made.is_relative_to(home) else made)  # it can be moved
             if self.study.sign > 0:
-                return measured(trial["intermediate"].get("100"), {})
+                return measured(trial["intermediate"].get(max(trial["intermediate"], key=int, default="")), {})
         evaluate = self.job(trial, "evaluate")
         if evaluate is None or evaluate["state"] not in jobs.ENDED:
             return self.watch(trial, None)
         if evaluate["state"] != jobs.COMPLETE:
             return failed(evaluate["reason"], evaluate["diagnosis"])
-        metrics = self.score(self.jobs_of(trial, "evaluate")[0] / "results")
+        results, more = self.jobs_of(trial, "evaluate")[0] / "results", self.study.plan["metric_file"]
+        words = [str(results), "--json", *(["--metric-file", more] if more else [])]
+        script(["score_predictions.py", *words], self.study.folder, failing=2)
+        metrics = storage.read_json(results / "metrics.json")
         return measured(spec.get(metrics, self.study.plan["objective"]), metrics)
 
     def job(self, trial: dict, action: str) -> dict | None:
@@ -222,7 +223,7 @@ class Runner:
     def watch(self, trial: dict, train: dict | None) -> None:
         """Let go of a trial whose job only another host can ask about; end one that successive halving gives up."""
         if trial["number"] in self.elsewhere:
-            os.close(self.held.pop(trial["number"]))
+            self.let_go(trial)
         elif train and train["state"] == jobs.RUNNING and trial["kind"] == SEARCH:
             before = len(trial["intermediate"])
             self.note_validations(trial)
@@ -256,20 +257,13 @@ class Runner:
         threads = {"OMP_NUM_THREADS": str(share)} if self.groups[0] == [] else {}
         return script(command, self.study.folder, threads, [self.held[trial["number"]]])
 
-    def score(self, results: Path) -> dict:
-        metric_file = self.study.plan["metric_file"]
-        more = ["--metric-file", metric_file] if metric_file else []
-        script(["score_predictions.py", str(results), "--json", *more], self.study.folder, failing=2)
-        return storage.read_json(results / "metrics.json")
-
     def tidy(self, records: list[dict]) -> None:
-        """Remove the checkpoints of judged trials beyond the best `keep`. Their records, metrics and answers, which are
-        on disk by now, stay; so does what was trained and not judged yet."""
+        """Remove the checkpoints of judged trials beyond the best `keep`. Their metrics and answers are on disk."""
         best = [trial["number"] for trial in self.study.ranked(records)[: self.study.plan["keep"]]]
         for trial in records:
             if trial["state"] in (COMPLETE, PRUNED) and trial["number"] not in best:
-                for folder in self.jobs_dir(trial).glob("train-*"):
-                    remove(folder / "results")
+                for results in self.jobs_dir(trial).glob("train-*/results"):
+                    shutil.rmtree(results, ignore_errors=True)  # another process may be at it too
 
 
 def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None) -> list[str]:
@@ -285,48 +279,31 @@ def rehearse(study: Study, groups: list[list[str] | None]) -> None:
     if study.sign < 0:
         specs["evaluate"] = evaluate_spec(plan["evaluate"], plan["spec"], None)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
-        asked = []
-        for action, table in specs.items():
-            spec.dump(table, Path(folder) / f"{action}.toml")
-            for gpu_ids in (group for place, group in enumerate(groups) if group not in groups[:place]):
-                words = launch_words(plan, action, Path(folder) / f"{action}.toml", gpu_ids)
-                asked.append(["launch_job.py", "plan", *words, "--jobs-dir", folder, "--json"])
-        list(pool.map(script, asked, [Path(folder)] * len(asked)))
+        paths = {action: Path(folder) / f"{action}.toml" for action in specs}
+        for action, path in paths.items():
+            spec.dump(specs[action], path)
+        asked = {tuple(launch_words(plan, *pair, gpu_ids)) for pair in paths.items() for gpu_ids in groups}
+        commands = [["launch_job.py", "plan", *words, "--jobs-dir", folder, "--json"] for words in asked]
+        list(pool.map(script, commands, [Path(folder)] * len(commands)))
 
 
 def script(command: list[str], folder: Path, env=None, inherited=(), failing: int = 1) -> dict:
     """The result of one of our own commands, run in `folder`. Raises Failure with its findings and exit code when that
     is `failing` or more. It inherits the lock of its trial: as long as it runs, nobody takes the trial over."""
     path, *words = command
-    done = subprocess.run(
-        [sys.executable, str(bundle.ROOT / "scripts" / path), *words],
-        cwd=folder,
-        env=(env or {}) | os.environ,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        pass_fds=inherited,
-        check=False,
-    )
+    line = [sys.executable, str(bundle.ROOT / "scripts" / path), *words]
+    streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
+    done = subprocess.run(line, cwd=folder, env=(env or {}) | os.environ, pass_fds=inherited, **streams)
     try:
         document = json.loads(done.stdout)
     except ValueError:
         message = f"got {done.stderr.strip()[-500:] or 'nothing'}, expected a JSON document"
-        raise findings.outside("TUNE-COMMAND", path, message, f"scripts/{path} --help") from None
+        raise findings.outside("TUNE-COMMAND", path, message) from None
     if done.returncode >= failing:
         found = [findings.Finding(**row) for row in document["findings"]]
         errors = [finding for finding in found if finding.severity == findings.ERROR]
         raise findings.Failure(errors or found, done.returncode)
     return document["result"]
-
-
-def remove(folder: Path) -> None:
-    """A folder loses its name before its first file goes, also for another process that is removing it; what a killed
-    one left half removed goes too."""
-    with contextlib.suppress(FileNotFoundError):
-        os.replace(folder, storage.temporary_name(folder))
-    for hidden in folder.parent.glob(f".{folder.name}{storage.INCOMPLETE}*"):
-        shutil.rmtree(hidden, ignore_errors=True)
 
 
 def measured(objective, metrics: dict) -> dict:
@@ -342,10 +319,8 @@ def failed(reason: str, diagnosis: list[dict]) -> dict:
 
 def line(study: Study, trial: dict, records: list[dict]) -> str:
     """One line about a trial that has ended."""
-    name, best = study.plan["objective"], study.ranked(records)[:1]
-    what = (
-        f"{name} {trial['objective']:.4g}" if trial["objective"] is not None else f"{trial['state']}: {trial['reason']}"
-    )
+    name, best, reached = study.plan["objective"], study.ranked(records)[:1], trial["objective"]
+    what = f"{trial['state']}: {trial['reason']}" if reached is None else f"{name} {reached:.4g}"
     values = ", ".join(f"{key.rpartition('.')[2]} {spec_values.text(value)}" for key, value in trial["values"].items())
     lead = f"; best {best[0]['objective']:.4g} (trial {best[0]['number']})" if best else ""
     return f"trial {trial['number']} ({values or trial['kind']}): {what}{lead}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -33,8 +33,8 @@ class Dimension:
     high: float = 0.0
     log: bool = False
     step: int = 0
-    options: tuple = ()
-    weights: tuple = ()
+    options: Sequence = ()
+    weights: Sequence = ()
 
     def distribution(self):
         """What Optuna draws the coordinate from."""
@@ -50,7 +50,7 @@ class Dimension:
             return IntDistribution(self.low, self.high, log=self.log, step=self.step)
         return FloatDistribution(self.low, self.high, log=self.log)
 
-    def points(self) -> tuple | range:
+    def points(self) -> Sequence:
         """Every value there is; empty when there is no end of them."""
         return self.options or (range(self.low, self.high + 1, self.step) if self.step else ())
 
@@ -100,41 +100,35 @@ def build(base: dict, words: str, ranges: list[str], cap: int | None) -> tuple[l
     """The dimensions that the words and ranges of a command line name (the schema's default ones without any), and
     what is wrong with them. `base` is the spec that is tuned; `cap` the records of one data-parallel rank."""
     found: list[f.Finding] = []
-    wanted: dict[str, str | None] = {}
-    for word in filter(None, (part.strip() for part in re.split(r",|\band\b", words))):
-        _want(wanted, found, word, None)
-    for given in ranges:
-        name, _, written = given.partition("=")
-        _want(wanted, found, name.strip(), written.strip())
+    named = [(word.strip(), None) for word in re.split(r",|\band\b", words) if word.strip()]
+    named += [(name.strip(), written.strip()) for name, _, written in (given.partition("=") for given in ranges)]
     if not words.strip() and not ranges:
-        named = bundle.schema("train")["automl_default_parameters"]
-        wanted = {key: None for key in named if _has_table(base, key)}
-    dimensions = []
-    for key, written in wanted.items():
-        dimension = _checked(base, key, written, found)
-        dimension = dimension and _capped(dimension, cap, found)
-        dimensions += [dimension] if dimension else []
-    if {"custom.vision.fps", "custom.vision.nframes"} <= wanted.keys():
+        keys = bundle.schema("train")["automl_default_parameters"]
+        named = [(key, None) for key in keys if _has_table(base, key)]
+    wanted: dict[str, str | None] = {}
+    for name, written in named:
+        if (key := explain.exact(name, ["train"])) is None:
+            found.append(_unknown(name))
+        elif written is not None and wanted.get(key) is not None:
+            found.append(f.error("TUNE-RANGE", key, "got two ranges, expected one"))
+        else:
+            wanted[key] = wanted.get(key) if written is None else written
+    made = [_checked(base, key, written, found) for key, written in wanted.items()]
+    made = [capped for dimension in made if dimension and (capped := _capped(dimension, cap, found))]
+    if wanted.keys() >= EXCLUDE.keys():
         found.append(f.error("TUNE-FRAMES", "custom.vision.fps", "got nframes too, expected one of them"))
-    if not dimensions and not f.has_errors(found):
+    if not made and not f.has_errors(found):
         found.append(f.error("TUNE-SPACE-EMPTY", "--range", "got nothing to vary", "--range learning_rate=1e-6..1e-4"))
-    order = {key: number for number, key in enumerate(spec.keys("train"))}
-    return sorted(dimensions, key=lambda d: (bool(_parent(d.key)), order[d.key])), found
+    order = list(spec.keys("train"))
+    return sorted(made, key=lambda dimension: (bool(_parent(dimension.key)), order.index(dimension.key))), found
 
 
-def _want(wanted: dict, found: list[f.Finding], name: str, written: str | None) -> None:
-    key = explain.exact(name, ["train"])
-    if key is None:
-        short = name.lower().replace(" ", "_")
-        names = bundle.skill_info()["shorthand"]["train"]
-        near = f.nearest(short, names, 1) or spec.suggestions("train", short)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        message = f"got {name!r}, expected a key of the train spec or a short name.{hint}"
-        found.append(f.error("TUNE-KEY", name, message, f"scripts/build_spec.py --explain {near[0]}" if near else ""))
-    elif written is not None and wanted.get(key) is not None:
-        found.append(f.error("TUNE-RANGE", key, "got two ranges, expected one"))
-    else:
-        wanted[key] = written if written is not None else wanted.get(key)
+def _unknown(name: str) -> f.Finding:
+    short = name.lower().replace(" ", "_")
+    near = f.nearest(short, bundle.skill_info()["shorthand"]["train"], 1) or spec.suggestions("train", short)
+    hint = f" Did you mean {', '.join(near)}?" if near else ""
+    message = f"got {name!r}, expected a key of the train spec or a short name.{hint}"
+    return f.error("TUNE-KEY", name, message, f"scripts/build_spec.py --explain {near[0]}" if near else "")
 
 
 def _parent(key: str) -> str | None:
@@ -165,7 +159,7 @@ def _from_schema(key: str, leaf: dict) -> Dimension:
         return Dimension(key, options=tuple(leaf["enum"]), weights=tuple(leaf["option_weights"]))
     if "automl_range" not in leaf:
         raise ValueError("no range, expected one (the schema has none for this key)", f"--range {key}=LO..HI")
-    return _interval(key, leaf, *leaf["automl_range"], None)
+    return _interval(key, leaf, *leaf["automl_range"], leaf.get("automl_scale"))
 
 
 def _from_text(key: str, leaf: dict, written: str) -> Dimension:
@@ -178,12 +172,12 @@ def _from_text(key: str, leaf: dict, written: str) -> Dimension:
     low, high = (_legal(leaf, spec_values.parse(leaf, match[end].strip())) for end in ("low", "high"))
     if not all(type(end) in (int, float) for end in (low, high)):
         raise ValueError(f"{written!r}, expected options [A,B,C] of {spec_values.expected(leaf)}")
-    return _interval(key, leaf, low, high, match["scale"])
+    return _interval(key, leaf, low, high, match["scale"] or leaf.get("automl_scale"))
 
 
 def _interval(key: str, leaf: dict, low: float, high: float, scale: str | None) -> Dimension:
-    """`scale`: the schema's when it is None. Raises ValueError as `_from_text` does."""
-    log, step = (scale or leaf.get("automl_scale")) == "log", leaf.get("multipleOf", 1)
+    """Raises ValueError as `_from_text` does."""
+    log, step = scale == "log", leaf.get("multipleOf", 1)
     if low >= high:
         swapped = f"--range {key}={high}..{low}" if low > high else ""
         raise ValueError(f"{low}..{high}, expected a lower end below the upper one", swapped)
@@ -213,10 +207,8 @@ def _whole(key: str, leaf: dict, ends: Iterable) -> bool:
 
 def _listed(key: str, leaf: dict, written: str) -> Dimension:
     """`[A,B,C]`: TOML, or words without quotes."""
-    whole = spec_values.parse({"type": "array", "items": {}}, written)
-    given = whole if isinstance(whole, list) and leaf.get("type") != "string" else written[1:-1].split(",")
-    options = [spec_values.parse(leaf, one.strip()) if isinstance(one, str) else one for one in given]
-    options = [_legal(leaf, option) for option in options if option != ""]
+    given = spec_values.parse({"type": "array", "items": leaf}, written)
+    options = [_legal(leaf, option) for option in given if option != ""]
     different = [option for place, option in enumerate(options) if option not in options[:place]]
     if len(different) < 2:
         raise ValueError(f"{written}, expected at least two different values")

@@ -1,15 +1,15 @@
 """The study folder: study.json (what is searched, fixed when it begins) and one folder per trial.
 
-Every trial is a file of its own that appears and changes whole or not at all, and Optuna's study is put together from
-these files for each suggestion. So a study survives a kill or a full disk at any moment (Optuna's journal does not
-survive a line cut short), its files can be read by people, and nothing that matters lives in one process: suggestion N
-depends on the seed, on N and on the trials that have ended.
+Every trial is a file that appears and changes whole or not at all, and Optuna's study is put together from these files
+for each suggestion. So a study survives a kill or a full disk (Optuna's journal does not survive a line cut short), and
+nothing that matters lives in one process: suggestion N depends on the seed, on N and on the trials that have ended.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 import math
 import os
 import random
@@ -33,25 +33,6 @@ POINTS = 200  # looked at by chance after that; a smaller grid is looked through
 STARTUP = 4  # random suggestions before TPE begins; Optuna's 10 are most of a small budget
 RUNGS = {"min_resource": 25, "reduction_factor": 2}  # percent of the run at which the worse half of the trials ends
 VAL_LOSS = "val_loss"
-NEW = {
-    "schema_version": VERSION,
-    "state": RUNNING,
-    "suggested": {},  # key -> value as the sampler said it
-    "values": {},  # key -> value as it ran
-    "repairs": [],
-    "refused": [],
-    "objective": None,
-    "metrics": {},
-    "set_aside": [],  # failed jobs that a later run does not go on from
-    "intermediate": {},  # percent of the run -> validation loss, negative where the objective is maximized
-    "rungs": {},
-    "pruned_at": None,
-    "ended_at": None,
-    "train_seconds": None,
-    "checkpoint": None,
-    "reason": "",
-    "diagnosis": [],
-}
 OUTPUTS = ("train.output_dir", "train.timestamp", "train.ckpt.upload_hf", "train.ckpt.upload_s3")
 FIXED = {"spec", "evaluate", "dimensions", "objective", "metric_file", "sampler", "pruner", "seed", "engine", "facts"}
 FREE = {"schema_version", "created_at", "fingerprints", "platform", "launch", "keep"}  # a later run may say otherwise
@@ -66,9 +47,7 @@ class Study:
 
     @property
     def dimensions(self) -> list[Dimension]:
-        return [
-            Dimension(**row | {n: tuple(row[n]) for n in ("options", "weights")}) for row in self.plan["dimensions"]
-        ]
+        return [Dimension(**row) for row in self.plan["dimensions"]]
 
     @property
     def sign(self) -> int:
@@ -86,7 +65,7 @@ class Study:
         """Raises Failure (exit 2) for a record that is gone or broken."""
         path = self.trial_folder(number) / "trial.json"
         row = storage.read_json(path)
-        if not isinstance(row, dict) or not {*NEW, "number", "kind", "host", "gpu_ids"} <= row.keys():
+        if not isinstance(row, dict) or not row.keys() >= set(bundle.schema("trial")["required"]):
             raise findings.bad_input("TUNE-TRIAL-BROKEN", path, "got something else than the record of a trial")
         return row
 
@@ -113,13 +92,13 @@ class Study:
     def points(self) -> float:
         """How many different trainings there can be at most."""
         sizes = math.prod(len(dimension.points()) or math.inf for dimension in self.dimensions)
-        given = searched(self, self.plan["spec"])
-        return sizes + (len(self.params(given)) < len(self.dimensions))
+        return sizes + (len(self.params(searched(self, self.plan["spec"]))) < len(self.dimensions))
 
 
 def open_or_begin(folder: Path, described: dict | None = None) -> Study:
     """The study in `folder`, or the one that `described` begins there once it is saved. Raises Failure (exit 2) when
     there is none, or another one."""
+    folder = folder.absolute()  # jobs run elsewhere
     path = folder / "study.json"
     if folder.exists() and not folder.is_dir():
         raise findings.bad_input("TUNE-STUDY", folder, "got a file, expected the name of a folder", "--study DIR")
@@ -156,8 +135,8 @@ def locked(folder: Path, patience: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def drive(folder: Path) -> int | None:
-    """The lock of one trial, for whoever starts and watches its jobs; None when somebody does. Held by its descriptor,
-    which a submit inherits: a trial whose driver was killed is free once its last submit is through."""
+    """The lock of one trial, for whoever starts and watches its jobs; None when somebody does. A submit inherits it, so
+    a trial whose driver was killed is free once its last submit is through."""
     try:
         return jobs.take_lock(folder)
     except BlockingIOError:
@@ -167,14 +146,13 @@ def drive(folder: Path) -> int | None:
 # -- the next trial ----------------------------------------------------------------------------------------------------
 
 
-def add(study: Study, place) -> tuple[dict, int | None] | None:
-    """The next trial's record and lock, already on disk; no lock, and nothing on disk, when nothing is left to try.
-    None when `place(trials)`, which says where it may run, is None."""
+def add(study: Study, place) -> tuple[dict | None, int | None]:
+    """The next trial's record and lock, already on disk; no lock, and nothing on disk, when nothing is left to try; and
+    no record when `place(trials)`, which says where it may run, is None."""
     with locked(study.folder):
         trials = study.trials()
-        where = place(trials)
-        if where is None:
-            return None
+        if (where := place(trials)) is None:
+            return None, None
         trial, table = propose(study, trials)
         trial |= where
         if table is None:
@@ -199,12 +177,13 @@ def propose(study: Study, trials: list[dict]) -> tuple[dict, dict | None]:
     """(record, spec) of the next trial: the untouched model, the spec as it was given, then suggestions.
 
     A suggestion that a rule refuses is repaired by the rule's own fix, and thrown away when that does not help; so is
-    one that has run already. The spec is None when nothing new was found."""
-    first = 1 if study.sign > 0 else 0  # validation loss says nothing about the untouched model
+    one that has run already. The spec is None when nothing new was found; `reason` then says what was refused last."""
+    first = int(study.sign > 0)  # validation loss says nothing about the untouched model
     number = trials[-1]["number"] + 1 if trials else first
-    kind = (BASE, DEFAULT, SEARCH)[min(number, 2)]
-    trial = copy.deepcopy(NEW) | {"number": number, "kind": kind, "started_at": jobs.now()}
-    base = study.plan["spec"]
+    kind, base = (BASE, DEFAULT, SEARCH)[min(number, 2)], study.plan["spec"]
+    fields = bundle.schema("trial")["properties"].items()
+    trial = copy.deepcopy({name: field["default"] for name, field in fields if "default" in field})
+    trial |= {"number": number, "kind": kind, "started_at": jobs.now()}
     if kind != SEARCH:
         return trial | {"values": searched(study, base) if kind == DEFAULT else {}}, base
     tried, looked_at = [row["values"] for row in trials if row["kind"] != BASE], []
@@ -215,35 +194,42 @@ def propose(study: Study, trials: list[dict]) -> tuple[dict, dict | None]:
         table, repairs, refused = assemble(study, suggested)
         values = searched(study, table)
         if refused:
-            trial["refused"] = [*trial["refused"][-9:], {"values": suggested, "why": refused}]
+            trial["reason"] = refused
         elif values not in tried:
-            return trial | {"suggested": suggested, "values": values, "repairs": repairs}, table
+            return trial | {"suggested": suggested, "values": values, "repairs": repairs, "reason": ""}, table
     return trial, None
 
 
 def suggestions(study: Study, trials: list[dict], number: int) -> Iterator[dict]:
     """Key -> value: first as the sampler says, then by chance, of a small grid every point. The same for the same seed,
     number and trials."""
+    word, points = f"{study.plan['seed']} {number}", {d.key: d.points() for d in study.dimensions}
     for attempt in range(ATTEMPTS):
-        yield _suggest(study, trials, f"{study.plan['seed']} {number} {attempt}", study.plan["sampler"])
-    chance = random.Random(f"{study.plan['seed']} {number}")
-    sizes = [len(dimension.points()) for dimension in study.dimensions]
-    if not (count := math.prod(sizes)):
+        yield _suggest(study, trials, f"{word} {attempt}", study.plan["sampler"])
+    if 0 < math.prod(map(len, points.values())) <= POINTS:
+        grid = list(itertools.product(*points.values()))
+        random.Random(word).shuffle(grid)
+        yield from (dict(zip(points, point, strict=True)) for point in grid)
+    else:
         for attempt in range(POINTS):
-            yield _suggest(study, trials, f"{study.plan['seed']} {number} chance {attempt}", "random")
-        return
-    few = count <= POINTS
-    for place in chance.sample(range(count), count) if few else (chance.randrange(count) for _ in range(POINTS)):
-        suggested = {}
-        for dimension, size in zip(study.dimensions, sizes, strict=True):
-            place, at = divmod(place, size)
-            suggested[dimension.key] = dimension.points()[at]
-        yield suggested
+            yield _suggest(study, [], f"{word} chance {attempt}", "random")
+
+
+def first_suggestion(study: Study, trials: list[dict]) -> tuple[dict, list[findings.Finding]]:
+    """(record of the next suggestion, as if all before it had run; what is to be said when there is none)."""
+    known = trials[:]
+    while True:
+        trial, table = propose(study, known)
+        if table is None:
+            return trial, [used_up(trials, trial)]
+        if trial["kind"] == SEARCH:
+            return trial, []
+        known.append(trial)
 
 
 def used_up(trials: list[dict], trial: dict) -> findings.Finding:
     """Why a trial could not be proposed: an error when no suggestion has ever run."""
-    why = f"; the last one that was refused: {trial['refused'][-1]['why']}" if trial["refused"] else ""
+    why = f"; the last one that was refused: {trial['reason']}" if trial["reason"] else ""
     message = f"got no point of the ranges that is legal and has not run, after {len(trials)} trials{why}"
     make = findings.warning if any(row["kind"] == SEARCH for row in trials) else findings.error
     return make("TUNE-SPACE-USED", "--range", message, "wider --range values, with a new --study folder")
@@ -258,10 +244,9 @@ def searched(study: Study, table: dict) -> dict:
 def _suggest(study: Study, trials: list[dict], word: str, name: str) -> dict:
     import optuna
 
-    seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4])
-    samplers = optuna.samplers
-    sampler = samplers.RandomSampler(seed) if name == "random" else None
-    optimizer = as_optuna(study, trials, sampler or samplers.TPESampler(seed=seed, n_startup_trials=STARTUP))
+    seed, samplers = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4]), optuna.samplers
+    tpe = samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
+    optimizer = as_optuna(study, trials, samplers.RandomSampler(seed) if name == "random" else tpe)
     asked = optimizer.ask({dimension.key: dimension.distribution() for dimension in study.dimensions})
     return {d.key: d.value(asked.params[d.key]) for d in study.dimensions}
 
@@ -300,38 +285,30 @@ def assemble(study: Study, suggested: dict) -> tuple[dict, list[dict], str]:
         if space.active(dimension, table):
             space.put(table, dimension, suggested[dimension.key])
     table, repairs, refused = repaired(table, study.plan["engine"], study.plan["facts"])
-    outside = [
-        f"{dimension.key}: {repairs[-1]['fix']} is outside of its range"
-        for dimension in study.dimensions
-        if repairs and spec.get(table, dimension.key, spec.MISSING) not in (suggested[dimension.key], spec.MISSING)
-        and dimension.coordinate(spec.get(table, dimension.key)) is None
-    ]  # fmt: skip
-    return table, repairs, refused or "".join(outside[:1])
+    values = searched(study, table)
+    changed = {key for key, value in values.items() if value != suggested[key]} - study.params(values).keys()
+    if repairs and changed:
+        refused = refused or f"{min(changed)}: {repairs[-1]['fix']} is outside of its range"
+    return table, repairs, refused
 
 
 def repaired(table: dict, engine: str, facts: str | None) -> tuple[dict, list[dict], str]:
     """(spec, what was changed, the error that is left or ''): each error's fix is applied as build_spec would."""
     repairs: list[dict] = []
-    while errors := _errors(table, engine, facts):
-        sets, unsets = _fix(errors[0].fix)
+    while True:
+        found = rules.check("train", engine, table, Path(facts) if facts else None, launch=True)
+        wrong = next((finding for finding in found if finding.severity == findings.ERROR), None)
+        if wrong is None:
+            return table, repairs, ""
+        words = shlex.split(wrong.fix) if wrong.fix.startswith("--") else []
+        pairs = list(zip(words[::2], words[1::2], strict=False))
+        sets, unsets = ([value for flag, value in pairs if flag == wanted] for wanted in ("--set", "--unset"))
         draft = spec_sources.Draft("train", engine, copy.deepcopy(table))
         spec_sources.take_settings(draft, sets, unsets, [])
         if draft.spec == table or draft.findings or len(repairs) == 8:
-            return table, repairs, f"{errors[0].id} {errors[0].where}: {errors[0].message}"
+            return table, repairs, f"{wrong.id} {wrong.where}: {wrong.message}"
         table = draft.spec
-        repairs.append({"id": errors[0].id, "message": errors[0].message, "fix": errors[0].fix})
-    return table, repairs, ""
-
-
-def _errors(table: dict, engine: str, facts: str | None) -> list[findings.Finding]:
-    found = rules.check("train", engine, table, Path(facts) if facts else None, launch=True)
-    return [finding for finding in found if finding.severity == findings.ERROR]
-
-
-def _fix(text: str) -> tuple[list[str], list[str]]:
-    words = shlex.split(text) if text.startswith("--") else []
-    pairs = list(zip(words[::2], words[1::2], strict=False))
-    return [value for flag, value in pairs if flag == "--set"], [value for flag, value in pairs if flag == "--unset"]
+        repairs.append({"id": wrong.id, "message": wrong.message, "fix": wrong.fix})
 
 
 def prunes(study: Study, trials: list[dict], trial: dict) -> bool:
@@ -357,13 +334,3 @@ def winning_spec(study: Study, trial: dict) -> dict:
         if (value := spec.get(study.plan["spec"], key)) is not None:
             spec.set_value(table, key, value)
     return table
-
-
-def missing_parts() -> list[findings.Finding]:
-    """MISSION's word for a bundle without the train schema or template: said, and trained without a search."""
-    needed = (bundle.SCHEMAS / "train.schema.json", bundle.template_path("train"))
-    return [
-        findings.error("TUNE-NOT-RUNNABLE", path, "AutoML is enabled but cannot run: got no such file",
-                       "scripts/launch_job.py submit train --spec spec.toml --platform local")
-        for path in needed if not path.is_file()
-    ]  # fmt: skip

@@ -1,22 +1,29 @@
-"""What a study has found, and what the rest of it will cost."""
+"""What a study has found, as numbers, as text and as a page that opens offline, and what the rest of it will cost."""
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
-from cosmos_reason import jobs, metrics, results, rules, spec_values
+from cosmos_reason import jobs, rules, spec, spec_values, storage
 from cosmos_reason.findings import Finding, warning
-from cosmos_reason.search.study import BASE, COMPLETE, DEFAULT, Study
+from cosmos_reason.search import study as studies
+from cosmos_reason.search.study import BASE, COMPLETE, DEFAULT, FAILED, SEARCH, Study
+
+HERE = Path(__file__).parent
+TICKS = 4  # between the marks of an axis
 
 
 def summary(study: Study) -> dict:
-    """Counts, baseline, packaged default and best trial, with a paired test between the last two."""
+    """Counts, baseline, the spec as it was given, and the best trial."""
     trials = study.trials()
     ranked = study.ranked(trials)
     first = {kind: next((trial for trial in trials if trial["kind"] == kind), None) for kind in (BASE, DEFAULT)}
     best = ranked[0] if ranked else None
+    made = best and best["checkpoint"] and study.folder / best["checkpoint"]
+    checkpoint = str(made) if made and made.exists() else None  # it may have been removed by hand
     return {
         "study": str(study.folder),
         "objective": study.plan["objective"],
@@ -25,50 +32,21 @@ def summary(study: Study) -> dict:
         "compared": len(ranked),
         "baseline": first[BASE] and first[BASE]["objective"],
         "default": first[DEFAULT] and first[DEFAULT]["objective"],
-        "best": best and brief(study, best),
-        "against_default": paired(study, first[DEFAULT], best) if best and best is not first[DEFAULT] else None,
+        "best": best and {name: best[name] for name in ("number", "objective", "values")} | {"checkpoint": checkpoint},
         "repairs": sum(len(trial["repairs"]) for trial in trials),
-        "failed": [{"number": t["number"], "reason": t["reason"]} for t in trials if t["state"] == "FAILED"][:5],
+        "failed": [{"number": t["number"], "reason": t["reason"]} for t in trials if t["state"] == FAILED][:5],
     }
 
 
-def brief(study: Study, trial: dict) -> dict:
-    """With the place of its checkpoint now; None when that was removed."""
-    made = study.folder / trial["checkpoint"] if trial["checkpoint"] else None
-    checkpoint = str(made) if made and made.exists() else None
-    return {name: trial[name] for name in ("number", "objective", "values")} | {"checkpoint": checkpoint}
-
-
-def paired(study: Study, before: dict | None, after: dict) -> dict | None:
-    """McNemar's test between the answers of two trials; None when either left none."""
-    if before is None:
-        return None
-    folders = (study.trial_folder(trial["number"]) for trial in (before, after))
-    found = [max(folder.glob("jobs/evaluate-*/results/results.json"), default=None) for folder in folders]
-    return metrics.compare(*(results.judged(path)[0] for path in found))[0] if all(found) else None
-
-
 def text(study: Study, found: dict) -> str:
-    """The same for people."""
     states = ", ".join(f"{count} {state}" for state, count in sorted(found["states"].items())) or "no trial yet"
     lines = [f"{study.folder}: {found['objective']}; {states}"]
-    for name in ("baseline", "default"):
-        if found[name] is not None:
-            lines.append(f"  {name}: {found[name]:.4g}")
+    lines += [f"  {name}: {found[name]:.4g}" for name in ("baseline", "default") if found[name] is not None]
     if best := found["best"]:
         values = ", ".join(f"{key}={spec_values.text(value)}" for key, value in best["values"].items())
         lines.append(f"  best: {best['objective']:.4g} (trial {best['number']}: {values})")
-    if pair := found["against_default"]:
-        changed = f"{pair['fixed']} fixed, {pair['broken']} broken"
-        lines.append(f"  against the default: {changed}, p = {pair['p_value']:.3g}")
     lines += [f"  trial {row['number']} failed: {row['reason'][:200]}" for row in found["failed"]]
     return "\n".join(lines)
-
-
-def build_words(study: Study) -> str:
-    """The command that makes a checked spec of best.toml."""
-    words = ["scripts/build_spec.py", "train", "--engine", study.plan["engine"]]
-    return shlex.join([*words, "--spec", str(study.folder / "best.toml"), "-o", str(study.folder / "winner.toml")])
 
 
 def base_wins(study: Study, found: dict) -> list[Finding]:
@@ -88,29 +66,129 @@ def plan_text(plan: dict) -> str:
         lines.append(f"  {row['key']}: {row['range']} (as given {given}" + (f", next {then})" if plan["left"] else ")"))
     lines += [f"  repaired: {repair['message']} ({repair['fix']})" for repair in plan["repairs"]]
     cost = plan["estimate"]
-    if cost["seconds"] is None:
-        lines.append(f"time: not known: {cost['source']}")
-    else:
-        lines.append(
-            f"time: about {cost['seconds'] / 60:.0f} minutes, {cost['gpu_hours']} GPU-hours ({cost['source']})"
-        )
-    return "\n".join([*lines, *([f"start it: {plan['command']}"] if plan["left"] else [])])
+    if plan["left"]:
+        known = cost["seconds"] is not None
+        time = f"about {cost['seconds'] / 60:.0f} minutes, {cost['gpu_hours']} GPU-hours" if known else "not known"
+        lines.append(f"time: {time} ({cost['source']})")
+    return "\n".join(lines)
 
 
 def estimate(study: Study, records: list[dict], left: int, groups: list) -> dict:
-    """{source, trial_seconds, seconds, gpu_hours} of what is left, from this study's own trials; the numbers are None
-    before the first one has ended."""
+    """{source, seconds, gpu_hours} of what is left, from this study's own trials; no numbers before one has ended."""
     took = [jobs.seconds(t["ended_at"]) - jobs.seconds(t["started_at"]) for t in records
             if t["state"] == COMPLETE and t["kind"] != BASE]  # fmt: skip
     if not took:
-        source = "the first trial will tell"
-        return {"source": source, "trial_seconds": None, "seconds": None, "gpu_hours": None}
+        return {"source": "the first trial will tell", "seconds": None, "gpu_hours": None}
     one, engine = median(took), study.plan["engine"]
     gpus = rules.Case("train", engine, study.plan["spec"]).needed_gpus if engine in rules.COSMOS else 1
     gpus = len(groups[0]) if groups[0] is not None else gpus
     return {
         "source": f"{len(took)} trials of this study",
-        "trial_seconds": one,
         "seconds": round(one * -(-left // len(groups))),
         "gpu_hours": round(one * left * gpus / 3600, 2),
     }
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def write_page(study: Study) -> Path:
+    """Write STUDY/report.html from the trials as they are now."""
+    import jinja2
+    import tomli_w
+
+    loader = jinja2.FileSystemLoader(HERE)
+    pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    pages.filters |= {"value": spec_values.text, "leaf": lambda key: key.rpartition(".")[2]}
+    trials, found = study.trials(), summary(study)
+    ranked = study.ranked(trials)
+    place, marks = scale([trial["objective"] for trial in ranked])  # without the untouched model, often far below
+    page = pages.get_template("page.html.j2").render(
+        style=(HERE.parent / "report.css").read_text(encoding="utf-8"),
+        name=study.folder.name,
+        model=spec.get(study.plan["spec"], "policy.model_name_or_path"),
+        plan=study.plan,
+        found=found,
+        trials=trials,
+        best=ranked[0] | found["best"] if ranked else None,
+        base_wins=bool(base_wins(study, found)),
+        dimensions=study.dimensions,
+        marks=marks,
+        history=history(study, trials),
+        importance=importance(study, ranked),
+        lines=coordinates(study, ranked, place),
+        slices=slices(study, ranked, place),
+        winner=tomli_w.dumps(studies.winning_spec(study, ranked[0])) if ranked else "",
+    )
+    path = study.folder / "report.html"
+    storage.write_text(path, page)
+    return path
+
+
+def scale(numbers: list[float]) -> tuple[Callable[[float], float], list[tuple[float, str]]]:
+    """(what gives the percent from the top of a chart at which a number lies, the marks of the axis)."""
+    low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+
+    def place(number: float) -> float:
+        return round(100 * (high - number) / (high - low), 2)
+
+    steps = [low + (high - low) * n / TICKS for n in range(TICKS + 1)]
+    return place, [(place(step), f"{step:.3g}") for step in steps]
+
+
+def history(study: Study, trials: list[dict]) -> dict | None:
+    """(x, y, trial) of each, the best so far, and the levels of base model and default; None before one has ended."""
+    done = [trial["objective"] for trial in trials if trial["state"] == COMPLETE]
+    if not done:
+        return None
+    place, marks = scale(done)
+    last, points, steps = max(1, trials[-1]["number"]), [], []
+    for count, trial in enumerate(trials, 1):
+        x = round(100 * trial["number"] / last, 2)
+        points.append((x, place(trial["objective"]) if trial["state"] == COMPLETE else 100, trial))
+        if ranked := study.ranked(trials[:count]):
+            level = place(ranked[0]["objective"])
+            steps += [(x, steps[-1][1] if steps else level), (x, level)]
+    steps += [(100, y) for _, y in steps[-1:]]
+    levels = [(trial["kind"], y) for _, y, trial in points if trial["kind"] != SEARCH and trial["state"] == COMPLETE]
+    return {"points": points, "steps": steps, "levels": levels, "last": last, "marks": marks}
+
+
+def importance(study: Study, ranked: list[dict]) -> list[tuple[str, float]]:
+    """(key, share) by PED-ANOVA, largest first; empty with fewer than four comparable trials."""
+    import warnings
+
+    import optuna
+
+    sizes = [len(study.params(trial["values"])) for trial in ranked]
+    compared = [trial for trial, size in zip(ranked, sizes, strict=True) if size == max(sizes) > 0]
+    if len(compared) < 4 or len({trial["objective"] for trial in compared}) < 2:
+        return []
+    with warnings.catch_warnings(action="ignore"):
+        shares = optuna.importance.get_param_importances(studies.as_optuna(study, compared))
+    return sorted(shares.items(), key=lambda pair: -pair[1])
+
+
+def coordinates(study: Study, ranked: list[dict], place) -> list[dict]:
+    """One line per trial over all keys and the objective, the best ones on top; `good`, 0 to 1, colours it."""
+    rows = [trial for trial in ranked if len(study.params(trial["values"])) == len(study.dimensions)]
+    lines = []
+    for trial in reversed(rows):
+        y = place(trial["objective"])
+        heights = [100 - 100 * d.share(trial["values"][d.key]) for d in study.dimensions] + [y]
+        points = [(round(100 * n / len(study.dimensions), 2), round(height, 2)) for n, height in enumerate(heights)]
+        good = y / 100 if study.sign > 0 else 1 - y / 100
+        lines.append({"number": trial["number"], "points": points, "good": round(good, 3)})
+    return lines if len(lines) > 1 else []
+
+
+def slices(study: Study, ranked: list[dict], place) -> list[tuple]:
+    """(dimension, (x, y, trial) of each training): the objective over each key alone."""
+    charts = []
+    for dimension in study.dimensions:
+        shares = [(dimension.share(trial["values"].get(dimension.key)), trial) for trial in ranked]
+        points = [(round(100 * x, 2), place(trial["objective"]), trial) for x, trial in shares if x is not None]
+        charts += [(dimension, points)] if points else []
+    return charts
