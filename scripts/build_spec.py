@@ -26,46 +26,38 @@ def parser() -> command.Parser:
     parser.add_argument("action", nargs="?", choices=bundle.ACTIONS, metavar="ACTION", help=" | ".join(bundle.ACTIONS))
     parser.add_argument("-o", "--output", metavar="FILE", help="spec.toml to write; spec.origins.json goes beside it")
     parser.add_argument("--engine", choices=bundle.ENGINES, default="tao", help="who reads the spec (default: tao)")
-    source = parser.add_argument_group("where values come from, weakest first")
-    source.add_argument("--spec", metavar="FILE", help="start from this .toml or .yaml, not from the template")
-    source.add_argument(
-        "--parent-job", metavar="DIR", help="use the model (train: resume the run) of a finished train job"
-    )
-    source.add_argument("--profile", metavar="NAME", help="values of a published recipe (--explain profiles)")
-    source.add_argument("--tuning", choices=("full", "lora"), help="all weights, or low-rank adapters")
-    source.add_argument("--gpus-per-node", type=int, metavar="N", help="1, 2, 4 or 8; decides the parallelism")
-    source.add_argument("--nodes", type=int, metavar="N", help="number of nodes; goes with --gpus-per-node")
-    source.add_argument("--model", metavar="NAME", help="hf_model://ORG/NAME, ORG/NAME, a spoken name or a folder")
-    source.add_argument("--train-root", metavar="DIR", help="folder or s3:// prefix with annotations.json and media")
-    source.add_argument("--eval-root", metavar="DIR", help="the same for validation (train) or questions (evaluate)")
-    source.add_argument(
-        "--set", action="append", default=[], metavar="K=V", help="a.b.c=value or a short name; repeatable"
-    )
-    source.add_argument("--unset", action="append", default=[], metavar="KEY", help="remove a key or table; repeatable")
-    checks = parser.add_argument_group("checks and help")
-    checks.add_argument(
-        "--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset: lengths and steps"
-    )
-    checks.add_argument(
-        "--allow-extra-key", action="append", default=[], metavar="KEY", help="let --set write another key of cosmos-rl"
-    )
-    checks.add_argument("--force", action="store_true", help="replace a file that build_spec did not write")
-    checks.add_argument("--explain", metavar="WORD", help="what a key, prefix, profile or rule id means")
-    checks.add_argument("--list-rules", action="store_true", help="id and reason of every rule")
+    add = parser.add_argument_group("where values come from, weakest first").add_argument
+    add("--spec", metavar="FILE", help="start from this .toml or .yaml, not from the template")
+    add("--parent-job", metavar="DIR", help="use the model (train: resume the run) of a finished train job")
+    add("--profile", metavar="NAME", help="values of a published recipe (--explain profiles)")
+    add("--tuning", choices=("full", "lora"), help="all weights, or low-rank adapters")
+    add("--gpus-per-node", type=int, metavar="N", help="1, 2, 4 or 8; decides the parallelism")
+    add("--nodes", type=int, metavar="N", help="number of nodes; goes with --gpus-per-node")
+    add("--model", metavar="NAME", help="hf_model://ORG/NAME, ORG/NAME, a spoken name or a folder")
+    add("--train-root", metavar="DIR", help="folder or s3:// prefix with annotations.json and media")
+    add("--eval-root", metavar="DIR", help="the same for validation (train) or questions (evaluate)")
+    many = {"action": "append", "default": []}
+    add("--set", **many, metavar="K=V", help="a.b.c=value or a short name; repeatable")
+    add("--unset", **many, metavar="KEY", help="remove a key or table; repeatable")
+    add = parser.add_argument_group("checks and help").add_argument
+    add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset: lengths and steps")
+    add("--allow-extra-key", **many, metavar="KEY", help="let --set write another key of cosmos-rl")
+    add("--force", action="store_true", help="replace a file that build_spec did not write")
+    add("--explain", metavar="WORD", help="what a key, prefix, profile or rule id means")
+    add("--list-rules", action="store_true", help="id and reason of every rule")
     command.add_json_flag(parser)
     return parser
 
 
 def build(args) -> spec_sources.Draft:
     """Take every source in order; contradictions, and files that cannot be read, are collected in the draft."""
-    given = {dest: getattr(args, dest) for dest in getattr(args, "given", ())}
-    flags = {f"--{dest}".replace("_", "-"): value for dest, value in given.items()}
-    flags = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in flags.items()}
+    given = {f"--{name}".replace("_", "-"): getattr(args, name) for name in getattr(args, "given", ())}
+    flags = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in given.items()}
     draft = spec_sources.Draft(args.action, args.engine, flags=flags)
-    take_base(draft, args)
-    was_lora, was_rate = (spec.get(draft.spec, key) for key in ("policy.lora", "train.optm_lr"))
+    asked = {spec_sources.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set}
+    take_base(draft, args, model_given=args.model is not None or draft.params["model"] in asked)
     if args.tuning:
-        spec_sources.take_tuning(draft, args.tuning)
+        spec_sources.take_tuning(draft, args.tuning, rate_given=spec_sources.RATE in asked)
     if args.model is not None:
         draft.attempt(spec_sources.take_model, draft, args.model)
     for flag, root in (("--train-root", args.train_root), ("--eval-root", args.eval_root)):
@@ -74,12 +66,11 @@ def build(args) -> spec_sources.Draft:
     spec_sources.take_settings(draft, args.set, args.unset, args.allow_extra_key)
     if args.gpus_per_node is not None or args.nodes is not None:
         spec_sources.take_gpus(draft, args.gpus_per_node, args.nodes)
-    spec_sources.settle_rate(draft, was_lora is not None, was_rate)
     spec_sources.look_for_paths(draft)
     return draft
 
 
-def take_base(draft: spec_sources.Draft, args) -> None:
+def take_base(draft: spec_sources.Draft, args, model_given: bool) -> None:
     """The template or what stands for it, then a parent job and a profile."""
     resumes = args.parent_job and args.action == "train"
     if args.spec and resumes:
@@ -87,16 +78,13 @@ def take_base(draft: spec_sources.Draft, args) -> None:
         draft.refuse("SPEC-SOURCES", "--spec", message, f"drop {draft.flags['--spec']}")
     elif args.spec:
         draft.attempt(spec_sources.take_file, draft, args.spec)
-    elif not resumes:
-        spec_sources.take_template(draft)
+    if not draft.spec and not resumes:
+        draft.overlay(spec.template(args.action), "template")
     if args.parent_job:
-        key = draft.params["model"]
-        named = {spec_sources.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set}
-        model_given = args.model is not None or key in named
         draft.attempt(spec_sources.take_parent, draft, Path(args.parent_job), model_given)
     if not draft.spec:  # it could not be read: what else is wrong is looked for all the same
-        spec_sources.take_template(draft)
-    if args.profile:
+        draft.overlay(spec.template(args.action), "template")
+    if args.profile is not None:
         spec_sources.take_profile(draft, args.profile)
 
 
@@ -113,7 +101,8 @@ def check(args, draft: spec_sources.Draft) -> list[f.Finding]:
     found = draft.attempt(rules.check, args.action, args.engine, draft.spec, facts, *size)
     if found is None:  # the tables beside the facts cannot be read
         found = rules.check(args.action, args.engine, draft.spec, None, *size)
-    return [replace(one, fix=spec_sources.pasteable(draft, one.fix)) for one in draft.findings + found]
+    unique = {(one.id, one.where): one for one in found} | {(one.id, one.where): one for one in draft.findings}
+    return [replace(one, fix=spec_sources.pasteable(draft, one.fix)) for one in unique.values()]
 
 
 def main(args) -> command.Outcome:
@@ -147,11 +136,20 @@ def written(args, draft: spec_sources.Draft, found: list[f.Finding]) -> command.
     origins = {"schema_version": 1, "action": args.action, "engine": args.engine}
     origins |= {"spec_sha256": storage.sha256(output), "origins": draft.origin_table()}
     storage.write_json(beside, origins)
-    then = ""
-    if args.engine == "transformers":  # the one engine that this version launches
-        words = ["scripts/launch_job.py", "plan", args.action, "--spec", str(output), "--platform", "local"]
-        then = f"\nnext: {shlex.join(words)}"
-    return command.Outcome({"spec": str(output), "origins": str(beside)}, found, f"wrote {output}{then}")
+    result = {"spec": str(output), "origins": str(beside)}
+    return command.Outcome(result, found, f"wrote {output}", next=following(args, draft, found))
+
+
+def following(args, draft: spec_sources.Draft, found: list[f.Finding]) -> tuple[str, ...]:
+    """The preflight on the platform that launches this spec here, when nothing it would refuse is left open."""
+    facts = bundle.skill_info()["engines"][args.engine]
+    to_give = {"SPEC-PATH-NOT-HERE"} | {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
+    several = spec.get(draft.spec, "policy.parallelism.dp_replicate_size", 1) > 1  # nodes, of which jobs have one
+    if args.action not in facts.get("runs", facts["actions"]) or several or to_give & {one.id for one in found}:
+        return ()
+    platform = "local" if args.engine == "transformers" else "docker"
+    with_facts = ("--dataset-facts", args.dataset_facts) if args.dataset_facts else ()
+    return ("check_tao_launch_preflight.py", "--platform", platform, "--spec", args.output, *with_facts)
 
 
 def listing() -> command.Outcome:

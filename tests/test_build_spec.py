@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -43,10 +44,7 @@ def test_a_lora_spec_for_eight_gpus_is_one_command(here):
     assert made["policy"]["parallelism"]["dp_shard_size"] == 8
     assert made["policy"]["lora"]["target_modules"]
     assert made["custom"]["train_dataset"]["media_path"] == str(here / "data" / "train")
-    assert done.stdout == "wrote s.toml\n"
-    words = ["--engine", "transformers", "--gpus-per-node", 1, "--train-root", "data/train", "-o", "my spec.toml"]
-    done = run_script("build_spec.py", "train", *words, "--model", "reason2-2b", cwd=here)
-    assert "next: scripts/launch_job.py plan train --spec 'my spec.toml' --platform local" in done.stdout
+    assert done.stdout == "wrote s.toml\n" and "next:" not in done.stderr  # the model must be converted first
     origins = json.loads((here / "s.origins.json").read_text())
     jsonschema.validate(origins, bundle.schema("origins"))
     assert origins["origins"]["policy.parallelism.dp_shard_size"] == "--gpus-per-node 8"
@@ -59,6 +57,37 @@ def test_json_is_one_document(here):
     document = json.loads(done.stdout)
     assert (document["ok"], document["command"], document["result"]["spec"]) == (True, "build_spec", "s.toml")
     assert {finding["id"] for finding in document["findings"]} == {"SPEC-MODEL-OMNI"}
+
+
+@pytest.mark.parametrize(
+    ("line", "platform"),
+    [
+        ("train --engine transformers --train-root data/train", "local"),
+        ("train --train-root data/train --gpus-per-node 8", "docker"),
+        ("evaluate --eval-root data/train", "docker"),
+        ("train --train-root data/train --gpus-per-node 8 --nodes 2", None),  # a job has one node
+        ("train --train-root data/elsewhere", None),
+        ("train", None),  # without data
+        ("grpo --engine cosmos-rl --train-root data/train", None),  # which nothing here launches
+        ("quantize --engine transformers --train-root data/train", None),
+    ],
+)
+def test_the_preflight_on_its_platform_comes_next(here, line, platform):
+    done = run_script("build_spec.py", *line.split(), "--model", "reason2-2b", "-o", "my spec.toml", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert ("next: " in done.stderr) == bool(platform)
+    assert f"check_tao_launch_preflight.py --platform {platform} --spec 'my spec.toml'" in done.stderr or not platform
+
+
+def test_the_command_that_comes_next_passes(here, dataset, tiny_model):
+    facts = run_script("check_dataset.py", dataset / "train", "--facts", "facts/dataset_facts.json", cwd=here)
+    assert facts.returncode == 0, facts.stderr
+    words = ["--model", tiny_model, "--train-root", dataset / "train", "--dataset-facts", "facts/dataset_facts.json"]
+    done = run_script("build_spec.py", "train", "--engine", "transformers", *words, "-o", "s.toml", "--json", cwd=here)
+    line = shlex.split(json.loads(done.stdout)["next"])
+    assert line[-2:] == ["--dataset-facts", "facts/dataset_facts.json"]
+    done = run_script("check_tao_launch_preflight.py", *line[1:], cwd=here)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("action", bundle.ACTIONS)
@@ -397,4 +426,4 @@ def test_nothing_is_left_when_the_spec_cannot_be_written(here):
     done = run_script(
         "build_spec.py", "train", "--model", "reason2-8b", "--train-root", "data/train", "-o", "folder.toml", cwd=here
     )
-    assert done.returncode == 3 and not (here / "folder.origins.json").exists()
+    assert done.returncode == 2 and not (here / "folder.origins.json").exists()

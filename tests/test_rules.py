@@ -27,7 +27,7 @@ def found(action, engine="tao", gpus=None, nodes=1, facts=None, launch=False, **
 
 
 NEEDS_A_FOLDER = {
-    "SPEC-MODEL-OMNI-LOCAL", "SPEC-MODEL-ADAPTER", "SPEC-ADAPTER-FOLDER", "SPEC-RESUME-INCOMPLETE", "SPEC-RESUME-OTHER",
+    "SPEC-MODEL-OMNI-LOCAL", "SPEC-MODEL-ADAPTER", "SPEC-ADAPTER-FOLDER", "SPEC-RESUME-INCOMPLETE",
 }  # fmt: skip
 NEEDS_FACTS = {
     "SPEC-STEPS-ZERO", "SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE", "SPEC-LENGTH-ANSWER", "SPEC-LENGTH-CALIBRATION",
@@ -290,7 +290,7 @@ TRAPS = {
     "unknown, former, missing keys": "SPEC-KEY-UNKNOWN SPEC-KEY-FORMER SPEC-KEY-MISSING",
     "lax types, choices never enforced, senseless numbers": "SPEC-VALUE",
     "a fixed time stamp": "SPEC-RUN-FOLDER",
-    "resume as text, without checkpoint, in another layout": "SPEC-RESUME-TEXT SPEC-RESUME-FOLDER "
+    "resume as text, without checkpoint, in another layout": "SPEC-VALUE SPEC-RESUME-FOLDER "
     "SPEC-RESUME-NOTHING SPEC-RESUME-INCOMPLETE SPEC-RESUME-OTHER SPEC-RESUME-STEPS",
     "GPU counts and meshes": "SPEC-GPUS-PER-NODE SPEC-GPUS SPEC-GPUS-GRPO SPEC-COLOCATED SPEC-REPLICATE-1D",
     "pipeline and expert sizes": "SPEC-PIPELINE-MICRO SPEC-PIPELINE-REPLICATE SPEC-PIPELINE-OFFLOAD SPEC-PIPELINE-LORA "

@@ -244,6 +244,8 @@ def test_a_folder_or_a_pipe_is_no_spec(tmp_path):
         ("train__train_policy__mini_batch", None, "null"),
         ("train__train_policy__system_prompt", "\udcff", "UTF-8"),
         ("train__output_dir", "a\0b", "NUL"),
+        ("train__train_policy__system_prompt", '"', "reader loses"),
+        ("policy__freeze_pattern", [" ,x"], "reader cuts"),
         ("train__train_policy", 3, "table"),
         ("redis", 12800, "text"),
     ],

@@ -64,7 +64,7 @@ BAD = [
     ("train --train-root gs://bucket/set", 1, "SPEC-URI"),
     ("train --set output_dir=s3://bucket/out", 1, "SPEC-URI"),
     ("evaluate --set media=http://host/clips", 1, "SPEC-URI"),
-    ("train --set resume=True", 1, "SPEC-RESUME-TEXT"),
+    ("train --set resume=True", 1, "SPEC-VALUE"),
     ("train --model reason1-7b --set compile=True", 1, "SPEC-KEY-UNKNOWN"),
     ("train --model reason1-7b --set train.compile=True", 1, "SPEC-VALUE"),
     ("train --set output_dir='C:\\out'", 1, "SPEC-PATH-WINDOWS"),

@@ -17,95 +17,63 @@ def explain(word: str, action: str | None = None) -> str:
     profiles = bundle.skill_info()["profiles"]
     if word == "profiles":
         return "\n".join(f"{name:24} {profile['action']:6} {profile['source']}" for name, profile in profiles.items())
-    if word in profiles:
-        return _profile(word, profiles[word])
+    if profile := profiles.get(word):
+        values = [f"  {key} = {spec_values.text(value)}" for key, value in profile["set"].items()]
+        return "\n".join([f"--profile {word} ({profile['action']}): {profile['source']}", *values])
+    checks = {rule.id: f"{rule.id} ({rule.severity}; {rule.actions})\n  {rule.key}: {rule.reason}" for rule in RULES}
     if word.startswith("SPEC-"):
-        return _check(word)
+        checks |= {id: f"{id}\n  {reason}" for id, reason in other_checks()["checks"].items()}
+    if word in checks:
+        return checks[word]
     for actions in ([action] if action else [], list(bundle.ACTIONS)):  # what the action has not, another may have
         if key := exact(word, actions):
             return _key(key, [name for name in bundle.ACTIONS if key in spec.keys(name)])
-        if word and (found := _search(word.lower(), actions)):
-            return _listing(found)
+        if word and (lines := _search(word.lower(), actions)):
+            more = len(lines) - MOST_LINES
+            return "\n".join(lines[:MOST_LINES] + [f"... and {more} more; name a longer prefix"] * (more > 0))
     names = {name for known in map(spec.keys, actions) for key in known for name in (key, key.rsplit(".", 1)[-1])}
-    names |= {short for one in actions for short in bundle.skill_info()["shorthand"][one]} | set(profiles)
-    message = f"got {word!r}, expected a key, part of one, a short name, a profile or the id of a rule."
+    names |= {short for one in actions for short in bundle.skill_info()["shorthand"][one]} | {*profiles, *checks}
+    message = f"got {word!r}, expected a key, part of one, a short name, a profile or the id of a check (--list-rules)."
     raise f.bad_input("SPEC-EXPLAIN", "--explain", message + f.did_you_mean(word, names))
-
-
-def _check(id: str) -> str:
-    """What a rule, or another check, looks at."""
-    for rule in RULES:
-        if rule.id == id:
-            return f"{id} ({rule.severity}; {', '.join(rule.actions.split())})\n  {rule.key}: {rule.reason}"
-    reasons = other_checks()["checks"]
-    if id not in reasons:
-        hint = f.did_you_mean(id, [*reasons, *(rule.id for rule in RULES)])
-        raise f.bad_input("SPEC-EXPLAIN", "--explain", f"got {id}, expected the id of a check.{hint} (--list-rules)")
-    return f"{id}\n  {reasons[id]}"
 
 
 def exact(word: str, actions: list[str]) -> str | None:
     """The one key that `word` names: itself, a short name ("learning rate"), a former name, or a unique last part."""
-    short = word.lower().replace(" ", "_")
+    short, former = word.lower().replace(" ", "_"), bundle.skill_info()["former_keys"].get(word, {}).get("key")
     for action in actions:
-        for name in (word, bundle.skill_info()["shorthand"][action].get(short), _former(word)):
+        for name in (word, bundle.skill_info()["shorthand"][action].get(short), former):
             if name in spec.keys(action):
                 return name
     last = {key for action in actions for key in spec.keys(action) if key.rsplit(".", 1)[-1] == word}
     return last.pop() if len(last) == 1 else None
 
 
-def _former(word: str) -> str | None:
-    return bundle.skill_info()["former_keys"].get(word, {}).get("key")
-
-
-def _search(word: str, actions: list[str]) -> dict[str, dict]:
-    """Keys below the prefix `word`, else keys with it in their name, then keys with it in their description."""
-    known = {key: schema for action in reversed(actions) for key, schema in spec.keys(action).items()}
-    below = {key: schema for key, schema in known.items() if key.startswith(f"{word.rstrip('.')}.")}
-    named = {key: schema for key, schema in known.items() if word.replace(" ", "_") in key.lower()}
-    told = {key: schema for key, schema in known.items() if word in schema["description"].lower()}
-    return below or named | told
-
-
-def _listing(found: dict[str, dict]) -> str:
-    lines = [f"{key}: {schema['description']}" for key, schema in list(found.items())[:MOST_LINES]]
-    more = len(found) - MOST_LINES
-    return "\n".join(lines + ([f"... and {more} more; name a longer prefix"] if more > 0 else []))
-
-
-def _profile(name: str, profile: dict) -> str:
-    values = [f"  {key} = {spec_values.text(value)}" for key, value in profile["set"].items()]
-    return "\n".join([f"--profile {name} ({profile['action']}): {profile['source']}", *values])
+def _search(word: str, actions: list[str]) -> list[str]:
+    """Keys below the prefix `word`, else keys with it in their name, else keys with it in their description."""
+    known = {key: schema["description"] for action in reversed(actions) for key, schema in spec.keys(action).items()}
+    below = [key for key in known if key.startswith(f"{word.rstrip('.')}.")]
+    named = [key for key in known if word.replace(" ", "_") in key.lower()]
+    return [f"{key}: {known[key]}" for key in below or named or [key for key in known if word in known[key].lower()]]
 
 
 def _key(key: str, actions: list[str]) -> str:
-    schema = spec.keys(actions[0])[key]
+    schema, short = spec.keys(actions[0])[key], bundle.skill_info()["shorthand"]
     default = schema.get("default", spec.MISSING)
     absent = "no default" if default is spec.MISSING else "off" if default is None else spec_values.text(default)
-    templates = [
-        f"{spec_values.text(value)} ({action})"
-        for action in actions
-        if (value := spec.get(bundle.schema(action)["default"], key, spec.MISSING)) is not spec.MISSING
-    ]
+    ours = {action: spec.get(spec.template(action), key, spec.MISSING) for action in actions}
+    ours = [f"{spec_values.text(value)} ({action})" for action, value in ours.items() if value is not spec.MISSING]
     lines = [f"{key} ({', '.join(actions)})", f"  {schema['description']}", f"  takes: {spec_values.expected(schema)}"]
-    lines.append(f"  when absent: {absent}; template: {', '.join(templates) or 'leaves it out'}")
+    lines.append(f"  when absent: {absent}; template: {', '.join(ours) or 'leaves it out'}")
     if "popular" in schema:
         lines.append(f"  popular: {', '.join(spec_values.text(value) for value in schema['popular'])}")
-    names = {
-        short for action in actions for short, full in bundle.skill_info()["shorthand"][action].items() if full == key
-    }
-    if names:
-        lines.append(f"  short names: {', '.join(sorted(names))}")
-    lines.append(f"  engines: {', '.join(schema['x-engines'])}" + _instead(schema))
+    if names := sorted({name for action in actions for name, full in short[action].items() if full == key}):
+        lines.append(f"  short names: {', '.join(names)}")
+    instead = f" ({schema['x-instead']})" if "x-instead" in schema else ""
+    lines.append(f"  engines: {', '.join(schema['x-engines'])}{instead}")
     if schema.get("automl_enabled"):
         space = schema["enum"] if "enum" in schema else schema["automl_range"]
         lines.append(f"  searched by AutoML: {spec_values.text(space)}{' (log scale)' * ('automl_scale' in schema)}")
     return "\n".join(lines + [f"  {row}" for row in _moves_with(key, actions)])
-
-
-def _instead(schema: dict) -> str:
-    return f" ({schema['x-instead']})" if "x-instead" in schema else ""
 
 
 def _moves_with(key: str, actions: list[str]) -> list[str]:

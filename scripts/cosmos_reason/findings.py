@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 MAX_RECORD_IDS = 1000
+_LONG = re.compile(r"\S{300,}")
 # A name out of a file may hold codes that a terminal obeys.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
@@ -26,7 +27,7 @@ class Finding:
     data: dict = field(default_factory=dict)
 
     def to_json(self) -> dict:
-        return asdict(self)
+        return asdict(self) | {"where": cut(self.where), "message": cut(self.message)}
 
 
 def error(id: str, where: str, message: str, fix: str = "", **data) -> Finding:
@@ -63,12 +64,19 @@ def outside(id: str, where: str, message: str, fix: str = "", **data) -> Failure
     return Failure(error(id, where, message, fix, **data), EXIT_OUTSIDE)
 
 
+def cut(text: str) -> str:
+    """Text in which only the beginning of a word of hundreds of characters is told."""
+    return _LONG.sub(lambda word: f"{word[0][:80]}... ({len(word[0])} characters)", text)
+
+
 def has_errors(findings: Iterable[Finding]) -> bool:
     return any(finding.severity == ERROR for finding in findings)
 
 
 def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     """The candidates a misspelt `name` most likely meant, best first."""
+    import difflib
+
     return difflib.get_close_matches(name, list(candidates), n=limit, cutoff=0.6)
 
 
@@ -84,7 +92,7 @@ def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
     ranked = sorted(findings, key=lambda finding: order[finding.severity])
     lines = []
     for finding in ranked[:limit]:
-        lines.append(f"{finding.severity}: {finding.id} {finding.where}: {finding.message}")
+        lines.append(f"{finding.severity}: {finding.id} {cut(finding.where)}: {cut(finding.message)}")
         if finding.fix:
             lines.append(f"  fix: {finding.fix}")
     if len(ranked) > limit:

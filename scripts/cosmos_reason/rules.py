@@ -11,19 +11,20 @@ from pathlib import Path
 
 from cosmos_reason import bundle, models, schedule, spec, spec_values, storage, vision_tokens
 from cosmos_reason import findings as f
-from cosmos_reason.spec_conditions import BATCH, CKPT, DROP, GRID, POLICY_SIZES, ROLLOUT, ROLLOUT_SIZES
-from cosmos_reason.spec_rules import LATER, RULES, Rule
+from cosmos_reason.spec_conditions import BATCH, CKPT, DROP, GRID, LORA, POLICY_SIZES, ROLLOUT, ROLLOUT_SIZES
+from cosmos_reason.spec_rules import LATER, RULES, TRAINING, Rule
 
 COSMOS = ("tao", "cosmos-rl")
 WINDOWS_PATH = re.compile(r"[A-Za-z]:[\\/]")
 URIS = {"input": ("s3://",), "output": (), "model": (models.HUB,)}  # by a key's x-path
 
 
-@dataclass(frozen=True)
+@dataclass
 class Case:
     """A spec and what is known about where it will run. `case(key)` reads a value, defaults included.
 
     `facts_path` is the dataset_facts.json of the data that the action reads; `launch` is true when it is to start now.
+    `params` says where the action keeps its model, adapter and base model, `vision` is the prefix of its sampling keys.
     """
 
     action: str
@@ -35,6 +36,13 @@ class Case:
     launch: bool = False
     read: set[str] = field(default_factory=set)
 
+    def __post_init__(self):
+        self.full = spec.with_defaults(self.action, self.written)
+        self.cosmos = self.engine in COSMOS
+        self.params = bundle.skill_info()["spec_params"][self.action]
+        self.vision = self.params["vision"] + "."
+        self.gpus = self.gpus_per_node * self.nodes if self.gpus_per_node and self.cosmos else None
+
     def __call__(self, key: str):
         self.read.add(key)
         return spec.get(self.full, key)
@@ -43,27 +51,13 @@ class Case:
         self.read.add(key)
         return spec.get(self.written, key, spec.MISSING) is not spec.MISSING
 
-    @cached_property
-    def full(self) -> dict:
-        return spec.with_defaults(self.action, self.written)
-
-    @property
-    def cosmos(self) -> bool:
-        return self.engine in COSMOS
-
-    @property
-    def params(self) -> dict:
-        """Where this action keeps its model, adapter, base model and sampling table."""
-        return bundle.skill_info()["spec_params"][self.action]
-
     @property
     def model(self) -> str:
         return self(self.params["model"])
 
     @property
-    def vision(self) -> str:
-        """Prefix of the sampling keys."""
-        return self.params["vision"] + "."
+    def adapter_base(self) -> str:
+        return models.adapter_base(self.model) if self.model.startswith("/") else ""
 
     @property
     def qwen3(self) -> bool | str:
@@ -77,17 +71,9 @@ class Case:
         return models.family(self.model)[1]
 
     @property
-    def is_base_model(self) -> bool:
-        return self.model.removeprefix(models.HUB) in bundle.skill_info()["models"]
-
-    @property
     def token_side(self) -> int:
         """Pixels per side of what becomes one token."""
         return 2 * vision_tokens.patch_size(self.model)
-
-    @property
-    def gpus(self) -> int | None:
-        return self.gpus_per_node * self.nodes if self.gpus_per_node and self.cosmos else None
 
     def layout(self, prefix: str, *sizes: str) -> int:
         return math.prod(self(prefix + size) for size in sizes)
@@ -109,9 +95,7 @@ class Case:
     @property
     def ranks(self) -> int:
         """Data-parallel ranks, each of which takes its own batch."""
-        if not self.cosmos:
-            return 1
-        return self.layout(GRID, "n_init_replicas", "dp_shard_size", "dp_replicate_size")
+        return self.layout(GRID, "n_init_replicas", "dp_shard_size", "dp_replicate_size") if self.cosmos else 1
 
     @cached_property
     def facts(self) -> dict | None:
@@ -119,11 +103,11 @@ class Case:
 
     @cached_property
     def tokens(self) -> list[vision_tokens.RecordTokens]:
-        """What each record costs under this spec; empty without dataset facts, or with a wrong sampling table."""
         return self.tokens_with({})
 
     def tokens_with(self, changes: dict) -> list[vision_tokens.RecordTokens]:
-        """The same with some keys changed."""
+        """What each record costs under this spec with some keys changed; empty without dataset facts, or with a wrong
+        sampling table."""
         full = copy.deepcopy(self.full)
         for key, value in changes.items():
             spec.set_value(full, key, value)
@@ -133,10 +117,6 @@ class Case:
             if failure.findings[0].id.startswith("SPEC-VISION"):
                 return []
             raise
-
-    @property
-    def adapter_base(self) -> str:
-        return models.adapter_base(self.model) if self.model.startswith("/") else ""
 
     @cached_property
     def resumed(self) -> Path | None:
@@ -151,36 +131,22 @@ class Case:
         return max(complete, key=lambda folder: checkpoints.step_number(folder.parent) or 0, default=None)
 
     @property
-    def resume_broken(self) -> bool:
-        wanted = self("train.resume")
-        return isinstance(wanted, str) and Path(wanted).is_dir() and self.resumed is None
-
-    @property
     def steps_per_epoch(self) -> int | None:
         """None without dataset facts."""
-        if self.facts is None or self.action != "train":
-            return None
-        return schedule.steps_per_epoch(self.facts["records"], self(BATCH), self.ranks, self(DROP))
+        known = self.facts is not None and self.action == "train"
+        return schedule.steps_per_epoch(self.facts["records"], self(BATCH), self.ranks, self(DROP)) if known else None
 
     @property
     def steps(self) -> int | None:
         """Optimizer steps of the whole run, when they are known."""
-        limit = self("train.max_num_steps")
-        if self.steps_per_epoch is None:
-            return limit
-        return min(self.steps_per_epoch * self("train.epoch"), limit or math.inf)
+        one, limit = self.steps_per_epoch, self("train.max_num_steps")
+        return limit if one is None else min(one * self("train.epoch"), limit or math.inf)
 
     @property
     def save_interval(self) -> int | None:
         """Steps between checkpoints; None when they follow epochs of unknown length."""
         epochs = self(CKPT + "save_freq_in_epoch")
-        if not epochs:
-            return self(CKPT + "save_freq")
-        return epochs * self.steps_per_epoch if self.steps_per_epoch else None
-
-    @property
-    def validation_data(self) -> str:
-        return self("custom.val_dataset.annotation_path") or self("validation.dataset.name")
+        return (epochs * (self.steps_per_epoch or 0) or None) if epochs else self(CKPT + "save_freq")
 
 
 def read_facts(path: Path) -> dict:
@@ -198,7 +164,7 @@ def find(rule: Rule, case: Case) -> f.Finding | None:
     if not detail:
         return None
     key = rule.key.format(**case.params)
-    words, ids = detail if isinstance(detail, tuple) else (detail, None)
+    words, ids = detail if isinstance(detail, tuple) else (detail, [])
     got = "no value" if case(key) in (None, "") else spec_values.shown(case(key))
     if got != "no value" and not case.has(key):
         got = f"no value (then {got})"
@@ -211,9 +177,10 @@ def find(rule: Rule, case: Case) -> f.Finding | None:
 
 def _remedy(rule: Rule, case: Case, key: str) -> str:
     fix = rule.fix(case) if callable(rule.fix) else rule.fix
-    if isinstance(fix, str) and fix.startswith(("-", "scripts/")):
-        return fix
-    return "" if fix is None else spec_values.set_flag(key, fix)
+    if fix is None or (isinstance(fix, str) and fix.startswith(("-", "scripts/"))):
+        return fix or ""
+    changes = fix if isinstance(fix, dict) else {key: fix}
+    return spec_values.as_flags({key: value for key, value in changes.items() if case(key) != value})
 
 
 def check(
@@ -236,10 +203,35 @@ def check(
     case = Case(action, engine, sound(action, written, invalid), facts, gpus_per_node, nodes, launch)
     found += engine_findings(action, engine) or unapplied_findings(case)
     found += unknown_tables(case) + unknown_uris(case)
+    if action in TRAINING.split() and case.resumed:
+        found += _resumed_otherwise(case)
     for rule in RULES:
         finding = find(rule, case) if action in rule.actions.split() else None
         if finding and not any(spec.overlap(key, wrong) for key in case.read for wrong in invalid):
             found.append(finding)
+    return found
+
+
+def _resumed_otherwise(case: Case) -> list[f.Finding]:
+    if (case.resumed / "trainer_state.json").is_file() == case.cosmos:
+        other = "the embedded engine" if case.cosmos else "cosmos-rl"
+        message = f"got a folder saved by {other}, expected one that engine {case.engine} saved"
+        return [f.error("SPEC-RESUME-OTHER", "train.resume", message, "--set train.resume=false")]
+    return differences(case.full, models.read_table(case.resumed / "cosmos_config"), case.cosmos)
+
+
+def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
+    """An error for adapters, and on cosmos-rl for sizes of the layout, that are not those of the run to resume."""
+    tuned, found = ["lora" if spec.get(table, "policy.lora") else "full" for table in (now, saved)], []
+    if tuned[0] != tuned[1]:
+        message = f"got {tuned[0]}, but the run to resume has {tuned[1]}"
+        found.append(f.error("SPEC-RESUME-OTHER", "policy.lora", message, f"--tuning {tuned[1]}"))
+    rank = [LORA + "r"] if tuned == ["lora", "lora"] else []
+    for key in (*rank, *(GRID + size for size in POLICY_SIZES if cosmos)):
+        before, value = spec.get(saved, key), spec.get(now, key)
+        if type(before) is int and before > 0 and before != value:
+            message = f"got {spec_values.shown(value)}, but the run to resume has {before}"
+            found.append(f.error("SPEC-RESUME-OTHER", key, message, spec_values.set_flag(key, before)))
     return found
 
 
@@ -264,10 +256,8 @@ def sound(action: str, written: dict, invalid: list[str]) -> dict:
 def engine_findings(action: str, engine: str) -> list[f.Finding]:
     """Empty when the engine has the action."""
     able = [name for name, facts in bundle.skill_info()["engines"].items() if action in facts["actions"]]
-    if engine in able:
-        return []
     message = f"got {action} on engine {engine}, expected an engine that has it: {', '.join(able)}"
-    return [f.error("SPEC-ENGINE-ACTION", "--engine", message, f"--engine {able[0]}")]
+    return [] if engine in able else [f.error("SPEC-ENGINE-ACTION", "--engine", message, f"--engine {able[0]}")]
 
 
 def unapplied_findings(case: Case) -> list[f.Finding]:
@@ -296,13 +286,12 @@ def unknown_uris(case: Case) -> list[f.Finding]:
         value, kind = case(key), schema.get("x-path")
         if not kind or not isinstance(value, str):
             continue
-        got = f"got {spec_values.shown(value)}, expected"
+        got = f"got {spec_values.shown(value)}, expected a path"
         if WINDOWS_PATH.match(value):
-            message = f"{got} a path of the machine that runs the job, such as /mnt/c/... under WSL"
+            message = f"{got} of the machine that runs the job, such as /mnt/c/... under WSL"
             found.append(f.error("SPEC-PATH-WINDOWS", key, message))
         elif "://" in value and not value.startswith(URIS[kind]):
-            message = f"{got} a path{''.join(f' or {uri}...' for uri in URIS[kind])}"
-            found.append(f.error("SPEC-URI", key, message))
+            found.append(f.error("SPEC-URI", key, got + "".join(f" or {uri}..." for uri in URIS[kind])))
     return found
 
 
@@ -310,11 +299,9 @@ def unknown_tables(case: Case) -> list[f.Finding]:
     """Tables under `custom` that nobody here reads: passed through, unless one looks like a misspelling."""
     known, found = spec.custom_tables(case.action), []
     for name in sorted((case("custom") or {}).keys() - known.keys()):
-        key, near = f"custom.{name}", f.nearest(name, known)
-        if near:
-            message = f"got an unknown table, expected custom.{near[0]}"
-            fix = spec.renaming(case.action, key, [f"custom.{near[0]}"], case(key))
-            found.append(f.error("SPEC-KEY-UNKNOWN", key, message, fix))
-        else:
+        key, near = f"custom.{name}", [f"custom.{one}" for one in f.nearest(name, known, 1)]
+        fix = spec.renaming(case.action, key, near, case(key))
+        found += [f.error("SPEC-KEY-UNKNOWN", key, f"got an unknown table, expected {one}", fix) for one in near]
+        if not near:
             found.append(f.info("SPEC-CUSTOM-TABLE", key, "passed through as it is; nothing here reads it"))
     return found

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from cosmos_reason import bundle, storage
 from cosmos_reason import findings as f
-from cosmos_reason.spec_values import LONG_KEY, MAX_DEPTH, expected, near, set_flag, shown
+from cosmos_reason.spec_values import LONG_KEY, MAX_DEPTH, as_flags, expected, near, shown
 
 MISSING = object()
 MAX_BYTES = 1 << 18
+FREE_NAMES = ("alpha_pattern", "r_pattern", "reward_function")  # tables whose names are not ours
 FLAG_WORDS = {"gpus": "--gpus-per-node", "num_gpus": "--gpus-per-node", "nodes": "--nodes", "num_nodes": "--nodes"}
 
 
@@ -100,9 +101,9 @@ def extra_keys_of(action: str) -> frozenset[str]:
     """Keys of cosmos-rl's own configuration class that no schema here has."""
     import yaml
 
-    written = Path(__file__).with_name("cosmos_rl_keys.yaml").read_text(encoding="utf-8")
-    tables = yaml.load(written, yaml.CSafeLoader).get(action, {})
-    return frozenset(f"{table}.{name}".lstrip(".") for table, names in tables.items() for name in names)
+    tables = yaml.load(Path(__file__).with_name("cosmos_rl_keys.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
+    parts = (tables["both"], tables[action]) if action in tables else ()
+    return frozenset(f"{table}.{name}".lstrip(".") for part in parts for table in part for name in part[table])
 
 
 def is_extra(action: str, key: str) -> bool:
@@ -152,19 +153,15 @@ def load(path: Path) -> dict:
     return spec
 
 
-def _refuse_dots_and_depth(path: Path, spec: dict) -> None:
+def _refuse_dots_and_depth(path: Path, node, depth: int = 1, free: bool = False) -> None:
     """Names that would be read as a path of tables (`"train.epoch" = 3`), and nesting no trainer has."""
-    waiting = [(spec, 1, True)]
-    while waiting:
-        node, depth, ours = waiting.pop()
-        if depth > MAX_DEPTH:
-            raise f.bad_input("SPEC-FILE", path, f"got more than {MAX_DEPTH} nested tables or lists, expected fewer")
-        dotted = [name for name in node if "." in name] if ours and isinstance(node, dict) else []
-        if dotted:
-            raise f.bad_input("SPEC-FILE", path, f"got the key {dotted[0]!r}, expected nested tables")
-        for name, sub in node.items() if isinstance(node, dict) else ((None, sub) for sub in node):
-            if isinstance(sub, dict | list):
-                waiting.append((sub, depth + 1, ours and name not in ("alpha_pattern", "r_pattern", "reward_function")))
+    if depth > MAX_DEPTH:
+        raise f.bad_input("SPEC-FILE", path, f"got more than {MAX_DEPTH} nested tables or lists, expected fewer")
+    for name, sub in node.items() if isinstance(node, dict) else (("", sub) for sub in node):
+        if "." in name and not free:
+            raise f.bad_input("SPEC-FILE", path, f"got the key {name!r}, expected nested tables")
+        if isinstance(sub, dict | list):
+            _refuse_dots_and_depth(path, sub, depth + 1, free or name in FREE_NAMES)
 
 
 def _read_yaml(path: Path) -> dict:
@@ -238,18 +235,11 @@ def a_spec(action: str) -> str:
 
 
 def of_other_action(action: str, spec: dict) -> str | None:
-    """The action that most keys of `spec` belong to, when they evidently are not keys of `action`."""
-    mine, there = _known(action, spec), sum(1 for _ in items(action, spec))
+    """The action whose tables these are, when they are not those of `action`."""
     policy = {"sft": "train", "grpo": "grpo"}.get(str(get(spec, "train.train_policy.type")))
-    if 2 * mine >= there and policy in (None, action):
-        return None
-    fits = {name: _known(name, spec) for name in bundle.ACTIONS}
-    best = max(fits, key=fits.get)
-    return best if fits[best] > 2 * mine or (best == policy and fits[best] > mine) else None
-
-
-def _known(action: str, spec: dict) -> int:
-    return sum(key in keys(action) for key, _ in items(action, spec))
+    schemas = {name: bundle.schema(name) for name in bundle.ACTIONS if policy in (None, name)}
+    fits = [name for name, one in schemas.items() if set(one["required"]) <= spec.keys() <= one["properties"].keys()]
+    return fits[0] if fits and action not in fits else None
 
 
 def extra_keys(spec: dict) -> list[str]:
@@ -267,21 +257,31 @@ def _validator(action: str):
 
 
 def _unportable(value, key: str) -> Iterator[tuple[str, str]]:
-    """What the schema cannot refuse but no trainer's TOML can hold."""
+    """What the schema cannot refuse but no trainer's TOML can hold, or cosmos-rl's reader of it (toml 0.10.2) loses."""
     if isinstance(value, dict):
         for name, sub in value.items():
             yield from _unportable(sub, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list):
         for sub in value:
             yield from _unportable(sub, key)
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield key, f"{value}, expected a finite number"
-    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
-        yield key, "a number beyond 64 bits, expected a smaller one"
-    elif isinstance(value, str) and ("\x00" in value or value.encode("utf-8", "replace").decode() != value):
-        yield key, "text with a NUL or with bytes that are not UTF-8, expected valid text"
-    elif not isinstance(value, bool | int | float | str):
-        yield key, f"{'null' if value is None else type(value).__name__}, expected text, a number, true/false or a list"
+            if isinstance(sub, str) and sub.lstrip().startswith(","):
+                yield key, "an entry that begins with a comma, expected other text: the trainer's TOML reader cuts it"
+    elif problem := _lost(value):
+        yield key, problem
+
+
+def _lost(value) -> str:
+    if isinstance(value, str):
+        if "\x00" in value or value.encode("utf-8", "replace").decode() != value:
+            return "text with a NUL or with bytes that are not UTF-8, expected valid text"
+        lost = value == '"' or value.startswith('""')
+        return "quotation marks at the beginning, expected other text: the trainer's TOML reader loses it" * lost
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value}, expected a finite number"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "a number beyond 64 bits, expected a smaller one"
+    given = "null" if value is None else type(value).__name__
+    return "" if isinstance(value, int | float) else f"{given}, expected text, a number, true/false or a list"
 
 
 def _explain(action: str, spec: dict, problem) -> Iterator[f.Finding]:
@@ -291,33 +291,25 @@ def _explain(action: str, spec: dict, problem) -> Iterator[f.Finding]:
         for name in problem.instance.keys() - problem.schema["properties"].keys():
             yield unknown_key(action, f"{prefix}{name}", problem.instance[name])
     elif problem.validator == "required":
-        for name in problem.validator_value:
-            if name not in problem.instance:
-                fix = "--tuning lora" if where == "policy.lora" else _restored(action, f"{prefix}{name}")
-                message = "got no value, expected the key to be written"
-                yield f.error("SPEC-KEY-MISSING", f"{prefix}{name}", message, fix)
+        for name in [name for name in problem.validator_value if name not in problem.instance]:
+            fix = "--tuning lora" if where == "policy.lora" else _restored(action, f"{prefix}{name}")
+            yield f.error("SPEC-KEY-MISSING", prefix + name, "got no value, expected the key to be written", fix)
     else:
-        schema = keys(action).get(where) or problem.schema
         meant = _repaired(action, where, get(spec, where))
         hint = f" Did you mean {shown(meant)}?" if isinstance(meant, str | bool) else ""
         if isinstance(problem.instance, str) and type(meant) is float:
             hint = " YAML reads 1e-5 as text and 1.0e-5 as a number."
-        fix = _restored(action, where) if meant is MISSING else set_flag(where, meant)
+        wanted = expected(keys(action).get(where) or problem.schema)
+        fix = _restored(action, where) if meant is MISSING else as_flags({where: meant})
         if fix.startswith("--unset") and type(problem.instance) in (int, float):
             fix = ""  # the range is told; which number was meant is not known
-        yield f.error(
-            "SPEC-VALUE", where or "spec", f"got {shown(problem.instance)}, expected {expected(schema)}.{hint}", fix
-        )
+        yield f.error("SPEC-VALUE", where or "spec", f"got {shown(problem.instance)}, expected {wanted}.{hint}", fix)
 
 
 def _restored(action: str, key: str) -> str:
     """The fix that gives a key, or each key of a table, the template's value back, or takes a key away."""
-    base = template(action)
-    inside = [name for name, _ in items(action, base) if name == key or name.startswith(f"{key}.")]
-    if inside or key not in keys(action):
-        return " ".join(set_flag(name, get(base, name)) for name in inside) or f"--unset {shlex.quote(key)}" * bool(key)
-    default = keys(action)[key].get("default")
-    return f"--unset {shlex.quote(key)}" if default is None else set_flag(key, default)
+    ours = {name: value for name, value in items(action, template(action)) if f"{name}.".startswith(f"{key}.")}
+    return as_flags(ours or {key: keys(action).get(key, {}).get("default")}) if key else ""
 
 
 def _repaired(action: str, key: str, value):
@@ -332,38 +324,33 @@ def _repaired(action: str, key: str, value):
 
 def unknown_key(action: str, key: str, value) -> f.Finding:
     """The finding about a key that the action does not have, with the names it may have meant."""
-    former = bundle.skill_info()["former_keys"].get(key.rsplit(".", 1)[-1])
-    if former:
+
+    def unknown(got: str, names: list[str], fix: str | None = None) -> f.Finding:
+        hint = f" Did you mean {', '.join(names)}?" if names else ""
+        fix = renaming(action, key, names, value) if fix is None else fix
+        message = f"got {got}, expected a key that {a_spec(action)} has.{hint}"
+        return f.error("SPEC-KEY-UNKNOWN", key, message, fix)
+
+    if former := bundle.skill_info()["former_keys"].get(key.rsplit(".", 1)[-1]):
         message = f"got a name no trainer reads; use {former['key']}: {former['note']}"
         here = [former["key"]] if former["key"] in keys(action) else []
         return f.error("SPEC-KEY-FORMER", key, message, renaming(action, key, here, value))
-    got, fix, other, full = "an unknown key", renaming(action, key, [], value), *_of_another(action, key)
-    inside = [name for name in keys(action) if name.startswith(f"{key}.")]
-    leaves = (isinstance(value, dict) and [leaf for leaf, _ in items(action, value, f"{key}.")]) or [key]
-    names = inside[:3]
     if key in FLAG_WORDS and action != "quantize":
-        got, fix = f"a word for {FLAG_WORDS[key]}", f"{fix} {FLAG_WORDS[key]} {value}" if type(value) is int else fix
-    elif inside:
-        got = "a table"
-    elif other:
-        got = f"a key of the {other} spec" + (f", {full}" if full != key else "")
-        names = [name for name in keys(action) if name.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
-    elif all(is_extra(action, leaf) for leaf in leaves):
-        got = "a key of the trainer that is not checked here"
-        fix = " ".join(f"--allow-extra-key {shlex.quote(leaf)}" for leaf in leaves)
-    else:
-        names = suggestions(action, key)
-    if names and not inside:
-        fix = renaming(action, key, names, value)
-    hint = f" Did you mean {', '.join(names)}?" if names else ""
-    return f.error("SPEC-KEY-UNKNOWN", key, f"got {got}, expected a key that {a_spec(action)} has.{hint}", fix)
-
-
-def _of_another(action: str, name: str) -> tuple[str, str]:
-    """(action, key) of a key, or of a short name, that only other actions have; ("", "") when none has."""
+        flag = f" {FLAG_WORDS[key]} {value}" if type(value) is int else ""
+        return unknown(f"a word for {FLAG_WORDS[key]}", [], f"--unset {key}{flag}")
+    if inside := [name for name in keys(action) if name.startswith(f"{key}.")]:
+        return unknown("a table", inside[:3], as_flags({key: None}))
     short = bundle.skill_info()["shorthand"]
-    full = {other: short[other].get(name, name) for other in bundle.ACTIONS if other != action}
-    return next(((other, key) for other, key in full.items() if key in keys(other)), ("", ""))
+    for other in [one for one in bundle.ACTIONS if one != action]:
+        full = short[other].get(key, key)
+        if full in keys(other):
+            names = [name for name in keys(action) if name.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
+            return unknown(f"a key of the {other} spec" + f", {full}" * (full != key), names)
+    leaves = (isinstance(value, dict) and [leaf for leaf, _ in items(action, value, f"{key}.")]) or [key]
+    if all(is_extra(action, leaf) for leaf in leaves):
+        fix = " ".join(f"--allow-extra-key {shlex.quote(leaf)}" for leaf in leaves)
+        return unknown("a key of the trainer that is not checked here", [], fix)
+    return unknown("an unknown key", suggestions(action, key))
 
 
 def renaming(action: str, key: str, names: list[str], value) -> str:
@@ -371,26 +358,15 @@ def renaming(action: str, key: str, names: list[str], value) -> str:
 
     Empty when a value is not legal there: another value would not be the user's.
     """
-    moved = moved_to(action, names[0], value) if names else {}
-    words = [f"--unset {shlex.quote(key)}", *(set_flag(name, one) for name, one in (moved or {}).items())]
-    return "" if moved is None else " ".join(words)
-
-
-def moved_to(action: str, name: str, value) -> dict | None:
-    """key -> value of what was written under a misspelt name; None when a part has no key that takes it."""
-    if name in keys(action):
-        meant = _repaired(action, name, value)
-        return None if meant is MISSING else {name: meant}
-    if not isinstance(value, dict):
-        return None
-    moved = {}
-    for leaf, sub in value.items():
-        names = [f"{name}.{leaf}", *suggestions(action, f"{name}.{leaf}")]
-        part = moved_to(action, next((key for key in names if key in keys(action)), names[0]), sub)
-        if part is None:
-            return None
-        moved |= part
-    return moved
+    if not names:
+        return as_flags({key: None})
+    name, moved = names[0], {key: None}
+    table = isinstance(value, dict) and name not in keys(action)
+    for full, sub in items(action, value, f"{name}.") if table else [(name, value)]:
+        near_it = [full, *suggestions(action, full)] if table else [full]
+        meant = next((one for one in near_it if one in keys(action)), full)
+        moved[meant] = _repaired(action, meant, sub)
+    return "" if MISSING in moved.values() else as_flags(moved)
 
 
 def suggestions(action: str, key: str) -> list[str]:

@@ -7,13 +7,10 @@ are falsy when all is well, else true, a few words with the numbers, or those an
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable
-
-from cosmos_reason import findings as f
-from cosmos_reason import models, spec
-from cosmos_reason.spec_values import set_flag
 
 DEFAULT_LENGTH = 40960
 FRAME_MIN_TOKENS = 128  # qwen-vl-utils: the floor per frame
@@ -61,21 +58,15 @@ def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> d
     return policy | {ROLLOUT + "tp_size": shard, ROLLOUT + "n_init_replicas": groups}
 
 
-def flags(c, wanted: dict) -> str:
-    """The `--set` flags for what differs; None takes a key away."""
-    differs = {key: value for key, value in wanted.items() if c(key) != value}
-    return " ".join(f"--unset {key}" if value is None else set_flag(key, value) for key, value in differs.items())
-
-
-def usual(c) -> str:
+def usual(c) -> dict | str:
     if c.action == "grpo" and c.gpus < 2:
         return "--gpus-per-node 4"
     ones = {GRID + size: 1 for size in POLICY_SIZES}
     ones |= {ROLLOUT + size: 1 for size in ROLLOUT_SIZES if c.action == "grpo"}
-    return flags(c, ones | standard_layout(c.action, c.gpus_per_node, c.nodes, c("mode") or ""))
+    return ones | standard_layout(c.action, c.gpus_per_node, c.nodes, c("mode") or "")
 
 
-def use_all(c):
+def use_all(c) -> dict | int:
     """The shards that fill the GPUs beside the other sizes, or the usual layout when those do not divide them."""
     rest = c.policy_gpus // c(SHARD)
     return usual(c) if c.gpus % rest else c.gpus // rest
@@ -84,9 +75,9 @@ def use_all(c):
 def as_shards(size: str) -> Callable:
     """A size that must be 1, with those that Qwen3-VL models have not, on as many GPUs as before."""
 
-    def fix(c) -> str:
+    def fix(c) -> dict:
         sizes = {GRID + name: 1 for name in {size, *(("cp_size", "pp_size") if c.qwen3 else ())}}
-        return flags(c, sizes | {SHARD: c(SHARD) * math.prod(map(c, sizes))})
+        return sizes | {SHARD: c(SHARD) * math.prod(map(c, sizes))}
 
     return fix
 
@@ -99,21 +90,46 @@ def uneven(c):
     return differs and f"{policy} policy replicas of {sizes[0]} GPUs, {rollout} rollout replicas of {sizes[1]}"
 
 
-def even(c) -> str:
+def even(c) -> dict:
     replicas = c(GRID + "n_init_replicas")
     ones = {ROLLOUT + size: 1 for size in ROLLOUT_SIZES}
-    return flags(c, ones | {ROLLOUT + "n_init_replicas": replicas, ROLLOUT + "tp_size": c.policy_gpus // replicas})
+    return ones | {ROLLOUT + "n_init_replicas": replicas, ROLLOUT + "tp_size": c.policy_gpus // replicas}
 
 
-# ---- conditions and fixes that do not fit on a line ----------------------------------------------------------------
-
-
-def omni(local: bool) -> Callable:
-    return lambda c: c.omni and c.model.startswith("/") == local
+# ---- models, steps, checkpoints ------------------------------------------------------------------------------------
 
 
 def convert(c) -> str:
     return f"scripts/prepare_cosmos3_vlm_checkpoint.py --checkpoint-path {shlex.quote(c.model)} --output-path DIR"
+
+
+def unmatched(c) -> list[str]:
+    """Entries of target_modules that are part of no layer's name."""
+    targets = c("policy.lora") and c(LORA + "target_modules")
+    entries = targets if isinstance(targets, list) else []
+    return [one for one in entries if " " in one or re.sub(r"\d+", "0", one) not in LAYERS]
+
+
+def merge_needed(c):
+    targets = c("policy.lora") and c(LORA + "target_modules")
+    parts = [targets] if isinstance(targets, str) else targets or []
+    wide = ("visual", "lm_head", "embed", "all-linear", "qkv")
+    return "proj" in parts or any(word in part for part in parts for word in wide)
+
+
+def bad_patterns(c, key: str) -> list[str]:
+    """Entries that Python's re refuses, as the trainer would."""
+    wrong = []
+    for pattern in c(key) or []:
+        try:
+            re.compile(pattern)
+        except re.error:
+            wrong.append(pattern)
+    return wrong
+
+
+def mesh(c) -> int:
+    return c(MINI) * c(SHARD) * c(GRID + "dp_replicate_size")
 
 
 def zero_steps(c):
@@ -122,6 +138,10 @@ def zero_steps(c):
     records = c.facts["records"]
     each = f"{records} records over {c.ranks} ranks are {math.ceil(records / c.ranks)} each"
     return f"{each}; dataloader_drop_last leaves out incomplete batches" if records else "no records"
+
+
+def by_epochs(c) -> bool:
+    return c.has(WARMUP_EPOCHS) and not c.has(WARMUP)
 
 
 def warmup_share(c) -> float:
@@ -133,16 +153,60 @@ def warmup_share(c) -> float:
     return c(WARMUP) / c.steps if c.steps else 0.0
 
 
-def by_epochs(c) -> bool:
-    return c.has(WARMUP_EPOCHS) and not c.has(WARMUP)
+def short_warmup(c) -> dict:
+    return {WARMUP_EPOCHS: 0.03 * c("train.epoch")} if by_epochs(c) else {WARMUP: 0.03}
 
 
-def short_warmup(c) -> str:
-    return flags(c, {WARMUP_EPOCHS: 0.03 * c("train.epoch")} if by_epochs(c) else {WARMUP: 0.03})
+def never(c, epochs: str, interval: int):
+    """More epochs, by the key `epochs`, than the run has, or else more steps."""
+    if c(epochs):
+        return c(epochs) > c("train.epoch") and f"{c('train.epoch')} epochs"
+    return c.steps and interval > c.steps and f"{c.steps} steps"
 
 
-def mesh(c) -> int:
-    return c(MINI) * c(SHARD) * c(GRID + "dp_replicate_size")
+def validation_data(c) -> str:
+    return c("custom.val_dataset.annotation_path") or c("validation.dataset.name")
+
+
+def validated(c) -> dict:
+    """Validation that happens: twice in a run that is too short for its interval."""
+    short = c.steps and not c("validation.freq_in_epoch") and c("validation.freq") > c.steps
+    return {"validation.enable": True} | ({"validation.freq": max(1, int(c.steps) // 2)} if short else {})
+
+
+def misaligned_best(c):
+    if not (c("validation.enable") and c(CKPT + "enable_checkpoint") and c.cosmos) or c.has("validation.freq_in_epoch"):
+        return False
+    return not c.save_interval or (c.save_interval % c("validation.freq") and f"saves every {c.save_interval} steps")
+
+
+def aligned_best(c) -> dict | str:
+    """Validate when saving; a change of how often is saved only where both count steps."""
+    epochs = c(CKPT + "save_freq_in_epoch")
+    if epochs and c.engine != "tao" and not c.save_interval:
+        return "scripts/check_dataset.py ROOT --facts dataset_facts.json, then --dataset-facts dataset_facts.json"
+    if not epochs:
+        return {CKPT + "save_freq": c("validation.freq")}
+    return {"validation.freq_in_epoch": epochs} if c.engine == "tao" else {"validation.freq": c.save_interval}
+
+
+def loggers(c) -> list[str]:
+    """Console and what else was asked for and has an effect."""
+    others = [name for name in c("logging.logger") if name not in ("console", "tao" if c.engine == "cosmos-rl" else "")]
+    return ["console", *others]
+
+
+def resume_folder(c):
+    value = c("train.resume")
+    return c.cosmos and isinstance(value, str) and not value.rstrip("/").endswith("/policy")
+
+
+def resume_broken(c):
+    value = c("train.resume")
+    return isinstance(value, str) and os.path.isdir(value) and not resume_folder(c) and c.resumed is None
+
+
+# ---- frames, tokens, loaders ---------------------------------------------------------------------------------------
 
 
 def pixel_floor(c):
@@ -154,36 +218,6 @@ def pixel_floor(c):
 def order(c, low: str, high: str):
     least, most = c(c.vision + low), c(c.vision + high)
     return least and most and least > most and f"{high} is {most}"
-
-
-def merge_needed(c):
-    targets = c("policy.lora") and c(LORA + "target_modules")
-    parts = [targets] if isinstance(targets, str) else targets or []
-    wide = ("visual", "lm_head", "embed", "all-linear", "qkv")
-    return "proj" in parts or any(word in part for part in parts for word in wide)
-
-
-def too_long(c, limit: str, room: str = ""):
-    """Records whose tokens, with `room` for the answer, exceed the key `limit`."""
-    c.read.add(c.vision)
-    most = c(limit) - ((c(room) if room else 0) or 0)
-    long = [record for record in c.tokens if record.total > most]
-    worst = max((record.total for record in long), default=0)
-    return long and (f"{len(long)} of {len(c.tokens)} records have up to {worst} tokens", [r.id for r in long])
-
-
-def longer(c, limit: str, room: str = ""):
-    """A length in which every record fits, or, when that is beyond the default, a pixel budget that makes them fit."""
-    extra = (c(room) if room else 0) or 0
-    needed = math.ceil((max(record.total for record in c.tokens) + extra) / 1024) * 1024
-    if needed <= max(c(limit), DEFAULT_LENGTH):
-        return needed
-    left = c(limit) - extra - max(record.total - record.vision for record in c.tokens)
-    budget = {c.vision + "total_pixels": max(1, int(0.9 * left)) * c.token_side**2}
-    for changes in (budget, budget | {c.vision + "min_pixels": None}):
-        if all(record.total <= c(limit) - extra for record in c.tokens_with(changes)):
-            return flags(c, changes)
-    return None
 
 
 def unsampled(c):
@@ -198,6 +232,29 @@ def fewer_frames(c) -> int | None:
     return next((n for n in counts if not any(r.problem for r in c.tokens_with({c.vision + "nframes": n}))), None)
 
 
+def too_long(c, limit: str, room: str = ""):
+    """Records whose tokens, with `room` for the answer, exceed the key `limit`."""
+    c.read.add(c.vision)
+    most = c(limit) - ((room and c(room)) or 0)
+    long = [record for record in c.tokens if record.total > most]
+    worst = max((record.total for record in long), default=0)
+    return long and (f"{len(long)} of {len(c.tokens)} records have up to {worst} tokens", [r.id for r in long])
+
+
+def longer(c, limit: str, room: str = "") -> int | dict | None:
+    """A length in which every record fits, or, when that is beyond the default, a pixel budget that makes them fit."""
+    extra = (room and c(room)) or 0
+    needed = math.ceil((max(record.total for record in c.tokens) + extra) / 1024) * 1024
+    if needed <= max(c(limit), DEFAULT_LENGTH):
+        return needed
+    left = c(limit) - extra - max(record.total - record.vision for record in c.tokens)
+    budget = {c.vision + "total_pixels": max(1, int(0.9 * left)) * c.token_side**2}
+    for changes in (budget, budget | {c.vision + "min_pixels": None}):
+        if all(record.total <= c(limit) - extra for record in c.tokens_with(changes)):
+            return changes
+    return None
+
+
 def batch_gib(c) -> float:
     """Decoded frames of one batch on one rank: records x vision tokens of the largest x bytes."""
     return c(BATCH) * max((record.vision for record in c.tokens), default=0) * PIXEL_BYTES / 2**30
@@ -208,116 +265,10 @@ def loader_memory(c):
     return gib > LOADER_GIB and f"up to {gib:.0f} GiB of decoded frames on each rank"
 
 
-def fewer_batches(c) -> str:
-    batches = int(LOADER_GIB / batch_gib(c))
-    loaders = min(c(LOADERS), batches)
-    return flags(c, {LOADERS: loaders, AHEAD: max(1, min(c(AHEAD) or 2, batches // loaders)) if loaders else None})
+def fewer_batches(c) -> dict:
+    return {LOADERS: 1, AHEAD: 1} if batch_gib(c) <= LOADER_GIB else {LOADERS: 0, AHEAD: None}
 
 
 def other_data(c):
     key = "dataset.annotation_path" if c.action in ("evaluate", "quantize") else "custom.train_dataset.annotation_path"
     return c.facts and c(key) and c.facts.get("annotations") != c(key) and f"facts are of {c.facts.get('annotations')}"
-
-
-def unmatched(c) -> list[str]:
-    """Entries of target_modules that are part of no layer's name."""
-    targets = c("policy.lora") and c(LORA + "target_modules")
-    entries = targets if isinstance(targets, list) else []
-    return [one for one in entries if " " in one or re.sub(r"\d+", "0", one) not in LAYERS]
-
-
-def layers(c):
-    """The layers that the entries may have meant, or all of them."""
-    known = ["all-linear", *re.findall(r"[a-z]\w+", LAYERS)]
-    meant = {one: f.nearest(one, known, 1) for one in unmatched(c)}
-    if ["all-linear"] in meant.values():
-        return "all-linear"
-    kept = [near for one in c(LORA + "target_modules") for near in meant.get(one, [one])]
-    return list(dict.fromkeys(kept)) or "all-linear"
-
-
-def bad_patterns(c, key: str) -> list[str]:
-    """Entries that Python's re refuses, as the trainer would."""
-    wrong = []
-    for pattern in c(key) or []:
-        try:
-            re.compile(pattern)
-        except re.error:
-            wrong.append(pattern)
-    return wrong
-
-
-def escaped(key: str) -> Callable:
-    return lambda c: [re.escape(one) if one in bad_patterns(c, key) else one for one in c(key)]
-
-
-def loggers(c) -> list[str]:
-    """Console and what else was asked for and has an effect."""
-    others = [name for name in c("logging.logger") if name not in ("console", "tao" if c.engine == "cosmos-rl" else "")]
-    return ["console", *others]
-
-
-def aligned_best(c) -> str:
-    """Validate when saving; a change of how often is saved only where both count steps."""
-    epochs = c(CKPT + "save_freq_in_epoch")
-    if not epochs:
-        return flags(c, {CKPT + "save_freq": c("validation.freq")})
-    if c.engine == "tao":
-        return flags(c, {"validation.freq_in_epoch": epochs})
-    facts = "scripts/check_dataset.py ROOT --facts dataset_facts.json, then --dataset-facts dataset_facts.json"
-    return flags(c, {"validation.freq": c.save_interval}) if c.save_interval else facts
-
-
-def misaligned_best(c):
-    if not (c("validation.enable") and c(CKPT + "enable_checkpoint") and c.cosmos) or c.has("validation.freq_in_epoch"):
-        return False
-    every = c("validation.freq")
-    return not c.save_interval or (c.save_interval % every and f"saves every {c.save_interval} steps")
-
-
-def never(c, epochs: str, interval: int):
-    """More epochs, by the key `epochs`, than the run has, or else more steps."""
-    if c(epochs):
-        return c(epochs) > c("train.epoch") and f"{c('train.epoch')} epochs"
-    return c.steps and interval > c.steps and f"{c.steps} steps"
-
-
-def validated(c) -> dict:
-    """Validation that happens: twice in a run that is too short for its interval."""
-    short = c.steps and not c("validation.freq_in_epoch") and c("validation.freq") > c.steps
-    return {"validation.enable": True} | ({"validation.freq": max(1, int(c.steps) // 2)} if short else {})
-
-
-def resume_text(c):
-    return isinstance(c("train.resume"), str) and c("train.resume").lower() in ("true", "false")
-
-
-def resume_folder(c):
-    value = c("train.resume")
-    return c.cosmos and isinstance(value, str) and not resume_text(c) and not value.rstrip("/").endswith("/policy")
-
-
-def resume_other(c):
-    """What the folder to resume from was saved by or with, when it is not what this spec asks for."""
-    if c.resumed is None:
-        return False
-    if (c.resumed / "trainer_state.json").is_file() == c.cosmos:
-        return f"saved by {'the embedded engine' if c.cosmos else 'cosmos-rl'}"
-    lora, sizes = saved(c)
-    if lora != bool(c("policy.lora")):
-        return f"saved {'with' if lora else 'without'} LoRA"
-    return c.cosmos and ", ".join(f"saved with {key} {size}" for key, size in sizes.items() if c(key) != size)
-
-
-def saved(c) -> tuple[bool, dict[str, int]]:
-    """(LoRA, layout) of the folder to resume from."""
-    config = models.read_table(c.resumed / "cosmos_config")
-    sizes = {GRID + size: spec.get(config, GRID + size) for size in POLICY_SIZES}
-    known = {key: size for key, size in sizes.items() if type(size) is int and size > 0}
-    return bool(spec.get(config, "policy.lora")), known
-
-
-def resume_same(c) -> str:
-    lora, sizes = saved(c)
-    same = lora == bool(c("policy.lora")) and (c.resumed / "trainer_state.json").is_file() != c.cosmos
-    return flags(c, sizes if same else {"train.resume": False})

@@ -11,25 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cosmos_reason import bundle, models, schedule
 from cosmos_reason import findings as f
-from cosmos_reason import models, schedule
 from cosmos_reason import spec_conditions as on
-from cosmos_reason.spec_conditions import (
-    AHEAD,
-    BATCH,
-    CKPT,
-    DEFAULT_LENGTH,
-    DROP,
-    GRID,
-    LOADERS,
-    LORA,
-    MINI,
-    POLICY,
-    POLICY_SIZES,
-    RATE,
-    SHARD,
-    WARMUP,
-)
+from cosmos_reason.spec_conditions import BATCH, CKPT, DROP, GRID, LORA, MINI, POLICY, RATE, SHARD, WARMUP
 from cosmos_reason.spec_values import shown
 
 ANSWER = "rollout.max_response_length"  # room that only grpo has to leave
@@ -41,7 +26,8 @@ class Rule:
     """`when(c)` is falsy when all is well, else true, or a few words with the numbers, or those and record ids.
 
     `key` is where the finding points ("{vision}", "{model}", "{base}" and "{adapter}" are the action's own). `fix` is a
-    value for that key, or a whole argument when it starts with "-" or "scripts/", or a function of the case for either.
+    value for that key, or a table of changes (None takes a key away), or an argument ("--..."), or a command
+    ("scripts/..."), or a function of the case for one of these.
     """
 
     id: str
@@ -62,17 +48,17 @@ MODELS = "evaluate inference quantize"
 
 RULES = (
     Rule("SPEC-MODEL-OMNI", LATER, ANY, "{model}", "an Omni checkpoint; launch with its converted folder as --model",
-         on.omni(local=False), on.convert),
+         lambda c: c.omni and not c.model.startswith("/"), on.convert),
     Rule("SPEC-MODEL-OMNI-LOCAL", E, ANY, "{model}", "an Omni checkpoint, which no engine here loads; convert it first",
-         on.omni(local=True), on.convert),
+         lambda c: c.omni and c.model.startswith("/"), on.convert),
     Rule("SPEC-MODEL-UNKNOWN", W, ANY, "{model}", "NVIDIA is not known to publish this model",
          lambda c: bool(models.meant_of_nvidia(c.model)), lambda c: f"--model {models.meant_of_nvidia(c.model)[0]}"),
     Rule("SPEC-MODEL-ADAPTER", E, TRAINING, "{model}", "a LoRA adapter; training starts from a whole model",
          lambda c: bool(c.adapter_base), "scripts/select_checkpoint.py OUTPUT_DIR --merge DIR, then --model DIR"),
     # -- layout
-    Rule("SPEC-GPUS", E, "train", SHARD, f"{' x '.join(POLICY_SIZES)} must be the number of GPUs",
+    Rule("SPEC-GPUS", E, "train", SHARD, f"{' x '.join(on.POLICY_SIZES)} must be the number of GPUs",
          lambda c: c.gpus and c.policy_gpus != c.gpus and f"layout of {c.policy_gpus}, {c.gpus} GPUs", on.use_all),
-    Rule("SPEC-GPUS-GRPO", E, "grpo", SHARD, f"{' x '.join(POLICY_SIZES)}, and those of rollout.parallelism unless "
+    Rule("SPEC-GPUS-GRPO", E, "grpo", SHARD, f"{' x '.join(on.POLICY_SIZES)}, and those of rollout.parallelism unless "
          "colocated, must not exceed the number of GPUs",
          lambda c: c.gpus and c.needed_gpus > c.gpus and f"{c.needed_gpus} needed, {c.gpus} GPUs", on.usual),
     Rule("SPEC-GPUS-IDLE", W, "grpo", SHARD, "some GPUs stay idle",
@@ -112,21 +98,20 @@ RULES = (
          lambda c: c(BATCH) % on.mesh(c) and f"that is {on.mesh(c)}",
          lambda c: max(1, c(BATCH) // on.mesh(c)) * on.mesh(c)),
     Rule("SPEC-STEPS-ZERO", E, "train", BATCH, "no step would run",
-         on.zero_steps, lambda c: f"--set {DROP}=false" if c.facts["records"] else None),
+         on.zero_steps, lambda c: {DROP: False} if c.facts["records"] else None),
     Rule("SPEC-STEPS", INFO, "train", WARMUP, "what this comes to with the given records or max_num_steps",
          lambda c: c.steps and not on.by_epochs(c)
          and f"{schedule.warmup_steps(c(WARMUP), int(c.steps))} of {int(c.steps)} steps"),
     Rule("SPEC-SAVE-NEVER", W, "train", CKPT + "save_freq", "the run ends before the first save",
          lambda c: c(CKPT + "enable_checkpoint") and on.never(c, CKPT + "save_freq_in_epoch", c.save_interval or 0),
-         lambda c: on.flags(c, {CKPT + "save_freq_in_epoch": 0, CKPT + "save_freq": max(1, int(c.steps) // 2)}
-                            if c.steps else {CKPT + "save_freq_in_epoch": 1})),
+         lambda c: {CKPT + "save_freq_in_epoch": 0, CKPT + "save_freq": max(1, int(c.steps) // 2)} if c.steps else
+         {CKPT + "save_freq_in_epoch": 1}),
     Rule("SPEC-VALIDATION-NEVER", E, "train", "validation.freq", "the run ends before the first validation",
          lambda c: c("validation.enable") and on.never(c, "validation.freq_in_epoch", c("validation.freq")),
-         lambda c: on.flags(c, {"validation.freq_in_epoch": 1} if c("validation.freq_in_epoch") else
-                            {"validation.freq": max(1, int(c.steps) // 2)})),
+         lambda c: {"validation.freq_in_epoch": 1} if c("validation.freq_in_epoch") else max(1, int(c.steps) // 2)),
     Rule("SPEC-WARMUP-TWICE", E, "train", "train.optm_warmup_epochs", "optm_warmup_steps is written too; keep one",
          lambda c: c.has("train.optm_warmup_epochs") and c.has(WARMUP),
-         lambda c: f"--unset {WARMUP if c.engine == 'tao' else 'train.optm_warmup_epochs'}"),
+         lambda c: {WARMUP if c.engine == "tao" else on.WARMUP_EPOCHS: None}),
     Rule("SPEC-WARMUP-FLOAT", E, TRAINING, WARMUP, "a float counts as a fraction up to 1.0; steps are whole numbers",
          lambda c: isinstance(c(WARMUP), float) and c(WARMUP) > 1,
          lambda c: 0.03 if c.steps and c(WARMUP) >= c.steps else math.ceil(c(WARMUP))),
@@ -136,7 +121,7 @@ RULES = (
          lambda c: 0.2 < (share := on.warmup_share(c)) < 1 and f"{share:.0%}", on.short_warmup),
     Rule("SPEC-DECAY", E, TRAINING, "train.optm_decay_ratio", "needs an optm_decay_type",
          lambda c: c("train.optm_decay_ratio") is not None and c("train.optm_decay_type") in (None, "none"),
-         "--set train.optm_decay_type=cosine"),
+         {"train.optm_decay_type": "cosine"}),
     Rule("SPEC-RATE-HIGH", W, TRAINING, RATE, "published recipes stay under 1e-4 (1e-3 with LoRA); expect instability",
          lambda c: c(RATE) >= (1e-3 if c("policy.lora") else 1e-4), lambda c: 1e-4 if c("policy.lora") else 1e-5),
     Rule("SPEC-SEED", W, TRAINING, "train.seed", "cosmos-rl takes 42 when train.deterministic is true",
@@ -148,25 +133,21 @@ RULES = (
          lambda c: c(CKPT + "upload_s3") and not c(CKPT + "s3_bucket"), "NAME"),
     Rule("SPEC-HUB-NAME", E, TRAINING, CKPT + "hf_repo_name", "upload_hf needs a name of your own",
          lambda c: c(CKPT + "upload_hf") and not c.has(CKPT + "hf_repo_name"), "NAME"),
-    Rule("SPEC-RESUME-TEXT", E, TRAINING, "train.resume", "the trainer takes this text for a path", on.resume_text,
-         lambda c: c("train.resume").lower() == "true"),
     Rule("SPEC-RESUME-FOLDER", E, TRAINING, "train.resume", "expected a folder .../checkpoints/step_N/policy",
          on.resume_folder, lambda c: c("train.resume").rstrip("/") + "/policy"),
     Rule("SPEC-RESUME-NOTHING", W, TRAINING, "train.resume", "no complete checkpoint in output_dir: a fresh start",
          lambda c: c("train.resume") is True and c.resumed is None, False),
     Rule("SPEC-RESUME-INCOMPLETE", E, TRAINING, "train.resume", "this folder is no complete checkpoint",
-         lambda c: not on.resume_text(c) and not on.resume_folder(c) and c.resume_broken, True),
-    Rule("SPEC-RESUME-OTHER", E, TRAINING, "train.resume", "a run continues only as it was",
-         on.resume_other, on.resume_same),
+         on.resume_broken, True),
     Rule("SPEC-RESUME-STEPS", INFO, TRAINING, "train.resume", "total steps come from the checkpoint, not from epoch",
          lambda c: c.cosmos and bool(c("train.resume"))),
     Rule("SPEC-RUN-FOLDER", W, TRAINING, "train.timestamp", "every start writes into the same folder",
-         lambda c: c("train.timestamp") and not c("train.resume"), "--unset train.timestamp"),
+         lambda c: c("train.timestamp") and not c("train.resume"), {"train.timestamp": None}),
     Rule("SPEC-VALIDATION-DATA", E, TRAINING, "custom.val_dataset.annotation_path",
          "validation is on without data; a trainer would split off a tenth of the training data by itself",
-         lambda c: c("validation.enable") and not c.validation_data, "--eval-root DIR"),
+         lambda c: c("validation.enable") and not on.validation_data(c), "--eval-root DIR"),
     Rule("SPEC-VALIDATION-OFF", W, TRAINING, "validation.enable", "validation data is given but not used",
-         lambda c: c.validation_data and not c("validation.enable"), lambda c: on.flags(c, on.validated(c))),
+         lambda c: on.validation_data(c) and not c("validation.enable"), on.validated),
     Rule("SPEC-VALIDATION-LOSS", W, "train", DROP, "the validation loss leaves out the last batch and is too low",
          lambda c: c.cosmos and c("validation.enable") and c(DROP) and c("validation.batch_size") != 1, False),
     Rule("SPEC-BEST", W, TRAINING, "validation.freq", "best is found only when every save (save_freq, "
@@ -174,23 +155,22 @@ RULES = (
     Rule("SPEC-CACHE", W, TRAINING, POLICY + "enable_dataset_cache",
          "the cache does not notice changed annotations, frames, pixels or model",
          lambda c: c(POLICY + "enable_dataset_cache"), False),
-    Rule("SPEC-PREFETCH", W, TRAINING, AHEAD, "needs dataloader_num_workers above 0",
-         lambda c: c(AHEAD) and not c(LOADERS), f"--unset {AHEAD}"),
-    Rule("SPEC-LOGGER", W, TRAINING, "logging.logger", "without console no step is reported",
-         lambda c: c.cosmos and "console" not in c("logging.logger"), on.loggers),
-    Rule("SPEC-LOGGER-TAO", W, TRAINING, "logging.logger", "tao has no effect on the open-source trainer",
-         lambda c: c.engine == "cosmos-rl" and "tao" in c("logging.logger"), on.loggers),
+    Rule("SPEC-PREFETCH", W, TRAINING, on.AHEAD, "needs dataloader_num_workers above 0",
+         lambda c: c(on.AHEAD) and not c(on.LOADERS), {on.AHEAD: None}),
+    Rule("SPEC-LOGGER", W, TRAINING, "logging.logger", "console reports the steps; tao means nothing to cosmos-rl",
+         lambda c: c.cosmos and set(on.loggers(c)) != set(c("logging.logger")), on.loggers),
     Rule("SPEC-DATA-TRAIN", LATER, TRAINING, "custom.train_dataset.annotation_path", "must be known before a launch",
          lambda c: not c("custom.train_dataset.annotation_path") and not c(POLICY + "dataset.name"),
          "--train-root DIR"),
     # -- what is trained
     Rule("SPEC-FREEZE", E, TRAINING, "policy.trainable_pattern", "freeze_pattern is written too; keep one",
-         lambda c: c("policy.freeze_pattern") and c("policy.trainable_pattern"), "--unset policy.trainable_pattern"),
+         lambda c: c("policy.freeze_pattern") and c("policy.trainable_pattern"), {"policy.trainable_pattern": None}),
     *(Rule(id, E, TRAINING, key, "no regular expression",
-           lambda c, key=key: ", ".join(map(shown, on.bad_patterns(c, key))), on.escaped(key))
+           lambda c, key=key: ", ".join(map(shown, on.bad_patterns(c, key))), {key: None})
       for id, key in (("SPEC-PATTERN-FREEZE", "policy.freeze_pattern"), ("SPEC-PATTERN", "policy.trainable_pattern"))),
     Rule("SPEC-LORA-LAYERS", E, TRAINING, LORA + "target_modules", "part of no layer's name",
-         lambda c: ", ".join(map(shown, on.unmatched(c))), on.layers),
+         lambda c: ", ".join(map(shown, on.unmatched(c))),
+         lambda c: [one for one in c(LORA + "target_modules") if one not in on.unmatched(c)] or "all-linear"),
     Rule("SPEC-LORA-MERGE", INFO, TRAINING, LORA + "target_modules",
          "vLLM loads no adapter on these layers; serve the merged model", on.merge_needed,
          "scripts/select_checkpoint.py OUTPUT_DIR --merge DIR"),
@@ -200,21 +180,21 @@ RULES = (
          lambda c: c("policy.lora") and c("train.compile"), False),
     # -- frames and lengths
     Rule("SPEC-FRAMES-ONE", E, ANY, "{vision}.fps", "nframes is written too; exactly one of them",
-         lambda c: c.has(c.vision + "fps") and c.has(c.vision + "nframes"), lambda c: f"--unset {c.vision}nframes"),
+         lambda c: c.has(c.vision + "fps") and c.has(c.vision + "nframes"), lambda c: {c.vision + "nframes": None}),
     Rule("SPEC-FRAMES-NONE", E, ANY, "{vision}.nframes", "expected nframes or fps",
          lambda c: not c.has(c.vision + "fps") and not c.has(c.vision + "nframes"), 8),
     Rule("SPEC-FRAMES-BOUNDS", W, ANY, "{vision}.max_frames", "min_frames and max_frames belong to fps, not to nframes",
          lambda c: c.has(c.vision + "nframes") and (c.has(c.vision + "min_frames") or c.has(c.vision + "max_frames")),
-         lambda c: on.flags(c, {c.vision + "min_frames": None, c.vision + "max_frames": None})),
+         lambda c: {c.vision + "min_frames": None, c.vision + "max_frames": None}),
     Rule("SPEC-FRAMES-ORDER", E, ANY, "{vision}.min_frames", "must not exceed max_frames",
          lambda c: on.order(c, "min_frames", "max_frames"), lambda c: c(c.vision + "max_frames")),
     Rule("SPEC-PIXELS-ORDER", E, ANY, "{vision}.min_pixels", "must not exceed max_pixels",
          lambda c: on.order(c, "min_pixels", "max_pixels"), lambda c: c(c.vision + "max_pixels")),
     Rule("SPEC-PIXELS-BUDGET", W, ANY, "{vision}.total_pixels", "the floor per frame wins: more tokens than budgeted",
-         on.pixel_floor, lambda c: f"--unset {c.vision}total_pixels"),
+         on.pixel_floor, lambda c: {c.vision + "total_pixels": None}),
     Rule("SPEC-RESIZE-PAIR", E, ANY, "{vision}.resized_height", "resized_height and resized_width go together",
          lambda c: c.has(c.vision + "resized_height") != c.has(c.vision + "resized_width"),
-         lambda c: 448 if c.has(c.vision + "resized_width") else f"--set {c.vision}resized_width=448"),
+         lambda c: 448 if c.has(c.vision + "resized_width") else {c.vision + "resized_width": 448}),
     Rule("SPEC-FRAMES-CLIP", E, ANY, "{vision}.nframes", "these clips cannot be sampled so",
          on.unsampled, on.fewer_frames),
     Rule("SPEC-LENGTH-SAMPLE", E, TRAINING, "policy.model_max_length",
@@ -227,12 +207,12 @@ RULES = (
     Rule("SPEC-LENGTH-CALIBRATION", E, "quantize", "quantize.max_sequence_length", "a record that is cut fails",
          lambda c: on.too_long(c, "quantize.max_sequence_length"),
          lambda c: on.longer(c, "quantize.max_sequence_length")),
-    Rule("SPEC-LOADER-MEMORY", W, "train", AHEAD, "host memory may not suffice", on.loader_memory, on.fewer_batches),
+    Rule("SPEC-LOADER-MEMORY", W, "train", on.AHEAD, "host memory may not suffice", on.loader_memory, on.fewer_batches),
     Rule("SPEC-FACTS-OTHER", W, "train evaluate quantize", "--dataset-facts", "they describe other annotations",
          on.other_data),
     Rule("SPEC-LENGTH-LOW", W, TRAINING, "policy.model_max_length",
          "below 40960; one longer record, vision tokens included, ends the run",
-         lambda c: c("policy.model_max_length") < DEFAULT_LENGTH, DEFAULT_LENGTH),
+         lambda c: c("policy.model_max_length") < on.DEFAULT_LENGTH, on.DEFAULT_LENGTH),
     # -- reinforcement learning
     Rule("SPEC-ROLLOUT-ROOM", E, "grpo", "rollout.max_response_length", "leaves no room for the prompt",
          lambda c: c("rollout.max_response_length") >= c("policy.model_max_length"),
@@ -240,7 +220,7 @@ RULES = (
     Rule("SPEC-ON-POLICY", E, "grpo", "train.sync_weight_interval", "on_policy needs 1",
          lambda c: c(POLICY + "on_policy") and c("train.sync_weight_interval") != 1, 1),
     Rule("SPEC-GRPO-START", W, "grpo", "policy.model_name_or_path", "expected a fine-tuned model, not a base model",
-         lambda c: c.is_base_model, "--parent-job DIR"),
+         lambda c: c.model.removeprefix(models.HUB) in bundle.skill_info()["models"], "--parent-job DIR"),
     Rule("SPEC-KL-ZERO", INFO, "grpo", POLICY + "kl_beta", "nothing holds the policy near its start; watch the lengths",
          lambda c: c(POLICY + "kl_beta") == 0),
     Rule("SPEC-KL-HIGH", W, "grpo", POLICY + "kl_beta", "published runs use up to 0.05",
@@ -248,7 +228,7 @@ RULES = (
     # -- evaluate, inference, quantize
     Rule("SPEC-ADAPTER-FOLDER", E, MODELS, "{adapter}", "the model folder is a LoRA adapter",
          lambda c: bool(c.adapter_base) and not c(c.params["adapter"]),
-         lambda c: on.flags(c, {c.params["adapter"]: True, c.params["base"]: c(c.params["base"]) or c.adapter_base})),
+         lambda c: {c.params["adapter"]: True, c.params["base"]: c(c.params["base"]) or c.adapter_base}),
     Rule("SPEC-ADAPTER-BASE", E, MODELS, "{base}", "enable_lora needs the base model",
          lambda c: c(c.params["adapter"]) and not c(c.params["base"]), "MODEL"),
     Rule("SPEC-ADAPTER-OFF", E, MODELS, "{adapter}", "base_model_path is given, so this must be true",

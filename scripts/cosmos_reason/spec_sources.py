@@ -6,16 +6,17 @@ A `Draft` takes them in that order, remembers the origin of each value, and coll
 from __future__ import annotations
 
 import copy
+import math
 import os
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cosmos_reason import bundle, models, spec, spec_values, storage
 from cosmos_reason import findings as f
-from cosmos_reason.rules import WINDOWS_PATH
-from cosmos_reason.spec_conditions import GRID, POLICY_SIZES, RATE, SHARD, standard_layout
+from cosmos_reason.rules import WINDOWS_PATH, differences
+from cosmos_reason.spec_conditions import GRID, RATE, SHARD, WARMUP, WARMUP_EPOCHS, standard_layout
 from cosmos_reason.spec_rules import TRAINING
 
 LORA = "policy.lora"
@@ -59,6 +60,10 @@ class Draft:
     def refuse(self, id: str, where: str, message: str, fix: str = "") -> None:
         self.findings.append(f.error(id, where, message, fix))
 
+    def not_for(self, flag: str, wanted: str) -> None:
+        message = f"got it for {spec.a_spec(self.action)}, expected {wanted}"
+        self.refuse("SPEC-FLAG", flag, message, f"drop {self.flags[flag]}")
+
     def put(self, key: str, value, origin: str) -> None:
         spec.set_value(self.spec, key, value)
         self.origins[key] = origin
@@ -66,8 +71,7 @@ class Draft:
     def overlay(self, table: dict, origin: str, origins: dict[str, str] | None = None) -> None:
         """Take over a spec that was written earlier, its paths and model names as they are written today."""
         for key, value in spec.items(self.action, table):
-            schema = spec.keys(self.action).get(key, {})
-            self.put(key, located(self, key, schema, value), (origins or {}).get(key, origin))
+            self.put(key, located(self, key, value), (origins or {}).get(key, origin))
 
     def name(self, key: str, flag: str) -> bool:
         """Note that the command line sets `key`; a second flag for it, or for its table, is a contradiction."""
@@ -80,21 +84,14 @@ class Draft:
         self.named[key] = flag
         return True
 
-    def say(self, key: str, value, flag: str, origin: str) -> None:
-        if self.name(key, flag):
-            self.put(key, value, origin)
-
     def origin_table(self) -> dict[str, str]:
         """The origin of every value that is still there."""
         return {key: self.origins[key] for key, _ in spec.items(self.action, self.spec)}
 
 
 def brief(flag: str) -> str:
-    """A flag, without its value when that is long."""
-    if len(flag) <= LONG:
-        return flag
-    head = re.match(r"--\S+ '?[\w.]+=|--\S+ ", flag)
-    return f"{head[0] if head else flag[:40]}...".replace("'", "")
+    """A flag, of which only the beginning is told when it is long."""
+    return flag if len(flag) <= LONG else flag[: LONG // 4].replace("'", "") + "..."
 
 
 def pasteable(draft: Draft, fix: str) -> str:
@@ -103,9 +100,9 @@ def pasteable(draft: Draft, fix: str) -> str:
         return fix
     words, gone, added = shlex.split(fix), [], []
     for flag, word in zip(words[::2], words[1::2], strict=True):
-        keys = {"--set": [word.partition("=")[0]], "--unset": [word], "--tuning": [LORA]}.get(flag)
-        keys = keys or {"--model": [draft.params["model"]]}.get(flag)
-        keys = keys or draft.params.get(flag.removeprefix("--").replace("-", "_"), [])  # those of a root
+        about = {"--set": [word.partition("=")[0]], "--unset": [word], "--tuning": [LORA]}
+        about |= {"--model": [draft.params["model"]]}
+        keys = about.get(flag) or draft.params.get(flag.removeprefix("--").replace("-", "_"), [])  # those of a root
         clash = [said for other, said in draft.named.items() if any(spec.overlap(key, other) for key in keys)]
         gone += clash or ([draft.flags[flag]] if flag in draft.flags else [])
         refused = word in draft.named and word not in spec.keys(draft.action)  # so it never was in the spec
@@ -121,19 +118,14 @@ def pasteable(draft: Draft, fix: str) -> str:
 # ---- what there was before -------------------------------------------------------------------------------------------
 
 
-def take_template(draft: Draft) -> None:
-    draft.overlay(spec.template(draft.action), "template")
-
-
 def take_file(draft: Draft, file: str) -> None:
     """Start from an earlier spec; where its values came from is read from the origins beside it."""
     table = spec.load(Path(file))
     if other := spec.of_other_action(draft.action, table):
         message = f"got {spec.a_spec(other)}, expected {spec.a_spec(draft.action)}"
         draft.refuse("SPEC-ACTION", file, message, f"drop {draft.flags['--spec']}")
-        take_template(draft)
-        return
-    draft.overlay(table, file, earlier_origins(file))
+    else:
+        draft.overlay(table, file, earlier_origins(file))
 
 
 def earlier_origins(file: str) -> dict[str, str]:
@@ -154,22 +146,26 @@ def take_parent(draft: Draft, folder: Path, model_given: bool) -> None:
         raise f.bad_input("SPEC-PARENT", folder, message, f"scripts/launch_job.py status {folder.name}")
     parent = spec.load(folder / "spec.toml")
     if draft.action == "train":
-        step = Path(checkpoint)
-        if step.parent.name != "safetensors" or not STEP.fullmatch(step.name):
-            message = f"got a job whose model is {spec_values.shown(checkpoint)}, expected .../safetensors/step_N"
-            fix = f"replace {draft.flags['--parent-job']} with --spec {shlex.quote(str(folder / 'spec.toml'))}"
-            raise f.bad_input("SPEC-PARENT", folder, message, f"{fix} --set train.resume=true")
-        if record.get("engine", draft.engine) != draft.engine:
-            message = f"got {draft.engine}, but the run to resume is of {record['engine']}"
-            draft.refuse("SPEC-RESUME-OTHER", "--engine", message, f"--engine {record['engine']}")
-        draft.overlay(parent, origin)
-        draft.put("train.resume", str(step.parent.parent / "checkpoints" / step.name / "policy"), origin)
-        draft.resumed = copy.deepcopy(draft.spec)
+        _resume(draft, folder, record, parent, origin)
         return
     if not model_given:
         _take_last_model(draft, parent, checkpoint, origin)
     if draft.action != "grpo":
         _same_view(draft, parent, origin)
+
+
+def _resume(draft: Draft, folder: Path, record: dict, parent: dict, origin: str) -> None:
+    step = Path(record["evidence"]["checkpoint"])
+    if step.parent.name != "safetensors" or not STEP.fullmatch(step.name):
+        message = f"got a job whose model is {spec_values.shown(str(step))}, expected .../safetensors/step_N"
+        fix = f"replace {draft.flags['--parent-job']} with --spec {shlex.quote(str(folder / 'spec.toml'))}"
+        raise f.bad_input("SPEC-PARENT", folder, message, f"{fix} --set train.resume=true")
+    if record.get("engine", draft.engine) != draft.engine:
+        message = f"got {draft.engine}, but the run to resume is of {record['engine']}"
+        draft.refuse("SPEC-RESUME-OTHER", "--engine", message, f"--engine {record['engine']}")
+    draft.overlay(parent, origin)
+    draft.put("train.resume", str(step.parent.parent / "checkpoints" / step.name / "policy"), origin)
+    draft.resumed = copy.deepcopy(draft.spec)
 
 
 def _take_last_model(draft: Draft, parent: dict, checkpoint: str, origin: str) -> None:
@@ -193,35 +189,31 @@ def _same_view(draft: Draft, parent: dict, origin: str) -> None:
     seen = {f"{draft.params['vision']}.{name}": value for name, value in spec.get(parent, "custom.vision", {}).items()}
     if "system_prompt" in draft.params:
         seen[draft.params["system_prompt"]] = spec.get(parent, "train.train_policy.system_prompt", "")
-    for key, value in seen.items():
-        if key in spec.keys(draft.action):
-            draft.put(key, value, origin)
-            draft.trained[key] = value
+    draft.trained = {key: value for key, value in seen.items() if key in spec.keys(draft.action)}
+    for key, value in draft.trained.items():
+        draft.put(key, value, origin)
 
 
 def compare_with_resumed(draft: Draft) -> None:
     """An error for what makes the checkpoint of the parent job unfit: another model, other adapters, another layout."""
     if not draft.resumed or spec.get(draft.spec, "train.resume") != draft.resumed["train"]["resume"]:
         return
-    sizes = [] if draft.engine == "transformers" else [GRID + size for size in POLICY_SIZES]
-    wide = [draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags]
-    tuned = [bool(spec.get(table, LORA)) for table in (draft.resumed, draft.spec)]
-    keys = [LORA] if tuned[0] != tuned[1] else [f"{LORA}.r", f"{LORA}.target_modules"]
-    for key in (draft.params["model"], *keys, *sizes):
-        before, value = spec.get(draft.resumed, key), spec.get(draft.spec, key)
-        if before != value and (key == LORA or before is not None):
-            fix = f"--tuning {'lora' if tuned[0] else 'full'}" if key == LORA else spec_values.set_flag(key, before)
-            fix = f"drop {' '.join(wide)}" if wide and key in sizes else fix
-            message = f"got {spec_values.shown(value)}, but the run to resume has {spec_values.shown(before)}"
-            draft.refuse("SPEC-RESUME-OTHER", key, message, fix)
+    key = draft.params["model"]
+    before, value = spec.get(draft.resumed, key), spec.get(draft.spec, key)
+    if before != value:
+        message = f"got {spec_values.shown(value)}, but the run to resume has {spec_values.shown(before)}"
+        draft.refuse("SPEC-RESUME-OTHER", key, message, spec_values.set_flag(key, before))
+    wide = " ".join(draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags)
+    for one in differences(draft.spec, draft.resumed, draft.engine != "transformers"):
+        draft.findings.append(replace(one, fix=f"drop {wide}") if wide and one.where.startswith(GRID) else one)
 
 
 def compare_with_training(draft: Draft) -> None:
     """A warning for each sampling key and system message that no longer is the parent job's."""
     for key, trained in draft.trained.items():
-        now = spec.get(draft.spec, key, spec.MISSING)
+        now = spec.get(draft.spec, key)
         if now != trained:
-            got = "no value" if now is spec.MISSING else spec_values.shown(now)
+            got = "no value" if now is None else spec_values.shown(now)
             message = f"got {got}, but training used {spec_values.shown(trained)}"
             draft.findings.append(f.warning("SPEC-TRAINED-OTHERWISE", key, message, spec_values.set_flag(key, trained)))
 
@@ -236,8 +228,8 @@ def take_profile(draft: Draft, name: str) -> None:
     if name not in fitting:
         close = f.nearest(name, fitting)
         wanted = f"one of {', '.join(fitting)} (--explain profiles)" if fitting else f"none: no {draft.action} has any"
-        fix = f"--profile {close[0]}" if close else f"drop {draft.flags['--profile']}"
-        draft.refuse("SPEC-PROFILE", "--profile", f"got {name!r}, expected {wanted}", fix)
+        fix = f"--profile {close[0]}" if close else f"drop {brief(draft.flags['--profile'])}"
+        draft.refuse("SPEC-PROFILE", "--profile", f"got {spec_values.shown(name)}, expected {wanted}", fix)
         return
     for key, value in profiles[name]["set"].items():
         value = models.canonical(value) if key == draft.params["model"] else value
@@ -245,31 +237,26 @@ def take_profile(draft: Draft, name: str) -> None:
         _give_way(draft, key)
 
 
-def take_tuning(draft: Draft, tuning: str) -> None:
-    """`lora` adds what is missing of the adapter table, `full` removes it; `settle_rate` does the rest."""
+def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
+    """`lora` adds what is missing of the adapter table, `full` removes it. Adapters want a higher learning rate than
+    all weights do: it moves along, unless the user set it."""
     if draft.action not in TRAINING.split():
-        _not_for(draft, "--tuning", "a train or grpo spec")
-    elif tuning == "full":
+        draft.not_for("--tuning", "a train or grpo spec")
+        return
+    lora, was_lora = bundle.skill_info()["tuning"]["lora"][draft.action], spec.get(draft.spec, LORA) is not None
+    if tuning == "full":
         draft.name(LORA, "--tuning full")
         spec.delete(draft.spec, LORA)
-    else:
-        for key, value in bundle.skill_info()["tuning"]["lora"][draft.action].items():
-            if key.startswith(LORA) and spec.get(draft.spec, key) is None:
-                draft.put(key, value, "--tuning lora")
-
-
-def settle_rate(draft: Draft, was_lora: bool, was_rate) -> None:
-    """Adapters want a higher learning rate than all weights do: it moves with the tuning, unless the user set it."""
-    is_lora = spec.get(draft.spec, LORA) is not None
-    origin = draft.origins.get(RATE, "")
-    if draft.action not in TRAINING.split() or is_lora == was_lora or RATE in draft.named or origin.startswith("--set"):
-        return
-    full = spec.get(spec.template(draft.action), RATE)
-    adapter = bundle.skill_info()["tuning"]["lora"][draft.action][RATE]
-    ours = origin.startswith(("template", "profile", "--tuning")) or was_rate in (full, adapter)
-    if ours and was_rate != (rate := adapter if is_lora else full):
-        draft.put(RATE, rate, f"--tuning {'lora' if is_lora else 'full'}")
-        message = f"{spec_values.text(was_rate)} became {rate}, which suits {'adapters' if is_lora else 'all weights'}"
+    for key, value in lora.items() if tuning == "lora" else ():
+        if key.startswith(LORA) and spec.get(draft.spec, key) is None:
+            draft.put(key, value, "--tuning lora")
+    before, origin = spec.get(draft.spec, RATE), draft.origins.get(RATE, "")
+    full, adapter = spec.get(spec.template(draft.action), RATE), lora[RATE]
+    ours = before in (full, adapter) or origin.startswith(("template", "profile", "--tuning"))
+    if was_lora != (tuning == "lora") and ours and not rate_given and not origin.startswith("--set"):
+        rate, what = (adapter, "adapters") if tuning == "lora" else (full, "all weights")
+        draft.put(RATE, rate, f"--tuning {tuning}")
+        message = f"{spec_values.text(before)} became {rate}, which suits {what}"
         draft.findings.append(f.info("SPEC-TUNING-RATE", RATE, message))
 
 
@@ -277,57 +264,57 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     """Lay the run out over the GPUs, but for sizes that the command line sets."""
     training, counts = draft.action in TRAINING.split(), bundle.skill_info()["gpu_counts_per_node"]
     if not training and ((nodes or 1) > 1 or draft.action == "quantize"):
-        _not_for(draft, "--gpus-per-node" if nodes is None else "--nodes", "a spec that runs on so many")
+        draft.not_for("--gpus-per-node" if nodes is None else "--nodes", "a spec that runs on so many")
         return
     written = (spec.get(draft.base, key) for key in (SHARD if training else "num_gpus", GRID + "dp_replicate_size"))
     before = [value if type(value) is int else 1 for value in written]
     if per_node is None or (nodes is None and before[1] != 1):
         message = "got one of --gpus-per-node and --nodes, expected both: the layout depends on their product"
         both = per_node or (before[0] if before[0] in counts else 1), max(nodes or before[1], 1)
-        draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, "--gpus-per-node {} --nodes {}".format(*both))
+        fix = "--gpus-per-node {} --nodes {}".format(*both)
+        draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
         return
     flag = draft.flags["--gpus-per-node"] + (f" {draft.flags['--nodes']}" if nodes else "")
     nodes = 1 if nodes is None else nodes
     sizes = standard_layout(draft.action, per_node, nodes, str(spec.get(draft.spec, "mode")))
     able = draft.action in bundle.skill_info()["engines"][draft.engine]["actions"]  # else that is the finding
-    if able and draft.engine not in spec.keys(draft.action)[next(iter(sizes))]["x-engines"]:
-        if (per_node, nodes) != (1, 1):
-            message = f"got {nodes} nodes of {per_node} GPUs, expected 1 GPU: engine {draft.engine} uses one"
-            draft.refuse("SPEC-GPUS-ENGINE", "--gpus-per-node", message, "--gpus-per-node 1 --nodes 1")
-    elif per_node not in counts or nodes < 1:
-        message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of {', '.join(map(str, counts))}"
-        fix = f"--gpus-per-node {max([n for n in counts if n <= per_node], default=1)} --nodes {max(nodes, 1)}"
-        draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
-    else:
+    single = able and draft.engine not in spec.keys(draft.action)[next(iter(sizes))]["x-engines"]
+    counts, most = ([1], 1) if single else (counts, math.inf)
+    if per_node not in counts or not 1 <= nodes <= most:
+        wanted = f"1 GPU: engine {draft.engine} uses one" if single else f"nodes of {', '.join(map(str, counts))}"
+        fix = (
+            f"--gpus-per-node {max([n for n in counts if n <= per_node], default=1)} --nodes {min(max(nodes, 1), most)}"
+        )
+        id = "SPEC-GPUS-ENGINE" if single else "SPEC-GPUS-PER-NODE"
+        draft.refuse(id, "--gpus-per-node", f"got {nodes} nodes of {per_node} GPUs, expected {wanted}", fix)
+    elif not single:
         for key, value in sizes.items():
             if not any(spec.overlap(key, other) for other in draft.named):
                 draft.put(key, value, flag)
 
 
 def take_model(draft: Draft, written: str) -> None:
-    draft.say(draft.params["model"], models.canonical(written), draft.flags["--model"], "--model")
+    model, key = models.canonical(written), draft.params["model"]
+    if draft.name(key, draft.flags["--model"]):
+        draft.put(key, model, "--model")
 
 
 def take_root(draft: Draft, flag: str, root: str) -> None:
     """A dataset root stands for `<root>/annotations.json` and for `<root>` as the place of the media."""
     keys = draft.params.get(flag.removeprefix("--").replace("-", "_"))
     if not keys:
-        _not_for(draft, flag, f"one of the roots of {spec.a_spec(draft.action)}")
+        draft.not_for(flag, f"one of the roots of {spec.a_spec(draft.action)}")
         return
     if not root.strip():
         message = "got an empty name, expected a folder or an s3:// prefix"
         draft.refuse("SPEC-ROOT", flag, message, f"drop {draft.flags[flag]}")
         return
     whole = absolute(root)
-    draft.say(keys[0], f"{whole.rstrip('/')}/annotations.json", draft.flags[flag], flag)
-    draft.say(keys[1], whole, draft.flags[flag], flag)
+    for key, value in zip(keys, (f"{whole.rstrip('/')}/annotations.json", whole), strict=True):
+        if draft.name(key, draft.flags[flag]):
+            draft.put(key, value, flag)
     if keys[0].startswith("custom.val_dataset"):
         draft.put("validation.enable", True, flag)
-
-
-def _not_for(draft: Draft, flag: str, wanted: str) -> None:
-    message = f"got it for {spec.a_spec(draft.action)}, expected {wanted}"
-    draft.refuse("SPEC-FLAG", flag, message, f"drop {draft.flags[flag]}")
 
 
 def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: list[str]) -> None:
@@ -351,7 +338,7 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
     for key in extra:
         if not spec.is_extra(draft.action, key) or spec.get(draft.spec, key) is None:
             message = "got a key that is not set, or that is none of the trainer's own"
-            draft.refuse("SPEC-FLAG", key, message, f"drop --allow-extra-key {shlex.quote(key)}")
+            draft.refuse("SPEC-FLAG", key, message, f"drop {brief(f'--allow-extra-key {shlex.quote(key)}')}")
 
 
 def _unset(draft: Draft, name: str) -> None:
@@ -359,45 +346,36 @@ def _unset(draft: Draft, name: str) -> None:
     if key == LORA and draft.flags.get("--tuning") == "--tuning lora":
         draft.named[LORA] = "--tuning lora"  # which else lets its keys be set
     if draft.name(key, flag) and not spec.delete(draft.spec, key):
-        legal = any(known == key or known.startswith(f"{key}.") for known in spec.keys(draft.action))
-        close = [] if legal else f.nearest(key, (there for there, _ in spec.items(draft.action, draft.spec)))
-        fix = f"replace {flag} with --unset {close[0]}" if close else f"drop {flag}"
-        draft.refuse("SPEC-UNSET", key, "got a key that is not in the spec", fix)
+        hint = f.did_you_mean(key, (there for there, _ in spec.items(draft.action, draft.spec)))
+        draft.refuse("SPEC-UNSET", key, f"got a key that is not in the spec.{hint}", f"drop {brief(flag)}")
 
 
 def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> None:
     key = full_name(draft.action, name)
-    schema = spec.keys(draft.action).get(key, {})
+    schema, parts = spec.keys(draft.action).get(key, {}), key.split(".")
     value = spec_values.parse(schema, written)
+    free = len(parts) > 2 and parts[0] == "custom" and parts[1] not in spec.custom_tables(draft.action)
     if not draft.name(key, flag):
         return
-    if not (schema or (key in extra and spec.is_extra(draft.action, key)) or _free(draft.action, key)):
+    if not (schema or free or (key in extra and spec.is_extra(draft.action, key))):
         draft.findings.append(spec.unknown_key(draft.action, key, value))
     else:
-        draft.put(key, located(draft, key, schema, value), f"--set {name}")
+        draft.put(key, located(draft, key, value), f"--set {name}")
         _give_way(draft, key)
 
 
 def full_name(action: str, name: str) -> str:
     """A short name's key; a name that already is a key, or is neither, stays."""
-    if name in spec.keys(action):
-        return name
-    return bundle.skill_info()["shorthand"][action].get(name, name)
-
-
-def _free(action: str, key: str) -> bool:
-    """Inside a table under `custom` that the schema leaves open."""
-    parts = key.split(".")
-    return len(parts) > 2 and parts[0] == "custom" and parts[1] not in spec.custom_tables(action)
+    return name if name in spec.keys(action) else bundle.skill_info()["shorthand"][action].get(name, name)
 
 
 def _give_way(draft: Draft, key: str) -> None:
     """Setting one of two keys that exclude each other takes the other away, unless it was asked for too."""
     vision = draft.params["vision"]
-    pairs = ((f"{vision}.nframes", f"{vision}.fps"), ("train.optm_warmup_steps", "train.optm_warmup_epochs"))
-    for pair in (*pairs, *(pair[::-1] for pair in pairs)):
-        if key == pair[0] and pair[1] not in draft.named:
-            spec.delete(draft.spec, pair[1])
+    for pair in ((f"{vision}.nframes", f"{vision}.fps"), (WARMUP, WARMUP_EPOCHS)):
+        for mine, other in (pair, pair[::-1]):
+            if key == mine and other not in draft.named:
+                spec.delete(draft.spec, other)
 
 
 # ---- paths -----------------------------------------------------------------------------------------------------------
@@ -410,14 +388,12 @@ def absolute(written: str) -> str:
     return os.path.abspath(os.path.expanduser(written))
 
 
-def located(draft: Draft, key: str, schema: dict, value):
+def located(draft: Draft, key: str, value):
     """The value of a key that names a path or a model, as every platform reads it; other values stay."""
-    kind = schema.get("x-path")
+    kind = spec.keys(draft.action).get(key, {}).get("x-path")
     if not kind or not isinstance(value, str) or not value or value.lower() in ("true", "false"):
         return value
-    if kind != "model":
-        return absolute(value)
-    return draft.attempt(models.canonical, value, key) or value
+    return absolute(value) if kind != "model" else draft.attempt(models.canonical, value, key) or value
 
 
 def look_for_paths(draft: Draft) -> None:

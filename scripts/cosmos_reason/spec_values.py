@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
 
 from cosmos_reason import findings as f
 
@@ -29,6 +28,12 @@ def _inline(value) -> str:
 def set_flag(key: str, value) -> str:
     """A pasteable `--set key=value`, quoted for a POSIX shell."""
     return f"--set {shlex.quote(f'{key}={text(value)}')}"
+
+
+def as_flags(changes: dict) -> str:
+    """Changes to a spec, key -> value, as pasteable flags; None takes a key away."""
+    unset = {key: f"--unset {shlex.quote(key)}" for key, value in changes.items() if value is None}
+    return " ".join(unset.get(key) or set_flag(key, value) for key, value in changes.items())
 
 
 def parse(schema: dict, written: str):
@@ -107,6 +112,8 @@ def expected(schema: dict) -> str:
         count = f"{schema['minItems']}: " if schema.get("minItems", 0) == schema.get("maxItems") else ""
         return f"a list of {count}{expected(schema['items'])}{', each once' if schema.get('uniqueItems') else ''}"
     words = {"boolean": "true or false", "string": "text", "object": "a table of keys"}
+    if schema.get("pattern") == ".*/.*":
+        return "a path"
     return "non-empty text" if kind == "string" and schema.get("minLength") else words[kind]
 
 
@@ -116,18 +123,14 @@ def _bounds(schema: dict) -> str:
     return "".join(f" {word} {schema[name]}" for word, name in limits.items() if name in schema)
 
 
-def near(schema: dict, value) -> Iterator:
-    """What a value that `schema` refuses may have meant, legal or not: text as what it says, the nearest choice, a
-    whole number, a list without repetitions. Never another number: that would not be the user's."""
-    if isinstance(value, str):
-        yield from (parse(schema, value), parse(schema, value.lower()))
-        options = [choice for option in _options(schema) for choice in option.get("enum", [option.get("const")])]
-        choices = {str(choice).lower(): choice for choice in options if choice is not None}
-        yield from (choices[name] for name in f.nearest(value.lower(), choices))
-    elif isinstance(value, float) and value.is_integer():
-        yield int(value)
-    if schema.get("type") == "array" and isinstance(value, str | list):
-        choices = [str(choice) for choice in schema["items"].get("enum", [])]
-        entries = [value] if isinstance(value, str) else value
-        meant = [(f.nearest(str(entry).lower(), choices) or [entry])[0] for entry in entries]
-        yield [entry for at, entry in enumerate(meant) if entry not in meant[:at]]
+def near(schema: dict, value) -> list:
+    """What a value that `schema` refuses may have meant, legal or not: text as what it says or the nearest choice, a
+    whole number. Never another number: that would not be the user's."""
+    if isinstance(value, float) and value.is_integer():
+        return [int(value)]
+    if not isinstance(value, str):
+        return []
+    options = [choice for option in _options(schema) for choice in option.get("enum", [option.get("const")])]
+    choices = {str(choice).lower(): choice for choice in options if choice is not None}
+    named = (choices[name] for name in f.nearest(value.lower(), choices))
+    return [parse(schema, value), parse(schema, value.lower()), *named]
