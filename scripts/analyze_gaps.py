@@ -30,9 +30,7 @@ def parser() -> command.Parser:
     parser.add_argument("--results-dir", required=True, help="folder or s3:// prefix with the results.json")
     parser.add_argument("--gaps-parquet", required=True, help="table to write, one line per wrong answer")
     parser.add_argument("--kpi-ann-path", required=True, help="annotations that map video_id to a medium")
-    parser.add_argument(
-        "--kpi-media-path", default="", help="folder or s3:// prefix of the media (default: as written)"
-    )
+    parser.add_argument("--kpi-media-path", default="", help="folder or s3:// prefix of the media (default: none)")
     parser.add_argument("--html", help="page to write: one file that opens offline")
     parser.add_argument("--baseline", help="results of an earlier run, shown as before")
     curves = "metrics.jsonl of training runs, for the loss curve"

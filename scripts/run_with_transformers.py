@@ -67,14 +67,13 @@ def main(args) -> command.Outcome:
 
 
 def evaluate(args, complete: dict, found: list[findings.Finding]) -> command.Outcome:
-    from cosmos_reason import mismatch
-    from cosmos_reason.transformers_engine import evaluate, evaluations
+    from cosmos_reason.transformers_engine import evaluate
 
     specs = [complete]
     if args.checkpoint:
-        specs, skipped = evaluations.of_checkpoints(complete, args.checkpoint)
+        specs, skipped = evaluate.of_checkpoints(complete, args.checkpoint)
         found += skipped
-    for finding in (finding for one in specs for finding in mismatch.check(one)):
+    for finding in (finding for one in specs for finding in evaluate.mismatches(one)):
         found += [] if finding in found else [finding]
     if args.endpoint and complete["custom"]["endpoint"]["frames"] == "images":
         message = "clips go as still images, about twice the vision tokens of a video: compare only with runs like this"
@@ -83,7 +82,7 @@ def evaluate(args, complete: dict, found: list[findings.Finding]) -> command.Out
     print(findings.as_text(found), end="\n" if found else "", file=sys.stderr)  # now, not after hours
     if complete["num_gpus"] > 1 and not (args.shard or args.endpoint):
         folders = [one["results_dir"] for one in specs]
-        results = evaluations.on_every_gpu([sys.executable, *sys.argv], complete["num_gpus"], folders)
+        results = evaluate.on_every_gpu([sys.executable, *sys.argv], complete["num_gpus"], folders)
     else:
         part = evaluate.Shard(*args.shard) if args.shard else evaluate.ALL
         digest = storage.sha256(args.config)

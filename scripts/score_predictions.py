@@ -18,7 +18,7 @@ import re
 import sys
 from pathlib import Path
 
-from cosmos_reason import command, findings, metrics, results, storage
+from cosmos_reason import command, findings, metrics, results, s3, storage
 
 TAGS_SHOWN = 20
 
@@ -30,9 +30,7 @@ def parser() -> command.Parser:
     parser.add_argument("--compare", type=Path, help="results of an earlier run, paired with RESULTS by id")
     own = "Python file whose metric(rows) returns {name: number}, kept under `custom`"
     parser.add_argument("--metric-file", type=Path, help=own)
-    semantic = (
-        f"BERTScore of free text; needs pip install bert-score and its model (default: {metrics.BERTSCORE_MODEL})"
-    )
+    semantic = f"BERTScore of free text; needs bert-score and its model (default: {metrics.BERTSCORE_MODEL})"
     parser.add_argument("--bertscore", nargs="?", const=metrics.BERTSCORE_MODEL, metavar="MODEL", help=semantic)
     stored = "count Reason1 folders as its calculate_accuracy does (`is_correct` as stored); writes nothing"
     parser.add_argument("--compat", choices=("reason1",), help=stored)
@@ -50,11 +48,30 @@ def main(args) -> command.Outcome:
         scored.append(run)
         found += problems
     for run in scored:
-        path = Path(run["results"])
-        storage.write_json((path if path.is_dir() else path.parent) / "metrics.json", run)
+        storage.write_json(folder_of(run) / "metrics.json", run)
         metrics.record_for_checkpoint(run["checkpoint"], run)
     lines = by_run(scored) if len(scored) > 1 else as_text(scored[0])
-    return command.Outcome({"runs": [brief(run) for run in scored]}, found, "\n".join(lines))
+    following = analysis(scored[0], args) if len(scored) == 1 else ()
+    return command.Outcome({"runs": [brief(run) for run in scored]}, found, "\n".join(lines), following)
+
+
+def folder_of(run: dict) -> Path:
+    path = Path(run["results"])
+    return path if path.is_dir() else path.parent
+
+
+def analysis(run: dict, args) -> tuple[str, ...]:
+    """The command that lists what went wrong, when annotations and media are still where the evaluation found them."""
+    record, folder = results.evaluation(Path(run["results"])), folder_of(run)
+    asked, media = record.get("annotations") or "", record.get("media_dir") or ""
+    if not all(s3.is_uri(name) or Path(name).exists() for name in (asked or "-", media)):
+        return ()
+    words = ["analyze_gaps.py", "--results-dir", run["results"], "--kpi-ann-path", asked]
+    words += ["--gaps-parquet", str(folder / "gaps.parquet"), "--html", str(folder / "report.html")]
+    given = {"kpi-media-path": media, "type": args.type != "auto" and args.type, "tolerance": args.tolerance}
+    for flag, value in (given | {"baseline": args.compare}).items():
+        words += [f"--{flag}", str(value)] if value else []
+    return tuple(words)
 
 
 def score(path: Path, before: list[results.Row] | None, args) -> tuple[dict, list[findings.Finding]]:
@@ -87,9 +104,8 @@ def by_run(scored: list[dict]) -> list[str]:
     """A line per run, named by the folder or file of its results."""
     paths = [Path(run["results"]) for run in scored]
     names = [path.parent.name if path.name.startswith("results.json") else path.name for path in paths]
-    names = [str(path) for path in paths] if len(set(names)) < len(names) else names
-    lines = table(list(zip(names, scored, strict=True)))
-    return lines + [f"{name} {compared(run)}" for name, run in zip(names, scored, strict=True) if "comparison" in run]
+    named = list(zip(names if len(set(names)) == len(names) else map(str, paths), scored, strict=True))
+    return table(named) + [f"{name} {compared(run)}" for name, run in named if "comparison" in run]
 
 
 def compared(scored: dict) -> str:
@@ -107,11 +123,9 @@ def as_text(scored: dict) -> list[str]:
         lines.append(f"... and {more} more tags in metrics.json")
     lines += [f"{name}: {value:g}" for name, value in scored.get("custom", {}).items()]
     if text := scored["text"]:
-        overlap = (
-            f"{scored['soft_accuracy']:.1%} of all rows right when texts that overlap by {metrics.SOFT_F1:.0%} count"
-        )
+        soft = f"{scored['soft_accuracy']:.1%} of all rows right when texts that overlap by {metrics.SOFT_F1:.0%} count"
         meaning = f", BERTScore {text['bertscore_f1']:.3f}" if "bertscore_f1" in text else ""
-        lines.append(f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}{meaning}; {overlap}")
+        lines.append(f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}{meaning}; {soft}")
     return lines + ([compared(scored)] if "comparison" in scored else [])
 
 
@@ -121,14 +135,10 @@ def table(named: list[tuple[str, dict]]) -> list[str]:
     lines = [columns.format("", "rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")]
     for name, scores in named:
         balanced = scores.get("balanced_accuracy")
-        shares = (
-            f"{scores['accuracy']:.1%}",
-            "{:.1%} - {:.1%}".format(*scores["accuracy_interval"]),
-            f"{scores['majority_accuracy']:.1%}",
-            "-" if balanced is None else f"{balanced:.1%}",
-            f"{scores['unparseable']} ({scores['unparseable_rate']:.1%})",
-        )
-        lines.append(columns.format(name, scores["rows"], *shares, scores["failed"]))
+        shares = f"{scores['accuracy']:.1%}", "{:.1%} - {:.1%}".format(*scores["accuracy_interval"])
+        shares += f"{scores['majority_accuracy']:.1%}", "-" if balanced is None else f"{balanced:.1%}"
+        unread = f"{scores['unparseable']} ({scores['unparseable_rate']:.1%})"
+        lines.append(columns.format(name, scores["rows"], *shares, unread, scores["failed"]))
     return lines
 
 
@@ -144,10 +154,8 @@ def as_reason1(args) -> command.Outcome:
     ]  # fmt: skip
     samples, correct = (sum(column) for column in zip(*counted, strict=True))
     mean = correct / samples if samples else 0.0
-    text = (
-        f"Total samples processed across all files: {samples}\nTotal samples counted as correct: {correct}\n"
-        f"Mean accuracy: {mean:.4f} ({mean:.2%})"
-    )
+    text = f"Total samples processed across all files: {samples}\nTotal samples counted as correct: {correct}\n"
+    text += f"Mean accuracy: {mean:.4f} ({mean:.2%})"
     return command.Outcome({"samples": samples, "correct": correct, "accuracy": mean}, found, text)
 
 

@@ -24,6 +24,7 @@ from cosmos_reason import bundle, media, storage, vision_tokens
 from cosmos_reason.findings import Failure
 from cosmos_reason.transformers_engine import endpoint, evaluate
 from cosmos_reason.transformers_engine.endpoint import Endpoint
+from cosmos_reason.transformers_engine.frames import Vision
 from cosmos_reason.vision_tokens import VisionOptions
 
 
@@ -301,8 +302,9 @@ def test_retry_after_is_seconds_or_a_date(header, least, most):
     assert 25 < endpoint._seconds(later) <= 30
 
 
-def test_the_command_needs_no_torch(evaluate_spec, server, tmp_path):
-    config = write_spec(evaluate_spec, tmp_path / "e.toml")
+def test_the_command_needs_no_torch_and_sends_a_clip_as_one_video(evaluate_spec, server, tmp_path):
+    custom = {"transformers_engine": {"device": "cpu"}, "endpoint": {"frames": "video"}}
+    config = write_spec(evaluate_spec, tmp_path / "e.toml", custom=custom)
     code = f"""
 import runpy, sys
 sys.modules["torch"] = None  # importing it fails
@@ -313,6 +315,16 @@ runpy.run_path({str(ROOT / "scripts/run_with_transformers.py")!r}, run_name="__m
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["rows"] == len(rows_of(tmp_path / "results")) == 12
+    for body in server.requests:  # as vLLM reads them: JPEGs between commas, as many as there are frame numbers
+        (video,) = (part for part in body["messages"][-1]["content"] if part["type"] == "video_url")
+        stated = body["media_io_kwargs"]["video"]["frames_indices"]
+        assert len(decoded(video["video_url"]["url"], "video")) == len(stated)
+
+
+def test_a_request_carries_the_times_of_one_video():
+    vision = Vision("video", np.zeros((2, 4, 4, 3), np.uint8), (0.0, 0.5))
+    with pytest.raises(Failure, match="EVAL-ENDPOINT-VIDEOS"):
+        endpoint._times([vision, vision])
 
 
 def test_when_nothing_is_answered_the_command_fails(evaluate_spec, server, tmp_path):

@@ -11,7 +11,7 @@ from cosmos_reason import checkpoints, spec, storage
 from cosmos_reason.findings import Failure
 from cosmos_reason.transformers_engine import evaluate, train
 from cosmos_reason.transformers_engine import model as models
-from cosmos_reason.transformers_engine.responder import Responder
+from cosmos_reason.transformers_engine.model import Responder
 
 VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
 LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}

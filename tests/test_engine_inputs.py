@@ -31,7 +31,7 @@ def conversation(sample, *texts):
 
 def test_vision_tokens_are_those_the_arithmetic_predicts(encoder, samples):
     encoded = encoder.encode_training(samples[0], "")
-    predicted = vision_tokens.video_tokens(64, 64, 8, OPTIONS, patch_size=16)
+    predicted = vision_tokens.video_tokens(64, 64, 8, OPTIONS, 16)
     assert int((encoded["mm_token_type_ids"] == 2).sum()) == predicted == 4 * 2 * 3
     assert encoded["video_grid_thw"].tolist() == [[4, 4, 6]]
     assert encoded["pixel_values_videos"].shape == (4 * 4 * 6, 3 * 2 * 16 * 16)

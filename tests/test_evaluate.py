@@ -8,11 +8,11 @@ import pytest
 import tomli_w
 from support import run_script
 
-from cosmos_reason import bundle, checkpoints, mismatch, spec, storage
+from cosmos_reason import bundle, checkpoints, spec, storage
 from cosmos_reason.findings import Failure
-from cosmos_reason.transformers_engine import evaluate, evaluations
+from cosmos_reason.transformers_engine import evaluate
 from cosmos_reason.transformers_engine.evaluate import Shard
-from cosmos_reason.transformers_engine.responder import Responder
+from cosmos_reason.transformers_engine.model import Responder
 
 
 def rows_of(folder):
@@ -178,12 +178,12 @@ def trained_with(checkpoint, key, value):
 
 
 def test_an_evaluation_like_the_training_has_no_warning(evaluate_spec, checkpoint):
-    assert mismatch.check(evaluate_spec) == []
+    assert evaluate.mismatches(evaluate_spec) == []
 
 
 def test_other_frames_are_a_warning_with_the_tokens_of_both_and_a_fix_that_works(evaluate_spec, checkpoint, tmp_path):
     evaluate_spec["vision"] = {"fps": 4.0}
-    (warning,) = mismatch.check(evaluate_spec)
+    (warning,) = evaluate.mismatches(evaluate_spec)
     assert warning.id == "EVAL-MISMATCH-VISION"
     assert warning.data["tokens"]["training"] == 2 * 2 * 2
     assert warning.data["tokens"]["evaluation"] > 8
@@ -195,7 +195,7 @@ def test_other_frames_are_a_warning_with_the_tokens_of_both_and_a_fix_that_works
     mended = run_script("build_spec.py", "evaluate", "--spec", tmp_path / "e.toml", *warning.fix.split(), "-o",
                         tmp_path / "mended.toml", "--eval-root", folder, "--model", checkpoint)  # fmt: skip
     assert mended.returncode == 0, mended.stderr
-    assert mismatch.check(spec.with_defaults("evaluate", spec.load(tmp_path / "mended.toml"))) == []
+    assert evaluate.mismatches(spec.with_defaults("evaluate", spec.load(tmp_path / "mended.toml"))) == []
 
 
 def test_the_best_link_is_compared_as_the_checkpoint_it_means(evaluate_spec, checkpoint):
@@ -204,24 +204,24 @@ def test_the_best_link_is_compared_as_the_checkpoint_it_means(evaluate_spec, che
     link.mkdir()
     (link / "safetensors").symlink_to(checkpoint)
     evaluate_spec["model"]["model_name"] = str(link / "safetensors")
-    assert [finding.id for finding in mismatch.check(evaluate_spec)] == ["EVAL-MISMATCH-VISION"]
-    assert evaluations.name(link / "safetensors") == "20260101120000-step_10"
+    assert [finding.id for finding in evaluate.mismatches(evaluate_spec)] == ["EVAL-MISMATCH-VISION"]
+    assert evaluate.run_name(link / "safetensors") == "20260101120000-step_10"
 
 
 def test_another_system_prompt_is_a_warning(evaluate_spec, checkpoint):
     trained_with(checkpoint, "train.train_policy.system_prompt", "Look closely.")
-    (warning,) = mismatch.check(evaluate_spec)
+    (warning,) = evaluate.mismatches(evaluate_spec)
     assert (warning.id, warning.data) == ("EVAL-MISMATCH-PROMPT", {"training": "Look closely.", "evaluation": ""})
 
 
 def test_without_a_training_spec_it_says_that_nothing_was_compared(evaluate_spec, checkpoint):
     shutil.rmtree(checkpoint.parents[1] / "checkpoints")
-    assert [finding.id for finding in mismatch.check(evaluate_spec)] == ["EVAL-TRAINING-UNKNOWN"]
+    assert [finding.id for finding in evaluate.mismatches(evaluate_spec)] == ["EVAL-TRAINING-UNKNOWN"]
     path = checkpoint.parents[2] / "config.toml"
     path.write_text("[custom.vision]\nnframes = 8\nresized_height = 64\nresized_width = 64\n", encoding="utf-8")
-    assert [finding.id for finding in mismatch.check(evaluate_spec)] == ["EVAL-MISMATCH-VISION"]
+    assert [finding.id for finding in evaluate.mismatches(evaluate_spec)] == ["EVAL-MISMATCH-VISION"]
     path.write_text("[custom.vision]\nnframe = 8\n", encoding="utf-8")
-    assert [finding.id for finding in mismatch.check(evaluate_spec)] == ["EVAL-TRAINING-UNKNOWN"]
+    assert [finding.id for finding in evaluate.mismatches(evaluate_spec)] == ["EVAL-TRAINING-UNKNOWN"]
 
 
 def test_adapters_and_models_of_an_output_are_evaluated_each_in_its_way(evaluate_spec, checkpoint, tmp_path):
@@ -229,14 +229,14 @@ def test_adapters_and_models_of_an_output_are_evaluated_each_in_its_way(evaluate
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
-    specs, found = evaluations.of_checkpoints(evaluate_spec, [adapter, checkpoint.parents[2]])
+    specs, found = evaluate.of_checkpoints(evaluate_spec, [adapter, checkpoint.parents[2]])
     keys = ("enable_lora", "base_model_path")
     assert [tuple(one["model"][key] for key in keys) for one in specs] == [(True, "the-base"), (False, "")]
     assert found == [] and len({one["results_dir"] for one in specs}) == 2
     with pytest.raises(Failure, match="EVAL-NO-CHECKPOINT"):
-        evaluations.of_checkpoints(evaluate_spec, [tmp_path / "eval"])
+        evaluate.of_checkpoints(evaluate_spec, [tmp_path / "eval"])
     with pytest.raises(Failure, match="EVAL-CHECKPOINT-TWICE"):
-        evaluations.of_checkpoints(evaluate_spec, [adapter, adapter])
+        evaluate.of_checkpoints(evaluate_spec, [adapter, adapter])
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

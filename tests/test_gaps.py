@@ -2,7 +2,10 @@
 
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -86,6 +89,20 @@ def analyze(folder: Path, *more):
     done = run_script("analyze_gaps.py", *(word for pair in flags.items() for word in pair), "--json")
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
+
+
+def test_scoring_suggests_this_analysis_with_paths_that_work(evaluation):
+    record = {"annotations": str(evaluation / "annotations.json"), "media_dir": str(evaluation / "data")}
+    (evaluation / "results/evaluation.json").write_text(json.dumps(record), encoding="utf-8")
+    scored = run_script("score_predictions.py", evaluation / "results", "--tolerance", "0.5", cwd=evaluation)
+    (command,) = (line for line in scored.stderr.splitlines() if line.startswith("next: "))
+    words = [sys.executable, *shlex.split(command.removeprefix("next: "))]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    assert (evaluation / "results/report.html").is_file()
+    found = parquet.read_table(evaluation / "results/gaps.parquet")["annotation_id"].to_pylist()
+    assert set(found) == KINDS.keys() - {"counted"}  # 4 of 3 is within the tolerance, which the command carries on
+    (evaluation / "annotations.json").unlink()
+    assert "next:" not in run_script("score_predictions.py", evaluation / "results").stderr
 
 
 def test_every_wrong_row_is_a_gap_of_the_right_kind(evaluation):

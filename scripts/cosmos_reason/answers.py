@@ -10,6 +10,7 @@ import re
 import unicodedata
 from decimal import Decimal
 from functools import lru_cache
+from string import ascii_uppercase
 
 TYPES = ("mcq", "yes_no", "direction", "label", "number", "text")
 CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
@@ -26,7 +27,7 @@ _MEASURES = {
     "mm": ("m", "0.001"), "cm": ("m", "0.01"), "m": ("m", "1"), "km": ("m", "1000"),
     "ms": ("s", "0.001"), "s": ("s", "1"), "min": ("s", "60"), "h": ("s", "3600"),
     "g": ("kg", "0.001"), "kg": ("kg", "1"),
-    "m/s": ("km/h", "3.6"), "km/h": ("km/h", "1"), "mph": ("km/h", "1.609344"),
+    "m/s": ("km/h", "3.6"), "km/h": ("km/h", "1"), "mph": ("km/h", "1.609344")
 }  # fmt: skip
 _YES, _NO = ("yes", "true", "y", "t", "yeah", "yep"), ("no", "false", "n", "f", "nope", "nah", "not true")
 _DIRECTIONS = {
@@ -47,7 +48,10 @@ def _one_of(words) -> str:
 
 
 _EDGES = " \t\r\n.,;:!?()[]'\"“”‘’«»*_`。，；：！？（）「」、"
-_MARKUP = re.compile(r"\\(?:boxed|text|mathrm|textbf)\b|[*_`#${}\"“”‘«»<>\u200b\ufeff]|(?<!\w)['’]|['’](?!\w)")
+_MARKUP = re.compile(
+    r"</?(?:b|i|u|em|strong|p|br|span) ?/?>|\\(?:boxed|text|mathrm|textbf)\b"
+    r"|[*_`#${}\"“”‘«»<>\u200b\ufeff]|(?<!\w)['’]|['’](?!\w)"
+)
 _BLANKS, _LINES = re.compile(r"[^\S\n]+"), re.compile(r"\s*\n\s*")
 
 _THOUGHT = re.compile(r"</?think>", re.I)
@@ -85,7 +89,8 @@ _ABSENT = re.compile(rf"\bno(?: [\w-]+)? \Z|{_NEGATION}{_BETWEEN}", re.I)
 _WRONG = re.compile(
     r"[)\]]?(?: turn)? (?:(?:is|are|was|would be|must be|seems|looks) (?:clearly |definitely )?"
     r"(?:not|wrong|incorrect|false|out|the wrong|an incorrect)\b"
-    r"|(?:is|are|was|does|do|can)n['’]?t\b|cannot\b|d(?:o|oes|id) not\b)",
+    r"|(?:is|are|was|does|do|can)n['’]?t\b|cannot\b|d(?:o|oes|id) not\b"
+    r"|(?:can|could|may|must|should) be (?:excluded|eliminated|ruled out|discarded|rejected)\b)",
     re.I,
 )
 _LISTED = re.compile(r"[)\]]?(?: ?,| ?/|(?: or| nor| and)\b)+ ?[(\[]?")
@@ -105,8 +110,8 @@ _LEADING_LETTER = re.compile(
 _ENCLOSED_LETTER = re.compile(r"[(\[]([A-Z])[)\]]")
 _LONE_LETTER = re.compile(
     r"(?:\A|\n|[^\w\s'’-]\s|[^\w\s.'’-]|[^\x00-\x7f]|t's\s"
-    r"|\b(?:is|was|be|est|ist|so|then|thus|hence|or|and|nor|not|but|to|for|out|both|either|neither|between|with|pick|say|think|guess|thought|answer|option"
-    r"|choice|choose|select)\s)"
+    r"|\b(?i:is|was|be|est|ist|so|then|thus|hence|or|and|nor|not|but|to|for|out|both|either|neither|between|with|pick"
+    r"|say|think|guess|thought|answer|option|choice|choose|select)\s)"
     rf"{_LETTER}(?!-)(?!\.[A-Za-z])"
 )
 
@@ -145,8 +150,9 @@ _ANY_DIRECTION = re.compile(
 
 # Numbers: "1,000.5", "1 000", "1e3" and "1/2" are one, "2:30", "1.2.3" and "3,5" are none
 _DIGITS = r"[-+−]?(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:e[-+]?\d{1,2}(?!\w)|[/⁄]\d+)?|\.\d+)"
-_WORDS = rf"(?<![\w-])(?:{_one_of(_NUMBER_WORDS)})(?![\w-])(?! (?:is|was|of|that|which|has)\b)"
+_WORDS = rf"(?<![\w-])(?:{_one_of(_NUMBER_WORDS)})(?![\w-])(?! (?:is|was|of|that|which|has|after|by)\b)"
 _NUMBER = re.compile(rf"((?<![\w.,:/]){_DIGITS}(?![\d:]|[,./]\d)|{_WORDS})(?: ?({_one_of(_MEASURES)})(?![\w/]))?", re.I)
+_SCORE = re.compile(r"\b(?:score|rating|rated?|grade)\b[^\d.]*\Z", re.I)  # "4/5" is then 4 of 5, not 0.8
 _BESIDES = re.compile(r"\b(?:within|in|of|after|at|for|during|over|per|every|last|first)(?: the| about)? \Z", re.I)
 _RANGE = re.compile(r"\s*(?:or|to|and|-|–)\s*\d|\W+(?:or|to|and)\W+\w+\s", re.I)
 _ONLY_NUMBER = re.compile(rf"{_DIGITS}\s*(?:%|°|[A-Za-zµ°²³/]{{1,12}})?", re.I)
@@ -169,7 +175,7 @@ def final_answer(response: str) -> str | None:
     return said.strip() or None
 
 
-@_remembered
+@lru_cache(maxsize=1 << 18)  # a million rows ask some of their questions again and again
 def options(question: str) -> dict[str, str]:
     """Letter -> text of the options in a question; {} when fewer than two. Written `A. x`, `A) x`, `(A) x`, `[A] x`,
     `A: x`, `A、x`, or on a line each `A - x`."""
@@ -186,17 +192,23 @@ def options(question: str) -> dict[str, str]:
     return {match[1].upper(): text.strip() for match, text in zip(found, texts, strict=True)}
 
 
-@_remembered
 def question_type(question: str, gt: str) -> str:
     """One of TYPES, from the ground truth and the options asked for; never `label`, which only a whole set can show."""
+    kind = _type(gt, tuple(options(question).values()))
+    return kind or ("yes_no" if _ASKS_TRUTH.search(question) else "mcq")
+
+
+@_remembered
+def _type(gt: str, choices: tuple[str, ...]) -> str:
+    """Empty for "F", which may be an option or the opposite of "T"."""
+    if choices and _mcq(gt, choices) is not None:
+        return "mcq"
     gt = final_answer(gt) or ""
     plain = gt.strip(_EDGES)
-    if options(question) and normalise(gt, "mcq", question) is not None:
-        return "mcq"
-    if plain.lower() in ("yes", "no", "true", "false", "y", "n") or _CLAUSE_TRUTH.match(gt):
+    if plain.lower() in ("yes", "no", "true", "false", "y", "n") or plain == "T" or _CLAUSE_TRUTH.match(gt):
         return "yes_no"
-    if plain == "T" or (plain == "F" and _ASKS_TRUTH.search(question)):
-        return "yes_no"
+    if plain == "F":
+        return ""
     if re.fullmatch(r"[A-Z]", plain) or re.match(r"\(?[A-H][.)]\s+\S|\([A-H]\)", gt):
         return "mcq"
     if len(plain.split()) <= 3 and _ONLY_DIRECTION.fullmatch(plain):
@@ -224,7 +236,7 @@ def parse_answer(response: str | None, type: str, question: str = "", labels: tu
         return final_answer(response or "")
     if type == "label":
         return _label(response, labels)
-    return _mcq(response, question) if type == "mcq" else _read(response, type)
+    return _mcq(response, tuple(options(question).values())) if type == "mcq" else _read(response, type)
 
 
 @_remembered
@@ -282,7 +294,7 @@ def _last_stated(text: str, reader) -> str | None:
 
 
 def _affirmed(pattern: re.Pattern, text: str, start: int, end: int, denied: re.Pattern = _DENIED) -> list[re.Match]:
-    """The matches that the words around them do not deny."""
+    """The matches that the words around them do not deny; what denies one of a list denies the list."""
     kept, before = [], None
     for match in pattern.finditer(text, start, end):
         first, last = match.span(match.lastindex or 0)
@@ -291,6 +303,9 @@ def _affirmed(pattern: re.Pattern, text: str, start: int, end: int, denied: re.P
             before = last
         elif not _WRONG.match(text, last):
             kept.append(match)
+        else:
+            while kept and _LISTED.fullmatch(text, kept[-1].end(kept[-1].lastindex or 0), first):
+                first = kept.pop().start()
     return kept
 
 
@@ -305,12 +320,11 @@ def _leading(pattern: re.Pattern, text: str, start: int, end: int) -> set[str]:
 
 
 @_remembered
-def _mcq(response: str, question: str) -> str | None:
-    text, choices = _plain(response), options(question)
+def _mcq(response: str, choices: tuple[str, ...]) -> str | None:
+    text, letters = _plain(response), ascii_uppercase[: len(choices) or None]
     if bare := _BARE_LETTER.fullmatch(text):
-        letter = bare[1].upper()
-        return letter if not choices or letter in choices else None
-    texts = {fold(choice): letter for letter, choice in choices.items() if fold(choice)}
+        return bare[1].upper() if bare[1].upper() in letters else None
+    texts = {fold(choice): letter for choice, letter in zip(choices, letters, strict=False) if fold(choice)}
     if fold(text) in texts:
         return texts[fold(text)]
 
@@ -319,7 +333,7 @@ def _mcq(response: str, question: str) -> str | None:
         return found or {texts[phrase] for phrase in _phrases(fold(text[start:end]), tuple(texts))}
 
     letter = _last_stated(text, reader)
-    return letter if not choices or letter in choices else None
+    return letter if letter and letter in letters else None
 
 
 def _letters(text: str, start: int, end: int, stated: bool) -> set[str]:
@@ -367,7 +381,8 @@ def _canonical(match: re.Match) -> str:
         value = Decimal(_NUMBER_WORDS[written])
     else:
         over, _, under = re.sub("[, ]", "", written).replace("−", "-").replace("⁄", "/").partition("/")
-        value = Decimal(over) / Decimal(under) if under.strip("0") else Decimal(over)
+        whole = not under.strip("0") or _SCORE.search(match.string[max(0, match.start() - 20) : match.start()])
+        value = Decimal(over) if whole else Decimal(over) / Decimal(under)
     return f"{value.normalize() + 0:f} {unit}".rstrip()
 
 

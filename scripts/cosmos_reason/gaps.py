@@ -44,11 +44,10 @@ def find(rows: Sequence[Row], paths: dict[str, str]) -> list[Gap]:
     asked = Counter(files[row.video_id] for row in rows)
     wrong = [row for row in rows if not row.correct]
     missed = Counter(files[row.video_id] for row in wrong)
-    clusters = {question: cluster(question) for question in {row.question for row in wrong}}
     gaps = []
     for row in wrong:
         path = files[row.video_id]
-        facts = error_type(row), confusion(row), clusters[row.question], missed[path], asked[path]
+        facts = error_type(row), confusion(row), cluster(row.question), missed[path], asked[path]
         gaps.append(Gap(row, path, *facts))
     return gaps
 
@@ -73,6 +72,7 @@ def confusion(row: Row) -> str:
     return f"{row.expected} -> {given}"
 
 
+@functools.lru_cache(maxsize=1 << 18)
 def cluster(question: str) -> str:
     """What questions that differ only in options, numbers and case have in common."""
     stem = _OPTIONS_START.split(question.strip(), maxsplit=1)[0]
@@ -83,11 +83,11 @@ def media_paths(ann_path: Path, media_path: str, wanted: set[str]) -> tuple[dict
     """video_id -> full media path for the ids `wanted`, from an annotation file; findings for those not in it, and for
     media that are not there. Raises Failure when `media_path` is no folder, or a prefix without an object."""
     remote = s3.is_uri(media_path)
-    if not (remote or not media_path or Path(media_path).is_dir()):
-        raise f.bad_input("EVAL-MEDIA-PATH", media_path, "got no such folder, expected the folder of the clips")
-    if remote and next(s3.objects(media_path), None) is None:
-        raise f.bad_input("EVAL-MEDIA-PATH", media_path, "got a prefix without an object, expected that of the clips")
-    paths, missing, found = {}, [], []
+    there = next(s3.objects(media_path), None) if remote else not media_path or Path(media_path).is_dir()
+    if not there:
+        message = f"got {'a prefix without an object' if remote else 'no such folder'}, expected that of the clips"
+        raise f.bad_input("EVAL-MEDIA-PATH", media_path, message)
+    paths, missing, outside = {}, [], []
 
     @functools.cache  # a clip has many questions
     def resolve(name: str) -> tuple[str, bool]:
@@ -96,21 +96,21 @@ def media_paths(ann_path: Path, media_path: str, wanted: set[str]) -> tuple[dict
         path = media.resolve(media_path, name)
         return str(path), path.is_file()
 
-    for sample in annotations.stream(JsonRecords(annotations.locate(ann_path)), annotations.Tally()):
-        if sample.id in wanted and sample.media:
+    records = JsonRecords(annotations.locate(ann_path))
+    for name, shown in annotations.stream(records, annotations.Tally(), make=annotations.id_and_media):
+        if name in wanted and shown:
             try:
-                paths[sample.id], is_there = resolve(sample.media[0].path)
-            except f.Failure as failure:
-                found += failure.findings
-                continue
-            if not is_there:
-                missing.append(sample.id)
+                paths[name], is_there = resolve(shown[0].path)
+                missing += [] if is_there else [name]
+            except f.Failure:
+                outside.append(name)
+    message = "record(s) whose medium is named outside of the media path"
+    found = about(outside, "DATA-MEDIA-ESCAPE", f.ERROR, ann_path, message, "write names below the media path")
     unknown, message = sorted(wanted - paths.keys()), "video_id(s) that the annotations do not map to a medium"
     fix = "--kpi-ann-path with the annotations that were evaluated"
     found += about(unknown, "EVAL-VIDEO-UNKNOWN", f.ERROR, ann_path, message, fix)
-    message = (
-        f"record(s) whose medium is not there, such as {paths.get(next(iter(missing), ''))}; they stay in the table"
-    )
+    example = paths.get(next(iter(missing), ""))
+    message = f"record(s) whose medium is not there, such as {example}; they stay in the table"
     fix = "--kpi-media-path with the folder that the annotations' names are relative to"
     return paths, found + about(missing, "EVAL-MEDIA-MISSING", f.WARNING, ann_path, message, fix)
 
@@ -145,11 +145,9 @@ def next_data(rows: Iterable[Row]) -> list[dict]:
         if row.type in CLOSED_TYPES and row.expected is not None:
             asked[row.type, row.expected] += 1
             wrong[row.type, row.expected] += row.outcome == "wrong"
-    return [
-        {"type": kind, "class": label, "rows": asked[kind, label], "gaps": n, "collect": n * EXAMPLES_PER_GAP}
-        for (kind, label), n in wrong.most_common(LISTED)
-        if n
-    ]
+    worst = ((*pair, asked[pair], n) for pair, n in wrong.most_common(LISTED) if n)
+    return [{"type": kind, "class": label, "rows": rows, "gaps": n, "collect": n * EXAMPLES_PER_GAP}
+            for kind, label, rows, n in worst]  # fmt: skip
 
 
 def write_parquet(handle: BinaryIO, gaps: Sequence[Gap]) -> None:
@@ -157,14 +155,10 @@ def write_parquet(handle: BinaryIO, gaps: Sequence[Gap]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    texts = {
-        "video_id": [gap.path for gap in gaps],
-        "question": [gap.row.question for gap in gaps],
-        "ground_truth": [gap.row.gt for gap in gaps],
-        "id": [gap.row.id for gap in gaps],
-        "annotation_id": [gap.row.video_id for gap in gaps],
-    }
-    texts |= {name: [getattr(gap.row, name) for gap in gaps] for name in ("type", "response", "answer", "error")}
+    columns = {"question": "question", "ground_truth": "gt", "id": "id", "annotation_id": "video_id"}
+    columns |= {name: name for name in ("type", "response", "answer", "error")}
+    texts = {"video_id": [gap.path for gap in gaps]}
+    texts |= {name: [getattr(gap.row, field) for gap in gaps] for name, field in columns.items()}
     texts |= {name: [getattr(gap, name) for gap in gaps] for name in ("error_type", "confusion", "cluster")}
     counts = {name: [getattr(gap, name) for gap in gaps] for name in ("clip_gaps", "clip_rows")}
     columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}

@@ -40,16 +40,12 @@ def score(rows: Sequence[Row]) -> dict:
         **summary(rows),
         **macro(classes),
         "soft_accuracy": _ratio(sum(row.correct or is_soft_match(row) for row in rows), len(rows)),
-        "per_type": {kind: _with_macro(by_type[kind]) for kind in sorted(by_type)},
+        "per_type": {kind: summary(of) | macro(per_class(confusion(of))) for kind, of in sorted(by_type.items())},
         "per_class": classes,
         "per_tag": {tag: summary(by_tag[tag]) for tag in sorted(by_tag)},
         "confusion_matrix": matrix(counts),
         "text": text_metrics(by_type["text"]) if "text" in by_type else None,
     }
-
-
-def _with_macro(rows: Sequence[Row]) -> dict:
-    return summary(rows) | macro(per_class(confusion(rows)))
 
 
 def summary(rows: Sequence[Row]) -> dict:
@@ -82,11 +78,8 @@ def wilson(correct: int, rows: int) -> list[float]:
 def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
     """How often (expected class, given class) occurred among rows of closed types."""
     given = {"failed": FAILED, "unparseable": UNPARSEABLE}
-    return Counter(
-        (row.expected, given.get(row.outcome, row.answer))
-        for row in rows
-        if row.type in CLOSED_TYPES and row.expected is not None
-    )
+    closed = (row for row in rows if row.type in CLOSED_TYPES and row.expected is not None)
+    return Counter((row.expected, given.get(row.outcome, row.answer)) for row in closed)
 
 
 def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
@@ -106,10 +99,9 @@ def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
 
 def macro(classes: dict[str, dict]) -> dict:
     """Unweighted means over the expected classes; None without one. Balanced accuracy is the mean recall."""
-    mean = {
-        key: round(sum(row[key] for row in classes.values()) / len(classes), 6) if classes else None
-        for key in ("precision", "recall", "f1")
-    }
+    mean = dict.fromkeys(("precision", "recall", "f1"))
+    if classes:
+        mean = {key: round(sum(row[key] for row in classes.values()) / len(classes), 6) for key in mean}
     return {"balanced_accuracy": mean["recall"], **mean}
 
 
@@ -137,11 +129,8 @@ def text_metrics(rows: Sequence[Row]) -> dict:
     said, expected = [row.answer or "" for row in rows], [final_answer(row.gt) or "" for row in rows]
     scorer = RougeScorer(["rougeL"], use_stemmer=True)
     rouge = sum(scorer.score(gt, text)["rougeL"].fmeasure for gt, text in zip(expected, said, strict=True))
-    return {
-        "rows": len(rows),
-        "bleu": round(sacrebleu.corpus_bleu(said, [expected]).score, 6),
-        "rouge_l": round(rouge / len(rows), 6),
-    }
+    bleu = sacrebleu.corpus_bleu(said, [expected]).score
+    return {"rows": len(rows), "bleu": round(bleu, 6), "rouge_l": round(rouge / len(rows), 6)}
 
 
 def bertscore(rows: Sequence[Row], model: str) -> float:
@@ -170,22 +159,19 @@ def compare(before: Sequence[Row], after: Sequence[Row], flag: str = "--compare"
     first, second = ({row.id: row for row in rows} for rows in (before, after))
     shared = [id for id in second if id in first]
     other = [id for id in shared if (first[id].gt, first[id].question) != (second[id].gt, second[id].question)]
-    odd = set(other)
+    odd, by_type = set(other), defaultdict(list)
     common = [id for id in shared if id not in odd]
+    for id in common:
+        by_type[second[id].type].append(first[id])
     if not shared:
         message = f"got no question that both runs asked, such as {next(iter(second))} and {next(iter(first))}"
         raise bad_input("EVAL-COMPARE-NOTHING", flag, f"{message}, expected two runs over the same annotations")
-    by_type = defaultdict(list)
-    for id in common:
-        by_type[second[id].type].append(first[id])
     pairs = Counter((first[id].correct, second[id].correct) for id in common)
     fixed, broken = pairs[False, True], pairs[True, False]
     alone = len(first) - len(shared), len(second) - len(shared)
     fix, found = "compare runs over the same annotations", []
     if any(alone):
-        message = (
-            f"got {alone[0]} question(s) only in the earlier run and {alone[1]} only in this one; they are left out"
-        )
+        message = "got {} question(s) only in the earlier run and {} only in this one; they are left out".format(*alone)
         found.append(warning("EVAL-COMPARE-PARTIAL", flag, message, fix))
     message = "id(s) that stand for another question or ground truth in the earlier run; they are left out"
     found += about(other, "EVAL-COMPARE-OTHER", ERROR, flag, message, fix)
@@ -213,10 +199,8 @@ def mcnemar(fixed: int, broken: int) -> float:
 
 
 def from_file(path: Path, rows: Sequence[Row]) -> dict[str, float]:
-    """What the user's own `metric(rows) -> {name: number}` in a Python file makes of the rows, each a dictionary with
-    id, question, gt, response, answer, expected, type, tags, correct and error. What it prints goes to stderr.
-
-    Raises Failure for anything else, also when it exits."""
+    """What the user's own `metric(rows) -> {name: number}` in a Python file makes of the rows, given as dictionaries of
+    Row's fields. What it prints goes to stderr. Raises Failure for anything else, also when it exits."""
     import runpy
 
     expected = "expected a Python file with `def metric(rows)` that returns {name: number}"
@@ -247,12 +231,10 @@ def record_for_checkpoint(checkpoint: str | None, scored: dict) -> Path | None:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several evaluations may end at once
         known = storage.read_json(path) if path.exists() else {}
         if not isinstance(known, dict):
-            raise bad_input(
-                "EVAL-CHECKPOINT-METRICS", path, f"got {type(known).__name__}, expected an object", f"rm {path}"
-            )
-        known[str(folder.relative_to(output_dir))] = {
-            key: scored[key] for key in CHECKPOINT_METRICS if scored[key] is not None
-        }
+            message = f"got {type(known).__name__}, expected an object"
+            raise bad_input("EVAL-CHECKPOINT-METRICS", path, message, f"rm {path}")
+        kept = {key: scored[key] for key in CHECKPOINT_METRICS if scored[key] is not None}
+        known[str(folder.relative_to(output_dir))] = kept
         storage.write_json(path, known)
     return path
 

@@ -23,14 +23,11 @@ CARDS, STRIP_FRAMES, STRIP_HEIGHT = 48, 4, 132
 IMAGE_BUDGET = 3_500_000  # characters of base64; the page as a whole stays below 5 MB
 CLIP_PIXELS = 600_000_000  # decoded per clip at most, about 290 frames of 1920x1080; longer ones show their beginning
 CURVE_POINTS, MATRIX_LABELS, SHOWN = 240, 20, 1200
-TYPE_NAMES = {
-    "mcq": "Multiple choice",
-    "yes_no": "Yes or no",
-    "direction": "Direction",
-    "label": "Label",
-    "number": "Number",
-    "text": "Free text",
-}
+TYPE_NAMES = {"mcq": "Multiple choice", "yes_no": "Yes or no", "direction": "Direction", "label": "Label"}
+TYPE_NAMES |= {"number": "Number", "text": "Free text"}
+# what evaluation.json says about what was asked, in the order a reader wants it
+FACTS = {"model": "Model", "checkpoint": "Checkpoint", "base_model": "Base model", "annotations": "Annotations"}
+FACTS |= {"vision": "Frames and pixels", "prompt": "Prompt", "sampling": "Sampling", "hardware": "Answered by"}
 
 
 def page(
@@ -57,7 +54,7 @@ def page(
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         name=model_name(record),
         asked_on=shortened(record.get("annotations"), 200),
-        facts=facts(record),
+        facts=[(title, shortened(_as_words(record[key]), 500)) for key, title in FACTS.items() if record.get(key)],
         all=m.summary(rows),
         pair=pair,
         types=type_table(rows, pair),
@@ -78,21 +75,6 @@ def model_name(record: dict) -> str:
     """The last two parts of the model's path or name: what tells one checkpoint of a run from another."""
     name = record.get("checkpoint") or record.get("model") or "an unnamed model"
     return "/".join(part for part in name.split("/")[-3:] if part != "safetensors")
-
-
-def facts(record: dict) -> list[tuple[str, str]]:
-    """What evaluation.json says about what was asked, in the order a reader wants it."""
-    names = {
-        "model": "Model",
-        "checkpoint": "Checkpoint",
-        "base_model": "Base model",
-        "annotations": "Annotations",
-        "vision": "Frames and pixels",
-        "prompt": "Prompt",
-        "sampling": "Sampling",
-        "hardware": "Answered by",
-    }
-    return [(title, shortened(_as_words(record[key]), 500)) for key, title in names.items() if record.get(key)]
 
 
 def _as_words(value: object) -> str:
@@ -158,10 +140,9 @@ def chart(curves: Sequence[dict]) -> dict | None:
     def place(step: float, loss: float) -> tuple[float, float]:
         return round(100 * step / last, 2), round(100 - 100 * loss / top, 2)
 
+    lines = [{"key": key, "points": [place(*point) for point in points], "end": end} for key, points, end in drawn]
     return {
-        "lines": [
-            {"key": key, "points": [place(*point) for point in points], "end": end} for key, points, end in drawn
-        ],
+        "lines": lines,
         "x": [(place(value, 0)[0], f"{value:g}") for value in ticks(last)],
         "y": [(place(0, value)[1], f"{value:g}") for value in ticks(top)],
         "steps": f"{last:g}",
@@ -205,9 +186,8 @@ def cards(gaps: Sequence[Gap], before: dict[tuple[str, str, str], Row]) -> list[
         budget -= len(image)
         earlier = before.get((gap.row.id, gap.row.question, gap.row.gt))
         status = "" if earlier is None else "broken" if earlier.correct else "still"
-        made.append(
-            {"gap": gap, "row": gap.row, "image": image, "caption": caption, "earlier": earlier, "status": status}
-        )
+        shown = {"image": image, "caption": caption, "earlier": earlier, "status": status}
+        made.append({"gap": gap, "row": gap.row, **shown})
     return made
 
 

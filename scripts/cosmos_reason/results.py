@@ -68,7 +68,8 @@ def add_reading_flags(parser) -> None:
     """--type and --tolerance, which `one` reads."""
     read_as = "how ground truths and answers are read (default: auto, per question from the data)"
     parser.add_argument("--type", choices=("auto", "its_directionality", *answers.TYPES), default="auto", help=read_as)
-    parser.add_argument("--tolerance", type=share, default=0.0, help="relative error a number may have (default: 0)")
+    wrong_by = "relative error a number may have (default: 0); units of length, time, mass and speed are converted"
+    parser.add_argument("--tolerance", type=share, default=0.0, help=wrong_by)
 
 
 def share(written: str) -> float:
@@ -98,14 +99,14 @@ def read(path: Path) -> tuple[list[Row], list[f.Finding]]:
         records = JsonRecords(path)
         for record in records:
             table.add(record)
-            table.note_oddities(records)
+            if records.oddities:
+                table.problems["EVAL-ROW-ODD"].append(table.rows[-1].id)
+                records.oddities.clear()
     if not table.rows:
         raise f.bad_input("EVAL-NO-ROWS", path, "got no rows, expected one per question")
     if not any(row.gt and row.response is not None for row in table.rows) and not table.problems["EVAL-ROW-FAILED"]:
-        message = (
-            f"got {len(table.rows)} record(s), none with ground truth and response as text, expected evaluation results"
-        )
-        message += f"; the first: {table.rows[0].error}, in a record of {table.first}"
+        message = f"got {len(table.rows)} record(s), none with ground truth and response as text, expected results; "
+        message += f"the first: {table.rows[0].error}, in a record of {table.first}"
         raise f.bad_input("EVAL-NOT-RESULTS", path, message)
     gc.freeze()  # rows stay to the end: the collector need not walk a million of them again and again
     return table.rows, table.findings()
@@ -116,9 +117,8 @@ def judged(path: Path, kind: str = "auto", tolerance: float = 0.0) -> tuple[list
     rows, found = read(path)
     task = evaluation(path).get("task") or ""
     if task not in TASK_TYPES:
-        message = (
-            f"got task {task!r}, expected one of {', '.join(filter(None, TASK_TYPES))}; answers are read by the data"
-        )
+        known = ", ".join(filter(None, TASK_TYPES))
+        message = f"got task {task!r}, expected one of {known}; answers are read by the data"
         found.append(f.warning("EVAL-TASK-UNKNOWN", path, message, "--type auto"))
     return rows, found + judge(rows, TASK_TYPES.get(task if kind == "auto" else kind, kind), tolerance)
 
@@ -127,7 +127,7 @@ def evaluation(path: Path) -> dict:
     """The evaluation.json beside these results; {} when there is none."""
     file = (path if path.is_dir() else path.parent) / "evaluation.json"
     record = storage.read_json(file) if file.is_file() else {}
-    names = ("model", "checkpoint", "annotations", "task")
+    names = ("model", "checkpoint", "annotations", "media_dir", "task")
     if not isinstance(record, dict) or not all(isinstance(record.get(name), str | None) for name in names):
         raise f.bad_input("EVAL-RECORD", file, f"got other values, expected an object with {', '.join(names)} as texts")
     return record
@@ -166,10 +166,12 @@ def _judge(row: Row, labels: tuple[str, ...], tolerance: float) -> None:
 def _closed_sets(rows: list[Row]) -> Iterator[tuple[list[Row], tuple[str, ...]]]:
     """Rows to be read as type `label`, with the labels: those of a question asked often whose ground truths are few and
     short, and the texts among all rarely asked questions together."""
-    asked = Counter(row.question for row in rows)
+    open_to = {row.question for row in rows if row.type in ("text", "label")}
+    asked = Counter(row.question for row in rows if row.question in open_to)
     groups = defaultdict(list)
-    for row in rows:
-        groups[row.question if asked[row.question] >= MIN_ROWS_PER_QUESTION else ""].append(row)
+    for row in rows if asked else ():
+        if row.question in asked:
+            groups[row.question if asked[row.question] >= MIN_ROWS_PER_QUESTION else ""].append(row)
     for question, group in groups.items():
         texts = [row for row in group if row.type in ("text", "label")]
         members = group if question and texts else texts
@@ -199,21 +201,20 @@ class _Table:
         wrong = [] if isinstance(raw, dict) else [f"got {type(raw).__name__}, expected an object"]
         self.first = self.first or (type(raw).__name__ if wrong else ", ".join(list(raw)[:10]))
         raw = {} if wrong else raw
-        fields = dict(zip(FIELDS, map(raw.get, FIELDS), strict=True))
-        for key, other in OTHER_NAMES:
-            fields[key] = raw.get(other) if fields[key] is None else fields[key]
-        for key, value in fields.items():
-            if value is not None and not (type(value) is str and value.isascii()):
-                fields[key] = _text(value)
-                if fields[key] is None:
-                    wrong.append(f"got {type(value).__name__} as {key}, expected text")
-        name = self._id(fields["id"], fields["video_id"] or fields["media"])
-        error = self._error(name, fields, wrong)
-        question = fields["question"] or ""
-        question = TAG.sub("", question) if "<" in question else question
+        values = list(map(raw.get, FIELDS))
+        for place, other in OTHER_NAMES:
+            if values[place] is None:
+                values[place] = raw.get(other)
+        if not _is_plain(values):
+            values = [_text(key, value, wrong) for key, value in zip(FIELDS, values, strict=True)]
+        given, video_id, media, question, gt, response, error = values
+        name = self._id(given, video_id or media)
+        is_odd = wrong or error or not gt or response is None
+        failed = self._error(name, gt, response, error, wrong) if is_odd else None
+        question = TAG.sub("", question) if question and "<" in question else question or ""
         tags = self._tags(name, raw["tags"]) if raw.get("tags") else ()
-        texts = fields["video_id"] or name, fields["media"], question, fields["gt"] or "", fields["response"]
-        self.rows.append(Row(name, *map(self.shared.setdefault, texts, texts), error, tags))
+        texts = video_id or name, media, question, gt or "", response
+        self.rows.append(Row(name, *map(self.shared.setdefault, texts, texts), failed, tags))
 
     def _tags(self, name: str, given: object) -> tuple[str, ...]:
         """Each tag once."""
@@ -222,24 +223,19 @@ class _Table:
             self.problems["EVAL-ROW-TAGS"].append(name)
         return tuple(map(intern, dict.fromkeys([given] if isinstance(given, str) else texts)))
 
-    def _error(self, name: str, fields: dict, wrong: list[str]) -> str | None:
+    def _error(self, name: str, gt, response, error: str | None, wrong: list[str]) -> str | None:
         """Why the row cannot count as right, noted for the findings."""
         if wrong:
             self.problems["EVAL-ROW-TYPE"].append(name)
-        elif fields["error"]:
+        elif error:
             self.problems["EVAL-ROW-FAILED"].append(name)
-        if not fields["gt"]:
+        if not gt:
             self.problems["EVAL-GT-MISSING"].append(name)
             wrong.append("no ground truth")
-        if fields["response"] is None and not (fields["error"] or wrong):
+        if response is None and not (error or wrong):
             self.problems["EVAL-RESPONSE-MISSING"].append(name)
             wrong.append("no response")
-        return fields["error"] or "; ".join(wrong) or None
-
-    def note_oddities(self, records: JsonRecords) -> None:
-        for _ in records.oddities:
-            self.problems["EVAL-ROW-ODD"].append(self.rows[-1].id)
-        records.oddities.clear()
+        return error or "; ".join(wrong) or None
 
     def _id(self, given: str | None, video_id: str | None) -> str:
         """The row's id; TAO rows have only the annotation's, so that later questions of a record become `<id>#2`..."""
@@ -265,25 +261,29 @@ class _Table:
         return found
 
 
-def _text(value: object) -> str | None:
-    """Text that can be written as UTF-8; None for what is no text and no number."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    return str(value).encode("utf-8", "replace").decode("utf-8")
+def _is_plain(values: list) -> bool:
+    try:
+        return "".join([value for value in values if value is not None]).isascii()
+    except TypeError:
+        return False
+
+
+def _text(key: str, value: object, wrong: list[str]) -> str | None:
+    """As text that can be written as UTF-8; None, noted in `wrong`, for what is no text and no number."""
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        return str(value).encode("utf-8", "replace").decode("utf-8")
+    wrong += [] if value is None else [f"got {type(value).__name__} as {key}, expected text"]
+    return None
 
 
 FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
-OTHER_NAMES = (("gt", "ground_truth"), ("gt", "correct_answer"), ("response", "full_response"))
+OTHER_NAMES = ((4, "ground_truth"), (4, "correct_answer"), (5, "full_response"))
 PROBLEMS = {
     "EVAL-GT-MISSING": (f.ERROR, "without ground truth; they count as wrong", "evaluate on annotations with answers"),
     "EVAL-ROW-TYPE": (f.ERROR, "that are no object of texts; they count as wrong", "write the fields as text"),
     "EVAL-ROW-ODD": (f.WARNING, "with a repeated key or a number that is not JSON", "write each key once, no NaN"),
     "EVAL-ROW-FAILED": (f.WARNING, "that failed in the evaluation; they count as wrong", "see `error` in each row"),
-    "EVAL-RESPONSE-MISSING": (
-        f.WARNING,
-        "with neither response nor error; they count as failed",
-        "evaluate them again",
-    ),
+    "EVAL-RESPONSE-MISSING": (f.WARNING, "without response or error; they count as failed", "evaluate them again"),
     "EVAL-ROW-TAGS": (f.WARNING, "whose tags are no list of texts", 'write "tags": ["night", ...]'),
     "EVAL-ID-MISSING": (f.ERROR, "without id or video_id", "give each row a unique `id`"),
     "EVAL-ID-DUPLICATE": (f.ERROR, "whose id another row has; all of them count", "give each row a unique `id`"),

@@ -189,7 +189,7 @@ def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
     options = VisionOptions.from_spec(spec)
     named = model_of(spec)
     patch = patch_size(named)
-    cost_of = functools.cache(functools.partial(clip_cost, options, patch))
+    cost_of = functools.cache(functools.partial(_clip_cost, options, patch))
     columns = [clips.column(name).to_pylist() for name in ("kind", "height", "width", "frames", "fps")]
     costs = [cost_of(*clip) for clip in zip(*columns, strict=True)]
     rows = zip(*(records.column(name).to_pylist() for name in ("id", "text_tokens", "clips")), strict=True)
@@ -254,7 +254,7 @@ def timestamp_tokens(indices: list[int], video_fps: float) -> int:
     return sum(len(f"{(first + second) / 2 / video_fps:.1f}") + 3 + 2 for first, second in pairs)
 
 
-def clip_cost(options: VisionOptions, patch: int, kind, height, width, frames, fps) -> tuple[int, int] | Finding:
+def _clip_cost(options: VisionOptions, patch: int, kind, height, width, frames, fps) -> tuple[int, int] | Finding:
     """(tokens with their markers, frames), or the finding that says why the clip cannot be sampled."""
     if kind is None:
         return 0, 0

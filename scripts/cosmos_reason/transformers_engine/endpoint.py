@@ -57,9 +57,8 @@ class Endpoint:
         """As they come. Raises Failure (exit 3) when no question can be answered: out of reach, or it refuses us."""
         count = self.options["concurrency"]
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        client = httpx.Client(
-            headers=headers, timeout=self.options["timeout"], limits=httpx.Limits(max_connections=count)
-        )
+        limits = httpx.Limits(max_connections=count)
+        client = httpx.Client(headers=headers, timeout=self.options["timeout"], limits=limits)
         pool, waiting, rest = ThreadPoolExecutor(count), set(), iter(questions)
         try:
             while True:
@@ -141,19 +140,18 @@ class Endpoint:
     def _masked(self, text: str) -> str:
         """Without our key, also as it is written in JSON."""
         escaped = json.dumps(self.key)[1:-1]
-        for form in (self.key, escaped, escaped.replace("/", "\\/")) if self.key else ():
-            text = text.replace(form, "***")
+        for form in (self.key, escaped, escaped.replace("/", "\\/")):
+            text = text.replace(form, "***") if form else text
         return text
 
     def body(self, question: Question, visions: list[Vision]) -> dict:
         """The request; media stand at the start of the first user turn, as in training."""
         generation = self.spec["generation"]
-        messages, shown = [], visions
+        messages, parts = [], [part for vision in visions for part in self.parts(vision)]
         for turn in conversation(question, self.spec):
             content = turn.text
-            if turn.role == "user" and shown:
-                parts = [part for vision in shown for part in self.parts(vision)]
-                content, shown = [*parts, {"type": "text", "text": turn.text}], []
+            if turn.role == "user" and parts:
+                content, parts = [*parts, {"type": "text", "text": turn.text}], []
             messages.append({"role": turn.role, "content": content})
         body = {"model": self.model, "messages": messages, "seed": self.spec["evaluation"]["seed"]}
         body |= {key: generation[key] for key in ("max_tokens", "temperature")}
@@ -167,10 +165,10 @@ class Endpoint:
         frames = [jpeg(frame) for frame in vision.frames]
         if self.options["frames"] == "video":
             return [{"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{','.join(frames)}"}}]
-        timed = zip(vision.seconds, frames, strict=True)
-        return [
-            part for time, frame in timed for part in ({"type": "text", "text": f"<{time:.1f} seconds>"}, _image(frame))
-        ]
+        parts = []
+        for second, frame in zip(vision.seconds, frames, strict=True):
+            parts += [{"type": "text", "text": f"<{second:.1f} seconds>"}, _image(frame)]
+        return parts
 
 
 def _checked(url: str) -> str:
@@ -209,9 +207,8 @@ def _times(videos: list[Vision]) -> dict:
     There is one set for all videos of a request. Raises Failure for several videos."""
     if len(videos) > 1:
         message = f"got {len(videos)} videos in a question, expected one: a request carries the times of one"
-        raise bad_input(
-            "EVAL-ENDPOINT-VIDEOS", "custom.endpoint.frames", message, "--set custom.endpoint.frames=images"
-        )
+        fix = "--set custom.endpoint.frames=images"
+        raise bad_input("EVAL-ENDPOINT-VIDEOS", "custom.endpoint.frames", message, fix)
     numbers = [round(1000 * time) for time in videos[0].seconds]
     clip = {"num_frames": -1, "fps": 1000.0, "frames_indices": numbers, "total_num_frames": numbers[-1] + 1}
     return {"media_io_kwargs": {"video": clip | {"do_sample_frames": False}}}

@@ -55,8 +55,6 @@ class Encoder:
         times = [(vision.seconds[i * step] + vision.seconds[(i + 1) * step - 1]) / 2 for i in range(t)]
         return "".join(f"<{time:.1f} seconds>{block}" for time in times)
 
-    # -- text ----------------------------------------------------------------------------------------------------
-
     def render(self, turns: Sequence[Turn], media_items: Sequence[Media], visions, prompt: bool) -> str:
         """The chat text of `turns` with every medium expanded; media stand at the start of the first user turn."""
         messages, waiting = [], list(media_items)
@@ -88,8 +86,6 @@ class Encoder:
             done = whole
         return pieces
 
-    # -- samples -------------------------------------------------------------------------------------------------
-
     def encode_training(self, sample: Sample, system_prompt: str) -> dict[str, torch.Tensor]:
         """Inputs and labels of one conversation. Raises Failure when it does not fit `max_length` (never truncated)."""
         turns = with_system(sample.turns, system_prompt)
@@ -100,13 +96,9 @@ class Encoder:
             ids += tokens
             labels += tokens if carries_loss else [IGNORED] * len(tokens)
         if len(ids) > self.max_length:
-            raise bad_input(
-                "ENGINE-SAMPLE-TOO-LONG",
-                sample.id,
-                f"got {len(ids)} tokens, expected at most policy.model_max_length={self.max_length}",
-                f"--set policy.model_max_length={len(ids)}",
-                record_ids=[sample.id],
-            )
+            message = f"got {len(ids)} tokens, expected at most policy.model_max_length={self.max_length}"
+            fix = f"--set policy.model_max_length={len(ids)}"
+            raise bad_input("ENGINE-SAMPLE-TOO-LONG", sample.id, message, fix, record_ids=[sample.id])
         return self._tensors(ids, visions) | {"labels": torch.tensor(labels)}
 
     def encode_prompt(self, turns: Sequence[Turn], media_items: Sequence[Media]) -> dict[str, torch.Tensor]:
