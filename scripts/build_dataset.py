@@ -8,11 +8,12 @@
 """Turn clips and labels, in the forms people have them, into a dataset to train and evaluate on.
 
 examples:
-  scripts/build_dataset.py clips/labels.csv -o data --eval-fraction 0.1 --question "Does the car brake?"
+  scripts/build_dataset.py clips/labels.csv -o data --column answer=light_on --question "Does a light come on?"
   scripts/build_dataset.py robovqa_benchmark_qa_pairs.json -o data --media reference --subset 100
   scripts/build_dataset.py nvidia/Cosmos-Reason1-SFT-Dataset -o data --hf-subset robovqa --hf-split reasoning
 """
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -24,13 +25,15 @@ ROLES = ", ".join(dataset_sources.COLUMNS)
 
 
 def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("source", help="folder, table, annotation file, or ORG/NAME[@COMMIT] of a Hub dataset")
+    parser = command.Parser(__doc__, usage="%(prog)s SOURCE -o DIR [flags]")
+    sources = "folder, table, annotation file, or ORG/NAME[@COMMIT] of a Hub dataset"
+    parser.add_argument("source", metavar="SOURCE", help=sources)
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to write: train/ and eval/")
     parser.add_argument("--kind", choices=("auto", *dataset_sources.KINDS), default="auto", help="what the source is")
     parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}")
-    parser.add_argument("--question", default="", help="question when the source has none; @FILE reads it from a file")
-    parser.add_argument("--system", default="", help="system prompt; @FILE reads it from a file")
+    asked = "question when the source has none (or @FILE); the answer form (yes or no, options) is appended"
+    parser.add_argument("--question", default="", help=asked)
+    parser.add_argument("--system", default="", help="system prompt (or @FILE)")
     parser.add_argument("--fields", default="", metavar="A,B", help="label fields that make the answer; default all")
     parser.add_argument("--hf-subset", default="", metavar="NAME", help="subset of a Hub dataset; default its only one")
     parser.add_argument("--hf-split", default="", metavar="NAME", help="split of a Hub dataset; default train")
@@ -46,7 +49,7 @@ def parser() -> command.Parser:
 
 
 def main(args) -> command.Outcome:
-    output = Path(args.output)
+    output, facts = Path(args.output), f"{os.path.abspath(args.output)}-facts/dataset_facts.json"
     refuse_output(Path(args.source), output, args.force)
     if not 0 <= args.eval_fraction < 1:
         raise f.bad_input("USAGE", "--eval-fraction", f"got {args.eval_fraction:g}, expected 0 or more and below 1")
@@ -71,7 +74,7 @@ def main(args) -> command.Outcome:
         result |= {"repository": source.files.repo, "commit": source.files.commit}
         told += f" from {source.files.repo}@{source.files.commit}"
     held_out = ("--eval", str(output / "eval")) if "eval" in written else ()
-    checked = ("check_dataset.py", str(output / "train"), *held_out)
+    checked = ("check_dataset.py", str(output / "train"), *held_out, "--facts", facts)
     return command.Outcome(result, found, f"{source.kind}: {told}", checked)
 
 

@@ -3,12 +3,12 @@
 # requires-python = ">=3.11"
 # dependencies = ["PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "pyarrow==26.0.1"]
 # ///
-"""Build a checked spec.toml for an action (train, grpo, evaluate, inference, quantize) from template and overrides.
+"""Build a checked spec.toml for an action from template and overrides.
 
 examples:
   scripts/build_spec.py train --tuning lora --train-root data/train --gpus-per-node 8 -o spec.toml
-  scripts/build_spec.py train --spec spec.toml --set learning_rate=2e-5 --set nframes=16 -o spec2.toml
-  scripts/build_spec.py evaluate --parent-job jobs/train-20260101-120000-ab12cd --eval-root data/eval -o eval.toml
+  scripts/build_spec.py train --spec spec.toml --set nframes=16 -o spec2.toml
+  scripts/build_spec.py evaluate --parent-job jobs/TRAIN_ID --eval-root data/eval -o eval.toml
   scripts/build_spec.py --explain "learning rate"
 """
 
@@ -22,18 +22,18 @@ from cosmos_reason import findings as f
 
 
 def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
+    parser = command.Parser(__doc__, usage="%(prog)s ACTION -o FILE [flags]")
     parser.add_argument("action", nargs="?", choices=bundle.ACTIONS, metavar="ACTION", help=" | ".join(bundle.ACTIONS))
     parser.add_argument("-o", "--output", metavar="FILE", help="spec.toml to write; spec.origins.json goes beside it")
     parser.add_argument("--engine", choices=bundle.ENGINES, default="tao", help="who reads the spec (default: tao)")
     add = parser.add_argument_group("where values come from, weakest first").add_argument
     add("--spec", metavar="FILE", help="start from this .toml or .yaml, not from the template")
-    add("--parent-job", metavar="DIR", help="use the model (train: resume the run) of a finished train job")
+    add("--parent-job", metavar="DIR", help="model of a finished train job (train: resume it)")
     add("--profile", metavar="NAME", help="values of a published recipe (--explain profiles)")
     add("--tuning", choices=("full", "lora"), help="all weights, or low-rank adapters")
     add("--gpus-per-node", type=int, metavar="N", help="1, 2, 4 or 8; decides the parallelism")
     add("--nodes", type=int, metavar="N", help="number of nodes; goes with --gpus-per-node")
-    add("--model", metavar="NAME", help="hf_model://ORG/NAME, ORG/NAME, a spoken name or a folder")
+    add("--model", metavar="NAME", help="ORG/NAME, a spoken name or a folder")
     add("--train-root", metavar="DIR", help="folder or s3:// prefix with annotations.json and media")
     add("--eval-root", metavar="DIR", help="the same for validation (train) or questions (evaluate)")
     many = {"action": "append", "default": []}
@@ -41,7 +41,7 @@ def parser() -> command.Parser:
     add("--unset", **many, metavar="KEY", help="remove a key or table; repeatable")
     add = parser.add_argument_group("checks and help").add_argument
     add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset: lengths and steps")
-    add("--allow-extra-key", **many, metavar="KEY", help="let --set write another key of cosmos-rl")
+    add("--allow-extra-key", **many, metavar="KEY", help="another key of cosmos-rl that --set may write")
     add("--force", action="store_true", help="replace a file that build_spec did not write")
     add("--explain", metavar="WORD", help="what a key, prefix, profile or rule id means")
     add("--list-rules", action="store_true", help="id and reason of every rule")
@@ -55,7 +55,7 @@ def build(args) -> spec_sources.Draft:
     flags = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in given.items()}
     draft = spec_sources.Draft(args.action, args.engine, flags=flags)
     asked = {spec_sources.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set}
-    take_base(draft, args, model_given=args.model is not None or draft.params["model"] in asked)
+    take_base(draft, args, asked | ({draft.params["model"]} if args.model is not None else set()))
     if args.tuning:
         spec_sources.take_tuning(draft, args.tuning, rate_given=spec_sources.RATE in asked)
     if args.model is not None:
@@ -70,18 +70,18 @@ def build(args) -> spec_sources.Draft:
     return draft
 
 
-def take_base(draft: spec_sources.Draft, args, model_given: bool) -> None:
-    """The template or what stands for it, then a parent job and a profile."""
+def take_base(draft: spec_sources.Draft, args, asked: set[str]) -> None:
+    """The template or what stands for it, then a parent job and a profile. `asked`: keys the command line sets."""
     resumes = args.parent_job and args.action == "train"
     if args.spec and resumes:
         message = "got --spec and --parent-job, each of which is a whole train spec; expected one"
         draft.refuse("SPEC-SOURCES", "--spec", message, f"drop {draft.flags['--spec']}")
     elif args.spec:
-        draft.attempt(spec_sources.take_file, draft, args.spec)
+        draft.attempt(spec_sources.take_file, draft, args.spec, asked)
     if not draft.spec and not resumes:
         draft.overlay(spec.template(args.action), "template")
     if args.parent_job:
-        draft.attempt(spec_sources.take_parent, draft, Path(args.parent_job), model_given)
+        draft.attempt(spec_sources.take_parent, draft, Path(args.parent_job), draft.params["model"] in asked)
     if not draft.spec:  # it could not be read: what else is wrong is looked for all the same
         draft.overlay(spec.template(args.action), "template")
     if args.profile is not None:
@@ -94,7 +94,7 @@ def check(args, draft: spec_sources.Draft) -> list[f.Finding]:
     if facts and draft.attempt(rules.read_facts, facts) is None:
         facts = None
     spec_sources.compare_with_resumed(draft)
-    spec_engine.fit(draft, rules.steps_per_epoch(args.action, args.engine, draft.spec, facts))
+    spec_engine.fit(draft, *rules.count_steps(args.action, args.engine, draft.spec, facts))
     spec_sources.compare_with_training(draft)
     counted = not any(one.id.startswith("SPEC-GPUS") for one in draft.findings)
     size = (args.gpus_per_node, 1 if args.nodes is None else args.nodes) if counted else (None, 1)
@@ -142,10 +142,11 @@ def written(args, draft: spec_sources.Draft, found: list[f.Finding]) -> command.
 
 def following(args, draft: spec_sources.Draft, found: list[f.Finding]) -> tuple[str, ...]:
     """The preflight on the platform that launches this spec here, when nothing it would refuse is left open."""
-    facts = bundle.skill_info()["engines"][args.engine]
-    to_give = {"SPEC-PATH-NOT-HERE"} | {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
+    to_give = {"SPEC-PATH-NOT-HERE", "SPEC-ENGINE-RUNS"} | {
+        rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER
+    }
     several = spec.get(draft.spec, "policy.parallelism.dp_replicate_size", 1) > 1  # nodes, of which jobs have one
-    if args.action not in facts.get("runs", facts["actions"]) or several or to_give & {one.id for one in found}:
+    if several or to_give & {one.id for one in found}:
         return ()
     platform = "local" if args.engine == "transformers" else "docker"
     with_facts = ("--dataset-facts", args.dataset_facts) if args.dataset_facts else ()

@@ -68,7 +68,9 @@ def main(args) -> command.Outcome:
         result[name] = dataset_checks.write_facts(part, folder / Path(args.facts).name) if folder else None
         result[name] = result[name] or dataset_checks.facts(part)
         if action:
-            result[name] |= {"prediction": dataset_checks.predict(part, action, spec, name == "eval")}
+            asked = (dataset_checks.predict, part, action, spec, name == "eval")
+            if prediction := attempt(found, *asked):
+                result[name] |= {"prediction": prediction}
         found += dataset_checks.findings(part, name == "eval" or action == "evaluate", folder)
     if args.html:
         dataset_page.write(Path(args.html), parts, result, found)
@@ -112,9 +114,21 @@ def read_spec(path: str | None) -> tuple[str, dict]:
     if action not in ("train", "grpo", "evaluate"):
         raise f.bad_input("SPEC-ACTION", path, f"got {specs.a_spec(action)}, expected one for training or evaluation")
     invalid = [one for one in specs.validate(action, table) if (one.severity, one.id) != (f.ERROR, "SPEC-KEY-MISSING")]
+    if not f.has_errors(invalid):
+        attempt(invalid, VisionOptions.from_spec, table)
     if f.has_errors(invalid):
         raise f.Failure(invalid, f.EXIT_CHECKS_FAILED)
     return action, specs.with_defaults(action, table)
+
+
+def attempt(found: list[f.Finding], call, *args):
+    """What `call` returns, or None where the spec asks for a sampling that there is not, which is then `found`."""
+    try:
+        return call(*args)
+    except f.Failure as failure:
+        if not failure.findings[0].id.startswith("SPEC-"):
+            raise
+        found += [one for one in failure.findings if one not in found]
 
 
 def examine(annotations: str, media_path: str | None, spec: dict, args) -> survey.Survey:

@@ -6,12 +6,11 @@
 #     "pyarrow==26.0.1", "tokenizers==0.23.3", "boto3==1.44.5", "huggingface_hub==1.33.0",
 # ]
 # ///
-"""Say before anything is downloaded or launched what will fail, why, and what to paste against it. Launches nothing.
+"""Say what a launch will meet. Launches nothing.
 
 examples:
-  scripts/check_tao_launch_preflight.py --platform docker --spec spec.toml --json
-  scripts/check_tao_launch_preflight.py --platform local --spec spec.toml --target-gpu-index 0,1
-  scripts/check_tao_launch_preflight.py --platform slurm --path train=/lustre/data --gpu-min-count 8 --partition gpu
+  scripts/check_tao_launch_preflight.py --platform docker --spec spec.toml
+  scripts/check_tao_launch_preflight.py --platform slurm --path train=/data
 """
 
 import argparse
@@ -28,71 +27,65 @@ LAUNCHED = ("local", "docker")  # by launch_job
 
 
 def parser() -> command.Parser:
-    parser = command.Parser(__doc__, usage="%(prog)s --platform NAME [--spec FILE] [what it does not say]")
+    parser = command.Parser(__doc__, usage="%(prog)s --platform NAME [flags]")
     parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=46, width=120)
     add = parser.add_argument
-    add("--platform", metavar="NAME", help="local, docker (or local-docker), slurm, kubernetes")
-    add("--spec", metavar="FILE", help="the spec to launch: all that it names is checked")
-    add(
-        "--engine",
-        choices=bundle.ENGINES,
-        metavar="NAME",
-        help="default: the spec's; none: transformers locally, else tao",
-    )
-    add("--dataset-facts", metavar="FILE", help="of check_dataset (default: look at the data)")
+    add("--platform", metavar="NAME", help="local, docker, slurm, kubernetes")
+    add("--spec", metavar="FILE", help="to launch")
+    add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: the spec's")
+    add("--dataset-facts", metavar="FILE", help="of check_dataset")
     a_day = partial(command.above_0, most=86400)
-    add("--timeout", type=a_day, default=120.0, metavar="S", help="seconds for everything, pulls too (default: 120)")
-    add("--seconds-per-step", type=command.above_0, metavar="S", help="measured speed, to predict hours")
-    add("--list-checks", action="store_true", help="print what is checked, and stop")
-    add("--skip-platform-access", action="store_true", help="do not contact the platform; say so, check the rest")
-    add_platform_flags(parser.add_argument_group("platform").add_argument)
-    add_data_flags(parser.add_argument_group("paths and data").add_argument)
-    add_gpu_flags(parser.add_argument_group("GPUs").add_argument)
+    add("--timeout", type=a_day, default=120.0, metavar="S", help="seconds (default: 120)")
+    add("--seconds-per-step", type=command.above_0, metavar="S", help="to predict hours")
+    add("--list-checks", action="store_true", help="print them")
+    add("--skip-platform-access", action="store_true", help="do not contact it")
     command.add_json_flag(parser)
+    add_platform_flags(parser.add_argument_group("platform").add_argument)
+    add_gpu_flags(parser.add_argument_group("GPUs").add_argument)
+    add_limits(parser.add_argument_group("limits (LABEL: repeatable)").add_argument)
     return parser
 
 
 def add_platform_flags(add) -> None:
-    add("--docker-host", metavar="URL", help="unix://, ssh:// or tcp:// (default: $DOCKER_HOST)")
-    add("--container-image", metavar="IMAGE", help="image to run (default: the engine's)")
-    add("--gpu-smoke-image", metavar="IMAGE", help="small image with nvidia-smi to try the GPUs in")
-    add("--pull-smoke-image", action="store_true", help="pull that image when it is not there")
+    add("--image", "--container-image", metavar="IMAGE", help="default: the engine's")
+    add("--docker-host", metavar="URL", help="default: $DOCKER_HOST")
+    add("--gpu-smoke-image", metavar="IMAGE", help="with nvidia-smi")
+    add("--pull-smoke-image", action="store_true", help="if absent")
     many = partial(command.positive, most=100_000)
-    add("--nodes", type=many, metavar="N", help="nodes (default: by the spec's layout)")
-    add("--partition", metavar="P", help="of SLURM (default: $SLURM_PARTITION)")
-    add("--time-limit", metavar="TIME", help="SLURM time as sbatch takes it: minutes, H:M:S, D-H:M:S")
-    add("--namespace", metavar="N", help="of Kubernetes (default: $K8S_NAMESPACE)")
-    add("--pull-secret", metavar="NAME", help="Kubernetes secret for pulling images")
-    add("--storage-class", metavar="NAME", help="Kubernetes storage class for volumes")
+    add("--nodes", type=many, metavar="N", help="default: the spec's")
+    add("--partition", metavar="P", help="default: $SLURM_PARTITION")
+    add("--time-limit", metavar="TIME", help="[D-]H:M:S")
+    add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
+    add("--pull-secret", metavar="NAME", help="of Kubernetes")
+    add("--storage-class", metavar="NAME", help="of Kubernetes")
     add("--install-missing-tools", action="store_true", help=argparse.SUPPRESS)
     add("--skill-bank", metavar="DIR", help=argparse.SUPPRESS)
 
 
-def add_data_flags(add) -> None:
-    def many(flag: str, form: str, read, text: str) -> None:
-        add(flag, action="append", default=[], type=labelled(form, read), metavar=form, help=f"{text}; repeatable")
-
-    many("--path", "LABEL=PATH", str, "local, s3:// or hf://, what the job needs")
-    many("--json-required-field", "LABEL=FIELD,..", words, "fields its records must have")
-    add("--json-sample-limit", type=command.positive, default=20, metavar="N", help="records to look at (default: 20)")
-    many("--effective-batch-limit", "LABEL=BATCH,SHARDS", pair, "BATCH must be at most records / SHARDS")
-    many("--min-free-disk-gb", "LABEL=GIB", command.above_0, "free space where that path lies")
-
-
 def add_gpu_flags(add) -> None:
-    add("--gpu-min-count", type=command.positive, metavar="N", help="GPUs of a node")
-    add("--gpu-min-memory-gb", "--min-gpu-memory-gb", type=command.above_0, metavar="GIB", help="GiB of each GPU")
-    add("--gpu-min-total-memory-gb", type=command.above_0, metavar="GB", help="decimal GB of all chosen GPUs together")
-    add("--low-vram-threshold-gb", type=command.above_0, metavar="GIB", help="warn below this")
-    add("--gpu-arch", type=arches, default=[], metavar="SM", help="the target's: sm_90, 9.0, compute_90 (default: ask)")
-    allowed = labelled("LABEL=SM,..", arches)
-    some = "architectures that some part supports; repeatable"
-    add("--gpu-arch-allowlist", action="append", default=[], type=allowed, metavar="LABEL=SM,..", help=some)
-    add("--image-supported-sm", type=arches, metavar="SM,..", help="architectures the image supports (default: TAO's)")
-    add("--target-gpu-index", type=indices, metavar="N,..", help="the GPUs every gate looks at (default: all)")
+    add("--target-gpu-index", type=indices, metavar="N,..", help="default: all")
     few = partial(command.positive, most=1024)
-    add("--target-gpu-count", type=few, metavar="N", help="GPUs of the target, where nvidia-smi cannot be asked")
-    add("--target-gpu-memory-gb", type=command.above_0, metavar="GIB", help="their memory")
+    add("--target-gpu-count", type=few, metavar="N", help="without nvidia-smi")
+    add("--target-gpu-memory-gb", type=command.above_0, metavar="GIB", help="of each")
+    add("--gpu-arch", type=arches, default=[], metavar="SM", help="sm_90 or 9.0")
+    add("--image-supported-sm", type=arches, metavar="SM,..", help="default: TAO's")
+
+
+def add_limits(add) -> None:
+    def many(flag: str, form: str, read, text: str) -> None:
+        add(flag, action="append", default=[], type=labelled(form, read), metavar=form, help=text)
+
+    many("--path", "LABEL=PATH", str, "local, s3://, hf://")
+    many("--json-required-field", "LABEL=FIELD,..", words, "of its records")
+    add("--json-sample-limit", type=command.positive, default=20, metavar="N", help="default: 20")
+    many("--effective-batch-limit", "LABEL=BATCH,SHARDS", pair, "at most records / SHARDS")
+    many("--min-free-disk-gb", "LABEL=GIB", command.above_0, "free at that path")
+    many("--gpu-arch-allowlist", "LABEL=SM,..", arches, "of a part")
+    add("--gpu-min-count", type=command.positive, metavar="N", help="per node")
+    add("--gpu-min-memory-gb", type=command.above_0, metavar="GIB", help="each")
+    add("--min-gpu-memory-gb", type=command.above_0, dest="gpu_min_memory_gb", help=argparse.SUPPRESS)
+    add("--gpu-min-total-memory-gb", type=command.above_0, metavar="GB", help="together")
+    add("--low-vram-threshold-gb", type=command.above_0, metavar="GIB", help="warn below")
 
 
 # ---- values of flags -------------------------------------------------------------------------------------------------
@@ -162,7 +155,7 @@ def read(args):
     launch.engine = args.engine or (engine_of(Path(args.spec)) if args.spec else None) or usual
     if args.spec:
         preflight.prediction.take_spec(launch, *preflight.prediction.read_spec(args.spec))
-    launch.image = args.container_image or bundle.skill_info()["engines"][launch.engine].get("default_image", "")
+    launch.image = args.image or bundle.skill_info()["engines"][launch.engine].get("default_image", "")
     args.nodes = args.nodes or 1
     launch.gpus_per_node = max(launch.gpus_per_node, args.gpu_min_count or 1)
     return launch
@@ -178,6 +171,8 @@ def engine_of(spec: Path) -> str | None:
 
 def refuse_unknown(args) -> None:
     """Platforms and labels that are none, and what would be left out of account."""
+    from cosmos_reason import preflight
+
     found, labels = [], [label for label, _ in args.path]
     if args.platform not in PLATFORMS:
         near = f.nearest(args.platform or "", PLATFORMS) or ["local"]
@@ -196,7 +191,7 @@ def refuse_unknown(args) -> None:
             message += f.did_you_mean(label, labels)
             found.append(f.error("PRE-LABEL", f"--{flag}", message, f"--path {label}=PATH"))
     if found:
-        raise f.Failure(found, f.EXIT_BAD_INPUT)
+        raise f.Failure([preflight.shown(one, args) for one in found], f.EXIT_BAD_INPUT)
 
 
 def submit(launch) -> tuple[str, ...]:
@@ -207,7 +202,7 @@ def submit(launch) -> tuple[str, ...]:
     words = ["launch_job.py", "submit", launch.case.action, "--spec", args.spec, "--platform", launch.platform]
     words += ["--engine", launch.engine]
     words += ["--gpu-ids", ",".join(gpus[: launch.gpus_per_node])] if gpus else []
-    words += ["--image", args.container_image] if args.container_image and launch.platform == "docker" else []
+    words += ["--image", args.image] if args.image and launch.platform == "docker" else []
     words += ["--docker-host", args.docker_host] if args.docker_host and launch.platform == "docker" else []
     return tuple(words)
 
@@ -218,10 +213,22 @@ def text(result: dict) -> str:
         source = "the longest sample" if prediction["measured"] else "assumed: the data were not read"
         lines.append(f"one GPU needs {prediction['gib']} GiB at {prediction['tokens']} tokens ({source}):")
         lines += [f"  {size:7.2f}  {name}" for name, size in prediction["terms"].items()]
-        lines += [f"  {verdict:13} {name}" for name, verdict in prediction["gpu_types"].items()]
+        lines.append(f"  {on_types(prediction['gpu_types'])}")
         hours = f", {prediction['hours']} hours" if prediction["hours"] else ""
         lines += [f"{prediction['steps']} steps{hours}"] if prediction["steps"] else []
     return "\n".join(lines)
+
+
+def on_types(verdicts: dict[str, str]) -> str:
+    """One line for all GPU types: what fits on one fits on every larger one."""
+    sizes, named = bundle.skill_info()["gpu_types"], {"fits": [], "tight": [], "does not fit": []}
+    for name in sorted(verdicts, key=sizes.get):
+        named[verdicts[name]].append(f"{name} ({sizes[name]:g} GiB)")
+    fits, tight, small = named.values()
+    words = [f"fits every listed GPU from {fits[0]} up" if fits else "fits no listed GPU"]
+    words += [f"tight on {', '.join(tight)}"] if tight else []
+    words += [f"does not fit {', '.join(small)}"] if small else []
+    return "; ".join(words)
 
 
 if __name__ == "__main__":

@@ -61,15 +61,15 @@ def of_file(path: Path, action: str = "") -> list[f.Finding]:
 def of_job(folder: Path) -> list[f.Finding]:
     """With what its record knows: what failed for a passing reason is tried again, outputs go by their names."""
     record = jobs.read(folder)
-    failed = record["state"] in (jobs.ERROR, jobs.CANCELED)
-    output = shlex.quote(next(iter((record.get("outputs") or {}).values()), "OUTPUT_DIR"))
-    found = []
+    failed, found = record["state"] in (jobs.ERROR, jobs.CANCELED), []
+    told = f"the job's record says: {record.get('reason') or 'nothing'}"
     for one in of_file(folder / jobs.LOG, record["action"]):
+        if one.id == "EVAL-ALL-FAILED":
+            one = replace(one, message=f"{one.message}; {told}")
         again = failed and one.data.get("transient")
-        fix = jobs.command("retry", folder) if again else one.fix.replace("OUTPUT_DIR", output)
-        found.append(replace(one, fix=fix))
+        found.append(replace(one, fix=jobs.command("retry", folder)) if again else diagnosis.for_job(one, record))
     if record["state"] == jobs.ERROR and not f.has_errors(found):
-        message = f"got no known error in the log; the job's record says: {record.get('reason') or 'nothing'}"
+        message = f"got no known error in the log; {told}"
         found.append(f.error("LOG-UNKNOWN", folder.name, message, jobs.command("logs", folder)))
     return found
 

@@ -28,10 +28,13 @@ from pathlib import Path
 
 from cosmos_reason import bundle, command, jobs, platforms, publishing, s3, secret
 from cosmos_reason.findings import EXIT_OUTSIDE, WARNING, Failure, Finding, bad_input, error, has_errors
-from cosmos_reason.platforms import launch, watch
+from cosmos_reason.platforms import engines, launch, watch
 
 OWN_FILES = ("job.json", "spec.toml", "spec.origins.json", jobs.LOG, jobs.METRICS)
 PASSED_ON = ("action", "platform", "image", "docker_host", "network", "endpoint")
+# Of a record, what is known before there is a job.
+PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir", "resources", "inputs",
+           "outputs")  # fmt: skip
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
@@ -99,10 +102,12 @@ def address(written: str) -> str:
 
 def plan(args) -> command.Outcome:
     record, found = launch.plan(request(args))
-    text = platforms.module(args.platform).launch_text(record) if record else ""
+    text = engines.summary(record) if record else ""
     given = [word for word in sys.argv[sys.argv.index("plan") + 1 :] if word != "--json"]
     out_of_reach = {one.id for one in found} & {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}
-    return command.Outcome(record, found, text, () if out_of_reach else ("launch_job.py", "submit", *given))
+    result = {key: record[key] for key in PLANNED if key in record}
+    result |= {"inputs": [{key: entry[key] for key in ("role", "path")} for entry in record.get("inputs", ())]}
+    return command.Outcome(result, found, text, () if out_of_reach else ("launch_job.py", "submit", *given))
 
 
 def submit(args) -> command.Outcome:

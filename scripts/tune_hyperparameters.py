@@ -56,15 +56,15 @@ def parser() -> command.Parser:
 
 def add_search_flags(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument_group("the study (fixed when it begins; later `run` needs none of these)").add_argument
-    add("--spec", type=Path, metavar="FILE", help="the train spec to tune (build_spec.py makes one)")
-    add("--words", default="", metavar="TEXT", help='what to vary, as people say it: "learning rate, batch size"')
-    add("--range", action="append", metavar="K=R", help="K=LO..HI[:log|:linear] or K=[A,B,C]; repeatable")
+    add("--spec", type=Path, metavar="FILE", help="the train spec to tune")
+    add("--words", default="", metavar="TEXT", help='what to vary: "learning rate, batch size"')
+    add("--range", action="append", default=[], metavar="K=R", help="K=LO..HI[:log|:linear] or K=[A,B,C]; repeatable")
     add("--objective", metavar="METRIC", help="of score_predictions.py (default: accuracy), or val_loss")
     add("--eval-spec", type=Path, metavar="FILE", help="how trials are judged (default: validation data)")
     add("--metric-file", type=Path, metavar="FILE", help="as in score_predictions.py, for custom.NAME")
     add("--sampler", choices=("tpe", "random"), default="tpe", help="default: tpe")
     add("--pruner", choices=("halving", "none"), default="halving", help="end hopeless trials by validation loss")
-    add("--seed", type=int, default=0, help="of the suggestions (default: 0)")
+    add("--seed", type=int, default=0, metavar="N", help="of the suggestions (default: 0)")
     add("--dataset-facts", type=Path, metavar="FILE", help="dataset_facts.json, for rules about lengths")
     add("--engine", choices=bundle.ENGINES, default="transformers", help="default: transformers")
 
@@ -73,7 +73,7 @@ def add_run_flags(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument_group("the budget of this run").add_argument
     add("--trials", type=command.positive, default=12, metavar="N", help="trainings in all (default: 12)")
     add("--hours", type=command.above_0, metavar="H", help="begin no trial after H hours of this run")
-    add("--target", metavar="METRIC=V", help="begin no trial once the best reaches V")
+    add("--target", metavar="V", help="begin no trial once the best reaches V, as 0.9")
     add("--every", type=command.above_0, default=10, metavar="S", help="seconds between looks (default: 10)")
     add = verb.add_argument_group("where trials run (kept for later runs, but for the GPUs)").add_argument
     some = "of a trial: 0,1; none: the CPU; any (default): what there is; repeated: so many trials at a time"
@@ -102,11 +102,9 @@ def described(args) -> tuple[dict | None, list[findings.Finding]]:
             message = f"got --{given[0].replace('_', '-')} without --spec, expected both, or neither to continue"
             raise findings.bad_input("USAGE", "--spec", message, "--spec spec.toml")
         return None, []
-    objective = args.objective or (args.target or "accuracy").partition("=")[0]
-    same = {name: getattr(args, name) for name in ("engine", "metric_file", "sampler", "pruner", "seed")}
-    made, found = prepare.prepare(
-        args.spec, args.eval_spec, args.words, args.range or [], objective, facts=args.dataset_facts, **same
-    )
+    same = {name: getattr(args, name) for name in ("words", "engine", "metric_file", "sampler", "pruner", "seed")}
+    same |= {"ranges": args.range, "objective": args.objective or "accuracy", "facts": args.dataset_facts}
+    made, found = prepare.prepare(args.spec, args.eval_spec, **same)
     if findings.has_errors(found):
         raise findings.Failure(found, findings.EXIT_BAD_INPUT)
     return made, found
@@ -124,7 +122,10 @@ def ready(args) -> tuple[study.Study, list, float | None, list[findings.Finding]
         message = "got the same GPUs for several trials, expected other ones for each that runs at a time"
         raise findings.bad_input("TUNE-GPUS", "--gpu-ids", message, "--gpu-ids none")
     target = target_of(args, there.plan["objective"])
-    prepare.refuse_changed_data(there)
+    # Trials that saw other data are not compared; a metric file may be mended.
+    if changed := [path for path in prepare.changed_files(there.plan) if path != there.plan["metric_file"]]:
+        message = f"got other files than the study began with: {', '.join(changed[:5])}"
+        raise findings.bad_input("TUNE-DATA-CHANGED", there.folder, message, "a new --study folder")
     runner.rehearse(there, groups)
     return there, groups, target, found
 
@@ -132,23 +133,19 @@ def ready(args) -> tuple[study.Study, list, float | None, list[findings.Finding]
 def target_of(args, objective: str) -> float | None:
     if args.target is None:
         return None
-    name, _, value = args.target.partition("=")
+    name, _, value = args.target.rpartition("=")
     most = 1 if objective.rpartition(".")[2] in prepare.SHARES and not objective.startswith("custom.") else math.inf
     with contextlib.suppress(ValueError):
-        if name == objective and math.isfinite(float(value)) and float(value) <= most:
+        if name in ("", objective) and math.isfinite(float(value)) and float(value) <= most:
             return float(value)
-    message = f"got {args.target!r}, expected {objective}=V" + (" with V up to 1" if most == 1 else "")
-    raise findings.bad_input("TUNE-TARGET", "--target", message, f"--target {objective}=0.9")
+    message = f"got {args.target!r}, expected V or {objective}=V" + (" with V up to 1" if most == 1 else "")
+    fix = f"replace --target {shlex.quote(args.target)} with --target {objective}=0.9"
+    raise findings.bad_input("TUNE-TARGET", "--target", message, fix)
 
 
 def plan(args) -> command.Outcome:
     there, groups, target, found = ready(args)
-    records = there.trials()
-    trained = sum(trial["kind"] != study.BASE for trial in records)
-    left = max(0, min(args.trials, there.points()) - trained) if not there.reached(records, target) else 0
-    searches = left > (not any(trial["kind"] == study.DEFAULT for trial in records))
-    first, told = study.first_suggestion(there, records) if searches else (None, [])
-    left = 0 if told else left
+    left, first, told = study.outlook(there, args.trials, target)
     result = {
         "trials": args.trials,
         "left": left,
@@ -160,7 +157,7 @@ def plan(args) -> command.Outcome:
              "next": first and first["values"].get(d.key)} for d in there.dimensions
         ],
         "repairs": first["repairs"] if first else [],
-        "estimate": summary.estimate(there, records, left, groups),
+        "estimate": summary.estimate(there, left, groups),
     }  # fmt: skip
     same = [word for word in sys.argv[2:] if word != "--json"]
     start = (NAME, "run", *same) if left else ()
@@ -169,6 +166,8 @@ def plan(args) -> command.Outcome:
 
 def run(args) -> command.Outcome:
     there, groups, target, found = ready(args)
+    if findings.has_errors(told := study.outlook(there, args.trials, target)[-1]):
+        return command.Outcome({}, found + told)
     with study.locked(there.folder):
         now = study.open_or_begin(there.folder, there.plan)  # another run may have begun or changed it meanwhile
         there.plan = now.plan | {name: there.plan[name] for name in ("platform", "launch", "keep")}

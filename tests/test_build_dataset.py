@@ -1,4 +1,5 @@
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from clip_files import record, write_clip
 from hypothesis import given
 from hypothesis import strategies as st
-from support import run_script
+from support import run_script, tokens
 
 from cosmos_reason import annotations, dataset_sources, dataset_writer
 from cosmos_reason.annotations import Turn
@@ -58,6 +59,53 @@ def test_a_table_of_labels(clips, tmp_path):
     for name in ("train", "eval"):
         path = Path(name) / "annotations.json"
         assert (again / path).read_bytes() == (tmp_path / "out" / path).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("question", "answers", "added"),
+    [
+        ("On?", ("yes", "no"), "\nAnswer yes or no."),
+        ("Did it say no?", ("Yes", "No"), "\nAnswer yes or no."),
+        ("On? Answer yes or no.", ("yes", "no"), ""),
+        ("Please reply with YES or NO: on?", ("yes", "no"), ""),
+        ("On? Answer in a word.", ("yes", "no"), "\nAnswer yes or no."),
+        ("Which? Answer with one of: a b, c.", ("a b", "c"), ""),
+        ("Which? Answer with one of: a b.", ("a b", "c"), "\nAnswer with one of: a b, c."),
+    ],
+)
+def test_the_form_of_answers_is_told_once(clips, tmp_path, question, answers, added):
+    write_csv(clips, ["video,light_on", *(f"clips/{n}.mp4,{answers[n % 2]}" for n in range(4))])
+    build(clips / "labels.csv", "-o", tmp_path / "out", "--column", "answer=light_on", "--question", question)
+    assert {sample.turns[0].text for sample in read(tmp_path / "out" / "train")} == {question + added}
+
+
+def test_the_help_is_short_and_its_first_example_runs(clips):
+    text = run_script("build_dataset.py", "--help").stdout
+    assert tokens(text) < 600
+    (line,) = [line for line in text.splitlines() if "light_on" in line]
+    (clips / "clips" / "labels.csv").write_text("video,light_on\n0.mp4,yes\n1.mp4,no\n")
+    words, named = shlex.split(line)[1:], ["--column", "answer=light_on"]
+    refused = run_script("build_dataset.py", *(word for word in words if word not in named), cwd=clips)
+    assert refused.returncode == 2 and f"fix: {shlex.join(named)}" in refused.stderr
+    assert run_script("build_dataset.py", *words, cwd=clips).returncode == 0
+
+
+def test_what_is_printed_next_leads_to_a_spec(clips, tmp_path):
+    write_csv(clips, ["video,light_on", *(f"clips/{n}.mp4,{'yes' if n % 2 else 'no'}" for n in range(8))])
+    words = ["build_dataset.py", clips / "labels.csv", "-o", "my data/of lights", "--column", "answer=light_on"]
+    words += ["--eval-fraction", 0.25]
+    for expected in ("check_dataset.py", "build_spec.py", None):
+        done = run_script(*words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        if expected:
+            words = shlex.split(done.stderr.rpartition("next: ")[2])
+            words[0] = Path(words[0]).name
+            assert words[0] == expected
+    facts = Path(words[words.index("--dataset-facts") + 1])
+    assert facts.is_file() and (tmp_path / "spec.toml").is_file()
+    again = [clips / "labels.csv", "-o", ".", "--column", "answer=light_on", "--force"]
+    done = run_script("build_dataset.py", *again, cwd=tmp_path / "my data" / "of lights")
+    assert done.returncode == 0 and str(facts) in done.stderr, "the facts are no part of the dataset"
 
 
 def test_options_reasoning_and_columns_by_name(clips, tmp_path):

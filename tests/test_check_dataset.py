@@ -89,6 +89,17 @@ def test_samples_that_do_not_fit_are_named(data, tmp_path):
     assert findings["DATA-CLIP-TOO-SHORT"]["data"]["count"] == 6
 
 
+def test_a_sampling_that_there_is_not_is_an_error_found_in_the_spec(data, tmp_path):
+    path = write_spec(tmp_path / "spec.toml", custom__vision={"nframes": 8, "fps": 2.0})
+    assert set(check(data / "train", "--spec", path, expect=1)[1]) == {"SPEC-VISION-FPS-NFRAMES"}
+    path = write_spec(tmp_path / "spec.toml", custom__vision={"nframes": 8, "min_pixels": 100000, "max_pixels": 1000})
+    where = (data / "train", "--eval", data / "eval", "--spec", path, "--html", tmp_path / "page.html")
+    result, findings = check(*where, expect=1)
+    assert result["train"]["records"] == 6 and "SPEC-VISION-PIXELS" in (tmp_path / "page.html").read_text()
+    pasted(path, findings["SPEC-VISION-PIXELS"]["fix"])
+    assert "SPEC-VISION-PIXELS" not in check(*where)[1]
+
+
 def test_media_that_cannot_be_used_are_named(tmp_path):
     root = write_dataset(tmp_path / "data", [record(number) for number in range(9)])
     clips = root / "clips"

@@ -171,3 +171,11 @@ def test_a_table_is_told_how_to_become_a_dataset(tmp_path):
         script, *args = shlex.split(findings["DATA-NOT-BUILT"]["fix"])
         assert run_script(script.removeprefix("scripts/"), *args, "--force", cwd=tmp_path).returncode == 0
         assert not check(tmp_path / "data" / "train")[1]
+
+
+def test_a_model_with_a_broken_tokenizer_is_named(tmp_path):
+    write_dataset(tmp_path / "d", [record(0)])
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer.json").write_text('{"model": ')
+    path = write_spec(tmp_path / "spec.toml", policy__model_name_or_path=str(tmp_path / "model"))
+    assert "CKPT-TOKENIZER" in check(tmp_path / "d", "--spec", path, expect=2)[1]

@@ -198,6 +198,70 @@ def test_a_long_log_is_streamed():
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
+def job_folder(path, job, engine="transformers", changes=None, **more):
+    """A failed job, with the template as its spec."""
+    action, folder = job.partition("-")[0], path / "jobs" / job
+    folder.mkdir(parents=True)
+    table = spec.template(action)
+    for key, value in (changes or {}).items():
+        spec.set_value(table, key, value)
+    spec.dump(table, folder / "spec.toml")
+    copied = {"path": str(folder / "spec.toml"), "source": str(path / "gone.toml"), "source_sha256": ""}
+    outputs = {"output_dir": str(folder / "results")}
+    record = {"job_id": job, "state": jobs.ERROR, "action": action, "engine": engine, "spec": copied}
+    (folder / "job.json").write_text(json.dumps(record | {"outputs": outputs, "parent_job": None} | more))
+    return folder
+
+
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory."
+
+
+@pytest.mark.parametrize(("engine", "changes", "offered"), [
+    ("transformers", {}, ["total_pixels"]), ("tao", {}, ["total_pixels", "activation_offload", "fsdp_offload"]),
+    ("tao", {"train.fsdp_offload": True, "custom.vision.total_pixels": 65536}, ["activation_offload"]),
+    ("transformers", {"train.train_policy.mini_batch": 2, "custom.vision.total_pixels": 65536}, ["mini_batch"]),
+    ("transformers", {"custom.vision.total_pixels": 65536}, []),
+])  # fmt: skip
+def test_fixes_of_a_job_change_its_spec(engine, changes, offered, tmp_path):
+    """Only what its engine applies and its spec does not have yet; the whole command runs when pasted."""
+    job = "train-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job, engine, changes)
+    (folder / "log.txt").write_text(MEMORY)
+    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)["findings"]
+    words = shlex.split(found["fix"])
+    assert [word.partition("=")[0].rpartition(".")[2] for word in words if "=" in word] == offered
+    assert (str(folder / "spec.toml") in words) == bool(offered)
+    if offered == ["total_pixels"]:
+        done = run_script(words[0].removeprefix("scripts/"), *words[1:], cwd=tmp_path)
+        assert done.returncode == 0 and "total_pixels = 2097152" in (tmp_path / words[-1]).read_text(), done.stderr
+
+
+def test_fixes_of_a_log_and_of_a_job_without_its_spec_name_the_command(tmp_path):
+    job, usual = "train-20260101-120000-0a1b2c", "scripts/build_spec.py train --spec spec.toml --set custom.vision."
+    folder = job_folder(tmp_path, job)
+    (folder / "log.txt").write_text(MEMORY)
+    assert f"fix: {usual}" in run_script("diagnose_log.py", folder / "log.txt").stderr
+    for text in ("policy = 3", "= broken"):
+        (folder / "spec.toml").write_text(text)
+        assert "fix: scripts/build_spec.py train" in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
+    (folder / "spec.toml").unlink()
+    assert f"fix: {usual}" in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
+
+
+def test_fixes_of_an_evaluation_have_its_keys_and_the_model_s_job(tmp_path):
+    train, job = "train-20260101-120000-0a1b2c", "evaluate-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job, parent_job=train)
+    ways = {
+        "KeyError: 'video_fps'": "",
+        "lm_head.lora_A is unsupported LoRA weight": f"{tmp_path}/jobs/{train} --by NAME",
+        "KeyError: 'output_dir'": f"build_spec.py evaluate --engine transformers --spec {folder}/spec.toml -o",
+    }
+    for line, expected in ways.items():
+        (folder / "log.txt").write_text(f"ValueError: {line}" if "LoRA" in line else line)
+        (found, *_) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)["findings"]
+        assert expected in found["fix"] and "custom" not in found["fix"] and (expected or not found["fix"])
+
+
 def test_file_stdin_and_job(tmp_path):
     log = tmp_path / "log.txt"
     log.write_bytes(b"\xff\xfe step 1\rstep 2\rKeyError: 'video_fps'\n")
@@ -205,9 +269,9 @@ def test_file_stdin_and_job(tmp_path):
     (found,) = json.loads(done.stdout)["findings"]
     assert done.returncode == 1 and found["id"] == "LOG-VIDEO-FPS-KEY" and found["where"] == f"{log}:3"
     job = "evaluate-20260101-120000-0a1b2c"
-    folder = tmp_path / "jobs" / job
-    folder.mkdir(parents=True)
-    (folder / "job.json").write_text(json.dumps({"job_id": job, "state": jobs.ERROR, "action": "evaluate"}))
+    folder = job_folder(tmp_path, job, reason="every row is an error, most often: QuantumError")
+    (folder / "log.txt").write_text("error: EVAL-ALL-FAILED r.json: got no answer to any question: see `error`\n")
+    assert "most often: QuantumError" in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
     (folder / "log.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
     done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
@@ -241,6 +305,5 @@ def test_list_checks_names_every_error():
 def test_template_keys_of_overrides_exist():
     for entry in ENTRIES:
         arguments = shlex.split(entry.fix) if entry.fix.startswith("--") else []
-        for word in arguments[1::2]:
-            key = word.partition("=")[0]
-            assert key in spec.keys(entry.action) or word == "lora", (entry.id, key)
+        for flag, word in zip(arguments[::2], arguments[1::2], strict=True):
+            assert flag != "--set" or word.partition("=")[0] in spec.keys(entry.action), (entry.id, word)

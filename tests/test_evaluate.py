@@ -35,6 +35,13 @@ def asked(monkeypatch):
     return sizes
 
 
+def test_a_row_names_the_key_of_the_spec(evaluate_spec, tmp_path):
+    evaluate_spec["vision"] = {"nframes": 4, "max_pixels": 4096}
+    evaluate.run(evaluate_spec, None)
+    errors = {row["error"] for row in rows_of(tmp_path / "results")}
+    assert all(" vision.max_pixels:" in error for error in errors), errors
+
+
 def test_every_question_has_one_row_in_order_and_a_broken_clip_shifts_nothing(evaluate_spec, tmp_path):
     evaluate.run(evaluate_spec, None)
     whole = rows_of(tmp_path / "results")

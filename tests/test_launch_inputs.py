@@ -283,6 +283,7 @@ def program(record):
 
 
 def test_tao_train_takes_the_chosen_gpus_and_the_images_own_entry_script(site, monkeypatch):
+    change(site, "train", policy__parallelism__dp_shard_size=2)
     record = tao(site, "train", monkeypatch, gpu_ids=["0", "2"])
     command = record["command"]
     assert command[command.index("--gpus") + 1] == '"device=0,2"'

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from launch_site import Site, ended, running
-from support import ROOT, run_script
+from support import ROOT, run_script, tokens
 
 from cosmos_reason import jobs, spec, storage
 from cosmos_reason.findings import Failure, outside
@@ -104,6 +104,59 @@ def test_wrong_flags_are_refused(site, flags, finding):
     assert done.returncode in (1, 2) and finding in done.stderr and not site.jobs.exists()
 
 
+# -- a plan for the TAO container, on a machine without an engine ------------------------------------------------------
+
+TAO = ("train", "--spec", "train.toml", "--platform", "docker", "--engine", "tao", "--docker-host", "unix:///none")
+
+
+def for_two_gpus(site):
+    train = spec.load(site.root / "train.toml")
+    spec.set_value(train, "policy.parallelism.dp_shard_size", 2)
+    spec.set_value(train, "policy.lora", {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]})
+    spec.dump(train, site.root / "train.toml")
+
+
+@pytest.mark.parametrize("given", ["0", "0,1,2", "3", "GPU-ab", "none"])
+def test_the_gpus_chosen_are_as_many_as_the_spec_needs(site, given):
+    for_two_gpus(site)
+    for verb in ("plan", "submit"):
+        done = run_script("launch_job.py", verb, *TAO, "--gpu-ids", given, "--json", cwd=site.root)
+        document = json.loads(done.stdout)
+        (wrong,) = [one for one in document["findings"] if one["severity"] == "error"]
+        assert done.returncode == 1 and wrong["id"] == "JOB-GPU-COUNT" and not site.jobs.exists()
+        assert not document["result"].get("command")
+    fixed = run_script("launch_job.py", "plan", *TAO, *wrong["fix"].split(), "--json", cwd=site.root)
+    command = json.loads(fixed.stdout)["result"]["command"]
+    assert fixed.returncode == 0 and command[command.index("--gpus") + 1].count(",") == 1
+
+
+def test_processes_of_an_evaluation_have_a_gpu_each(site):
+    evaluate = spec.load(site.root / "evaluate.toml")
+    spec.dump(evaluate | {"num_gpus": 2}, site.root / "evaluate.toml")
+    where = {"platform": "docker", "image": "x", "docker_host": "unix:///none"}
+    for ids, right in (([], False), (["0"], False), (["0", "1"], True), (["0", "1", "2"], True), (None, True)):
+        assert bool(launch.plan(site.request("evaluate", gpu_ids=ids, **where))[0]) == right
+    assert launch.plan(site.request("evaluate", gpu_ids=[], endpoint="http://localhost/v1", **where))[0]
+
+
+def test_a_plan_says_when_it_has_no_gpus_and_only_then(site):
+    for_two_gpus(site)
+    done = run_script("launch_job.py", "plan", *TAO, cwd=site.root)
+    assert "no --gpus\n  fix: --gpu-ids 0,1\n" in done.stderr and "--gpus" not in done.stdout
+    done = run_script("launch_job.py", "plan", *TAO, "--gpu-ids", "0,1", cwd=site.root)
+    assert "JOB-DOCKER-GPUS" not in done.stderr and "without GPUs" not in done.stderr and "device=0,1" in done.stdout
+
+
+def test_a_plan_is_short_to_read_and_says_what_is_known_against_the_image(site):
+    for_two_gpus(site)
+    done = run_script("launch_job.py", "plan", *TAO, "--gpu-ids", "0,1", cwd=site.root)
+    assert done.returncode == 0 and tokens(done.stdout + done.stderr) < 600
+    assert str(site.root / "media") in done.stdout and f"{site.jobs}/JOB_ID/results" in done.stdout
+    (fix,) = [line.split("fix: ")[1] for line in done.stderr.splitlines() if "fix: --image " in line]
+    other = run_script("launch_job.py", "plan", *TAO, "--gpu-ids", "0,1", *fix.split(), cwd=site.root)
+    assert other.returncode == 0 and "JOB-IMAGE-ISSUE" not in other.stderr and fix.split()[1] in other.stdout
+
+
 def test_a_spec_with_errors_starts_nothing(site):
     broken = spec.load(site.root / "train.toml")
     broken["train"]["epoch"] = -1
@@ -123,7 +176,8 @@ def test_status_list_logs_and_watch_tell_the_same_story(site):
     listed = json.loads(run_script("launch_job.py", "list", "--json", *where).stdout)["result"]
     assert listed["states"] == {"COMPLETE": 1, "ERROR": 1} and listed["total"] == 2
     assert run_script("launch_job.py", "logs", whole.name, "--lines", 1, *where).stdout == "step 3\n"
-    assert run_script("launch_job.py", "watch", whole.name, *where).returncode == 0
+    watched = run_script("launch_job.py", "watch", whole.name, *where)
+    assert watched.returncode == 0 and (watched.stdout + watched.stderr).count("COMPLETE") == 1
     assert run_script("launch_job.py", "watch", failed.name, *where).returncode == 3
 
 

@@ -2,36 +2,23 @@
 
 import json
 import os
+import runpy
 import shlex
 import shutil
-import socket
-import subprocess
-import threading
-import time
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from preflight_command import CANARY, SCRIPT, preflight_json
 from support import ROOT, run_script
 
-from cosmos_reason import findings as f
 from cosmos_reason import preflight, rules, spec
 from cosmos_reason.preflight import host, platforms, prediction
 
 pytest_plugins = ("preflight_site",)
-SCRIPT = "check_tao_launch_preflight.py"
-CANARY = "canary-4f1c9a2b7e"
 EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
-
-
-def preflight_json(*args, env=None, cwd=None, timeout=120):
-    done = run_script(SCRIPT, *args, "--json", env=env, cwd=cwd, timeout=timeout)
-    assert "Traceback" not in done.stderr + done.stdout and done.returncode in (0, 1, 2), done.stderr
-    document = json.loads(done.stdout)
-    assert document["ok"] == (done.returncode == 0)
-    return document, {finding["id"]: finding for finding in document["findings"]}
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -111,7 +98,7 @@ def test_fixes_of_paths_and_fields(tmp_path):
     (tmp_path / "t.json").write_text('[{"a": 1}, {"b": 1}]')
     _, found = preflight_json("--platform", "local", "--path", "p=file:///etc/passwd", "--path", f"t={tmp_path}/t.json",
                               "--json-required-field", "t=a")  # fmt: skip
-    assert found["PRE-PATH-SCHEME"]["fix"] == "--path p=/etc/passwd"
+    assert found["PRE-PATH-SCHEME"]["fix"] == f"{SCRIPT} --path p=/etc/passwd"
     assert "mean a?" not in found["PRE-FIELD-MISSING"]["message"]
 
 
@@ -235,54 +222,6 @@ def test_gpus_that_nobody_can_name_never_pass_a_limit(tools):
     assert document["ok"] and set(found) == {"PRE-PLATFORM-SKIPPED"}
 
 
-# ---- time limits -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "args", [["docker", "docker"], ["slurm", "sinfo"], ["kubernetes", "kubectl"], ["docker", "ssh"]]
-)
-def test_a_hanging_tool_never_holds_the_run(args, tools, tmp_path):
-    platform, tool = args
-    for name in ("sbatch", "srun", "squeue", "scontrol"):
-        tools(name)
-    folder = tools(tool, script=f"(trap '' TERM; sleep 300; touch {tmp_path}/alive) & sleep 300")
-    more = ["--docker-host", "ssh://gpu-box" if tool == "ssh" else "unix:///x"]
-    if tool == "ssh":
-        tools("docker", script="sleep 300")
-    started = time.monotonic()
-    document, found = preflight_json("--platform", platform, "--timeout", "2", *more)
-    assert time.monotonic() - started < 8 and not document["ok"] and folder
-    assert found["PRE-TIMEOUT"]["where"] == platform
-    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert f"{folder}/{tool}" not in left
-
-
-def test_nothing_is_started_or_reported_after_the_end(monkeypatch):
-    monkeypatch.setattr(host, "OVER", threading.Event())
-    seen = []
-
-    def late(launch):
-        seen.append(host.call(["sleep", "301"]).code)
-        seen.append(host.call(["sleep", "302"]).code)
-        yield f.error("PRE-LATE", "x", "too late")
-
-    launch = preflight.Launch("local", Namespace(timeout=0.5), time.monotonic() + 0.5, "tao")
-    assert [x.id for x in preflight.gather({"late": late}, launch)] == ["PRE-TIMEOUT"]
-    time.sleep(0.3)
-    assert seen[1:] == [host.NO_ANSWER] and not host.RUNNING
-
-
-def test_a_silent_endpoint_never_holds_the_run(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        env = {"HF_ENDPOINT": address, "AWS_ENDPOINT_URL": address}
-        env |= {"AWS_ACCESS_KEY_ID": CANARY, "AWS_SECRET_ACCESS_KEY": CANARY}
-        started = time.monotonic()
-        paths = ["--path", "model=hf://nvidia/Cosmos-Reason2-8B", "--path", "data=s3://bucket/train"]
-        _, found = preflight_json("--platform", "local", "--timeout", "3", *paths, env=env)
-        assert time.monotonic() - started < 9 and found["PRE-TIMEOUT"]["where"] == "paths"
-
-
 # ---- a spec ----------------------------------------------------------------------------------------------------------
 
 
@@ -310,26 +249,11 @@ def test_a_good_spec_passes_with_a_prediction(site, tools):
 def test_a_success_names_the_launch_that_was_checked(site):
     document, _ = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=site)
     script, verb, *words = shlex.split(document["next"])
-    assert verb == "submit" and words == [
-        "train",
-        "--spec",
-        "spec.toml",
-        "--platform",
-        "local",
-        "--engine",
-        "transformers",
-    ]
+    launched = "train --spec spec.toml --platform local --engine transformers"
+    assert verb == "submit" and words == launched.split()
     done = run_script(Path(script).name, "plan", *words, cwd=site)  # all but the start
     assert done.returncode == 0, done.stderr
-    args = [
-        "--platform",
-        "docker",
-        "--skip-platform-access",
-        "--target-gpu-index",
-        "2,3",
-        "--target-gpu-memory-gb",
-        "80",
-    ]
+    args = ["--platform", "docker", SKIP, "--target-gpu-index", "2,3", "--target-gpu-memory-gb", "80"]
     more = ["--engine", "cosmos-rl", "--container-image", "i", "--gpu-arch", "9.0", "--docker-host", "ssh://box"]
     run_script("build_spec.py", "train", "--spec", "spec.toml", *more[:2], "-o", "two.toml", cwd=site)
     document, found = preflight_json(*args, *more, "--spec", "two.toml", cwd=site)
@@ -344,7 +268,7 @@ def test_the_engine_is_the_one_the_spec_was_built_for(site):
     run_script("build_spec.py", "train", "--spec", "spec.toml", *model, "-o", "rl.toml", cwd=site)
     args = ["--platform", "docker", "--skip-platform-access", "--spec", "rl.toml"]
     _, found = preflight_json(*args, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert "PRE-GPU-TOTAL" in found and "PRE-GPU-ARCH-UNKNOWN" not in found  # not the container's engine
+    assert "PRE-MEMORY-UNSEEN" in found and "PRE-GPU-ARCH-UNKNOWN" not in found  # not the container's engine
 
 
 def test_a_docker_context_that_is_none(tmp_path):
@@ -406,7 +330,46 @@ def test_memory_that_was_not_measured(site):
     assert found["PRE-MEMORY-UNSEEN"]["severity"] == "warning"
     run_script("build_spec.py", "train", "--model", "nvidia/Cosmos-Reason2-8B", "-o", "full.toml", cwd=site)
     _, found = preflight_json(*args, "full.toml", cwd=site, env=env)
-    assert found.keys() >= {"PRE-MEMORY-UNSEEN", "PRE-GPU-TOTAL"}
+    assert "PRE-MEMORY-UNSEEN" in found and "PRE-GPU-TOTAL" not in found
+
+
+def test_an_image_with_a_known_fault_comes_with_one_that_both_commands_take(site):
+    args = ["--platform", "docker", "--skip-platform-access", "--engine", "tao", "--spec", "spec.toml"]
+    _, found = preflight_json(*args, cwd=site)
+    assert "launch_job" in found["PRE-IMAGE-ISSUE"]["message"]
+    fix = found["PRE-IMAGE-ISSUE"]["fix"].split()
+    assert "PRE-IMAGE-ISSUE" not in preflight_json(*args, *fix, cwd=site)[1]
+    words = ["plan", "train", "--spec", "spec.toml", "--platform", "docker", "--engine", "tao", *fix]
+    assert "JOB-IMAGE-ISSUE" not in run_script("launch_job.py", *words, cwd=site).stderr
+
+
+@pytest.mark.parametrize("action", ["train", "inference"])
+def test_impossible_vision_settings_are_errors_and_nothing_is_assumed(action, site):
+    """With the data at hand, and without."""
+    table = spec.load(site / "spec.toml") if action == "train" else spec.template(action)
+    vision = spec.get(table, "custom.vision") if action == "train" else table.setdefault("vision", {})
+    vision["max_pixels"] = 4096
+    spec.dump(table, site / "small.toml")
+    args = ["--platform", "local", "--skip-platform-access", "--spec", "small.toml"]
+    document, found = preflight_json(*args, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert found["SPEC-VISION-PIXELS"]["severity"] == "error" and "prediction" not in document["result"]
+    assert [x["id"] for x in document["findings"]].count("SPEC-VISION-PIXELS") == 1
+
+
+def test_what_fits_is_one_line(site):
+    done = run_script(SCRIPT, "--platform", "local", "--spec", "spec.toml", cwd=site)
+    (line,) = [line for line in done.stdout.splitlines() if "RTX 4090" in line]
+    assert line.strip() == "fits every listed GPU from RTX 4090 (23.5 GiB) up"
+    on_types = runpy.run_path(str(ROOT / "scripts" / SCRIPT))["on_types"]
+    told = on_types({"H200": "fits", "L40S": "does not fit", "H100 80GB": "tight", "B200": "fits"})
+    rest = "tight on H100 80GB (79.6 GiB); does not fit L40S (44.5 GiB)"
+    assert told == f"fits every listed GPU from H200 (139.8 GiB) up; {rest}"
+    assert on_types({"L40S": "does not fit"}) == "fits no listed GPU; does not fit L40S (44.5 GiB)"
+
+
+def test_a_spec_that_is_not_there_comes_with_how_to_build_one(tmp_path):
+    _, found = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=tmp_path)
+    assert "scripts/build_spec.py train" in found["FILE-MISSING"]["fix"]
 
 
 def test_checkpoints_that_are_made_at_most():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosmos_reason import findings as f
 from cosmos_reason import preflight
 from cosmos_reason.preflight import gates, host, platforms
 
@@ -170,7 +171,33 @@ def test_memory_of_all_gpus_of_all_nodes():
     assert not list(gates.check_total(eight[:2], 2, 256, "GPUs")) and not list(gates.check_total(eight, 1, 256, ""))
     (found,) = gates.check_total(eight[:2], 1, 256, "GPUs", "LoRA is small")
     assert found.severity == "info" and "because LoRA" in found.message
-    assert [x.severity for x in gates.check_total([], 1, 256, "GPUs")] == ["warning"]
+    assert not list(gates.check_total([], 1, 256, "GPUs"))  # said elsewhere: nothing is known of them
+
+
+@pytest.mark.parametrize(("id", "fix", "spec", "printed"), [
+    ("PRE-GPU-ARCH-UNKNOWN", "--gpu-arch sm_90", "s.toml", "check_tao_launch_preflight.py --gpu-arch sm_90"),
+    ("PRE-PLATFORM", "--platform local", None, "check_tao_launch_preflight.py --platform local"),
+    ("PRE-ENGINE-PLATFORM", "--engine transformers", None, "check_tao_launch_preflight.py --engine transformers"),
+    ("PRE-ENGINE-PLATFORM", "--engine transformers", "s.toml", "--engine transformers"),
+    ("PRE-MEMORY", "--tuning lora", "s.toml", "--tuning lora"),
+    ("PRE-GPU-COUNT", "--gpus-per-node 2", "s.toml", "--gpus-per-node 2"),
+    ("DATA-MEDIA-ESCAPE", "--media-path d", "s.toml", "check_dataset.py --media-path d"),
+    ("DATA-CLIP-TOO-SHORT", "--set a.b=1", "s.toml", "--set a.b=1"), ("PRE-IMAGE", "--image X", None, "--image X"),
+    ("PRE-DOCKER-RUNTIME", "sudo x --y", "s.toml", "sudo x --y"),
+])  # fmt: skip
+def test_a_fix_says_which_script_takes_it(id, fix, spec, printed):
+    assert preflight.shown(f.error(id, "x", "y", fix), Args(spec=spec)).fix == printed
+
+
+@pytest.mark.parametrize(("engine", "given", "severity", "fix"), [
+    ("tao", {}, "error", "--target-gpu-count N --target-gpu-memory-gb GIB"),
+    ("tao", {"target_gpu_count": 2}, "warning", "--target-gpu-memory-gb GIB"),
+    ("tao", {"target_gpu_index": [1], "target_gpu_memory_gb": 80}, "warning", ""), ("transformers", {}, "info", ""),
+])  # fmt: skip
+def test_no_gpu_is_told_once_with_what_is_still_to_say(engine, given, severity, fix, monkeypatch):
+    monkeypatch.setattr(platforms, "driver", lambda _: host.Driver(problem="no command nvidia-smi"))
+    (found,) = platforms.gpus(preflight.Launch("local", Args(**given), 0, engine), host.Host())
+    assert (found.id, found.severity, found.fix) == ("PRE-GPU-NONE", severity, fix)
 
 
 @pytest.mark.parametrize(("gres", "gpus"), [

@@ -1,6 +1,7 @@
 """What the Hub answers about a repository and a token, told apart."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -48,6 +49,18 @@ def test_hub_answers_are_told_apart(ask, repo, token, id, said):
 def test_the_right_to_write(ask, token, id):
     found = ask(lambda: hub_client.writable("a-name", token or None), token)
     assert [x[0] for x in found] == ([id] if id else [])
+
+
+def test_a_repository_to_upload_to_is_changed_in_the_spec(ask):
+    class Case:
+        action = "train"
+
+        def __call__(self, key):
+            return {"train.ckpt.upload_hf": True, "train.ckpt.hf_repo_name": "stranger/x"}.get(key, "")
+
+    found = []
+    ask(lambda: found.extend(access.uploads(SimpleNamespace(case=Case()))), "writer")
+    assert [(x.id, x.fix) for x in found] == [("HUB-ACCESS", "--set train.ckpt.hf_repo_name=bob/x")]
 
 
 def test_a_complete_snapshot_will_do_without_the_hub(ask, tmp_path, monkeypatch, tiny_model):

@@ -48,6 +48,7 @@ def test_every_rule_has_a_case_here():
 
 def test_the_templates_are_quiet_about_all_but_what_a_person_must_give():
     quiet = {"SPEC-MODEL-OMNI", "SPEC-DATA-TRAIN", "SPEC-DATA-EVAL", "SPEC-MEDIA", "SPEC-PROMPT", "SPEC-GRPO-START"}
+    quiet |= {"SPEC-ENGINE-RUNS"}
     for action in bundle.ACTIONS:
         assert found(action, "cosmos-rl" if action == "grpo" else "tao").keys() <= quiet
 
@@ -184,6 +185,54 @@ def test_facts_find_clips_that_are_too_short_for_the_frames(facts):
     assert "SPEC-FRAMES-CLIP" not in found("train", facts=facts, custom__vision__nframes=6)
 
 
+@pytest.mark.parametrize(
+    ("model", "vision", "refused"),
+    [  # qwen-vl-utils 0.0.14: 128 tokens of 32 x 32 or 28 x 28 pixels for a frame
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 131071}, True),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 131072}, False),
+        ("nvidia/Cosmos-Reason1-7B", {"max_pixels": 100351}, True),
+        ("nvidia/Cosmos-Reason1-7B", {"max_pixels": 100352}, False),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8192}, False),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8193}, True),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "resized_height": 64, "resized_width": 64}, False),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "resized_height": 64}, True),
+    ],
+)
+def test_the_floor_of_the_sampler_is_known_before_a_clip_is_read(facts, model, vision, refused):
+    keys = {"evaluate": ("model__model_name", "vision__"), "train": ("policy__model_name_or_path", "custom__vision__")}
+    for action, (named, table) in keys.items():
+        changes = {named: model} | {table + name: value for name, value in vision.items()}
+        assert ("SPEC-VISION-PIXELS" in found(action, "transformers", **changes)) == refused
+    options = vision_tokens.VisionOptions(**vision)
+    try:
+        vision_tokens.frame_size(480, 640, 4, options, vision_tokens.patch_size(model))
+    except f.Failure as failure:
+        assert refused and failure.findings[0].id == "SPEC-VISION-PIXELS"
+    else:
+        assert not refused
+
+
+def test_images_have_a_lower_floor(tmp_path):
+    small = {"vision__max_pixels": 4096, "model_path": "nvidia/Cosmos-Reason2-8B"}
+    assert "SPEC-VISION-PIXELS" in found("inference", "transformers", **small)
+    assert "SPEC-VISION-PIXELS" not in found("inference", "transformers", type="image", **small)
+    facts = write_facts(tmp_path, 3)
+    small = {"custom__vision__max_pixels": 4096}
+    assert "SPEC-VISION-PIXELS" in found("train", facts=facts, **small)
+    storage.write_json(facts, storage.read_json(facts) | {"media": {"frames": {"max": None}}})  # no clips
+    assert "SPEC-VISION-PIXELS" not in found("train", facts=facts, **small)
+
+
+@pytest.mark.parametrize("action", bundle.ACTIONS)
+def test_popular_pixels_suit_every_model(action):
+    params = bundle.skill_info()["spec_params"][action]
+    for pixels in spec.keys(action)[f"{params['vision']}.max_pixels"]["popular"]:
+        for model in bundle.skill_info()["models"]:
+            changes = {f"{params['vision']}.max_pixels": pixels, params["model"]: model}
+            table = changed(action, changes)
+            assert "SPEC-VISION-PIXELS" not in {one.id for one in rules.check(action, "transformers", table)}
+
+
 def test_facts_find_a_batch_no_rank_can_fill(facts):
     batch = {"train__train_batch_per_replica": 4, "policy__parallelism__dp_shard_size": 8}
     assert "SPEC-STEPS-ZERO" not in found("train", facts=facts, **batch)  # the template keeps incomplete batches
@@ -302,7 +351,7 @@ TRAPS = {
     "checkpoints and uploads": "SPEC-SAVE-OFF SPEC-S3-BUCKET SPEC-HUB-NAME",
     "GRPO": "SPEC-ON-POLICY SPEC-LORA-GRPO-TP SPEC-LORA-GRPO-COMPILE SPEC-ROLLOUT-ROOM SPEC-KL-ZERO SPEC-KL-HIGH",
     "sequences beyond the maximum": "SPEC-LENGTH-SAMPLE SPEC-LENGTH-ANSWER SPEC-LENGTH-CALIBRATION SPEC-LENGTH-LOW",
-    "frames and pixels": "SPEC-FRAMES-ONE SPEC-FRAMES-CLIP SPEC-PIXELS-BUDGET SPEC-PIXELS-ORDER SPEC-RESIZE-PAIR",
+    "frames and pixels": "SPEC-FRAMES-ONE SPEC-FRAMES-CLIP SPEC-PIXELS-BUDGET SPEC-VISION-PIXELS SPEC-RESIZE-PAIR",
     "another view in evaluation than in training": "SPEC-TRAINED-OTHERWISE |the evaluator's processor",
     "frozen and trained parameters, seeds": "SPEC-FREEZE SPEC-SEED SPEC-CACHE SPEC-PREFETCH SPEC-LOADER-MEMORY",
     "Omni checkpoints, adapters": "SPEC-MODEL-OMNI SPEC-MODEL-ADAPTER SPEC-ADAPTER-FOLDER SPEC-LORA-MERGE",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import run_script
 from support_specs import BREAKS, run
 
-from cosmos_reason import bundle, spec, spec_values, storage
+from cosmos_reason import bundle, spec, spec_sources, spec_values, storage
 from cosmos_reason import findings as f
 
 JOB = "jobs/train-20260101-000000-abcdef"
@@ -85,7 +85,7 @@ BAD = [
     ("grpo --engine cosmos-rl --gpus-per-node 4 --set mode=colocated --set dp_shard_size=1", 1, "SPEC-COLOCATED"),
     ("grpo --engine cosmos-rl --set train.train_policy.dataloader_drop_last=true", 1, "SPEC-KEY-UNKNOWN"),
     ("train --set max_steps=50 --set warmup=60.0", 1, "SPEC-WARMUP-FLOAT"),
-    ("train --set max_steps=10 --set validation.enable=true --eval-root data/held_out", 1, "SPEC-VALIDATION-NEVER"),
+    ("train --set max_steps=10 --eval-root data/held_out --set validation.freq=20", 1, "SPEC-VALIDATION-NEVER"),
     ("train --set validation.freq_in_epoch=9 --eval-root data/held_out", 1, "SPEC-VALIDATION-NEVER"),
     ("train --engine cosmos-rl --set train.optm_warmup_epochs=1 --set warmup=5", 1, "SPEC-WARMUP-TWICE"),
     ("train --engine cosmos-rl --set results_dir=/a --set output_dir=/b", 1, "SPEC-ENGINE-KEY"),
@@ -143,6 +143,15 @@ BAD = [
     ("train --parent-job {JOB} --model reason2-8b", 1, "SPEC-RESUME-OTHER"),
     ("train --parent-job {JOB} --engine transformers", 1, "SPEC-RESUME-OTHER"),
     ("train --model " + "a" * 300, 2, "SPEC-MODEL-NAME"),
+    ("evaluate --engine transformers --set max_pixels=4096", 1, "SPEC-VISION-PIXELS"),
+    ("evaluate --engine transformers --set max_pixels=4096 --set min_pixels=9000", 1, "SPEC-VISION-PIXELS"),
+    ("evaluate --spec four.toml", 1, "SPEC-ACTION"),
+    ("inference --spec four.toml --set fps=1", 1, "SPEC-ACTION"),
+    ("quantize --spec wide.toml", 1, "SPEC-ACTION"),
+    ("grpo --engine cosmos-rl --spec four.toml", 1, "SPEC-ACTION"),
+    ("train --spec " + "a" * 300 + ".toml", 2, "FILE-UNREADABLE"),
+    ("train --parent-job " + "a" * 300, 2, "FILE-UNREADABLE"),
+    ("train --dataset-facts " + "a" * 300, 2, "FILE-UNREADABLE"),
     ("train --set freeze_pattern='^x[0-9]{{1,2}}$'", 1, "SPEC-KEY-UNKNOWN"),
 ]
 
@@ -158,6 +167,7 @@ def here(tmp_path, monkeypatch):
     record = {"action": "train", "engine": "tao", "state": "COMPLETE", "evidence": {"checkpoint": str(checkpoint)}}
     storage.write_json(tmp_path / JOB / "job.json", record)
     for name, key, table in (
+        ("four", "custom.vision", {"fps": 4, "resized_height": 64, "resized_width": 96}),
         ("wide", "policy.parallelism.dp_replicate_size", 2),
         ("profiler", "profiler", {"enable_nsys": True, "sub_profiler_config": {"do_profile": True}}),
         ("lorra", "policy.lorra", {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}),
@@ -279,6 +289,43 @@ def test_fixes_say_what_the_user_meant(here, line, fix):
     _, found, _ = run(line.format(JOB=JOB))
     ours = [one for one in found if not one.id.startswith(("SPEC-MODEL", "SPEC-DATA", "SPEC-RATE"))]
     assert fix in [one.fix for one in ours] and all(len(one.message) < 500 for one in ours)
+
+
+def test_a_training_spec_hands_its_view_to_an_evaluation(here):
+    table = spec.load(here / "four.toml")
+    spec.set_value(table, "train.train_policy.system_prompt", "Be brief.")
+    spec.dump(table, here / "four.toml")
+    line = "evaluate --engine transformers --model reason2-2b --eval-root data/held_out --spec four.toml"
+    finding = next(one for one in run(line)[1] if one.id == "SPEC-ACTION")
+    code, _, made = run(pasted(line, finding.fix))
+    plain = run(line.replace(" --spec four.toml", ""), "plain.toml")[2]
+    seen = {"vision": table["custom"]["vision"], "dataset": plain["dataset"] | {"system_prompt": "Be brief."}}
+    assert code == 0 and made == plain | seen
+    finding = next(one for one in run(f"{line} --set nframes=6")[1] if one.id == "SPEC-ACTION")
+    _, _, made = run(pasted(f"{line} --set nframes=6", finding.fix))
+    assert made["vision"] == {"nframes": 6, "resized_height": 64, "resized_width": 96}
+
+
+def test_what_nothing_here_launches_is_told(here):
+    line = "quantize --engine transformers --model reason2-2b --train-root data/train"
+    code, found, _ = run(line)
+    finding = next(one for one in found if one.id == "SPEC-ENGINE-RUNS")
+    assert (code, finding.severity, finding.fix) == (0, f.WARNING, "replace --engine transformers with --engine tao")
+    assert "SPEC-ENGINE-RUNS" not in {one.id for one in run(pasted(line, finding.fix))[1]}
+
+
+@pytest.mark.parametrize("action", bundle.ACTIONS)
+def test_vision_keys_have_short_names_in_every_action(here, action):
+    table = bundle.skill_info()["spec_params"][action]["vision"]
+    keys = [key for key in spec.keys(action) if key.startswith(f"{table}.")]
+    assert len(keys) == 9
+    for key in keys:
+        assert spec_sources.full_name(action, key.rpartition(".")[2]) == key
+
+
+def test_a_flag_that_was_begun_is_completed(here):
+    done = run_script("build_spec.py", "train", "--gpus", "2", "-o", "s.toml", cwd=here)
+    assert done.returncode == 2 and "Did you mean --gpus-per-node?" in done.stderr
 
 
 def test_a_misspelt_table_keeps_its_values(here):

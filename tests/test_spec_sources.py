@@ -183,9 +183,43 @@ def test_warmup_epochs_are_steps_where_those_are_known(here, words, warmup):
 
 def test_the_steps_of_the_warmup_are_told(here):
     facts = write_facts(here, 400)  # 100 steps an epoch, two epochs
-    assert "6 of 200 steps" in run(f"train --dataset-facts {facts}")[1]["SPEC-STEPS"].message
+    assert "a warm-up of 3 % of 200 steps is 6 steps" in run(f"train --dataset-facts {facts}")[1]["SPEC-STEPS"].message
     assert "15 of 200 steps" in run(f"train --dataset-facts {facts} --set warmup=15")[1]["SPEC-STEPS"].message
     assert "SPEC-STEPS" not in run("train")[1]
+
+
+@pytest.mark.parametrize(
+    ("records", "words", "intervals"),
+    [
+        (12, "", (3, 3)),  # 6 steps, which the template's 20 never reach
+        (1, "", (1, 1)),
+        (12, "--set save_freq=2", (2, 2)),
+        (12, "--set validation_freq=2", (2, 2)),
+        (12, "--profile reason1-sft --set batch_size=4 --set warmup=0.03", (1, 1)),  # 3 steps
+        (60, "--profile production --set batch_size=4 --set epochs=2", (15, 15)),  # both 100
+        (60, "--set save_freq=20", (20, 20)),
+        (400, "", (20, 20)),
+        (400, "--set max_steps=10", (5, 5)),
+    ],
+)
+def test_a_short_run_saves_and_validates(here, records, words, intervals):
+    line = f"train --tuning lora --train-root data --eval-root data --dataset-facts {write_facts(here, records)}"
+    code, found, made = run(f"{line} {words}")
+    assert (code, (made["train"]["ckpt"]["save_freq"], made["validation"]["freq"])) == (0, intervals), found
+    assert not found.keys() & {"SPEC-SAVE-NEVER", "SPEC-VALIDATION-NEVER", "SPEC-BEST"}
+    assert ("SPEC-INTERVAL" in found) == (intervals != (20, 20))
+    if "--set" not in words and "SPEC-INTERVAL" in found:
+        steps = f"steps of the run: {6 if records == 12 else 2}"
+        assert found["SPEC-INTERVAL"].severity == f.INFO and origins()["validation.freq"] == steps
+
+
+def test_intervals_that_were_asked_for_stay(here):
+    facts = write_facts(here, 12)
+    line = f"train --eval-root data --dataset-facts {facts} --set validation_freq=9"
+    code, found, _ = run(line)
+    assert (code, found["SPEC-VALIDATION-NEVER"].severity) == (1, f.ERROR)
+    run("train --eval-root data --set validation_freq=9 --set batch_size=4", "mine.toml")
+    assert "SPEC-VALIDATION-NEVER" in run(f"train --spec mine.toml --dataset-facts {facts}")[1]
 
 
 @pytest.mark.parametrize(("frames", "asked", "fits"), [([64, 17], 32, 16), ([64, 6], 8, 6), ([64, 1], 8, None)])

@@ -75,7 +75,6 @@ WRONG = [
     (["--spec", "spec.toml", "--trials", "0"], 2, "USAGE"),
     (["--spec", "spec.toml", "--every", "nan"], 2, "USAGE"),
     (["--spec", "spec.toml", "--hours", "-3"], 2, "USAGE"),
-    (["--spec", "spec.toml", "--range", "policy.parallelism.tp_size=[3,5]"], 1, "TUNE-SPACE-USED"),
     (["--spec", "nowhere.toml"], 2, "FILE-MISSING"),
     (["--range", "lr=1e-5..1e-4"], 2, "USAGE"),
     ([], 2, "FILE-MISSING"),
@@ -87,6 +86,39 @@ def test_bad_input_is_a_finding(folder, words, code, id):
     got, found = tune(folder, "plan", *words)
     assert got == code and id in [row["id"] for row in found["findings"] if row["severity"] == "error"]
     assert not (folder / "s").exists()
+
+
+@pytest.mark.parametrize("verb", ["plan", "run"])
+def test_a_space_without_a_legal_point_is_refused_before_anything_starts(folder, verb):
+    code, found = tune(folder, verb, "--spec", "spec.toml", "--range", "policy.parallelism.tp_size=[3,5]")
+    assert code == 1 and "TUNE-SPACE-USED" in [row["id"] for row in found["findings"] if row["severity"] == "error"]
+    assert not (folder / "s").exists()
+
+
+@pytest.mark.parametrize("objective, target, goal", [
+    (None, "0.9", 0.9), (None, "accuracy=0.9", 0.9), ("f1", "0.8", 0.8), ("val_loss", "1.5", 1.5),
+    (None, "90%", None), (None, "f1=0.9", None), (None, "acuracy=0.9", None), (None, "accuracy", None),
+])  # fmt: skip
+def test_a_target_is_a_value_of_the_objective(folder, objective, target, goal):
+    words = ["--spec", "spec.toml", "--range", "batch_size=[2,4]", *(["--objective", objective] if objective else [])]
+    code, found = tune(folder, "plan", *words, "--target", target)
+    if goal is None:
+        (told,) = [row for row in found["findings"] if row["severity"] == "error"]
+        old, new = told["fix"].removeprefix("replace ").split(" with ")
+        assert code == 2 and told["id"] == "TUNE-TARGET" and shlex.split(old) == ["--target", target]
+        code, found = tune(folder, "plan", *words, *shlex.split(new))
+    assert code == 0 and found["result"]["target"] == (goal or 0.9)
+
+
+def test_what_build_spec_was_told_to_set_is_not_searched(folder):
+    words = ["--spec", "spec.toml", "--engine", "transformers", "--set", "batch_size=2", "-o", "mine.toml"]
+    assert run_script("build_spec.py", "train", *words, cwd=folder).returncode == 0
+    code, found = tune(folder, "plan", "--spec", "mine.toml")
+    varied = [row["key"] for row in found["result"]["space"]]
+    assert code == 0 and varied == ["train.optm_lr", "train.optm_weight_decay"]
+    (told,) = [row for row in found["findings"] if row["id"] == "TUNE-GIVEN"]
+    code, found = tune(folder, "plan", "--spec", "mine.toml", *shlex.split(told["fix"]))
+    assert code == 0 and len(found["result"]["space"]) == 3
 
 
 def test_a_plan_counts_what_there_is_to_try(folder):
@@ -129,17 +161,28 @@ def test_a_file_is_no_study_and_an_evaluate_spec_that_asks_otherwise_is_said(fol
     spec.dump(table, folder / "eval.toml")
     code, found = tune(folder, "plan", "--spec", "spec.toml", "--eval-spec", "eval.toml")
     assert code == 0 and [row for row in found["findings"] if row["id"] == "TUNE-EVAL-VIEW"]
+    spec.set_value(table, "generation.max_tokens", 0)
+    spec.dump(table, folder / "eval.toml")
+    code, found = tune(folder, "plan", "--spec", "spec.toml", "--eval-spec", "eval.toml")
+    assert code == 2 and found["findings"][-1]["id"] == "SPEC-VALUE"
+    assert found["findings"][-1]["fix"].startswith("scripts/build_spec.py evaluate --spec eval.toml")
     (folder / "s").write_text("")
     code, found = tune(folder, "plan", "--spec", "spec.toml")
     assert code == 2 and found["findings"][0]["id"] == "TUNE-STUDY"
 
 
-def test_an_illegal_spec_is_refused_before_anything_is_searched(folder):
+def test_an_illegal_spec_is_refused_with_the_command_that_mends_all_of_it(folder):
     table = spec.load(folder / "spec.toml")
     spec.set_value(table, "train.train_policy.mini_batch", 3)
+    spec.set_value(table, "custom.vision.fps", 2)
     spec.dump(table, folder / "spec.toml")
     code, found = tune(folder, "plan", "--spec", "spec.toml")
-    assert code == 1 and "SPEC-BATCH-MULTIPLE" in [finding["id"] for finding in found["findings"]]
+    fixes = {row["id"]: row["fix"] for row in found["findings"] if row["severity"] == "error"}
+    assert code == 1 and fixes.keys() == {"SPEC-BATCH-MULTIPLE", "SPEC-FRAMES-ONE"} and len(set(fixes.values())) == 1
+    script, *words = shlex.split(fixes["SPEC-FRAMES-ONE"])
+    done = run_script(script.removeprefix("scripts/"), *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert tune(folder, "plan", "--spec", "spec.toml")[0] == 0
 
 
 def test_without_questions_to_compare_trials_with_it_says_so(folder):
@@ -148,7 +191,14 @@ def test_without_questions_to_compare_trials_with_it_says_so(folder):
     spec.set_value(table, "validation.enable", False)
     spec.dump(table, folder / "spec.toml")
     code, found = tune(folder, "plan", "--spec", "spec.toml")
-    assert code == 2 and found["findings"][-1]["id"] == "TUNE-EVAL-DATA"
+    told = found["findings"][-1]
+    assert code == 2 and told["id"] == "TUNE-EVAL-DATA"
+    words = shlex.split(told["fix"].replace("--eval-root DIR", "--eval-root held_out"))
+    (folder / "held_out").mkdir()
+    shutil.copy(folder / "a.json", folder / "held_out/annotations.json")
+    assert run_script(words[0].removeprefix("scripts/"), *words[1:], cwd=folder).returncode == 0
+    code, found = tune(folder, "plan", "--spec", "spec.toml")
+    assert code == 0 and ("TUNE-EVAL-DATA", "") in [(row["id"], row["fix"]) for row in found["findings"]]
 
 
 def test_a_bundle_without_the_train_schema_is_enabled_but_not_runnable(folder):

@@ -23,7 +23,8 @@ ERRORS = bundle.ROOT / "references" / "cosmos-reason-errors.md"
 ERRORS_HEAD = """# Known errors
 
 A failed run: `scripts/diagnose_log.py JOB_ID` (or a log file, or `-` for standard input) finds these in its log and
-prints cause, evidence and fix. `--set`, `--unset` and `--tuning` are arguments of `build_spec.py ACTION --spec FILE`.
+prints cause, evidence and fix. A fix of flags alone goes to `build_spec.py ACTION --spec spec.toml FIX -o NEW.toml`;
+for a JOB_ID it is printed as a whole command, with only what changes that job's spec.
 What can be known before a launch, `scripts/check_tao_launch_preflight.py --spec spec.toml` says.
 Generated from `scripts/cosmos_reason/error_catalog.yaml` by `make templates`.
 """

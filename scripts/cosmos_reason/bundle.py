@@ -19,6 +19,14 @@ def skill_info() -> dict:
     return yaml.load((ROOT / "skill_info.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
 
 
+def image_issue(name: str) -> tuple[str, str] | None:
+    """What is known against an image, and an image that nothing is known against."""
+    images = skill_info()["images"]
+    sound = next((other for other, facts in images.items() if "known_issue" not in facts), name)
+    issue = images.get(name, {}).get("known_issue")
+    return (issue, sound) if issue else None
+
+
 @functools.cache
 def schema(name: str) -> dict:
     """`name` is an action or one of our own outputs ("finding", "job", "results", ...)."""

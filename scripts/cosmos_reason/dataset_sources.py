@@ -337,7 +337,7 @@ def _row_items(rows: list[tuple[dict, str]], files: Folder, reading: Reading) ->
     for number, (row, folder) in enumerate(rows):
         asked = _text(row.get(columns.get("question", ""))) or reading.question or DEFAULT_QUESTION
         options = _options(row.get(columns.get("options", "")))
-        if not options and wording and "question" not in columns:
+        if not options and wording and "question" not in columns and not _says(asked, answers):
             asked = f"{asked}\n{wording}"
         try:
             asked, answer = with_options(asked, options, answers[number])
@@ -397,6 +397,14 @@ def _wording(answers: list[str]) -> str:
         return "Answer yes or no."
     few = len(classes) <= FEW_CLASSES and len(answers) > len(classes) and max(map(len, classes)) <= SHORT_CLASS
     return f"Answer with one of: {', '.join(classes)}." if few else ""
+
+
+def _says(question: str, answers: list[str]) -> bool:
+    """Whether a question itself says in which words to answer."""
+    told = re.split(r"\b(?:answer|reply|respond)\b", question, maxsplit=1, flags=re.I)[1:]
+    classes = {answer.lower() for answer in answers}
+    classes = YES_NO if classes <= YES_NO else classes
+    return bool(told) and all(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", told[0].lower()) for one in classes)
 
 
 def _turns(question: str, answer: str) -> tuple[Turn, ...]:

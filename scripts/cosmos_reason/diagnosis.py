@@ -1,17 +1,18 @@
-"""Why a run failed, from its log: one pass over the lines, matched against error_catalog.yaml."""
+"""Why a run failed, from its log: one pass over the lines, matched against error_catalog.yaml; what to do about it."""
 
 from __future__ import annotations
 
 import functools
 import re
+import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
+from cosmos_reason import bundle, secret, spec, spec_values, storage
 from cosmos_reason import findings as f
-from cosmos_reason import secret
 
 CATALOG = Path(__file__).with_name("error_catalog.yaml")
 MAX_LINE = 1 << 16  # characters; what has no line ends is cut there
@@ -24,6 +25,7 @@ TROUBLE = ("Error", "ERROR", "Traceback", "Exception", "FATAL", "CRITICAL", "Fat
 STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")  # a line inside a traceback, perhaps with its rank before it
 OURS = re.compile(r"^error: ([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*)$")  # a finding that one of our commands printed
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
+LESS, MORE = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens"), "_length"  # keys by what helps them
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -143,8 +145,61 @@ def _finding(entry: Entry, where: str, line: str) -> f.Finding:
     if not entry.signs:
         return f.error(entry.id, where, secret.hidden(entry.cause), evidence=quoted(line).strip())
     data = {"action": entry.action, "evidence": quoted(line).strip()} | ({"transient": True} if entry.transient else {})
-    message = f"{entry.cause} The log says: {quoted(line.strip(), 160)}"
-    return f.Finding(entry.id, entry.severity, where, message, entry.fix, data)
+    message, fix = f"{entry.cause} The log says: {quoted(line.strip(), 160)}", entry.fix
+    if fix.startswith("--"):
+        data["changes"], fix = fix, _build(entry.action, "spec.toml", fix)
+    return f.Finding(entry.id, entry.severity, where, message, fix, data)
+
+
+def _build(action: str, path: str, *changes: str) -> str:
+    """The command that makes a new spec with some changes."""
+    flags = ("--spec", shlex.quote(path), *changes, "-o", shlex.quote(f"{Path(path).stem}-mended.toml"))
+    return " ".join(["scripts/build_spec.py", action, *flags])
+
+
+def for_job(finding: f.Finding, record: dict) -> f.Finding:
+    """A finding of a job's log with its fix for this job: the paths are its own, and of changes to the spec only those
+    are left that its engine applies and its spec does not have yet."""
+    try:
+        return _for_job(finding, record)
+    except (OSError, KeyError, TypeError, f.Failure):  # its spec or its record was damaged since
+        return finding
+
+
+def _for_job(finding: f.Finding, record: dict) -> f.Finding:
+    action, own, source = record["action"], record["spec"]["path"], Path(record["spec"]["source"])
+    unchanged = source.is_file() and storage.sha256(source) == record["spec"]["source_sha256"]
+    path, engine = str(source) if unchanged else own, f"--engine {record['engine']}"
+    fix = finding.fix.replace("build_spec.py train", f"build_spec.py {action} {engine}")
+    if changes := finding.data.get("changes"):
+        left = list(_useful(changes, record, spec.load(Path(own))))
+        if not left:
+            return replace(finding, message=f"{finding.message} Its spec is as the usual fix would make it.", fix="")
+        return replace(finding, fix=_build(action, path, engine, *left))
+    output = next(iter(record["outputs"].values()), "OUTPUT_DIR")
+    if action != "train" and "select_checkpoint" in fix:  # where its model came from
+        output = str(Path(own).parent.with_name(record["parent_job"])) if record["parent_job"] else "OUTPUT_DIR"
+    for name, value in (("OUTPUT_DIR", output), ("spec.toml", path)):
+        fix = re.sub(rf"(?<= ){name}(?= |$)", lambda _, value=value: shlex.quote(value), fix)
+    return replace(finding, fix=fix)
+
+
+def _useful(changes: str, record: dict, written: dict) -> Iterator[str]:
+    action, words = record["action"], shlex.split(changes)
+    known, now = spec.keys(action), spec.with_defaults(action, written)
+    vision = bundle.skill_info()["spec_params"][action]["vision"]
+    for flag, word in zip(words[::2], words[1::2], strict=True):
+        name, _, text = word.partition("=")
+        key = re.sub(r"^(custom\.)?vision\.", f"{vision}.", name)
+        if flag == "--set":
+            schema, old = known.get(key), spec.get(now, key)
+            if schema is None or record["engine"] not in schema["x-engines"]:
+                continue
+            new, number = spec_values.parse(schema, text), isinstance(old, int | float)
+            if new == old or (number and (old < new if key.endswith(LESS) else key.endswith(MORE) and old > new)):
+                continue
+            word = f"{key}={text}"
+        yield f"{flag} {shlex.quote(word)}"
 
 
 def _unknown(search: _Search, name: str) -> f.Finding:

@@ -13,6 +13,7 @@ from cosmos_reason.findings import Failure, bad_input, outside
 
 PATIENCE = 60  # seconds for an answer of the engine
 ADDRESS = re.compile(r"(unix|tcp|npipe|fd)://[^@]*|ssh://([^:@/]+@)?[^@/:]+(:\d+)?(/.*)?")
+RUNTIME = "nvidia-ctk runtime configure --runtime=docker"
 CONTEXT = "the docker context"  # what stands for an address where none was given
 
 
@@ -40,7 +41,7 @@ def docker(host: str, *words: str, timeout: float | None = PATIENCE, **options) 
     if "bind source path does not exist" in said:
         said += "; expected every file and folder at the same path on the engine's machine (a shared file system)"
     if "could not select device driver" in said:
-        fix = "--gpu-ids none, or on the engine's machine: nvidia-ctk runtime configure --runtime=docker"
+        fix = f"--gpu-ids none, or on the engine's machine: {RUNTIME}"
     raise outside("JOB-DOCKER-FAILED", host, f"got {said}", fix)
 
 

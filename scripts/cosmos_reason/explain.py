@@ -9,6 +9,7 @@ from cosmos_reason import findings as f
 from cosmos_reason.spec_rules import RULES, other_checks
 
 MOST_LINES = 20
+STOP_WORDS = {"a", "an", "and", "at", "by", "for", "in", "is", "of", "on", "or", "per", "the", "to", "what", "with"}
 
 
 def explain(word: str, action: str | None = None) -> str:
@@ -49,11 +50,17 @@ def exact(word: str, actions: list[str]) -> str | None:
 
 
 def _search(word: str, actions: list[str]) -> list[str]:
-    """Keys below the prefix `word`, else keys with it in their name, else keys with it in their description."""
+    """Keys below the prefix `word`, else keys with it in their name, else keys whose name, description and short names
+    have all of its words."""
     known = {key: schema["description"] for action in reversed(actions) for key, schema in spec.keys(action).items()}
     below = [key for key in known if key.startswith(f"{word.rstrip('.')}.")]
     named = [key for key in known if word.replace(" ", "_") in key.lower()]
-    return [f"{key}: {known[key]}" for key in below or named or [key for key in known if word in known[key].lower()]]
+    wanted = [part for part in re.findall(r"\w+", word.replace("_", " ")) if part not in STOP_WORDS]
+    short = [pair for action in actions for pair in bundle.skill_info()["shorthand"][action].items()]
+    texts = {key: " ".join([key, known[key], *(name for name, full in short if full == key)]) for key in known}
+    texts = {key: text.lower().replace("_", " ") for key, text in texts.items() if wanted}
+    worded = [key for key, text in texts.items() if all(part in text for part in wanted)]
+    return [f"{key}: {known[key]}" for key in below or named or worded]
 
 
 def _key(key: str, actions: list[str]) -> str:
@@ -72,7 +79,11 @@ def _key(key: str, actions: list[str]) -> str:
     lines.append(f"  engines: {', '.join(schema['x-engines'])}{instead}")
     if schema.get("automl_enabled"):
         space = schema["enum"] if "enum" in schema else schema["automl_range"]
-        lines.append(f"  searched by AutoML: {spec_values.text(space)}{' (log scale)' * ('automl_scale' in schema)}")
+        adapters = (
+            f", with adapters {spec_values.text(schema['automl_range_lora'])}" if "automl_range_lora" in schema else ""
+        )
+        scale = " (log scale)" * ("automl_scale" in schema)
+        lines.append(f"  searched by AutoML: {spec_values.text(space)}{adapters}{scale}")
     return "\n".join(lines + [f"  {row}" for row in _moves_with(key, actions)])
 
 
@@ -91,5 +102,6 @@ def _moves_with(key: str, actions: list[str]) -> list[str]:
             where = rule.key.format(**bundle.skill_info()["spec_params"][action])
             meant = alone or where.rpartition(".")[0] == table or (table and f"{table} " in rule.reason)
             if where == key or (meant and named.search(rule.reason)):
-                rows.append(f"{rule.id}: {where.rpartition('.')[2]}: {rule.reason}")
+                some = "" if all(one in rule.actions.split() for one in actions) else f" ({rule.actions} only)"
+                rows.append(f"{rule.id}: {where.rpartition('.')[2]}: {rule.reason}{some}")
     return rows[:8]

@@ -82,7 +82,9 @@ def nearest(name: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
     """' Did you mean a, b?' or '' when nothing is near."""
-    close = nearest(name, candidates)
+    candidates = list(candidates)
+    begun = sorted((one for one in candidates if len(name) > 3 and one.startswith(name)), key=len)
+    close = begun[:3] or nearest(name, candidates)
     return f" Did you mean {', '.join(close)}?" if close else ""
 
 

@@ -88,7 +88,10 @@ class Case:
 
     @property
     def needed_gpus(self) -> int:
-        """The launcher places no rollouts of their own in the colocated modes (cosmos-rl launch_all)."""
+        """The launcher places no rollouts of their own in the colocated modes (cosmos-rl launch_all); the embedded
+        engine trains on one GPU."""
+        if self.action not in TRAINING.split() or not self.cosmos:
+            return self("num_gpus") or 1
         shared = self.action == "grpo" and self("mode") != "disaggregated"
         return self.policy_gpus + (0 if shared else self.rollout_gpus)
 
@@ -201,7 +204,7 @@ def check(
         return found
     invalid = [finding.where for finding in found if finding.severity == f.ERROR]
     case = Case(action, engine, sound(action, written, invalid), facts, gpus_per_node, nodes, launch)
-    found += engine_findings(action, engine) or unapplied_findings(case)
+    found += engine_findings(action, engine) or [*unapplied_findings(case), *unlaunched(action, engine)]
     found += unknown_tables(case) + unknown_uris(case)
     if action in TRAINING.split() and case.resumed:
         found += _resumed_otherwise(case)
@@ -235,12 +238,13 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
     return found
 
 
-def steps_per_epoch(action: str, engine: str, written: dict, facts: Path | None) -> int | None:
-    """Optimizer steps of one epoch, known when there are dataset facts and the keys behind it are valid."""
-    if facts is None:
-        return None
+def count_steps(action: str, engine: str, written: dict, facts: Path | None) -> tuple[int | None, int | None]:
+    """Optimizer steps of one epoch, and of the run, as far as they are known."""
+    if action != "train":
+        return None, None
     invalid = [finding.where for finding in spec.validate(action, written)]
-    return Case(action, engine, sound(action, written, invalid), facts).steps_per_epoch
+    case = Case(action, engine, sound(action, written, invalid), facts)
+    return case.steps_per_epoch, case.steps
 
 
 def sound(action: str, written: dict, invalid: list[str]) -> dict:
@@ -258,6 +262,15 @@ def engine_findings(action: str, engine: str) -> list[f.Finding]:
     able = [name for name, facts in bundle.skill_info()["engines"].items() if action in facts["actions"]]
     message = f"got {action} on engine {engine}, expected an engine that has it: {', '.join(able)}"
     return [] if engine in able else [f.error("SPEC-ENGINE-ACTION", "--engine", message, f"--engine {able[0]}")]
+
+
+def unlaunched(action: str, engine: str) -> list[f.Finding]:
+    """A warning when this version writes the spec but starts no such job."""
+    engines = bundle.skill_info()["engines"].items()
+    able = [name for name, facts in engines if action in facts.get("runs", facts["actions"])]
+    message = f"got {action} on engine {engine}, which this version does not launch"
+    fix = f"--engine {able[0]}" if able else ""
+    return [] if engine in able else [f.warning("SPEC-ENGINE-RUNS", "--engine", message, fix)]
 
 
 def unapplied_findings(case: Case) -> list[f.Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,9 +139,9 @@ def _filled(schema: dict, table: dict) -> dict:
 def load(path: Path) -> dict:
     """Read a .toml or .yaml spec. Raises Failure (exit 2) on anything that is not one plain table of keys."""
     path = Path(path)
-    if path.exists() and not path.is_file():
+    if os.path.lexists(path) and not os.path.isfile(path):
         raise f.bad_input("SPEC-FILE", path, "got something that is not a file, expected a .toml or .yaml spec")
-    if path.is_file() and path.stat().st_size > MAX_BYTES:
+    if os.path.isfile(path) and path.stat().st_size > MAX_BYTES:
         raise f.bad_input("SPEC-FILE", path, f"got {path.stat().st_size} bytes, expected a spec of at most {MAX_BYTES}")
     if path.suffix not in (".toml", ".yaml", ".yml"):
         raise f.bad_input("SPEC-FILE", path, f"got the ending {path.suffix!r}, expected .toml, .yaml or .yml")

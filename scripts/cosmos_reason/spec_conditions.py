@@ -12,8 +12,9 @@ import re
 import shlex
 from collections.abc import Callable
 
+from cosmos_reason import schedule, spec, vision_tokens
+
 DEFAULT_LENGTH = 40960
-FRAME_MIN_TOKENS = 128  # qwen-vl-utils: the floor per frame
 LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary
 PIXEL_BYTES = 24576  # of one vision token in the loader: 2 frames x 32 x 32 pixels x 3 colours, as float32
 
@@ -153,6 +154,13 @@ def warmup_share(c) -> float:
     return c(WARMUP) / c.steps if c.steps else 0.0
 
 
+def warmup_words(c) -> str:
+    steps = schedule.warmup_steps(c(WARMUP), c.steps)
+    if isinstance(c(WARMUP), float) and c(WARMUP) <= 1:
+        return f"a warm-up of {100 * c(WARMUP):g} % of {c.steps} steps is {steps} steps"
+    return f"a warm-up of {steps} of {c.steps} steps"
+
+
 def short_warmup(c) -> dict:
     return {WARMUP_EPOCHS: 0.03 * c("train.epoch")} if by_epochs(c) else {WARMUP: 0.03}
 
@@ -166,12 +174,6 @@ def never(c, epochs: str, interval: int):
 
 def validation_data(c) -> str:
     return c("custom.val_dataset.annotation_path") or c("validation.dataset.name")
-
-
-def validated(c) -> dict:
-    """Validation that happens: twice in a run that is too short for its interval."""
-    short = c.steps and not c("validation.freq_in_epoch") and c("validation.freq") > c.steps
-    return {"validation.enable": True} | ({"validation.freq": max(1, int(c.steps) // 2)} if short else {})
 
 
 def misaligned_best(c):
@@ -211,13 +213,22 @@ def resume_broken(c):
 
 def pixel_floor(c):
     total, frames = c(c.vision + "total_pixels"), c(c.vision + "nframes") or c(c.vision + "max_frames")
-    least = c(c.vision + "min_pixels") or FRAME_MIN_TOKENS * c.token_side**2
+    least = c(c.vision + "min_pixels") or vision_tokens.FRAME_MIN_TOKENS * c.token_side**2
     return total and frames and frames > 2 * total / (1.05 * least) and f"{frames} frames of at least {least} pixels"
 
 
-def order(c, low: str, high: str):
-    least, most = c(c.vision + low), c(c.vision + high)
-    return least and most and least > most and f"{high} is {most}"
+def pixel_conflict(c) -> tuple[int, dict] | None:
+    """The floor that max_pixels is below, and the changes that repair it; media of unknown kind count as clips."""
+    names = ("min_pixels", "max_pixels", "resized_height", "resized_width")
+    options = vision_tokens.VisionOptions(**{name: c(c.vision + name) for name in names})
+    stills = c("type") == "image" or spec.get(c.facts or {}, "media.frames.max", 1) is None
+    found = vision_tokens.pixel_conflict(options, c.token_side // 2, 2, "image" if stills else "video")
+    return found and (found[0], {c.vision + name: value for name, value in found[1].items()})
+
+
+def few_frames(c):
+    least, most = c(c.vision + "min_frames"), c(c.vision + "max_frames")
+    return least and most and least > most and f"max_frames is {most}"
 
 
 def unsampled(c):
@@ -250,7 +261,8 @@ def longer(c, limit: str, room: str = "") -> int | dict | None:
     left = c(limit) - extra - max(record.total - record.vision for record in c.tokens)
     budget = {c.vision + "total_pixels": max(1, int(0.9 * left)) * c.token_side**2}
     for changes in (budget, budget | {c.vision + "min_pixels": None}):
-        if all(record.total <= c(limit) - extra for record in c.tokens_with(changes)):
+        records = c.tokens_with(changes)  # none where the changes make no sense
+        if records and all(record.total <= c(limit) - extra for record in records):
             return changes
     return None
 

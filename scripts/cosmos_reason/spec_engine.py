@@ -6,10 +6,15 @@ from cosmos_reason import findings as f
 from cosmos_reason import models, spec, spec_values
 from cosmos_reason.spec_sources import Draft
 
+STEPS = "steps of the run:"  # where an interval comes from
 
-def fit(draft: Draft, steps_per_epoch: int | None) -> None:
-    """Say in the engine's own names what has a true equivalent there; what has none stays, for the rules to refuse."""
+
+def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
+    """Say in the engine's own names what has a true equivalent there; what has none stays, for the rules to refuse.
+    `steps`: those of the whole run."""
     _validate_at_saves(draft, steps_per_epoch)
+    if steps:
+        _save_and_validate_within(draft, steps)
     if draft.engine == "tao":
         return
     for key in (draft.params["model"], draft.params.get("base")):  # only TAO reads hf_model://
@@ -34,6 +39,21 @@ def _validate_at_saves(draft: Draft, steps_per_epoch: int | None) -> None:
             draft.put("validation.freq_in_epoch", every, "train.ckpt.save_freq_in_epoch")
         elif draft.engine == "cosmos-rl" and steps_per_epoch:
             draft.put("validation.freq", every * steps_per_epoch, "train.ckpt.save_freq_in_epoch and dataset facts")
+
+
+def _save_and_validate_within(draft: Draft, steps: int) -> None:
+    """A run too short for an interval that nobody asked for saves and validates half-way, or where the other does."""
+    switches = {"train.ckpt.save_freq": "train.ckpt.enable_checkpoint", "validation.freq": "validation.enable"}
+    for key, other in zip(switches, [*switches][::-1], strict=True):
+        every, beside = (  # in steps
+            0 if spec.get(draft.spec, f"{name}_in_epoch") else spec.get(draft.spec, name) for name in (key, other)
+        )
+        ours = draft.origins.get(key, "").startswith(("template", "profile", STEPS))
+        if ours and spec.get(draft.spec, switches[key]) is True and type(every) is int and every > steps:
+            fits = type(beside) is int and 1 <= beside <= steps
+            draft.put(key, beside if fits else max(1, steps // 2), f"{STEPS} {steps}")
+            message = f"{every} became {spec.get(draft.spec, key)}: the run has {steps} steps"
+            draft.findings.append(f.info("SPEC-INTERVAL", key, message))
 
 
 def _warmup(draft: Draft, steps_per_epoch: int | None) -> int | float | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos_reason import bundle, models, schedule
+from cosmos_reason import bundle, models
 from cosmos_reason import findings as f
 from cosmos_reason import spec_conditions as on
 from cosmos_reason.spec_conditions import BATCH, CKPT, DROP, GRID, LORA, MINI, POLICY, RATE, SHARD, WARMUP
@@ -99,9 +99,8 @@ RULES = (
          lambda c: max(1, c(BATCH) // on.mesh(c)) * on.mesh(c)),
     Rule("SPEC-STEPS-ZERO", E, "train", BATCH, "no step would run",
          on.zero_steps, lambda c: {DROP: False} if c.facts["records"] else None),
-    Rule("SPEC-STEPS", INFO, "train", WARMUP, "what this comes to with the given records or max_num_steps",
-         lambda c: c.steps and not on.by_epochs(c)
-         and f"{schedule.warmup_steps(c(WARMUP), int(c.steps))} of {int(c.steps)} steps"),
+    Rule("SPEC-STEPS", INFO, "train", WARMUP, "how long the learning rate rises",
+         lambda c: c.steps and not on.by_epochs(c) and on.warmup_words(c)),
     Rule("SPEC-SAVE-NEVER", W, "train", CKPT + "save_freq", "the run ends before the first save",
          lambda c: c(CKPT + "enable_checkpoint") and on.never(c, CKPT + "save_freq_in_epoch", c.save_interval or 0),
          lambda c: {CKPT + "save_freq_in_epoch": 0, CKPT + "save_freq": max(1, int(c.steps) // 2)} if c.steps else
@@ -147,7 +146,7 @@ RULES = (
          "validation is on without data; a trainer would split off a tenth of the training data by itself",
          lambda c: c("validation.enable") and not on.validation_data(c), "--eval-root DIR"),
     Rule("SPEC-VALIDATION-OFF", W, TRAINING, "validation.enable", "validation data is given but not used",
-         lambda c: on.validation_data(c) and not c("validation.enable"), on.validated),
+         lambda c: on.validation_data(c) and not c("validation.enable"), True),
     Rule("SPEC-VALIDATION-LOSS", W, "train", DROP, "the validation loss leaves out the last batch and is too low",
          lambda c: c.cosmos and c("validation.enable") and c(DROP) and c("validation.batch_size") != 1, False),
     Rule("SPEC-BEST", W, TRAINING, "validation.freq", "best is found only when every save (save_freq, "
@@ -187,9 +186,10 @@ RULES = (
          lambda c: c.has(c.vision + "nframes") and (c.has(c.vision + "min_frames") or c.has(c.vision + "max_frames")),
          lambda c: {c.vision + "min_frames": None, c.vision + "max_frames": None}),
     Rule("SPEC-FRAMES-ORDER", E, ANY, "{vision}.min_frames", "must not exceed max_frames",
-         lambda c: on.order(c, "min_frames", "max_frames"), lambda c: c(c.vision + "max_frames")),
-    Rule("SPEC-PIXELS-ORDER", E, ANY, "{vision}.min_pixels", "must not exceed max_pixels",
-         lambda c: on.order(c, "min_pixels", "max_pixels"), lambda c: c(c.vision + "max_pixels")),
+         on.few_frames, lambda c: c(c.vision + "max_frames")),
+    Rule("SPEC-VISION-PIXELS", E, ANY, "{vision}.max_pixels", "below min_pixels, which when absent is 128 tokens for a "
+         "frame of a clip and 4 for an image; every record would fail",
+         lambda c: (found := on.pixel_conflict(c)) and f"min_pixels is {found[0]}", lambda c: on.pixel_conflict(c)[1]),
     Rule("SPEC-PIXELS-BUDGET", W, ANY, "{vision}.total_pixels", "the floor per frame wins: more tokens than budgeted",
          on.pixel_floor, lambda c: {c.vision + "total_pixels": None}),
     Rule("SPEC-RESIZE-PAIR", E, ANY, "{vision}.resized_height", "resized_height and resized_width go together",

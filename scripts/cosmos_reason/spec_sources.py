@@ -118,12 +118,18 @@ def pasteable(draft: Draft, fix: str) -> str:
 # ---- what there was before -------------------------------------------------------------------------------------------
 
 
-def take_file(draft: Draft, file: str) -> None:
-    """Start from an earlier spec; where its values came from is read from the origins beside it."""
+def take_file(draft: Draft, file: str, asked: set[str]) -> None:
+    """Start from an earlier spec; where its values came from is read from the origins beside it. `asked`: keys that the
+    command line sets."""
     table = spec.load(Path(file))
     if other := spec.of_other_action(draft.action, table):
-        message = f"got {spec.a_spec(other)}, expected {spec.a_spec(draft.action)}"
-        draft.refuse("SPEC-ACTION", file, message, f"drop {draft.flags['--spec']}")
+        message, flag = f"got {spec.a_spec(other)}, expected {spec.a_spec(draft.action)}", draft.flags["--spec"]
+        view = _view_of(draft, table) if draft.action not in TRAINING.split() else {}
+        ours, sampled = spec.template(draft.action), {f"{draft.params['vision']}.{name}" for name in ("nframes", "fps")}
+        said = asked | (sampled if asked & sampled else set())
+        kept = {key: value for key, value in view.items() if key not in said and spec.get(ours, key) != value}
+        fix = f"replace {flag} with {spec_values.as_flags(kept)}" if kept else f"drop {flag}"
+        draft.refuse("SPEC-ACTION", file, message, fix)
     else:
         draft.overlay(table, file, earlier_origins(file))
 
@@ -131,7 +137,7 @@ def take_file(draft: Draft, file: str) -> None:
 def earlier_origins(file: str) -> dict[str, str]:
     """Empty when there are none, or when the spec was edited since they were written."""
     beside = Path(file).with_suffix(".origins.json")
-    record = storage.read_json(beside) if beside.is_file() else {}
+    record = storage.read_json(beside) if os.path.isfile(beside) else {}
     known = isinstance(record, dict) and isinstance(record.get("origins"), dict)
     return record["origins"] if known and record.get("spec_sha256") == storage.sha256(file) else {}
 
@@ -186,12 +192,19 @@ def _take_last_model(draft: Draft, parent: dict, checkpoint: str, origin: str) -
 def _same_view(draft: Draft, parent: dict, origin: str) -> None:
     """The model must be asked as it was trained: same frames, same pixels, same system message."""
     spec.delete(draft.spec, draft.params["vision"])
-    seen = {f"{draft.params['vision']}.{name}": value for name, value in spec.get(parent, "custom.vision", {}).items()}
-    if "system_prompt" in draft.params:
-        seen[draft.params["system_prompt"]] = spec.get(parent, "train.train_policy.system_prompt", "")
-    draft.trained = {key: value for key, value in seen.items() if key in spec.keys(draft.action)}
+    draft.trained = _view_of(draft, parent)
     for key, value in draft.trained.items():
         draft.put(key, value, origin)
+
+
+def _view_of(draft: Draft, trained: dict) -> dict[str, object]:
+    """Frames, pixels and system message of a training spec, by the draft's keys."""
+    vision = spec.get(trained, "custom.vision")
+    named = vision.items() if isinstance(vision, dict) else ()
+    seen = {f"{draft.params['vision']}.{name}": value for name, value in named}
+    if "system_prompt" in draft.params:
+        seen[draft.params["system_prompt"]] = spec.get(trained, "train.train_policy.system_prompt", "")
+    return {key: value for key, value in seen.items() if key in spec.keys(draft.action)}
 
 
 def compare_with_resumed(draft: Draft) -> None:

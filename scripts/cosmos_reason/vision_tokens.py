@@ -103,6 +103,7 @@ def frame_size(
     height: int, width: int, nframes: int, options: VisionOptions, patch: int, merge: int = 2
 ) -> tuple[int, int]:
     """(height, width) in pixels of each of `nframes` sampled frames after the official resize."""
+    _refuse_conflict(options, patch, merge, "video")
     factor = patch * merge
     token = factor * factor
     min_pixels = _given(options.min_pixels, FRAME_MIN_TOKENS * token)
@@ -114,10 +115,31 @@ def frame_size(
 
 def image_size(height: int, width: int, options: VisionOptions, patch: int, merge: int = 2) -> tuple[int, int]:
     """(height, width) in pixels of a still image after the official resize."""
+    _refuse_conflict(options, patch, merge, "image")
     factor = patch * merge
     low = _given(options.min_pixels, IMAGE_MIN_TOKENS * factor**2)
     high = _given(options.max_pixels, IMAGE_MAX_TOKENS * factor**2)
     return _fitted(height, width, factor, low, high, options)
+
+
+def pixel_conflict(options: VisionOptions, patch: int, merge: int, kind: str) -> tuple[int, dict[str, int]] | None:
+    """The floor that `max_pixels` is below, which the official resize refuses, and the option that repairs it. A given
+    `min_pixels` is the floor, else 128 tokens for each frame of a "video" and 4 for an "image"."""
+    token = (patch * merge) ** 2
+    least, most = IMAGE_MIN_TOKENS * token, IMAGE_MAX_TOKENS * token if kind == "image" else math.inf
+    floor = _given(options.min_pixels, least if kind == "image" else FRAME_MIN_TOKENS * token)
+    high = _given(options.max_pixels, most)
+    if high >= floor or None not in (options.resized_height, options.resized_width):
+        return None
+    return math.ceil(floor), {"min_pixels": least} if high >= least else {"max_pixels": math.ceil(floor)}
+
+
+def _refuse_conflict(options: VisionOptions, patch: int, merge: int, kind: str) -> None:
+    if conflict := pixel_conflict(options, patch, merge, kind):
+        floor, ((name, value),) = conflict[0], conflict[1].items()
+        message = f"got max_pixels {options.max_pixels} below min_pixels {floor}, expected it at or above"
+        fix = f"--set {options.table}.{name}={value}"
+        raise bad_input("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, fix)
 
 
 def video_tokens(height: int, width: int, nframes: int, options: VisionOptions, patch: int) -> int:
@@ -135,10 +157,6 @@ def _fitted(height: int, width: int, factor: int, low: float, high: float, optio
     if options.resized_height is not None and options.resized_width is not None:
         height, width = options.resized_height, options.resized_width
         low, high = IMAGE_MIN_TOKENS * factor**2, IMAGE_MAX_TOKENS * factor**2
-    if high < low:
-        message = f"got max_pixels {high:.0f} below min_pixels {low:.0f}, expected it at or above"
-        way = f"min_pixels={factor**2}" if high >= factor**2 else f"max_pixels={math.ceil(low)}"
-        raise bad_input("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, f"--set {options.table}.{way}")
     return smart_resize(height, width, factor, low, high)
 
 
@@ -244,7 +262,10 @@ def text_counter(model: str) -> tuple[Callable[[str], int], str]:
         return (lambda text: -(-len(text.encode()) // 3)), "estimate: UTF-8 bytes / 3"
     from tokenizers import Tokenizer
 
-    encoder = Tokenizer.from_file(str(tokenizer))
+    try:
+        encoder = Tokenizer.from_file(str(tokenizer))
+    except Exception as problem:  # the library raises no narrower one
+        raise bad_input("CKPT-TOKENIZER", tokenizer, f"got {problem}, expected a fast tokenizer's file") from None
     return (lambda text: len(encoder.encode(text, add_special_tokens=False).ids)), f"tokenizer: {tokenizer}"
 
 

@@ -1,8 +1,9 @@
 """Where jobs run: one module per platform, each with the same parts.
 
 ENGINES                            what it starts
-check(request, acting) -> findings what stands against a request before its inputs are fetched; when the platform is out
-                                   of reach: Failure (exit 3) to act, a warning to plan
+check(request, needed, acting)     findings: what stands against a request for a spec that needs so many GPUs, before
+                                   its inputs are fetched; when the platform is out of reach: Failure (exit 3) to act,
+                                   a warning to plan
 prepare(record, spec)              fill in the record's command, image and options
 launch_text(record) -> text        the same, as a script for people
 write(folder, record, spec)        the files of the job folder that the work needs

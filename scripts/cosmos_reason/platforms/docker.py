@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cosmos_reason import bundle, jobs, secret, storage
 from cosmos_reason import spec as specs
-from cosmos_reason.docker_client import PATIENCE, docker, engine_facts, engine_host, has_nvidia, is_rootless
+from cosmos_reason.docker_client import PATIENCE, RUNTIME, docker, engine_facts, engine_host, has_nvidia, is_rootless
 from cosmos_reason.findings import EXIT_BAD_INPUT, Failure, Finding, error, outside, warning
 from cosmos_reason.platforms import engines, evidence
 from cosmos_reason.platforms import mounts as m
@@ -41,7 +41,7 @@ HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for nam
 # -- before the start --------------------------------------------------------------------------------------------------
 
 
-def check(request, acting: bool) -> list[Finding]:
+def check(request, needed: int, acting: bool) -> list[Finding]:
     """Whether there is an image to run, and an engine that answers (a plan may do without)."""
     found, named = [], request.image or _usual_image(request.engine)
     if not named:
@@ -50,17 +50,24 @@ def check(request, acting: bool) -> list[Finding]:
         found.append(error("JOB-IMAGE", "--image", message, fix))
     elif not IMAGE_NAME.fullmatch(named):
         found.append(error("JOB-IMAGE", "--image", f"got {named!r}, expected a name such as REGISTRY/NAME:TAG"))
+    elif issue := bundle.image_issue(named):
+        found.append(warning("JOB-IMAGE-ISSUE", named, issue[0], f"--image {issue[1]}"))
     try:
         facts = engine_facts(engine_host(request.docker_host))
     except Failure as failure:
         if acting or failure.exit_code == EXIT_BAD_INPUT:
             raise
         lost = failure.findings[0]
-        message = f"{lost.message}; the plan assumes one that root started, without GPUs"
-        return [*found, warning(lost.id, lost.where, message, lost.fix)]
+        message = f"{lost.message}; the plan assumes one that root started"
+        found.append(warning(lost.id, lost.where, message, lost.fix))
+        if request.gpu_ids is None and not request.endpoint:
+            fix = f"--gpu-ids {','.join(map(str, range(needed)))}"
+            found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", "this plan has no --gpus", fix))
+        return found
     if request.gpu_ids is None and not has_nvidia(facts):
         message = "the engine lists no NVIDIA runtime, so the container gets no GPU"
-        found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", message, "--gpu-ids none"))
+        fix = "--gpu-ids none" if request.engine == "transformers" else RUNTIME
+        found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", message, fix))
     if os.getuid() == 0 and not is_rootless(facts):
         message = "the work runs as root in the container, and its results belong to root"
         found.append(warning("JOB-DOCKER-ROOT", "--platform docker", message, "submit it as an ordinary user"))

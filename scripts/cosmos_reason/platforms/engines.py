@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 from cosmos_reason import bundle, platforms
 from cosmos_reason import spec as specs
 from cosmos_reason.findings import Finding, error
 
+LONG = ("--mount", "--env")  # flags of docker that a summary leaves out
 BY_HAND = "; the spec is one for `cosmos-rl --config SPEC DATASET_SCRIPT`, where that is installed"
 
 
@@ -46,6 +50,26 @@ def words(record: dict, spec: dict, inside: Callable[[str], str] = str, **values
         found.append(flag + text if flag.endswith("=") else flag)
     found += [f"--endpoint={options['endpoint']}"] if "endpoint" in options else []
     return found + (["--checkpoint", *map(inside, options["checkpoints"])] if "checkpoints" in options else [])
+
+
+def summary(record: dict) -> str:
+    """What a planned job is, reads, writes and runs, as a person wants to know it; $JOB is its folder."""
+    command, outputs = record["command"], list(dict.fromkeys(record["outputs"].values()))
+    mounts = [next(csv.reader([value])) for flag, value in itertools.pairwise(command) if flag == "--mount"]
+    reads = [fields[1].removeprefix("source=") for fields in mounts if "readonly" in fields]
+    reads = reads or list(dict.fromkeys(entry["path"] for entry in record["inputs"]))
+    hidden = {place + 1 for place, word in enumerate(command) if word in LONG} if mounts else set()
+    shown = [word for place, word in enumerate(command) if not {place, place + 1} & hidden]
+    ids, job = record["resources"]["gpu_ids"], str(Path(record["spec"]["path"]).parent)
+    gpus = "GPUs not chosen" if ids is None else f"GPUs {','.join(ids)}" if ids else "no GPU"
+    lines = [
+        f"{record['action']} of {record['spec']['source']} with {record['engine']} on {record['platform']}, {gpus}",
+        *([f"image {record['image']}"] if record["image"] else []),
+        f"reads {', '.join(reads)}",
+        f"results in {', '.join(outputs)}",
+        f"runs, with JOB={job}{' (without ' + ', '.join(LONG) + ')' if mounts else ''}:",
+    ]
+    return "\n".join([*lines, f"  {shlex.join(shown).replace(job, '$JOB')}"])
 
 
 def launch_text(record: dict, before: str = "") -> str:

@@ -4,6 +4,7 @@ action was started for, whole and made by this job."""
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -31,17 +32,17 @@ def ended(folder: Path, record: dict, exit_code: int | None, problem: str = "", 
     else:
         last = [line for line in said if line.strip() and not line.lstrip().startswith("fix:")][-1:]
         state, reason = jobs.ERROR, [missing, how, note, *(f"log ends: {line[:300]}" for line in last)]
-        ending["diagnosis"] = _diagnosed(folder, record["action"]) if record["started_at"] else []
+        ending["diagnosis"] = _diagnosed(folder, record) if record["started_at"] else []
     ending |= {"state": state, "reason": secret.hidden("; ".join(filter(None, reason))), "exit_code": exit_code}
     seen = jobs.now() if exit_code is not None else jobs.time_text(_last_sign_of_life(folder, record))
     return record | ending | {"ended_at": seen, "evidence": record["evidence"] | found}
 
 
-def _diagnosed(folder: Path, action: str) -> list[dict]:
+def _diagnosed(folder: Path, record: dict) -> list[dict]:
     """What the log says went wrong, as findings."""
     with suppress(FileNotFoundError), open(folder / jobs.LOG, encoding="utf-8", errors="replace") as log:
-        found = diagnosis.diagnose(islice(diagnosis.read_lines(log), LOG_LINES), jobs.LOG, action)
-        return [finding.to_json() for finding in found if finding.severity == ERROR]
+        found = diagnosis.diagnose(islice(diagnosis.read_lines(log), LOG_LINES), jobs.LOG, record["action"])
+        return [diagnosis.for_job(finding, record).to_json() for finding in found if finding.severity == ERROR]
     return []
 
 
@@ -118,7 +119,8 @@ def _of_rows(folder: Path, record: dict) -> tuple[dict, str]:
             if len(set(ids)) != len(ids):
                 return found, f"{path} has two rows with the same id"
     found["failed"] = len(errors)
-    return found, f"every row is an error; the first: {errors[0][:200]}" if len(errors) == found["rows"] else ""
+    commonest = Counter(errors).most_common(1)[0][0][:200] if errors else ""
+    return found, f"every row is an error, most often: {commonest}" if len(errors) == found["rows"] else ""
 
 
 def _expected(record: dict) -> int:

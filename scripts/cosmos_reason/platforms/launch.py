@@ -159,7 +159,8 @@ def _prepare(request: Request, folder: Path, acting: bool) -> tuple[dict, dict, 
     found += [one for one in about if one.id != "SPEC-ENGINE-ACTION"]  # of which engines.check has said more
     found += inputs.check(request, spec, named) + inputs.check_outputs(request, folder, spec, named)
     if not has_errors(found):
-        found += platform.check(request, acting)
+        needed = rules.Case(request.action, request.engine, spec).needed_gpus
+        found += _gpu_findings(request, needed) or platform.check(request, needed, acting)
     if has_errors(found):
         return {}, spec, found
     if acting:
@@ -176,6 +177,20 @@ def _flag_findings(request: Request) -> list[Finding]:
     useless |= embedded if (request.action, request.engine) != ("evaluate", "transformers") else {}
     message = f"got it for {request.action} with {request.engine} on {request.platform}, which has no use for it"
     return [error("JOB-FLAG", flag, message) for flag, value in useless.items() if value]
+
+
+def _gpu_findings(request: Request, needed: int) -> list[Finding]:
+    """An error for GPUs that are not as many as the spec needs. Only training on cosmos-rl minds further ones; the
+    embedded engine runs one process without any."""
+    chosen, cosmos = request.gpu_ids, request.engine in rules.COSMOS
+    if chosen is None or request.endpoint:
+        return []
+    few = len(chosen) < needed and (cosmos or needed > 1)
+    if not few and not (len(chosen) > needed and cosmos and request.action in rules.TRAINING.split()):
+        return []
+    ids = chosen if len(chosen) > needed else dict.fromkeys([*filter(str.isdigit, chosen), *map(str, range(needed))])
+    message = f"got {len(chosen)} GPUs, the spec needs {needed}"
+    return [error("JOB-GPU-COUNT", "--gpu-ids", message, f"--gpu-ids {','.join(list(ids)[:needed])}")]
 
 
 def _record(request: Request, folder: Path, named: list[dict], outputs: dict[str, str]) -> dict:

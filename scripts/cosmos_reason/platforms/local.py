@@ -22,7 +22,7 @@ from cosmos_reason.platforms import MARK, engines, evidence
 ENGINES = ("transformers",)
 
 
-def check(request, acting: bool) -> list[Finding]:
+def check(request, needed: int, acting: bool) -> list[Finding]:
     """Whether the GPUs that are asked for are there."""
     if not request.gpu_ids:
         return []

@@ -43,7 +43,8 @@ def show(folder: Path, as_json: bool, every: float) -> dict:
         if record["state"] != state:
             state = record["state"]
             event = {"event": "state", "job_id": folder.name, "state": state, "reason": record["reason"]}
-            _say(f"{folder.name} {state}", event, as_json)
+            if as_json or state not in jobs.ENDED:  # who watches says how it ended
+                _say(f"{folder.name} {state}", event, as_json)
         for line in lines:
             first = first or line
             latest |= line

@@ -10,7 +10,7 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from cosmos_reason import findings as f
 from cosmos_reason import secret
@@ -66,6 +66,9 @@ PLATFORMS = {name: getattr(platforms, name) for name in ("local", "docker", "slu
 BEFORE = {"machine": platforms.locate}
 AFTER = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
 OF_A_SPEC = ("uploads", "model", "data and spec")
+# A bare flag in a fix is build_spec's (`--image`: this command's and launch_job's); any other names its script.
+BARE = ("--set", "--unset", "--tuning", "--model", "--gpus-per-node", "--engine", "--image")
+SCRIPTS = {"PRE": "check_tao_launch_preflight.py", "DATA": "check_dataset.py", "CKPT": "select_checkpoint.py"}
 
 
 def descriptions() -> dict[str, str]:
@@ -88,7 +91,8 @@ def run(launch: Launch) -> list[f.Finding]:
         checks[launch.platform] = PLATFORMS[launch.platform]
     for stage in ({} if skip and launch.platform != "local" else BEFORE, checks, AFTER):
         found += gather(stage, launch)
-    return [_shown(finding) for number, finding in enumerate(found) if finding not in found[:number]]
+    keys = [(one.id, one.where) if one.id.startswith("SPEC-") else one for one in found]
+    return [shown(one, launch.args) for number, one in enumerate(found) if keys[number] not in keys[:number]]
 
 
 def gather(checks: dict[str, Callable], launch: Launch) -> list[f.Finding]:
@@ -123,7 +127,10 @@ def gather(checks: dict[str, Callable], launch: Launch) -> list[f.Finding]:
     return found
 
 
-def _shown(finding: f.Finding) -> f.Finding:
-    """The finding without values of credentials, whatever tool printed them."""
-    texts = {name: secret.hidden(getattr(finding, name)) for name in ("where", "message", "fix")}
-    return f.Finding(finding.id, finding.severity, data=finding.data, **texts)
+def shown(finding: f.Finding, args: Namespace) -> f.Finding:
+    """The finding with the script that takes its fix, and without values of credentials, whatever tool printed them."""
+    flag, script = finding.fix.partition(" ")[0], SCRIPTS.get(finding.id.partition("-")[0])
+    bare = flag in BARE and (args.spec or flag != "--engine")
+    ours = bool(script) and flag.startswith("--") and not bare
+    texts = {"where": finding.where, "message": finding.message, "fix": f"{script} " * ours + finding.fix}
+    return replace(finding, **{name: secret.hidden(text) for name, text in texts.items()})

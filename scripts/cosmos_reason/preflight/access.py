@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -28,15 +29,16 @@ def paths(launch) -> Iterator[f.Finding]:
 
 def _path(launch, label: str, path: str) -> Iterator[f.Finding]:
     where, (kind, _, rest) = f"{label}={path}", path.rpartition("://")
+    flag = "--path" if label in dict(launch.args.path) else "--set"  # the spec names it
     if not path:
-        yield f.error("PRE-PATH-EMPTY", where, "got no path, expected one", f"--path {label}=PATH")
+        yield f.error("PRE-PATH-EMPTY", where, "got no path, expected one", f"{flag} {label}=PATH")
     elif not kind:
         yield from _on_machine(launch, where, path)
     elif kind not in SCHEMES:
         near = f.nearest(kind.lower(), SCHEMES)
         message = f"got {kind}://, expected a path, s3:// or hf://.{f.did_you_mean(kind.lower(), SCHEMES)}"
         meant = rest if kind.lower() == "file" else f"{near[0]}://{rest}" if near else "PATH"
-        yield f.error("PRE-PATH-SCHEME", where, message, f"--path {label}={meant}")
+        yield f.error("PRE-PATH-SCHEME", where, message, f"{flag} {label}={meant}")
     elif kind == "s3":
         yield from _in_bucket(path)
     else:
@@ -148,7 +150,8 @@ def uploads(launch) -> Iterator[f.Finding]:
         try:
             hub.writable(case("train.ckpt.hf_repo_name"), hub.token())
         except f.Failure as failure:
-            yield from failure.findings
+            for one in failure.findings:
+                yield replace(one, fix=one.fix.replace("--hub ", "--set train.ckpt.hf_repo_name="))
     if case("train.ckpt.upload_s3") and (bucket := case("train.ckpt.s3_bucket")):
         key = "/".join(filter(None, [(case("train.ckpt.s3_prefix") or "").strip("/"), "preflight"]))
         connection = s3.client()
@@ -159,9 +162,9 @@ def uploads(launch) -> Iterator[f.Finding]:
 
 def model(launch) -> Iterator[f.Finding]:
     """the model folder is complete, or the Hub lets this token have it; what is known against the image"""
-    if issue := bundle.skill_info()["images"].get(launch.image, {}).get("known_issue"):
-        others = [name for name, facts in bundle.skill_info()["images"].items() if "known_issue" not in facts]
-        yield f.warning("PRE-IMAGE-ISSUE", launch.image, issue, f"--container-image {others[0]}" if others else "")
+    if issue := bundle.image_issue(launch.image):
+        message = f"{issue[0]} launch_job.py takes the same flag."
+        yield f.warning("PRE-IMAGE-ISSUE", launch.image, message, f"--image {issue[1]}")
     for name in launch.models:
         if name.startswith(s3.SCHEME):
             yield from _in_bucket(name)

@@ -28,6 +28,13 @@ def _indices(numbers: list[int]) -> str:
     return f"--target-gpu-index {','.join(map(str, numbers))}"
 
 
+def describe(args) -> str:
+    """Flags that say what nvidia-smi cannot, without those that were given."""
+    given = {"--target-gpu-count N": args.target_gpu_count or args.target_gpu_index}
+    given["--target-gpu-memory-gb GIB"] = args.target_gpu_memory_gb
+    return " ".join(flag for flag, value in given.items() if not value)
+
+
 def fewer_gpus(launch, there: int) -> str:
     """What to write for a launch on nodes of `there` GPUs."""
     flag = "--gpus-per-node" if launch.case else "--gpu-min-count"
@@ -51,7 +58,7 @@ def check(gpus: list[Gpu], launch) -> Iterator[f.Finding]:
     elif asked := [f"--{name.replace('_', '-')}" for name in limits if getattr(args, name)]:
         kind = f.warning if asked == ["--low-vram-threshold-gb"] else f.error
         message = f"the GPUs are not known, so {', '.join(asked)} could not be compared"
-        yield kind("PRE-GPU-UNKNOWN", "GPUs", message, "--target-gpu-count N --target-gpu-memory-gb GIB")
+        yield kind("PRE-GPU-UNKNOWN", "GPUs", message, describe(args))
     yield from _architectures(gpus, args, launch.image)
 
 
@@ -74,17 +81,16 @@ def _memory(gpus: list[Gpu], args) -> Iterator[f.Finding]:
 
 
 def check_total(gpus: list[Gpu], nodes: int, least: float, where: str, aside: str = "") -> Iterator[f.Finding]:
-    """Memory of all GPUs of all nodes together, in decimal GB, unless one is unknown. `aside` is the reason why being
-    below `least` does not matter."""
+    """Memory of all GPUs of all nodes together, in decimal GB; nothing when it is unknown. `aside` is the reason why
+    being below `least` does not matter."""
     total = sum(gpu.gib or 0 for gpu in gpus) * nodes * 1.073741824
-    if total >= least or any(gpu.gib is None for gpu in gpus):
+    if not gpus or total >= least or any(gpu.gib is None for gpu in gpus):
         return
-    got = f"{total:.0f} GB" if gpus else "no memory sizes"
-    message = f"got {got} on {len(gpus) * nodes} GPUs together, expected {least:g} GB"
+    message = f"got {total:.0f} GB on {len(gpus) * nodes} GPUs together, expected {least:g} GB"
     if aside:
         yield f.info("PRE-GPU-TOTAL", where, f"{message}, set aside because {aside}")
     else:
-        yield (f.error if gpus else f.warning)("PRE-GPU-TOTAL", where, message, "--tuning lora")
+        yield f.error("PRE-GPU-TOTAL", where, message, "--tuning lora")
 
 
 def _architectures(gpus: list[Gpu], args, image: str) -> Iterator[f.Finding]:
@@ -100,7 +106,7 @@ def _architectures(gpus: list[Gpu], args, image: str) -> Iterator[f.Finding]:
             yield f.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message, f"--image-supported-sm {arch}")
         elif wrong := [(label, allowed) for label, allowed in lists if arch not in allowed]:
             message = f"got {arch}, expected one of {', '.join(wrong[0][1])} ({wrong[0][0]})"
-            yield f.error("PRE-GPU-ARCH", "GPUs", message, "--container-image IMAGE")
+            yield f.error("PRE-GPU-ARCH", "GPUs", message, "--image IMAGE")
     if lists and not mine:
         kind = f.error if args.gpu_arch_allowlist or args.image_supported_sm else f.warning
         message = "got no compute capability, expected one to compare with the image's"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from cosmos_reason import bundle, docker_client
 from cosmos_reason import findings as f
-from cosmos_reason.preflight.gates import check_driver, chosen, fewer_gpus
+from cosmos_reason.preflight.gates import check_driver, chosen, describe, fewer_gpus
 from cosmos_reason.preflight.host import LIMIT, NO_COMMAND, Answer, Driver, Host, architecture, call, driver, over_ssh
 
 DENIED = ("denied", "unauthorized", "authentication required", "403 Forbidden", "401 Unauthorized")
@@ -42,9 +42,10 @@ def gpus(launch, host: Host | None) -> Iterator[f.Finding]:
     """Ask the host for its GPUs; they are checked when everything else is known."""
     launch.driver = driver(host) if host else Driver(problem="an engine over tcp cannot be asked")
     if not launch.driver.gpus:
+        described = launch.args.target_gpu_count or launch.args.target_gpu_index
         message = f"got no GPU of {host.name if host else 'docker'} ({launch.driver.problem or 'it has none'})"
-        kind = f.warning if launch.args.target_gpu_count or not launch.wants_gpus else f.error
-        yield kind("PRE-GPU-NONE", "nvidia-smi", message, "--target-gpu-count N --target-gpu-memory-gb GIB")
+        kind = (f.warning if described else f.error) if launch.wants_gpus else f.info
+        yield kind("PRE-GPU-NONE", "nvidia-smi", message, describe(launch.args) if launch.wants_gpus else "")
 
 
 def local(launch) -> Iterator[f.Finding]:
@@ -160,7 +161,7 @@ def _image(launch) -> Iterator[f.Finding]:
     image = launch.image
     if not image:
         message = f"got none, and engine {launch.engine} has no image of its own"
-        yield f.error("PRE-IMAGE", "--container-image", message, "--container-image NAME")
+        yield f.error("PRE-IMAGE", "--image", message, "--image NAME")
         return
     present = _docker(launch, "image", "inspect", "--format", "{{.Architecture}}", image)
     launch.result["image"] = {"name": image, "present": not present.code, "architecture": present.out.strip()}
@@ -175,7 +176,7 @@ def _image(launch) -> Iterator[f.Finding]:
     if any(word in answer.said for word in DENIED):
         id, fix = "PRE-IMAGE-DENIED", "docker login nvcr.io --username '$oauthtoken'"
     elif any(word in answer.said for word in ABSENT):
-        id, fix, hint = "PRE-IMAGE-MISSING", f"--container-image {next(iter(known))}", f.did_you_mean(image, known)
+        id, fix, hint = "PRE-IMAGE-MISSING", f"--image {next(iter(known))}", f.did_you_mean(image, known)
     yield f.error(
         id, image, f"got {answer.said}; expected it here, or in a registry that lets it be pulled.{hint}", fix
     )
@@ -227,7 +228,7 @@ def slurm(launch) -> Iterator[f.Finding]:
         yield f.error("PRE-SLURM-UNREACHABLE", host.name, message, fix)
         return
     yield from partition(parse_partitions(answer.out), launch)
-    if (launch.engine == "tao" or launch.args.container_image) and not _has_pyxis(host):
+    if (launch.engine == "tao" or launch.args.image) and not _has_pyxis(host):
         message = "got an srun without --container-image, expected Pyxis and Enroot for containers"
         yield f.error("PRE-SLURM-PYXIS", host.name, message, "--engine cosmos-rl")
     yield from unseen(launch)

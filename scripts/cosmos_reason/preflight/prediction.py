@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
@@ -26,7 +27,11 @@ VALIDATION = "custom.val_dataset"
 
 def read_spec(path: str) -> tuple[dict, str]:
     """(a spec, the action that knows most of its keys). Raises Failure (exit 2)."""
-    table = specs.load(Path(path))
+    try:
+        table = specs.load(Path(path))
+    except f.Failure as failure:
+        fix = f"scripts/build_spec.py train --train-root DIR -o {shlex.quote(path)}"
+        raise f.Failure([dataclasses.replace(one, fix=one.fix or fix) for one in failure.findings], 2) from None
     known = {name: sum(key in specs.keys(name) for key, _ in specs.items(name, table)) for name in bundle.ACTIONS}
     kind, best = specs.get(table, "train.train_policy.type"), max(known, key=known.get)
     return table, {"sft": "train", "grpo": "grpo"}.get(kind, best) if best in ("train", "grpo") else best
@@ -49,11 +54,8 @@ def take_spec(launch, table: dict, action: str) -> None:
             launch.models.append(name)
             if name.startswith("/"):
                 launch.paths.setdefault(key, name)
-    needed = case("num_gpus") if action == "evaluate" else 1
-    if action in ("train", "grpo") and case.cosmos:
-        needed = case.needed_gpus
-    launch.args.nodes = launch.args.nodes or math.ceil(needed / 8)
-    launch.gpus_per_node = math.ceil(needed / launch.args.nodes)
+    launch.args.nodes = launch.args.nodes or math.ceil(case.needed_gpus / 8)
+    launch.gpus_per_node = math.ceil(case.needed_gpus / launch.args.nodes)
 
 
 def data_and_spec(launch) -> Iterator[f.Finding]:
@@ -70,7 +72,8 @@ def data_and_spec(launch) -> Iterator[f.Finding]:
         asked = (case.action, case.engine, launch.written, facts, per_node, launch.args.nodes)
         yield from rules.check(*asked, launch=True)
         case = launch.case = dataclasses.replace(case, facts_path=facts)
-        case.tokens  # noqa: B018  read while its tables are there
+        if case.facts and case.facts["records"] and not case.tokens:  # read while their tables are there
+            vt.tokens_for_spec(facts, case.full)  # raises what is wrong with the sampling table
 
 
 def survey_of(case, prefix: str, folder: Path) -> tuple[Path | None, list[f.Finding]]:
@@ -128,6 +131,8 @@ def memory(launch, gpus: list) -> Iterator[f.Finding]:
     """The memory of one GPU under the spec, on the chosen GPUs and on every type that skill_info knows."""
     case = launch.case
     longest = max(case.tokens, key=lambda record: record.total, default=None)
+    if not longest and case.facts and case.facts["records"]:
+        return  # impossible vision settings: said before
     vision, text = (longest.vision, longest.text) if longest else assumed(case)
     tokens = vision + text + (case("rollout.max_response_length") if case.action == "grpo" else 0)
     plan = gpu_memory.of_spec(case, tokens, vision, max((record.text for record in case.tokens), default=text))
@@ -153,9 +158,8 @@ def memory(launch, gpus: list) -> Iterator[f.Finding]:
             aside = "the memory prediction says that it fits"
     else:
         message = f"needs {needed:.1f} GiB on each GPU, whose memory is not known, so this is not compared"
-        yield (f.warning if launch.wants_gpus else f.info)(
-            "PRE-MEMORY-UNSEEN", "GPU memory", message, "--target-gpu-count N --target-gpu-memory-gb GIB"
-        )
+        if launch.wants_gpus:
+            yield f.warning("PRE-MEMORY-UNSEEN", "GPU memory", message, gates.describe(launch.args))
     if case.action == "train" and case.cosmos:
         billions = plan.geometry.parameters / 1e9
         aside = f"the model has {billions:.1f} billion parameters" if billions < SMALL_MODEL else aside
@@ -168,7 +172,7 @@ def memory(launch, gpus: list) -> Iterator[f.Finding]:
 
 def assumed(case) -> tuple[int, int]:
     """(vision, text) tokens of a sample nobody has seen: a question about the clip that is to be looked at, else about
-    ten seconds of 1920x1080 at 30 frames/s."""
+    ten seconds of 1920x1080 at 30 frames/s. Raises Failure for impossible vision settings."""
     height, width, total, fps = 1080, 1920, 300, 30.0
     try:
         clip = case("media") if case.action == "inference" else ""
@@ -180,8 +184,10 @@ def assumed(case) -> tuple[int, int]:
             return vt.image_tokens(height, width, options, patch), 500
         frames = vt.frame_count(total, fps, options)
         return vt.video_tokens(height, width, frames, options, patch), 500
-    except f.Failure:  # a rule of the spec says what is wrong with the table, the path's check what with the clip
-        return 4096, 500
+    except f.Failure as failure:
+        if failure.findings[0].id.startswith("SPEC-"):
+            raise
+        return 4096, 500  # the path's check says what is wrong with the clip
 
 
 def _host_memory(launch, plan) -> Iterator[f.Finding]:
@@ -209,9 +215,8 @@ def _fit(launch, plan, needed: float, gib: float, count: int) -> Iterator[f.Find
     least = gpu_memory.total(dataclasses.replace(plan, tokens=0, vision_tokens=0, loss_tokens=0))
     certain = launch.result["prediction"]["measured"] or least > gib
     kind = f.error if verdict == gpu_memory.DOES_NOT_FIT and certain else f.warning
-    fix = change[0] if change else "take larger GPUs, or a smaller model: --model nvidia/Cosmos-Reason2-2B"
-    then = f"; with the fix {change[1]:.1f} GiB" if change else ""
-    yield kind("PRE-MEMORY", "GPU memory", message + then, fix)
+    then = f"; with the fix {change[1]:.1f} GiB" if change else "; no change of the spec is enough: take larger GPUs"
+    yield kind("PRE-MEMORY", "GPU memory", message + then, change[0] if change else "")
 
 
 def checkpoint_gib(case) -> tuple[int, float]:

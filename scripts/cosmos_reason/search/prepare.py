@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from cosmos_reason import annotations, bundle, findings, jobs, rules, spec, spec_sources, storage
@@ -37,15 +37,16 @@ def prepare(
     table = located("train", engine, spec_file)
     found = rules.check("train", engine, table, facts, launch=True)
     if findings.has_errors(found):
-        raise findings.Failure(found, findings.EXIT_CHECKS_FAILED)
+        raise findings.Failure(rebuilt(found, "train", spec_file, engine), findings.EXIT_CHECKS_FAILED)
     if metric_file:
         storage.read_text(metric_file)
-    dimensions, problems = space.build(table, words, ranges, samples_per_rank(table, engine, facts))
-    found = problems + objective_findings(table, objective, metric_file)
+    given = {key for key, origin in spec_sources.earlier_origins(spec_file).items() if origin.startswith("--set ")}
+    dimensions, problems = space.build(table, words, ranges, samples_per_rank(table, engine, facts), given)
+    found = problems + rebuilt(objective_findings(table, objective, metric_file), "train", spec_file, engine)
     evaluate = None
     if objective != study.VAL_LOSS:
         evaluate, problems = evaluation(table, evaluate_file, engine)
-        found += problems
+        found += rebuilt(problems, *(("evaluate", evaluate_file) if evaluate_file else ("train", spec_file)), engine)
     plan = settings | {
         "schema_version": study.VERSION,
         "created_at": jobs.now(),
@@ -72,6 +73,15 @@ def located(action: str, engine: str, file: Path) -> dict:
     return draft.spec
 
 
+def rebuilt(found: list[findings.Finding], action: str, file: Path, engine: str) -> list[findings.Finding]:
+    """The findings; errors that flags of build_spec mend in `file` get the one command that mends them all."""
+    wrong = [row for row in found if row.severity == findings.ERROR and row.fix.startswith("--")]
+    name, force = shlex.quote(str(file)), "" if spec_sources.earlier_origins(file) else " --force"
+    changes = " ".join(dict.fromkeys(row.fix for row in wrong))
+    command = f"scripts/build_spec.py {action} --spec {name} --engine {engine} {changes} -o {name}{force}"
+    return [replace(row, fix=command) if row in wrong else row for row in found]
+
+
 def fingerprints(plan: dict) -> dict[str, str | int]:
     """Path -> what tells whether a file that decides what a trial reaches is still the same: annotations, facts,
     metric file and configuration by content, the model's weights by size."""
@@ -91,13 +101,6 @@ def changed_files(plan: dict) -> list[str]:
     return sorted(path for path in now.keys() | was.keys() if now.get(path) != was.get(path))
 
 
-def refuse_changed_data(begun: study.Study) -> None:
-    """Raises Failure (exit 2) when trials would be compared that saw other data. A metric file may be mended."""
-    if changed := [path for path in changed_files(begun.plan) if path != begun.plan["metric_file"]]:
-        message = f"got other files than the study began with: {', '.join(changed[:5])}"
-        raise findings.bad_input("TUNE-DATA-CHANGED", begun.folder, message, "a new --study folder")
-
-
 def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None:
     """Training records of each data-parallel rank; None when the annotations cannot be counted from here."""
     path = Path(spec.get(table, "custom.train_dataset.annotation_path", ""))
@@ -114,14 +117,15 @@ def objective_findings(table: dict, objective: str, metric_file: Path | None) ->
         near = findings.nearest(objective, OBJECTIVES) or ["accuracy"]
         known = f"{', '.join(OBJECTIVES)}, per_type.TYPE.accuracy, or custom.NAME with --metric-file"
         message = f"got {objective!r}, expected one of {known}.{findings.did_you_mean(objective, OBJECTIVES)}"
-        return [findings.error("TUNE-OBJECTIVE", "--objective", message, f"--objective {near[0]}")]
+        fix = f"replace --objective {shlex.quote(objective)} with --objective {near[0]}"
+        return [findings.error("TUNE-OBJECTIVE", "--objective", message, fix)]
     if objective != study.VAL_LOSS:
         return []
     if not spec.get(table, "validation.enable", False):
         message = "got a spec without validation, expected validation data"
-        return [findings.error("TUNE-OBJECTIVE", "validation.enable", message, "--eval-root DIR, in build_spec.py")]
+        return [findings.error("TUNE-OBJECTIVE", "validation.enable", message, "--eval-root DIR")]
     message = "validation loss is a proxy: the lowest is often not the best accuracy; the base model is not compared"
-    return [findings.warning("TUNE-PROXY", "--objective", message, "--objective accuracy")]
+    return [findings.warning("TUNE-PROXY", "--objective", message, "drop --objective val_loss")]
 
 
 def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[findings.Finding]]:
@@ -133,17 +137,17 @@ def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[
         spec.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
         spec.set_value(asked, "dataset.media_dir", data.get("media_path", ""))
         message = "trials are compared on the validation data; judge the winner on data that the search has not seen"
-        found = [findings.info("TUNE-EVAL-DATA", "--eval-spec", message, "--eval-spec eval.toml")]
+        found = [findings.info("TUNE-EVAL-DATA", "--eval-spec", message)]
     if not spec.get(asked, "dataset.annotation_path"):
         message = "got no questions to compare trials with, expected validation data in the spec or an evaluate spec"
-        return asked, [findings.error("TUNE-EVAL-DATA", "--eval-spec", message, "--eval-spec eval.toml")]
+        return asked, [findings.error("TUNE-EVAL-DATA", "--eval-spec", message, "--eval-root DIR")]
     checked = evaluate_spec(asked, table, None)
     replaced = [key for key in ("vision", "dataset.system_prompt") if spec.get(asked, key) != spec.get(checked, key)]
     if file and replaced:
         message = f"got another {' and '.join(replaced)} than training has; trials are asked as they are trained"
         found.append(findings.warning("TUNE-EVAL-VIEW", "--eval-spec", message))
-    problems = rules.check("evaluate", engine, checked, launch=True)
-    return asked, found + [row for row in problems if row.severity == findings.ERROR]
+    problems = [row for row in rules.check("evaluate", engine, checked, launch=True) if row.severity == findings.ERROR]
+    return asked, found + (problems if file else [replace(row, fix="") for row in problems])
 
 
 def evaluate_spec(asked: dict, trained: dict, checkpoint: str | None) -> dict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -96,15 +97,19 @@ class Dimension:
         return f"{ends}{':log' if self.log else ''}"
 
 
-def build(base: dict, words: str, ranges: list[str], cap: int | None) -> tuple[list[Dimension], list[f.Finding]]:
-    """The dimensions that the words and ranges of a command line name (the schema's default ones without any), and
-    what is wrong with them. `base` is the spec that is tuned; `cap` the records of one data-parallel rank."""
+def build(base: dict, words: str, ranges: list[str], cap: int | None, fixed=()) -> tuple[list, list[f.Finding]]:
+    """The dimensions that the words and ranges of a command line name (without any the schema's default ones, but for
+    the `fixed` ones), and what is wrong with them. `base` is the spec that is tuned; `cap` the records of one
+    data-parallel rank."""
     found: list[f.Finding] = []
     named = [(word.strip(), None) for word in re.split(r",|\band\b", words) if word.strip()]
     named += [(name.strip(), written.strip()) for name, _, written in (given.partition("=") for given in ranges)]
     if not words.strip() and not ranges:
-        keys = bundle.schema("train")["automl_default_parameters"]
-        named = [(key, None) for key in keys if _has_table(base, key)]
+        keys = [key for key in bundle.schema("train")["automl_default_parameters"] if _has_table(base, key)]
+        named = [(key, None) for key in keys if key not in fixed]
+        if kept := [key for key in keys if key in fixed]:
+            message = f"left as --set gave it: {', '.join(kept)}; to vary it too, name it with the others"
+            found.append(f.info("TUNE-GIVEN", "--words", message, f"--words {shlex.quote(', '.join(keys))}"))
     wanted: dict[str, str | None] = {}
     for name, written in named:
         if (key := explain.exact(name, ["train"])) is None:
@@ -119,8 +124,8 @@ def build(base: dict, words: str, ranges: list[str], cap: int | None) -> tuple[l
         found.append(f.error("TUNE-FRAMES", "custom.vision.fps", "got nframes too, expected one of them"))
     if not made and not f.has_errors(found):
         found.append(f.error("TUNE-SPACE-EMPTY", "--range", "got nothing to vary", "--range learning_rate=1e-6..1e-4"))
-    order = list(spec.keys("train"))
-    return sorted(made, key=lambda dimension: (bool(_parent(dimension.key)), order.index(dimension.key))), found
+    known = spec.keys("train")
+    return sorted(made, key=lambda d: ("depends_on" in known[d.key], list(known).index(d.key))), found
 
 
 def _unknown(name: str) -> f.Finding:
@@ -129,10 +134,6 @@ def _unknown(name: str) -> f.Finding:
     hint = f" Did you mean {', '.join(near)}?" if near else ""
     message = f"got {name!r}, expected a key of the train spec or a short name.{hint}"
     return f.error("TUNE-KEY", name, message, f"scripts/build_spec.py --explain {near[0]}" if near else "")
-
-
-def _parent(key: str) -> str | None:
-    return spec.keys("train")[key].get("depends_on")
 
 
 def _has_table(base: dict, key: str) -> bool:
@@ -148,18 +149,19 @@ def _checked(base: dict, key: str, written: str | None, found: list[f.Finding]) 
             raise ValueError("a key that says where things are or what is kept, expected one that changes the training")
         if not _has_table(base, key):
             raise ValueError("a spec without policy.lora, expected one made with --tuning lora")
-        return _from_schema(key, leaf) if written is None else _from_text(key, leaf, written)
+        return _from_schema(base, key, leaf) if written is None else _from_text(key, leaf, written)
     except ValueError as problem:
         found.append(f.error("TUNE-RANGE", key, f"got {problem.args[0]}", *problem.args[1:]))
         return None
 
 
-def _from_schema(key: str, leaf: dict) -> Dimension:
+def _from_schema(base: dict, key: str, leaf: dict) -> Dimension:
     if "enum" in leaf and leaf.get("automl_enabled"):
         return Dimension(key, options=tuple(leaf["enum"]), weights=tuple(leaf["option_weights"]))
     if "automl_range" not in leaf:
         raise ValueError("no range, expected one (the schema has none for this key)", f"--range {key}=LO..HI")
-    return _interval(key, leaf, *leaf["automl_range"], leaf.get("automl_scale"))
+    ends = leaf.get("automl_range_lora") if _has_table(base, "policy.lora.") else None  # learning rates of adapters
+    return _interval(key, leaf, *(ends or leaf["automl_range"]), leaf.get("automl_scale"))
 
 
 def _from_text(key: str, leaf: dict, written: str) -> Dimension:
@@ -179,11 +181,9 @@ def _interval(key: str, leaf: dict, low: float, high: float, scale: str | None) 
     """Raises ValueError as `_from_text` does."""
     log, step = scale == "log", leaf.get("multipleOf", 1)
     if low >= high:
-        swapped = f"--range {key}={high}..{low}" if low > high else ""
-        raise ValueError(f"{low}..{high}, expected a lower end below the upper one", swapped)
+        raise ValueError(f"{low}..{high}, expected a lower end below the upper one")
     if log and low <= 0:
-        linear = f"--range {key}={low}..{high}:linear"
-        raise ValueError(f"{low}..{high} on a log scale, expected it to start above 0", linear)
+        raise ValueError(f"{low}..{high} on a log scale, expected it to start above 0, or {low}..{high}:linear")
     if leaf.get("math_cond") == "^ 2":
         powers = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
         if len(powers) < 2:
@@ -243,7 +243,7 @@ def _capped(dimension: Dimension, cap: int | None, found: list[f.Finding]) -> Di
 
 def active(dimension: Dimension, table: dict) -> bool:
     """False while what the key depends on is off in this spec."""
-    parent = _parent(dimension.key)
+    parent = spec.keys("train")[dimension.key].get("depends_on")
     return parent is None or spec.get(table, parent) not in (None, False, 0, "", "none")
 
 

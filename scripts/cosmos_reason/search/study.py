@@ -1,8 +1,8 @@
 """The study folder: study.json (what is searched, fixed when it begins) and one folder per trial.
 
 Every trial is a file that appears and changes whole or not at all, and Optuna's study is put together from these files
-for each suggestion. So a study survives a kill or a full disk (Optuna's journal does not survive a line cut short), and
-nothing that matters lives in one process: suggestion N depends on the seed, on N and on the trials that have ended.
+for each suggestion: it depends on the seed, on its number and on the trials that have ended. So a study survives a kill
+or a full disk (Optuna's journal does not survive a line cut short).
 """
 
 from __future__ import annotations
@@ -135,8 +135,7 @@ def locked(folder: Path, patience: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def drive(folder: Path) -> int | None:
-    """The lock of one trial, for whoever starts and watches its jobs; None when somebody does. A submit inherits it, so
-    a trial whose driver was killed is free once its last submit is through."""
+    """The lock of one trial, for whoever starts and watches its jobs; None when somebody does."""
     try:
         return jobs.take_lock(folder)
     except BlockingIOError:
@@ -147,8 +146,8 @@ def drive(folder: Path) -> int | None:
 
 
 def add(study: Study, place) -> tuple[dict | None, int | None]:
-    """The next trial's record and lock, already on disk; no lock, and nothing on disk, when nothing is left to try; and
-    no record when `place(trials)`, which says where it may run, is None."""
+    """The next trial, already on disk, and its lock; no lock when nothing is left to try, and no record either when
+    `place(trials)`, which says where it may run, is None."""
     with locked(study.folder):
         trials = study.trials()
         if (where := place(trials)) is None:
@@ -215,16 +214,19 @@ def suggestions(study: Study, trials: list[dict], number: int) -> Iterator[dict]
             yield _suggest(study, [], f"{word} chance {attempt}", "random")
 
 
-def first_suggestion(study: Study, trials: list[dict]) -> tuple[dict, list[findings.Finding]]:
-    """(record of the next suggestion, as if all before it had run; what is to be said when there is none)."""
-    known = trials[:]
-    while True:
+def outlook(study: Study, most: int, target: float | None) -> tuple[int, dict | None, list[findings.Finding]]:
+    """(trainings to go of `most`, record of the next suggestion as if all before it had run, why there is none)."""
+    trials = known = study.trials()
+    trained = sum(trial["kind"] != BASE for trial in trials)
+    left = max(0, min(most, study.points()) - trained) if not study.reached(trials, target) else 0
+    while left > (not any(trial["kind"] == DEFAULT for trial in trials)):
         trial, table = propose(study, known)
         if table is None:
-            return trial, [used_up(trials, trial)]
+            return 0, None, [used_up(trials, trial)]
         if trial["kind"] == SEARCH:
-            return trial, []
-        known.append(trial)
+            return left, trial, []
+        known = [*known, trial]
+    return left, None, []
 
 
 def used_up(trials: list[dict], trial: dict) -> findings.Finding:
@@ -315,15 +317,10 @@ def prunes(study: Study, trials: list[dict], trial: dict) -> bool:
     """Whether successive halving ends this trial now; notes in it the rungs it has passed."""
     import optuna
 
-    mine = trial["number"]
-    optimizer = as_optuna(study, [row for row in trials if row["number"] != mine] + [trial])
-    frozen = optimizer.trials[-1]
-    ended = optuna.pruners.SuccessiveHalvingPruner(**RUNGS).prune(optimizer, frozen)
+    optimizer = as_optuna(study, [row for row in trials if row["number"] != trial["number"]] + [trial])
+    ended = optuna.pruners.SuccessiveHalvingPruner(**RUNGS).prune(optimizer, optimizer.trials[-1])
     trial["rungs"] = optimizer.trials[-1].system_attrs
     return ended
-
-
-# -- the winner --------------------------------------------------------------------------------------------------------
 
 
 def winning_spec(study: Study, trial: dict) -> dict:

@@ -73,14 +73,14 @@ def plan_text(plan: dict) -> str:
     return "\n".join(lines)
 
 
-def estimate(study: Study, records: list[dict], left: int, groups: list) -> dict:
+def estimate(study: Study, left: int, groups: list) -> dict:
     """{source, seconds, gpu_hours} of what is left, from this study's own trials; no numbers before one has ended."""
-    took = [jobs.seconds(t["ended_at"]) - jobs.seconds(t["started_at"]) for t in records
+    took = [jobs.seconds(t["ended_at"]) - jobs.seconds(t["started_at"]) for t in study.trials()
             if t["state"] == COMPLETE and t["kind"] != BASE]  # fmt: skip
     if not took:
         return {"source": "the first trial will tell", "seconds": None, "gpu_hours": None}
     one, engine = median(took), study.plan["engine"]
-    gpus = rules.Case("train", engine, study.plan["spec"]).needed_gpus if engine in rules.COSMOS else 1
+    gpus = rules.Case("train", engine, study.plan["spec"]).needed_gpus
     gpus = len(groups[0]) if groups[0] is not None else gpus
     return {
         "source": f"{len(took)} trials of this study",

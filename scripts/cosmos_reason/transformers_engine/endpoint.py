@@ -46,7 +46,7 @@ class Endpoint:
         self.model = spec["model"]["model_name"].removeprefix(HUB)
         self.where = f"server {self.url}, frames sent as {self.options['frames']}"
         self.key = _key(self.options["api_key_variable"])
-        vision = VisionOptions.from_table(spec["vision"])
+        vision = VisionOptions.from_spec(spec)
         self.sampler = Sampler(spec["dataset"]["media_dir"], vision, patch_size(self.model), cache_bytes=CACHE_BYTES)
         self.stopped = threading.Event()
 

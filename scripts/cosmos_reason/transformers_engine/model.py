@@ -174,7 +174,7 @@ class Responder:
         table, dataset = self.spec["model"], self.spec["dataset"]
         self.network, folder = load_for_evaluation(table, self.hardware.compute, self.hardware.device)
         self.tokenizer = load_tokenizer(folder)
-        options = VisionOptions.from_table(self.spec["vision"])
+        options = VisionOptions.from_spec(self.spec)
         self.encoder = Encoder(self.tokenizer, folder, dataset["media_dir"], options, table["max_length"], CACHE_BYTES)
 
     def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
