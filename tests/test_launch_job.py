@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -102,6 +103,16 @@ def test_wrong_flags_are_refused(site, flags, finding):
         "launch_job.py", "submit", "train", "--spec", "train.toml", "--platform", "local", *flags, cwd=site.root
     )
     assert done.returncode in (1, 2) and finding in done.stderr and not site.jobs.exists()
+
+
+def test_the_gpus_that_are_there_are_offered_for_those_that_are_not(site):
+    tool = site.root / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-a)'; echo 'GPU 1: NVIDIA H200 (UUID: GPU-b)'\n")
+    tool.chmod(0o755)
+    command = ["plan", "train", "--spec", "train.toml", "--platform", "local", "--gpu-ids", "3"]
+    done = run_script("launch_job.py", *command, cwd=site.root, env={"PATH": f"{tool.parent}:{os.environ['PATH']}"})
+    assert done.returncode == 1 and "got 3, this machine has 2 GPUs\n  fix: --gpu-ids 0\n" in done.stderr
 
 
 # -- a plan for the TAO container, on a machine without an engine ------------------------------------------------------

@@ -34,8 +34,10 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
     absent = [one for one in request.gpu_ids if f"GPU {one}:" not in listed and f"UUID: {one})" not in listed]
     if not absent:
         return []
-    has = f"{listed.count('UUID: GPU-')} GPUs" if listed else "no GPU that nvidia-smi lists"
-    return [error("JOB-GPU-IDS", "--gpu-ids", f"got {','.join(absent)}, this machine has {has}", "--gpu-ids none")]
+    there = listed.count("UUID: GPU-")
+    has = f"{there} GPUs" if there else "no GPU that nvidia-smi lists"
+    usable = ",".join(map(str, range(len(request.gpu_ids)))) if len(request.gpu_ids) <= there else "none"
+    return [error("JOB-GPU-IDS", "--gpu-ids", f"got {','.join(absent)}, this machine has {has}", f"--gpu-ids {usable}")]
 
 
 def prepare(record: dict, spec: dict) -> None:
