@@ -31,13 +31,15 @@ def parser() -> command.Parser:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to write: train/ and eval/")
     parser.add_argument("--kind", choices=("auto", *dataset_sources.KINDS), default="auto", help="what the source is")
     parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}")
-    asked = "question when the source has none (or @FILE); the answer form (yes or no, options) is appended"
+    asked = "question (or @FILE) when the source has none: labels need it, captions default to 'Describe this video.'; "
+    asked += "the answer form (yes or no, options) is appended"
     parser.add_argument("--question", default="", help=asked)
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")
     parser.add_argument("--fields", default="", metavar="A,B", help="label fields that make the answer; default all")
     parser.add_argument("--hf-subset", default="", metavar="NAME", help="subset of a Hub dataset; default its only one")
     parser.add_argument("--hf-split", default="", metavar="NAME", help="split of a Hub dataset; default train")
-    parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help="share of clips held out, 0 to 1")
+    held_out = "share of clips held out for evaluation, default: 0 (none)"
+    parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help=held_out)
     parser.add_argument("--subset", type=int, default=0, metavar="N", help="keep N records; default 0, all")
     parser.add_argument("--seed", type=int, default=0, help="of the split and the subset")
     parser.add_argument("--media", choices=dataset_writer.MEDIA_MODES, default="link", help="hard link, copy, or name")
@@ -65,6 +67,8 @@ def main(args) -> command.Outcome:
     refuse_media_below(output, items)
     plan = dataset_writer.Plan(args.eval_fraction, args.subset, args.seed, args.media, args.format, args.license)
     written = dataset_writer.write(items, output, plan)
+    if "eval_fraction" not in args.given:
+        found = [*found, nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
     told = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     result = {"kind": source.kind, "read": len(items), "written": written, "output": str(output)}
     result["tables"] = source.tables
@@ -76,6 +80,12 @@ def main(args) -> command.Outcome:
     held_out = ("--eval", str(output / "eval")) if "eval" in written else ()
     checked = ("check_dataset.py", str(output / "train"), *held_out, "--facts", facts)
     return command.Outcome(result, found, f"{source.kind}: {told}", checked)
+
+
+def nothing_held_out(share: float, force: bool) -> f.Finding:
+    """What to add to the command for a dataset to evaluate on; one clip cannot be shared."""
+    fix = f"--eval-fraction {share:g}{'' if force else ' --force'}" if share else ""
+    return f.info("BUILD-NO-EVAL", "--eval-fraction", "got none, so no clips are held out to evaluate on", fix)
 
 
 def refuse_output(source: Path, output: Path, force: bool) -> None:

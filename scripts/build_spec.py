@@ -25,7 +25,7 @@ def parser() -> command.Parser:
     parser = command.Parser(__doc__, usage="%(prog)s ACTION -o FILE [flags]")
     parser.add_argument("action", nargs="?", choices=bundle.ACTIONS, metavar="ACTION", help=" | ".join(bundle.ACTIONS))
     parser.add_argument("-o", "--output", metavar="FILE", help="spec.toml to write; spec.origins.json goes beside it")
-    parser.add_argument("--engine", choices=bundle.ENGINES, default="tao", help="who reads the spec (default: tao)")
+    parser.add_argument("--engine", choices=bundle.ENGINES, help="who reads the spec (default: that of --spec, or tao)")
     add = parser.add_argument_group("where values come from, weakest first").add_argument
     add("--spec", metavar="FILE", help="start from this .toml or .yaml, not from the template")
     add("--parent-job", metavar="DIR", help="model of a finished train job (train: resume it)")
@@ -37,7 +37,7 @@ def parser() -> command.Parser:
     add("--train-root", metavar="DIR", help="folder or s3:// prefix with annotations.json and media")
     add("--eval-root", metavar="DIR", help="the same for validation (train) or questions (evaluate)")
     many = {"action": "append", "default": []}
-    add("--set", **many, metavar="K=V", help="a.b.c=value or a short name; repeatable")
+    add("--set", **many, metavar="K=V", help="a.b.c=value, short or last part (c=value); repeatable")
     add("--unset", **many, metavar="KEY", help="remove a key or table; repeatable")
     add = parser.add_argument_group("checks and help").add_argument
     add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset: lengths and steps")
@@ -54,7 +54,7 @@ def build(args) -> spec_sources.Draft:
     given = {f"--{name}".replace("_", "-"): getattr(args, name) for name in getattr(args, "given", ())}
     flags = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in given.items()}
     draft = spec_sources.Draft(args.action, args.engine, flags=flags)
-    asked = {spec_sources.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set}
+    asked = {spec.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set}
     take_base(draft, args, asked | ({draft.params["model"]} if args.model is not None else set()))
     if args.tuning:
         spec_sources.take_tuning(draft, args.tuning, rate_given=spec_sources.RATE in asked)
@@ -101,6 +101,8 @@ def check(args, draft: spec_sources.Draft) -> list[f.Finding]:
     found = draft.attempt(rules.check, args.action, args.engine, draft.spec, facts, *size)
     if found is None:  # the tables beside the facts cannot be read
         found = rules.check(args.action, args.engine, draft.spec, None, *size)
+    if any(one.id == "SPEC-MODEL-NAME" for one in draft.findings):  # nobody asked for the template's model
+        found = [one for one in found if not one.id.startswith("SPEC-MODEL-OMNI")]
     unique = {(one.id, one.where): one for one in found} | {(one.id, one.where): one for one in draft.findings}
     return [replace(one, fix=spec_sources.pasteable(draft, one.fix)) for one in unique.values()]
 
@@ -117,6 +119,7 @@ def main(args) -> command.Outcome:
     if not args.output.endswith(".toml"):
         message = f"got {args.output!r}, expected a file name that ends in .toml"
         raise f.bad_input("USAGE", "--output", message, f"-o {shlex.quote(args.output + '.toml')}")
+    args.engine = args.engine or spec.engine_of(args.spec)
     draft = build(args)
     found = check(args, draft)
     if Path(args.output).is_file() and not args.force and not spec_sources.earlier_origins(args.output):
@@ -149,8 +152,10 @@ def following(args, draft: spec_sources.Draft, found: list[f.Finding]) -> tuple[
     if several or to_give & {one.id for one in found}:
         return ()
     platform = "local" if args.engine == "transformers" else "docker"
-    with_facts = ("--dataset-facts", args.dataset_facts) if args.dataset_facts else ()
-    return ("check_tao_launch_preflight.py", "--platform", platform, "--spec", args.output, *with_facts)
+    words = ["check_tao_launch_preflight.py", "--platform", platform, "--spec", args.output]
+    words += ["--dataset-facts", args.dataset_facts] if args.dataset_facts else []
+    gpus = range(rules.Case(args.action, args.engine, draft.spec).needed_gpus if platform == "docker" else 0)
+    return (*words, *(["--target-gpu-index", ",".join(map(str, gpus))] if gpus else []))
 
 
 def listing() -> command.Outcome:

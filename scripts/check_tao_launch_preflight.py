@@ -17,13 +17,19 @@ import argparse
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
-from cosmos_reason import bundle, command, secret, storage
+from cosmos_reason import bundle, command, secret, spec
 from cosmos_reason import findings as f
 
 PLATFORMS = {name: name for name in ("local", "docker", "slurm", "kubernetes")} | {"local-docker": "docker"}
 LAUNCHED = ("local", "docker")  # by launch_job
+# Errors of this machine, its network or account: the spec can be launched where they are mended.
+OF_THE_MACHINE = {
+    "PRE-GPU-NONE", "PRE-GPU-COUNT", "PRE-GPU-INDEX", "PRE-DISK", "PRE-HOST-MEMORY", "PRE-HOST-VERSION",
+    "PRE-TOOL-MISSING", "PRE-DOCKER-UNREACHABLE", "PRE-DOCKER-RUNTIME", "PRE-SMOKE", "PRE-IMAGE-UNREACHABLE",
+    "PRE-IMAGE-DENIED", "PRE-TORCH", "PRE-TORCH-CUDA", "JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED",
+    "HUB-UNREACHABLE", "HUB-NO-TOKEN", "HUB-GATED",
+}  # fmt: skip
 
 
 def parser() -> command.Parser:
@@ -141,7 +147,16 @@ def main(args) -> command.Outcome:
     found = preflight.run(launch)
     if args.install_missing_tools:
         found.append(f.info("PRE-TOOLS", "--install-missing-tools", "nothing to install: S3 is reached with boto3"))
+    errors = {one.id for one in found if one.severity == f.ERROR}
+    if errors and errors <= OF_THE_MACHINE and (words := submit(launch, better_image(launch, found))):
+        launch.result["launch"] = command.suggested(words)
     return command.Outcome(launch.result, found, text(launch.result), submit(launch))
+
+
+def better_image(launch, found: list[f.Finding]) -> str:
+    """The image without the fault that is known of the one that was checked; '' when there is none."""
+    known = any(one.id == "PRE-IMAGE-ISSUE" for one in found)
+    return bundle.image_issue(launch.image)[1] if known else ""
 
 
 def read(args):
@@ -151,22 +166,13 @@ def read(args):
     refuse_unknown(args)
     platform = PLATFORMS[args.platform]
     launch = preflight.Launch(platform, args, time.monotonic() + args.timeout, paths=dict(args.path))
-    usual = "transformers" if platform == "local" else "tao"
-    launch.engine = args.engine or (engine_of(Path(args.spec)) if args.spec else None) or usual
+    launch.engine = args.engine or spec.engine_of(args.spec, platform)
     if args.spec:
         preflight.prediction.take_spec(launch, *preflight.prediction.read_spec(args.spec))
     launch.image = args.image or bundle.skill_info()["engines"][launch.engine].get("default_image", "")
     args.nodes = args.nodes or 1
     launch.gpus_per_node = max(launch.gpus_per_node, args.gpu_min_count or 1)
     return launch
-
-
-def engine_of(spec: Path) -> str | None:
-    """The engine that build_spec made the spec for, as it noted beside it."""
-    beside = spec.with_suffix(".origins.json")
-    record = storage.read_json(beside) if beside.is_file() else None
-    engine = record.get("engine") if isinstance(record, dict) else None
-    return engine if engine in bundle.ENGINES else None
 
 
 def refuse_unknown(args) -> None:
@@ -194,17 +200,30 @@ def refuse_unknown(args) -> None:
         raise f.Failure([preflight.shown(one, args) for one in found], f.EXIT_BAD_INPUT)
 
 
-def submit(launch) -> tuple[str, ...]:
-    """The launch that was checked, as launch_job takes it; nothing for what it does not start."""
+def submit(launch, image: str = "") -> tuple[str, ...]:
+    """The launch that was checked (on another image, if one is given), as launch_job takes it; nothing for what it does
+    not start."""
     if not launch.case or launch.platform not in LAUNCHED:
         return ()
-    args, gpus = launch.args, [str(gpu["index"]) for gpu in launch.result.get("gpus", ())]
+    args, image = launch.args, image or launch.args.image
     words = ["launch_job.py", "submit", launch.case.action, "--spec", args.spec, "--platform", launch.platform]
     words += ["--engine", launch.engine]
-    words += ["--gpu-ids", ",".join(gpus[: launch.gpus_per_node])] if gpus else []
-    words += ["--image", args.image] if args.image and launch.platform == "docker" else []
+    words += gpu_words(launch)
+    words += ["--image", image] if image and launch.platform == "docker" else []
     words += ["--docker-host", args.docker_host] if args.docker_host and launch.platform == "docker" else []
     return tuple(words)
+
+
+def gpu_words(launch) -> list[str]:
+    """As many as the spec needs of the GPUs that were found or named, else the first ones; none where the embedded
+    engine finds none."""
+    args, needed = launch.args, launch.gpus_per_node
+    ids = [gpu["index"] for gpu in launch.result.get("gpus", ())]
+    if not ids and not launch.wants_gpus:
+        asked = launch.machine is not None and not args.skip_platform_access
+        return ["--gpu-ids", "none"] if asked else []
+    enough = next(some for some in (ids, args.target_gpu_index or [], range(needed)) if len(some) >= needed)
+    return ["--gpu-ids", ",".join(map(str, enough[:needed]))]
 
 
 def text(result: dict) -> str:
@@ -216,6 +235,8 @@ def text(result: dict) -> str:
         lines.append(f"  {on_types(prediction['gpu_types'])}")
         hours = f", {prediction['hours']} hours" if prediction["hours"] else ""
         lines += [f"{prediction['steps']} steps{hours}"] if prediction["steps"] else []
+    if "launch" in result:
+        lines.append(f"the launch, where these are mended: {result['launch']}")
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@
 
 examples:
   scripts/diagnose_log.py train-20260101-120000-0a1b2c
-  scripts/diagnose_log.py outputs/logs_latest/policy_0.log --json
+  scripts/diagnose_log.py outputs/logs_latest/policy_0.log outputs/logs_latest/controller.log --json
   kubectl logs job/train | scripts/diagnose_log.py -
 """
 
@@ -22,9 +22,10 @@ from cosmos_reason import findings as f
 
 def parser() -> command.Parser:
     parser = command.Parser(__doc__)
-    parser.add_argument("log", nargs="?", metavar="LOG", help="a log file, - for standard input, or the id of a job")
+    parser.add_argument("logs", nargs="*", metavar="LOG", help="a log file, - for standard input, or the id of a job")
     parser.add_argument("--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)")
     parser.add_argument("--list-checks", action="store_true", help="print id and cause of every known error, and stop")
+    parser.add_argument("--explain", metavar="ID", help="print cause, fix and an example of one known error, and stop")
     command.add_json_flag(parser)
     return parser
 
@@ -35,16 +36,39 @@ def main(args) -> command.Outcome:
         return command.Outcome(
             {"checks": known}, text="\n".join(f"{id:30} {row['checks']}" for id, row in known.items())
         )
-    if args.log == "-":
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        found = diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin")
-    elif jobs.ID.fullmatch(args.log or ""):
-        found = of_job(jobs.folder(jobs.root(args.jobs_dir), args.log))
-    else:
-        found = of_file(Path(args.log or ""))
+    if args.explain:
+        return explained(args.explain)
+    found, refused = [], []
+    for log in dict.fromkeys(args.logs or [""]):
+        try:
+            found += of_log(log, args.jobs_dir)
+        except f.Failure as failure:
+            refused.append(failure)
+    if refused:
+        raise f.Failure([one for each in refused for one in each.findings], max(each.exit_code for each in refused))
     first = next((finding for finding in found if finding.severity == f.ERROR), None)
     block = first.data.get("lines", ()) if first else ()  # of an unknown error
     return command.Outcome({"cause": first and first.id}, found, "\n".join(block))
+
+
+def explained(id: str) -> command.Outcome:
+    """Raises Failure (exit 2) for an unknown id."""
+    known = {entry.id: entry for entry in diagnosis.catalog()}
+    if id not in known:
+        message = f"got {id}, expected the id of a known error.{f.did_you_mean(id, known)}"
+        raise f.bad_input("USAGE", "--explain", message, "scripts/diagnose_log.py --list-checks")
+    row = {name: getattr(known[id], name) for name in ("id", "severity", "action", "cause", "fix")}
+    row["example"] = list(known[id].example)
+    return command.Outcome(row, text="\n".join(f"{name}: {value}" for name, value in row.items()))
+
+
+def of_log(log: str, jobs_dir: str | None) -> list[f.Finding]:
+    if log == "-":
+        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+        return diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin")
+    if jobs.ID.fullmatch(log):
+        return of_job(jobs.folder(jobs.root(jobs_dir), log))
+    return of_file(Path(log))
 
 
 def of_file(path: Path, action: str = "") -> list[f.Finding]:

@@ -26,7 +26,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cosmos_reason import bundle, command, jobs, platforms, publishing, s3, secret
+from cosmos_reason import bundle, command, jobs, platforms, publishing, s3, secret, spec
 from cosmos_reason.findings import EXIT_OUTSIDE, WARNING, Failure, Finding, bad_input, error, has_errors
 from cosmos_reason.platforms import engines, launch, watch
 
@@ -74,7 +74,7 @@ def add_request(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("action", choices=bundle.ACTIONS, help="what to run")
     verb.add_argument("--spec", required=True, type=command.local, help="the action's spec (build_spec.py makes one)")
     verb.add_argument("--platform", required=True, choices=platforms.PLATFORMS, help="where to run")
-    verb.add_argument("--engine", choices=bundle.ENGINES, help="default: what the spec was built for")
+    verb.add_argument("--engine", choices=bundle.ENGINES, help="default: what the spec was built for, else docker: tao")
     verb.add_argument("--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)")
     verb.add_argument("--image", help="docker: the image to run (default: the one of engine tao)")
     host = "docker: unix:// or ssh:// address (default: $DOCKER_HOST or the docker context)"
@@ -128,7 +128,7 @@ def started(args, record: dict, found: list[Finding]) -> command.Outcome:
 def request(args) -> launch.Request:
     return launch.Request(
         spec_path=args.spec.absolute(),
-        engine=args.engine or launch.engine_of(args.spec.absolute(), args.action),
+        engine=args.engine or spec.engine_of(args.spec, args.platform, args.action),
         jobs_dir=jobs.root(args.jobs_dir),
         working_dir=Path.cwd(),
         gpu_ids=gpu_ids(args.gpu_ids),

@@ -11,14 +11,15 @@ examples:
   scripts/score_predictions.py reason1_results --compat reason1
 
 Reads results.json (ours or TAO's), JSONL and Reason1 result folders; several give a table by step. Writes metrics.json
-beside what it scored, and checkpoint_metrics.json into the training output the evaluated checkpoint came from.
+beside what it scored, and checkpoint_metrics.json into the training output the evaluated checkpoint came from, where a
+score never takes the place of one of more rows.
 """
 
 import re
 import sys
 from pathlib import Path
 
-from cosmos_reason import command, findings, metrics, results, s3, storage
+from cosmos_reason import command, findings, metrics, results, s3, scores, storage
 
 TAGS_SHOWN = 20
 
@@ -32,6 +33,8 @@ def parser() -> command.Parser:
     parser.add_argument("--metric-file", type=Path, help=own)
     semantic = f"BERTScore of free text; needs bert-score and its model (default: {metrics.BERTSCORE_MODEL})"
     parser.add_argument("--bertscore", nargs="?", const=metrics.BERTSCORE_MODEL, metavar="MODEL", help=semantic)
+    anyway = "note the score for its checkpoint also when one of more rows is there"
+    parser.add_argument("--record", action="store_true", help=anyway)
     stored = "count Reason1 folders as its calculate_accuracy does (`is_correct` as stored); writes nothing"
     parser.add_argument("--compat", choices=("reason1",), help=stored)
     command.add_json_flag(parser)
@@ -44,12 +47,14 @@ def main(args) -> command.Outcome:
     _, before, found = results.one(args.compare, args) if args.compare else (None, None, [])
     scored = []
     for path in sorted((path for given in args.results for path in results.find(given)), key=by_step):
-        run, problems = score(path, before, args)
+        *run, problems = score(path, before, args)
         scored.append(run)
         found += problems
-    for run in scored:
+    for run, measured in scored:
         storage.write_json(folder_of(run) / "metrics.json", run)
-        metrics.record_for_checkpoint(run["checkpoint"], run)
+        run["recorded"], problems = scores.record(run, measured, args.record)
+        found += problems
+    scored = [run for run, _ in scored]
     lines = by_run(scored) if len(scored) > 1 else as_text(scored[0])
     following = analysis(scored[0], args) if len(scored) == 1 else ()
     return command.Outcome({"runs": [brief(run) for run in scored]}, found, "\n".join(lines), following)
@@ -74,7 +79,8 @@ def analysis(run: dict, args) -> tuple[str, ...]:
     return tuple(words)
 
 
-def score(path: Path, before: list[results.Row] | None, args) -> tuple[dict, list[findings.Finding]]:
+def score(path: Path, before: list[results.Row] | None, args) -> tuple[dict, dict, list[findings.Finding]]:
+    """metrics.json, what it was measured on, and what there is to say."""
     rows, found = results.judged(path, args.type, args.tolerance)
     record = results.evaluation(path)
     names = {"model": record.get("model"), "checkpoint": record.get("checkpoint"), "results": str(path)}
@@ -87,7 +93,8 @@ def score(path: Path, before: list[results.Row] | None, args) -> tuple[dict, lis
         pair, problems = metrics.compare(before, rows)
         scored["comparison"] = pair | {"before": str(args.compare)}
         found += problems
-    return scored, found
+    reading = {"type": args.type, "tolerance": args.tolerance}
+    return scored, scores.evaluation_of(rows, record, path, **reading) if names["checkpoint"] else {}, found
 
 
 def by_step(path: Path) -> list:
@@ -133,17 +140,17 @@ def table(named: list[tuple[str, dict]]) -> list[str]:
     width = max(10, *(len(name) for name, _ in named))
     columns = f"{{:<{width}}} {{:>8}} {{:>9}} {{:>15}} {{:>10}} {{:>8}} {{:>15}} {{:>7}}"
     lines = [columns.format("", "rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")]
-    for name, scores in named:
-        balanced = scores.get("balanced_accuracy")
-        shares = f"{scores['accuracy']:.1%}", "{:.1%} - {:.1%}".format(*scores["accuracy_interval"])
-        shares += f"{scores['majority_accuracy']:.1%}", "-" if balanced is None else f"{balanced:.1%}"
-        unread = f"{scores['unparseable']} ({scores['unparseable_rate']:.1%})"
-        lines.append(columns.format(name, scores["rows"], *shares, unread, scores["failed"]))
+    for name, run in named:
+        balanced = run.get("balanced_accuracy")
+        shares = f"{run['accuracy']:.1%}", "{:.1%} - {:.1%}".format(*run["accuracy_interval"])
+        shares += f"{run['majority_accuracy']:.1%}", "-" if balanced is None else f"{balanced:.1%}"
+        unread = f"{run['unparseable']} ({run['unparseable_rate']:.1%})"
+        lines.append(columns.format(name, run["rows"], *shares, unread, run["failed"]))
     return lines
 
 
 def as_reason1(args) -> command.Outcome:
-    if others := [flag for flag in ("compare", "metric_file", "bertscore") if getattr(args, flag)]:
+    if others := [flag for flag in ("compare", "metric_file", "bertscore", "record") if getattr(args, flag)]:
         message = f"got --{others[0].replace('_', '-')} too, expected nothing else: it counts what is stored"
         raise findings.bad_input("USAGE", "--compat", message)
     counted = [results.reason1_accuracy(folder) for folder in args.results]

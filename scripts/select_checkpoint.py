@@ -16,7 +16,7 @@ Without --by it only lists. What --by names is chosen or the command fails: it n
 import sys
 from pathlib import Path
 
-from cosmos_reason import adapters, checkpoints, command, hub, models, safetensors_files, storage
+from cosmos_reason import adapters, bundle, checkpoints, command, hub, models, s3, safetensors_files, spec, storage
 from cosmos_reason import findings as f
 
 
@@ -73,14 +73,32 @@ def main(args) -> command.Outcome:
     if not args.merge:
         notes += chosen.findings
     unseen = any(found.id == "CKPT-ADAPTER-BASE" for found in notes)  # what follows would need the base
-    return command.Outcome(result, notes, str(path), () if unseen else evaluation(path))
+    return command.Outcome(result, notes, str(path), () if unseen else evaluation(path, args.output_dir, chosen))
 
 
-def evaluation(path: Path) -> tuple[str, ...]:
-    """The command that makes the spec to evaluate a model or adapter."""
-    base = models.adapter_base(str(path))
-    lora = ("--set", "model.enable_lora=true", "--set", f"model.base_model_path={base}") if base else ()
-    return ("build_spec.py", "evaluate", "--model", str(path), *lora, "-o", "evaluate.toml")
+def evaluation(path: Path, given: Path, chosen: checkpoints.Checkpoint) -> tuple[str, ...]:
+    """The command that makes the spec to evaluate a model or adapter as it was trained, on the validation data of its
+    train job; nothing when job or data are not told or not here."""
+    places = (given, *chosen.path.absolute().parents)
+    job = next((one for one in places if all((one / name).is_file() for name in ("job.json", "spec.toml"))), None)
+    if job is None:
+        return ()
+    record, data = models.read_table(job / "job.json"), spec.get(spec.load(job / "spec.toml"), "custom.val_dataset")
+    asked, media = (
+        (str(data.get(key) or "") for key in ("annotation_path", "media_path")) if isinstance(data, dict) else ("", "")
+    )
+    if record.get("engine") not in bundle.ENGINES or not (s3.is_uri(asked) or Path(asked).is_file()):
+        return ()
+    words = ("build_spec.py", "evaluate", "--engine", record["engine"], "--model", str(path))
+    if record.get("state") == "COMPLETE":
+        words += ("--parent-job", str(job))  # its frames, pixels and system prompt
+    if media and asked == f"{media.rstrip('/')}/annotations.json":
+        words += ("--eval-root", media)
+    else:
+        words += ("--set", f"dataset.annotation_path={asked}", "--set", f"dataset.media_dir={media}")
+    if base := models.adapter_base(str(path)):
+        words += ("--set", "model.enable_lora=true", "--set", f"model.base_model_path={base}")
+    return (*words, "-o", "evaluate.toml")
 
 
 def listing(output_dir: Path) -> command.Outcome:

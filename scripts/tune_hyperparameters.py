@@ -170,7 +170,7 @@ def run(args) -> command.Outcome:
         return command.Outcome({}, found + told)
     with study.locked(there.folder):
         now = study.open_or_begin(there.folder, there.plan)  # another run may have begun or changed it meanwhile
-        there.plan = now.plan | {name: there.plan[name] for name in ("platform", "launch", "keep")}
+        there.plan = now.plan | {name: there.plan[name] for name in ("platform", "launch", "keep")} | {"ended": ""}
         there.save()
     found += runner.Runner(there, groups, args.trials, args.hours, target, args.every).run()
     outcome = status(args)
@@ -180,14 +180,21 @@ def run(args) -> command.Outcome:
 def status(args) -> command.Outcome:
     there = study.open_or_begin(args.study)
     result = summary.summary(there)
-    then = (NAME, "report", "--study", args.study) if result["best"] else ()
-    return command.Outcome(result, summary.base_wins(there, result), summary.text(there, result), then)
+    told, text = summary.verdict(there, result), summary.text(there, result)
+    return command.Outcome(result, told, text, following(args, result, (NAME, "report", "--study", args.study)))
+
+
+def following(args, result: dict, then: tuple) -> tuple:
+    """What to run next: the status while trials run, and `then` once the study has ended with a winner."""
+    if study.RUNNING in result["states"]:
+        return (NAME, "status", "--study", args.study)
+    return then if result["ended"] and result["best"] else ()
 
 
 def report(args) -> command.Outcome:
     there = study.open_or_begin(args.study)
-    path = summary.write_page(there)
-    then = (NAME, "best", "--study", args.study) if there.ranked(there.trials()) else ()
+    path, result = summary.write_page(there), summary.summary(there)
+    then = following(args, result, (NAME, "best", "--study", args.study))
     return command.Outcome({"report": str(path)}, text=str(path), next=then)
 
 
@@ -199,10 +206,10 @@ def best(args) -> command.Outcome:
         raise findings.bad_input("TUNE-NO-BEST", args.study, "got no trial that ended well, expected one", fix)
     winner, path = there.ranked(there.trials())[0], there.folder / "best.toml"
     spec.dump(study.winning_spec(there, winner), path)
-    made = result["best"] | {"spec": str(path)}
-    text = f"{path}\ncheckpoint: {made['checkpoint'] or 'removed'}"
+    made = result["best"] | {"spec": str(path), "ended": result["ended"]}
+    text = f"{path}\ncheckpoint: {made['checkpoint'] or 'removed'}\n{summary.standing(there, result)}"
     launch = ("launch_job.py", "plan", *runner.launch_words(there.plan, "train", path, winner["gpu_ids"]))
-    return command.Outcome(made, summary.base_wins(there, result), text, launch)
+    return command.Outcome(made, summary.verdict(there, result), text, following(args, result, launch))
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ LIBRARY = ROOT / "scripts" / "cosmos_reason"
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 FLOORS = {
     0: "bundle command findings secret storage",
-    1: "annotations answers hub json_stream media models qwen3_vl record_formats s3 safetensors_files "
+    1: "annotations answers hub json_stream label_questions media models qwen3_vl record_formats s3 safetensors_files "
     "schedule spec spec_values trainer_log vision_tokens",
     2: "adapters checkpoints clip_checks conversion dataset_checks dataset_page dataset_sources dataset_writer "
     "diagnosis docker_client explain gaps gpu_memory jobs metrics omni publishing "
-    "report results rules source_files spec_conditions spec_engine spec_rules spec_sources survey",
+    "report results rules scores source_files spec_conditions spec_engine spec_rules spec_sources survey",
     3: "demo platforms preflight search transformers_engine",
 }
 FLOOR = {name: floor for floor, names in FLOORS.items() for name in names.split()}

@@ -93,7 +93,7 @@ def test_the_help_is_short_and_its_first_example_runs(clips):
 def test_what_is_printed_next_leads_to_a_spec(clips, tmp_path):
     write_csv(clips, ["video,light_on", *(f"clips/{n}.mp4,{'yes' if n % 2 else 'no'}" for n in range(8))])
     words = ["build_dataset.py", clips / "labels.csv", "-o", "my data/of lights", "--column", "answer=light_on"]
-    words += ["--eval-fraction", 0.25]
+    words += ["--eval-fraction", 0.25, "--question", "Does a light come on?"]
     for expected in ("check_dataset.py", "build_spec.py", None):
         done = run_script(*words, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
@@ -103,7 +103,7 @@ def test_what_is_printed_next_leads_to_a_spec(clips, tmp_path):
             assert words[0] == expected
     facts = Path(words[words.index("--dataset-facts") + 1])
     assert facts.is_file() and (tmp_path / "spec.toml").is_file()
-    again = [clips / "labels.csv", "-o", ".", "--column", "answer=light_on", "--force"]
+    again = [clips / "labels.csv", "-o", ".", "--column", "answer=light_on", "--force", "--question", "On?"]
     done = run_script("build_dataset.py", *again, cwd=tmp_path / "my data" / "of lights")
     assert done.returncode == 0 and str(facts) in done.stderr, "the facts are no part of the dataset"
 
@@ -126,7 +126,7 @@ def test_options_reasoning_and_columns_by_name(clips, tmp_path):
 def test_folders_named_by_their_label(tmp_path):
     for label in ("positive", "negative"):
         write_clip(tmp_path / "source" / label / "1.mp4", frames=8)
-    build(tmp_path / "source", "-o", tmp_path / "out")
+    build(tmp_path / "source", "-o", tmp_path / "out", "--question", "Which?")
     samples = read(tmp_path / "out" / "train")
     assert {sample.turns[1].text for sample in samples} == {"positive", "negative"}
     assert {sample.id for sample in samples} == {"1", "1-2"}
@@ -144,8 +144,9 @@ def test_label_files_become_json_never_a_repr(clips, tmp_path):
     sample = read(tmp_path / "all" / "train")[0]
     assert sample.turns[0].text == "Describe the scene."
     assert json.loads(sample.turns[1].text)["rule_violation"] is None
-    build(clips, "-o", tmp_path / "one", "--fields", "weather", "--system", "You drive.")
-    assert [turn.text for turn in read(tmp_path / "one" / "train")[0].turns][::2] == ["You drive.", "clear"]
+    build(clips, "-o", tmp_path / "one", "--fields", "weather", "--system", "You drive.", "--question", "Sky?")
+    turns = [turn.text for turn in read(tmp_path / "one" / "train")[0].turns]
+    assert turns == ["You drive.", "Sky?\nAnswer with one of: clear.", "clear"]
     assert build(clips, "-o", tmp_path / "no", "--fields", "wether", expect=2) == "BUILD-FIELD"
 
 
@@ -158,7 +159,7 @@ def test_tables_of_the_hub(clips, tmp_path):
     parquet.write_table(
         table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "hub" / "a.parquet"
     )
-    assert build(tmp_path / "hub", "-o", tmp_path / "out")["kind"] == "hf"
+    assert build(tmp_path / "hub", "-o", tmp_path / "out", "--question", "Bright?")["kind"] == "hf"
     samples = read(tmp_path / "out" / "train")
     assert [sample.turns[1].text for sample in samples] == ["No", "Yes", "Yes", "No"]
     assert samples[0].turns[0].text.endswith("Answer yes or no.")
@@ -285,7 +286,7 @@ def test_clips_in_tables_are_not_held_in_memory(tmp_path):
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2, compression="none")
     del table
     before = arrow.total_allocated_bytes()
-    reading = dataset_sources.Reading({})
+    reading = dataset_sources.Reading({}, "Which?")
     items, _ = dataset_sources.read(dataset_sources.open_source(str(tmp_path / "a.parquet"), "auto", reading), reading)
     assert arrow.total_allocated_bytes() - before < 16_000_000, "two row groups"
     assert [item.media[0][1].load() for item in items] == content
@@ -302,8 +303,9 @@ def test_tables_saved_to_disk(clips, tmp_path):
             path = tmp_path / "saved" / split / file
             with arrow.OSFile(str(path), "wb") as file, arrow.ipc.new_stream(file, rows.schema) as stream:
                 stream.write_table(rows.slice(0, 3 if split == "test" else 4), max_chunksize=2)
-    assert build(tmp_path / "saved", "-o", tmp_path / "a")["read"] == 4
-    assert build(tmp_path / "saved", "-o", tmp_path / "b", "--hf-split", "test")["read"] == 3
+    asked = ("--question", "Which?")
+    assert build(tmp_path / "saved", "-o", tmp_path / "a", *asked)["read"] == 4
+    assert build(tmp_path / "saved", "-o", tmp_path / "b", "--hf-split", "test", *asked)["read"] == 3
     sample = read(tmp_path / "b" / "train")[2]
     assert (tmp_path / "b" / "train" / sample.media[0].path).read_bytes() == content[2]
     assert build(tmp_path / "saved", "-o", tmp_path / "c", "--hf-split", "tset", expect=2) == "BUILD-HF-SPLIT"
@@ -315,7 +317,7 @@ def test_names_that_several_clips_have_are_refused(clips, tmp_path):
     table = write_csv(clips, ["clip,label", "same.mp4,rain", "clips/0.mp4,sun"])
     assert build(table, "-o", tmp_path / "out", expect=2) == "BUILD-MEDIA-AMBIGUOUS"
     table = write_csv(clips, ["clip,label", "0.mp4,rain", "clips/1.mp4,sun"])
-    assert build(table, "-o", tmp_path / "out")["read"] == 2, "found by its last part"
+    assert build(table, "-o", tmp_path / "out", "--question", "Sky?")["read"] == 2, "found by its last part"
 
 
 @pytest.mark.parametrize(
@@ -342,6 +344,6 @@ def test_names_that_several_clips_have_are_refused(clips, tmp_path):
 def test_bad_tables(clips, tmp_path, lines, finding):
     (clips / "labels.csv").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
     (clips / "clips" / "empty.mp4").touch()
-    done = run_script("build_dataset.py", clips / "labels.csv", "-o", tmp_path / "out", "--json")
+    done = run_script("build_dataset.py", clips / "labels.csv", "-o", tmp_path / "out", "--question", "?", "--json")
     assert json.loads(done.stdout)["findings"][0]["id"] == finding and "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()

@@ -38,7 +38,7 @@ def source(tmp_path):
     """Four clips and a table of labels."""
     for number in range(4):
         write_clip(tmp_path / "source" / "clips" / f"{number}.mp4", frames=8, tint=number)
-    lines = ["clip,label", *(f"clips/{number}.mp4,{'rain' if number % 2 else 'sun'}" for number in range(4))]
+    lines = ["clip,label,question", *(f"clips/{n}.mp4,{'rain' if n % 2 else 'sun'},Sky?" for n in range(4))]
     (tmp_path / "source" / "labels.csv").write_text("\n".join(lines) + "\n")
     return tmp_path / "source"
 
@@ -77,8 +77,8 @@ def test_earlier_outputs_are_no_source(source, tmp_path):
         path.parent.mkdir(exist_ok=True)
         (source / "clips" / f"{number}.mp4").rename(path)
     (source / "clips").rmdir()
-    build(source, "-o", source / "data")
-    assert build(source, "-o", source / "data2")["read"] == 4
+    build(source, "-o", source / "data", "--question", "Wet?")
+    assert build(source, "-o", source / "data2", "--question", "Wet?")["read"] == 4
     found = build(source / "data", "-o", tmp_path / "out", expect=2)
     paste(found["fix"], tmp_path)
 
@@ -102,21 +102,21 @@ TABLES = {
 def test_tables_people_have(source, tmp_path, name):
     (source / "labels.csv").unlink()
     (source / name).write_text(TABLES[name])
-    result = build(source, "-o", tmp_path / "out")
+    result = build(source, "-o", tmp_path / "out", "--question", "Which?")
     assert (result["read"], result["tables"]) == (4, [name])
     assert [one["conversations"][1]["value"] for one in records(tmp_path / "out")] == list("abab")
 
 
 def test_a_clip_labelled_twice_in_one_object_is_refused(source, tmp_path):
     (source / "labels.json").write_text('{"clips/0.mp4": "a", "clips/1.mp4": "b", "clips/0.mp4": "b"}')
-    done = run_script("build_dataset.py", source / "labels.json", "-o", tmp_path / "out", "--json")
+    done = run_script("build_dataset.py", source / "labels.json", "-o", tmp_path / "out", "--question", "?", "--json")
     assert done.returncode == 1 and json.loads(done.stdout)["findings"][0]["id"] == "DATA-JSON-KEY-TWICE"
 
 
 def test_a_column_that_the_first_row_does_not_have(source, tmp_path):
     rows = [ROWS[0], ROWS[1] | {"reasoning": "It rains."}]
     (source / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    build(source / "rows.jsonl", "-o", tmp_path / "out")
+    build(source / "rows.jsonl", "-o", tmp_path / "out", "--question", "Which?")
     assert "It rains." in records(tmp_path / "out")[1]["conversations"][1]["value"]
 
 
@@ -137,7 +137,7 @@ def test_labels_of_clips_with_several_views(tmp_path):
     (tmp_path / "source" / "metas").mkdir()
     for name in ("a", "b", "b.1"):
         (tmp_path / "source" / "metas" / f"{name}.label.json").write_text('{"weather": "sun"}')
-    build(tmp_path / "source", "-o", tmp_path / "out", "--media", "reference")
+    build(tmp_path / "source", "-o", tmp_path / "out", "--media", "reference", "--question", "Describe the sky.")
     media = [os.path.basename(one["video"]) for one in records(tmp_path / "out")]
     assert media == ["a.front.mp4", "b.1.front.mp4", "b.front.mp4"]
     write_clip(tmp_path / "source" / "videos" / "a.rear.mp4", frames=8)
@@ -148,7 +148,7 @@ def test_labels_of_clips_with_several_views(tmp_path):
 @pytest.mark.parametrize("answer", ["green", "B", "(B)", "green."])
 def test_an_option_is_answered_by_its_letter(source, tmp_path, answer):
     (source / "labels.csv").write_text(f"clip,label,options\nclips/0.mp4,{answer},red|green|blue\n")
-    build(source, "-o", tmp_path / "out")
+    build(source, "-o", tmp_path / "out", "--question", "Which?")
     assert records(tmp_path / "out")[0]["conversations"][1]["value"] == "B"
 
 
@@ -222,7 +222,8 @@ def test_pipes_are_refused_and_names_that_are_no_text(source, tmp_path):
         write_clip(tmp_path / "a.mp4", frames=8)
         (folder / label).mkdir()
         (tmp_path / "a.mp4").rename(folder / label / "a.mp4")
-    found = build(folder, "-o", tmp_path / "out", "--media", "reference", expect=2)
+    asked = ("--question", "Wet?")
+    found = build(folder, "-o", tmp_path / "out", "--media", "reference", *asked, expect=2)
     assert found["id"] == "BUILD-MEDIA-NAME"
-    build(folder, "-o", tmp_path / "out", *found["fix"].split())
+    build(folder, "-o", tmp_path / "out", *asked, *found["fix"].split())
     assert len(annotations.read(tmp_path / "out" / "train" / "annotations.json")[0]) == 2

@@ -77,6 +77,8 @@ def test_the_preflight_on_its_platform_comes_next(here, line, platform):
     assert done.returncode == 0, done.stderr
     assert ("next: " in done.stderr) == bool(platform)
     assert f"check_tao_launch_preflight.py --platform {platform} --spec 'my spec.toml'" in done.stderr or not platform
+    gpus = {"docker": " --target-gpu-index 0,1,2,3,4,5,6,7" if "8" in line else " --target-gpu-index 0"}
+    assert not platform or done.stderr.endswith(f"'my spec.toml'{gpus.get(platform, '')}\n")
 
 
 def test_the_command_that_comes_next_passes(here, dataset, tiny_model):
@@ -445,3 +447,20 @@ def test_nothing_is_left_when_the_spec_cannot_be_written(here):
         "build_spec.py", "train", "--model", "reason2-8b", "--train-root", "data/train", "-o", "folder.toml", cwd=here
     )
     assert done.returncode == 2 and not (here / "folder.origins.json").exists()
+
+
+def test_a_path_that_is_not_here_is_no_hub_model_and_suggests_none(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("models/cosmos3-nan", "mine/model", "jobs/train-1/results", "a/b/c"):
+        done = run_script("build_spec.py", "train", "--model", name, "-o", "x.toml", cwd=tmp_path)
+        assert done.returncode == 2 and "SPEC-MODEL-NAME" in done.stderr and "Cosmos3-Nano" not in done.stderr
+        assert f"with --model {tmp_path / name}" in done.stderr and not (tmp_path / "x.toml").exists()
+    done = run_script("build_spec.py", "train", "--model", "hf_model://models/other", "-o", "x.toml", cwd=tmp_path)
+    assert done.returncode == 0
+
+
+def test_a_spec_that_is_changed_stays_with_its_engine(tmp_path):
+    run_script("build_spec.py", "train", "--engine", "transformers", "-o", "one.toml", cwd=tmp_path)
+    done = run_script("build_spec.py", "train", "--spec", "one.toml", "-o", "two.toml", cwd=tmp_path)
+    assert done.returncode == 0
+    assert storage.read_json(tmp_path / "two.origins.json")["engine"] == "transformers"

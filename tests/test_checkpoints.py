@@ -11,7 +11,7 @@ import pytest
 from omni_layouts import write_tensors
 from support import run_script
 
-from cosmos_reason import checkpoints, conversion, omni, safetensors_files
+from cosmos_reason import checkpoints, conversion, omni, safetensors_files, spec
 from cosmos_reason.demo import tiny_omni
 from cosmos_reason.findings import Failure
 
@@ -332,9 +332,34 @@ def test_the_folder_of_a_train_job_stands_for_its_output(output, tmp_path):
     (job / "results").mkdir()
     (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(job / "results")}}))
     code, document = said(job)
-    assert (code, document["findings"][0]["fix"]) == (1, f"scripts/launch_job.py status {job.name}")
+    fix = document["findings"][0]["fix"]
+    assert code == 1 and fix.endswith(f"scripts/launch_job.py status {job.name}")
     (job / "job.json").write_text(json.dumps({"outputs": {"results_dir": "x"}}))
     assert said(job)[0] == 2
+
+
+@pytest.mark.parametrize("state", ["COMPLETE", "ERROR"])
+def test_a_chosen_checkpoint_is_evaluated_as_its_job_knows(output, model, dataset, tmp_path, state):
+    job = tmp_path / "jobs" / "train-20260101-120000-0a1b2c"
+    record = {"outputs": {"output_dir": str(output)}, "engine": "transformers", "state": state, "action": "train"}
+    last = str(output / RUN / "safetensors" / "step_20")
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps(record | {"job_id": job.name, "evidence": {"checkpoint": last}}))
+    trained, eval_root = spec.template("train"), dataset / "eval"
+    data = {"annotation_path": str(eval_root / "annotations.json"), "media_path": str(eval_root)}
+    trained["custom"] |= {"val_dataset": data, "vision": {"nframes": 6}}
+    spec.dump(trained, job / "spec.toml")
+    code, document = said(job, "--by", "step_9")
+    script, *args = shlex.split(document["next"])
+    done = run_script(Path(script).name, *args, cwd=tmp_path)
+    assert (code, done.returncode) == (0, 0), done.stderr
+    made = spec.load(tmp_path / "evaluate.toml")
+    assert made["model"]["model_name"] == str(output / RUN / "safetensors" / "step_9")
+    assert made["dataset"]["annotation_path"] == data["annotation_path"] and "--engine transformers" in document["next"]
+    assert (made["vision"]["nframes"] == 6) == (state == "COMPLETE")
+    trained["custom"].pop("val_dataset")
+    spec.dump(trained, job / "spec.toml")
+    assert "next" not in said(job, "--by", "step_9")[1]
 
 
 def test_the_listing_tells_uses_and_a_broken_best(output):
@@ -343,6 +368,13 @@ def test_the_listing_tells_uses_and_a_broken_best(output):
     assert code == 0 and uses == {"model": ["evaluate"], "resume": ["resume"]} and document["findings"] == []
     checkpoints.write_best(output / RUN, "step_9", 0.4)
     assert [f["id"] for f in said(output)[1]["findings"]] == ["CKPT-BEST"]
+    (output / RUN / "safetensors" / "step_9" / "tokenizer.json").unlink()
+    for scores, name in (({}, "step_20"), ({f"{RUN}/safetensors/step_10": {"accuracy": 0.5}}, "step_10")):
+        (output / checkpoints.METRICS_FILE).write_text(json.dumps(scores))
+        best = next(f for f in said(output)[1]["findings"] if f["where"] == str(output / "best"))
+        assert (best["id"], best["severity"]) == ("CKPT-BEST-DAMAGED", "warning") and "step_9" in best["message"]
+        code, document = said(output, *best["fix"].split())
+        assert code == 0 and document["result"]["selected"]["path"].endswith(name)
     shutil.rmtree(output / RUN / "safetensors" / "step_9")
     code, document = said(output)
     assert (code, [f["id"] for f in document["findings"]]) == (0, ["CKPT-BEST-BROKEN"])
@@ -358,9 +390,9 @@ def test_the_command(output):
     assert listed.returncode == 0 and result["selected"] is None and len(result["checkpoints"]) == 6
     chosen = run_script("select_checkpoint.py", output, "--by", "step_9")
     assert chosen.stdout.strip() == str(output / RUN / "safetensors" / "step_9")
-    for done in (run_script("select_checkpoint.py", output), chosen):
-        _, script, *args = shlex.split(done.stderr.splitlines()[-1])
-        assert run_script(Path(script).name, *args, cwd=output.parent).returncode == 0, done.stderr
+    assert "next:" not in chosen.stderr  # nobody knows what to evaluate on
+    _, script, *args = shlex.split(run_script("select_checkpoint.py", output).stderr.splitlines()[-1])
+    assert run_script(Path(script).name, *args, cwd=output.parent).returncode == 0
     (output / RUN / "safetensors" / "step_9" / "tokenizer.json").unlink()
     assert run_script("select_checkpoint.py", output, "--by", "step_9").returncode == 1
     assert run_script("select_checkpoint.py", output / "nowhere").returncode == 2

@@ -7,6 +7,7 @@ import runpy
 import shlex
 
 import pytest
+from clip_files import record, write_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, run_script
@@ -105,6 +106,28 @@ def test_the_same_error_means_something_else_in_another_action():
     assert [x.id for x in diagnosis.diagnose(["+ cosmos-rl-evaluate --config x", line, line])] == [
         "LOG-GPU-MEMORY-EVALUATE"
     ]
+
+
+@pytest.mark.parametrize(("status", "expected"), [(401, "LOG-HUB-TOKEN"), (403, "LOG-HUB-GATED")])
+@pytest.mark.parametrize(("url", "page"), [
+    ("nvidia/Cosmos-Reason2-8B/resolve/main/config.json", "nvidia/Cosmos-Reason2-8B"),
+    ("api/models/nvidia/Cosmos-Reason2-8B.", "nvidia/Cosmos-Reason2-8B"),
+    ("datasets/a/b.c/resolve/main/x", "datasets/a/b.c"), ("api/datasets/a/b", "datasets/a/b"),
+])  # fmt: skip
+def test_a_token_that_is_missing_is_not_an_agreement_that_is(status, expected, url, page):
+    """The lines of huggingface_hub: the repository stands below the status."""
+    lines = [
+        f"huggingface_hub.errors.GatedRepoError: {status} Client Error. (Request ID: Root=1-65)",
+        "",
+        f"Cannot access gated repo for url https://huggingface.co/{url}.",
+        "Access to model x/y is restricted and you are not in the authorized list.",
+    ]
+    for log in (lines, [lines[0] + lines[2]]):
+        (found,) = diagnosis.diagnose(log)
+        agreement = f"accept the agreement at https://huggingface.co/{page} with the account of your HF_TOKEN, "
+        assert found.id == expected and found.fix.startswith("export" if status == 401 else agreement)
+    far = [lines[0], *["fine"] * 60, lines[2]]  # of something else
+    assert page not in diagnosis.diagnose(far)[0].fix
 
 
 def test_errors_stand_in_order_of_appearance_and_once():
@@ -262,6 +285,38 @@ def test_fixes_of_an_evaluation_have_its_keys_and_the_model_s_job(tmp_path):
         assert expected in found["fix"] and "custom" not in found["fix"] and (expected or not found["fix"])
 
 
+@pytest.mark.parametrize(("job", "table", "media"), [
+    ("train-20260101-120000-0a1b2c", "custom.train_dataset", "media_path"),
+    ("evaluate-20260101-120000-0a1b2c", "dataset", "media_dir"),
+])  # fmt: skip
+def test_fixes_of_a_job_name_its_data(job, table, media, tmp_path):
+    root = write_dataset(tmp_path / "my data", [record(0)])
+    data = {f"{table}.annotation_path": str(root / "annotations.json"), f"{table}.{media}": str(root)}
+    folder = job_folder(tmp_path, job, changes=data)
+    (folder / "log.txt").write_text("RuntimeError: Requested next frame while there are no more frames left to decode.")
+    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)["findings"]
+    script, *words = shlex.split(found["fix"])
+    assert words == [str(root / "annotations.json"), "--media-path", str(root), "--decode", "all"]
+    assert run_script(script.removeprefix("scripts/"), *words).returncode == 0
+    job_folder(tmp_path, job.replace("0a", "1a"), changes={key: "" for key in data})
+    (tmp_path / "jobs" / job.replace("0a", "1a") / "log.txt").write_text((folder / "log.txt").read_text())
+    assert "check_dataset.py ROOT" in run_script("diagnose_log.py", job.replace("0a", "1a"), cwd=tmp_path).stderr
+
+
+def test_several_logs_are_told_apart(tmp_path):
+    (tmp_path / "a.log").write_text("fine\n")
+    (tmp_path / "b.log").write_text("KeyError: 'video_fps'\n")
+    done = run_script("diagnose_log.py", "a.log", "b.log", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert [(x["id"], x["where"]) for x in found["findings"]] == [
+        ("LOG-NO-ERROR", "a.log"),
+        ("LOG-VIDEO-FPS-KEY", "b.log:1"),
+    ]
+    assert done.returncode == 1 and found["result"] == {"cause": "LOG-VIDEO-FPS-KEY"}
+    done = run_script("diagnose_log.py", "b.log", "c.log", "d.log", cwd=tmp_path)
+    assert done.returncode == 2 and "c.log" in done.stderr and "d.log" in done.stderr
+
+
 def test_file_stdin_and_job(tmp_path):
     log = tmp_path / "log.txt"
     log.write_bytes(b"\xff\xfe step 1\rstep 2\rKeyError: 'video_fps'\n")
@@ -300,6 +355,14 @@ def test_what_is_not_a_log_is_refused(tmp_path):
 def test_list_checks_names_every_error():
     listed = json.loads(run_script("diagnose_log.py", "--list-checks", "--json").stdout)["result"]["checks"]
     assert set(listed) == {entry.id for entry in ENTRIES}
+
+
+def test_one_error_is_explained():
+    entry = next(entry for entry in ENTRIES if entry.id == "LOG-HUB-GATED")
+    told = json.loads(run_script("diagnose_log.py", "--explain", entry.id, "--json").stdout)["result"]
+    assert (told["cause"], told["fix"], told["example"]) == (entry.cause, entry.fix, list(entry.example))
+    done = run_script("diagnose_log.py", "--explain", "LOG-HUB-GATE")
+    assert done.returncode == 2 and "LOG-HUB-GATED" in done.stderr
 
 
 def test_template_keys_of_overrides_exist():

@@ -6,6 +6,7 @@ import shutil
 import jsonschema
 import pytest
 import tomli_w
+import torch
 from support import run_script
 
 from cosmos_reason import bundle, checkpoints, spec, storage
@@ -59,6 +60,28 @@ def test_every_question_has_one_row_in_order_and_a_broken_clip_shifts_nothing(ev
             assert row["response"] == before["response"] and row["error"] is None
     assert storage.read_json(tmp_path / "again" / "evaluation.json")["questions"] == len(rows) == 12
     assert result["failed"] == 3
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_answer_is_cut_when_the_tokens_run_out_before_it_ends(evaluate_spec, tmp_path, ends):
+    """Counted over batches, and also when finished answers are taken over."""
+
+    class Ending(Responder):
+        def load(self):
+            super().load()
+            old, end = self.network.lm_head, self.tokenizer.eos_token_id
+            head = torch.nn.Linear(old.in_features, old.out_features)
+            torch.nn.init.zeros_(head.weight)
+            torch.nn.init.zeros_(head.bias)
+            head.bias.data[end if ends else end - 1] = 1.0  # the likeliest token is always, or never, the end
+            self.network.lm_head = head
+
+    evaluate_spec["evaluation"]["skip_saved"] = True
+    cut = 0 if ends else 12
+    for _ in range(2):
+        assert evaluate.run(evaluate_spec, None, Ending(evaluate_spec))["cut_short"] == cut
+        assert storage.read_json(tmp_path / "results" / "evaluation.json")["cut_short"] == cut
+        assert sum(row["is_cut"] for row in rows_of(tmp_path / "results")) == cut
 
 
 def test_questions_that_failed_are_asked_again_and_no_others(evaluate_spec, tmp_path, asked):

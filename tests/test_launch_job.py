@@ -306,12 +306,12 @@ def test_the_engine_is_the_one_that_the_spec_was_built_for(site):
         where = ["--spec", "train.toml", "--platform", "docker", "--docker-host", "unix:///none", "--image", "x"]
         return json.loads(run_script("launch_job.py", "plan", "train", *where, *flags, "--json", cwd=site.root).stdout)
 
+    assert planned()["result"]["engine"] == "tao"  # usual on docker
+    write_origins(site, "transformers")
     assert planned()["result"]["engine"] == "transformers"
-    write_origins(site, "tao")
-    assert planned()["result"]["engine"] == "tao"
-    assert planned("--engine", "transformers")["result"]["engine"] == "transformers"
-    write_origins(site, "tao", "0" * 64)
-    assert planned()["result"]["engine"] == "transformers"
+    assert planned("--engine", "tao")["result"]["engine"] == "tao"
+    write_origins(site, "transformers", "0" * 64)
+    assert planned()["result"]["engine"] == "transformers"  # an edited spec is still meant for it
     write_origins(site, "tao")
     done = run_script("launch_job.py", "plan", "train", "--spec", "train.toml", "--platform", "local", cwd=site.root)
     assert done.returncode == 1 and "fix: --platform docker" in done.stderr and "JOB-IMAGE" not in done.stderr

@@ -98,7 +98,7 @@ def test_fixes_of_paths_and_fields(tmp_path):
     (tmp_path / "t.json").write_text('[{"a": 1}, {"b": 1}]')
     _, found = preflight_json("--platform", "local", "--path", "p=file:///etc/passwd", "--path", f"t={tmp_path}/t.json",
                               "--json-required-field", "t=a")  # fmt: skip
-    assert found["PRE-PATH-SCHEME"]["fix"] == f"{SCRIPT} --path p=/etc/passwd"
+    assert found["PRE-PATH-SCHEME"]["fix"].endswith(f"{SCRIPT} --path p=/etc/passwd")
     assert "mean a?" not in found["PRE-FIELD-MISSING"]["message"]
 
 
@@ -246,10 +246,11 @@ def test_a_good_spec_passes_with_a_prediction(site, tools):
     assert set(prediction["gpu_types"].values()) == {"fits"}
 
 
-def test_a_success_names_the_launch_that_was_checked(site):
+def test_a_success_names_the_launch_that_was_checked(site, tools):
+    tools("nvidia-smi", code=9)
     document, _ = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=site)
     script, verb, *words = shlex.split(document["next"])
-    launched = "train --spec spec.toml --platform local --engine transformers"
+    launched = "train --spec spec.toml --platform local --engine transformers --gpu-ids none"
     assert verb == "submit" and words == launched.split()
     done = run_script(Path(script).name, "plan", *words, cwd=site)  # all but the start
     assert done.returncode == 0, done.stderr
@@ -261,6 +262,41 @@ def test_a_success_names_the_launch_that_was_checked(site):
     launched = "--engine cosmos-rl --gpu-ids 2 --image i --docker-host ssh://box"
     assert document["next"].endswith(f"submit train --spec two.toml --platform docker {launched}")
     assert "next" not in preflight_json("--platform", "slurm", *args[2:], *more, "--spec", "two.toml", cwd=site)[0]
+
+
+def test_a_launch_is_named_when_only_this_machine_is_in_its_way(site, tools):
+    """With the image that avoids the known fault and the GPUs that the spec needs; not when the spec is at fault."""
+    tools("nvidia-smi", code=9)
+    info = {"ServerVersion": "28.0.1", "Runtimes": {"runc": {}}}
+    tools("docker", script=f"case \"$*\" in *info*) echo '{json.dumps(info)}';; esac")
+    words = ["--engine", "tao", "--gpus-per-node", "2"]
+    done = run_script("build_spec.py", "train", "--spec", "spec.toml", *words, "-o", "two.toml", "--json", cwd=site)
+    _, *checks = shlex.split(json.loads(done.stdout)["next"])
+    assert checks[-2:] == ["--target-gpu-index", "0,1"]
+    document, found = preflight_json(*checks, cwd=site)
+    errors = {x["id"] for x in found.values() if x["severity"] == "error"}
+    assert errors == {"PRE-GPU-NONE", "PRE-DOCKER-RUNTIME"} and "next" not in document
+    launch = "submit train --spec two.toml --platform docker --engine tao --gpu-ids 0,1 "
+    assert document["result"]["launch"].endswith(launch + found["PRE-IMAGE-ISSUE"]["fix"])
+    done = run_script(SCRIPT, *checks, cwd=site)
+    assert done.stdout.splitlines()[-1].startswith("the launch, where these are mended: ") and launch in done.stdout
+    script, _, *words = shlex.split(done.stdout.splitlines()[-1].partition(": ")[2])
+    assert "JOB-IMAGE-ISSUE" not in run_script(Path(script).name, "plan", *words, cwd=site).stderr
+    (site / "two.toml").write_text((site / "two.toml").read_text().replace("mini_batch = 1", "mini_batch = 3"))
+    assert "launch" not in preflight_json(*checks, cwd=site)[0]["result"]
+
+
+def test_what_is_not_known_of_gpus_is_asked_for_once(site, tools):
+    tools("nvidia-smi", code=9)
+    tools("docker", code=1)
+    args = ["--platform", "docker", "--engine", "tao", "--spec", "spec.toml"]
+    _, found = preflight_json(*args, cwd=site)
+    assert found.keys() >= {"PRE-GPU-NONE", "PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN"}
+    (fix,) = [x["fix"] for x in found.values() if "--target-gpu" in x["fix"] or "--gpu-arch" in x["fix"]]
+    assert fix.endswith(f"{SCRIPT} --target-gpu-count N --target-gpu-memory-gb GIB --gpu-arch sm_90")
+    _, found = preflight_json(*args, *fix.replace("N", "2").replace("GIB", "80").split()[1:], cwd=site)
+    assert not found.keys() & {"PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN"} and not found["PRE-GPU-NONE"]["fix"]
+    assert found["PRE-GPU-NONE"]["severity"] == "warning"
 
 
 def test_the_engine_is_the_one_the_spec_was_built_for(site):
@@ -287,7 +323,7 @@ def test_data_and_spec_are_checked(site):
 
 
 def test_an_8b_model_that_does_not_fit_comes_with_the_cheapest_change(site, hub):
-    model = ["--model", "nvidia/Cosmos-Reason2-8B", "--gpus-per-node", "2"]
+    model = ["--engine", "tao", "--model", "nvidia/Cosmos-Reason2-8B", "--gpus-per-node", "2"]
     done = run_script("build_spec.py", "train", "--spec", "spec.toml", *model, "-o", "big.toml", cwd=site)
     assert done.returncode == 0, done.stderr
     target = ["--skip-platform-access", "--target-gpu-count", "2", "--target-gpu-memory-gb", "44"]

@@ -1,10 +1,13 @@
 """The preflight's parsers on captured outputs, and its gates."""
 
 import json
+import runpy
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_command import SCRIPT
+from support import ROOT
 
 from cosmos_reason import findings as f
 from cosmos_reason import preflight
@@ -122,7 +125,8 @@ def test_gpus_are_described_where_nobody_can_be_asked():
     described = {"target_gpu_index": [2, 3], "target_gpu_memory_gb": 80}
     assert not gate("", **described, gpu_min_count=2, gpu_min_memory_gb=80)
     assert "PRE-GPU-MEMORY" in gate("", **described, gpu_min_memory_gb=90)
-    assert "PRE-GPU-MEMORY-UNKNOWN" in gate("", target_gpu_index=[0], gpu_min_memory_gb=1)
+    assert "PRE-GPU-MEMORY-UNKNOWN" in gate("", target_gpu_count=1, gpu_min_memory_gb=1)
+    assert "PRE-GPU-UNKNOWN" in gate("", target_gpu_index=[0], gpu_min_count=1)  # an index is no GPU that is there
 
 
 def test_unified_memory_is_unknown_never_enough():
@@ -191,6 +195,7 @@ def test_a_fix_says_which_script_takes_it(id, fix, spec, printed):
 
 @pytest.mark.parametrize(("engine", "given", "severity", "fix"), [
     ("tao", {}, "error", "--target-gpu-count N --target-gpu-memory-gb GIB"),
+    ("tao", {"target_gpu_index": [0, 1]}, "error", "--target-gpu-memory-gb GIB"),
     ("tao", {"target_gpu_count": 2}, "warning", "--target-gpu-memory-gb GIB"),
     ("tao", {"target_gpu_index": [1], "target_gpu_memory_gb": 80}, "warning", ""), ("transformers", {}, "info", ""),
 ])  # fmt: skip
@@ -198,6 +203,14 @@ def test_no_gpu_is_told_once_with_what_is_still_to_say(engine, given, severity, 
     monkeypatch.setattr(platforms, "driver", lambda _: host.Driver(problem="no command nvidia-smi"))
     (found,) = platforms.gpus(preflight.Launch("local", Args(**given), 0, engine), host.Host())
     assert (found.id, found.severity, found.fix) == ("PRE-GPU-NONE", severity, fix)
+
+
+def test_a_launch_gets_as_many_gpus_as_the_spec_needs():
+    gpu_words = runpy.run_path(str(ROOT / "scripts" / SCRIPT))["gpu_words"]
+    for there, named, expected in (([2, 3, 4], None, "2,3"), ([3], None, "0,1"), ([], [5, 6], "5,6"), ([], [5], "0,1")):
+        launch = preflight.Launch("docker", Args(target_gpu_index=named), 0, "cosmos-rl", gpus_per_node=2)
+        launch.result["gpus"] = [{"index": index} for index in there]
+        assert gpu_words(launch) == ["--gpu-ids", expected]
 
 
 @pytest.mark.parametrize(("gres", "gpus"), [

@@ -31,7 +31,7 @@ NEEDS_A_FOLDER = {
 }  # fmt: skip
 NEEDS_FACTS = {
     "SPEC-STEPS-ZERO", "SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE", "SPEC-LENGTH-ANSWER", "SPEC-LENGTH-CALIBRATION",
-    "SPEC-LOADER-MEMORY", "SPEC-FACTS-OTHER",
+    "SPEC-LOADER-MEMORY", "SPEC-FACTS-OTHER", "SPEC-STEPS-FEW",
 }  # fmt: skip
 
 
@@ -243,6 +243,16 @@ def test_facts_give_steps_to_the_rules_about_intervals(facts):
     one = found("train", facts=facts)  # 20 records / 4 per step x 2 epochs = 10 steps
     assert "SPEC-SAVE-NEVER" in one
     assert "10 steps" in one["SPEC-SAVE-NEVER"].message
+
+
+def test_a_run_of_a_few_steps_is_told_with_the_epochs_that_are_enough(facts):
+    finding = found("train", facts=facts)["SPEC-STEPS-FEW"]  # 10 steps, as above
+    assert (finding.severity, finding.fix) == ("warning", "--set train.epoch=4")
+    assert "10 steps in all" in finding.message
+    assert "SPEC-STEPS-FEW" in found("train", facts=facts, train__epoch=3)
+    for wanted in ({"train__epoch": 4}, {"train__max_num_steps": 2}, {"train__resume": True}):
+        assert "SPEC-STEPS-FEW" not in found("train", facts=facts, **wanted), wanted
+    assert "SPEC-STEPS-FEW" not in found("train", facts=facts, train__train_batch_per_replica=1)
 
 
 def test_facts_find_prefetch_beyond_host_memory(facts):

@@ -2,13 +2,11 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
-from support import ROOT, run_script
+from support import run_script
 
 from cosmos_reason import answers, bundle, results
 
@@ -380,49 +378,3 @@ def test_questions_of_one_run_only_and_other_questions_of_the_same_id_are_named(
     assert (code, ids(document)) == (1, {"EVAL-COMPARE-PARTIAL", "EVAL-COMPARE-OTHER"})
     other = next(f for f in document["findings"] if f["id"] == "EVAL-COMPARE-OTHER")
     assert other["data"]["record_ids"] == ["a", "b"]
-
-
-def checkpoint(output_dir: Path, name: str, evaluated: Path) -> Path:
-    folder = output_dir / "20260101120000" / "safetensors" / name
-    folder.mkdir(parents=True)
-    record = {"schema_version": 1, "model": str(folder), "checkpoint": str(folder), "base_model": None, "questions": 1,
-              "prompt": {"system": ""}, "sampling": {}, "vision": {}}  # fmt: skip
-    jsonschema.validate(record, bundle.schema("evaluation"))
-    write(evaluated / "evaluation.json", record)
-    write(evaluated / "results.json", [row("a"), row("b", gt="B")])
-    return folder
-
-
-def test_evaluated_checkpoints_are_noted_in_their_training_output(tmp_path):
-    output_dir = tmp_path / "out"
-    for name in ("step_10", "step_20"):
-        checkpoint(output_dir, name, tmp_path / name)
-    code, document = score(tmp_path / "step_20", tmp_path / "step_10")
-    assert code == 0
-    table = run_script("score_predictions.py", tmp_path / "step_20", tmp_path / "step_10").stdout.splitlines()
-    assert [line.split()[0] for line in table] == ["rows", "step_10", "step_20"]
-    assert len(document["result"]["runs"]) == 2
-    noted = json.loads((output_dir / "checkpoint_metrics.json").read_text())
-    jsonschema.validate(noted, bundle.schema("checkpoint_metrics"))
-    assert set(noted) == {f"20260101120000/safetensors/step_{n}" for n in (10, 20)}
-    assert noted["20260101120000/safetensors/step_10"]["accuracy"] == 0.5
-
-
-def test_evaluations_that_end_together_do_not_lose_each_others_metrics(tmp_path):
-    names = [f"step_{n}" for n in range(8)]
-    for name in names:
-        checkpoint(tmp_path / "out", name, tmp_path / name)
-    script = str(ROOT / "scripts" / "score_predictions.py")
-    running = [
-        subprocess.Popen([sys.executable, script, str(tmp_path / name)], stdout=subprocess.DEVNULL) for name in names
-    ]
-    assert [process.wait(60) for process in running] == [0] * len(names)
-    assert len(json.loads((tmp_path / "out/checkpoint_metrics.json").read_text())) == len(names)
-
-
-def test_a_model_that_is_no_checkpoint_leaves_nothing_elsewhere(tmp_path):
-    (tmp_path / "model").mkdir()
-    write(tmp_path / "r/evaluation.json", {"model": "x", "checkpoint": str(tmp_path / "model")})
-    write(tmp_path / "r/results.json", [row("a")])
-    assert score(tmp_path / "r")[0] == 0
-    assert {path.name for path in tmp_path.rglob("*.json")} == {"evaluation.json", "results.json", "metrics.json"}

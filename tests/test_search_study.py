@@ -163,10 +163,54 @@ def test_a_base_model_that_wins_is_said(tmp_path):
     for objective in (0.9, 0.5, 0.6):
         add(made, objective)
     add(made, state=study.FAILED)
-    (told,) = summary.base_wins(made, summary.summary(made))
+    runner.Runner(made, [None], 3).run()
+    (told,) = summary.verdict(made := study.open_or_begin(tmp_path), summary.summary(made))
     assert (told.id, told.severity) == ("TUNE-BASE-WINS", "warning")
     text = summary.write_page(made).read_text()
     assert "no training is better</h1>" in text and "best of 2 trainings that ended well" in text
+
+
+def test_there_is_no_verdict_while_a_trial_runs(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4", ended="3 of 3 trainings")
+    add(made, 0.9), add(made, 0.5), add(made)
+    found = summary.summary(made)
+    assert summary.verdict(made, found) == [] and found["ended"] == ""
+    assert "so far none is better; 1 running" in summary.text(made, found)
+    assert "no training is better so far</h1>" in summary.write_page(made).read_text()
+    made.write(made.trial(2) | {"state": study.COMPLETE, "objective": 0.95})
+    assert "ended: 3 of 3 trainings" in summary.text(made, found := summary.summary(made))
+    assert summary.verdict(made, found) == []
+    del made.plan["ended"]
+    assert "so far trial 2 is the best; none running" in summary.text(made, summary.summary(made))
+
+
+@pytest.mark.parametrize("budget, why", [
+    ({"trials": 2}, "2 of 2 trainings"),
+    ({"trials": 2, "target": 0.9}, "2 of 2 trainings; target 0.9 not reached (best 0.1667)"),
+    ({"trials": 9, "target": 0.1}, "2 of 9 trainings; target 0.1 reached (best 0.1667)"),
+    ({"trials": 9, "hours": 0}, "2 of 9 trainings; 0 hours used"),
+    ({"trials": 9}, "2 of 9 trainings; nothing is left to try"),
+])  # fmt: skip
+def test_why_a_study_ended_is_written_and_said(tmp_path, budget, why):
+    made = new_study(tmp_path, "batch_size=[2,4]")
+    for objective in (0, 0.125, 1 / 6):
+        add(made, objective)
+    runner.Runner(made, [None], **budget).run()
+    made = study.open_or_begin(tmp_path)
+    assert made.plan["ended"] == why and f"ended: {why}\n" in summary.text(made, summary.summary(made)) + "\n"
+    assert f"Ended: {why}." in summary.write_page(made).read_text()
+
+
+@pytest.mark.parametrize("objective, after, noise", [
+    ("accuracy", [0.3, 0.8], True), ("accuracy", [0.6, 0.9], False),
+    ("accuracy", None, False), ("f1", [0.3, 0.8], False),
+])  # fmt: skip
+def test_a_gain_within_noise_is_said(tmp_path, objective, after, noise):
+    made = new_study(tmp_path, "lr=1e-6..1e-4", objective=objective, ended="1 of 1 trainings")
+    add(made, 0.2, metrics={"interval": [0.1, 0.5]}), add(made, 0.6, metrics={"interval": after})
+    told = summary.verdict(made, summary.summary(made))
+    assert [finding.id for finding in told] == ["TUNE-NOISE"] * noise
+    assert ("is within noise" in summary.write_page(made).read_text()) == noise
 
 
 def test_trials_get_gpus_of_their_own(tmp_path):

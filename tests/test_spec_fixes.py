@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import run_script
 from support_specs import BREAKS, run
 
-from cosmos_reason import bundle, spec, spec_sources, spec_values, storage
+from cosmos_reason import bundle, explain, spec, spec_values, storage
 from cosmos_reason import findings as f
 
 JOB = "jobs/train-20260101-000000-abcdef"
@@ -65,7 +65,7 @@ BAD = [
     ("train --set output_dir=s3://bucket/out", 1, "SPEC-URI"),
     ("evaluate --set media=http://host/clips", 1, "SPEC-URI"),
     ("train --set resume=True", 1, "SPEC-VALUE"),
-    ("train --model reason1-7b --set compile=True", 1, "SPEC-KEY-UNKNOWN"),
+    ("train --model reason1-7b --set tarin.compile=True", 1, "SPEC-KEY-UNKNOWN"),
     ("train --model reason1-7b --set train.compile=True", 1, "SPEC-VALUE"),
     ("train --set output_dir='C:\\out'", 1, "SPEC-PATH-WINDOWS"),
     ("train --train-root d:/data/train", 1, "SPEC-PATH-WINDOWS"),
@@ -152,7 +152,7 @@ BAD = [
     ("train --spec " + "a" * 300 + ".toml", 2, "FILE-UNREADABLE"),
     ("train --parent-job " + "a" * 300, 2, "FILE-UNREADABLE"),
     ("train --dataset-facts " + "a" * 300, 2, "FILE-UNREADABLE"),
-    ("train --set freeze_pattern='^x[0-9]{{1,2}}$'", 1, "SPEC-KEY-UNKNOWN"),
+    ("train --set polcy.freeze_pattern='^x[0-9]{{1,2}}$'", 1, "SPEC-KEY-UNKNOWN"),
 ]
 
 
@@ -320,7 +320,40 @@ def test_vision_keys_have_short_names_in_every_action(here, action):
     keys = [key for key in spec.keys(action) if key.startswith(f"{table}.")]
     assert len(keys) == 9
     for key in keys:
-        assert spec_sources.full_name(action, key.rpartition(".")[2]) == key
+        assert spec.full_name(action, key.rpartition(".")[2]) == key
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "key"),
+    [
+        ("train", "epoch", "train.epoch"),
+        ("train", "max_keep", "train.ckpt.max_keep"),
+        ("train", "batch_size", "train.train_batch_per_replica"),  # a short name comes before a last part
+        ("grpo", "dp_shard_size", "policy.parallelism.dp_shard_size"),
+        ("grpo", "tp_size", "tp_size"),  # of the policy or of the rollout?
+        ("train", "annotation_path", "annotation_path"),
+        ("train", "optm.epoch", "optm.epoch"),
+    ],
+)
+def test_the_last_part_of_one_key_only_is_that_key(action, name, key):
+    assert spec.full_name(action, name) == key
+
+
+def test_every_last_part_can_be_set_and_no_short_name_repeats_one(here):
+    assert run("train --set epoch=3 --unset optm_decay_type")[2]["train"]["epoch"] == 3
+    assert "SPEC-KEY-TWICE" in {one.id for one in run("train --set epoch=2 --set train.epoch=3")[1]}
+    for action in bundle.ACTIONS:
+        ends = [key.rpartition(".")[2] for key in spec.keys(action)]
+        for short, key in bundle.skill_info()["shorthand"][action].items():
+            assert not key.endswith(f".{short}") or ends.count(short) > 1, (action, short)
+
+
+def test_explain_lists_the_actions_behind_each_of_several_keys():
+    rows = dict(row.split("): ", 1)[0].split(" (") for row in explain.explain("pixels").splitlines())
+    assert rows["custom.vision.max_pixels"] == "train, grpo"
+    assert rows["vision.max_pixels"] == "evaluate, inference, quantize"
+    rows = [row for row in explain.explain("annotation_path").splitlines() if row.startswith("dataset.annotation_path")]
+    assert rows[0].startswith("dataset.annotation_path (evaluate, quantize): ")  # train has two keys of this name
 
 
 def test_a_flag_that_was_begun_is_completed(here):

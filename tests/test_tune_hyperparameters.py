@@ -154,6 +154,23 @@ def test_a_study_goes_on_as_it_began_or_says_why_not(folder, monkeypatch):
     assert code == 2 and found["findings"][0]["id"] == "TUNE-DATA-CHANGED"
 
 
+def test_what_comes_next_waits_until_the_study_has_ended(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    made = begun(folder, "--spec", "spec.toml", "--range", "batch_size=[2,4]")
+    for trial, low in ((made.trial(0), 0.1), (made.trial(1) | {"objective": 0.6}, 0.3)):
+        made.write(trial | {"metrics": {"interval": [low, 0.9]}})
+    running = study_world.add(made)
+    for verb in ("status", "report", "best"):
+        found = tune(folder, verb)[1]
+        assert shlex.split(found["next"])[1:] == ["status", "--study", "s"] and not found["findings"]
+    made.write(running | {"state": study.FAILED, "ended_at": running["started_at"]})
+    found = tune(folder, "run", "--trials", "2", "--target", "0.9", "--gpu-ids", "none")[1]
+    assert found["result"]["ended"] == "2 of 2 trainings; target 0.9 not reached (best 0.6)"
+    for told in (found, tune(folder, "status")[1], tune(folder, "best")[1]):
+        assert [row["id"] for row in told["findings"]] == ["TUNE-NOISE"]
+        assert shlex.split(told["next"])[1] in ("report", "plan")
+
+
 def test_a_file_is_no_study_and_an_evaluate_spec_that_asks_otherwise_is_said(folder):
     table = spec.template("evaluate")
     spec.set_value(table, "dataset.annotation_path", "a.json")
@@ -165,7 +182,7 @@ def test_a_file_is_no_study_and_an_evaluate_spec_that_asks_otherwise_is_said(fol
     spec.dump(table, folder / "eval.toml")
     code, found = tune(folder, "plan", "--spec", "spec.toml", "--eval-spec", "eval.toml")
     assert code == 2 and found["findings"][-1]["id"] == "SPEC-VALUE"
-    assert found["findings"][-1]["fix"].startswith("scripts/build_spec.py evaluate --spec eval.toml")
+    assert "scripts/build_spec.py evaluate --spec eval.toml" in found["findings"][-1]["fix"]
     (folder / "s").write_text("")
     code, found = tune(folder, "plan", "--spec", "spec.toml")
     assert code == 2 and found["findings"][0]["id"] == "TUNE-STUDY"
@@ -211,7 +228,7 @@ def test_a_bundle_without_the_train_schema_is_enabled_but_not_runnable(folder):
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     (finding,) = json.loads(done.stdout)["findings"]
     assert done.returncode == 2 and finding["id"] == "TUNE-NOT-RUNNABLE"
-    assert "enabled" in finding["message"] and finding["fix"].startswith("scripts/launch_job.py submit train")
+    assert "enabled" in finding["message"] and "scripts/launch_job.py submit train" in finding["fix"]
 
 
 @pytest.mark.parametrize("verb", ["status", "report", "best", "run"])

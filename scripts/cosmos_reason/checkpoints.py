@@ -18,12 +18,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosmos_reason import adapters, qwen3_vl, safetensors_files, storage
+from cosmos_reason import adapters, qwen3_vl, safetensors_files, scores, storage
 from cosmos_reason import findings as f
 
 MODEL, ADAPTER, RESUME = "model", "adapter", "resume"
 USES = {MODEL: ["evaluate"], ADAPTER: ["evaluate", "merge"], RESUME: ["resume"]}
-METRICS_FILE = "checkpoint_metrics.json"
+METRICS_FILE = scores.FILE
 TASK_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy")
 VAL_LOSS = "val_loss"
 COUNTS = {"rows", "failed", "unparseable"}  # they stand among the metrics and tell no quality
@@ -41,6 +41,7 @@ class Checkpoint:
     kind: str
     findings: list[f.Finding]
     metrics: dict[str, float] = field(default_factory=dict)
+    evaluation: dict | None = None  # what the metrics were measured on, as scores.evaluation_of tells it
 
     @property
     def complete(self) -> bool:
@@ -70,15 +71,15 @@ def find(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
         message = "got no such folder, expected the output folder of a train job"
         raise f.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
     home = _home(output_dir)
-    table = metrics_table(home)
+    table = scores.read(home)
     found = []
     for run in _runs(output_dir):
         models = [path for part in ("safetensors", "merged") for path in _subfolders(run / part)]
         for path in [*models, *(path / "policy" for path in _subfolders(run / "checkpoints"))]:
             step = path.parent.name if path.name == "policy" else path.name
-            metrics = table.get(path.absolute().relative_to(home).as_posix(), {})
-            name = path.relative_to(output_dir).as_posix()
-            found.append(Checkpoint(path, name, step, kind(path), verify(path, numbers), metrics))
+            row = table.get(path.absolute().relative_to(home).as_posix(), {})
+            name, told = path.relative_to(output_dir).as_posix(), (scores.numbers(row), scores.evaluation(row))
+            found.append(Checkpoint(path, name, step, kind(path), verify(path, numbers), *told))
     return found
 
 
@@ -263,11 +264,26 @@ def _by_metric(output_dir: Path, usable: list[Checkpoint], metric: str) -> tuple
     if unscored := [checkpoint.name for checkpoint in usable if checkpoint not in scored]:
         message = f"chosen among {len(scored)}; damaged or not scored by {metric}: {', '.join(unscored[:3])}"
         notes.append(f.warning("CKPT-NOT-SCORED", output_dir, message, checkpoints=unscored))
-    rows = sorted({checkpoint.metrics["rows"] for checkpoint in scored if "rows" in checkpoint.metrics})
-    if len(rows) > 1:
-        message = f"got scores of {rows[0]} to {rows[-1]} questions, expected the same questions for all"
-        notes.append(f.warning("CKPT-UNEQUAL-SCORES", output_dir, message, "scripts/score_predictions.py RESULTS"))
-    return best, notes
+    return best, notes + _unequal(output_dir, best, [checkpoint for checkpoint in scored if checkpoint is not best])
+
+
+def _unequal(output_dir: Path, best: Checkpoint, others: list[Checkpoint]) -> list[f.Finding]:
+    """That the scores of others were measured otherwise than that of the chosen one, as far as this was recorded."""
+    told = {}
+    for other in others:
+        rows = [one.metrics["rows"] for one in (other, best) if "rows" in one.metrics]
+        ways = [f"{rows[0]:g} questions (not {rows[1]:g})"] if len(set(rows)) > 1 else []
+        if other.evaluation and best.evaluation:
+            found = scores.differences(other.evaluation, best.evaluation)
+            ways += found[1:] if ways and found[:1] == [scores.OTHER_QUESTIONS] else found
+        if ways:
+            told[other.name] = ", ".join(ways[:4])
+    if not told:
+        return []
+    shown = "; ".join(f"{name} had {ways}" for name, ways in list(told.items())[:3])
+    message = f"scores do not compare with that of {best.name}: {shown}; expected the same questions and settings"
+    fix = "evaluate them with one spec, then scripts/score_predictions.py RESULTS"
+    return [f.warning("CKPT-UNEQUAL-SCORES", output_dir, message, fix, checkpoints=list(told))]
 
 
 def _best_by_loss(output_dir: Path, usable: list[Checkpoint]) -> tuple[str, list[f.Finding]]:
@@ -336,10 +352,16 @@ def best_note(output_dir: Path, found: Iterable[Checkpoint]) -> list[f.Finding]:
     best = _home(output_dir) / "best"
     if not best.is_dir():
         return []
+    models = [checkpoint for checkpoint in found if checkpoint.kind != RESUME]
+    usable = [checkpoint for checkpoint in models if checkpoint.complete]
+    choice = next((m for m in TASK_METRICS if any(m in one.metrics for one in usable)), usable and usable[-1].name)
+    fix = f"--by {choice}" if choice else ""
     try:
-        name = _best_link(output_dir, [checkpoint for checkpoint in found if checkpoint.kind != RESUME])
+        name = _best_link(output_dir, models)
     except f.Failure as failure:
-        return [f.warning("CKPT-BEST-BROKEN", best, failure.findings[0].message, "--by NAME")]
+        return [f.warning("CKPT-BEST-BROKEN", best, failure.findings[0].message, fix)]
+    if not any(checkpoint.name == name for checkpoint in usable):
+        return [f.warning("CKPT-BEST-DAMAGED", best, f"it points to the damaged {name}", fix)]
     return [f.info("CKPT-BEST", best, f"it means {name}", "--by best")]
 
 
@@ -398,11 +420,4 @@ def prune(run_dir: Path, max_keep: int, keep: Iterable[str] = ()) -> list[str]:
 
 def metrics_table(output_dir: Path) -> dict[str, dict[str, float]]:
     """Checkpoint's name -> its finite numbers in checkpoint_metrics.json. Raises Failure (exit 2)."""
-    path = output_dir / METRICS_FILE
-    table = safetensors_files.read_object(path) if path.is_file() else {}
-    if not all(isinstance(metrics, dict) for metrics in table.values()):
-        raise f.bad_input("CKPT-METRICS-BAD", path, "got other values, expected {checkpoint: {metric: number}}")
-    return {
-        name: {m: v for m, v in metrics.items() if type(v) in (int, float) and abs(v) < 1e300}  # NaN is not
-        for name, metrics in table.items()
-    }
+    return {name: scores.numbers(row) for name, row in scores.read(output_dir).items()}

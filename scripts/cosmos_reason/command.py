@@ -12,7 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cosmos_reason import bundle
@@ -153,6 +153,7 @@ def run(parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Ou
     try:
         if exit_code:
             outcome.next = ()
+        outcome.findings = [replace(finding, fix=_pasteable(finding.fix)) for finding in outcome.findings]
         _print(parser.prog, outcome, as_json, indent)
     except BrokenPipeError:  # the reader went away (`| head`); what was done is done
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -172,7 +173,7 @@ def _print(program: str, outcome: Outcome, as_json: bool, indent: int | None) ->
             "result": outcome.result,
         }
         if outcome.next:
-            document["next"] = _suggested(outcome.next)
+            document["next"] = suggested(outcome.next)
         print(json.dumps(document, indent=indent, ensure_ascii=False), flush=True)
         return
     if outcome.findings:
@@ -180,12 +181,22 @@ def _print(program: str, outcome: Outcome, as_json: bool, indent: int | None) ->
     if outcome.text:
         print(outcome.text, flush=True)
     if outcome.next:
-        print(f"next: {_suggested(outcome.next)}", file=sys.stderr)
+        print(f"next: {suggested(outcome.next)}", file=sys.stderr)
 
 
-def _suggested(words: tuple[str, ...]) -> str:
+def suggested(words: tuple[str, ...]) -> str:
     """The command line, with the script called the way this one was."""
     return shlex.join([str(Path(sys.argv[0]).with_name(words[0])), *map(str, words[1:])])
+
+
+def _pasteable(fix: str) -> str:
+    """The fix, with the scripts in it called the way this one was, whatever folder it is pasted in."""
+
+    def called(name: re.Match) -> str:
+        path = Path(sys.argv[0]).with_name(name[1])
+        return shlex.quote(str(path)) if path.is_file() else name[0]
+
+    return re.sub(r"(?<!\S)(?:scripts/)?(\w+\.py)(?!\S)", called, fix)
 
 
 def _not_installed(missing: ModuleNotFoundError) -> f.Finding:

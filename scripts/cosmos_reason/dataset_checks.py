@@ -28,7 +28,13 @@ DROP_LAST = "train.train_policy.dataloader_drop_last"
 CLIP_FACTS = {"kind": "string"} | dict.fromkeys(("width", "height", "frames", "declared_frames"), "int32")
 CLIP_FACTS |= dict.fromkeys(("fps", "seconds"), "float64")
 
-ENCODE = "ffmpeg -i IN -c:v libx264 OUT"
+MENDED = 20  # clips that one command names
+# In a container's usual codec; the damaged file is kept.
+ENCODE = (
+    'for clip in {}; do mv -n "$clip" "$clip.damaged" && '
+    'ffmpeg -nostdin -v error -err_detect ignore_err -i "$clip.damaged" "$clip"; done'
+)
+BY_ENCODING = ("DATA-MEDIA-UNDECODABLE", "DATA-MEDIA-CRASH", "DATA-MEDIA-FRAMES")
 # id -> (severity, what is checked, how to mend it)
 CHECKS = RECORD_CHECKS | {
     "DATA-EMPTY": (f.ERROR, "the file has records", "check the path"),
@@ -44,7 +50,11 @@ CHECKS = RECORD_CHECKS | {
     "DATA-MEDIA-TIMEOUT": (f.ERROR, "media decode in time", "--timeout 120, or encode the files again"),
     "DATA-MEDIA-CRASH": (f.ERROR, "media do not crash the decoder", "encode the files again or remove the records"),
     "DATA-MEDIA-KIND": (f.ERROR, "videos are videos, images are images", 'name images by "image", clips by "video"'),
-    "DATA-MEDIA-FRAMES": (f.WARNING, "containers tell how many frames decode (some readers ask for that many)", ENCODE),
+    "DATA-MEDIA-FRAMES": (
+        f.WARNING,
+        "containers tell how many frames decode (some readers ask for that many)",
+        "encode the files again",
+    ),
     "DATA-CACHE": (f.INFO, "examined files are remembered for the next run", "set COSMOS_CACHE to a writable folder"),
     "DATA-LEAK-CLIP": (f.WARNING, "evaluation clips are not in the training data", "split by source clip"),
     "DATA-LEAK-QUESTION": (f.ERROR, "evaluation questions are not in the training data", "split by source clip"),
@@ -121,6 +131,21 @@ def check_clips(found: Survey) -> None:
     for index, name, used in zip(found.indices, found.ids, found.used(), strict=True):
         for check, message in (problem for number in used for problem in problems[number]):
             found.tally.add(check, index, name, message)
+    for check in BY_ENCODING:
+        damaged = {medium for medium, number in found.clips.items() if check in dict(problems[number])}
+        if clips := [name for medium in found.clips if medium in damaged and (name := _local_video(found, medium))]:
+            rest = (
+                ""
+                if check == "DATA-MEDIA-FRAMES"
+                else "  # a clip that ffmpeg refuses is lost: remove its records (record_ids in --json)"
+            )
+            found.tally.fixes[check] = ENCODE.format(shlex.join(clips[:MENDED])) + rest
+
+
+def _local_video(found: Survey, medium: Media) -> str:
+    """Where a video lies, or "" for what no command here could change."""
+    file = "" if s3.is_uri(medium.path) else place(found.media_path, medium.path)
+    return os.path.abspath(file) if medium.kind == "video" and not s3.is_uri(file) and os.path.isfile(file) else ""
 
 
 def _clip_problems(found: Survey, medium: Media, number: int):

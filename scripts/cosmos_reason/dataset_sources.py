@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason import findings as f
-from cosmos_reason import models, source_files
+from cosmos_reason import label_questions, models, source_files
 from cosmos_reason.annotations import CHECKS, Tally, Turn, locate, stream
 from cosmos_reason.json_stream import JsonRecords, check_regular
 from cosmos_reason.media import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -37,9 +37,6 @@ COLUMNS = {
     "id": ("id", "uid", "video_id", "image_id"),
 }
 MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
-DEFAULT_QUESTION = "What happens here?"
-FEW_CLASSES, SHORT_CLASS = 12, 40  # so many answers, each of so few characters, are classes and named in the question
-YES_NO = {"yes", "no"}
 ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 
@@ -185,6 +182,7 @@ def _read_labels(source: Path, reading: Reading) -> Iterator[Item]:
     """`videos/<id>.<suffix>.mp4` beside `metas/<id>.label.json`: the answer is the label as JSON, or its one field."""
     paths = {path.name.removesuffix(".label.json"): path for path in sorted(source.glob("metas/*.label.json"))}
     videos = _videos(source, set(paths))
+    answers, fields = {}, dict.fromkeys(reading.fields)
     for name, path in paths.items():
         check_regular(path)
         label = read_json(path)
@@ -195,8 +193,13 @@ def _read_labels(source: Path, reading: Reading) -> Iterator[Item]:
         if missing := [field for field in reading.fields if field not in label]:
             raise f.bad_input("BUILD-FIELD", path, f"got no field {missing[0]}.{f.did_you_mean(missing[0], label)}")
         chosen = {field: label[field] for field in reading.fields or label}
-        answer = _text(chosen[reading.fields[0]]) if len(reading.fields) == 1 else json.dumps(chosen, indent=2)
-        yield Item(name, (("video", videos[name][0]),), _turns(reading.question or DEFAULT_QUESTION, answer))
+        fields |= dict.fromkeys(chosen)
+        answers[name] = _text(chosen[reading.fields[0]]) if len(reading.fields) == 1 else json.dumps(chosen, indent=2)
+    texts = list(answers.values())
+    asked = label_questions.ask(reading.question, list(fields), texts, "video") if texts else ""
+    asked = label_questions.worded(asked, texts) if len(reading.fields) == 1 else asked
+    for name, answer in answers.items():
+        yield Item(name, (("video", videos[name][0]),), _turns(asked, answer))
 
 
 def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
@@ -333,17 +336,21 @@ def _row_items(rows: list[tuple[dict, str]], files: Folder, reading: Reading) ->
     if empty := [number for number, answer in enumerate(answers) if not answer]:
         message = f"got no {columns['answer']} in {len(empty)} rows (the first is row {empty[0]}), expected an answer"
         raise f.bad_input("BUILD-ANSWER-EMPTY", files.root, message, "remove them, or name another column: --column")
-    wording = _wording(answers)
-    for number, (row, folder) in enumerate(rows):
-        asked = _text(row.get(columns.get("question", ""))) or reading.question or DEFAULT_QUESTION
-        options = _options(row.get(columns.get("options", "")))
-        if not options and wording and "question" not in columns and not _says(asked, answers):
-            asked = f"{asked}\n{wording}"
+    media = [_medium(row, columns, files, folder) for row, folder in rows]
+    options = [_options(row.get(columns.get("options", ""))) for row, _ in rows]
+    questions = [_text(row.get(columns.get("question", ""))) for row, _ in rows]
+    if unasked := [number for number, question in enumerate(questions) if not question]:
+        labels, choice = [answers[number] for number in unasked], any(options[number] for number in unasked)
+        own = label_questions.ask(reading.question, [columns["answer"]], labels, media[unasked[0]][0], choice)
+        worded = label_questions.worded(own, labels)
+    else:
+        _refuse_unused(reading, ("question",), "rows that hold their questions")
+    for number, (row, _) in enumerate(rows):
+        medium, asked = media[number], questions[number] or (own if options[number] else worded)
         try:
-            asked, answer = with_options(asked, options, answers[number])
+            asked, answer = with_options(asked, options[number], answers[number])
         except ValueError as problem:
             raise f.bad_input("BUILD-OPTIONS", f"{files.root}#{number}", str(problem)) from None
-        medium = _medium(row, columns, files, folder)
         name = _text(row.get(columns.get("id", ""))) or _stem(medium[1], files, f"row-{number}")
         yield Item(name, (medium,), _turns(asked, answer), _text(row.get(columns.get("reasoning", ""))))
 
@@ -388,23 +395,6 @@ def _options(value: object) -> dict[str, str]:
     if isinstance(value, list):
         value = {chr(ord("A") + number): str(text) for number, text in enumerate(text for text in value if text != "")}
     return {letter: text for letter, text in value.items() if text is not None} if isinstance(value, dict) else {}
-
-
-def _wording(answers: list[str]) -> str:
-    """What to add to a question of our own, so that answers come in the words of the labels."""
-    classes = sorted(set(answers))
-    if {answer.lower() for answer in classes} <= YES_NO:
-        return "Answer yes or no."
-    few = len(classes) <= FEW_CLASSES and len(answers) > len(classes) and max(map(len, classes)) <= SHORT_CLASS
-    return f"Answer with one of: {', '.join(classes)}." if few else ""
-
-
-def _says(question: str, answers: list[str]) -> bool:
-    """Whether a question itself says in which words to answer."""
-    told = re.split(r"\b(?:answer|reply|respond)\b", question, maxsplit=1, flags=re.I)[1:]
-    classes = {answer.lower() for answer in answers}
-    classes = YES_NO if classes <= YES_NO else classes
-    return bool(told) and all(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", told[0].lower()) for one in classes)
 
 
 def _turns(question: str, answer: str) -> tuple[Turn, ...]:

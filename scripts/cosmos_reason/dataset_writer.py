@@ -24,6 +24,7 @@ MEDIA_MODES = ("link", "copy", "reference")
 SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}
 SUFFIX = {"video": ".mp4", "image": ".png"}
 LONGEST_ID = 120
+SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
 THOUGHT = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
 
 
@@ -70,28 +71,53 @@ def _names(folder: Path) -> str:
 def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, list[str]]:
     """Ids per split in their order. Records of one clip stay together; the held-out clips have every answer's share."""
     source = _sources(items)
+    strata = _strata(items, source)
+    held_out = _held_out(strata, eval_fraction, seed)
+    splits = {"train": [name for name in items if source[name] not in held_out]}
+    if eval_fraction:
+        splits["eval"] = [name for name in items if source[name] in held_out]
+    if not all(splits.values()):
+        clips = len(set(source.values()))
+        message = f"got {clips} clips and the share {eval_fraction:g}, expected one or more on either side"
+        fix = f"--eval-fraction {_fraction(strata, seed):g}"
+        raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, fix)
+    return splits
+
+
+def fraction(items: Sequence[Item], plan: Plan) -> float:
+    """A share of the clips that can be held out, near a tenth; 0 when there is one clip."""
+    kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
+    return _fraction(_strata(kept, _sources(kept)), plan.seed)
+
+
+def _fraction(strata: dict[str, list[str]], seed: int) -> float:
+    clips = sum(map(len, strata.values()))
+    shares = (share for share in SHARES if 0 < len(_held_out(strata, share, seed)) < clips)
+    return next(shares, 0)
+
+
+def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[str]]:
+    """The clips by the answer most of their records have."""
     answers: dict[str, Counter] = defaultdict(Counter)
     for name, item in items.items():
         answers[source[name]][item.turns[-1].text] += 1
     strata: dict[str, list[str]] = defaultdict(list)
     for group, counted in answers.items():
         strata[counted.most_common(1)[0][0]].append(group)
+    return strata
+
+
+def _held_out(strata: dict[str, list[str]], share: float, seed: int) -> set[str]:
     held_out: set[str] = set()
     due = 0.0
     for answer in sorted(strata):
         sources = sorted(strata[answer])
         random.Random(f"{seed} {answer}").shuffle(sources)
-        due += len(sources) * eval_fraction
+        due += len(sources) * share
         take = round(due)
         due -= take
         held_out |= set(sources[:take])
-    splits = {"train": [name for name in items if source[name] not in held_out]}
-    if eval_fraction:
-        splits["eval"] = [name for name in items if source[name] in held_out]
-    if not all(splits.values()):
-        message = f"got {len(answers)} clips, too few to hold out {eval_fraction:g} of them"
-        raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, "--eval-fraction 0")
-    return splits
+    return held_out
 
 
 def _sources(items: dict[str, Item]) -> dict[str, str]:

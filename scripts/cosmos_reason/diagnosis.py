@@ -26,6 +26,10 @@ STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")  # a line inside a traceback, perha
 OURS = re.compile(r"^error: ([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*)$")  # a finding that one of our commands printed
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 LESS, MORE = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens"), "_length"  # keys by what helps them
+PAGE = "huggingface.co/ORG/NAME"  # in a fix
+NAMED_PAGE = re.compile(
+    r"huggingface\.co/(?!docs/|settings/)(?:api/)?(?:models/)?((?:datasets/)?[\w-][\w.-]*/[\w.-]*\w)"
+)
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -69,10 +73,14 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
     LOG-NO-ERROR when nothing does. `name` is what findings call the log, `action` what ran, when that is known.
     Memory does not grow with the log.
     """
-    search, found = _Search(action), {}
+    search, found, unnamed = _Search(action), {}, ("", 0)
     for number, line in enumerate(lines, 1):
         if (entry := search.look(number, line)) and entry.id not in found:
             found[entry.id] = _finding(entry, f"{name}:{number}", line)
+            unnamed = (entry.id, number + BLOCK_LINES) if PAGE in entry.fix else unnamed
+        if number <= unnamed[1] and (page := NAMED_PAGE.search(line)):  # often on a line after the error's first
+            fix = found[unnamed[0]].fix.replace(PAGE, f"huggingface.co/{page[1]}")
+            found[unnamed[0]], unnamed = replace(found[unnamed[0]], fix=fix), ("", 0)
     if not f.has_errors(found.values()):
         found[""] = _unknown(search, name)
     return list(found.values())
@@ -179,9 +187,18 @@ def _for_job(finding: f.Finding, record: dict) -> f.Finding:
     output = next(iter(record["outputs"].values()), "OUTPUT_DIR")
     if action != "train" and "select_checkpoint" in fix:  # where its model came from
         output = str(Path(own).parent.with_name(record["parent_job"])) if record["parent_job"] else "OUTPUT_DIR"
-    for name, value in (("OUTPUT_DIR", output), ("spec.toml", path)):
-        fix = re.sub(rf"(?<= ){name}(?= |$)", lambda _, value=value: shlex.quote(value), fix)
+    data = _dataset(action, spec.load(Path(own))) if " ROOT" in fix else []
+    for name, words in (("OUTPUT_DIR", [output]), ("spec.toml", [path]), ("ROOT", data or ["ROOT"])):
+        fix = re.sub(rf"(?<= ){name}(?= |$)", lambda _, words=words: shlex.join(words), fix)
     return replace(finding, fix=fix)
+
+
+def _dataset(action: str, written: dict) -> list[str]:
+    """The data of a spec, as arguments of check_dataset.py."""
+    trains = action in ("train", "grpo")
+    table, media = ("custom.train_dataset", "media_path") if trains else ("dataset", "media_dir")
+    words = [spec.get(written, f"{table}.annotation_path"), "--media-path", spec.get(written, f"{table}.{media}")]
+    return words if all(words) else words[:1] if words[0] else []
 
 
 def _useful(changes: str, record: dict, written: dict) -> Iterator[str]:

@@ -28,7 +28,7 @@ def explain(word: str, action: str | None = None) -> str:
         return checks[word]
     for actions in ([action] if action else [], list(bundle.ACTIONS)):  # what the action has not, another may have
         if key := exact(word, actions):
-            return _key(key, [name for name in bundle.ACTIONS if key in spec.keys(name)])
+            return _key(key, _actions(key))
         if word and (lines := _search(word.lower(), actions)):
             more = len(lines) - MOST_LINES
             return "\n".join(lines[:MOST_LINES] + [f"... and {more} more; name a longer prefix"] * (more > 0))
@@ -39,14 +39,18 @@ def explain(word: str, action: str | None = None) -> str:
 
 
 def exact(word: str, actions: list[str]) -> str | None:
-    """The one key that `word` names: itself, a short name ("learning rate"), a former name, or a unique last part."""
+    """The one key that `word` names: itself, a short name ("learning rate"), a former name, or the last part of one key
+    only in the first action that has such a part."""
     short, former = word.lower().replace(" ", "_"), bundle.skill_info()["former_keys"].get(word, {}).get("key")
+    if any(word in spec.keys(action) for action in actions):
+        return word
     for action in actions:
-        for name in (word, bundle.skill_info()["shorthand"][action].get(short), former):
+        for name in (spec.full_name(action, short), former):
             if name in spec.keys(action):
                 return name
-    last = {key for action in actions for key in spec.keys(action) if key.rsplit(".", 1)[-1] == word}
-    return last.pop() if len(last) == 1 else None
+        if any(key.rsplit(".", 1)[-1] == short for key in spec.keys(action)):
+            return None  # several, which are listed
+    return None
 
 
 def _search(word: str, actions: list[str]) -> list[str]:
@@ -60,7 +64,11 @@ def _search(word: str, actions: list[str]) -> list[str]:
     texts = {key: " ".join([key, known[key], *(name for name, full in short if full == key)]) for key in known}
     texts = {key: text.lower().replace("_", " ") for key, text in texts.items() if wanted}
     worded = [key for key, text in texts.items() if all(part in text for part in wanted)]
-    return [f"{key}: {known[key]}" for key in below or named or worded]
+    return [f"{key} ({', '.join(_actions(key))}): {known[key]}" for key in below or named or worded]
+
+
+def _actions(key: str) -> list[str]:
+    return [action for action in bundle.ACTIONS if key in spec.keys(action)]
 
 
 def _key(key: str, actions: list[str]) -> str:

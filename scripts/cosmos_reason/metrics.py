@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import math
-import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cosmos_reason import storage
 from cosmos_reason.answers import CLOSED_TYPES, final_answer, fold
 from cosmos_reason.findings import ERROR, Finding, bad_input, outside, warning
 from cosmos_reason.results import Row, about
@@ -22,8 +19,6 @@ Z = 1.959963984540054  # two-sided 95 %
 SOFT_F1 = 0.8
 EXACT_MCNEMAR_LIMIT = 1000
 BERTSCORE_MODEL = "roberta-large"  # bert-score's own for English; the tokenizer of cosmos-rl-evaluate's breaks it
-CHECKPOINT_METRICS = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy", "rows")
-_TIMESTAMP = re.compile(r"\d{14}")
 
 
 def score(rows: Sequence[Row]) -> dict:
@@ -61,6 +56,8 @@ def summary(rows: Sequence[Row]) -> dict:
         "unparseable": outcomes["unparseable"],
         "unparseable_rate": _ratio(outcomes["unparseable"], len(rows)),
         "failed": outcomes["failed"],
+        "cut_short": sum(row.is_cut for row in rows),
+        "unparseable_cut": sum(row.is_cut and row.outcome == "unparseable" for row in rows),
         "accuracy": _ratio(outcomes["right"], len(rows)),
         "accuracy_interval": wilson(outcomes["right"], len(rows)),
         "majority_accuracy": _ratio(sum(commonest.values()), len(rows)),
@@ -216,27 +213,6 @@ def _finite(value: object) -> float:
     if isinstance(value, str | bytes | bool) or not math.isfinite(number := float(value)):
         raise ValueError(f"{value!r} as a value")
     return number
-
-
-def record_for_checkpoint(checkpoint: str | None, scored: dict) -> Path | None:
-    """Note the metrics in `<output_dir>/checkpoint_metrics.json` when the evaluated model is a checkpoint of a training
-    output (`<output_dir>/<YYYYmmddHHMMSS>/safetensors/<name>`) that is here; returns the file written."""
-    folder = Path(checkpoint or "")
-    run, kind = folder.parts[-3:-1] if len(folder.parts) > 3 else ("", "")
-    if not (folder.is_dir() and kind in ("safetensors", "merged") and _TIMESTAMP.fullmatch(run)):
-        return None
-    output_dir = folder.parents[2]
-    path = output_dir / "checkpoint_metrics.json"
-    with open(output_dir / ".checkpoint_metrics.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several evaluations may end at once
-        known = storage.read_json(path) if path.exists() else {}
-        if not isinstance(known, dict):
-            message = f"got {type(known).__name__}, expected an object"
-            raise bad_input("EVAL-CHECKPOINT-METRICS", path, message, f"rm {path}")
-        kept = {key: scored[key] for key in CHECKPOINT_METRICS if scored[key] is not None}
-        known[str(folder.relative_to(output_dir))] = kept
-        storage.write_json(path, known)
-    return path
 
 
 def _ratio(part: int, whole: int) -> float:

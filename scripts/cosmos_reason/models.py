@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 from cosmos_reason import bundle
@@ -12,6 +13,7 @@ from cosmos_reason import findings as f
 from cosmos_reason.spec_values import shown
 
 HUB = "hf_model://"
+FOLDERS = {"models", "checkpoints", "data", "jobs", "results", "outputs"}  # of people, not organizations on the Hub
 FAMILY_WORDS = {"qwen2.5": "qwen2_5_vl", "qwen2_5": "qwen2_5_vl", "reason1": "qwen2_5_vl"}
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_PAGE = re.compile(r"^https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:/tree/main)?/?$")
@@ -33,13 +35,22 @@ def canonical(written: str, flag: str = "--model") -> str:
     }
     if _plain(name) in aliases:
         return HUB + aliases[_plain(name)]
+    first, *rest = name.split("/")
+    on_hub = written.startswith(HUB) or HUB_PAGE.match(written.strip())
+    if not on_hub and rest and (len(rest) > 1 or first in FOLDERS or os.path.isdir(first)):
+        message = f"got {shown(written)}, no folder here; expected one, or its absolute path where the job will run"
+        also = f"; a Hub model is {HUB}{name}" if HUB_NAME.fullmatch(name) else ""
+        raise f.bad_input("SPEC-MODEL-NAME", flag, message + also, _flag(flag, str(local.absolute())))
     if HUB_NAME.fullmatch(name):
         return HUB + name
     close = [aliases[alias] for alias in f.nearest(_plain(name), aliases)] or [bundle.skill_info()["default_model"]]
     message = f"got {shown(written)}, expected hf_model://ORG/NAME, ORG/NAME, an existing folder or a known name."
     hint = f" Did you mean {', '.join(dict.fromkeys(close))}?"
-    fix = f"{flag} {close[0]}" if flag.startswith("--") else f"--set {flag}={close[0]}"
-    raise f.bad_input("SPEC-MODEL-NAME", flag, message + hint, fix)
+    raise f.bad_input("SPEC-MODEL-NAME", flag, message + hint, _flag(flag, close[0]))
+
+
+def _flag(flag: str, value: str) -> str:
+    return shlex.join([flag, value] if flag.startswith("--") else ["--set", f"{flag}={value}"])
 
 
 def _plain(name: str) -> str:

@@ -16,7 +16,7 @@ from cosmos_reason import answers, media, s3, storage
 from cosmos_reason import metrics as m
 from cosmos_reason.findings import Failure, bad_input
 from cosmos_reason.gaps import Gap
-from cosmos_reason.results import Row
+from cosmos_reason.results import Row, cut_answers
 
 HERE = Path(__file__).parent
 CARDS, STRIP_FRAMES, STRIP_HEIGHT = 48, 4, 132
@@ -56,6 +56,7 @@ def page(
         asked_on=shortened(record.get("annotations"), 200),
         facts=[(title, shortened(_as_words(record[key]), 500)) for key, title in FACTS.items() if record.get(key)],
         all=m.summary(rows),
+        cut=cut_answers(rows, record),
         pair=pair,
         types=type_table(rows, pair),
         matrices=matrices(rows),

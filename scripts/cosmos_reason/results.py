@@ -27,7 +27,8 @@ TASK_TYPES = {"": "auto", "its_directionality": "direction"}  # task.type of an 
 
 @dataclass(slots=True)
 class Row:
-    """One question and what became of it. `error` says why a row failed; `expected` and `answer` are normalised."""
+    """One question and what became of it. `error` says why a row failed; `expected` and `answer` are normalised;
+    `is_cut`: max_tokens ended the response."""
 
     id: str
     video_id: str
@@ -41,6 +42,7 @@ class Row:
     expected: str | None = None
     answer: str | None = None
     correct: bool = False
+    is_cut: bool = False
 
     @property
     def outcome(self) -> str:
@@ -115,12 +117,38 @@ def read(path: Path) -> tuple[list[Row], list[f.Finding]]:
 def judged(path: Path, kind: str = "auto", tolerance: float = 0.0) -> tuple[list[Row], list[f.Finding]]:
     """`read` and `judge`; "auto" is what the evaluation's task asks for, else what the data show."""
     rows, found = read(path)
-    task = evaluation(path).get("task") or ""
+    record = evaluation(path)
+    task = record.get("task") or ""
     if task not in TASK_TYPES:
         known = ", ".join(filter(None, TASK_TYPES))
         message = f"got task {task!r}, expected one of {known}; answers are read by the data"
         found.append(f.warning("EVAL-TASK-UNKNOWN", path, message, "--type auto"))
-    return rows, found + judge(rows, TASK_TYPES.get(task if kind == "auto" else kind, kind), tolerance)
+    found += judge(rows, TASK_TYPES.get(task if kind == "auto" else kind, kind), tolerance)
+    if told := cut_answers(rows, record):
+        larger = max(4 * (max_tokens(record) or 0), 1024)
+        found.append(f.warning("EVAL-CUT-SHORT", path, told, f"--set generation.max_tokens={larger}"))
+    return rows, found
+
+
+def max_tokens(record: dict) -> int | None:
+    """The longest answer that an evaluation.json allows, when it tells."""
+    sampling = record.get("sampling")
+    limit = sampling.get("max_tokens") if isinstance(sampling, dict) else None
+    return limit if type(limit) is int else None
+
+
+def cut_answers(rows: list[Row], record: dict) -> str:
+    """What there is to say of responses that max_tokens ended; empty when none is known."""
+    cut = [row for row in rows if row.is_cut]
+    if not cut:
+        return ""
+    unread, unread_cut = (sum(row.outcome == "unparseable" for row in those) for those in (rows, cut))
+    at = f"at max_tokens={limit}" if (limit := max_tokens(record)) else "at max_tokens"
+    if unread_cut:
+        told = f"{unread} of {len(rows)} answers are unparseable, of which {unread_cut} were cut {at}"
+    else:
+        told = f"{len(cut)} of {len(rows)} answers were cut {at}"
+    return f"{told}: raise it"
 
 
 def evaluation(path: Path) -> dict:
@@ -214,7 +242,8 @@ class _Table:
         question = TAG.sub("", question) if question and "<" in question else question or ""
         tags = self._tags(name, raw["tags"]) if raw.get("tags") else ()
         texts = video_id or name, media, question, gt or "", response
-        self.rows.append(Row(name, *map(self.shared.setdefault, texts, texts), failed, tags))
+        texts = map(self.shared.setdefault, texts, texts)
+        self.rows.append(Row(name, *texts, failed, tags, is_cut=raw.get("is_cut") is True))
 
     def _tags(self, name: str, given: object) -> tuple[str, ...]:
         """Each tag once."""

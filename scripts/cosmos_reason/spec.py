@@ -165,6 +165,17 @@ def _refuse_dots_and_depth(path: Path, node, depth: int = 1, free: bool = False)
             _refuse_dots_and_depth(path, sub, depth + 1, free or name in FREE_NAMES)
 
 
+def engine_of(path: str | Path | None, platform: str = "docker", action: str | None = None) -> str:
+    """The engine that build_spec made a spec for (one of `action`, when given), as it noted beside it: a spec that was
+    edited since is still meant for it. Without a note, the usual engine of the platform."""
+    beside = Path(path).with_suffix(".origins.json") if path and os.path.isfile(path) else None
+    record = storage.read_json(beside) if beside and os.path.isfile(beside) else None
+    noted = isinstance(record, dict) and record.get("engine") in bundle.ENGINES
+    if noted and action in (None, record.get("action")):
+        return record["engine"]
+    return "transformers" if platform == "local" else "tao"
+
+
 def _read_yaml(path: Path) -> dict:
     import yaml
 
@@ -341,9 +352,8 @@ def unknown_key(action: str, key: str, value) -> f.Finding:
         return unknown(f"a word for {FLAG_WORDS[key]}", [], f"--unset {key}{flag}")
     if inside := [name for name in keys(action) if name.startswith(f"{key}.")]:
         return unknown("a table", inside[:3], as_flags({key: None}))
-    short = bundle.skill_info()["shorthand"]
     for other in [one for one in bundle.ACTIONS if one != action]:
-        full = short[other].get(key, key)
+        full = full_name(other, key)
         if full in keys(other):
             names = [name for name in keys(action) if name.rsplit(".", 1)[-1] == full.rsplit(".", 1)[-1]]
             return unknown(f"a key of the {other} spec" + f", {full}" * (full != key), names)
@@ -352,6 +362,15 @@ def unknown_key(action: str, key: str, value) -> f.Finding:
         fix = " ".join(f"--allow-extra-key {shlex.quote(leaf)}" for leaf in leaves)
         return unknown("a key of the trainer that is not checked here", [], fix)
     return unknown("an unknown key", suggestions(action, key))
+
+
+def full_name(action: str, name: str) -> str:
+    """The key that is meant by a short name, or by the last part of one key only; other names, and keys, stay."""
+    known, short = keys(action), bundle.skill_info()["shorthand"][action]
+    if name in known or name in short:
+        return short.get(name, name)
+    ends = [key for key in known if key.endswith(f".{name}")] if "." not in name else []
+    return ends[0] if len(ends) == 1 else name
 
 
 def renaming(action: str, key: str, names: list[str], value) -> str:

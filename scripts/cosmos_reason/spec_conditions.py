@@ -15,6 +15,7 @@ from collections.abc import Callable
 from cosmos_reason import schedule, spec, vision_tokens
 
 DEFAULT_LENGTH = 40960
+FEW_STEPS = 20
 LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary
 PIXEL_BYTES = 24576  # of one vision token in the loader: 2 frames x 32 x 32 pixels x 3 colours, as float32
 
@@ -139,6 +140,12 @@ def zero_steps(c):
     records = c.facts["records"]
     each = f"{records} records over {c.ranks} ranks are {math.ceil(records / c.ranks)} each"
     return f"{each}; dataloader_drop_last leaves out incomplete batches" if records else "no records"
+
+
+def few_steps(c):
+    """Too few to train anything, unless a limit says that so few are wanted, or an earlier run goes on."""
+    wanted = c("train.max_num_steps") or c("train.resume")
+    return c.steps and c.steps < FEW_STEPS and not wanted and f"{c.steps} steps in all"
 
 
 def by_epochs(c) -> bool:

@@ -355,7 +355,7 @@ def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: li
 
 
 def _unset(draft: Draft, name: str) -> None:
-    key, flag = full_name(draft.action, name), f"--unset {shlex.quote(name)}"
+    key, flag = spec.full_name(draft.action, name), f"--unset {shlex.quote(name)}"
     if key == LORA and draft.flags.get("--tuning") == "--tuning lora":
         draft.named[LORA] = "--tuning lora"  # which else lets its keys be set
     if draft.name(key, flag) and not spec.delete(draft.spec, key):
@@ -364,7 +364,7 @@ def _unset(draft: Draft, name: str) -> None:
 
 
 def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> None:
-    key = full_name(draft.action, name)
+    key = spec.full_name(draft.action, name)
     schema, parts = spec.keys(draft.action).get(key, {}), key.split(".")
     value = spec_values.parse(schema, written)
     free = len(parts) > 2 and parts[0] == "custom" and parts[1] not in spec.custom_tables(draft.action)
@@ -375,11 +375,6 @@ def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> 
     else:
         draft.put(key, located(draft, key, value), f"--set {name}")
         _give_way(draft, key)
-
-
-def full_name(action: str, name: str) -> str:
-    """A short name's key; a name that already is a key, or is neither, stays."""
-    return name if name in spec.keys(action) else bundle.skill_info()["shorthand"][action].get(name, name)
 
 
 def _give_way(draft: Draft, key: str) -> None:

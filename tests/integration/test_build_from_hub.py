@@ -108,10 +108,10 @@ def test_labels_by_folder_and_only_the_clips_that_are_kept(build, server, tmp_pa
 
 
 def test_a_column_by_name_and_another_split(build, tmp_path):
-    build(NEXAR, "--hf-split", "test-public", "--column", "answer=weather", "--media", "copy")
+    build(NEXAR, "--hf-split", "test-public", "--column", "answer=weather", "--media", "copy", "--question", "Sky?")
     found = samples(tmp_path / "out" / "train")
     assert {sample.turns[1].text for sample in found} == {"Rain", "Clear"}
-    build(f"{NEXAR}@{COMMIT}", "--media", "reference", "--force")
+    build(f"{NEXAR}@{COMMIT}", "--media", "reference", "--force", "--question", "Does the car collide?")
     assert all(path.endswith(".mp4") for sample in samples(tmp_path / "out" / "train") for _, path in sample.media)
 
 
@@ -141,4 +141,4 @@ def test_gated_unknown_and_out_of_reach(build, tmp_path):
     assert build("nobody/nothing", expect=3)["id"] == "HUB-NOT-FOUND"
     assert build(NEXAR, expect=3, port=9)["id"] == "HUB-UNREACHABLE"
     assert not (tmp_path / "out").exists()
-    assert build("lab/secret-clips", "--subset", 1, token=TOKEN)["read"] == 6
+    assert build("lab/secret-clips", "--subset", 1, "--question", "Hit?", token=TOKEN)["read"] == 6

@@ -60,9 +60,10 @@ def check(request, spec: dict, inputs: list[dict]) -> list[f.Finding]:
         elif "://" in entry["path"]:
             continue  # which the rules refuse
         elif not path.exists():
-            message = f"got no such file or folder, expected what {entry['role']} names"
+            message = f"got no such file or folder, expected what {entry['role']} names, on the machine that launches"
             there = next(folder for folder in path.parents if folder.is_dir())
-            found.append(f.error("JOB-INPUT-MISSING", path, message, f"ls {shlex.quote(str(there))}"))
+            fix = f"ls {shlex.quote(str(there))}" if there.parent != there else ""
+            found.append(f.error("JOB-INPUT-MISSING", path, message, fix))
         elif specs.keys(request.action)[entry["role"]].get("x-path") == "model":
             found += _model_findings(request, spec, entry["role"], path)
     return found

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos_reason import bundle, checkpoints, jobs, models, platforms, rules, storage
+from cosmos_reason import checkpoints, jobs, platforms, rules, storage
 from cosmos_reason import spec as specs
 from cosmos_reason.findings import Failure, Finding, bad_input, error, has_errors
 from cosmos_reason.platforms import engines, inputs
@@ -132,15 +132,6 @@ def _newest_resume(folder: Path, record: dict) -> str | None:
     made = [path for path in jobs.made_by(folder, folders) if checkpoints.is_complete_resume(path)]
     newest = max(made, key=lambda path: path.stat().st_mtime, default=None)
     return str(newest) if newest else None
-
-
-def engine_of(spec_path: Path, action: str) -> str:
-    """The engine that the spec was built for, as far as build_spec wrote it beside and nobody edited the spec since."""
-    beside = spec_path.with_suffix(".origins.json") if spec_path.is_file() else spec_path
-    origins = models.read_table(beside)
-    built = (origins.get("action"), origins.get("spec_sha256"))
-    known = origins.get("engine") in bundle.ENGINES and built == (action, storage.sha256(spec_path))
-    return origins["engine"] if known else "transformers"
 
 
 # -- the parts of a launch ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ not be run is itself a finding, never a pass.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from argparse import Namespace
@@ -68,6 +69,7 @@ AFTER = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
 OF_A_SPEC = ("uploads", "model", "data and spec")
 # A bare flag in a fix is build_spec's (`--image`: this command's and launch_job's); any other names its script.
 BARE = ("--set", "--unset", "--tuning", "--model", "--gpus-per-node", "--engine", "--image")
+NOT_KNOWN = ("PRE-GPU-NONE", "PRE-GPU-UNKNOWN", "PRE-GPU-MEMORY-UNKNOWN", "PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN")
 SCRIPTS = {"PRE": "check_tao_launch_preflight.py", "DATA": "check_dataset.py", "CKPT": "select_checkpoint.py"}
 
 
@@ -91,8 +93,19 @@ def run(launch: Launch) -> list[f.Finding]:
         checks[launch.platform] = PLATFORMS[launch.platform]
     for stage in ({} if skip and launch.platform != "local" else BEFORE, checks, AFTER):
         found += gather(stage, launch)
+    found = described_at_once(found)
     keys = [(one.id, one.where) if one.id.startswith("SPEC-") else one for one in found]
     return [shown(one, launch.args) for number, one in enumerate(found) if keys[number] not in keys[:number]]
+
+
+def described_at_once(found: list[f.Finding]) -> list[f.Finding]:
+    """All that is not known of the GPUs is said in one command: the first of the worst findings about it gets the flags
+    of all of them."""
+    about = [one for one in found if one.id in NOT_KNOWN and one.fix]
+    pairs = (pair for one in about for pair in re.findall(r"--\S+ \S+", one.fix))
+    fix = " ".join(dict.fromkeys(pairs))
+    told = next((one for one in about if one.severity == f.ERROR), about[0] if about else None)
+    return [replace(one, fix=fix if one is told else "") if one in about else one for one in found]
 
 
 def gather(checks: dict[str, Callable], launch: Launch) -> list[f.Finding]:

@@ -12,9 +12,9 @@ from cosmos_reason.preflight.host import Driver, Gpu, older
 
 def chosen(found: Driver, args) -> tuple[list[Gpu], list[f.Finding]]:
     """The GPUs that every gate looks at: those of --target-gpu-index, as the --target flags describe them where
-    nvidia-smi does not tell."""
+    nvidia-smi does not tell. An index alone says which GPUs are meant, not that they are there."""
     gpus, problems, wanted, count = list(found.gpus), [], args.target_gpu_index, args.target_gpu_count
-    if not gpus and (wanted or count):
+    if not gpus and described(args):
         gpus = [Gpu(n, "as described", None) for n in wanted or range(count)]
     there = [gpu.index for gpu in gpus]
     if gpus and (lost := [index for index in wanted or () if index not in there]):
@@ -22,6 +22,10 @@ def chosen(found: Driver, args) -> tuple[list[Gpu], list[f.Finding]]:
         problems.append(f.error("PRE-GPU-INDEX", "--target-gpu-index", message, _indices(there)))
     gpus = [gpu for gpu in gpus if gpu.index in wanted] if wanted else gpus[:count]
     return [gpu if gpu.gib else replace(gpu, gib=args.target_gpu_memory_gb) for gpu in gpus], problems
+
+
+def described(args) -> bool:
+    return bool(args.target_gpu_count or (args.target_gpu_index and args.target_gpu_memory_gb))
 
 
 def _indices(numbers: list[int]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from cosmos_reason import bundle, docker_client
 from cosmos_reason import findings as f
-from cosmos_reason.preflight.gates import check_driver, chosen, describe, fewer_gpus
+from cosmos_reason.preflight.gates import check_driver, chosen, describe, described, fewer_gpus
 from cosmos_reason.preflight.host import LIMIT, NO_COMMAND, Answer, Driver, Host, architecture, call, driver, over_ssh
 
 DENIED = ("denied", "unauthorized", "authentication required", "403 Forbidden", "401 Unauthorized")
@@ -42,9 +42,8 @@ def gpus(launch, host: Host | None) -> Iterator[f.Finding]:
     """Ask the host for its GPUs; they are checked when everything else is known."""
     launch.driver = driver(host) if host else Driver(problem="an engine over tcp cannot be asked")
     if not launch.driver.gpus:
-        described = launch.args.target_gpu_count or launch.args.target_gpu_index
         message = f"got no GPU of {host.name if host else 'docker'} ({launch.driver.problem or 'it has none'})"
-        kind = (f.warning if described else f.error) if launch.wants_gpus else f.info
+        kind = (f.warning if described(launch.args) else f.error) if launch.wants_gpus else f.info
         yield kind("PRE-GPU-NONE", "nvidia-smi", message, describe(launch.args) if launch.wants_gpus else "")
 
 

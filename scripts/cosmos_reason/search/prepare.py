@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from cosmos_reason import annotations, bundle, findings, jobs, rules, spec, spec_sources, storage
-from cosmos_reason.metrics import CHECKPOINT_METRICS
+from cosmos_reason.checkpoints import TASK_METRICS
 from cosmos_reason.search import space, study
 
-SHARES = tuple(name for name in CHECKPOINT_METRICS if name != "rows")  # from 0 to 1
+SHARES = TASK_METRICS  # from 0 to 1
 OBJECTIVES = (*SHARES, "text.bleu", "text.rouge_l", study.VAL_LOSS)
 OF_TYPE = re.compile(r"per_type\.[^.]+\.(accuracy|balanced_accuracy|precision|recall|f1)")
 

@@ -60,6 +60,7 @@ class Runner:
             time.sleep(0 if len(self.held) < len(driven) else self.every)
         records = self.study.trials()
         self.tidy(records)
+        self.note_ending(records)
         if why := self.hopeless(records):
             raise findings.outside("TUNE-ALL-FAILED", self.study.folder, f"got {why}", "mend the cause and run again")
         return [self.used_up] if self.used_up else []
@@ -115,9 +116,11 @@ class Runner:
     def place(self, records: list[dict]) -> dict | None:
         """Where a new trial may run: {host, gpu_ids}; None when the budget is spent or no GPUs are free."""
         trained = [trial for trial in records if trial["kind"] != BASE]
-        late = self.hours is not None and time.time() - jobs.seconds(self.since) >= 3600 * self.hours
-        spent = late or len(trained) >= self.trials or self.study.reached(records, self.target)
+        spent = self.late() or len(trained) >= self.trials or self.study.reached(records, self.target)
         return None if spent or self.hopeless(records) else self.free(records)
+
+    def late(self) -> bool:
+        return self.hours is not None and time.time() - jobs.seconds(self.since) >= 3600 * self.hours
 
     def free(self, records: list[dict]) -> dict | None:
         host, running = socket.gethostname(), [trial for trial in records if trial["state"] == RUNNING]
@@ -134,6 +137,21 @@ class Runner:
         if not base and (len(last) < HOPELESS or {trial["state"] for trial in last} != {FAILED}):
             return ""
         return f"trial {', '.join(str(trial['number']) for trial in last)} failed: {last[-1]['reason'][:300]}"
+
+    def note_ending(self, records: list[dict]) -> None:
+        """Write in study.json why no more trials begin."""
+        trained, best = sum(trial["kind"] != BASE for trial in records), self.study.ranked(records)[:1]
+        why = [f"{trained} of {self.trials} trainings"]
+        why += ["failure after failure"] if self.hopeless(records) else []
+        why += ["nothing is left to try"] if self.used_up else []
+        why += [f"{self.hours:g} hours used"] if self.late() and trained < self.trials else []
+        if self.target is not None:
+            got = "reached" if self.study.reached(records, self.target) else "not reached"
+            why += [f"target {self.target:g} {got}" + (f" (best {best[0]['objective']:.4g})" if best else "")]
+        with studies.locked(self.study.folder):
+            now = studies.open_or_begin(self.study.folder)  # another run may have changed it meanwhile
+            now.plan["ended"] = "; ".join(why)
+            now.save()
 
     # -- one trial -----------------------------------------------------------------------------------------------------
 
@@ -293,7 +311,8 @@ def script(command: list[str], folder: Path, env=None, inherited=(), failing: in
     path, *words = command
     line = [sys.executable, str(bundle.ROOT / "scripts" / path), *words]
     streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "check": False}
-    done = subprocess.run(line, cwd=folder, env=(env or {}) | os.environ, pass_fds=inherited, **streams)
+    environment = {**(env or {}), **os.environ}
+    done = subprocess.run(line, cwd=folder, env=environment, pass_fds=inherited, **streams)
     try:
         document = json.loads(done.stdout)
     except ValueError:

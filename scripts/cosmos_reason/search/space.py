@@ -130,7 +130,8 @@ def build(base: dict, words: str, ranges: list[str], cap: int | None, fixed=()) 
 
 def _unknown(name: str) -> f.Finding:
     short = name.lower().replace(" ", "_")
-    near = f.nearest(short, bundle.skill_info()["shorthand"]["train"], 1) or spec.suggestions("train", short)
+    names = {*bundle.skill_info()["shorthand"]["train"], *(key.rpartition(".")[2] for key in spec.keys("train"))}
+    near = f.nearest(short, names, 1) or spec.suggestions("train", short)
     hint = f" Did you mean {', '.join(near)}?" if near else ""
     message = f"got {name!r}, expected a key of the train spec or a short name.{hint}"
     return f.error("TUNE-KEY", name, message, f"scripts/build_spec.py --explain {near[0]}" if near else "")

@@ -10,27 +10,30 @@ from statistics import median
 from cosmos_reason import jobs, rules, spec, spec_values, storage
 from cosmos_reason.findings import Finding, warning
 from cosmos_reason.search import study as studies
-from cosmos_reason.search.study import BASE, COMPLETE, DEFAULT, FAILED, SEARCH, Study
+from cosmos_reason.search.study import BASE, COMPLETE, DEFAULT, FAILED, RUNNING, SEARCH, Study
 
 HERE = Path(__file__).parent
 TICKS = 4  # between the marks of an axis
 
 
 def summary(study: Study) -> dict:
-    """Counts, baseline, the spec as it was given, and the best trial."""
+    """Counts, baseline, the spec as it was given, the best trial, and why the study ended (empty while it goes on)."""
     trials = study.trials()
     ranked = study.ranked(trials)
     first = {kind: next((trial for trial in trials if trial["kind"] == kind), None) for kind in (BASE, DEFAULT)}
     best = ranked[0] if ranked else None
     made = best and best["checkpoint"] and study.folder / best["checkpoint"]
     checkpoint = str(made) if made and made.exists() else None  # it may have been removed by hand
+    states = Counter(trial["state"] for trial in trials)
     return {
         "study": str(study.folder),
         "objective": study.plan["objective"],
-        "states": dict(Counter(trial["state"] for trial in trials)),
+        "states": dict(states),
+        "ended": "" if states[RUNNING] else study.plan.get("ended", ""),
         "trained": sum(trial["kind"] != BASE for trial in trials),
         "compared": len(ranked),
         "baseline": first[BASE] and first[BASE]["objective"],
+        "intervals": [trial and trial["metrics"].get("interval") for trial in (first[BASE], best)],
         "default": first[DEFAULT] and first[DEFAULT]["objective"],
         "best": best and {name: best[name] for name in ("number", "objective", "values")} | {"checkpoint": checkpoint},
         "repairs": sum(len(trial["repairs"]) for trial in trials),
@@ -46,16 +49,41 @@ def text(study: Study, found: dict) -> str:
         values = ", ".join(f"{key}={spec_values.text(value)}" for key, value in best["values"].items())
         lines.append(f"  best: {best['objective']:.4g} (trial {best['number']}: {values})")
     lines += [f"  trial {row['number']} failed: {row['reason'][:200]}" for row in found["failed"]]
+    lines.append(f"  {standing(study, found)}")
     return "\n".join(lines)
 
 
-def base_wins(study: Study, found: dict) -> list[Finding]:
-    """A warning when no training is better than the model as it came."""
-    base, best = found["baseline"], found["best"] and found["best"]["objective"]
-    if base is None or best is None or study.sign * (best - base) < 0:
+def base_leads(study: Study, found: dict) -> bool:
+    base, best = found["baseline"], found["best"]
+    return base is not None and best is not None and study.sign * (best["objective"] - base) >= 0
+
+
+def standing(study: Study, found: dict) -> str:
+    """Why the study ended, or how it stands while it goes on."""
+    if found["ended"]:
+        return f"ended: {found['ended']}"
+    best = found["best"] and f"trial {found['best']['number']} is the best"
+    lead = "none is better" if base_leads(study, found) else best or "no training has ended well"
+    running = found["states"].get(RUNNING)
+    return f"so far {lead}; " + (f"{running} running" if running else "none running: `run` continues it")
+
+
+def verdict(study: Study, found: dict) -> list[Finding]:
+    """A warning when no training is better than the model as it came, or not surely so; none while the study goes on.
+
+    Intervals are those of accuracy, and say nothing about other objectives."""
+    if not found["ended"] or found["baseline"] is None or not found["best"]:
         return []
-    message = f"no training is better than the untouched model ({base:.4g}); the best reached {best:.4g}"
-    return [warning("TUNE-BASE-WINS", study.folder, message, "other --range values or more data, or keep the model")]
+    base, best, (before, after) = found["baseline"], found["best"]["objective"], found["intervals"]
+    if base_leads(study, found):
+        message = f"no training is better than the untouched model ({base:.4g}); the best reached {best:.4g}"
+        fix = "other --range values or more data, or keep the model"
+        return [warning("TUNE-BASE-WINS", study.folder, message, fix)]
+    if found["objective"] != "accuracy" or not before or not after or after[0] > before[1]:
+        return []
+    gain = f"the gain over the untouched model ({base:.4g} to {best:.4g})"
+    message = f"{gain} is within noise: the 95 % intervals overlap"
+    return [warning("TUNE-NOISE", study.folder, message, "judge both on more questions")]
 
 
 def plan_text(plan: dict) -> str:
@@ -111,7 +139,9 @@ def write_page(study: Study) -> Path:
         found=found,
         trials=trials,
         best=ranked[0] | found["best"] if ranked else None,
-        base_wins=bool(base_wins(study, found)),
+        base_wins=base_leads(study, found),
+        standing=standing(study, found),
+        noise=[told.message for told in verdict(study, found) if told.id == "TUNE-NOISE"],
         dimensions=study.dimensions,
         marks=marks,
         history=history(study, trials),

@@ -32,7 +32,7 @@ from cosmos_reason.transformers_engine.frames import with_system
 from cosmos_reason.transformers_engine.progress import MetricsLog
 from cosmos_reason.vision_tokens import VisionOptions
 
-COLUMNS = ("id", "video_id", "media", "question", "gt", "response", "answer", "type", "correct", "error")
+COLUMNS = ("id", "video_id", "media", "question", "gt", "response", "answer", "type", "correct", "error", "is_cut")
 
 CLIPS = 9  # read for what a clip costs
 PROMPT = ("train.train_policy.system_prompt", "dataset.system_prompt")
@@ -40,7 +40,7 @@ PROMPT = ("train.train_policy.system_prompt", "dataset.system_prompt")
 
 class Answer(NamedTuple):
     """What became of a question: exactly one of `response` and `error` is None. `vision_tokens` when it is known;
-    `is_cut` when a server says that the tokens ran out."""
+    `is_cut` when the tokens ran out before the answer ended."""
 
     question: Question
     response: str | None
@@ -182,7 +182,7 @@ def _rows(questions: list[Question], known: dict[str, dict], task: str) -> list[
         sample, said = question.sample, known[question.id]
         shown = sample.media[0].path if sample.media else None
         texts = question.id, sample.id, shown, question.text, question.gt, said["response"], said["error"]
-        judged.append(results.Row(*texts, tags=sample.tags))
+        judged.append(results.Row(*texts, tags=sample.tags, is_cut=bool(said.get("is_cut"))))
     results.judge(judged, results.TASK_TYPES[task])
     rows = []
     for row in judged:
@@ -283,7 +283,8 @@ def on_every_gpu(command: Sequence[str], count: int, results_dirs: Sequence[str]
 
 def _result(path: Path) -> dict:
     rows = storage.read_json(path)
-    return {"results": str(path), "rows": len(rows), "failed": sum(row["error"] is not None for row in rows)}
+    counts = {"failed": sum(row["error"] is not None for row in rows), "cut_short": sum(row["is_cut"] for row in rows)}
+    return {"results": str(path), "rows": len(rows), **counts}
 
 
 def mismatches(spec: dict) -> list[Finding]:

@@ -196,15 +196,16 @@ class Responder:
                     raise
                 answers.append(Answer(question, None, str(problem)))
         responses = self.generate([encoded for _, encoded in ready]) if ready else []
-        for (question, encoded), response in zip(ready, responses, strict=True):
-            answers.append(Answer(question, response, None, int((encoded["mm_token_type_ids"] > 0).sum())))
+        for (question, encoded), (response, is_cut) in zip(ready, responses, strict=True):
+            answers.append(Answer(question, response, None, int((encoded["mm_token_type_ids"] > 0).sum()), is_cut))
         return answers
 
     def encode(self, question: Question) -> dict[str, torch.Tensor]:
         return self.encoder.encode_prompt(conversation(question, self.spec), question.sample.media)
 
     @torch.inference_mode()
-    def generate(self, encoded: list[dict[str, torch.Tensor]]) -> list[str]:
+    def generate(self, encoded: list[dict[str, torch.Tensor]]) -> list[tuple[str, bool]]:
+        """Each answer, and whether it was cut: `max_tokens` came before the model ended it."""
         generation = self.spec["generation"]
         batch = collate(encoded, self.tokenizer.pad_token_id, "left")
         batch = {key: value.to(self.hardware.device) for key, value in batch.items()}
@@ -217,4 +218,6 @@ class Responder:
             limits = {"max_new_tokens": generation["max_tokens"]}
             limits |= {"repetition_penalty": generation["repetition_penalty"]}
             tokens = self.network.generate(**batch, **sampling, **limits, **ends)
-        return self.tokenizer.batch_decode(tokens[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+        said = tokens[:, batch["input_ids"].shape[1] :]
+        is_cut = (said != self.tokenizer.eos_token_id).all(dim=1).tolist()  # generate stops early only where all ended
+        return list(zip(self.tokenizer.batch_decode(said, skip_special_tokens=True), is_cut, strict=True))

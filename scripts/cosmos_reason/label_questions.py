@@ -1,0 +1,67 @@
+"""The question of labels that come without one: the user's, in the words of the labels; for captions one of ours."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from cosmos_reason import findings as f
+
+FEW_CLASSES, SHORT_CLASS = 12, 40  # so many answers, each of so few characters, are classes and named in the question
+YES_NO = {"yes", "no"}
+TRUTH = YES_NO | {"y", "n", "true", "false", "0", "1"}
+NAMELESS = ("answer", "label", "class", "target", "category", "response", "folder")  # names that say nothing
+CAPTIONS = ("caption", "text", "description")
+
+
+def ask(given: str, names: list[str], answers: list[str], medium: str, options: bool = False) -> str:
+    """The question that records of a `medium` (video or image) have in common; `names` are of the columns or fields
+    that are the answer, `options` whether records have a choice.
+
+    Raises Failure when none is given, unless the answers are captions: only their author knows what labels answer."""
+    if given:
+        return given
+    if len(names) == 1 and not options and not form(answers) and _are_sentences(answers):
+        return f"Describe this {medium}."
+    told = f"{', '.join(sorted(set(answers))[:3])} of {names[0]}" if len(names) == 1 else ", ".join(names)
+    message = f"got no question for the labels {told}, expected one. The fix is a proposal made from their name: say "
+    message += "what you mean (a table may have it in a column: --column question=NAME)"
+    proposal = ["--question", _proposal(names, answers, medium, options)]
+    raise f.bad_input("BUILD-QUESTION", "--question", message, shlex.join(proposal))
+
+
+def worded(question: str, answers: list[str]) -> str:
+    """The question with the form of its answers, unless it tells that itself."""
+    told = re.split(r"\b(?:answer|reply|respond)\b", question, maxsplit=1, flags=re.I)[1:]
+    classes = {answer.lower() for answer in answers}
+    classes = YES_NO if classes <= YES_NO else classes
+    says = told and all(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", told[0].lower()) for one in classes)
+    return question if says or not form(answers) else f"{question}\n{form(answers)}"
+
+
+def form(answers: list[str]) -> str:
+    """What to add to a question, so that answers come in the words of the labels; "" for all but a few classes."""
+    classes = sorted(set(answers))
+    if {answer.lower() for answer in classes} <= YES_NO:
+        return "Answer yes or no."
+    few = len(classes) <= FEW_CLASSES and len(answers) > len(classes) and max(map(len, classes)) <= SHORT_CLASS
+    return f"Answer with one of: {', '.join(classes)}." if few else ""
+
+
+def _are_sentences(answers: list[str]) -> bool:
+    """Whether most of them are three words or more, and no JSON."""
+    return 2 * sum(len(answer.split()) >= 3 and answer[0] not in "{[" for answer in answers) > len(answers)
+
+
+def _proposal(names: list[str], answers: list[str], medium: str, options: bool) -> str:
+    if len(names) > 1:
+        return f"Describe this {medium} as JSON with the fields {', '.join(names)}."
+    name = " ".join(re.findall(r"[^\W_]+", names[0]))
+    if options:
+        return f"Which option is right for this {medium}?"
+    if name.lower() in CAPTIONS:
+        return f"Describe this {medium}."
+    if not name or name.lower() in NAMELESS:
+        return f"What is the label of this {medium}?"
+    is_truth = {answer.lower() for answer in answers} <= TRUTH
+    return f"Is it true of this {medium}: {name}?" if is_truth else f"What is the {name} in this {medium}?"
