@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from support import ROOT, run_script
@@ -314,8 +313,7 @@ def test_the_command_merges_and_fixes(base, trained, tmp_path):
     for flags in ([], ["--merge", tmp_path / "merged"]):
         done = run_script(*command, *flags)
         assert done.returncode == 0 and done.stdout.strip() == str((flags or [None, run / "step_1"])[1])
-        _, script, *args = shlex.split(done.stderr.splitlines()[-1])
-        assert run_script(Path(script).name, *args, cwd=tmp_path).returncode == 0, done.stderr
+        assert "next:" not in done.stderr  # no job tells which engine and which questions
     again = run_script(*command, "--merge", tmp_path / "merged", "--json")
     assert again.returncode == 2 and json.loads(again.stdout)["findings"][0]["id"] == "CKPT-OUTPUT-EXISTS"
     assert run_script(*command, "--fix-adapter", tmp_path / "fixed").returncode == 0

@@ -169,7 +169,11 @@ def test_a_table_is_told_how_to_become_a_dataset(tmp_path):
     for source in (tmp_path / "my clips", tmp_path / "my clips" / "labels.csv"):
         _, findings = check(source, expect=2)
         script, *args = shlex.split(findings["DATA-NOT-BUILT"]["fix"])
-        assert run_script(script.removeprefix("scripts/"), *args, "--force", cwd=tmp_path).returncode == 0
+        done = run_script(script, *args, "--force", "--json", cwd=tmp_path)
+        (asked,) = json.loads(done.stdout)["findings"]
+        assert done.returncode == 2 and asked["id"] == "BUILD-QUESTION"  # which a bare label does not tell
+        done = run_script(script, *args, "--force", *shlex.split(asked["fix"]), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
         assert not check(tmp_path / "data" / "train")[1]
 
 
