@@ -454,7 +454,8 @@ def test_a_path_that_is_not_here_is_no_hub_model_and_suggests_none(tmp_path):
     for name in ("models/cosmos3-nan", "mine/model", "jobs/train-1/results", "a/b/c"):
         done = run_script("build_spec.py", "train", "--model", name, "-o", "x.toml", cwd=tmp_path)
         assert done.returncode == 2 and "SPEC-MODEL-NAME" in done.stderr and "Cosmos3-Nano" not in done.stderr
-        assert f"with --model {tmp_path / name}" in done.stderr and not (tmp_path / "x.toml").exists()
+        meant = f"hf_model://{name}" if name == "mine/model" else tmp_path / name
+        assert f"with --model {meant}" in done.stderr and not (tmp_path / "x.toml").exists()
     done = run_script("build_spec.py", "train", "--model", "hf_model://models/other", "-o", "x.toml", cwd=tmp_path)
     assert done.returncode == 0
 

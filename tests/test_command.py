@@ -42,6 +42,12 @@ def test_a_reader_that_goes_away_is_no_failure():
     assert done.returncode == 0 and done.stderr == ""
 
 
+def test_suggestions_paste_from_the_folder_of_the_scripts():
+    command = ["./diagnose_log.py", "--explain", "LOG-X"]
+    done = subprocess.run(command, cwd=ROOT / "scripts", capture_output=True, text=True, check=False)
+    assert "fix: ./diagnose_log.py --list-checks" in done.stderr, done.stderr
+
+
 def test_a_package_that_is_not_installed_is_a_finding_with_the_way_to_get_it():
     command = [sys.executable, "-S", str(ROOT / "scripts" / SCRIPT), "train", "-o", "x.toml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -110,9 +110,11 @@ def test_the_gpus_that_are_there_are_offered_for_those_that_are_not(site):
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-a)'; echo 'GPU 1: NVIDIA H200 (UUID: GPU-b)'\n")
     tool.chmod(0o755)
-    command = ["plan", "train", "--spec", "train.toml", "--platform", "local", "--gpu-ids", "3"]
-    done = run_script("launch_job.py", *command, cwd=site.root, env={"PATH": f"{tool.parent}:{os.environ['PATH']}"})
-    assert done.returncode == 1 and "got 3, this machine has 2 GPUs\n  fix: --gpu-ids 0\n" in done.stderr
+    command = ["plan", "train", "--spec", "train.toml", "--platform", "local", "--gpu-ids"]
+    path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    for given, absent, offered in (("3", "3", "0"), ("0,1,2", "2", "0,1")):
+        done = run_script("launch_job.py", *command, given, cwd=site.root, env=path)
+        assert f"got {absent}, this machine has 2 GPUs\n  fix: --gpu-ids {offered}\n" in done.stderr
 
 
 # -- a plan for the TAO container, on a machine without an engine ------------------------------------------------------

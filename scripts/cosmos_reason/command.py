@@ -186,15 +186,19 @@ def _print(program: str, outcome: Outcome, as_json: bool, indent: int | None) ->
 
 def suggested(words: tuple[str, ...]) -> str:
     """The command line, with the script called the way this one was."""
-    return shlex.join([str(Path(sys.argv[0]).with_name(words[0])), *map(str, words[1:])])
+    return shlex.join([_beside(words[0]), *map(str, words[1:])])
+
+
+def _beside(name: str) -> str:
+    return os.path.join(os.path.dirname(sys.argv[0]) or ".", name)
 
 
 def _pasteable(fix: str) -> str:
     """The fix, with the scripts in it called the way this one was, whatever folder it is pasted in."""
 
     def called(name: re.Match) -> str:
-        path = Path(sys.argv[0]).with_name(name[1])
-        return shlex.quote(str(path)) if path.is_file() else name[0]
+        path = _beside(name[1])
+        return shlex.quote(path) if os.path.isfile(path) else name[0]
 
     return re.sub(r"(?<!\S)(?:scripts/)?(\w+\.py)(?!\S)", called, fix)
 

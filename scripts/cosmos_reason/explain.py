@@ -42,8 +42,6 @@ def exact(word: str, actions: list[str]) -> str | None:
     """The one key that `word` names: itself, a short name ("learning rate"), a former name, or the last part of one key
     only in the first action that has such a part."""
     short, former = word.lower().replace(" ", "_"), bundle.skill_info()["former_keys"].get(word, {}).get("key")
-    if any(word in spec.keys(action) for action in actions):
-        return word
     for action in actions:
         for name in (spec.full_name(action, short), former):
             if name in spec.keys(action):

@@ -37,10 +37,13 @@ def canonical(written: str, flag: str = "--model") -> str:
         return HUB + aliases[_plain(name)]
     first, *rest = name.split("/")
     on_hub = written.startswith(HUB) or HUB_PAGE.match(written.strip())
-    if not on_hub and rest and (len(rest) > 1 or first in FOLDERS or os.path.isdir(first)):
+    is_address = ":" in first or "." in first
+    if not on_hub and not is_address and rest and (len(rest) > 1 or first in FOLDERS or os.path.isdir(first)):
+        is_organization = HUB_NAME.fullmatch(name) and first not in FOLDERS  # with a folder of its name here
+        meant = HUB + name if is_organization else str(local.absolute())
         message = f"got {shown(written)}, no folder here; expected one, or its absolute path where the job will run"
-        also = f"; a Hub model is {HUB}{name}" if HUB_NAME.fullmatch(name) else ""
-        raise f.bad_input("SPEC-MODEL-NAME", flag, message + also, _flag(flag, str(local.absolute())))
+        also = f"; a Hub model is {HUB}{name}" if len(rest) == 1 else ""
+        raise f.bad_input("SPEC-MODEL-NAME", flag, message + also, _flag(flag, meant))
     if HUB_NAME.fullmatch(name):
         return HUB + name
     close = [aliases[alias] for alias in f.nearest(_plain(name), aliases)] or [bundle.skill_info()["default_model"]]

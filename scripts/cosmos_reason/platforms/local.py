@@ -36,7 +36,7 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         return []
     there = listed.count("UUID: GPU-")
     has = f"{there} GPUs" if there else "no GPU that nvidia-smi lists"
-    usable = ",".join(map(str, range(len(request.gpu_ids)))) if len(request.gpu_ids) <= there else "none"
+    usable = ",".join(map(str, range(min(len(request.gpu_ids), there)))) or "none"
     return [error("JOB-GPU-IDS", "--gpu-ids", f"got {','.join(absent)}, this machine has {has}", f"--gpu-ids {usable}")]
 
 
