@@ -37,6 +37,9 @@ def main(args) -> command.Outcome:
             {"checks": known}, text="\n".join(f"{id:30} {row['checks']}" for id, row in known.items())
         )
     if args.explain:
+        if args.logs:
+            fix = f"drop {shlex.join(args.logs)}"
+            raise f.bad_input("USAGE", "--explain", "got logs as well, expected the id of an error alone", fix)
         return explained(args.explain)
     found, refused = [], []
     for log in dict.fromkeys(args.logs or [""]):
@@ -45,7 +48,8 @@ def main(args) -> command.Outcome:
         except f.Failure as failure:
             refused.append(failure)
     if refused:
-        raise f.Failure([one for each in refused for one in each.findings], max(each.exit_code for each in refused))
+        found += [one for each in refused for one in each.findings]
+        raise f.Failure(found, max(each.exit_code for each in refused))
     first = next((finding for finding in found if finding.severity == f.ERROR), None)
     block = first.data.get("lines", ()) if first else ()  # of an unknown error
     return command.Outcome({"cause": first and first.id}, found, "\n".join(block))

@@ -185,10 +185,12 @@ def status(args) -> command.Outcome:
 
 
 def following(args, result: dict, then: tuple) -> tuple:
-    """What to run next: the status while trials run, and `then` once the study has ended with a winner."""
-    if study.RUNNING in result["states"]:
-        return (NAME, "status", "--study", args.study)
-    return then if result["ended"] and result["best"] else ()
+    """What to run next: the status while trials run, `run` when that was killed, and `then` once the study has ended
+    with a winner."""
+    if result["ended"]:
+        return then if result["best"] else ()
+    watched = study.RUNNING in result["states"] and not result["left_behind"]
+    return (NAME, "status" if watched else "run", "--study", args.study)
 
 
 def report(args) -> command.Outcome:

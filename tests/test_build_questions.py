@@ -43,7 +43,7 @@ TABLES = {
     "classes": ("sky", "sun rain sun rain", "What is the sky in this video?\nAnswer with one of: rain, sun."),
     "each its own": ("cars", "1 2 3 4", "What is the cars in this video?"),
     "no name": ("label", "yes no yes no", "What is the label of this video?\nAnswer yes or no."),
-    "short captions": ("caption", "fog snow ice hail", "Describe this video."),
+    "no caption": ("caption", "yes no yes no", "Describe this video.\nAnswer yes or no."),
     "a choice": (
         "sky,options",
         "sun,sun|rain rain,sun|rain B,sun|rain A,sun|rain",
@@ -66,17 +66,28 @@ def test_labels_without_a_question_are_asked_about(source, tmp_path, name):
     assert asked in {text if "Lit?" not in cells else text.partition("\n")[0] for text in questions(tmp_path / "out")}
 
 
-def test_captions_have_a_question_of_ours_that_the_help_tells(source, tmp_path):
-    write_table(source, "video,caption", ["A red car.", "It rains hard", "Nobody is there.", "A dog runs."])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["A red car.", "It rains hard", "Nobody is there.", "A dog runs."],
+        ["a red car drives", "a red car drives", "a man walks", "a man walks"],
+        ["fog", "snow", "ice", "ice"],
+        ["こんにちは世界、犬が走っています", "猫が座っています", "雨", "雨"],
+    ],
+)
+def test_captions_have_a_question_of_ours_that_the_help_tells(source, tmp_path, cells):
+    write_table(source, "video,caption", cells)
     build(source, "-o", tmp_path / "out")
     assert questions(tmp_path / "out") == {"Describe this video."}
+    build(source, "-o", tmp_path / "own", "--question", "What happens?")
+    assert questions(tmp_path / "own") == {"What happens?"}
     assert "'Describe this video.'" in " ".join(run_script("build_dataset.py", "--help").stdout.split())
 
 
 def test_a_question_that_no_row_would_use_is_refused(source, tmp_path):
     write_table(source, "video,label,question", ["yes,Lit?"] * 4)
-    found = build(source, "-o", tmp_path / "out", "--question", "Bright?", expect=2)["findings"]
-    assert found[0]["id"] == "USAGE" and not (tmp_path / "out").exists()
+    (found,) = build(source, "-o", tmp_path / "out", "--question", "Bright?", expect=2)["findings"]
+    assert (found["id"], found["fix"]) == ("USAGE", "drop --question") and not (tmp_path / "out").exists()
 
 
 def test_folders_named_by_their_label_are_asked_about(source, tmp_path):
@@ -110,6 +121,18 @@ def test_label_files_are_asked_about(source, tmp_path, fields, asked):
     assert questions(tmp_path / "out") == {asked}
     build(source, "-o", tmp_path / "seen", "--fields", "seen")
     assert questions(tmp_path / "seen") == {"Describe this video."}
+
+
+@pytest.mark.parametrize("field", ["light_on", "caption"])
+def test_labels_of_one_field_are_json_unless_it_is_named(source, tmp_path, field):
+    (source / "metas").mkdir()
+    source.joinpath("videos").mkdir()
+    for number in range(4):
+        (source / f"{number}.mp4").rename(source / "videos" / f"{number}.mp4")
+        (source / "metas" / f"{number}.label.json").write_text(json.dumps({field: f"A long word {number % 2}"}))
+    (found,) = build(source, "-o", tmp_path / "out", expect=2)["findings"]
+    assert found["fix"] == f"--question 'Describe this video as JSON with the field {field}.'"
+    build(source, "-o", tmp_path / "out", *shlex.split(found["fix"]))
 
 
 def test_pictures_are_no_videos():

@@ -136,18 +136,26 @@ def test_media_that_cannot_be_used_are_named(tmp_path):
 
 
 def test_damaged_videos_are_mended_by_the_fix(tmp_path):
-    """What ffmpeg can read is whole afterwards, the damaged file is kept; images and archives get no such command."""
+    """What ffmpeg can read is whole afterwards and the damaged file is kept, what it cannot stays; pasting twice does
+    nothing more; images and archives get no such command."""
     root = write_dataset(tmp_path / "my data", [record(number) for number in range(3)])
     write_clip(root / "clips" / "0.mp4", frames=40, skipped=20)
     write_clip(root / "clips" / "1.mp4", frames=40, skipped=20)
     (root / "clips" / "2.mp4").write_bytes(b"broken")
+    files = {path.name: path.read_bytes() for path in (root / "clips").iterdir()}
     _, findings = check(root, expect=1)
     assert "remove its records" in findings["DATA-MEDIA-UNDECODABLE"]["fix"]
     for check_id in ("DATA-MEDIA-FRAMES", "DATA-MEDIA-UNDECODABLE"):
-        subprocess.run(["bash", "-c", findings[check_id]["fix"]], cwd="/", capture_output=True)
+        subprocess.run(["sh", "-c", findings[check_id]["fix"]], cwd="/", capture_output=True)
+    once = {path.name: path.read_bytes() for path in (root / "clips").iterdir()}
+    assert once == files | {name: once[name] for name in ("0.mp4", "1.mp4")} | {
+        f"{name}.damaged": files[name] for name in ("0.mp4", "1.mp4")
+    }
+    for check_id in ("DATA-MEDIA-FRAMES", "DATA-MEDIA-UNDECODABLE"):
+        subprocess.run(["sh", "-c", findings[check_id]["fix"]], cwd="/", capture_output=True)
+    assert once == {path.name: path.read_bytes() for path in (root / "clips").iterdir()}
     _, findings = check(root, expect=1)
     assert "DATA-MEDIA-FRAMES" not in findings and media.probe(root / "clips" / "1.mp4").frames == 20
-    assert (root / "clips" / "2.mp4.damaged").read_bytes() == b"broken"
     (root / "clips" / "1.png").write_bytes(b"broken")
     records = [record(0), record(1, image="clips/1.png")]
     del records[1]["video"]

@@ -126,6 +126,11 @@ def test_a_token_that_is_missing_is_not_an_agreement_that_is(status, expected, u
         (found,) = diagnosis.diagnose(log)
         agreement = f"accept the agreement at https://huggingface.co/{page} with the account of your HF_TOKEN, "
         assert found.id == expected and found.fix.startswith("export" if status == 401 else agreement)
+    help = (
+        "See https://discuss.huggingface.co/t/x https://huggingface.co/papers/1 https://huggingface.co/api/spaces/a/b"
+    )
+    if status == 403:
+        assert diagnosis.diagnose([lines[0], help, *lines[2:]])[0].fix.startswith(agreement)
     far = [lines[0], *["fine"] * 60, lines[2]]  # of something else
     assert page not in diagnosis.diagnose(far)[0].fix
 
@@ -315,6 +320,7 @@ def test_several_logs_are_told_apart(tmp_path):
     assert done.returncode == 1 and found["result"] == {"cause": "LOG-VIDEO-FPS-KEY"}
     done = run_script("diagnose_log.py", "b.log", "c.log", "d.log", cwd=tmp_path)
     assert done.returncode == 2 and "c.log" in done.stderr and "d.log" in done.stderr
+    assert done.stderr.index("LOG-VIDEO-FPS-KEY") < done.stderr.index("c.log"), "what was found is told all the same"
 
 
 def test_file_stdin_and_job(tmp_path):
@@ -361,6 +367,8 @@ def test_one_error_is_explained():
     entry = next(entry for entry in ENTRIES if entry.id == "LOG-HUB-GATED")
     told = json.loads(run_script("diagnose_log.py", "--explain", entry.id, "--json").stdout)["result"]
     assert (told["cause"], told["fix"], told["example"]) == (entry.cause, entry.fix, list(entry.example))
+    done = run_script("diagnose_log.py", "x.log", "--explain", entry.id)
+    assert done.returncode == 2 and "drop x.log" in done.stderr
     done = run_script("diagnose_log.py", "--explain", "LOG-HUB-GATE")
     assert done.returncode == 2 and "LOG-HUB-GATED" in done.stderr
 

@@ -115,6 +115,62 @@ def test_a_score_of_other_settings_is_replaced_with_a_warning_that_leads_back(st
     assert ids(score(tmp_path / "first", "--tolerance", "0.1")[1]) == {"EVAL-SCORE-RECORDED"}
 
 
+def warned_of(document: dict, id: str) -> dict:
+    (found,) = [finding for finding in document["findings"] if finding["id"] == id]
+    assert found["severity"] == "warning"
+    return found
+
+
+def paste(fix: str, cwd: Path) -> None:
+    script, *args = shlex.split(fix)
+    done = run_script(Path(script).name, *args, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_pasted_fix_reads_the_answers_as_the_score_it_names_did(step_10, tmp_path):
+    reading = ("--type", "number", "--tolerance", "0.1")
+    for name, rows in (("whole", 4), ("try", 2)):
+        folder = evaluated(tmp_path / name, rows, rows, step_10)
+        answers = [row(f"q{n}", question="How many metres?", gt="10", response="10.4") for n in range(rows)]
+        write(folder / "results.json", answers)
+    score(tmp_path / "whole", *reading)
+    back = warned_of(score(tmp_path / "whole")[1], "EVAL-SCORE-REPLACED")
+    assert "accuracy 1.0 of 4 rows" in back["message"] and recorded(step_10) == (0.0, 4)
+    paste(back["fix"], tmp_path)
+    assert recorded(step_10) == (1.0, 4)
+    kept = warned_of(score(tmp_path / "try", *reading)[1], "EVAL-SCORE-KEPT")
+    assert "did not record accuracy 1.0 of 2 rows" in kept["message"]
+    paste(kept["fix"], tmp_path)
+    assert recorded(step_10) == (1.0, 2)
+    score(tmp_path / "whole")
+    assert "--type" not in warned_of(score(tmp_path / "try")[1], "EVAL-SCORE-KEPT")["fix"]
+
+
+def test_a_larger_set_of_other_annotations_is_no_whole_of_a_try(step_10, tmp_path):
+    folder = "/data/of/a/project/with/a/rather/long/name"
+    score(evaluated(tmp_path / "try", 2, 2, step_10, annotations=f"{folder}/eval.json"))
+    assert ids(score(evaluated(tmp_path / "whole", 3, 4, step_10, annotations=f"{folder}/eval.json"))[1]) == {
+        "EVAL-SCORE-RECORDED"
+    }
+    other = evaluated(tmp_path / "other", 2, 8, step_10, annotations=f"{folder}/train.json")
+    replaced = warned_of(score(other)[1], "EVAL-SCORE-REPLACED")
+    assert "name/eval.json' (not " in replaced["message"] and "name/train.json')" in replaced["message"]
+    paste(replaced["fix"], tmp_path)
+    assert recorded(step_10) == (0.75, 4)
+
+
+def test_rows_that_failed_do_not_outweigh_answers(step_10, tmp_path):
+    results = evaluated(tmp_path / "a", 3, 4, step_10) / "results.json"
+    score(results)
+    write(results, [row(f"q{n}", response=None, error="server gone") for n in range(4)])
+    kept = warned_of(score(results)[1], "EVAL-SCORE-KEPT")
+    assert "accuracy 0.0 of 4 rows, of which 4 failed" in kept["message"] and recorded(step_10) == (0.75, 4)
+    paste(kept["fix"], tmp_path)
+    assert recorded(step_10) == (0.0, 4)
+    score(evaluated(tmp_path / "try", 1, 2, step_10))  # fewer rows, but answered
+    assert recorded(step_10) == (0.5, 2)
+
+
 def test_other_questions_and_scores_of_earlier_versions_are_other_evaluations(step_10, tmp_path):
     table = step_10.parents[2] / "checkpoint_metrics.json"
     write(table, {NAME: {"accuracy": 0.75, "rows": 4}})

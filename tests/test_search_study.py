@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import threading
 
 import pytest
@@ -180,8 +181,26 @@ def test_there_is_no_verdict_while_a_trial_runs(tmp_path):
     made.write(made.trial(2) | {"state": study.COMPLETE, "objective": 0.95})
     assert "ended: 3 of 3 trainings" in summary.text(made, found := summary.summary(made))
     assert summary.verdict(made, found) == []
-    del made.plan["ended"]
+    made.plan["ended"] = ""
     assert "so far trial 2 is the best; none running" in summary.text(made, summary.summary(made))
+    del made.plan["ended"]
+    assert "ended: 2 trainings" in summary.text(made, summary.summary(made)), "begun before the reason was noted"
+
+
+def test_trials_that_a_killed_run_left_are_told_from_those_that_somebody_drives(tmp_path):
+    def told():
+        return summary.text(made, summary.summary(made)).rpartition("; ")[2]
+
+    made, here = new_study(tmp_path, "lr=1e-6..1e-4", ended=""), socket.gethostname()
+    add(made, host=here), add(made, host=here), add(made, host=None)
+    assert told() == "3 left by a run that ended: `run` continues it"
+    lock = study.drive(made.trial_folder(0))
+    assert told() == "2 running, 1 left by a run that ended: `run` continues it", "one waits for the run's GPUs"
+    os.close(lock)
+    made.write(made.trial(1) | {"host": "elsewhere"})
+    assert told() == "2 running, 1 left by a run that ended: `run` continues it"
+    made.write(made.trial(0) | {"host": "elsewhere"})
+    assert told() == "3 running"
 
 
 @pytest.mark.parametrize("budget, why", [
@@ -210,7 +229,7 @@ def test_a_gain_within_noise_is_said(tmp_path, objective, after, noise):
     add(made, 0.2, metrics={"interval": [0.1, 0.5]}), add(made, 0.6, metrics={"interval": after})
     told = summary.verdict(made, summary.summary(made))
     assert [finding.id for finding in told] == ["TUNE-NOISE"] * noise
-    assert ("is within noise" in summary.write_page(made).read_text()) == noise
+    assert ("may be noise: the 95 % intervals overlap" in summary.write_page(made).read_text()) == noise
 
 
 def test_trials_get_gpus_of_their_own(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -163,6 +164,9 @@ def test_what_comes_next_waits_until_the_study_has_ended(folder, monkeypatch):
     for verb in ("status", "report", "best"):
         found = tune(folder, verb)[1]
         assert shlex.split(found["next"])[1:] == ["status", "--study", "s"] and not found["findings"]
+    made.write(running | {"host": socket.gethostname()})
+    for verb in ("status", "report", "best"):
+        assert shlex.split(tune(folder, verb)[1]["next"])[1:] == ["run", "--study", "s"]
     made.write(running | {"state": study.FAILED, "ended_at": running["started_at"]})
     found = tune(folder, "run", "--trials", "2", "--target", "0.9", "--gpu-ids", "none")[1]
     assert found["result"]["ended"] == "2 of 2 trainings; target 0.9 not reached (best 0.6)"

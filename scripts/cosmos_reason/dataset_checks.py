@@ -29,10 +29,11 @@ CLIP_FACTS = {"kind": "string"} | dict.fromkeys(("width", "height", "frames", "d
 CLIP_FACTS |= dict.fromkeys(("fps", "seconds"), "float64")
 
 MENDED = 20  # clips that one command names
-# In a container's usual codec; the damaged file is kept.
+# In a container's usual codec; the damaged file is kept, what is refused or was encoded before stays as it is.
 ENCODE = (
-    'for clip in {}; do mv -n "$clip" "$clip.damaged" && '
-    'ffmpeg -nostdin -v error -err_detect ignore_err -i "$clip.damaged" "$clip"; done'
+    'do new="${clip%.*}.mended.${clip##*.}"; [ -e "$clip.damaged" ] || { '
+    'ffmpeg -nostdin -v error -y -abort_on empty_output_stream -err_detect ignore_err -i "$clip" "$new" && '
+    'mv "$clip" "$clip.damaged" && mv "$new" "$clip"; } || rm -f "$new"; done'
 )
 BY_ENCODING = ("DATA-MEDIA-UNDECODABLE", "DATA-MEDIA-CRASH", "DATA-MEDIA-FRAMES")
 # id -> (severity, what is checked, how to mend it)
@@ -137,9 +138,9 @@ def check_clips(found: Survey) -> None:
             rest = (
                 ""
                 if check == "DATA-MEDIA-FRAMES"
-                else "  # a clip that ffmpeg refuses is lost: remove its records (record_ids in --json)"
+                else "  # a clip that ffmpeg refuses stays as it is: remove its records (record_ids in --json)"
             )
-            found.tally.fixes[check] = ENCODE.format(shlex.join(clips[:MENDED])) + rest
+            found.tally.fixes[check] = f"for clip in {shlex.join(clips[:MENDED])}; {ENCODE}{rest}"
 
 
 def _local_video(found: Survey, medium: Media) -> str:

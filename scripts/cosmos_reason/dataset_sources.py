@@ -151,7 +151,8 @@ def _refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
     """What would be ignored in silence is refused instead."""
     for name in names:
         if getattr(reading, name):
-            raise f.bad_input("USAGE", FLAGS.get(name, f"--{name}"), f"got it for {what}, which have no use for it")
+            flag = FLAGS.get(name, f"--{name}")
+            raise f.bad_input("USAGE", flag, f"got it for {what}, which have no use for it", f"drop {flag}")
 
 
 def _is_annotation(record: object) -> bool:
@@ -197,7 +198,7 @@ def _read_labels(source: Path, reading: Reading) -> Iterator[Item]:
         answers[name] = _text(chosen[reading.fields[0]]) if len(reading.fields) == 1 else json.dumps(chosen, indent=2)
     texts = list(answers.values())
     asked = label_questions.ask(reading.question, list(fields), texts, "video") if texts else ""
-    asked = label_questions.worded(asked, texts) if len(reading.fields) == 1 else asked
+    asked = label_questions.worded(asked, list(fields), texts) if len(reading.fields) == 1 else asked
     for name, answer in answers.items():
         yield Item(name, (("video", videos[name][0]),), _turns(asked, answer))
 
@@ -342,7 +343,7 @@ def _row_items(rows: list[tuple[dict, str]], files: Folder, reading: Reading) ->
     if unasked := [number for number, question in enumerate(questions) if not question]:
         labels, choice = [answers[number] for number in unasked], any(options[number] for number in unasked)
         own = label_questions.ask(reading.question, [columns["answer"]], labels, media[unasked[0]][0], choice)
-        worded = label_questions.worded(own, labels)
+        worded = label_questions.worded(own, [columns["answer"]], labels)
     else:
         _refuse_unused(reading, ("question",), "rows that hold their questions")
     for number, (row, _) in enumerate(rows):

@@ -28,7 +28,8 @@ HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an e
 LESS, MORE = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens"), "_length"  # keys by what helps them
 PAGE = "huggingface.co/ORG/NAME"  # in a fix
 NAMED_PAGE = re.compile(
-    r"huggingface\.co/(?!docs/|settings/)(?:api/)?(?:models/)?((?:datasets/)?[\w-][\w.-]*/[\w.-]*\w)"
+    r"(?<![\w.-])huggingface\.co/(?:api/)?+(?!(?:docs|settings|join|spaces|papers|blog)/)"
+    r"(?:models/)?((?:datasets/)?[\w-][\w.-]*/[\w.-]*\w)"
 )
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 

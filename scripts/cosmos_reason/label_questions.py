@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 
@@ -21,7 +22,7 @@ def ask(given: str, names: list[str], answers: list[str], medium: str, options: 
     Raises Failure when none is given, unless the answers are captions: only their author knows what labels answer."""
     if given:
         return given
-    if len(names) == 1 and not options and not form(answers) and _are_sentences(answers):
+    if not options and (_are_captions(names, answers) or (not form(answers) and _are_sentences(names, answers))):
         return f"Describe this {medium}."
     told = f"{', '.join(sorted(set(answers))[:3])} of {names[0]}" if len(names) == 1 else ", ".join(names)
     message = f"got no question for the labels {told}, expected one. The fix is a proposal made from their name: say "
@@ -30,13 +31,14 @@ def ask(given: str, names: list[str], answers: list[str], medium: str, options: 
     raise f.bad_input("BUILD-QUESTION", "--question", message, shlex.join(proposal))
 
 
-def worded(question: str, answers: list[str]) -> str:
-    """The question with the form of its answers, unless it tells that itself."""
+def worded(question: str, names: list[str], answers: list[str]) -> str:
+    """The question with the form of its answers, unless it tells that itself or they are captions."""
     told = re.split(r"\b(?:answer|reply|respond)\b", question, maxsplit=1, flags=re.I)[1:]
     classes = {answer.lower() for answer in answers}
     classes = YES_NO if classes <= YES_NO else classes
     says = told and all(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", told[0].lower()) for one in classes)
-    return question if says or not form(answers) else f"{question}\n{form(answers)}"
+    free = says or _are_captions(names, answers) or not form(answers)
+    return question if free else f"{question}\n{form(answers)}"
 
 
 def form(answers: list[str]) -> str:
@@ -48,14 +50,25 @@ def form(answers: list[str]) -> str:
     return f"Answer with one of: {', '.join(classes)}." if few else ""
 
 
-def _are_sentences(answers: list[str]) -> bool:
+def _are_captions(names: list[str], answers: list[str]) -> bool:
+    """Whether their one name says so: captions may be short, be repeated, and have no spaces between words."""
+    named = len(names) == 1 and names[0].lower() in CAPTIONS
+    return named and not _are_json(answers) and not {answer.lower() for answer in answers} <= TRUTH
+
+
+def _are_sentences(names: list[str], answers: list[str]) -> bool:
     """Whether most of them are three words or more, and no JSON."""
-    return 2 * sum(len(answer.split()) >= 3 and answer[0] not in "{[" for answer in answers) > len(answers)
+    long = 2 * sum(len(answer.split()) >= 3 for answer in answers) > len(answers)
+    return len(names) == 1 and long and not _are_json(answers)
+
+
+def _are_json(answers: list[str]) -> bool:
+    return 2 * sum(answer.startswith(("{", "[")) for answer in answers) > len(answers)
 
 
 def _proposal(names: list[str], answers: list[str], medium: str, options: bool) -> str:
-    if len(names) > 1:
-        return f"Describe this {medium} as JSON with the fields {', '.join(names)}."
+    if len(names) > 1 or (_are_json(answers) and f"{json.dumps(names[0])}:" in answers[0]):
+        return f"Describe this {medium} as JSON with the field{'s' * (len(names) > 1)} {', '.join(names)}."
     name = " ".join(re.findall(r"[^\W_]+", names[0]))
     if options:
         return f"Which option is right for this {medium}?"

@@ -18,7 +18,7 @@ from cosmos_reason.findings import Finding, bad_input, info, warning
 from cosmos_reason.results import Row
 
 FILE = "checkpoint_metrics.json"
-KEPT = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy", "rows")
+KEPT = ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "soft_accuracy", "rows", "failed")
 OTHER_QUESTIONS = "other questions"
 _TIMESTAMP = re.compile(r"\d{14}")
 
@@ -48,7 +48,7 @@ def evaluation(row: dict | None) -> dict | None:
 def evaluation_of(rows: Sequence[Row], record: dict, path: Path, **reading: object) -> dict:
     """{results, questions (a digest of them), settings {name: value}} of rows read from `path`, with the
     evaluation.json beside it as `record`; `reading` is how the answers were read."""
-    settings = {"task": record.get("task") or ""} | reading
+    settings = {"task": record.get("task") or "", "annotations": record.get("annotations")} | reading
     for table in ("prompt", "sampling", "vision"):
         values = record.get(table)
         settings |= {f"{table}.{key}": value for key, value in values.items()} if isinstance(values, dict) else {}
@@ -67,13 +67,14 @@ def differences(one: dict, other: dict) -> list[str]:
 
 
 def _short(value: object) -> str:
-    return "unset" if value is None else repr(value)[:40]
+    text = "unset" if value is None else repr(value)
+    return text if len(text) <= 40 else f"{text[:12]}…{text[-27:]}"  # paths differ near their ends
 
 
 def record(scored: dict, measured: dict, anyway: bool = False) -> tuple[dict | None, list[Finding]]:
     """Note metrics.json's numbers (`scored`) when the evaluated model is a checkpoint of a training output
     (`<output_dir>/<YYYYmmddHHMMSS>/safetensors/<name>`) that is here: {file, checkpoint, recorded, earlier} and what to
-    say of it; nothing for another model. A score of more rows stays, unless the new one is wanted `anyway`."""
+    say of it; nothing for another model. A score of more answered rows stays, unless the new one is wanted `anyway`."""
     folder = Path(scored["checkpoint"] or "")
     run, kind = folder.parts[-3:-1] if len(folder.parts) > 3 else ("", "")
     if not (folder.is_dir() and kind in ("safetensors", "merged") and _TIMESTAMP.fullmatch(run)):
@@ -85,23 +86,42 @@ def record(scored: dict, measured: dict, anyway: bool = False) -> tuple[dict | N
         table = read(output_dir)
         earlier = table.get(name)
         row = {key: scored[key] for key in KEPT if scored[key] is not None} | {"evaluation": measured}
-        fewer = not anyway and row["rows"] < numbers(earlier or {}).get("rows", 0)
+        fewer = not anyway and _answered(row) < _answered(earlier or {})
         if not fewer:
             storage.write_json(output_dir / FILE, table | {name: row})
     said = {"file": str(output_dir / FILE), "checkpoint": name, "recorded": not fewer, "earlier": earlier}
     return said, [_told(f"{output_dir / FILE}#{name}", row, earlier, fewer)]
 
 
+def _answered(row: dict) -> float:
+    """Rows that did not fail."""
+    known = numbers(row)
+    return known.get("rows", 0) - known.get("failed", 0)
+
+
+def _counted(row: dict) -> str:
+    failed = f", of which {row['failed']} failed" if row.get("failed") else ""
+    return f"accuracy {row.get('accuracy')} of {row.get('rows')} rows{failed}"
+
+
+def _again(measured: dict, anyway: bool) -> str:
+    """The command that scores as `measured` was."""
+    flags = ["--record"] * anyway
+    for name, default in (("type", "auto"), ("tolerance", 0)):
+        value = measured["settings"].get(name, default)
+        flags += [f"--{name}", str(value)] if value != default else []
+    return shlex.join(["scripts/score_predictions.py", measured["results"], *flags])
+
+
 def _told(where: str, row: dict, earlier: dict | None, fewer: bool) -> Finding:
     """A warning where the score was not recorded, or took the place of one that was measured otherwise."""
-    new = f"accuracy {row['accuracy']} of {row['rows']} rows"
+    new = _counted(row)
     if earlier is None:
         return info("EVAL-SCORE-RECORDED", where, f"recorded {new}")
-    old = f"accuracy {earlier.get('accuracy')} of {earlier.get('rows')} rows"
+    old = _counted(earlier)
     if fewer:
-        fix = shlex.join(["scripts/score_predictions.py", row["evaluation"]["results"], "--record"])
-        message = f"did not record {new}: it has fewer rows than the one there, {old}"
-        return warning("EVAL-SCORE-KEPT", where, message, fix)
+        message = f"did not record {new}: it has fewer answered rows than the one there, {old}"
+        return warning("EVAL-SCORE-KEPT", where, message, _again(row["evaluation"], anyway=True))
     before = evaluation(earlier)
     other = differences(before, row["evaluation"]) if before else ["settings that were not recorded"]
     grown = row["rows"] > numbers(earlier).get("rows", 0)
@@ -110,8 +130,8 @@ def _told(where: str, row: dict, earlier: dict | None, fewer: bool) -> Finding:
     message = f"recorded {new}, which replaces {old}"
     if not other or numbers(earlier) == numbers(row):
         return info("EVAL-SCORE-RECORDED", where, message)
-    back = []
+    back = ""
     if before and Path(before["results"]).exists():
-        back = ["scripts/score_predictions.py", before["results"], *["--record"] * grown]
+        back = _again(before, anyway=_answered(earlier) < _answered(row))
     message += f"; they do not compare: that one had {', '.join(other[:4])}"
-    return warning("EVAL-SCORE-REPLACED", where, message, shlex.join(back))
+    return warning("EVAL-SCORE-REPLACED", where, message, back)

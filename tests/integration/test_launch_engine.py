@@ -90,7 +90,10 @@ def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
     spec.dump(train, world / "twenty.toml")
     outside, inside = (
         watched(world, submit(world, "train", *flags, platform=platform, name="twenty"))
-        for platform, flags in (("local", []), ("docker", ["--image", IMAGE, "--network", "host"]))
+        for platform, flags in (
+            ("local", []),
+            ("docker", ["--engine", "transformers", "--image", IMAGE, "--network", "host"]),
+        )
     )
     for code, record in (outside, inside):
         assert code == 0 and record["evidence"]["last_step"] == 20, record["reason"]

@@ -57,7 +57,7 @@ def test_a_real_cluster(slurm, tmp_path):
         found["PRE-PATH-MISSING"]["where"] == f"eval={gone}" and "compute node" in found["PRE-PATH-MISSING"]["message"]
     )
     _, found = preflight(*args, "--partition", "gpus")
-    assert found["PRE-SLURM-PARTITION"]["fix"] == "--partition gpu"
+    assert found["PRE-SLURM-PARTITION"]["fix"].endswith(" --partition gpu")
     _, found = preflight(*args[:-1], "5", "--partition", "closed")
     assert "PRE-SLURM-DOWN" in found and "PRE-SLURM-TIME" not in found
 

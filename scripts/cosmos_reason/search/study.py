@@ -14,6 +14,7 @@ import math
 import os
 import random
 import shlex
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,6 +141,20 @@ def drive(folder: Path) -> int | None:
         return jobs.take_lock(folder)
     except BlockingIOError:
         return None
+
+
+def left_behind(study: Study, trials: list[dict]) -> int:
+    """How many running trials nobody drives, as far as this host knows. One without a host waits for GPUs: as long as
+    a run drives another one, or a host that cannot be asked may, it is not left."""
+    running = [trial for trial in trials if trial["state"] == RUNNING]
+    left = [t for t in running if t["host"] == socket.gethostname() and not driven(study.trial_folder(t["number"]))]
+    alone = all(trial in left or trial["host"] is None for trial in running)
+    return len(running if alone else left)
+
+
+def driven(folder: Path) -> bool:
+    """Whether somebody holds the lock of a trial; asks without writing, and several may ask at a time."""
+    return (folder / jobs.LOCK).exists() and not jobs.is_idle(folder)
 
 
 # -- the next trial ----------------------------------------------------------------------------------------------------

@@ -17,20 +17,22 @@ TICKS = 4  # between the marks of an axis
 
 
 def summary(study: Study) -> dict:
-    """Counts, baseline, the spec as it was given, the best trial, and why the study ended (empty while it goes on)."""
+    """Counts, baseline, the spec as it was given, the best trial, and why the study ended (empty while it goes on; a
+    study older than that note ended when nothing runs)."""
     trials = study.trials()
     ranked = study.ranked(trials)
     first = {kind: next((trial for trial in trials if trial["kind"] == kind), None) for kind in (BASE, DEFAULT)}
     best = ranked[0] if ranked else None
     made = best and best["checkpoint"] and study.folder / best["checkpoint"]
     checkpoint = str(made) if made and made.exists() else None  # it may have been removed by hand
-    states = Counter(trial["state"] for trial in trials)
+    states, trained = Counter(trial["state"] for trial in trials), sum(trial["kind"] != BASE for trial in trials)
     return {
         "study": str(study.folder),
         "objective": study.plan["objective"],
         "states": dict(states),
-        "ended": "" if states[RUNNING] else study.plan.get("ended", ""),
-        "trained": sum(trial["kind"] != BASE for trial in trials),
+        "left_behind": studies.left_behind(study, trials),
+        "ended": "" if states[RUNNING] or not trials else study.plan.get("ended", f"{trained} trainings"),
+        "trained": trained,
         "compared": len(ranked),
         "baseline": first[BASE] and first[BASE]["objective"],
         "intervals": [trial and trial["metrics"].get("interval") for trial in (first[BASE], best)],
@@ -64,8 +66,11 @@ def standing(study: Study, found: dict) -> str:
         return f"ended: {found['ended']}"
     best = found["best"] and f"trial {found['best']['number']} is the best"
     lead = "none is better" if base_leads(study, found) else best or "no training has ended well"
-    running = found["states"].get(RUNNING)
-    return f"so far {lead}; " + (f"{running} running" if running else "none running: `run` continues it")
+    left = found["left_behind"]
+    running = found["states"].get(RUNNING, 0) - left
+    now = [f"{running} running"] if running else []
+    now += [f"{left} left by a run that ended: `run` continues it"] if left else []
+    return f"so far {lead}; " + (", ".join(now) or "none running: `run` continues it")
 
 
 def verdict(study: Study, found: dict) -> list[Finding]:
@@ -82,7 +87,7 @@ def verdict(study: Study, found: dict) -> list[Finding]:
     if found["objective"] != "accuracy" or not before or not after or after[0] > before[1]:
         return []
     gain = f"the gain over the untouched model ({base:.4g} to {best:.4g})"
-    message = f"{gain} is within noise: the 95 % intervals overlap"
+    message = f"{gain} may be noise: the 95 % intervals overlap"
     return [warning("TUNE-NOISE", study.folder, message, "judge both on more questions")]
 
 
