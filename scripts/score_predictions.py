@@ -12,7 +12,7 @@ examples:
 
 Reads results.json (ours or TAO's), JSONL and Reason1 result folders; several give a table by step. Writes metrics.json
 beside what it scored, and checkpoint_metrics.json into the training output the evaluated checkpoint came from, where a
-score never takes the place of one of more rows.
+score never takes the place of one of more answered rows.
 """
 
 import re
@@ -33,7 +33,7 @@ def parser() -> command.Parser:
     parser.add_argument("--metric-file", type=Path, help=own)
     semantic = f"BERTScore of free text; needs bert-score and its model (default: {metrics.BERTSCORE_MODEL})"
     parser.add_argument("--bertscore", nargs="?", const=metrics.BERTSCORE_MODEL, metavar="MODEL", help=semantic)
-    anyway = "note the score for its checkpoint also when one of more rows is there"
+    anyway = "note the score for its checkpoint also when one of more answered rows is there"
     parser.add_argument("--record", action="store_true", help=anyway)
     stored = "count Reason1 folders as its calculate_accuracy does (`is_correct` as stored); writes nothing"
     parser.add_argument("--compat", choices=("reason1",), help=stored)
