@@ -89,12 +89,19 @@ def score(path: Path, before: list[results.Row] | None, args) -> tuple[dict, dic
         scored["text"]["bertscore_f1"] = metrics.bertscore([row for row in rows if row.type == "text"], args.bertscore)
     if args.metric_file:
         scored["custom"] = metrics.from_file(args.metric_file, rows)
+    reading = {"type": args.type, "tolerance": args.tolerance}
+    measured = scores.evaluation_of(rows, record, path, **reading) if names["checkpoint"] or before else {}
     if before:
         pair, problems = metrics.compare(before, rows)
         scored["comparison"] = pair | {"before": str(args.compare)}
+        asked = results.evaluation(args.compare)
+        then = scores.evaluation_of(before, asked, args.compare, **reading)
+        other = scores.other_settings(measured, then) if record and asked else []
+        if other:
+            message = f"the runs do not compare: this one had {', '.join(other[:4])}; evaluate both alike"
+            problems.append(findings.warning("EVAL-COMPARE-SETTINGS", path, message))
         found += problems
-    reading = {"type": args.type, "tolerance": args.tolerance}
-    return scored, scores.evaluation_of(rows, record, path, **reading) if names["checkpoint"] else {}, found
+    return scored, measured, found
 
 
 def by_step(path: Path) -> list:

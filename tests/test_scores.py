@@ -215,3 +215,13 @@ def test_answers_that_max_tokens_cut_are_told(tmp_path):
     assert "of which 2 were cut at max_tokens=8: raise it" in page.read_text(encoding="utf-8"), done.stderr
     write(tmp_path / "results.json", [row("a", is_cut=True), row("b")])
     assert "1 of 2 answers were cut at max_tokens=8" in score(tmp_path)[1]["findings"][0]["message"]
+
+
+def test_runs_that_were_asked_otherwise_are_not_compared_in_silence(tmp_path):
+    for name, limit in (("base", 1024), ("same", 1024), ("tuned", 4096)):
+        write(tmp_path / name / "results.json", [row("a"), row("b", gt="B")])
+        write(tmp_path / name / "evaluation.json", {"model": name, "sampling": {"max_tokens": limit}})
+    _, document = score(tmp_path / "tuned", "--compare", tmp_path / "base")
+    (found,) = [one for one in document["findings"] if one["id"] == "EVAL-COMPARE-SETTINGS"]
+    assert "sampling.max_tokens 4096 (not 1024)" in found["message"]
+    assert "EVAL-COMPARE-SETTINGS" not in ids(score(tmp_path / "same", "--compare", tmp_path / "base")[1])

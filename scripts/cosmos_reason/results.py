@@ -146,6 +146,7 @@ def cut_answers(rows: list[Row], record: dict) -> str:
     at = f"at max_tokens={limit}" if (limit := max_tokens(record)) else "at max_tokens"
     if unread_cut:
         told = f"{unread} of {len(rows)} answers are unparseable, of which {unread_cut} were cut {at}"
+        told += f", as {len(cut) - unread_cut} others were" if len(cut) > unread_cut else ""
     else:
         told = f"{len(cut)} of {len(rows)} answers were cut {at}"
     return f"{told}: raise it"

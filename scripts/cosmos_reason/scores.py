@@ -61,9 +61,13 @@ def evaluation_of(rows: Sequence[Row], record: dict, path: Path, **reading: obje
 def differences(one: dict, other: dict) -> list[str]:
     """In words, what two evaluations do not have in common: questions first, then settings as `one` has them."""
     told = [OTHER_QUESTIONS] if one["questions"] != other["questions"] else []
+    return told + other_settings(one, other)
+
+
+def other_settings(one: dict, other: dict) -> list[str]:
     first, second = one["settings"], other["settings"]
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
-    return told + [f"{name} {_short(first.get(name))} (not {_short(second.get(name))})" for name in names]
+    return [f"{name} {_short(first.get(name))} (not {_short(second.get(name))})" for name in names]
 
 
 def _short(value: object) -> str:

@@ -94,6 +94,7 @@ def verdict(study: Study, found: dict) -> list[Finding]:
 def plan_text(plan: dict) -> str:
     """What `plan` found, for people."""
     lines = [f"{plan['left']} trainings to go, {plan['parallel']} at a time, judged by {plan['objective']}"]
+    lines[0] += f", ending at {plan['target']}" if plan["target"] is not None else ""
     for row in plan["space"]:
         given, then = (spec_values.text(row[name]) for name in ("default", "next"))
         lines.append(f"  {row['key']}: {row['range']} (as given {given}" + (f", next {then})" if plan["left"] else ")"))
