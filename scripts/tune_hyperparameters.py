@@ -66,7 +66,7 @@ def add_search_flags(verb: argparse.ArgumentParser) -> None:
     add("--pruner", choices=("halving", "none"), default="halving", help="end hopeless trials by validation loss")
     add("--seed", type=int, default=0, metavar="N", help="of the suggestions (default: 0)")
     add("--dataset-facts", type=Path, metavar="FILE", help="dataset_facts.json, for rules about lengths")
-    add("--engine", choices=bundle.ENGINES, default="transformers", help="default: transformers")
+    add("--engine", choices=bundle.ENGINES, help="default: what the spec was built for")
 
 
 def add_run_flags(verb: argparse.ArgumentParser) -> None:
@@ -102,7 +102,8 @@ def described(args) -> tuple[dict | None, list[findings.Finding]]:
             message = f"got --{given[0].replace('_', '-')} without --spec, expected both, or neither to continue"
             raise findings.bad_input("USAGE", "--spec", message, "--spec spec.toml")
         return None, []
-    same = {name: getattr(args, name) for name in ("words", "engine", "metric_file", "sampler", "pruner", "seed")}
+    same = {name: getattr(args, name) for name in ("words", "metric_file", "sampler", "pruner", "seed")}
+    same["engine"] = args.engine or spec.engine_of(args.spec, args.platform or "local", "train")
     same |= {"ranges": args.range, "objective": args.objective or "accuracy", "facts": args.dataset_facts}
     made, found = prepare.prepare(args.spec, args.eval_spec, **same)
     if findings.has_errors(found):

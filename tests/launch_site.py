@@ -99,6 +99,14 @@ class Site:
         return self.jobs / record["job_id"]
 
 
+def change(site, action, **values):
+    """Set keys of the site's spec of an action; `a__b` is the key a.b."""
+    written = spec.load(site.root / f"{action}.toml")
+    for key, value in values.items():
+        spec.set_value(written, key.replace("__", "."), value)
+    spec.dump(written, site.root / f"{action}.toml")
+
+
 def ended(folder, patience=20):
     """The record once the job has ended."""
     deadline = time.monotonic() + patience

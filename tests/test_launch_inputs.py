@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from launch_site import Site, ended, write_annotations
+from launch_site import Site, change, ended, write_annotations
 from support import run_script
 
 from cosmos_reason import jobs, spec, storage
@@ -22,13 +22,6 @@ from cosmos_reason.platforms import docker, inputs, launch, mounts
 def site(tmp_path, monkeypatch):
     monkeypatch.setenv("COSMOS_CACHE", str(tmp_path / "cache"))
     return Site(tmp_path, monkeypatch)
-
-
-def change(site, action, **values):
-    written = spec.load(site.root / f"{action}.toml")
-    for key, value in values.items():
-        spec.set_value(written, key.replace("__", "."), value)
-    spec.dump(written, site.root / f"{action}.toml")
 
 
 def refused(site, action="train"):

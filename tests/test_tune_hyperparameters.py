@@ -122,6 +122,14 @@ def test_what_build_spec_was_told_to_set_is_not_searched(folder):
     assert code == 0 and len(found["result"]["space"]) == 3
 
 
+def test_the_engine_is_the_one_that_the_spec_was_built_for(folder):
+    words = ["--spec", "spec.toml", "--engine", "tao", "-o", "mine.toml"]
+    assert run_script("build_spec.py", "train", *words, cwd=folder).returncode == 0
+    code, found = tune(folder, "plan", "--spec", "mine.toml")  # on this machine, where tao does not run
+    assert code != 0 and "tao" in str(found["findings"])
+    assert tune(folder, "plan", "--spec", "spec.toml")[0] == 0
+
+
 def test_a_plan_counts_what_there_is_to_try(folder):
     code, found = tune(folder, "plan", "--spec", "spec.toml", "--range", "batch_size=[2,4]", "--gpu-ids", "none")
     result = found["result"]

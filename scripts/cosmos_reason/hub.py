@@ -137,9 +137,11 @@ def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
     try:
         yield HfApi(token=secret)
     except errors.GatedRepoError as problem:
-        got = "no token" if problem.response.status_code == 401 else "an account that did not"
+        unknown = problem.response.status_code == 401
+        got = "no token" if unknown else "an account that did not"
         message = f"got {got}, expected a token of an account that accepted the {kind}'s agreement"
-        raise outside("HUB-GATED", where, message, f"accept it at {page}, then set HF_TOKEN") from None
+        fix = f"accept it at {page}, " + ("then set HF_TOKEN" if unknown else "with the account of your HF_TOKEN")
+        raise outside("HUB-GATED", where, message, fix) from None
     except errors.RepositoryNotFoundError:
         message = f"got no such folder here, and no such {kind} there that this token may see"
         raise outside("HUB-NOT-FOUND", where, message, f"look at {page}; set HF_TOKEN if it is private") from None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import servers
 from docker_engine import IMAGE
-from launch_site import Site, ended, write_annotations, write_model
+from launch_site import Site, change, ended, write_annotations, write_model
 from support import ROOT, run_script
 
 from cosmos_reason import jobs, s3, spec
@@ -23,13 +23,6 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def site(tmp_path, monkeypatch):
     return Site(tmp_path, monkeypatch)
-
-
-def change(site, action, **values):
-    written = spec.load(site.root / f"{action}.toml")
-    for key, value in values.items():
-        spec.set_value(written, key.replace("__", "."), value)
-    spec.dump(written, site.root / f"{action}.toml")
 
 
 def run(site, **request):
