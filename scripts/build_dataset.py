@@ -2,15 +2,18 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "PyYAML==6.0.3", "pyarrow==26.0.1", "huggingface_hub==1.33.0", "av==18.1.0", "numpy==2.4.6", "pillow==13.0.0",
+#     "PyYAML==6.0.3", "tqdm==4.70.1", "pyarrow==26.0.1", "huggingface_hub==1.33.0", "av==18.1.0",
+#     "numpy==2.4.6", "pillow==13.0.0",
 # ]
 # ///
 """Turn clips and labels, in the forms people have them, into a dataset to train and evaluate on.
 
 examples:
-  scripts/build_dataset.py clips/labels.csv -o data --column answer=light_on --question "Does a light come on?"
-  scripts/build_dataset.py robovqa_benchmark_qa_pairs.json -o data --media reference --subset 100
-  scripts/build_dataset.py nvidia/Cosmos-Reason1-SFT-Dataset -o data --hf-subset robovqa --hf-split reasoning
+  scripts/build_dataset.py clips/labels.csv -o data --column answer=light_on \\
+      --question "Is a light on?"
+  scripts/build_dataset.py robovqa_qa_pairs.json -o data --media reference --subset 100
+  scripts/build_dataset.py nvidia/Cosmos-Reason1-SFT-Dataset -o data \\
+      --hf-subset robovqa --hf-split reasoning
 """
 
 import os
@@ -18,96 +21,216 @@ import shlex
 import sys
 from pathlib import Path
 
-from cosmos_reason import command, dataset_sources, dataset_writer, source_files, storage
-from cosmos_reason import findings as f
+from cosmos_reason import cli
+from cosmos_reason.base import files
+from cosmos_reason.base import findings as f
+from cosmos_reason.data import columns as column_roles
+from cosmos_reason.data import held_out, source_files
+from cosmos_reason.data import sources as dataset_sources
+from cosmos_reason.data import writer as dataset_writer
 
-ROLES = ", ".join(dataset_sources.COLUMNS)
+ROLES = ", ".join(column_roles.COLUMNS)
+COMMON = "-o --eval-fraction --column --question --kind --subset --skip-missing"
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__, usage="%(prog)s SOURCE -o DIR [flags]")
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, COMMON, usage="%(prog)s SOURCE -o DIR [flags]")
     sources = "folder, table, annotation file, or ORG/NAME[@COMMIT] of a Hub dataset"
     parser.add_argument("source", metavar="SOURCE", help=sources)
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder to write: train/ and eval/")
-    parser.add_argument("--kind", choices=("auto", *dataset_sources.KINDS), default="auto", help="what the source is")
-    parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}")
-    asked = "question (or @FILE) when the source has none: labels need it, captions default to 'Describe this video.'; "
-    asked += "the answer form (yes or no, options) is appended"
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIR", help="folder to write: train/ and eval/"
+    )
+    parser.add_argument(
+        "--kind",
+        choices=("auto", *dataset_sources.KINDS),
+        default="auto",
+        help="what the source is",
+    )
+    parser.add_argument(
+        "--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}"
+    )
+    asked = (
+        "question (or @FILE) when the source has none: labels need it, captions default to "
+        "'Describe this video.'; the answer form (yes or no, options) is appended"
+    )
     parser.add_argument("--question", default="", help=asked)
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")
-    parser.add_argument("--fields", default="", metavar="A,B", help="label fields that make the answer; default all")
-    parser.add_argument("--hf-subset", default="", metavar="NAME", help="subset of a Hub dataset; default its only one")
-    parser.add_argument("--hf-split", default="", metavar="NAME", help="split of a Hub dataset; default train")
-    held_out = "share of clips held out for evaluation, default: 0 (none)"
-    parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help=held_out)
-    parser.add_argument("--subset", type=int, default=0, metavar="N", help="keep N records; default 0, all")
+    parser.add_argument(
+        "--fields", default="", metavar="A,B", help="label fields that make the answer; default all"
+    )
+    parser.add_argument(
+        "--hf-subset",
+        default="",
+        metavar="NAME",
+        help="subset of a Hub dataset; default its only one",
+    )
+    parser.add_argument(
+        "--hf-split", default="", metavar="NAME", help="split of a Hub dataset; default train"
+    )
+    share = "share of clips held out for evaluation, default: 0 (none)"
+    parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help=share)
+    parser.add_argument(
+        "--subset", type=int, default=0, metavar="N", help="keep N records; default 0, all"
+    )
+    parser.add_argument(
+        "--skip-missing",
+        action="store_true",
+        help="leave out records whose clip is missing",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the split and the subset")
-    parser.add_argument("--media", choices=dataset_writer.MEDIA_MODES, default="link", help="hard link, copy, or name")
-    parser.add_argument("--format", choices=dataset_writer.FORMATS, default="llava", help="of the annotations written")
-    parser.add_argument("--license", default="unknown", help="license of the data, which DAFT annotations must state")
+    parser.add_argument(
+        "--media",
+        choices=dataset_writer.MEDIA_MODES,
+        default="link",
+        help="hard link, copy, or name",
+    )
+    parser.add_argument(
+        "--format",
+        choices=dataset_writer.FORMATS,
+        default="llava",
+        help="of the annotations written",
+    )
+    parser.add_argument(
+        "--license",
+        default="unknown",
+        help="license of the data, which DAFT annotations must state",
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing output folder")
-    command.add_json_flag(parser)
+    cli.add_output_flags(parser)
     return parser
 
 
-def main(args) -> command.Outcome:
+def main(args) -> cli.Outcome:
     output, facts = Path(args.output), f"{os.path.abspath(args.output)}-facts/dataset_facts.json"
-    refuse_output(Path(args.source), output, args.force)
-    if not 0 <= args.eval_fraction < 1:
-        raise f.bad_input("USAGE", "--eval-fraction", f"got {args.eval_fraction:g}, expected 0 or more and below 1")
-    if args.subset < 0:
-        raise f.bad_input("USAGE", "--subset", f"got {args.subset}, expected 0 or more")
-    fields = tuple(filter(None, args.fields.split(",")))
-    asked, system = text(args.question), text(args.system)
-    reading = dataset_sources.Reading(columns(args.column), asked, fields, args.hf_subset, args.hf_split, system)
-    source = dataset_sources.open_source(args.source, args.kind, reading)
-    items, found = dataset_sources.read(source, reading)
-    if f.has_errors(found) or not items:
-        raise f.Failure(found or f.error("BUILD-EMPTY", args.source, "got no records"), f.EXIT_CHECKS_FAILED)
+    source, items, found = read_source(args)
     refuse_media_below(output, items)
-    plan = dataset_writer.Plan(args.eval_fraction, args.subset, args.seed, args.media, args.format, args.license)
+    plan = dataset_writer.Plan(
+        args.eval_fraction, args.subset, args.seed, args.media, args.format, args.license
+    )
     written = dataset_writer.write(items, output, plan)
     if "eval_fraction" not in args.given:
         found = [*found, nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
+    elif "eval" in written:
+        found = [*found, *thin_held_out(*dataset_writer.eval_shortage(items, plan), args)]
     told = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     result = {"kind": source.kind, "read": len(items), "written": written, "output": str(output)}
+    result["skipped"] = skipped(found)
+    if result["skipped"]:
+        told += f", {result['skipped']} left out"
     result["tables"] = source.tables
     if len(source.tables) > 1:
         told += f" from {', '.join(source.tables[:5])}{', ...' if source.tables[5:] else ''}"
     if isinstance(source.files, source_files.Repository):
         result |= {"repository": source.files.repo, "commit": source.files.commit}
         told += f" from {source.files.repo}@{source.files.commit}"
-    held_out = ("--eval", str(output / "eval")) if "eval" in written else ()
-    checked = ("check_dataset.py", str(output / "train"), *held_out, "--facts", facts)
-    return command.Outcome(result, found, f"{source.kind}: {told}", checked)
+    checked_too = ("--eval", str(output / "eval")) if "eval" in written else ()
+    checked = ("check_dataset.py", str(output / "train"), *checked_too, "--facts", facts)
+    return cli.Outcome(result, found, f"{source.kind}: {told}", checked)
+
+
+def read_source(args) -> tuple[dataset_sources.Source, list[dataset_sources.Item], list[f.Finding]]:
+    """The source and its items, with what is to be said about them.
+
+    Raises Failure with all that is wrong, in the command and in the source.
+    """
+    wrong: list[f.Finding] = []
+    f.attempt(wrong, refuse_output, Path(args.source), Path(args.output), args.force)
+    f.attempt(wrong, refuse_numbers, args)
+    given = {
+        "columns": f.attempt(wrong, columns, args.column) or {},
+        "question": f.attempt(wrong, text, args.question) or "",
+        "system": f.attempt(wrong, text, args.system) or "",
+    }
+    reading = dataset_sources.Reading(
+        fields=tuple(filter(None, args.fields.split(","))),
+        subset=args.hf_subset,
+        split=args.hf_split,
+        skip_missing=args.skip_missing,
+        **given,
+    )
+    source = f.attempt(wrong, dataset_sources.open_source, args.source, args.kind, reading)
+    read = f.attempt(wrong, dataset_sources.read, source, reading) if source else None
+    if wrong or not read:
+        raise f.Failure(wrong, f.EXIT_BAD_INPUT)
+    items, found = read
+    if not items:
+        found = [*found, f.error("BUILD-EMPTY", args.source, "got no records")]
+    if f.has_errors(found):
+        raise f.Failure(found, f.EXIT_CHECKS_FAILED)
+    return source, items, found
+
+
+def refuse_numbers(args) -> None:
+    """Raise Failure for a share or a number of records that there is not."""
+    wrong = []
+    if not 0 <= args.eval_fraction < 1:
+        message = f"got {args.eval_fraction:g}, expected 0 or more and below 1"
+        wrong.append(f.error("USAGE", "--eval-fraction", message))
+    if args.subset < 0:
+        wrong.append(f.error("USAGE", "--subset", f"got {args.subset}, expected 0 or more"))
+    if wrong:
+        raise f.Failure(wrong, f.EXIT_BAD_INPUT)
+
+
+def skipped(found: list[f.Finding]) -> int:
+    """How many records are left out because their medium is missing."""
+    counts = [finding.data["count"] for finding in found if finding.id == "BUILD-MEDIA-SKIPPED"]
+    return sum(counts)
 
 
 def nothing_held_out(share: float, force: bool) -> f.Finding:
     """What to add to the command for a dataset to evaluate on; one clip cannot be shared."""
     fix = f"--eval-fraction {share:g}{'' if force else ' --force'}" if share else ""
-    return f.info("BUILD-NO-EVAL", "--eval-fraction", "got none, so no clips are held out to evaluate on", fix)
+    return f.info(
+        "BUILD-NO-EVAL", "--eval-fraction", "got none, so no clips are held out to evaluate on", fix
+    )
+
+
+def thin_held_out(short: str, enough: float, args) -> list[f.Finding]:
+    """What the held-out data have too little of, with the share that would do."""
+    if not short:
+        return []
+    message = f"got {short}, {held_out.EXPECTED}"
+    fix = held_out.ADD_CLIPS
+    if enough:
+        given = f"--eval-fraction {args.eval_fraction:g}"
+        force = "" if args.force else " --force"
+        fix = f"replace {given} with --eval-fraction {enough:g}{force}"
+    return [f.warning("BUILD-EVAL-SMALL", "--eval-fraction", message, fix)]
 
 
 def refuse_output(source: Path, output: Path, force: bool) -> None:
-    """Raise Failure unless `output` is new, or with `force` holds nothing but an earlier dataset."""
+    """Raise Failure unless `output` is new,
+    or with `force` holds nothing but an earlier dataset."""
     if output.resolve() == source.resolve() or output.resolve() in source.resolve().parents:
-        raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the source {source}")
+        raise f.bad_input(
+            "BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the source {source}"
+        )
     if not output.exists():
         return
     if not dataset_writer.is_as_written(output):
-        message = "got something else than an earlier dataset, or files added to one, expected a new folder"
-        raise f.bad_input("BUILD-OUTPUT-FOREIGN", output, message, f"-o {shlex.quote(f'{output}-new')}")
+        message = (
+            "got something else than an earlier dataset, or files added to one, "
+            "expected a new folder"
+        )
+        raise f.bad_input(
+            "BUILD-OUTPUT-FOREIGN", output, message, f"-o {shlex.quote(f'{output}-new')}"
+        )
     if not force:
-        raise f.bad_input("BUILD-OUTPUT", output, "got an existing dataset, expected a new folder", "--force")
+        raise f.bad_input(
+            "BUILD-OUTPUT", output, "got an existing dataset, expected a new folder", "--force"
+        )
 
 
 def refuse_media_below(output: Path, items: list[dataset_sources.Item]) -> None:
     """Raise Failure when a clip to be read lies in the folder to be replaced."""
     root = output.resolve()
     for item in items:
-        for _, medium in item.media:
-            if isinstance(medium, Path) and root in medium.resolve().parents:
-                raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the clip {medium}")
+        for file in (file for _, medium in item.media for file in source_files.files_of(medium)):
+            if isinstance(file, Path) and root in file.resolve().parents:
+                raise f.bad_input(
+                    "BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the clip {file}"
+                )
 
 
 def columns(given: list[str]) -> dict[str, str]:
@@ -115,15 +238,17 @@ def columns(given: list[str]) -> dict[str, str]:
     for role, _, name in pairs:
         if not name:
             raise f.bad_input("USAGE", "--column", f"got {role!r}, expected ROLE=NAME")
-        if role not in dataset_sources.COLUMNS:
-            hint = f.did_you_mean(role, dataset_sources.COLUMNS)
-            raise f.bad_input("USAGE", "--column", f"got the role {role!r}, expected one of {ROLES}.{hint}")
+        if role not in column_roles.COLUMNS:
+            hint = f.did_you_mean(role, column_roles.COLUMNS)
+            raise f.bad_input(
+                "USAGE", "--column", f"got the role {role!r}, expected one of {ROLES}.{hint}"
+            )
     return {role: name for role, _, name in pairs}
 
 
 def text(value: str) -> str:
-    return storage.read_text(Path(value[1:])).strip() if value.startswith("@") else value
+    return files.read_text(Path(value[1:])).strip() if value.startswith("@") else value
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

@@ -6,166 +6,350 @@
 """Build a checked spec.toml for an action from template and overrides.
 
 examples:
-  scripts/build_spec.py train --tuning lora --train-root data/train --gpus-per-node 8 -o spec.toml
-  scripts/build_spec.py train --spec spec.toml --set nframes=16 -o spec2.toml
+  scripts/build_spec.py train --tuning lora --train-root data --gpus-per-node 8 \\
+      --global-batch 16 -o spec.toml
   scripts/build_spec.py evaluate --parent-job jobs/TRAIN_ID --eval-root data/eval -o eval.toml
-  scripts/build_spec.py --explain "learning rate"
 """
 
 import shlex
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason import bundle, command, explain, rules, spec, spec_engine, spec_rules, spec_sources, storage
-from cosmos_reason import findings as f
+from cosmos_reason import cli
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base import findings as f
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.rules import (
+    benchmark,
+    command_line,
+    engine_switch,
+    explain,
+    inherited,
+    launchable,
+    mending,
+    model_folder,
+    spec_rules,
+)
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules.draft import Draft, pasteable
+from cosmos_reason.rules.keys import BATCH, RATE
+from cosmos_reason.spec import actions, document, names, origins
+
+COMMON = (
+    "--engine --tuning --model --train-root --eval-root --gpus-per-node --dataset-facts "
+    "--global-batch --spec --set --explain"
+)
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__, usage="%(prog)s ACTION -o FILE [flags]")
-    parser.add_argument("action", nargs="?", choices=bundle.ACTIONS, metavar="ACTION", help=" | ".join(bundle.ACTIONS))
-    parser.add_argument("-o", "--output", metavar="FILE", help="spec.toml to write; spec.origins.json goes beside it")
-    parser.add_argument("--engine", choices=bundle.ENGINES, help="who reads the spec (default: that of --spec, or tao)")
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, COMMON, usage="%(prog)s ACTION -o FILE [flags]")
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=bundle.ACTIONS,
+        metavar="ACTION",
+        help=" | ".join(bundle.ACTIONS) + " (default: of --spec)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="spec.toml to write; spec.origins.json goes beside it",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=bundle.ENGINES,
+        help="who reads it (default: of --spec, or tao)",
+    )
     add = parser.add_argument_group("where values come from, weakest first").add_argument
-    add("--spec", metavar="FILE", help="start from this .toml or .yaml, not from the template")
-    add("--parent-job", metavar="DIR", help="model of a finished train job (train: resume it)")
+    add("--spec", metavar="FILE", help="start from this .toml or .yaml")
+    add("--fix", action="store_true", help="apply each fix of --spec that leaves no choice")
+    add(
+        "--parent-job",
+        metavar="DIR",
+        help="model of a finished train job or output (train: resume a job that ended early)",
+    )
     add("--profile", metavar="NAME", help="values of a published recipe (--explain profiles)")
     add("--tuning", choices=("full", "lora"), help="all weights, or low-rank adapters")
     add("--gpus-per-node", type=int, metavar="N", help="1, 2, 4 or 8; decides the parallelism")
+    add(
+        "--global-batch",
+        type=int,
+        metavar="N",
+        help="train: records per step, all GPUs",
+    )
     add("--nodes", type=int, metavar="N", help="number of nodes; goes with --gpus-per-node")
     add("--model", metavar="NAME", help="ORG/NAME, a spoken name or a folder")
-    add("--train-root", metavar="DIR", help="folder or s3:// prefix with annotations.json and media")
-    add("--eval-root", metavar="DIR", help="the same for validation (train) or questions (evaluate)")
+    add(
+        "--train-root",
+        action="append",
+        metavar="DIR",
+        help="annotations.json and its media; repeatable, DIR:0.5",
+    )
+    add(
+        "--eval-root", metavar="DIR", help="the same for validation (train) or questions (evaluate)"
+    )
     many = {"action": "append", "default": []}
-    add("--set", **many, metavar="K=V", help="a.b.c=value, short or last part (c=value); repeatable")
+    add(
+        "--set",
+        **many,
+        metavar="K=V",
+        help="a.b.c=value, or its short name or last part; repeatable",
+    )
     add("--unset", **many, metavar="KEY", help="remove a key or table; repeatable")
     add = parser.add_argument_group("checks and help").add_argument
-    add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset: lengths and steps")
-    add("--allow-extra-key", **many, metavar="KEY", help="another key of cosmos-rl that --set may write")
+    add(
+        "--dataset-facts",
+        metavar="FILE",
+        help="dataset_facts.json of check_dataset: lengths and steps",
+    )
+    add(
+        "--allow-extra-key",
+        **many,
+        metavar="KEY",
+        help="a key that cosmos-rl 0.4.7 lacks",
+    )
     add("--force", action="store_true", help="replace a file that build_spec did not write")
-    add("--explain", metavar="WORD", help="what a key, prefix, profile or rule id means")
+    add("--explain", metavar="WORD", help="what a key, word or rule id means")
     add("--list-rules", action="store_true", help="id and reason of every rule")
-    command.add_json_flag(parser)
+    cli.add_output_flags(parser)
     return parser
 
 
-def build(args) -> spec_sources.Draft:
-    """Take every source in order; contradictions, and files that cannot be read, are collected in the draft."""
-    given = {f"--{name}".replace("_", "-"): getattr(args, name) for name in getattr(args, "given", ())}
-    flags = {flag: f"{flag} {shlex.quote(str(value))}" for flag, value in given.items()}
-    draft = spec_sources.Draft(args.action, args.engine, flags=flags)
-    asked = {spec.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set}
+def flags_given(args) -> dict[str, str]:
+    """Flag -> how it was given."""
+    flags = {}
+    for name in getattr(args, "given", ()):
+        flag = f"--{name}".replace("_", "-")
+        flags[flag] = f"{flag} {shlex.quote(str(getattr(args, name)))}"
+    if args.train_root:
+        roots = [f"--train-root {shlex.quote(root)}" for root in args.train_root]
+        flags["--train-root"] = " ".join(roots)
+    return flags
+
+
+def build(args) -> Draft:
+    """Take every source in order; contradictions, and files that cannot be read,
+    are collected in the draft."""
+    draft = Draft(args.action, args.engine, flags=flags_given(args))
+    asked = {
+        names.full_name(args.action, setting.partition("=")[0].strip()) for setting in args.set
+    }
     take_base(draft, args, asked | ({draft.params["model"]} if args.model is not None else set()))
     if args.tuning:
-        spec_sources.take_tuning(draft, args.tuning, rate_given=spec_sources.RATE in asked)
+        command_line.take_tuning(draft, args.tuning, rate_given=RATE in asked)
     if args.model is not None:
-        draft.attempt(spec_sources.take_model, draft, args.model)
-    for flag, root in (("--train-root", args.train_root), ("--eval-root", args.eval_root)):
-        if root is not None:
-            spec_sources.take_root(draft, flag, root)
-    spec_sources.take_settings(draft, args.set, args.unset, args.allow_extra_key)
+        draft.attempt(command_line.take_model, draft, args.model)
+    if args.train_root:
+        draft.attempt(command_line.take_train_roots, draft, args.train_root, args.output)
+    if draft.benchmarks:
+        draft.attempt(benchmark.take_datasets, draft, draft.benchmarks, args.eval_root, args.output)
+    elif args.eval_root is not None:
+        command_line.take_root(draft, "--eval-root", args.eval_root)
+    command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
     if args.gpus_per_node is not None or args.nodes is not None:
-        spec_sources.take_gpus(draft, args.gpus_per_node, args.nodes)
-    spec_sources.look_for_paths(draft)
+        command_line.take_gpus(draft, args.gpus_per_node, args.nodes)
+    if args.spec:
+        make_whole(draft, args.fix)
+    if args.global_batch is not None:
+        ranks = rules.count_ranks(args.action, args.engine, draft.spec)
+        command_line.take_global_batch(draft, args.global_batch, ranks)
+    model_folder.take_adapter(draft)
+    model_folder.take_training(draft)
+    command_line.look_for_paths(draft)
     return draft
 
 
-def take_base(draft: spec_sources.Draft, args, asked: set[str]) -> None:
-    """The template or what stands for it, then a parent job and a profile. `asked`: keys the command line sets."""
+def make_whole(draft: Draft, is_to_mend: bool) -> None:
+    """Mend a spec from elsewhere, when that was asked for, and write what it leaves out."""
+    if is_to_mend:
+        mending.mend(draft, lambda: rules.check(draft.action, draft.engine, draft.spec))
+    command_line.complete(draft)
+
+
+def take_base(draft: Draft, args, asked: set[str]) -> None:
+    """The template or what stands for it, then a parent job and a profile.
+    `asked`: keys the command line sets."""
     resumes = args.parent_job and args.action == "train"
     if args.spec and resumes:
         message = "got --spec and --parent-job, each of which is a whole train spec; expected one"
         draft.refuse("SPEC-SOURCES", "--spec", message, f"drop {draft.flags['--spec']}")
     elif args.spec:
-        draft.attempt(spec_sources.take_file, draft, args.spec, asked)
+        draft.attempt(inherited.take_file, draft, args.spec, asked)
     if not draft.spec and not resumes:
-        draft.overlay(spec.template(args.action), "template")
+        draft.overlay(document.template(args.action), "template")
     if args.parent_job:
-        draft.attempt(spec_sources.take_parent, draft, Path(args.parent_job), draft.params["model"] in asked)
+        parent, model_given = Path(args.parent_job), draft.params["model"] in asked
+        draft.attempt(inherited.take_parent, draft, parent, model_given, newest_resume)
     if not draft.spec:  # it could not be read: what else is wrong is looked for all the same
-        draft.overlay(spec.template(args.action), "template")
+        draft.overlay(document.template(args.action), "template")
     if args.profile is not None:
-        spec_sources.take_profile(draft, args.profile)
+        command_line.take_profile(draft, args.profile)
 
 
-def check(args, draft: spec_sources.Draft) -> list[f.Finding]:
-    """Fit the draft to its engine, then everything that stands against it, with fixes for this command line."""
+def newest_resume(folder: Path, record: dict) -> str | None:
+    """The last state that an unfinished job saved; `record` is what its job.json holds."""
+    return Job.from_json(folder, record).newest_resume()
+
+
+def check(args, draft: Draft) -> list[f.Finding]:
+    """Fit the draft to its engine, then everything that stands against it,
+    with fixes for this command line."""
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     if facts and draft.attempt(rules.read_facts, facts) is None:
         facts = None
-    spec_sources.compare_with_resumed(draft)
-    spec_engine.fit(draft, *rules.count_steps(args.action, args.engine, draft.spec, facts))
-    spec_sources.compare_with_training(draft)
-    counted = not any(one.id.startswith("SPEC-GPUS") for one in draft.findings)
-    size = (args.gpus_per_node, 1 if args.nodes is None else args.nodes) if counted else (None, 1)
-    found = draft.attempt(rules.check, args.action, args.engine, draft.spec, facts, *size)
+    inherited.compare_with_resumed(draft)
+    steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
+    engine_switch.fit(draft, *steps)
+    inherited.compare_with_training(draft)
+    gpus, nodes = size_to_check(args, draft)
+    words = (args.action, args.engine, draft.spec)
+    known = {"gpus_per_node": gpus, "nodes": nodes, "drafted": draft.files}
+    found = draft.attempt(rules.check, *words, facts, **known)
     if found is None:  # the tables beside the facts cannot be read
-        found = rules.check(args.action, args.engine, draft.spec, None, *size)
-    if any(one.id == "SPEC-MODEL-NAME" for one in draft.findings):  # nobody asked for the template's model
-        found = [one for one in found if not one.id.startswith("SPEC-MODEL-OMNI")]
-    unique = {(one.id, one.where): one for one in found} | {(one.id, one.where): one for one in draft.findings}
-    return [replace(one, fix=spec_sources.pasteable(draft, one.fix)) for one in unique.values()]
+        found = rules.check(*words, **known)
+    found = not_about_template(draft, found)
+    unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
+    return [replace(one, fix=pasteable(draft, one.fix)) for one in unique.values()]
 
 
-def main(args) -> command.Outcome:
+def not_about_template(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
+    """Without what is about values that only stand in for what was refused."""
+    refused = {finding.id for finding in draft.findings}
+    if refused & {"SPEC-ACTION", "SPEC-FILE"}:
+        return []
+    if "SPEC-MODEL-NAME" in refused:  # nobody asked for the template's model
+        return [finding for finding in found if not finding.id.startswith("SPEC-MODEL-OMNI")]
+    return found
+
+
+def size_to_check(args, draft: Draft) -> tuple[int | None, int]:
+    """GPUs per node (None: unknown) and nodes that the rules count with.
+    What is wrong with them is said only once."""
+    if any(finding.id.startswith("SPEC-GPUS") for finding in draft.findings):
+        return None, 1
+    return args.gpus_per_node, 1 if args.nodes is None else args.nodes
+
+
+def main(args) -> cli.Outcome:
     if args.explain is not None:
         text = explain.explain(args.explain, args.action)
-        return command.Outcome({"text": text}, text=text)
+        return cli.Outcome({"text": text}, text=text)
     if args.list_rules:
         return listing()
-    if not args.action or not args.output:
-        missing = "ACTION" if not args.action else "-o FILE"
-        raise f.bad_input("USAGE", "build_spec.py", f"got no {missing}", "scripts/build_spec.py train -o spec.toml")
-    if not args.output.endswith(".toml"):
-        message = f"got {args.output!r}, expected a file name that ends in .toml"
-        raise f.bad_input("USAGE", "--output", message, f"-o {shlex.quote(args.output + '.toml')}")
-    args.engine = args.engine or spec.engine_of(args.spec)
+    told = recognise(args)
     draft = build(args)
-    found = check(args, draft)
-    if Path(args.output).is_file() and not args.force and not spec_sources.earlier_origins(args.output):
-        message = "got a file that build_spec did not write, or that was edited since; expected a new name"
-        found.append(f.error("SPEC-OUTPUT", args.output, message, "--force"))
+    found = check(args, draft) + told
+    if not args.force:
+        found += occupied(args.output, draft.files)
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
         raise f.Failure(found, f.EXIT_BAD_INPUT)
     if f.has_errors(found):
-        return command.Outcome({"spec": None}, found, "nothing written")
+        return cli.Outcome({"spec": None}, found, "nothing written")
     return written(args, draft, found)
 
 
-def written(args, draft: spec_sources.Draft, found: list[f.Finding]) -> command.Outcome:
+def recognise(args) -> list[f.Finding]:
+    """Set the action and the engine that were not named, by the spec to start from."""
+    if not args.action and args.spec:
+        args.action = actions.of_file(Path(args.spec))
+    refuse_usage(args)
+    if args.engine:
+        return []
+    args.engine = origins.engine_of(args.spec)
+    told = origins.engine_told(args.spec)
+    if not told:
+        return []
+    message = f"taken for a spec of {args.engine}, as {told[1]} tells"
+    return [f.info("SPEC-ENGINE-TOLD", "--engine", message)]
+
+
+def refuse_usage(args) -> None:
+    """Raise Failure unless action and output are there, the output is a TOML file, and there is a
+    file to fix."""
+    if not args.action or not args.output:
+        missing = "-o FILE" if args.action else "ACTION"
+        example = "scripts/build_spec.py train -o spec.toml"
+        raise f.bad_input("USAGE", "build_spec.py", f"got no {missing}", example)
+    if not args.output.endswith(".toml"):
+        message = f"got {args.output!r}, expected a file name that ends in .toml"
+        raise f.bad_input("USAGE", "--output", message, f"-o {shlex.quote(args.output + '.toml')}")
+    if args.fix and not args.spec:
+        raise f.bad_input("USAGE", "--fix", "got no spec to fix", "--spec FILE")
+
+
+def occupied(output: str, others: Iterable[str]) -> list[f.Finding]:
+    """An error for each file that would be lost: it is there, and this command did not write it."""
+    if origins.of_values(output):
+        return []
+    message = "got a file that build_spec did not write, or that was edited since; "
+    message += "expected a new name"
+    there = [path for path in (output, *others) if Path(path).is_file()]
+    return [f.error("SPEC-OUTPUT", path, message, "--force") for path in there]
+
+
+def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     output = Path(args.output)
-    beside = output.with_suffix(".origins.json")
-    spec.dump(draft.spec, output)
-    origins = {"schema_version": 1, "action": args.action, "engine": args.engine}
-    origins |= {"spec_sha256": storage.sha256(output), "origins": draft.origin_table()}
-    storage.write_json(beside, origins)
+    for path, records in draft.files.items():
+        files.write_json(Path(path), records)
+    document.dump(draft.spec, output)
+    facts = Path(args.dataset_facts) if args.dataset_facts else None
+    beside = origins.write(output, args.action, args.engine, draft.origin_table(), facts)
     result = {"spec": str(output), "origins": str(beside)}
-    return command.Outcome(result, found, f"wrote {output}", next=following(args, draft, found))
+    text = f"wrote {output}"
+    if args.action == "train":
+        case = rules.Case(args.action, args.engine, draft.spec, facts)
+        result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
+        text += f": {size_of_run(case)}"
+    return cli.Outcome(result, found, text, next=following(args, draft, found))
 
 
-def following(args, draft: spec_sources.Draft, found: list[f.Finding]) -> tuple[str, ...]:
-    """The preflight on the platform that launches this spec here, when nothing it would refuse is left open."""
-    to_give = {"SPEC-PATH-NOT-HERE", "SPEC-ENGINE-RUNS"} | {
-        rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER
-    }
-    several = spec.get(draft.spec, "policy.parallelism.dp_replicate_size", 1) > 1  # nodes, of which jobs have one
-    if several or to_give & {one.id for one in found}:
+def size_of_run(case: rules.Case) -> str:
+    """The global batch and the steps of a training, as a person asks for them."""
+    batch = f"global batch {case.global_batch} ({case(BATCH)} x {case.ranks} data-parallel ranks)"
+    if case.steps is None:
+        return f"{batch}, steps unknown without --dataset-facts"
+    epochs = f"{case.steps_per_epoch} an epoch" if case.steps_per_epoch else "the limit that is set"
+    if case.incomplete_batch:
+        epochs += f"; {case.incomplete_batch}"
+    return f"{batch}, {case.steps} steps ({epochs})"
+
+
+def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
+    """The preflight on the platform that launches this spec here,
+    when nothing it would refuse is left open."""
+    left_open = {"SPEC-PATH-NOT-HERE", "SPEC-ENGINE-RUNS"}
+    left_open |= {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
+    if any(finding.id in left_open for finding in found):
         return ()
-    platform = "local" if args.engine == "transformers" else "docker"
-    words = ["check_tao_launch_preflight.py", "--platform", platform, "--spec", args.output]
-    words += ["--dataset-facts", args.dataset_facts] if args.dataset_facts else []
-    gpus = range(rules.Case(args.action, args.engine, draft.spec).needed_gpus if platform == "docker" else 0)
-    return (*words, *(["--target-gpu-index", ",".join(map(str, gpus))] if gpus else []))
+    if document.get(draft.spec, "policy.parallelism.dp_replicate_size", 1) > 1:
+        return ()  # several nodes, of which jobs have one
+    platforms = [name for engine, name in launchable.ways(args.action) if engine == args.engine]
+    words = ["check_tao_launch_preflight.py", "--platform", platforms[0], "--spec", args.output]
+    if args.dataset_facts:
+        words += ["--dataset-facts", args.dataset_facts]
+    if platforms[0] == "docker":
+        gpus = range(rules.Case(args.action, args.engine, draft.spec).needed_gpus)
+        if gpus:
+            words += ["--target-gpu-index", ",".join(map(str, gpus))]
+    return tuple(words)
 
 
-def listing() -> command.Outcome:
-    table = [{"id": r.id, "severity": r.severity, "actions": r.actions, "reason": r.reason} for r in spec_rules.RULES]
+def listing() -> cli.Outcome:
+    table = [
+        {"id": rule.id, "severity": rule.severity, "actions": rule.actions, "reason": rule.reason}
+        for rule in spec_rules.RULES
+    ]
     other = spec_rules.other_checks()
     lines = [f"{row['id']:24} {row['severity']:8} {row['reason']}" for row in table]
-    lines += ["", "checked besides:", *(f"{id:24} {reason}" for id, reason in other["checks"].items())]
-    lines += ["", "not decidable from a spec:", *(f"  {trap}: {where}" for trap, where in other["elsewhere"].items())]
-    return command.Outcome({"rules": table, **other}, text="\n".join(lines))
+    lines += ["", "checked besides:"]
+    lines += [f"{id:24} {reason}" for id, reason in other["checks"].items()]
+    lines += ["", "not decidable from a spec:"]
+    lines += [f"  {trap}: {where}" for trap, where in other["elsewhere"].items()]
+    return cli.Outcome({"rules": table, **other}, text="\n".join(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

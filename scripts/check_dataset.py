@@ -2,184 +2,344 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "av==18.1.0", "numpy==2.4.6", "pillow==13.0.0",
-#     "pyarrow==26.0.1", "tokenizers==0.23.3", "tqdm==4.70.1", "jinja2==3.1.6", "boto3==1.44.5",
+#     "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "av==18.1.0", "numpy==2.4.6",
+#     "pillow==13.0.0", "pyarrow==26.0.1", "tokenizers==0.23.3", "tqdm==4.70.1",
+#     "jinja2==3.1.6", "boto3==1.44.5",
 # ]
 # ///
-"""Check a dataset before anything is trained on it: records, media, leakage, and with --spec what training will meet.
+"""Check a dataset before anything is trained on it:
+records, media, leakage, and with --spec what training will meet.
 
 examples:
-  scripts/check_dataset.py data/train
-  scripts/check_dataset.py data/train --eval data/eval --spec spec.toml --facts facts/dataset_facts.json --json
+  scripts/check_dataset.py data/train --fps 4 --max-length 4096 --model cosmos3-nano
+  scripts/check_dataset.py data/train --eval data/eval --spec spec.toml \\
+      --facts facts/dataset_facts.json --json
   scripts/check_dataset.py s3://bucket/train --decode none
 """
 
-import os
+import copy
 import shlex
 import sys
 from functools import partial
 from pathlib import Path
 
-from cosmos_reason import clip_checks, command, dataset_checks, dataset_page, s3, survey
-from cosmos_reason import findings as f
-from cosmos_reason import spec as specs
-from cosmos_reason.annotations import fetch, locate
-from cosmos_reason.vision_tokens import VisionOptions
+from cosmos_reason import cli
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix, value_text
+from cosmos_reason.data import checks as dataset_checks
+from cosmos_reason.data import held_out, survey
+from cosmos_reason.data import sources as dataset_sources
+from cosmos_reason.data.annotations import fetch, locate
+from cosmos_reason.estimate import record_tokens
+from cosmos_reason.media import checks as clip_checks
+from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.pages import dataset as dataset_page
+from cosmos_reason.remote import model_names, s3
+from cosmos_reason.spec import actions, document, images, origins, validation
 
 TABLES = (".csv", ".parquet", ".arrow")
 DEFAULT = "default: the annotation file's folder, or videos.tar.gz / images.tar.gz in it"
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("annotations", nargs="?", help="annotation file or dataset folder, also in s3://")
-    parser.add_argument("--media-path", metavar="DIR", help=f"folder, archive or s3:// prefix of the media; {DEFAULT}")
-    parser.add_argument("--eval", metavar="ANNOTATIONS", help="held-out data, checked too and compared for leakage")
+def parser() -> cli.Parser:
+    parser = cli.Parser(
+        __doc__, "--eval --fps --nframes --max-length --model --spec --facts --media-path"
+    )
+    parser.add_argument(
+        "annotations", nargs="?", help="annotation file or dataset folder, also in s3://"
+    )
+    parser.add_argument(
+        "--media-path",
+        metavar="DIR",
+        help=f"folder, archive or s3:// prefix of the media; {DEFAULT}",
+    )
+    parser.add_argument(
+        "--eval", metavar="ANNOTATIONS", help="held-out data, checked too and compared for leakage"
+    )
     parser.add_argument("--eval-media-path", metavar="DIR", help="as --media-path, for --eval")
-    parser.add_argument("--spec", metavar="FILE", help="training or evaluation spec: predicts tokens, frames and steps")
+    parser.add_argument(
+        "--spec",
+        metavar="FILE",
+        help="training or evaluation spec: predicts tokens, frames and steps",
+    )
     parser.add_argument(
         "--decode",
         choices=clip_checks.DECODE_MODES,
         default="sampled",
-        help="frames to decode of every clip: the sampled ones (default), all, or none (headers; of s3:// only sizes)",
+        help="frames to decode of every clip: the sampled ones (default), all, "
+        "or none (headers; of s3:// only sizes)",
     )
-    day = partial(command.above_0, most=86400)
-    parser.add_argument("--timeout", type=day, default=30.0, help="seconds a file may take to decode; default 30")
-    parser.add_argument("--facts", metavar="FILE", help="write dataset_facts.json (of --eval: in eval/ beside it)")
-    parser.add_argument("--html", metavar="FILE", help="write a page with findings, histograms and sample clips")
-    parser.add_argument("--list-checks", action="store_true", help="print the id and meaning of every check, and stop")
-    command.add_json_flag(parser)
+    sampling = parser.add_mutually_exclusive_group()
+    rate = partial(cli.above_0, most=60)
+    sampling.add_argument("--fps", type=rate, help="frames a second to sample, in place of a spec")
+    frames = partial(cli.positive, most=768)
+    sampling.add_argument("--nframes", type=frames, metavar="N", help="frames of a clip to sample")
+    parser.add_argument(
+        "--max-length", type=cli.positive, metavar="TOKENS", help="longest record in tokens"
+    )
+    parser.add_argument("--model", help="model whose tokens count: a folder or ORG/NAME")
+    day = partial(cli.above_0, most=86400)
+    parser.add_argument(
+        "--timeout", type=day, default=30.0, help="seconds a file may take to decode; default 30"
+    )
+    parser.add_argument(
+        "--facts", metavar="FILE", help="write dataset_facts.json (of --eval: in eval/ beside it)"
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="write a page with findings, histograms and sample clips"
+    )
+    parser.add_argument(
+        "--list-checks",
+        action="store_true",
+        help="print the id and meaning of every check, and stop",
+    )
+    cli.add_output_flags(parser)
     return parser
 
 
-def main(args) -> command.Outcome:
+def main(args) -> cli.Outcome:
     if args.list_checks:
         return listing()
     if not args.annotations:
-        raise f.bad_input("USAGE", "ANNOTATIONS", "got nothing, expected an annotation file or a dataset folder")
+        message = "got nothing, expected an annotation file or a dataset folder"
+        raise f.bad_input("USAGE", "ANNOTATIONS", message)
+    action, spec, meant = read_wishes(args)
+    parts = examine_all(args, spec)
+    result = {}
+    found = []
+    for name, part in parts.items():
+        result[name], findings = reported(part, name == "eval", action, spec, args)
+        found += [finding for finding in findings if finding not in found]
+    if args.html:
+        dataset_page.write(Path(args.html), parts, result, found)
+        result["html"] = args.html
+    labels = {name: name if args.eval else args.annotations for name in parts}
+    text = "\n".join(as_text(labels[name], result[name]) for name in parts)
+    command = () if args.spec else spec_command(parts, args.facts, meant)
+    return cli.Outcome(result, found, text, command)
+
+
+def read_wishes(args) -> tuple[str, dict, dict[str, object]]:
+    """(action, spec with its defaults, values that are given as flags); "" and {} without any."""
     action, spec = read_spec(args.spec)
+    meant = meant_values(args, action or "train")
+    if meant and not action:
+        action, spec = "train", document.with_defaults("train", {})
+    return action, with_values(spec, meant), meant
+
+
+def meant_values(args, action: str) -> dict[str, object]:
+    """The values of a spec that are given as flags, by key; None for one that goes."""
+    keys = actions.places(action)
+    table = "vision" if action == "evaluate" else "custom.vision"
+    values = {}
+    if args.model:
+        values[keys["model"]] = model_names.canonical(args.model)
+    if args.max_length:
+        values[record_tokens.LENGTHS[action][0]] = args.max_length
+    if args.fps:
+        values |= {f"{table}.nframes": None, f"{table}.fps": args.fps}
+    if args.nframes:
+        values |= {f"{table}.fps": None, f"{table}.nframes": args.nframes}
+    return values
+
+
+def with_values(spec: dict, values: dict[str, object]) -> dict:
+    """A copy of the spec with these values."""
+    changed = copy.deepcopy(spec)
+    for key, value in values.items():
+        if value is None:
+            document.delete(changed, key)
+        else:
+            document.set_value(changed, key, value)
+    return changed
+
+
+def reported(
+    part: survey.Survey, is_held_out: bool, action: str, spec: dict, args
+) -> tuple[dict, list[f.Finding]]:
+    """(what is known of a dataset, what is wrong with it)."""
+    facts_file = facts_path(args.facts, is_held_out) if args.facts else None
+    facts = facts_of(part, facts_file)
+    found: list[f.Finding] = []
+    if action:
+        is_trained = bool(args.spec) and not is_held_out
+        prediction = predicted(part, action, spec, args.spec, is_trained, found)
+        if prediction:
+            facts["prediction"] = prediction
+    is_asked = is_held_out or action == "evaluate"
+    return facts, found + dataset_checks.findings(part, is_asked, facts_file and facts_file.parent)
+
+
+def examine_all(args, spec: dict) -> dict[str, survey.Survey]:
+    """The training data, and the held-out data compared with them."""
     parts = {"train": examine(args.annotations, args.media_path, spec, args)}
     if args.eval:
         parts["eval"] = examine(args.eval, args.eval_media_path, spec, args)
         dataset_checks.check_leakage(parts["train"], parts["eval"])
-    result, found = {}, []
+        held_out.check(parts["train"], parts["eval"])
+    return parts
+
+
+def facts_of(part: survey.Survey, path: Path | None) -> dict:
+    """What is known of a dataset; with a path it is written there too."""
+    return dataset_checks.write_facts(part, path) if path else dataset_checks.facts(part)
+
+
+def facts_path(written: str, is_held_out: bool) -> Path:
+    """Where facts go: those of the held-out data into eval/ beside those of the training data."""
+    path = Path(written)
+    return path.parent / "eval" / path.name if is_held_out else path
+
+
+def predicted(
+    part: survey.Survey,
+    action: str,
+    spec: dict,
+    spec_path: str | None,
+    is_trained: bool,
+    found: list[f.Finding],
+) -> dict | None:
+    """What the spec's run will meet in the data; what is wrong with its sampling is `found`.
+    Without a spec no engine is known."""
+    engine = origins.engine_of(spec_path, action=action) if spec_path else ""
+    return attempt(found, dataset_checks.predict, part, action, spec, engine, is_trained)
+
+
+def spec_command(
+    parts: dict[str, survey.Survey], facts: str | None, meant: dict[str, object]
+) -> tuple[str, ...]:
+    """What makes a training spec of these data, with the values that were meant."""
+    tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
+    words = ["build_spec.py", "train"]
     for name, part in parts.items():
-        folder = facts_folder(args.facts, name)
-        result[name] = dataset_checks.write_facts(part, folder / Path(args.facts).name) if folder else None
-        result[name] = result[name] or dataset_checks.facts(part)
-        if action:
-            asked = (dataset_checks.predict, part, action, spec, name == "eval")
-            if prediction := attempt(found, *asked):
-                result[name] |= {"prediction": prediction}
-        found += dataset_checks.findings(part, name == "eval" or action == "evaluate", folder)
-    if args.html:
-        dataset_page.write(Path(args.html), parts, result, found)
-        result["html"] = args.html
-    text = "\n".join(as_text(name, result[name]) for name in parts)
-    return command.Outcome(result, found, text, () if action else spec_command(parts, args.facts))
-
-
-def facts_folder(facts: str | None, name: str) -> Path | None:
-    """Where facts go: those of the evaluation data into eval/ beside those of the training data."""
-    return facts and (Path(facts).parent / "eval" if name == "eval" else Path(facts).parent)
-
-
-def spec_command(parts: dict[str, survey.Survey], facts: str | None) -> tuple[str, ...]:
-    """What makes a training spec of these data."""
-    words = []
-    for name, table in (("train", "custom.train_dataset"), ("eval", "custom.val_dataset")):
-        if part := parts.get(name):
-            root, _, last = dataset_checks.whole_name(part.source).rpartition("/")
-            media_path = dataset_checks.whole_name(part.media_path)
-            if last == "annotations.json" and media_path == root:
-                words += [f"--{name}-root", root]
-            else:
-                words += [
-                    "--set",
-                    f"{table}.annotation_path={root}/{last}",
-                    "--set",
-                    f"{table}.media_path={media_path}",
-                ]
-                words += ["--set", "validation.enable=true"] if name == "eval" else []
-    return ("build_spec.py", "train", *words, *(("--dataset-facts", facts) if facts else ()), "-o", "spec.toml")
+        root, _, last = dataset_checks.whole_name(part.source).rpartition("/")
+        media_path = dataset_checks.whole_name(part.media_path)
+        if last == "annotations.json" and media_path == root:
+            words += [f"--{name}-root", root]
+            continue
+        words += ["--set", f"{tables[name]}.annotation_path={root}/{last}"]
+        words += ["--set", f"{tables[name]}.media_path={media_path}"]
+        if name == "eval":
+            words += ["--set", "validation.enable=true"]
+    for key, value in meant.items():
+        words += ["--unset", key] if value is None else ["--set", f"{key}={value_text(value)}"]
+    if facts:
+        words += ["--dataset-facts", facts]
+    return (*words, "-o", "spec.toml")
 
 
 def read_spec(path: str | None) -> tuple[str, dict]:
-    """(action, spec with its defaults); ("", {}) without a spec. Raises Failure for a spec that uses no such data, and
-    with all that is invalid in it; keys that are missing have defaults."""
+    """(action, spec with its defaults); ("", {}) without a spec.
+
+    Raises Failure for a spec that uses no such data, and with all that is invalid in it; keys
+    that are missing have defaults.
+    """
     if not path:
         return "", {}
-    table = specs.load(Path(path))
-    action = specs.of_other_action("train", table) or "train"
-    if action not in ("train", "grpo", "evaluate"):
-        raise f.bad_input("SPEC-ACTION", path, f"got {specs.a_spec(action)}, expected one for training or evaluation")
-    invalid = [one for one in specs.validate(action, table) if (one.severity, one.id) != (f.ERROR, "SPEC-KEY-MISSING")]
+    table = document.load(Path(path))
+    action = actions.of_spec(table)
+    if action not in (*actions.TRAINING, "evaluate"):
+        raise f.bad_input(
+            "SPEC-ACTION",
+            path,
+            f"got {actions.a_spec(action)}, expected one for training or evaluation",
+        )
+    table, _ = images.translated(action, table)
+    missing = (f.ERROR, "SPEC-KEY-MISSING")
+    found = validation.validate(action, table)
+    invalid = [finding for finding in found if (finding.severity, finding.id) != missing]
     if not f.has_errors(invalid):
         attempt(invalid, VisionOptions.from_spec, table)
     if f.has_errors(invalid):
         raise f.Failure(invalid, f.EXIT_CHECKS_FAILED)
-    return action, specs.with_defaults(action, table)
+    return action, document.with_defaults(action, table)
 
 
 def attempt(found: list[f.Finding], call, *args):
-    """What `call` returns, or None where the spec asks for a sampling that there is not, which is then `found`."""
+    """What `call` returns; None where the spec asks for a sampling that there is not,
+    which is then `found`."""
     try:
         return call(*args)
     except f.Failure as failure:
         if not failure.findings[0].id.startswith("SPEC-"):
             raise
-        found += [one for one in failure.findings if one not in found]
+        found += [finding for finding in failure.findings if finding not in found]
+        return None
 
 
 def examine(annotations: str, media_path: str | None, spec: dict, args) -> survey.Survey:
     from tqdm import tqdm
 
     source, path = annotation_file(annotations)
-    model = specs.get(spec, "policy.model_name_or_path") or specs.get(spec, "model.model_name", "")
+    model = document.get(spec, "policy.model_name_or_path") or document.get(
+        spec, "model.model_name", ""
+    )
     found = survey.take(path, "", model, source)
     found.media_path = dataset_checks.media_path(found, media_path)
+    if "DATA-NOT-BUILT" in found.tally.first:
+        index, message = found.tally.first["DATA-NOT-BUILT"]
+        fix, remark = dataset_sources.command(str(path))
+        found.tally.fixes["DATA-NOT-BUILT"] = fix
+        found.tally.first["DATA-NOT-BUILT"] = (index, message + remark)
     cache = clip_checks.Cache()
     if cache.problem:
         found.tally.add("DATA-CACHE", 0, "-", cache.problem)
     files = dataset_checks.files(found)
     options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
     reports = examine_files(found, files, (args.decode, options, args.timeout, cache))
-    found.reports |= tqdm(reports, total=len(files), desc=path.name, unit="clip", disable=None)
+    found.reports |= tqdm(
+        reports, total=len(files), desc=f.printable(path.name), unit="clip", disable=None
+    )
     dataset_checks.check_clips(found)
-    found.tally.fixes["DATA-MEDIA-TIMEOUT"] = f"--timeout {min(4 * args.timeout, 86000):g}"
+    found.tally.fixes["DATA-MEDIA-TIMEOUT"] = Fix(
+        flags={"--timeout": f"{min(4 * args.timeout, 86000):g}"}
+    )
     return found
 
 
 def annotation_file(written: str) -> tuple[str, Path]:
-    """(its name when it is in S3, the local file); raises Failure, with the way on, for what is no annotation file."""
+    """(its name when it is in S3, the local file).
+    Raises Failure, with the way on, for what is no annotation file."""
     if s3.is_uri(written):
         return fetch(written)
-    path, train, held_out = locate(written), Path(written, "train"), Path(written, "eval")
-    if path.suffix in TABLES or (Path(written).is_dir() and not path.is_file()):
-        message = "got a folder or table without annotations, expected an annotation file"
-        words = ["build_dataset.py", written, "-o", "data"]
-        if locate(train).is_file():
-            words = ["check_dataset.py", str(train), *(("--eval", str(held_out)) if held_out.is_dir() else ())]
-        raise f.bad_input("DATA-NOT-BUILT", written, message, f"scripts/{shlex.join(words)}")
-    return "", path
+    path = locate(written)
+    is_folder_without = Path(written).is_dir() and not path.is_file()
+    if path.suffix not in TABLES and not is_folder_without:
+        return "", path
+    train = Path(written, "train")
+    evaluation = Path(written, "eval")
+    remark = ""
+    if locate(train).is_file():
+        words = ["scripts/check_dataset.py", str(train)]
+        if evaluation.is_dir():
+            words += ["--eval", str(evaluation)]
+        fix = Fix(command=shlex.join(words))
+    else:
+        fix, remark = dataset_sources.command(written)
+    message = "got a folder or table without annotations, expected an annotation file"
+    raise f.bad_input("DATA-NOT-BUILT", written, message + remark, fix)
 
 
 def examine_files(found: survey.Survey, files: dict, how: tuple) -> clip_checks.Reports:
     """(clip number, report) of every file, wherever it is."""
-    packed = {}
-    if not s3.is_uri(found.media_path) and Path(found.media_path).is_file():
-        names = {number: medium.path for medium, number in found.clips.items() if not os.path.isabs(medium.path)}
-        packed = {number: names[number] for number in files.keys() & names.keys() if not s3.is_uri(names[number])}
-    yield from clip_checks.examine_all({number: files[number] for number in files.keys() - packed.keys()}, *how)
+    packed = dataset_checks.members(found)
+    yield from clip_checks.examine_all(
+        {number: files[number] for number in files.keys() - packed.keys()}, *how
+    )
     if packed:
-        yield from clip_checks.examine_archive(found.media_path, packed, *how)
+        yield from clip_checks.examine_archive(Path(found.media_path), packed, *how)
 
 
-def listing() -> command.Outcome:
-    names = ("severity", "checks", "fix")
-    checks = {name: dict(zip(names, row, strict=True)) for name, row in dataset_checks.CHECKS.items()}
-    text = "\n".join(f"{name:24} {row['severity']:8} {row['checks']}" for name, row in checks.items())
-    return command.Outcome({"checks": checks}, text=text)
+def listing() -> cli.Outcome:
+    checks = {
+        name: {"severity": severity, "checks": checks, "fix": str(fix)}
+        for name, (severity, checks, fix) in dataset_checks.CHECKS.items()
+    }
+    text = "\n".join(
+        f"{name:24} {row['severity']:8} {row['checks']}" for name, row in checks.items()
+    )
+    return cli.Outcome({"checks": checks}, text=text)
 
 
 def as_text(name: str, facts: dict) -> str:
@@ -188,11 +348,12 @@ def as_text(name: str, facts: dict) -> str:
     types = ", ".join(f"{count} {kind}" for kind, count in facts["question_types"].items())
     share = facts["majority_accuracy"]
     lines = [
-        f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), {facts['clips']} clips "
-        f"({shown(facts['records_per_clip'])} records per clip)",
-        f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, {size['fps']} fps, "
-        f"{size['seconds']} s, {facts['clips_with_problems']} with problems",
-        f"  text: up to {text['max']} tokens ({text['method']}), {facts['reasoning_share']:.0%} with reasoning, "
+        f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), "
+        f"{facts['clips']} clips ({shown(facts['records_per_clip'])} records per clip)",
+        f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, "
+        f"{size['fps']} fps, {size['seconds']} s, {facts['clips_with_problems']} with problems",
+        f"  text: up to {text['max']} tokens ({text['method']}), "
+        f"{facts['reasoning_share']:.0%} with reasoning, "
         f"majority answer right {'-' if share is None else f'{share:.1%}'}",
     ]
     for kind, balance in facts["answers"].items():
@@ -203,7 +364,9 @@ def as_text(name: str, facts: dict) -> str:
         most = f"at most {tokens['max']} of {prediction['limit']}"
         lines.append(f"  spec: {tokens['p50']} tokens per sample, {most}, {frames} frames")
     if "steps_per_epoch" in prediction:
-        steps = ", ".join(f"{count} on {gpus} GPU" for gpus, count in prediction["steps_per_epoch"].items())
+        steps = ", ".join(
+            f"{count} on {gpus} GPU" for gpus, count in prediction["steps_per_epoch"].items()
+        )
         memory = f"{prediction['prefetch_bytes_per_rank'] / 2**30:.1f} GiB of host memory per rank"
         lines.append(f"  steps per epoch: {steps}; loading ahead takes up to {memory}")
     return "\n".join(lines)
@@ -215,4 +378,4 @@ def shown(spread: dict) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

@@ -2,8 +2,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "av==18.1.0", "numpy==2.4.6", "pillow==13.0.0",
-#     "pyarrow==26.0.1", "tokenizers==0.23.3", "boto3==1.44.5", "huggingface_hub==1.33.0",
+#     "PyYAML==6.0.3", "tqdm==4.70.1", "jsonschema==4.26.0", "tomli-w==1.2.0", "av==18.1.0",
+#     "numpy==2.4.6", "pillow==13.0.0", "pyarrow==26.0.1", "tokenizers==0.23.3", "boto3==1.44.5",
+#     "huggingface_hub==1.33.0",
 # ]
 # ///
 """Say what a launch will meet. Launches nothing.
@@ -14,243 +15,381 @@ examples:
 """
 
 import argparse
+import dataclasses
+import os
+import shlex
 import sys
-import time
+from collections.abc import Callable
 from functools import partial
 
-from cosmos_reason import bundle, command, secret, spec
-from cosmos_reason import findings as f
+from cosmos_reason import cli
+from cosmos_reason.base import bundle, findings, secrets
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
 
-PLATFORMS = {name: name for name in ("local", "docker", "slurm", "kubernetes")} | {"local-docker": "docker"}
-LAUNCHED = ("local", "docker")  # by launch_job
+PLATFORMS = {
+    "local": "local",
+    "docker": "docker",
+    "slurm": "slurm",
+    "kubernetes": "kubernetes",
+    "local-docker": "docker",
+}
 # Errors of this machine, its network or account: the spec can be launched where they are mended.
 OF_THE_MACHINE = {
-    "PRE-GPU-NONE", "PRE-GPU-COUNT", "PRE-GPU-INDEX", "PRE-DISK", "PRE-HOST-MEMORY", "PRE-HOST-VERSION",
-    "PRE-TOOL-MISSING", "PRE-DOCKER-UNREACHABLE", "PRE-DOCKER-RUNTIME", "PRE-SMOKE", "PRE-IMAGE-UNREACHABLE",
-    "PRE-IMAGE-DENIED", "PRE-TORCH", "PRE-TORCH-CUDA", "JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED",
-    "HUB-UNREACHABLE", "HUB-NO-TOKEN", "HUB-GATED",
-}  # fmt: skip
+    "PRE-GPU-NONE",
+    "PRE-GPU-COUNT",
+    "PRE-GPU-INDEX",
+    "PRE-DISK",
+    "PRE-HOST-MEMORY",
+    "PRE-HOST-VERSION",
+    "PRE-TOOL-MISSING",
+    "PRE-DOCKER-UNREACHABLE",
+    "PRE-DOCKER-RUNTIME",
+    "PRE-SMOKE",
+    "PRE-IMAGE-UNREACHABLE",
+    "PRE-IMAGE-DENIED",
+    "PRE-TORCH",
+    "PRE-TORCH-CUDA",
+    "JOB-DOCKER-UNREACHABLE",
+    "JOB-DOCKER-FAILED",
+    "HUB-UNREACHABLE",
+    "HUB-NO-TOKEN",
+    "HUB-GATED",
+}
+COMMON = (
+    "--platform --spec --dataset-facts --target-gpu-index --target-gpu-count "
+    "--target-gpu-memory-gb --image --docker-host"
+)
+LABELLED = ("json_required_field", "effective_batch_limit", "min_free_disk_gb")
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__, usage="%(prog)s --platform NAME [flags]")
-    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, max_help_position=46, width=120)
+# ---- the command line --------------------------------------------------------------------------
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, COMMON, usage="%(prog)s --platform NAME [flags]")
     add = parser.add_argument
     add("--platform", metavar="NAME", help="local, docker, slurm, kubernetes")
-    add("--spec", metavar="FILE", help="to launch")
+    add("--spec", metavar="FILE", help="the spec that is to be launched")
     add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: the spec's")
-    add("--dataset-facts", metavar="FILE", help="of check_dataset")
-    a_day = partial(command.above_0, most=86400)
-    add("--timeout", type=a_day, default=120.0, metavar="S", help="seconds (default: 120)")
-    add("--seconds-per-step", type=command.above_0, metavar="S", help="to predict hours")
-    add("--list-checks", action="store_true", help="print them")
-    add("--skip-platform-access", action="store_true", help="do not contact it")
-    command.add_json_flag(parser)
+    add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset.py")
+    add(
+        "--entry-script",
+        type=entry_script,
+        metavar="FILE|image",
+        help="the dataset script that launch_job.py gets",
+    )
+    a_day = partial(cli.above_0, most=86400)
+    add("--timeout", type=a_day, default=120.0, metavar="S", help="seconds in all (default: 120)")
+    add("--seconds-per-step", type=cli.above_0, metavar="S", help="gives a prediction of hours")
+    add("--list-checks", action="store_true", help="print what is checked, and end")
+    add("--skip-platform-access", action="store_true", help="leave the platform alone")
+    cli.add_output_flags(parser)
     add_platform_flags(parser.add_argument_group("platform").add_argument)
     add_gpu_flags(parser.add_argument_group("GPUs").add_argument)
-    add_limits(parser.add_argument_group("limits (LABEL: repeatable)").add_argument)
+    add_limits(parser.add_argument_group("limits (those with a LABEL: repeatable)").add_argument)
     return parser
 
 
-def add_platform_flags(add) -> None:
+def add_platform_flags(add: Callable) -> None:
     add("--image", "--container-image", metavar="IMAGE", help="default: the engine's")
+    add(
+        "--image-version",
+        type=cli.image_version,
+        metavar="X.Y.Z",
+        help="the version of NVIDIA's that --image is, when its name does not tell",
+    )
     add("--docker-host", metavar="URL", help="default: $DOCKER_HOST")
-    add("--gpu-smoke-image", metavar="IMAGE", help="with nvidia-smi")
-    add("--pull-smoke-image", action="store_true", help="if absent")
-    many = partial(command.positive, most=100_000)
-    add("--nodes", type=many, metavar="N", help="default: the spec's")
+    add("--gpu-smoke-image", metavar="IMAGE", help="an image with nvidia-smi to try the GPUs with")
+    add("--pull-smoke-image", action="store_true", help="pull that image when it is not here")
+    add(
+        "--nodes",
+        type=partial(cli.positive, most=100_000),
+        metavar="N",
+        help="default: the spec's",
+    )
     add("--partition", metavar="P", help="default: $SLURM_PARTITION")
-    add("--time-limit", metavar="TIME", help="[D-]H:M:S")
+    add("--time-limit", metavar="TIME", help="SLURM's: [D-]H:M:S")
     add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
-    add("--pull-secret", metavar="NAME", help="of Kubernetes")
-    add("--storage-class", metavar="NAME", help="of Kubernetes")
+    add("--pull-secret", metavar="NAME", help="Kubernetes secret for the image's registry")
+    add("--storage-class", metavar="NAME", help="Kubernetes storage class of the job's volumes")
     add("--install-missing-tools", action="store_true", help=argparse.SUPPRESS)
     add("--skill-bank", metavar="DIR", help=argparse.SUPPRESS)
 
 
-def add_gpu_flags(add) -> None:
-    add("--target-gpu-index", type=indices, metavar="N,..", help="default: all")
-    few = partial(command.positive, most=1024)
-    add("--target-gpu-count", type=few, metavar="N", help="without nvidia-smi")
-    add("--target-gpu-memory-gb", type=command.above_0, metavar="GIB", help="of each")
-    add("--gpu-arch", type=arches, default=[], metavar="SM", help="sm_90 or 9.0")
-    add("--image-supported-sm", type=arches, metavar="SM,..", help="default: TAO's")
+def add_gpu_flags(add: Callable) -> None:
+    add("--target-gpu-index", type=indices, metavar="N,..", help="the GPUs to use; default: all")
+    add(
+        "--target-gpu-count",
+        type=partial(cli.positive, most=1024),
+        metavar="N",
+        help="how many there are, where nvidia-smi cannot tell",
+    )
+    add("--target-gpu-memory-gb", type=cli.above_0, metavar="GIB", help="memory of each")
+    add("--gpu-arch", type=architectures, default=[], metavar="SM", help="sm_90 or 9.0")
+    add(
+        "--image-supported-sm",
+        type=architectures,
+        metavar="SM,..",
+        help="architectures of the image; default: those of TAO's",
+    )
 
 
-def add_limits(add) -> None:
-    def many(flag: str, form: str, read, text: str) -> None:
+def add_limits(add: Callable) -> None:
+    def with_label(flag: str, form: str, read: Callable, text: str) -> None:
         add(flag, action="append", default=[], type=labelled(form, read), metavar=form, help=text)
 
-    many("--path", "LABEL=PATH", str, "local, s3://, hf://")
-    many("--json-required-field", "LABEL=FIELD,..", words, "of its records")
-    add("--json-sample-limit", type=command.positive, default=20, metavar="N", help="default: 20")
-    many("--effective-batch-limit", "LABEL=BATCH,SHARDS", pair, "at most records / SHARDS")
-    many("--min-free-disk-gb", "LABEL=GIB", command.above_0, "free at that path")
-    many("--gpu-arch-allowlist", "LABEL=SM,..", arches, "of a part")
-    add("--gpu-min-count", type=command.positive, metavar="N", help="per node")
-    add("--gpu-min-memory-gb", type=command.above_0, metavar="GIB", help="each")
-    add("--min-gpu-memory-gb", type=command.above_0, dest="gpu_min_memory_gb", help=argparse.SUPPRESS)
-    add("--gpu-min-total-memory-gb", type=command.above_0, metavar="GB", help="together")
-    add("--low-vram-threshold-gb", type=command.above_0, metavar="GIB", help="warn below")
+    with_label("--path", "LABEL=PATH", str, "a path that must be there: local, s3:// or hf://")
+    with_label(
+        "--json-required-field", "LABEL=FIELD,..", words, "fields that its records must have"
+    )
+    add(
+        "--json-sample-limit",
+        type=cli.positive,
+        default=20,
+        metavar="N",
+        help="records looked at for fields (default: 20)",
+    )
+    with_label(
+        "--effective-batch-limit", "LABEL=BATCH,SHARDS", pair, "BATCH is at most records / SHARDS"
+    )
+    with_label("--min-free-disk-gb", "LABEL=GIB", cli.above_0, "space free at LABEL's path")
+    with_label(
+        "--gpu-arch-allowlist", "LABEL=SM,..", architectures, "GPU architectures allowed for LABEL"
+    )
+    add("--gpu-min-count", type=cli.positive, metavar="N", help="GPUs of a node at least")
+    add("--gpu-min-memory-gb", type=cli.above_0, metavar="GIB", help="memory of each at least")
+    add("--min-gpu-memory-gb", type=cli.above_0, dest="gpu_min_memory_gb", help=argparse.SUPPRESS)
+    add(
+        "--gpu-min-total-memory-gb",
+        type=cli.above_0,
+        metavar="GB",
+        help="memory of all together at least",
+    )
+    add("--low-vram-threshold-gb", type=cli.above_0, metavar="GIB", help="warn below this memory")
 
 
-# ---- values of flags -------------------------------------------------------------------------------------------------
+def entry_script(written: str) -> str:
+    return written if written == "image" else os.path.abspath(cli.local(written))
 
 
 def words(written: str) -> list[str]:
     found = [word for word in written.split(",") if word]
     if not found:
-        raise command.wrong(written, "names with commas between them")
+        raise cli.wrong(written, "names with commas between them")
     return found
 
 
 def pair(written: str) -> tuple[int, int]:
     batch, _, shards = written.partition(",")
-    return command.positive(batch), command.positive(shards)
+    return cli.positive(batch), cli.positive(shards)
 
 
 def indices(written: str) -> list[int]:
     if not all(word.isdecimal() and len(word) < 5 for word in written.split(",")):
-        raise command.wrong(written, "numbers as nvidia-smi counts: 0,1")
+        raise cli.wrong(written, "numbers as nvidia-smi counts: 0,1")
     return [int(word) for word in written.split(",")]
 
 
-def arches(written: str) -> list[str]:
-    from cosmos_reason.preflight.host import architecture
+def architectures(written: str) -> list[str]:
+    from cosmos_reason.preflight.gpus import architecture
 
     found = [architecture(word) for word in written.split(",")]
     if None in found:
-        raise command.wrong(written, "architectures like sm_90, 9.0 or compute_90")
+        raise cli.wrong(written, "architectures like sm_90, 9.0 or compute_90")
     return found
 
 
-def labelled(form: str, read):
-    def parse(written: str):
+def labelled(form: str, read: Callable) -> Callable:
+    def parse(written: str) -> tuple:
         label, equals, value = written.partition("=")
         if not (label and equals):
-            raise command.wrong(secret.hidden(written), form)
+            raise cli.wrong(secrets.hidden(written), form)
         return label, read(value)
 
     return parse
 
 
-# ---- the command -----------------------------------------------------------------------------------------------------
+# ---- the command -------------------------------------------------------------------------------
 
 
-def main(args) -> command.Outcome:
+def main(args: argparse.Namespace) -> cli.Outcome:
     from cosmos_reason import preflight
+    from cosmos_reason.preflight import describe
 
     if args.list_checks:
         checks = preflight.descriptions()
-        return command.Outcome({"checks": checks}, text="\n".join(f"{name:20} {does}" for name, does in checks.items()))
-    launch = read(args)
-    found = preflight.run(launch)
-    if args.install_missing_tools:
-        found.append(f.info("PRE-TOOLS", "--install-missing-tools", "nothing to install: S3 is reached with boto3"))
-    errors = {one.id for one in found if one.severity == f.ERROR}
-    if errors and errors <= OF_THE_MACHINE and (words := submit(launch, better_image(launch, found))):
-        launch.result["launch"] = command.suggested(words)
-    return command.Outcome(launch.result, found, text(launch.result), submit(launch))
+        lines = [f"{name:20} {looks_at}" for name, looks_at in checks.items()]
+        return cli.Outcome({"checks": checks}, text="\n".join(lines))
+    options = options_of(args)
+    refuse_unknown(args, options)
+    launch = describe.launch_of(options, PLATFORMS[args.platform], args.engine)
+    found = [*preflight.run(launch), *without_effect(args)]
+    errors = {finding.id for finding in found if finding.severity == findings.ERROR}
+    if launch.case and errors and errors <= OF_THE_MACHINE:
+        launch.result["launch"] = cli.suggested(submit(launch, better_image(launch, found)))
+    following = submit(launch, options.image) if launch.case else ()
+    return cli.Outcome(launch.result, found, text(launch.result), following)
 
 
-def better_image(launch, found: list[f.Finding]) -> str:
-    """The image without the fault that is known of the one that was checked; '' when there is none."""
-    known = any(one.id == "PRE-IMAGE-ISSUE" for one in found)
-    return bundle.image_issue(launch.image)[1] if known else ""
+def options_of(args: argparse.Namespace):
+    from cosmos_reason.preflight import PreflightOptions
+
+    names = [field.name for field in dataclasses.fields(PreflightOptions)]
+    return PreflightOptions(**{name: getattr(args, name) for name in names})
 
 
-def read(args):
-    """The launch that the arguments and the spec describe. Raises Failure (exit 2) with all that is wrong with them."""
+def refuse_unknown(args: argparse.Namespace, options) -> None:
+    """Raises Failure (exit 2) about platforms and labels that are none, and what would be left out
+    of account."""
     from cosmos_reason import preflight
 
-    refuse_unknown(args)
-    platform = PLATFORMS[args.platform]
-    launch = preflight.Launch(platform, args, time.monotonic() + args.timeout, paths=dict(args.path))
-    launch.engine = args.engine or spec.engine_of(args.spec, platform)
-    if args.spec:
-        preflight.prediction.take_spec(launch, *preflight.prediction.read_spec(args.spec))
-    launch.image = args.image or bundle.skill_info()["engines"][launch.engine].get("default_image", "")
-    args.nodes = args.nodes or 1
-    launch.gpus_per_node = max(launch.gpus_per_node, args.gpu_min_count or 1)
-    return launch
-
-
-def refuse_unknown(args) -> None:
-    """Platforms and labels that are none, and what would be left out of account."""
-    from cosmos_reason import preflight
-
-    found, labels = [], [label for label, _ in args.path]
+    found = []
     if args.platform not in PLATFORMS:
-        near = f.nearest(args.platform or "", PLATFORMS) or ["local"]
-        message = f"got {args.platform or 'none'}, expected one of {', '.join(PLATFORMS)}."
-        message += f.did_you_mean(args.platform or "", PLATFORMS)
-        found.append(f.error("PRE-PLATFORM", "--platform", message, f"--platform {near[0]}"))
-    for label in sorted({label for label in labels if labels.count(label) > 1}):
-        message = f"got label {label!r} twice, expected a path each for labels of their own"
-        found.append(f.error("PRE-LABEL", "--path", message, f"--path {label}2=PATH"))
-    if args.dataset_facts and not args.spec:
+        found.append(unknown_platform(args.platform or ""))
+    if options.dataset_facts and not options.spec:
         message = "got dataset facts without a spec, expected the spec that they are compared with"
-        found.append(f.error("PRE-FACTS", "--dataset-facts", message, "--spec spec.toml"))
-    for flag in ("json-required-field", "effective-batch-limit", "min-free-disk-gb"):
-        for label in (label for label, _ in getattr(args, flag.replace("-", "_")) if label not in labels):
-            message = f"got label {label!r}, expected one of {', '.join(labels) or 'those of --path'}."
-            message += f.did_you_mean(label, labels)
-            found.append(f.error("PRE-LABEL", f"--{flag}", message, f"--path {label}=PATH"))
+        fix = Fix(flags={"--spec": "spec.toml"})
+        found.append(findings.error("PRE-FACTS", "--dataset-facts", message, fix))
+    found += wrong_labels(options)
     if found:
-        raise f.Failure([preflight.shown(one, args) for one in found], f.EXIT_BAD_INPUT)
+        shown = [preflight.shown(finding, options) for finding in found]
+        raise Failure(shown, findings.EXIT_BAD_INPUT)
 
 
-def submit(launch, image: str = "") -> tuple[str, ...]:
-    """The launch that was checked (on another image, if one is given), as launch_job takes it; nothing for what it does
-    not start."""
-    if not launch.case or launch.platform not in LAUNCHED:
-        return ()
-    args, image = launch.args, image or launch.args.image
-    words = ["launch_job.py", "submit", launch.case.action, "--spec", args.spec, "--platform", launch.platform]
-    words += ["--engine", launch.engine]
-    words += gpu_words(launch)
-    words += ["--image", image] if image and launch.platform == "docker" else []
-    words += ["--docker-host", args.docker_host] if args.docker_host and launch.platform == "docker" else []
-    return tuple(words)
+def unknown_platform(name: str) -> Finding:
+    message = f"got {name or 'none'}, expected one of {', '.join(PLATFORMS)}."
+    message += findings.did_you_mean(name, PLATFORMS)
+    near = findings.nearest(name, PLATFORMS) or ["local"]
+    fix = Fix(flags={"--platform": near[0]})
+    return findings.error("PRE-PLATFORM", "--platform", message, fix)
+
+
+def wrong_labels(options) -> list[Finding]:
+    """Labels that two paths have, and labels that no path has."""
+    found = []
+    labels = [label for label, _ in options.path]
+    for label in sorted(set(labels)):
+        if labels.count(label) > 1:
+            message = f"got label {label!r} twice, expected a path each for labels of their own"
+            fix = Fix(flags={"--path": f"{label}2=PATH"})
+            found.append(findings.error("PRE-LABEL", "--path", message, fix))
+    for name in LABELLED:
+        flag = f"--{name.replace('_', '-')}"
+        for label, _ in getattr(options, name):
+            if label not in labels:
+                known = ", ".join(labels) or "those of --path"
+                message = f"got label {label!r}, expected one of {known}."
+                message += findings.did_you_mean(label, labels)
+                fix = Fix(flags={"--path": f"{label}=PATH"})
+                found.append(findings.error("PRE-LABEL", flag, message, fix))
+    return found
+
+
+def without_effect(args: argparse.Namespace) -> list[Finding]:
+    """Flags of NVIDIA's preflight that have nothing to do here."""
+    found = []
+    if args.install_missing_tools:
+        message = "nothing to install: S3 is reached with boto3"
+        found.append(findings.info("PRE-TOOLS", "--install-missing-tools", message))
+    if args.skill_bank:
+        message = (
+            "it is not read: images, schemas and limits are those of this bundle (skill_info.yaml)"
+        )
+        fix = f"drop --skill-bank {shlex.quote(args.skill_bank)}"
+        found.append(findings.warning("PRE-SKILL-BANK", "--skill-bank", message, fix))
+    return found
+
+
+# ---- the launch that was checked ---------------------------------------------------------------
+
+
+def better_image(launch, found: list[Finding]) -> str | None:
+    """The image that was asked for, or one without the fault that is known of the image that was
+    checked."""
+    if any(finding.id == "PRE-IMAGE-ISSUE" for finding in found):
+        from cosmos_reason.spec import images
+
+        _, sound_image = images.issue(launch.image, launch.engine, launch.options.image_version)
+        return sound_image
+    return launch.options.image
+
+
+def submit(launch, image: str | None) -> tuple[str, ...]:
+    """The launch of the spec as launch_job takes it, or its plan to carry. Whether it can be
+    launched at all is a check of its own."""
+    from cosmos_reason.preflight import proposal
+
+    carried = proposal.is_carried(launch)
+    verb = "plan" if carried else "submit"
+    command = ["launch_job.py", verb, launch.case.action, "--spec", launch.options.spec]
+    command += ["--platform", launch.platform, "--engine", launch.engine]
+    command += gpu_words(launch)
+    if launch.options.entry_script:
+        command += ["--entry-script", launch.options.entry_script]
+    if launch.platform == "docker":
+        if image:
+            command += ["--image", image]
+        if launch.options.image_version and image == launch.options.image:
+            command += ["--image-version", launch.options.image_version]
+        if launch.options.docker_host and not carried:
+            command += ["--docker-host", launch.options.docker_host]
+    if carried:
+        command += ["--output", "to-carry"]
+    return tuple(command)
 
 
 def gpu_words(launch) -> list[str]:
-    """As many as the spec needs of the GPUs that were found or named, else the first ones; none where the embedded
-    engine finds none."""
-    args, needed = launch.args, launch.gpus_per_node
-    ids = [gpu["index"] for gpu in launch.result.get("gpus", ())]
-    if not ids and not launch.wants_gpus:
-        asked = launch.machine is not None and not args.skip_platform_access
-        return ["--gpu-ids", "none"] if asked else []
-    enough = next(some for some in (ids, args.target_gpu_index or [], range(needed)) if len(some) >= needed)
-    return ["--gpu-ids", ",".join(map(str, enough[:needed]))]
+    from cosmos_reason.preflight import proposal
+
+    chosen = proposal.gpu_ids(launch)
+    if chosen is None:
+        return []
+    return ["--gpu-ids", ",".join(chosen) or "none"]
+
+
+# ---- text for people ---------------------------------------------------------------------------
 
 
 def text(result: dict) -> str:
     lines = [f"checked: {', '.join(result['checks'])}"]
-    if prediction := result.get("prediction"):
-        source = "the longest sample" if prediction["measured"] else "assumed: the data were not read"
-        lines.append(f"one GPU needs {prediction['gib']} GiB at {prediction['tokens']} tokens ({source}):")
-        lines += [f"  {size:7.2f}  {name}" for name, size in prediction["terms"].items()]
-        lines.append(f"  {on_types(prediction['gpu_types'])}")
-        hours = f", {prediction['hours']} hours" if prediction["hours"] else ""
-        lines += [f"{prediction['steps']} steps{hours}"] if prediction["steps"] else []
+    if "prediction" in result:
+        lines += prediction_lines(result["prediction"])
     if "launch" in result:
         lines.append(f"the launch, where these are mended: {result['launch']}")
     return "\n".join(lines)
 
 
+def prediction_lines(prediction: dict) -> list[str]:
+    source = "assumed: the data were not read"
+    if prediction["measured"]:
+        source = "the longest sample"
+    tokens = prediction["tokens"]
+    lines = [f"one GPU needs {prediction['gib']} GiB at {tokens} tokens ({source}):"]
+    for name, size in prediction["terms"].items():
+        lines.append(f"  {size:7.2f}  {name}")
+    lines.append(f"  {on_types(prediction['gpu_types'])}")
+    if prediction["steps"]:
+        hours = f", {prediction['hours']} hours" if prediction["hours"] else ""
+        lines.append(f"{prediction['steps']} steps{hours}")
+    return lines
+
+
 def on_types(verdicts: dict[str, str]) -> str:
     """One line for all GPU types: what fits on one fits on every larger one."""
-    sizes, named = bundle.skill_info()["gpu_types"], {"fits": [], "tight": [], "does not fit": []}
+    sizes = bundle.skill_info()["gpu_types"]
+    named = {"fits": [], "tight": [], "does not fit": []}
     for name in sorted(verdicts, key=sizes.get):
         named[verdicts[name]].append(f"{name} ({sizes[name]:g} GiB)")
-    fits, tight, small = named.values()
-    words = [f"fits every listed GPU from {fits[0]} up" if fits else "fits no listed GPU"]
-    words += [f"tight on {', '.join(tight)}"] if tight else []
-    words += [f"does not fit {', '.join(small)}"] if small else []
-    return "; ".join(words)
+    parts = ["fits no listed GPU"]
+    if named["fits"]:
+        parts = [f"fits every listed GPU from {named['fits'][0]} up"]
+    if named["tight"]:
+        parts.append(f"tight on {', '.join(named['tight'])}")
+    if named["does not fit"]:
+        parts.append(f"does not fit {', '.join(named['does not fit'])}")
+    return "; ".join(parts)
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

@@ -7,7 +7,7 @@
 
 examples:
   scripts/diagnose_log.py train-20260101-120000-0a1b2c
-  scripts/diagnose_log.py outputs/logs_latest/policy_0.log outputs/logs_latest/controller.log --json
+  scripts/diagnose_log.py outputs/logs_latest/policy_0.log --spec spec.toml
   kubectl logs job/train | scripts/diagnose_log.py -
 """
 
@@ -16,91 +16,169 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason import command, diagnosis, jobs
-from cosmos_reason import findings as f
+from cosmos_reason import cli
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.jobs import diagnosis
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("logs", nargs="*", metavar="LOG", help="a log file, - for standard input, or the id of a job")
-    parser.add_argument("--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)")
-    parser.add_argument("--list-checks", action="store_true", help="print id and cause of every known error, and stop")
-    parser.add_argument("--explain", metavar="ID", help="print cause, fix and an example of one known error, and stop")
-    command.add_json_flag(parser)
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument(
+        "logs",
+        nargs="*",
+        metavar="LOG",
+        help="a log file, - for standard input, or the id of a job",
+    )
+    parser.add_argument(
+        "--spec",
+        type=cli.local,
+        metavar="FILE",
+        help="the spec that the run was started with, for fixes that fit it "
+        "(default: that of the job, or the toml beside the log)",
+    )
+    parser.add_argument(
+        "--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)"
+    )
+    parser.add_argument(
+        "--list-checks",
+        action="store_true",
+        help="print id and cause of every known error, and stop",
+    )
+    parser.add_argument(
+        "--explain",
+        metavar="ID",
+        help="print cause, fix and an example of one known error, and stop",
+    )
+    cli.add_output_flags(parser)
     return parser
 
 
-def main(args) -> command.Outcome:
+def main(args) -> cli.Outcome:
     if args.list_checks:
-        known = {entry.id: {"severity": entry.severity, "checks": entry.cause} for entry in diagnosis.catalog()}
-        return command.Outcome(
-            {"checks": known}, text="\n".join(f"{id:30} {row['checks']}" for id, row in known.items())
-        )
+        return listed()
     if args.explain:
         if args.logs:
+            message = "got logs as well, expected the id of an error alone"
             fix = f"drop {shlex.join(args.logs)}"
-            raise f.bad_input("USAGE", "--explain", "got logs as well, expected the id of an error alone", fix)
+            raise findings.bad_input("USAGE", "--explain", message, fix)
         return explained(args.explain)
-    found, refused = [], []
-    for log in dict.fromkeys(args.logs or [""]):
-        try:
-            found += of_log(log, args.jobs_dir)
-        except f.Failure as failure:
-            refused.append(failure)
-    if refused:
-        found += [one for each in refused for one in each.findings]
-        raise f.Failure(found, max(each.exit_code for each in refused))
-    first = next((finding for finding in found if finding.severity == f.ERROR), None)
-    block = first.data.get("lines", ()) if first else ()  # of an unknown error
-    return command.Outcome({"cause": first and first.id}, found, "\n".join(block))
+    found = of_logs(args.logs or [""], args.jobs_dir, args.spec)
+    errors = [finding for finding in found if finding.severity == findings.ERROR]
+    if not errors:
+        return cli.Outcome({"cause": None}, found)
+    block = errors[0].data.get("lines", ())  # of an unknown error
+    return cli.Outcome({"cause": errors[0].id}, found, "\n".join(block))
 
 
-def explained(id: str) -> command.Outcome:
-    """Raises Failure (exit 2) for an unknown id."""
+def listed() -> cli.Outcome:
+    """Every known error."""
+    checks, lines = {}, []
+    for entry in diagnosis.catalog():
+        checks[entry.id] = {"severity": entry.severity, "checks": entry.cause}
+        lines.append(f"{entry.id:30} {entry.cause}")
+    return cli.Outcome({"checks": checks}, text="\n".join(lines))
+
+
+def explained(id: str) -> cli.Outcome:
+    """One known error. Raises Failure (exit 2) for an unknown id."""
     known = {entry.id: entry for entry in diagnosis.catalog()}
     if id not in known:
-        message = f"got {id}, expected the id of a known error.{f.did_you_mean(id, known)}"
-        raise f.bad_input("USAGE", "--explain", message, "scripts/diagnose_log.py --list-checks")
-    row = {name: getattr(known[id], name) for name in ("id", "severity", "action", "cause", "fix")}
-    row["example"] = list(known[id].example)
-    return command.Outcome(row, text="\n".join(f"{name}: {value}" for name, value in row.items()))
+        hint = findings.did_you_mean(id, known)
+        message = f"got {id}, expected the id of a known error.{hint}"
+        fix = "scripts/diagnose_log.py --list-checks"
+        raise findings.bad_input("USAGE", "--explain", message, fix)
+    entry = known[id]
+    row = {
+        "id": entry.id,
+        "severity": entry.severity,
+        "action": entry.action,
+        "cause": entry.cause,
+        "fix": str(entry.fix),
+        "example": list(entry.example),
+    }
+    return cli.Outcome(row, text="\n".join(f"{name}: {value}" for name, value in row.items()))
 
 
-def of_log(log: str, jobs_dir: str | None) -> list[f.Finding]:
+def of_logs(logs: list[str], jobs_dir: str | None, spec: Path | None) -> list[Finding]:
+    """What all the logs say. Raises Failure when one cannot be read, after all were looked at."""
+    found, refused = [], []
+    for log in dict.fromkeys(logs):
+        try:
+            found += of_log(log, jobs_dir, spec)
+        except Failure as failure:
+            refused.append(failure)
+    if not refused:
+        return found
+    for failure in refused:
+        found += failure.findings
+    raise Failure(found, max(failure.exit_code for failure in refused))
+
+
+def of_log(log: str, jobs_dir: str | None, spec: Path | None) -> list[Finding]:
+    if jobs.ID.fullmatch(log) and spec is None:
+        return of_job(jobs.folder(jobs.root(jobs_dir), log))
     if log == "-":
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        return diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin")
-    if jobs.ID.fullmatch(log):
-        return of_job(jobs.folder(jobs.root(jobs_dir), log))
-    return of_file(Path(log))
+        found = diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin")
+    else:
+        is_job = jobs.ID.fullmatch(log)
+        path = jobs.folder(jobs.root(jobs_dir), log) / jobs.LOG if is_job else Path(log)
+        found = of_file(path)
+        spec = spec or spec_beside(path)
+    return [diagnosis.for_spec(finding, spec) for finding in found] if spec else found
 
 
-def of_file(path: Path, action: str = "") -> list[f.Finding]:
+def spec_beside(log: Path) -> Path | None:
+    """The spec in the folder of a log: spec.toml, or the only toml there."""
+    specs = sorted(log.parent.glob("*.toml"))
+    named = [path for path in specs if path.name == jobs.SPEC]
+    candidates = named or specs
+    return candidates[0] if len(candidates) == 1 else None
+
+
+def of_file(path: Path, action: str = "") -> list[Finding]:
     """Raises Failure (exit 2) for what is no file."""
     if not path.is_file():
-        inside = sorted(str(log) for log in path.glob("*.log"))[:1] if path.is_dir() else []
-        message = f"got {'a folder' if path.is_dir() else 'no such file'}, expected a log file, - or the id of a job"
-        fix = shlex.join(["scripts/diagnose_log.py", *inside]) if inside else "scripts/launch_job.py list"
-        raise f.bad_input("LOG-SOURCE", path, message, fix)
+        raise no_log(path)
     with open(path, encoding="utf-8", errors="replace") as stream:
         return diagnosis.diagnose(diagnosis.read_lines(stream), str(path), action)
 
 
-def of_job(folder: Path) -> list[f.Finding]:
-    """With what its record knows: what failed for a passing reason is tried again, outputs go by their names."""
-    record = jobs.read(folder)
-    failed, found = record["state"] in (jobs.ERROR, jobs.CANCELED), []
-    told = f"the job's record says: {record.get('reason') or 'nothing'}"
-    for one in of_file(folder / jobs.LOG, record["action"]):
-        if one.id == "EVAL-ALL-FAILED":
-            one = replace(one, message=f"{one.message}; {told}")
-        again = failed and one.data.get("transient")
-        found.append(replace(one, fix=jobs.command("retry", folder)) if again else diagnosis.for_job(one, record))
-    if record["state"] == jobs.ERROR and not f.has_errors(found):
-        message = f"got no known error in the log; {told}"
-        found.append(f.error("LOG-UNKNOWN", folder.name, message, jobs.command("logs", folder)))
+def no_log(path: Path) -> Failure:
+    actual, fix = "no such file", "scripts/launch_job.py list"
+    if path.is_dir():
+        actual = "a folder"
+        logs = sorted(str(log) for log in path.glob("*.log"))
+        if logs:
+            fix = shlex.join(["scripts/diagnose_log.py", logs[0]])
+    message = f"got {actual}, expected a log file, - or the id of a job"
+    return findings.bad_input("LOG-SOURCE", path, message, fix)
+
+
+def of_job(folder: Path) -> list[Finding]:
+    """With what its record knows: what failed for a passing reason is tried again, and fixes name
+    the job's own folders."""
+    job = Job.load_unchecked(folder)
+    has_failed = job.state in (jobs.ERROR, jobs.CANCELED)
+    reason = f"the job's record says: {job.reason or 'nothing'}"
+    action = folder.name.partition("-")[0]
+    found = []
+    for finding in of_file(folder / jobs.LOG, action):
+        if finding.id == "EVAL-ALL-FAILED":
+            finding = replace(finding, message=f"{finding.message}; {reason}")
+        if has_failed and finding.data.get("transient"):
+            found.append(replace(finding, fix=jobs.command("retry", folder)))
+        else:
+            found.append(diagnosis.for_job(finding, job))
+    if job.state == jobs.ERROR and not findings.has_errors(found):
+        message = f"got no known error in the log; {reason}"
+        fix = jobs.command("logs", folder)
+        found.append(findings.error("LOG-UNKNOWN", folder.name, message, fix))
     return found
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

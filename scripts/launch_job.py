@@ -2,8 +2,8 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli_w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2", "boto3==1.44.5",
-#   "huggingface_hub==1.33.0",
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli_w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2",
+#   "boto3==1.44.5", "huggingface_hub==1.33.0",
 # ]
 # ///
 """Start an action's spec on a platform, watch it, and know how it ended.
@@ -11,8 +11,8 @@
 examples:
   scripts/launch_job.py plan train --spec spec.toml --platform local
   scripts/launch_job.py submit train --spec spec.toml --platform local --gpu-ids 0
-  scripts/launch_job.py submit evaluate --spec spec.toml --platform docker --engine tao --gpu-ids 0,1
-  scripts/launch_job.py submit evaluate --spec spec.toml --platform local --checkpoint jobs/ID/results
+  scripts/launch_job.py submit evaluate --spec spec.toml --platform docker --engine tao --gpu-ids 0
+  scripts/launch_job.py submit evaluate --spec spec.toml --platform local --checkpoint outputs
   scripts/launch_job.py watch train-20260101-120000-0a1b2c
   scripts/launch_job.py list
 """
@@ -26,232 +26,447 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cosmos_reason import bundle, command, jobs, platforms, publishing, s3, secret, spec
-from cosmos_reason.findings import EXIT_OUTSIDE, WARNING, Failure, Finding, bad_input, error, has_errors
-from cosmos_reason.platforms import engines, launch, watch
+from cosmos_reason import cli
+from cosmos_reason.base import bundle, secrets
+from cosmos_reason.base.findings import (
+    EXIT_OUTSIDE,
+    WARNING,
+    Failure,
+    Finding,
+    bad_input,
+    error,
+    has_errors,
+    say,
+)
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import publishing
+from cosmos_reason.jobs import claims, engines, launch, platforms, progress, run_time, watch
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote import s3
+from cosmos_reason.spec import actions, document, origins
 
-OWN_FILES = ("job.json", "spec.toml", "spec.origins.json", jobs.LOG, jobs.METRICS)
-PASSED_ON = ("action", "platform", "image", "docker_host", "network", "endpoint")
+OWN_FILES = (jobs.RECORD, jobs.SPEC, "spec.origins.json", jobs.LOG, jobs.METRICS)
 # Of a record, what is known before there is a job.
-PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir", "resources", "inputs",
-           "outputs")  # fmt: skip
+PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
+           "resources", "inputs", "outputs")  # fmt: skip
+COMMON = "--spec --platform --gpu-ids --engine --image --docker-host --checkpoint"
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
+# -- the command line --------------------------------------------------------------------------
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-    def verb(function, purpose: str) -> argparse.ArgumentParser:
-        added = verbs.add_parser(function.__name__.rstrip("_"), help=purpose, description=purpose)
+    def verb(function, purpose: str, common: str = "") -> argparse.ArgumentParser:
+        name = function.__name__.rstrip("_")
+        added = verbs.add_parser(name, common=common, help=purpose, description=purpose)
         added.set_defaults(main=function)
-        added.add_argument("--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)")
-        command.add_json_flag(added, lines=function is watch_)
+        added.add_argument(
+            "--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)"
+        )
+        cli.add_output_flags(added, lines=function is watch_)
         return added
 
-    add_request(verb(plan, "show what submit would run; touches nothing"))
-    add_request(verb(submit, "record and start a job"))
-    for function, purpose in (
-        (status, "the state of a job as it is true now"),
-        (logs, "the end of what a job printed"),
-        (watch_, "follow a job to its end; ctrl-C leaves the job alone; exit code 3 when it failed"),
-        (cancel, "end a running job"),
-        (retry, "run a failed or canceled job again, from its newest complete checkpoint"),
-        (upload, "send an ended job's results, log and record to S3"),
-    ):
-        verb(function, purpose).add_argument("job_id", metavar="JOB_ID")
-    verb(list_, "the newest jobs").add_argument("--last", type=count, default=20, help="how many (default: 20; 0: all)")
-    named = verbs.choices
-    named["logs"].add_argument("--lines", type=count, default=50, help="how many lines (default: 50; 0: all at hand)")
-    named["upload"].add_argument("uri", metavar="S3_URI", help="s3://BUCKET/PREFIX; the job's id is added to it")
-    named["watch"].add_argument("--every", type=seconds, default=5, help="seconds between lines (default: 5; 0: all)")
-    grace = "seconds from SIGTERM to SIGKILL (default: 30)"
-    named["cancel"].add_argument("--grace", type=seconds, default=30, help=grace)
+    def verb_of_a_job(function, purpose: str) -> argparse.ArgumentParser:
+        added = verb(function, purpose)
+        added.add_argument("job_id", metavar="JOB_ID")
+        return added
+
+    planned = verb(plan, "show what submit would run; touches nothing", COMMON + " --output")
+    add_request(planned)
+    planned.add_argument(
+        "--output",
+        type=cli.local,
+        metavar="DIR",
+        help="docker: write run.sh and spec.toml for a machine that this one does not see",
+    )
+    planned.add_argument(
+        "--host-user",
+        type=user_and_group,
+        metavar="UID:GID",
+        help="with --output: who the work runs as there (default: whoever runs run.sh)",
+    )
+    planned.add_argument(
+        run_time.FLAG,
+        type=cli.above_0,
+        metavar="S",
+        help="train: a speed to predict the time with (default: that of an earlier job)",
+    )
+    add_request(verb(submit, "record and start a job", COMMON))
+    verb_of_a_job(status, "the state of a job as it is true now")
+    verb_of_a_job(logs, "the end of what a job printed").add_argument(
+        "--lines", type=count, default=50, help="how many lines (default: 50; 0: all at hand)"
+    )
+    verb_of_a_job(
+        watch_, "follow a job to its end; ctrl-C leaves the job alone; exit code 3 when it failed"
+    ).add_argument(
+        "--every", type=seconds, default=5, help="seconds between lines (default: 5; 0: all)"
+    )
+    verb_of_a_job(cancel, "end a running job").add_argument(
+        "--grace", type=seconds, default=30, help="seconds from SIGTERM to SIGKILL (default: 30)"
+    )
+    verb_of_a_job(retry, "run a failed or canceled job again, from its newest complete checkpoint")
+    verb_of_a_job(upload, "send an ended job's results, log and record to S3").add_argument(
+        "uri", metavar="S3_URI", help="s3://BUCKET/PREFIX; the job's id is added to it"
+    )
+    verb(list_, "the newest jobs").add_argument(
+        "--last", type=count, default=20, help="how many (default: 20; 0: all)"
+    )
     return parser
 
 
 def add_request(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("action", choices=bundle.ACTIONS, help="what to run")
-    verb.add_argument("--spec", required=True, type=command.local, help="the action's spec (build_spec.py makes one)")
+    verb.add_argument(
+        "action", nargs="?", choices=bundle.ACTIONS, help="what to run (default: the spec's)"
+    )
+    verb.add_argument(
+        "--spec", required=True, type=cli.local, help="the action's spec (build_spec.py makes one)"
+    )
     verb.add_argument("--platform", required=True, choices=platforms.PLATFORMS, help="where to run")
-    verb.add_argument("--engine", choices=bundle.ENGINES, help="default: what the spec was built for, else docker: tao")
-    verb.add_argument("--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)")
+    verb.add_argument(
+        "--engine",
+        choices=bundle.ENGINES,
+        help="default: what the spec was built for, else docker: tao",
+    )
+    verb.add_argument(
+        "--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)"
+    )
     verb.add_argument("--image", help="docker: the image to run (default: the one of engine tao)")
-    host = "docker: unix:// or ssh:// address (default: $DOCKER_HOST or the docker context)"
-    verb.add_argument("--docker-host", help=host)
-    verb.add_argument("--network", help="docker: host for servers on this machine (default: the engine's own)")
-    who = verb.add_mutually_exclusive_group()
-    who.add_argument("--endpoint", type=address, metavar="URL", help="evaluate: the server that answers, up to /v1")
-    many = "evaluate: these models, or all of these train outputs, a results folder each"
-    who.add_argument("--checkpoint", type=command.local, nargs="+", default=[], metavar="DIR", help=many)
+    verb.add_argument(
+        "--image-version",
+        type=cli.image_version,
+        metavar="X.Y.Z",
+        help="docker: the version of NVIDIA's that --image is, when its name does not tell",
+    )
+    verb.add_argument(
+        "--docker-host",
+        help="docker: unix:// or ssh:// address (default: $DOCKER_HOST or the docker context)",
+    )
+    verb.add_argument(
+        "--network", help="docker: host for servers on this machine (default: the engine's own)"
+    )
+    verb.add_argument(
+        "--env",
+        action="append",
+        type=variable,
+        metavar="NAME",
+        help="docker: a variable to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, AWS_*; "
+        "repeatable",
+    )
+    verb.add_argument(
+        "--entry-script",
+        type=entry_script,
+        metavar="FILE|image",
+        help="train with cosmos-rl or tao: your dataset script, or the image's (keeps two turns)",
+    )
+    answerer = verb.add_mutually_exclusive_group()
+    answerer.add_argument(
+        "--endpoint",
+        type=address,
+        metavar="URL",
+        help="evaluate, inference: the server that answers, up to /v1",
+    )
+    verb.add_argument(
+        "--served-model",
+        type=cli.some_text,
+        metavar="NAME",
+        help="with --endpoint: what the server calls the model (default: model.model_name)",
+    )
+    answerer.add_argument(
+        "--checkpoint",
+        type=cli.local,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="evaluate, inference: these models, or all of these train outputs, a results folder "
+        "each",
+    )
 
 
 def count(written: str) -> int:
-    return 0 if written == "0" else command.positive(written)
+    return 0 if written == "0" else cli.positive(written)
 
 
 def seconds(written: str) -> float:
-    return 0.0 if written == "0" else command.above_0(written, most=86400)
+    return 0.0 if written == "0" else cli.above_0(written, most=86400)
 
 
 def address(written: str) -> str:
     if not re.match(r"https?://[^@?#\s]+$", written):
-        raise argparse.ArgumentTypeError("got another form, expected http://HOST:PORT/v1 without a password or key")
+        raise argparse.ArgumentTypeError(
+            "got another form, expected http://HOST:PORT/v1 without a password or key"
+        )
     return written
 
 
-def plan(args) -> command.Outcome:
-    record, found = launch.plan(request(args))
-    text = engines.summary(record) if record else ""
-    given = [word for word in sys.argv[sys.argv.index("plan") + 1 :] if word != "--json"]
-    out_of_reach = {one.id for one in found} & {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}
-    result = {key: record[key] for key in PLANNED if key in record}
-    result |= {"inputs": [{key: entry[key] for key in ("role", "path")} for entry in record.get("inputs", ())]}
-    return command.Outcome(result, found, text, () if out_of_reach else ("launch_job.py", "submit", *given))
+def user_and_group(written: str) -> str:
+    if not re.fullmatch(r"\d+:\d+", written, re.ASCII):
+        raise argparse.ArgumentTypeError(f"got {written!r}, expected UID:GID such as 1000:1000")
+    return written
 
 
-def submit(args) -> command.Outcome:
-    return started(args, *launch.submit(request(args)))
+def variable(written: str) -> str:
+    """An argparse type that does not repeat what it was given: a value that should not be there may
+    be a secret."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", written, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            "got another form, expected the NAME of a variable, without its value"
+        )
+    return written
 
 
-def retry(args) -> command.Outcome:
-    return started(args, *launch.retry(folder(args), jobs.root(args.jobs_dir)))
-
-
-def started(args, record: dict, found: list[Finding]) -> command.Outcome:
-    if has_errors(found):
-        return command.Outcome(record, found)
-    job_id = record["job_id"]
-    return command.Outcome(record, found, job_id, jobs.words("watch", jobs.root(args.jobs_dir) / job_id))
-
-
-def request(args) -> launch.Request:
-    return launch.Request(
-        spec_path=args.spec.absolute(),
-        engine=args.engine or spec.engine_of(args.spec, args.platform, args.action),
-        jobs_dir=jobs.root(args.jobs_dir),
-        working_dir=Path.cwd(),
-        gpu_ids=gpu_ids(args.gpu_ids),
-        checkpoints=list(map(os.path.abspath, args.checkpoint)),
-        **{name: getattr(args, name) for name in PASSED_ON},
-    )
+def entry_script(written: str) -> str:
+    return written if written == engines.IMAGES_SCRIPT else os.path.abspath(cli.local(written))
 
 
 def gpu_ids(written: str | None) -> list[str] | None:
-    if written is None or written == "none":
-        return None if written is None else []
+    """None for those the environment shows, [] for the CPU."""
+    if written is None:
+        return None
+    if written == "none":
+        return []
     ids = written.split(",")
-    if len(set(ids)) < len(ids) or not all(GPU_ID.fullmatch(one) for one in ids):
-        raise bad_input("JOB-GPU-IDS", "--gpu-ids", f"got {written!r}, expected different ids like 0,1, or none")
+    if len(set(ids)) < len(ids) or not all(GPU_ID.fullmatch(gpu_id) for gpu_id in ids):
+        message = f"got {written!r}, expected different ids like 0,1, or none"
+        raise bad_input("JOB-GPU-IDS", "--gpu-ids", message)
     return ids
+
+
+def request(args) -> launch.Request:
+    action = args.action or actions.of_file(args.spec)
+    return launch.Request(
+        action=action,
+        spec_path=args.spec.absolute(),
+        platform=args.platform,
+        engine=args.engine or origins.engine_of(args.spec, args.platform, action),
+        jobs_dir=jobs.root(args.jobs_dir),
+        working_dir=Path.cwd(),
+        gpu_ids=gpu_ids(args.gpu_ids),
+        image=args.image,
+        image_version=args.image_version,
+        entry_script=args.entry_script,
+        docker_host=args.docker_host,
+        network=args.network,
+        env=args.env,
+        endpoint=args.endpoint,
+        served_model=args.served_model,
+        checkpoints=[os.path.abspath(path) for path in args.checkpoint],
+    )
 
 
 def folder(args) -> Path:
     return jobs.folder(jobs.root(args.jobs_dir), args.job_id)
 
 
-def status(args) -> command.Outcome:
-    record = platforms.refresh(folder(args))
-    result = record | {"progress": jobs.plain(jobs.progress(folder(args)))}
-    return told(args, record, result, jobs.spec_changes(record))
+# -- what begins a job -------------------------------------------------------------------------
 
 
-def told(args, record: dict, result: dict, found=()) -> command.Outcome:
+def plan(args) -> cli.Outcome:
+    if args.output:
+        return carried_plan(args)
+    if args.host_user:
+        message = "got it without --output, which alone writes a run.sh"
+        raise bad_input("USAGE", "--host-user", message, Fix(flags={"--output": "DIR"}))
+    job, found = launch.plan(request(args))
+    result = {key: getattr(job, key) for key in PLANNED} if job else {}
+    inputs = job.inputs if job else []
+    result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in inputs]
+    text = engines.summary(job) if job else ""
+    if job and job.action == "train":
+        cost = cost_of(args, job.engine)
+        result["time"], text = cost.to_json(), f"{cost.text()}\n{text}"
+    found_ids = {finding.id for finding in found}
+    if found_ids & {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}:
+        return cli.Outcome(result, found, text)  # to submit it would fail
+    after_plan = sys.argv[sys.argv.index("plan") + 1 :]
+    given = cli.without(after_plan, "--json", run_time.FLAG)
+    return cli.Outcome(result, found, text, ("launch_job.py", "submit", *given))
+
+
+def cost_of(args, engine: str) -> run_time.Cost:
+    """What the training would take."""
+    case = run_time.case_of(engine, document.load(args.spec), args.spec)
+    gpus, jobs_dir = gpu_ids(args.gpu_ids), jobs.root(args.jobs_dir)
+    return run_time.predict(case, gpus, jobs_dir, args.seconds_per_step)
+
+
+def carried_plan(args) -> cli.Outcome:
+    if args.output.exists():
+        message = "got something there, expected nothing yet"
+        raise bad_input("JOB-OUTPUT-EXISTS", args.output, message)
+    asked = dataclasses.replace(request(args), carried=True)
+    job, found = launch.carry(asked, args.output, args.host_user)
+    if job is None:
+        return cli.Outcome({}, found, "nothing written")
+    result = {"output": str(args.output), "image": job.image}
+    text = f"wrote {args.output}: copy it there, then bash run.sh"
+    if job.action == "train":
+        cost = cost_of(args, job.engine)
+        result["time"], text = cost.to_json(), f"{text}\n{cost.text()}"
+    return cli.Outcome(result, found, text)
+
+
+def submit(args) -> cli.Outcome:
+    return started(*launch.submit(request(args)))
+
+
+def retry(args) -> cli.Outcome:
+    return started(*launch.retry(folder(args), jobs.root(args.jobs_dir)))
+
+
+def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
+    if has_errors(found):
+        return cli.Outcome(job.to_json() if job else {}, found)
+    return cli.Outcome(job.to_json(), found, job.job_id, jobs.words("watch", job.folder))
+
+
+# -- one job -----------------------------------------------------------------------------------
+
+
+def status(args) -> cli.Outcome:
+    job = platforms.refresh(folder(args))
+    result = job.to_json() | {"progress": progress.plain(progress.newest(job.folder))}
+    return described(job, result, job.spec_changes())
+
+
+def described(job: Job, result: dict, found: list[Finding] | None = None) -> cli.Outcome:
     """What a person is told of a job, and what follows from its state."""
-    metrics, ends = jobs.progress(folder(args)), record["outputs"] | record["evidence"]
-    steps = [f"step {metrics['step']}/{metrics['total_steps']}"] if "total_steps" in metrics else []
-    lines = [
-        " ".join([record["job_id"], record["state"], ", ".join(steps + watch.facts(metrics))]).strip(),
-        f"  started {record['started_at']}, ended {record['ended_at']}, log {folder(args) / jobs.LOG}",
-    ]
-    lines += [f"  {record['reason']}"] if record["reason"] else []
-    for finding in record["diagnosis"]:
-        lines += [f"  cause: {finding['message']}", *([f"  fix: {finding['fix']}"] if finding["fix"] else [])]
-    text = "\n".join(lines + [f"  {name}: {value}" for name, value in ends.items()])
-    after = {
-        ("train", jobs.COMPLETE): ("select_checkpoint.py", str(folder(args))),
-        ("evaluate", jobs.COMPLETE): ("score_predictions.py", record["outputs"].get("results_dir")),
-    }.get((record["action"], record["state"]), ())
-    if record["state"] not in jobs.ENDED:
-        after = jobs.words("watch", folder(args))
-    return command.Outcome(result, list(found), text, after)
+    metrics = progress.newest(job.folder)
+    facts = watch.facts(metrics)
+    if "total_steps" in metrics:
+        facts = [f"step {metrics['step']}/{metrics['total_steps']}", *facts]
+    lines = [f"{job.job_id} {job.state} {', '.join(facts)}".strip()]
+    lines.append(f"  started {job.started_at}, ended {job.ended_at}, log {job.folder / jobs.LOG}")
+    if job.reason:
+        lines.append(f"  {job.reason}")
+    for finding in job.diagnosis:
+        lines.append(f"  cause: {finding['message']}")
+        if finding["fix"]:
+            lines.append(f"  fix: {finding['fix']}")
+    for name, value in (job.outputs | job.evidence).items():
+        lines.append(f"  {name}: {value}")
+    return cli.Outcome(result, found or [], "\n".join(lines), next_command(job))
 
 
-def logs(args) -> command.Outcome:
-    lines = [secret.hidden(line) for line in jobs.log_tail(folder(args), args.lines)]
-    return command.Outcome({"log": str(folder(args) / jobs.LOG), "lines": lines}, text="\n".join(lines))
+def next_command(job: Job) -> tuple:
+    if not job.has_ended:
+        return jobs.words("watch", job.folder)
+    if job.state == jobs.COMPLETE and job.action == "train":
+        return ("select_checkpoint.py", str(job.folder))
+    if job.state == jobs.COMPLETE and job.action == "evaluate":
+        return ("score_predictions.py", job.outputs.get("results_dir"))
+    return ()
 
 
-def watch_(args) -> command.Outcome:
+def logs(args) -> cli.Outcome:
+    lines = [secrets.hidden(line) for line in progress.log_tail(folder(args), args.lines)]
+    result = {"log": str(folder(args) / jobs.LOG), "lines": lines}
+    return cli.Outcome(result, text="\n".join(lines))
+
+
+def watch_(args) -> cli.Outcome:
     try:
-        record = watch.show(folder(args), args.json, args.every)
+        job = watch.show(folder(args), args.json, args.every)
     except KeyboardInterrupt:
-        print(f"{args.job_id} goes on without being watched", file=sys.stderr)
+        say(f"{args.job_id} goes on without being watched")
         raise
-    if record["state"] != jobs.COMPLETE:
-        fix = jobs.command("logs", folder(args))
-        ending = error("JOB-NOT-COMPLETE", args.job_id, f"{record['state']}: {record['reason']}", fix, job=record)
-        raise Failure([ending, *(Finding(**finding) for finding in record["diagnosis"])], EXIT_OUTSIDE)
-    return told(args, record, record)
+    if job.state == jobs.COMPLETE:
+        return described(job, job.to_json())
+    message, fix = f"{job.state}: {job.reason}", jobs.command("logs", job.folder)
+    ending = error("JOB-NOT-COMPLETE", args.job_id, message, fix, job=job.to_json())
+    causes = [Finding(**finding) for finding in job.diagnosis]
+    raise Failure([ending, *causes], EXIT_OUTSIDE)
 
 
-def cancel(args) -> command.Outcome:
-    record = platforms.refresh(folder(args))
-    if record["state"] in jobs.ENDED:
-        raise bad_input("JOB-ENDED", args.job_id, f"got {record['state']}, expected a job that has not ended")
-    record = platforms.stop(folder(args), args.grace)
-    return told(args, record, record)
+def cancel(args) -> cli.Outcome:
+    job = platforms.refresh(folder(args))
+    if job.has_ended:
+        message = f"got {job.state}, expected a job that has not ended"
+        raise bad_input("JOB-ENDED", args.job_id, message)
+    job = platforms.stop(job.folder, args.grace)
+    return described(job, job.to_json())
 
 
-def upload(args) -> command.Outcome:
-    s3.split(args.uri)
-    record, home = platforms.refresh(folder(args)), folder(args)
-    if record["state"] not in jobs.ENDED:
-        raise bad_input("JOB-NOT-ENDED", args.job_id, f"got {record['state']}, expected a job that has ended")
+def upload(args) -> cli.Outcome:
+    s3.split(args.uri)  # refuses what is no S3 address
+    job = platforms.refresh(folder(args))
+    if not job.has_ended:
+        message = f"got {job.state}, expected a job that has ended"
+        raise bad_input("JOB-NOT-ENDED", args.job_id, message)
     target = publishing.look(s3.join(args.uri, args.job_id), None)
     with tempfile.TemporaryDirectory() as scratch:
-        files = {name: home / name for name in OWN_FILES if (home / name).is_file()}
-        if jobs.LOG in files:  # what the work printed was its own choice
-            files[jobs.LOG] = Path(scratch, jobs.LOG)
-            with open(home / jobs.LOG, errors="replace") as log, open(files[jobs.LOG], "w") as copy:
-                copy.writelines(map(secret.hidden, log))
-        for name, output in record["outputs"].items():
-            made = (path for path in Path(output).rglob("*") if path.is_file() and not path.is_symlink())
-            files |= {f"{name}/{path.relative_to(output)}": path for path in made}
+        files = files_to_upload(job, Path(scratch))
         publishing.send(target, files, False, None)
-    return command.Outcome({"uri": target.uri, "files": len(files)}, text=f"{len(files)} files in {target.uri}")
+    result = {"uri": target.uri, "files": len(files)}
+    return cli.Outcome(result, text=f"{len(files)} files in {target.uri}")
 
 
-def list_(args) -> command.Outcome:
-    rows, found, silent = [], [], {}
-    for made in jobs.folders(jobs.root(args.jobs_dir)):
+def files_to_upload(job: Job, scratch: Path) -> dict[str, Path]:
+    """The files of a job by their names below the target. Of the log a copy without secrets, made
+    in `scratch`: what the work printed was its own choice."""
+    files = {}
+    for name in OWN_FILES:
+        if (job.folder / name).is_file():
+            files[name] = job.folder / name
+    if jobs.LOG in files:
+        files[jobs.LOG] = scratch / jobs.LOG
+        with (
+            open(job.folder / jobs.LOG, errors="replace") as log,
+            open(scratch / jobs.LOG, "w") as copy,
+        ):
+            copy.writelines(map(secrets.hidden, log))
+    for name, output in job.outputs.items():
+        for path in Path(output).rglob("*"):
+            if path.is_file() and not path.is_symlink() and path.name != claims.CLAIM:
+                files[f"{name}/{path.relative_to(output)}"] = path
+    return files
+
+
+# -- all jobs ----------------------------------------------------------------------------------
+
+
+def list_(args) -> cli.Outcome:
+    rows, found = [], []
+    unreachable: dict[str, Finding] = {}  # by the engine that does not answer
+    for job_folder in jobs.folders(jobs.root(args.jobs_dir)):
         try:
-            record = asked(made, silent)
-            rows.append({key: record[key] for key in ("job_id", "state", "created_at", "reason")})
+            job = asked(job_folder, unreachable)
         except Failure as failure:
             found += failure.findings
-    found += [dataclasses.replace(lost, severity=WARNING) for lost in silent.values()]
+            continue
+        keys = ("job_id", "state", "created_at", "reason")
+        rows.append({key: getattr(job, key) for key in keys})
+    for finding in unreachable.values():
+        found.append(dataclasses.replace(finding, severity=WARNING))
     shown = rows[: args.last] if args.last else rows
     lines = [f"{row['job_id']}  {row['state']:8}  {row['reason'][:80]}".rstrip() for row in shown]
-    lines += [f"... and {len(rows) - len(shown)} older"] if len(shown) < len(rows) else []
+    if len(shown) < len(rows):
+        lines.append(f"... and {len(rows) - len(shown)} older")
     states = dict(collections.Counter(row["state"] for row in rows))
-    return command.Outcome({"jobs": shown, "total": len(rows), "states": states}, found, "\n".join(lines))
+    result = {"jobs": shown, "total": len(rows), "states": states}
+    return cli.Outcome(result, found, "\n".join(lines))
 
 
-def asked(made: Path, silent: dict[str, Finding]) -> dict:
-    """The record of a job as it is true now, or UNKNOWN. An engine that does not answer is `silent` for the next."""
-    record = jobs.read(made)
-    host = record.get("options", {}).get("docker_host", made.name)
-    if host in silent and record["state"] not in jobs.ENDED:
-        return record | {"state": jobs.UNKNOWN, "reason": silent[host].message}
+def asked(job_folder: Path, unreachable: dict[str, Finding]) -> Job:
+    """The record of a job as it is true now, or UNKNOWN. An engine that does not answer becomes
+    `unreachable`, and is not asked about the next job."""
+    job = Job.load(job_folder)
+    host = job.options.get("docker_host", job_folder.name)
+    if host in unreachable and not job.has_ended:
+        return dataclasses.replace(job, state=jobs.UNKNOWN, reason=unreachable[host].message)
     try:
-        return platforms.refresh(made)
+        return platforms.refresh(job_folder)
     except Failure as failure:
-        if "job" not in failure.findings[0].data:
+        finding = failure.findings[0]
+        if "job" not in finding.data:
             raise
-        silent[host] = failure.findings[0]
-        return failure.findings[0].data["job"]
+        unreachable[host] = finding
+        return Job.from_json(job_folder, finding.data["job"])
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), lambda args: args.main(args)))
+    sys.exit(cli.run(parser(), lambda args: args.main(args)))

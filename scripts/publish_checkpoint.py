@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["PyYAML==6.0.3", "numpy==2.4.6", "boto3==1.44.5", "huggingface_hub==1.33.0"]
+# dependencies = [
+#   "PyYAML==6.0.3", "tqdm==4.70.1", "numpy==2.4.6", "boto3==1.44.5", "huggingface_hub==1.33.0",
+# ]
 # ///
-"""Publish a verified model or LoRA adapter to the Hugging Face Hub or S3: weights, config, tokenizer, model card.
+"""Publish a verified model or LoRA adapter to the Hugging Face Hub or S3:
+weights, config, tokenizer, model card.
 
 examples:
-  scripts/publish_checkpoint.py results/train/20260101120000/safetensors/step_120 --hub my-org/my-model
-  scripts/publish_checkpoint.py models/merged --s3 s3://my-bucket/models/one --job-dir jobs/train-... --yes
+  scripts/publish_checkpoint.py results/train/20260101120000/safetensors/step_120 \\
+      --hub my-org/my-model
+  scripts/publish_checkpoint.py models/merged --s3 s3://my-bucket/models/one \\
+      --job-dir jobs/train-... --yes
 
-Without --yes it lists what would go where and sends nothing. An interrupted run goes on when it is run again.
+Without --yes it lists what would go where and sends nothing.
+An interrupted run goes on when it is run again.
 """
 
 import dataclasses
@@ -17,20 +23,37 @@ import sys
 import tempfile
 from pathlib import Path
 
-from cosmos_reason import command, findings, hub, models, publishing, s3, storage
+from cosmos_reason import cli
+from cosmos_reason.base import files as storage
+from cosmos_reason.base import findings
+from cosmos_reason.checkpoints import publishing, run_outputs
+from cosmos_reason.evaluation import serving
+from cosmos_reason.remote import hub, model_names, s3
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("folder", type=command.local, help="model or adapter folder (select_checkpoint.py prints it)")
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, "--hub --s3 --public --yes")
+    parser.add_argument(
+        "folder", type=cli.local, help="model or adapter folder (select_checkpoint.py prints it)"
+    )
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--hub", metavar="ORG/NAME", help="Hub model repository; made when there is none")
-    where.add_argument("--s3", metavar="s3://BUCKET/PREFIX", help="where to put the files (AWS_ENDPOINT_URL works)")
-    parser.add_argument("--public", action="store_true", help="with --hub: everybody may see it (default: private)")
-    parser.add_argument("--job-dir", type=command.local, help="spec, metrics, facts for the card (default: job above)")
-    parser.add_argument("--secrets-env", type=command.local, help="KEY=VALUE file with HF_TOKEN (default: environment)")
+    where.add_argument(
+        "--hub", metavar="ORG/NAME", help="Hub model repository; made when there is none"
+    )
+    where.add_argument(
+        "--s3", metavar="s3://BUCKET/PREFIX", help="where to put the files (AWS_ENDPOINT_URL works)"
+    )
+    parser.add_argument(
+        "--public", action="store_true", help="with --hub: everybody may see it (default: private)"
+    )
+    parser.add_argument(
+        "--job-dir", type=cli.local, help="spec, metrics, facts for the card (default: job above)"
+    )
+    parser.add_argument(
+        "--secrets-env", type=cli.local, help="KEY=VALUE file with HF_TOKEN (default: environment)"
+    )
     parser.add_argument("--yes", action="store_true", help="send it (default: only list)")
-    command.add_json_flag(parser)
+    cli.add_output_flags(parser)
     return parser
 
 
@@ -38,25 +61,30 @@ def target_uri(args) -> str:
     if args.s3:
         s3.split(args.s3)
         if args.public:
-            raise findings.bad_input("USAGE", "--public", "got it with --s3, where the bucket decides", "leave it out")
+            raise findings.bad_input(
+                "USAGE", "--public", "got it with --s3, where the bucket decides", "leave it out"
+            )
         return args.s3.rstrip("/")
-    repo = args.hub.removeprefix(models.HUB)
-    if not models.HUB_NAME.fullmatch(repo):
+    repo = args.hub.removeprefix(model_names.HUB)
+    if not model_names.HUB_NAME.fullmatch(repo):
         raise findings.bad_input("HUB-NAME", "--hub", f"got {args.hub!r}, expected ORG/NAME")
-    return models.HUB + repo
+    return model_names.HUB + repo
 
 
 def look(uri: str, args, secret: str | None) -> tuple[publishing.Target, list[findings.Finding]]:
-    """The target; where nothing is to be sent, one that cannot be reached is a warning beside the list."""
+    """The target; where nothing is to be sent,
+    one that cannot be reached is a warning beside the list."""
     try:
         return publishing.look(uri, secret), []
     except findings.Failure as failure:
         if args.yes:
             raise
-        return publishing.Target(uri), [dataclasses.replace(found, severity="warning") for found in failure.findings]
+        return publishing.Target(uri), [
+            dataclasses.replace(found, severity="warning") for found in failure.findings
+        ]
 
 
-def main(args) -> command.Outcome:
+def main(args) -> cli.Outcome:
     uri, folder = target_uri(args), args.folder.resolve()
     files, left, notes = publishing.collect(folder)
     told = publishing.beside(folder, args.job_dir)
@@ -66,23 +94,35 @@ def main(args) -> command.Outcome:
     with tempfile.TemporaryDirectory() as scratch:
         files |= publishing.write(Path(scratch), uri.rpartition("/")[2], folder, told)
         sizes = {name: path.stat().st_size for name, path in files.items()}
-        rows = [{"name": name, "bytes": size, "replaces": name in target.files} for name, size in sizes.items()]
+        rows = [
+            {"name": name, "bytes": size, "replaces": name in target.files}
+            for name, size in sizes.items()
+        ]
         result = {"target": target.uri, "public": args.public, "files": rows, "sent": False}
         result["left_out"] = [name for name in left if name != publishing.CARD]
         result["card"] = storage.read_text(files[publishing.CARD])
         if not args.yes or findings.has_errors(notes):
             following = () if unseen else (Path(__file__).name, *sys.argv[1:], "--yes")
-            return command.Outcome(result, notes, listing(target, args.public, result), following)
+            return cli.Outcome(result, notes, listing(target, args.public, result), following)
         address, there = publishing.send(target, files, args.public, secret)
     result |= {"sent": True, "address": address, "unchanged": there}
-    return command.Outcome(result, notes, f"published={address}")
+    if run_outputs.kind(folder) == run_outputs.MODEL:
+        model = str(folder) if args.s3 else uri.removeprefix(model_names.HUB)
+        name = uri.rpartition("/")[2]
+        result["serve"] = serving.command(model, name, folder, told.get("spec.toml"))
+    return cli.Outcome(result, notes, f"published={address}", serve=result.get("serve", ""))
 
 
 def listing(target: publishing.Target, public: bool, result: dict) -> str:
-    kind = "" if s3.is_uri(target.uri) else f" ({'public' if public else 'private'}{'' if target.exists else ', new'})"
+    kind = (
+        ""
+        if s3.is_uri(target.uri)
+        else f" ({'public' if public else 'private'}{'' if target.exists else ', new'})"
+    )
     lines = [f"{target.uri}{kind}"]
     for row in result["files"]:
-        lines.append(f"  {row['bytes']:>14,}  {row['name']}{'  (replaces the one there)' if row['replaces'] else ''}")
+        replaces = "  (replaces the one there)" if row["replaces"] else ""
+        lines.append(f"  {row['bytes']:>14,}  {row['name']}{replaces}")
     total = sum(row["bytes"] for row in result["files"])
     lines.append(f"  {total:>14,}  bytes in {len(result['files'])} files")
     if result["left_out"]:
@@ -92,4 +132,4 @@ def listing(target: publishing.Target, public: bool, result: dict) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

@@ -2,20 +2,21 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2", "numpy==2.4.6",
-#   "av==18.1.0", "pillow==13.0.0", "pyarrow==26.0.1", "jinja2==3.1.6", "sacrebleu==2.6.0", "rouge-score==0.1.2",
-#   "torch==2.13.0", "transformers==5.17.0", "tokenizers==0.23.3", "safetensors==0.8.0", "peft==0.21.2",
-#   "accelerate==1.15.0",
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2",
+#   "numpy==2.4.6", "av==18.1.0", "pillow==13.0.0", "pyarrow==26.0.1", "jinja2==3.1.6",
+#   "sacrebleu==2.6.0", "rouge-score==0.1.2", "torch==2.13.0", "transformers==5.17.0",
+#   "tokenizers==0.23.3", "safetensors==0.8.0", "peft==0.21.2", "accelerate==1.15.0",
 # ]
 # ///
-"""The whole loop on a laptop: make clips and a tiny Cosmos3 checkpoint, then convert, check, train, evaluate, report.
+"""The whole loop on a laptop: make clips and a tiny Cosmos3 checkpoint, then convert,
+check, train, evaluate, report.
 
 examples:
   scripts/run_demo.py
   scripts/run_demo.py --seed 3 --output /tmp/demo
 
-Each command is printed before it runs, so the output reads as a tutorial. No GPU and no download is needed; it takes
-a few minutes on two cores. It ends with DIR/summary.json and DIR/report.html.
+Each command is printed before it runs, so the output reads as a tutorial. No GPU and no download is
+needed; it takes a few minutes on two cores. It ends with DIR/summary.json and DIR/report.html.
 """
 
 import json
@@ -26,14 +27,16 @@ import sys
 import time
 from pathlib import Path
 
-from cosmos_reason import bundle, command, storage
-from cosmos_reason.findings import bad_input, outside
+from cosmos_reason import cli
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import bad_input, outside
 
 SUMMARY = "summary.json"
 MARK = ".cosmos-reason-demo"  # a folder that carries it may be made anew
 CLIPS = {"train": 400, "validation": 40, "eval": 100}
 VISION = ["nframes=8", "resized_height=64", "resized_width=64"]
-# A model this small starts from random weights: a high learning rate, full fine-tuning, many epochs.
+# A model this small starts from random weights:
+# a high learning rate, full fine-tuning, many epochs.
 TRAINING = [
     "num_epochs=16",
     "learning_rate=1e-3",
@@ -50,10 +53,18 @@ TRAINING = [
 ]
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="of clips, initial weights and batch order (default: 0)")
-    parser.add_argument("--output", type=Path, default=Path("demo"), metavar="DIR", help="default: ./demo, made anew")
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of clips, initial weights and batch order (default: 0)"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo"),
+        metavar="DIR",
+        help="default: ./demo, made anew",
+    )
     return parser
 
 
@@ -68,17 +79,31 @@ class Shell:
         words = [str(arg) for arg in args]
         print(f"$ {wrapped([f'scripts/{script}', *words])}", flush=True)
         path = bundle.ROOT / "scripts" / script
-        done = subprocess.run([sys.executable, path, *words], stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, path, *words], stdout=subprocess.PIPE, text=True, check=False
+        )
         print(done.stdout, end="", flush=True)
         if done.returncode:
-            raise outside("DEMO-STEP-FAILED", script, f"got exit code {done.returncode}, expected 0")
+            raise outside(
+                "DEMO-STEP-FAILED", script, f"got exit code {done.returncode}, expected 0"
+            )
         return done.stdout.strip()
 
     def job(self, action: str, spec: Path, jobs: Path) -> dict:
         """Submit a job, follow it to its end, and return its record."""
-        job_id = self.run("launch_job.py", "submit", action, "--spec", spec, "--platform", "local", "--jobs-dir", jobs)
+        job_id = self.run(
+            "launch_job.py",
+            "submit",
+            action,
+            "--spec",
+            spec,
+            "--platform",
+            "local",
+            "--jobs-dir",
+            jobs,
+        )
         self.run("launch_job.py", "watch", job_id, "--jobs-dir", jobs, "--every", 15)
-        return storage.read_json(jobs / job_id / "job.json")
+        return files.read_json(jobs / job_id / "job.json")
 
 
 def wrapped(words: list[str], width: int = 100) -> str:
@@ -86,7 +111,9 @@ def wrapped(words: list[str], width: int = 100) -> str:
     lines = [""]
     for word, after in zip(words, [*words[1:], "--"], strict=True):
         quoted = shlex.quote(word)
-        value = f" {shlex.quote(after)}" if word.startswith("-") and not after.startswith("-") else ""
+        value = (
+            f" {shlex.quote(after)}" if word.startswith("-") and not after.startswith("-") else ""
+        )
         if word.startswith("-") and len(lines[-1]) + len(quoted) + len(value) + 3 > width:
             lines.append("   ")
         lines[-1] += f" {quoted}" if lines[-1] else quoted
@@ -98,21 +125,29 @@ def set_flags(settings: list[str]) -> list[str]:
 
 
 def make_world(root: Path, seed: int) -> None:
-    """Clips with questions, and a Cosmos3 Omni checkpoint with random weights whose tokenizer knows their words."""
+    """Clips with questions, and a Cosmos3 Omni checkpoint with random weights
+    whose tokenizer knows their words."""
     from cosmos_reason.demo import clips, tiny_omni
 
     for split, count in CLIPS.items():
         clips.write_split(root / "data", split, count, seed)
-    records = storage.read_json(root / "data" / "train" / "annotations.json")
-    tiny_omni.build(root / "omni", seed, [turn["value"] for record in records for turn in record["conversations"]])
+    records = files.read_json(root / "data" / "train" / "annotations.json")
+    tiny_omni.build(
+        root / "omni",
+        seed,
+        [turn["value"] for record in records for turn in record["conversations"]],
+    )
 
 
 def evaluate(shell: Shell, root: Path, model: object, name: str) -> Path:
     """Answer every held-out question with `model`; returns the folder of the results."""
     spec = root / f"{name}.toml"
-    settings = [f"vision.{option}" for option in VISION] + ["generation.max_tokens=8", "evaluation.batch_size=60"]
-    shell.run("build_spec.py", "evaluate", "--engine", "transformers", "--model", model, "--eval-root",
-              root / "data" / "eval", *set_flags(settings), "-o", spec)  # fmt: skip
+    settings = [f"vision.{option}" for option in VISION] + [
+        "generation.max_tokens=8",
+        "evaluation.batch_size=60",
+    ]
+    shell.run("build_spec.py", "evaluate", "--engine", "transformers", "--model", model,
+              "--eval-root", root / "data" / "eval", *set_flags(settings), "-o", spec)  # fmt: skip
     results = Path(shell.job("evaluate", spec, root / "jobs")["outputs"]["results_dir"])
     shell.run("score_predictions.py", results)
     return results
@@ -122,20 +157,34 @@ def train(shell: Shell, root: Path, model: Path, seed: int) -> dict:
     spec, data = root / "train.toml", root / "data"
     settings = [f"custom.vision.{option}" for option in VISION] + TRAINING
     settings += [f"train.seed={seed}", f"train.train_policy.dataloader_seed={seed}"]
-    shell.run("build_spec.py", "train", "--engine", "transformers", "--model", model, "--tuning", "full", "--unset",
-              "train.train_policy.dataloader_prefetch_factor",
-              "--train-root", data / "train", "--eval-root", data / "validation", "--gpus-per-node", 1,
-              *set_flags(settings), "-o", spec)  # fmt: skip
+    shell.run("build_spec.py", "train", "--engine", "transformers", "--model", model, "--tuning",
+              "full", "--unset", "train.train_policy.dataloader_prefetch_factor",
+              "--train-root", data / "train", "--eval-root", data / "validation",
+              "--gpus-per-node", 1, *set_flags(settings), "-o", spec)  # fmt: skip
     return shell.job("train", spec, root / "jobs")
 
 
-def loop(shell: Shell, root: Path, seed: int) -> tuple[dict, dict, float]:
-    """Every step of a fine-tuning, in order. Returns the metrics before and after, and the seconds of training."""
+def loop(shell: Shell, root: Path, seed: int) -> tuple[dict, dict, float, str]:
+    """Every step of a fine-tuning, in order.
+    Returns the metrics before and after, the seconds of training, and the checkpoint."""
     data, model = root / "data", root / "model"
     shell.say("Convert the Omni checkpoint to the Qwen3-VL form that trainers load")
-    shell.run("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", root / "omni", "--output-path", model)
+    shell.run(
+        "prepare_cosmos3_vlm_checkpoint.py",
+        "--checkpoint-path",
+        root / "omni",
+        "--output-path",
+        model,
+    )
     shell.say("Check the data before anything is trained on it")
-    shell.run("check_dataset.py", data / "train", "--eval", data / "eval", "--facts", root / "dataset_facts.json")
+    shell.run(
+        "check_dataset.py",
+        data / "train",
+        "--eval",
+        data / "eval",
+        "--facts",
+        root / "dataset_facts.json",
+    )
     shell.say("Before: what does the untouched model answer?")
     before = evaluate(shell, root, model, "before")
     shell.say("Fine-tune")
@@ -146,35 +195,50 @@ def loop(shell: Shell, root: Path, seed: int) -> tuple[dict, dict, float]:
     after = evaluate(shell, root, checkpoint, "after")
     shell.run("score_predictions.py", after, "--compare", before)
     shell.say("Which questions fail, and a report to look at")
-    shell.run("analyze_gaps.py", "--results-dir", after, "--baseline", before, "--kpi-ann-path",
-              data / "eval" / "annotations.json", "--kpi-media-path", data / "eval", "--training-metrics",
-              root / "jobs" / job["job_id"] / "metrics.jsonl", "--gaps-parquet", root / "gaps.parquet", "--html",
-              root / "report.html")  # fmt: skip
-    lines = (root / "jobs" / job["job_id"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    shell.run("analyze_gaps.py", "--results-dir", after, "--baseline", before,
+              "--kpi-ann-path", data / "eval" / "annotations.json",
+              "--kpi-media-path", data / "eval",
+              "--training-metrics", root / "jobs" / job["job_id"] / "metrics.jsonl",
+              "--gaps-parquet", root / "gaps.parquet", "--html", root / "report.html")  # fmt: skip
+    lines = (
+        (root / "jobs" / job["job_id"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     first, last = (json.loads(line) for line in (lines[0], lines[-1]))
     seconds = last["time"] - first["time"] + first["train/step_seconds"]
-    return storage.read_json(before / "metrics.json"), storage.read_json(after / "metrics.json"), round(seconds, 1)
+    return (
+        files.read_json(before / "metrics.json"),
+        files.read_json(after / "metrics.json"),
+        round(seconds, 1),
+        checkpoint,
+    )
 
 
 def table(before: dict, after: dict) -> str:
     lines = [f"{'held-out accuracy':<20}{'before':>8}{'after':>8}"]
     for kind, found in after["per_type"].items():
-        lines.append(f"{kind:<20}{before['per_type'][kind]['accuracy']:>8.2f}{found['accuracy']:>8.2f}")
+        lines.append(
+            f"{kind:<20}{before['per_type'][kind]['accuracy']:>8.2f}{found['accuracy']:>8.2f}"
+        )
     return "\n".join([*lines, f"{'all':<20}{before['accuracy']:>8.2f}{after['accuracy']:>8.2f}"])
 
 
-def main(args) -> command.Outcome:
+def main(args) -> cli.Outcome:
     started, root = time.monotonic(), args.output
     if root.exists() and any(root.iterdir()) and not (root / MARK).exists():
         fix = f"scripts/run_demo.py --output {shlex.quote(f'{root}-new')}"
-        raise bad_input("DEMO-OUTPUT", root, "got a folder that no demo made, expected none or an old demo", fix)
+        raise bad_input(
+            "DEMO-OUTPUT", root, "got a folder that no demo made, expected none or an old demo", fix
+        )
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     (root / MARK).touch()
     shell = Shell()
-    shell.say(f"Make {sum(CLIPS.values())} clips with questions and a tiny Cosmos3 Omni checkpoint in {root}")
+    shell.say(
+        f"Make {sum(CLIPS.values())} clips with questions and a tiny Cosmos3 Omni checkpoint "
+        f"in {root}"
+    )
     make_world(root, args.seed)
-    before, after, train_seconds = loop(shell, root, args.seed)
+    before, after, train_seconds, checkpoint = loop(shell, root, args.seed)
     summary = {
         "seed": args.seed,
         "baseline_accuracy": before["accuracy"],
@@ -184,10 +248,19 @@ def main(args) -> command.Outcome:
         "seconds": round(time.monotonic() - started, 1),
         "report": str(root / "report.html"),
     }
-    storage.write_json(root / SUMMARY, summary)
+    files.write_json(root / SUMMARY, summary)
     took = f"{train_seconds:.0f} s of training, {summary['seconds']:.0f} s in all"
-    return command.Outcome(summary, text=f"\n{table(before, after)}\n\n{took}\nopen {summary['report']}")
+    text = f"\n{table(before, after)}\n\n{took}\nopen {summary['report']}"
+    return cli.Outcome(summary, text=text, next=a_question(root, checkpoint))
+
+
+def a_question(root: Path, checkpoint: str) -> tuple[str, ...]:
+    """How to ask the trained model a question of one line about a clip that it has not seen."""
+    record = files.read_json(root / "data" / "eval" / "annotations.json")[1]
+    clip = root / "data" / "eval" / record["video"]
+    text = record["conversations"][0]["value"].removeprefix("<video>\n")
+    return ("ask_model.py", checkpoint, str(clip), text, "--set", "max_tokens=8")
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

@@ -2,105 +2,198 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "torch==2.13.0", "transformers==5.17.0", "peft==0.21.2",
-#   "accelerate==1.15.0", "av==18.1.0", "pillow==13.0.0", "numpy==2.4.6", "tqdm==4.70.1", "boto3==1.44.5",
-#   "huggingface_hub==1.33.0",
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "torch==2.13.0",
+#   "transformers==5.17.0", "peft==0.21.2", "accelerate==1.15.0", "av==18.1.0", "pillow==13.0.0",
+#   "numpy==2.4.6", "tqdm==4.70.1", "boto3==1.44.5", "huggingface_hub==1.33.0", "httpx==0.28.1",
+#   "psutil==7.2.2",
 # ]
 # ///
-"""Run one action of a spec with the embedded engine (transformers + PEFT): what launch_job starts for it.
+"""Run one action of a spec with the embedded engine (transformers + PEFT): what launch_job starts
+for it.
 
 examples:
   scripts/run_with_transformers.py train --config spec.toml
   scripts/run_with_transformers.py evaluate --config evaluate.toml --checkpoint outputs
-  scripts/run_with_transformers.py evaluate --config evaluate.toml --endpoint http://localhost:8000/v1 --json
+  scripts/run_with_transformers.py evaluate --config evaluate.toml \\
+      --endpoint http://localhost:8000/v1 --json
+  scripts/run_with_transformers.py quantize --config quantize.toml
 
-The spec must name its output folder (results_dir, train.output_dir). A killed evaluation continues where it stopped.
+The spec must name its output folder (results_dir, train.output_dir). A killed evaluation or
+inference continues where it stopped.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from cosmos_reason import command, findings, rules, spec, storage
+from cosmos_reason import cli
+from cosmos_reason.base import files, findings
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules import case as rules
+from cosmos_reason.spec import document
 
 ENGINE = "transformers"
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("action", choices=("train", "evaluate"), help="what to do")
-    parser.add_argument("--config", type=Path, required=True, help="the spec to run (build_spec.py makes it)")
-    parser.add_argument("--job-dir", type=Path, help="where metrics.jsonl goes (default: the run's output folder)")
-    only = parser.add_argument_group("evaluate")
-    who = only.add_mutually_exclusive_group()
-    server = "OpenAI-compatible server that answers, up to /v1 (default: model.model_name answers here)"
-    who.add_argument("--endpoint", metavar="URL", help=server)
-    many = "model folders, or train outputs for all their models: a results folder each (default: model.model_name)"
-    who.add_argument("--checkpoint", type=Path, nargs="+", default=[], metavar="DIR", help=many)
-    part = "answer part I of N of the questions; whoever answers the last one writes results.json (default: all)"
-    only.add_argument("--shard", type=shard, metavar="I/N", help=part)
-    command.add_json_flag(parser)
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, "--config --endpoint --checkpoint")
+    actions = ("train", "evaluate", "inference", "quantize")
+    parser.add_argument("action", choices=actions, help="what to do")
+    parser.add_argument(
+        "--config", type=Path, required=True, help="the spec to run (build_spec.py makes it)"
+    )
+    parser.add_argument(
+        "--job-dir", type=Path, help="where metrics.jsonl goes (default: the run's output folder)"
+    )
+    evaluation = parser.add_argument_group("evaluate, inference")
+    who = evaluation.add_mutually_exclusive_group()
+    who.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help="OpenAI-compatible server that answers, up to /v1 "
+        "(default: the spec's model answers here)",
+    )
+    evaluation.add_argument(
+        "--served-model",
+        type=cli.some_text,
+        metavar="NAME",
+        help="with --endpoint: what the server calls the model (default: the spec's model)",
+    )
+    who.add_argument(
+        "--checkpoint",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="model folders, or train outputs for all their models: a results folder each "
+        "(default: the spec's model)",
+    )
+    evaluation.add_argument(
+        "--shard",
+        type=shard,
+        metavar="I/N",
+        help="answer part I of N of the questions; "
+        "whoever answers the last one writes the results (default: all)",
+    )
+    cli.add_output_flags(parser)
     return parser
 
 
 def shard(written: str) -> tuple[int, int]:
     number, _, count = written.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError(f"got {written!r}, expected a part such as 1/4 (from 1/4 to 4/4)")
+        raise argparse.ArgumentTypeError(
+            f"got {written!r}, expected a part such as 1/4 (from 1/4 to 4/4)"
+        )
     return int(number) - 1, int(count)
 
 
-def main(args) -> command.Outcome:
-    written = spec.load(args.config)
+def refuse_usage(args) -> None:
+    """Raises Failure for flags that have no use here."""
+    if args.action == "train" and (args.endpoint or args.checkpoint or args.shard):
+        message = "got --endpoint, --checkpoint or --shard, which are evaluate's and inference's"
+        raise findings.bad_input("USAGE", args.action, message)
+    if args.served_model and not args.endpoint:
+        fix = Fix(flags={"--endpoint": "http://HOST:8000/v1"})
+        raise findings.bad_input("USAGE", "--served-model", "got it without --endpoint", fix)
+
+
+def main(args) -> cli.Outcome:
+    refuse_usage(args)
+    written = document.load(args.config)
     found = rules.check(args.action, ENGINE, written, launch=True)
+    if args.endpoint or args.checkpoint:  # the model that is named is not loaded here
+        found = [finding for finding in found if finding.id != "SPEC-MODEL-FAMILY-ASKED"]
     if findings.has_errors(found):
         raise findings.Failure(found, findings.EXIT_BAD_INPUT)
-    complete = spec.with_defaults(args.action, written)
+    complete = document.with_defaults(args.action, written)
     if args.action == "evaluate":
-        return evaluate(args, complete, found)
-    if args.endpoint or args.checkpoint or args.shard:
-        raise findings.bad_input("USAGE", args.action, "got --endpoint, --checkpoint or --shard, which are evaluate's")
-    from cosmos_reason.transformers_engine import train
+        return ask(args, complete, found)
+    if args.action == "inference":
+        from cosmos_reason.evaluation import inference
+
+        return ask(args, inference.as_evaluation(complete), found)
+    if args.action == "quantize":
+        return quantize(args, complete, found)
+    from cosmos_reason.engine import train
 
     result = train.run(complete, args.job_dir)
-    return command.Outcome(result, found, "\n".join(f"{name}: {value}" for name, value in result.items()))
+    return cli.Outcome(
+        result, found, "\n".join(f"{name}: {value}" for name, value in result.items())
+    )
 
 
-def evaluate(args, complete: dict, found: list[findings.Finding]) -> command.Outcome:
-    from cosmos_reason.transformers_engine import evaluate
+def quantize(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
+    from cosmos_reason.engine import quantize as engine
+
+    record, problems = engine.run(complete, args.job_dir)
+    size = record["bytes"]["after"] / 1e9
+    text = f"model: {complete['results_dir']} ({record['scheme']}, {size:.3g} GB)"
+    return cli.Outcome(record, found + problems, f"{text}\n{record['verdict']}")
+
+
+def ask(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
+    """Evaluate, or infer, as a complete evaluate spec says."""
+    from cosmos_reason.evaluation import per_checkpoint
 
     specs = [complete]
     if args.checkpoint:
-        specs, skipped = evaluate.of_checkpoints(complete, args.checkpoint)
+        specs, skipped = per_checkpoint.specs(complete, args.checkpoint)
         found += skipped
-    for finding in (finding for one in specs for finding in evaluate.mismatches(one)):
-        found += [] if finding in found else [finding]
-    if args.endpoint and complete["custom"]["endpoint"]["frames"] == "images":
-        message = "clips go as still images, about twice the vision tokens of a video: compare only with runs like this"
-        fix = "--set custom.endpoint.frames=video"
-        found.append(findings.info("EVAL-ENDPOINT-IMAGES", args.endpoint, message, fix))
-    print(findings.as_text(found), end="\n" if found else "", file=sys.stderr)  # now, not after hours
-    if complete["num_gpus"] > 1 and not (args.shard or args.endpoint):
-        folders = [one["results_dir"] for one in specs]
-        results = evaluate.on_every_gpu([sys.executable, *sys.argv], complete["num_gpus"], folders)
-    else:
-        part = evaluate.Shard(*args.shard) if args.shard else evaluate.ALL
-        digest = storage.sha256(args.config)
-        results = [evaluate.run(one, args.job_dir, server(args, one), part, digest) for one in specs]
-    lost = [result["results"] for result in results if result["failed"] == result["rows"] and not args.shard]
-    failed = [findings.error("EVAL-ALL-FAILED", path, "got no answer to any question: see `error`") for path in lost]
-    lines = ["\n".join(f"{name}: {value}" for name, value in result.items()) for result in results]
-    result = {"evaluations": results} if args.checkpoint else results[0]
-    return command.Outcome(result, (found if args.json else []) + failed, "\n".join(lines))
+    found += check_evaluation(complete, specs)
+    server = None
+    if args.endpoint:
+        from cosmos_reason.evaluation.endpoint import Endpoint
+
+        server = Endpoint(complete, args.endpoint, args.served_model)
+        found += server.settle()
+    if found:
+        findings.say(findings.as_text(found))  # now, not after hours
+    results = answer(args, specs, server)
+    failed = []
+    for result in results:
+        if result["failed"] == result["rows"] and not args.shard:
+            message = "got no answer to any question: see `error`"
+            failed.append(findings.error("EVAL-ALL-FAILED", result["results"], message))
+    lines = [f"{name}: {value}" for result in results for name, value in result.items()]
+    document = {"evaluations": results} if args.checkpoint else results[0]
+    # Without --json the other findings stand on stderr already.
+    remaining = found + failed if args.json else failed
+    return cli.Outcome(document, remaining, "\n".join(lines))
 
 
-def server(args, complete: dict):
-    if not args.endpoint:
-        return None
-    from cosmos_reason.transformers_engine.endpoint import Endpoint
+def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding]:
+    """Whether the models are asked as they were trained, and so that they can answer."""
+    from cosmos_reason.evaluation import as_trained, questions
 
-    return Endpoint(complete, args.endpoint)
+    found = []
+    for spec in specs:
+        found += [finding for finding in as_trained.check(spec) if finding not in found]
+    return found + questions.without_options(complete)
+
+
+def answer(args, specs: list[dict], server=None) -> list[dict]:
+    """The result of each spec: by the server, by a process per GPU, or by this one."""
+    from cosmos_reason.evaluation import per_gpu, run
+
+    gpus = specs[0]["num_gpus"]
+    if gpus > 1 and not args.shard and not server:
+        paths = [Path(spec["results_dir"], run.names_of(spec).rows) for spec in specs]
+        return per_gpu.run([sys.executable, *sys.argv], gpus, paths)
+    shard = run.Shard(*args.shard) if args.shard else run.ALL
+    digest = files.sha256(args.config)
+    results = []
+    for spec in specs:
+        who = server or model_here(spec)
+        results.append(run.run(spec, args.job_dir, who, shard, digest))
+    return results
+
+
+def model_here(complete: dict):
+    from cosmos_reason.engine.model import Responder
+
+    return Responder(complete)
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

@@ -1,177 +1,484 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["sacrebleu==2.6.0", "rouge-score==0.1.2"]
+# dependencies = ["sacrebleu==2.6.0", "rouge-score==0.1.2", "httpx==0.28.1"]
 # ///
-"""Score the answers of evaluations: accuracy with interval and baseline, per type and class; or compare two runs.
+"""Score the answers of evaluations: accuracy with interval and baseline, per type and class; or
+compare two runs.
 
 examples:
   scripts/score_predictions.py jobs/evaluate-20260101-120000-abc123/results
   scripts/score_predictions.py tuned/results.json --compare base/results.json --json
+  scripts/score_predictions.py tuned/results.json \\
+      --judge http://localhost:8000/v1 --judge-model Qwen3-VL-8B
+  scripts/score_predictions.py tuned/results.json --explain clip-7
   scripts/score_predictions.py reason1_results --compat reason1
 
-Reads results.json (ours or TAO's), JSONL and Reason1 result folders; several give a table by step. Writes metrics.json
-beside what it scored, and checkpoint_metrics.json into the training output the evaluated checkpoint came from, where a
-score never takes the place of one of more answered rows.
+Reads results.json (ours or TAO's), JSONL and Reason1 result folders; several give a table by step.
+Writes metrics.json beside results of this skill (beside others with --write), and
+checkpoint_metrics.json into the training output the evaluated checkpoint came from, where a score
+never takes the place of one of more answered rows.
 """
 
 import re
 import sys
 from pathlib import Path
 
-from cosmos_reason import command, findings, metrics, results, s3, scores, storage
+from cosmos_reason import cli
+from cosmos_reason.base import files, findings
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import checkpoint_metrics
+from cosmos_reason.evaluation import (
+    comparison,
+    evaluation_record,
+    grading,
+    metrics,
+    reason1,
+    rows,
+    scores,
+)
+from cosmos_reason.remote import s3
 
 TAGS_SHOWN = 20
+IDS_COMPARED = 100_000  # to propose one for --explain
+DEFAULT_KEY = "OPENAI_API_KEY"
+COLUMNS = "{:>8} {:>9} {:>15} {:>10} {:>8} {:>15} {:>7}"
+TITLES = ("rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")
+LARGE_TABLES = ("per_class", "per_tag", "confusion_matrix")
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("results", type=Path, nargs="+", help="a results file, or a folder that holds one or several")
-    results.add_reading_flags(parser)
-    parser.add_argument("--compare", type=Path, help="results of an earlier run, paired with RESULTS by id")
-    own = "Python file whose metric(rows) returns {name: number}, kept under `custom`"
-    parser.add_argument("--metric-file", type=Path, help=own)
-    semantic = f"BERTScore of free text; needs bert-score and its model (default: {metrics.BERTSCORE_MODEL})"
-    parser.add_argument("--bertscore", nargs="?", const=metrics.BERTSCORE_MODEL, metavar="MODEL", help=semantic)
-    anyway = "note the score for its checkpoint also when one of more answered rows is there"
-    parser.add_argument("--record", action="store_true", help=anyway)
-    stored = "count Reason1 folders as its calculate_accuracy does (`is_correct` as stored); writes nothing"
-    parser.add_argument("--compat", choices=("reason1",), help=stored)
-    command.add_json_flag(parser)
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, "--compare --explain --judge --judge-model")
+    parser.add_argument(
+        "results",
+        type=Path,
+        nargs="+",
+        help="a results file, or a folder that holds one or several",
+    )
+    cli.add_reading_flags(parser)
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        help="results of an earlier run, paired with RESULTS by id",
+    )
+    parser.add_argument(
+        "--metric-file",
+        type=Path,
+        help="Python file whose metric(rows) returns {name: number}, kept under `custom`",
+    )
+    parser.add_argument(
+        "--bertscore",
+        nargs="?",
+        const=metrics.BERTSCORE_MODEL,
+        metavar="MODEL",
+        help="BERTScore of free text; needs bert-score and its model "
+        f"(default: {metrics.BERTSCORE_MODEL})",
+    )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="note the score for its checkpoint also when one of more answered rows is there",
+    )
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write metrics.json also beside results that no evaluation of this skill left",
+    )
+    parser.add_argument(
+        "--explain",
+        metavar="ID",
+        help="show what was read in the response of one row; writes nothing",
+    )
+    parser.add_argument(
+        "--compat",
+        choices=("reason1",),
+        help="count Reason1 folders as its calculate_accuracy does (`is_correct` as stored); "
+        "writes nothing",
+    )
+    parser.add_argument(
+        "--dataset", metavar="NAME", default="", help="with --compat: count this dataset alone"
+    )
+    judge = parser.add_argument_group(
+        "judge", "who reads the rows that the rules cannot: unparseable and free text ones"
+    )
+    judge.add_argument(
+        "--judge",
+        metavar="URL",
+        help="OpenAI-compatible server, up to /v1; "
+        "questions, ground truths and responses are sent to it",
+    )
+    judge.add_argument("--judge-model", metavar="NAME", help="the model as that server names it")
+    judge.add_argument(
+        "--judge-key-variable",
+        metavar="VAR",
+        default=DEFAULT_KEY,
+        help=f"environment variable with the server's key (default: {DEFAULT_KEY})",
+    )
+    cli.add_output_flags(parser)
     return parser
 
 
-def main(args) -> command.Outcome:
+def main(args) -> cli.Outcome:
     if args.compat:
-        return as_reason1(args)
-    _, before, found = results.one(args.compare, args) if args.compare else (None, None, [])
-    scored = []
-    for path in sorted((path for given in args.results for path in results.find(given)), key=by_step):
-        *run, problems = score(path, before, args)
-        scored.append(run)
+        return count_as_reason1(args)
+    if args.dataset:
+        message = f"got {args.dataset} without --compat, expected both"
+        fix = Fix(flags={"--compat": "reason1"})
+        raise findings.bad_input("USAGE", "--dataset", message, fix)
+    if args.explain:
+        return explain(args)
+    options = options_of(args)
+    judge = judge_of(args)
+    before, found = read_earlier(args, options, judge)
+    scored, problems = score_all(args, options, judge, before)
+    found += problems
+    # Written when all of them could be scored.
+    written, problems = written_of(scored, args)
+    found += problems
+    runs = [run for run, _ in scored]
+    result = {"runs": [brief(run) for run in runs], "written": written}
+    lines = as_text(runs[0]) if len(runs) == 1 else as_table(runs)
+    if len(written) < len(runs):
+        lines.append("metrics.json is not written beside results of others (--write)")
+    following = next_analysis(runs[0], args) if len(runs) == 1 else ()
+    return cli.Outcome(result, found, "\n".join(lines), following)
+
+
+def score_all(
+    args, options: grading.Options, judge, before: list[rows.Row] | None
+) -> tuple[list[tuple[dict, dict]], list[findings.Finding]]:
+    """The metrics of each of the results with what they were measured on, but of those without an
+    answer."""
+    paths = [path for given in args.results for path in rows.find(given)]
+    scored, found = [], []
+    for path in sorted(paths, key=by_step):
+        graded, problems = grading.read(path, options)
         found += problems
+        if rows.has_answers(graded):
+            run, measured, problems = score(path, graded, before, judge, args)
+            scored.append((run, measured))
+            found += problems
+        elif args.write or is_ours(path):
+            # What is there was measured on results that are no longer there.
+            metrics_file(path).unlink(missing_ok=True)
+    return scored, found
+
+
+def written_of(scored: list[tuple[dict, dict]], args) -> tuple[list[str], list[findings.Finding]]:
+    """Write metrics.json where that is ours to do, and note the scores of checkpoints. Returns the
+    files written."""
+    written, found = [], []
     for run, measured in scored:
-        storage.write_json(folder_of(run) / "metrics.json", run)
+        path = Path(run["results"])
+        if args.write or is_ours(path):
+            files.write_json(metrics_file(path), run)
+            written.append(str(metrics_file(path)))
         run["recorded"], problems = scores.record(run, measured, args.record)
         found += problems
-    scored = [run for run, _ in scored]
-    lines = by_run(scored) if len(scored) > 1 else as_text(scored[0])
-    following = analysis(scored[0], args) if len(scored) == 1 else ()
-    return command.Outcome({"runs": [brief(run) for run in scored]}, found, "\n".join(lines), following)
+    return written, found
 
 
-def folder_of(run: dict) -> Path:
-    path = Path(run["results"])
-    return path if path.is_dir() else path.parent
-
-
-def analysis(run: dict, args) -> tuple[str, ...]:
-    """The command that lists what went wrong, when annotations and media are still where the evaluation found them."""
-    record, folder = results.evaluation(Path(run["results"])), folder_of(run)
-    asked, media = record.get("annotations") or "", record.get("media_dir") or ""
-    if not all(s3.is_uri(name) or Path(name).exists() for name in (asked or "-", media)):
-        return ()
-    words = ["analyze_gaps.py", "--results-dir", run["results"], "--kpi-ann-path", asked]
-    words += ["--gaps-parquet", str(folder / "gaps.parquet"), "--html", str(folder / "report.html")]
-    given = {"kpi-media-path": media, "type": args.type != "auto" and args.type, "tolerance": args.tolerance}
-    for flag, value in (given | {"baseline": args.compare}).items():
-        words += [f"--{flag}", str(value)] if value else []
-    return tuple(words)
-
-
-def score(path: Path, before: list[results.Row] | None, args) -> tuple[dict, dict, list[findings.Finding]]:
-    """metrics.json, what it was measured on, and what there is to say."""
-    rows, found = results.judged(path, args.type, args.tolerance)
-    record = results.evaluation(path)
-    names = {"model": record.get("model"), "checkpoint": record.get("checkpoint"), "results": str(path)}
-    scored = metrics.score(rows) | names
-    if args.bertscore and scored["text"]:
-        scored["text"]["bertscore_f1"] = metrics.bertscore([row for row in rows if row.type == "text"], args.bertscore)
-    if args.metric_file:
-        scored["custom"] = metrics.from_file(args.metric_file, rows)
-    reading = {"type": args.type, "tolerance": args.tolerance}
-    measured = scores.evaluation_of(rows, record, path, **reading) if names["checkpoint"] or before else {}
-    if before:
-        pair, problems = metrics.compare(before, rows)
-        scored["comparison"] = pair | {"before": str(args.compare)}
-        asked = results.evaluation(args.compare)
-        then = scores.evaluation_of(before, asked, args.compare, **reading)
-        other = scores.other_settings(measured, then) if record and asked else []
-        if other:
-            message = f"the runs do not compare: this one had {', '.join(other[:4])}; evaluate both alike"
-            problems.append(findings.warning("EVAL-COMPARE-SETTINGS", path, message))
+def read_earlier(
+    args, options: grading.Options, judge
+) -> tuple[list[rows.Row] | None, list[findings.Finding]]:
+    """The graded rows of the run that --compare names, unless it has no answers."""
+    if not args.compare:
+        return None, []
+    file, before, found = grading.read_one(args.compare, options)
+    if not rows.has_answers(before):
+        return None, found
+    if judge:
+        _, problems = judge.read(before, file)
         found += problems
-    return scored, measured, found
+    return before, found
+
+
+def options_of(args) -> grading.Options:
+    return grading.Options(args.type, args.tolerance, args.boxes)
+
+
+def judge_of(args):
+    """The judge that the flags name; None without one."""
+    if not args.judge:
+        if args.judge_model or args.judge_key_variable != DEFAULT_KEY:
+            message = "got a model or a key, expected the address of the judge too"
+            fix = Fix(flags={"--judge": "http://HOST:8000/v1"})
+            raise findings.bad_input("USAGE", "--judge", message, fix)
+        return None
+    if not args.judge_model:
+        message = "got no model, expected the name that the judge's server gives it"
+        fix = Fix(flags={"--judge-model": "NAME"})
+        raise findings.bad_input("USAGE", "--judge-model", message, fix)
+    from cosmos_reason.evaluation.judge import Judge
+
+    return Judge(args.judge, args.judge_model, args.judge_key_variable)
+
+
+def metrics_file(path: Path) -> Path:
+    return rows.folder_of(path) / "metrics.json"
+
+
+def is_ours(path: Path) -> bool:
+    """Whether an evaluation of this skill left these results: its record is beside them, or they
+    lie in the folder of a job."""
+    folder = rows.folder_of(path).absolute()
+    if (folder / evaluation_record.FILE).is_file():
+        return True
+    return any((home / "job.json").is_file() for home in (folder, *folder.parents))
 
 
 def by_step(path: Path) -> list:
     """Sorts step_9 before step_10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
+    parts = re.split(r"(\d+)", str(path))
+    return [int(part) if part.isdecimal() else part for part in parts]
 
 
-def brief(scored: dict) -> dict:
+def score(
+    path: Path, graded: list[rows.Row], before: list[rows.Row] | None, judge, args
+) -> tuple[dict, dict, list[findings.Finding]]:
+    """metrics.json of the rows read from `path`, what it was measured on, and what there is to
+    say."""
+    record = evaluation_record.read(path)
+    reading = {"type": args.type, "tolerance": args.tolerance, "boxes": args.boxes}
+    found = []
+    if judge:
+        reading |= judge.settings()
+        judged, found = judge.read(graded, path)
+    run = measure(graded, args)
+    run["model"] = record.get("model")
+    run["checkpoint"] = record.get("checkpoint")
+    run["results"] = str(path)
+    if judge:
+        run["judge"] = judged
+    measured = {}
+    if run["checkpoint"] or before:
+        measured = scores.evaluation_of(graded, record, path, **reading)
+    if before:
+        pair, problems = comparison.compare(before, graded)
+        run["comparison"] = pair | {"before": str(args.compare)}
+        found += problems
+        earlier_record = evaluation_record.read(args.compare)
+        if record and earlier_record:
+            earlier = scores.evaluation_of(before, earlier_record, args.compare, **reading)
+            found += other_settings(path, measured, earlier)
+    return run, measured, found
+
+
+def measure(graded: list[rows.Row], args) -> dict:
+    """The metrics of the rows, with those that were asked for besides."""
+    run = metrics.score(graded)
+    if args.bertscore and run["text"]:
+        texts = [row for row in graded if row.type == "text"]
+        run["text"]["bertscore_f1"] = metrics.bertscore(texts, args.bertscore)
+    if args.metric_file:
+        run["custom"] = metrics.from_file(args.metric_file, graded)
+    return run
+
+
+def other_settings(path: Path, measured: dict, earlier: dict) -> list[findings.Finding]:
+    """A warning about two runs that were not asked alike."""
+    differences = checkpoint_metrics.other_settings(measured, earlier)
+    if not differences:
+        return []
+    message = (
+        f"the runs do not compare: this one had {', '.join(differences[:4])}; evaluate both alike"
+    )
+    return [findings.warning("EVAL-COMPARE-SETTINGS", path, message)]
+
+
+def next_analysis(run: dict, args) -> tuple[str, ...]:
+    """The command that lists what went wrong, when annotations and media are still where the
+    evaluation found them."""
+    results = Path(run["results"])
+    record = evaluation_record.read(results)
+    annotations, media = record.get("annotations"), record.get("media_dir") or ""
+    if not annotations or not is_there(annotations) or not is_there(media):
+        return ()
+    folder = rows.folder_of(results)
+    words = [
+        "analyze_gaps.py",
+        "--results-dir",
+        run["results"],
+        "--kpi-ann-path",
+        annotations,
+        "--gaps-parquet",
+        str(folder / "gaps.parquet"),
+        "--html",
+        str(folder / "report.html"),
+    ]
+    if media:
+        words += ["--kpi-media-path", media]
+    if args.type != "auto":
+        words += ["--type", args.type]
+    if args.tolerance:
+        words += ["--tolerance", str(args.tolerance)]
+    if args.boxes:
+        words += ["--boxes", args.boxes]
+    if args.compare:
+        words += ["--baseline", str(args.compare)]
+    return tuple(words)
+
+
+def is_there(name: str) -> bool:
+    return s3.is_uri(name) or Path(name).exists()
+
+
+def brief(run: dict) -> dict:
     """Without the tables that grow with the number of classes and tags; metrics.json has them."""
-    return {key: value for key, value in scored.items() if key not in ("per_class", "per_tag", "confusion_matrix")}
+    return {name: value for name, value in run.items() if name not in LARGE_TABLES}
 
 
-def by_run(scored: list[dict]) -> list[str]:
+def as_text(run: dict) -> list[str]:
+    """One run, for people: a line per type and tag, and what else was measured."""
+    named = [*run["per_type"].items(), ("all", run)]
+    for tag, summary in list(run["per_tag"].items())[:TAGS_SHOWN]:
+        named.append((f"tag {tag}", summary))
+    lines = [f"{run['results']}: {len(run['per_type'])} question type(s)", *table(named)]
+    if len(run["per_tag"]) > TAGS_SHOWN:
+        lines.append(f"... and {len(run['per_tag']) - TAGS_SHOWN} more tags in metrics.json")
+    if "judge" in run:
+        lines.append(judge_line(run))
+    for name, value in run.get("custom", {}).items():
+        lines.append(f"{name}: {value:g}")
+    for kind, overlap in run["overlap"].items():
+        shares = [f"{share:.1%} above {limit}" for limit, share in overlap["share_above"].items()]
+        lines.append(f"{kind}: mean IoU {overlap['mean_iou']:.3f}, {', '.join(shares)}")
+    if run["text"]:
+        lines.append(text_line(run))
+    if "comparison" in run:
+        lines.append(comparison_line(run))
+    return lines
+
+
+def as_table(runs: list[dict]) -> list[str]:
     """A line per run, named by the folder or file of its results."""
-    paths = [Path(run["results"]) for run in scored]
-    names = [path.parent.name if path.name.startswith("results.json") else path.name for path in paths]
-    named = list(zip(names if len(set(names)) == len(names) else map(str, paths), scored, strict=True))
-    return table(named) + [f"{name} {compared(run)}" for name, run in named if "comparison" in run]
+    if not runs:
+        return []
+    paths = [Path(run["results"]) for run in runs]
+    names = [short_name(path) for path in paths]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in paths]
+    named = list(zip(names, runs, strict=True))
+    lines = table(named)
+    for name, run in named:
+        if "judge" in run:
+            lines.append(f"{name} {judge_line(run)}")
+    for name, run in named:
+        if "comparison" in run:
+            lines.append(f"{name} {comparison_line(run)}")
+    return lines
 
 
-def compared(scored: dict) -> str:
-    pair = scored["comparison"]
-    same = f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both"
-    changed = f"{pair['fixed']} fixed, {pair['broken']} broken"
-    return f"against {pair['before']}: {changed}, {same}, McNemar p = {pair['p_value']:.3g}"
-
-
-def as_text(scored: dict) -> list[str]:
-    tables = [*scored["per_type"].items(), ("all", scored)]
-    tables += [(f"tag {name}", tag) for name, tag in list(scored["per_tag"].items())[:TAGS_SHOWN]]
-    lines = [f"{scored['results']}: {len(scored['per_type'])} question type(s)", *table(tables)]
-    if (more := len(scored["per_tag"]) - TAGS_SHOWN) > 0:
-        lines.append(f"... and {more} more tags in metrics.json")
-    lines += [f"{name}: {value:g}" for name, value in scored.get("custom", {}).items()]
-    if text := scored["text"]:
-        soft = f"{scored['soft_accuracy']:.1%} of all rows right when texts that overlap by {metrics.SOFT_F1:.0%} count"
-        meaning = f", BERTScore {text['bertscore_f1']:.3f}" if "bertscore_f1" in text else ""
-        lines.append(f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}{meaning}; {soft}")
-    return lines + ([compared(scored)] if "comparison" in scored else [])
+def short_name(path: Path) -> str:
+    return path.parent.name if path.name.startswith("results.json") else path.name
 
 
 def table(named: list[tuple[str, dict]]) -> list[str]:
     width = max(10, *(len(name) for name, _ in named))
-    columns = f"{{:<{width}}} {{:>8}} {{:>9}} {{:>15}} {{:>10}} {{:>8}} {{:>15}} {{:>7}}"
-    lines = [columns.format("", "rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")]
-    for name, run in named:
-        balanced = run.get("balanced_accuracy")
-        shares = f"{run['accuracy']:.1%}", "{:.1%} - {:.1%}".format(*run["accuracy_interval"])
-        shares += f"{run['majority_accuracy']:.1%}", "-" if balanced is None else f"{balanced:.1%}"
-        unread = f"{run['unparseable']} ({run['unparseable_rate']:.1%})"
-        lines.append(columns.format(name, run["rows"], *shares, unread, run["failed"]))
+    lines = [f"{'':<{width}} {COLUMNS.format(*TITLES)}"]
+    for name, summary in named:
+        balanced = summary.get("balanced_accuracy")
+        columns = COLUMNS.format(
+            summary["rows"],
+            f"{summary['accuracy']:.1%}",
+            "{:.1%} - {:.1%}".format(*summary["accuracy_interval"]),
+            f"{summary['majority_accuracy']:.1%}",
+            "-" if balanced is None else f"{balanced:.1%}",
+            f"{summary['unparseable']} ({summary['unparseable_rate']:.1%})",
+            summary["failed"],
+        )
+        lines.append(f"{name:<{width}} {columns}")
     return lines
 
 
-def as_reason1(args) -> command.Outcome:
-    if others := [flag for flag in ("compare", "metric_file", "bertscore", "record") if getattr(args, flag)]:
-        message = f"got --{others[0].replace('_', '-')} too, expected nothing else: it counts what is stored"
-        raise findings.bad_input("USAGE", "--compat", message)
-    counted = [results.reason1_accuracy(folder) for folder in args.results]
-    found = [
-        findings.error("EVAL-COMPAT-NOTHING", folder, "got no item with is_correct, expected Reason1 results",
-                       f"scripts/score_predictions.py {folder}")
-        for folder, (samples, _) in zip(args.results, counted, strict=True) if not samples
-    ]  # fmt: skip
-    samples, correct = (sum(column) for column in zip(*counted, strict=True))
+def judge_line(run: dict) -> str:
+    judge = run["judge"]
+    return (
+        f"accuracy {run['accuracy']:.1%}, of which {judge['right']} rows by judge "
+        f"({judge['model']} read {judge['right'] + judge['wrong']} of {judge['asked']}); "
+        f"by the rules alone {judge['accuracy_by_rules']:.1%}"
+    )
+
+
+def text_line(run: dict) -> str:
+    text = run["text"]
+    bertscore = ""
+    if "bertscore_f1" in text:
+        bertscore = f", BERTScore {text['bertscore_f1']:.3f}"
+    return (
+        f"free text: BLEU {text['bleu']:.1f}, ROUGE-L {text['rouge_l']:.3f}{bertscore}; "
+        f"{run['soft_accuracy']:.1%} of all rows right "
+        f"when texts that overlap by {metrics.SOFT_F1:.0%} count"
+    )
+
+
+def comparison_line(run: dict) -> str:
+    pair = run["comparison"]
+    return (
+        f"against {pair['before']}: {pair['fixed']} fixed, {pair['broken']} broken, "
+        f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both, "
+        f"McNemar p = {pair['p_value']:.3g}"
+    )
+
+
+def explain(args) -> cli.Outcome:
+    """One row, and which rule read what in it."""
+    if len(args.results) > 1:
+        message = f"got {len(args.results)} results, expected one"
+        raise findings.bad_input("USAGE", "--explain", message)
+    path, graded, _ = grading.read_one(args.results[0], options_of(args))
+    row = next((row for row in graded if row.id == args.explain), None)
+    if row is None:
+        near = findings.nearest(args.explain, [row.id for row in graded[:IDS_COMPARED]], 1)
+        message = f"got no row {args.explain!r}, expected the id of one"
+        fix = Fix(flags={"--explain": near[0]}) if near else Fix()
+        raise findings.bad_input("EVAL-EXPLAIN-ID", path, message, fix)
+    explained = {
+        "id": row.id,
+        "type": row.type,
+        "question": row.question,
+        "gt": row.gt,
+        "expected": row.expected,
+        "response": row.response,
+        "error": row.error,
+        "answer": row.answer,
+        "rule": row.rule,
+        "words": grading.words_read(row),
+        "outcome": row.outcome,
+    }
+    if row.overlap is not None:
+        explained["overlap"] = row.overlap
+    lines = []
+    for name, value in explained.items():
+        lines.append(f"{name + ':':<10} {'-' if value is None else value}")
+    return cli.Outcome({"row": explained}, [], "\n".join(lines))
+
+
+def count_as_reason1(args) -> cli.Outcome:
+    """What Reason1's calculate_accuracy prints, from the verdicts it stored."""
+    for name in ("compare", "metric_file", "bertscore", "record", "judge"):
+        if getattr(args, name):
+            flag = name.replace("_", "-")
+            message = f"got --{flag} too, expected nothing else: it counts what is stored"
+            raise findings.bad_input("USAGE", "--compat", message)
+    samples, correct, found = 0, 0, []
+    for folder in args.results:
+        counted, right = reason1.stored_accuracy(folder, args.dataset)
+        samples += counted
+        correct += right
+        if not counted:
+            message = "got no item with is_correct, expected Reason1 results"
+            fix = f"scripts/score_predictions.py {folder}"
+            found.append(findings.error("EVAL-COMPAT-NOTHING", folder, message, fix))
     mean = correct / samples if samples else 0.0
-    text = f"Total samples processed across all files: {samples}\nTotal samples counted as correct: {correct}\n"
-    text += f"Mean accuracy: {mean:.4f} ({mean:.2%})"
-    return command.Outcome({"samples": samples, "correct": correct, "accuracy": mean}, found, text)
+    lines = [
+        f"Total samples processed across all files: {samples}",
+        f"Total samples counted as correct: {correct}",
+        f"Mean accuracy: {mean:.4f} ({mean:.2%})",
+    ]
+    result = {"samples": samples, "correct": correct, "accuracy": mean}
+    return cli.Outcome(result, found, "\n".join(lines))
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

@@ -1,43 +1,69 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["PyYAML==6.0.3", "numpy==2.4.6", "huggingface_hub==1.33.0", "boto3==1.44.5"]
+# dependencies = [
+#   "PyYAML==6.0.3", "tqdm==4.70.1", "numpy==2.4.6", "huggingface_hub==1.33.0", "boto3==1.44.5",
+# ]
 # ///
-"""List and verify what a train job left, and choose one checkpoint of it by task metric, validation loss or name.
+"""List and verify what a train job left, and choose one checkpoint of it by task metric,
+validation loss or name.
 
 examples:
   scripts/select_checkpoint.py results/train
   scripts/select_checkpoint.py results/train --by accuracy --json
   scripts/select_checkpoint.py results/train --by step_120 --merge models/merged
 
-Without --by it only lists. What --by names is chosen or the command fails: it never takes the latest instead.
+Without --by it only lists. What --by names is chosen or the command fails:
+it never takes the latest instead.
 """
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from cosmos_reason import adapters, bundle, checkpoints, command, hub, models, s3, safetensors_files, spec, storage
-from cosmos_reason import findings as f
+from cosmos_reason import cli
+from cosmos_reason.base import bundle, progress
+from cosmos_reason.base import findings as f
+from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files, selection
+from cosmos_reason.evaluation import serving
+from cosmos_reason.remote import hub, model_names, s3
+from cosmos_reason.spec import document
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
-    parser.add_argument("output_dir", type=command.local, help="folder of a train job, its output folder, or one run")
-    chosen = "a metric of checkpoint_metrics.json (the highest; of a loss the lowest), the validation loss, the best"
-    chosen += " link, or a name such as step_120 (default: choose nothing)"
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__, "--by --merge --base-model")
+    parser.add_argument(
+        "output_dir", type=cli.local, help="folder of a train job, its output folder, or one run"
+    )
+    chosen = (
+        "a metric of checkpoint_metrics.json (the highest; of a loss the lowest), the validation "
+    )
+    chosen += "loss, the best link, or a name such as step_120 (default: choose nothing)"
     parser.add_argument("--by", metavar="METRIC|val_loss|best|NAME", help=chosen)
+    parser.add_argument(
+        "--log",
+        type=cli.local,
+        metavar="FILE",
+        help="log of this training that tells validation losses (default: what lies there)",
+    )
     made = parser.add_mutually_exclusive_group()
-    made.add_argument("--merge", type=command.local, metavar="DIR", help="write adapter and base as one model folder")
-    made.add_argument("--fix-adapter", type=command.local, metavar="DIR", help="write a copy that PEFT loads")
-    parser.add_argument("--base-model", help="with --merge: the base, when it is not where the adapter says it was")
-    command.add_json_flag(parser)
+    made.add_argument(
+        "--merge", type=cli.local, metavar="DIR", help="write adapter and base as one model folder"
+    )
+    made.add_argument(
+        "--fix-adapter", type=cli.local, metavar="DIR", help="write a copy that PEFT loads"
+    )
+    parser.add_argument(
+        "--base-model", help="with --merge: the base, when it is not where the adapter says it was"
+    )
+    cli.add_output_flags(parser)
     return parser
 
 
-def make(chosen: checkpoints.Checkpoint, args) -> Path:
+def make(chosen: run_outputs.Checkpoint, args) -> Path:
     """Merge or fix the chosen adapter; returns the folder written."""
     output = args.merge or args.fix_adapter
-    if chosen.kind != checkpoints.ADAPTER:
+    if chosen.kind != run_outputs.ADAPTER:
         message = f"got a {chosen.kind} folder, expected a LoRA adapter: it can be used as it is"
         raise f.bad_input("CKPT-NOT-ADAPTER", chosen.path, message)
     if output.exists():
@@ -47,77 +73,140 @@ def make(chosen: checkpoints.Checkpoint, args) -> Path:
         adapters.fix(adapter, output)
     else:
         written = args.base_model or adapter.config["base_model_name_or_path"]
-        base = hub.fetch_model(written, ["*.json", "*.jinja", "*.txt", "*.safetensors"], "--base-model")
-        if f.has_errors(found := checkpoints.verify(base)):
+        base = hub.fetch_model(
+            written, ["*.json", "*.jinja", "*.txt", "*.safetensors"], "--base-model"
+        )
+        found = run_outputs.verify(base)
+        if f.has_errors(found):
             raise f.Failure(found, f.EXIT_CHECKS_FAILED)
         total = sum(tensor.nbytes for tensor in safetensors_files.read_folder(base)[0].values())
-        adapters.merge(adapter, base, output, jobs=2, copied=storage.Progress(total))
+        adapters.merge(adapter, base, output, jobs=2, copied=progress.of_bytes(total, "merge"))
     return output
 
 
-def main(args) -> command.Outcome:
-    output_dir = checkpoints.output_of(args.output_dir)
+def main(args) -> cli.Outcome:
+    job = args.output_dir
+    output_dir = run_outputs.output_of(job)
+    refuse_log_without_losses(args.log)
+    beside = selection.Beside(job, args.log)
     if not args.by:
         if args.merge or args.fix_adapter or args.base_model:
-            names = [c.name for c in checkpoints.find(output_dir) if c.kind == checkpoints.ADAPTER and c.complete]
-            message = f"got none, expected it to say which adapter is meant of: {', '.join(names) or 'none'}"
-            raise f.bad_input("CKPT-NOT-CHOSEN", "--by", message, f"--by {names[-1]}" if names else "")
-        return listing(output_dir)
+            raise not_chosen(output_dir, beside)
+        return listing(output_dir, job, beside)
     if args.base_model and not args.merge:
-        raise f.bad_input("CKPT-NO-EFFECT", "--base-model", "got it without --merge, which alone reads a base")
-    chosen, notes = checkpoints.select(output_dir, args.by)
-    result, path = {"selected": chosen.to_json()}, chosen.path
+        message = "got it without --merge, which alone reads a base"
+        raise f.bad_input("CKPT-NO-EFFECT", "--base-model", message)
+    return selected(args, output_dir, beside)
+
+
+def selected(args, output_dir: Path, beside: selection.Beside) -> cli.Outcome:
+    """Choose, make what was asked for of it, and say what can be done with it."""
+    job = args.output_dir
+    chosen, notes = selection.select(output_dir, args.by, beside)
+    result = {"selected": chosen.to_json()}
+    path = chosen.path
     if args.merge or args.fix_adapter:
         path = make(chosen, args)
         result["written"] = str(path)
     if not args.merge:
         notes += chosen.findings
-    unseen = any(found.id == "CKPT-ADAPTER-BASE" for found in notes)  # what follows would need the base
-    return command.Outcome(result, notes, str(path), () if unseen else evaluation(path, args.output_dir, chosen))
+    if any(finding.id == "CKPT-ADAPTER-BASE" for finding in notes):
+        return cli.Outcome(result, notes, str(path))  # what follows would need the base
+    following = evaluation(path, job, chosen)
+    if not args.merge and chosen.kind == run_outputs.ADAPTER:
+        return cli.Outcome(result, notes, str(path), following)
+    result["serve"] = serving.command(str(path), path.name, chosen.path)
+    return cli.Outcome(result, notes, str(path), following, serve=result["serve"])
 
 
-def evaluation(path: Path, given: Path, chosen: checkpoints.Checkpoint) -> tuple[str, ...]:
-    """The command that makes the spec to evaluate a model or adapter as it was trained, on the validation data of its
-    train job; nothing when job or data are not told or not here."""
-    places = (given, *chosen.path.absolute().parents)
-    job = next((one for one in places if all((one / name).is_file() for name in ("job.json", "spec.toml"))), None)
+def refuse_log_without_losses(log: Path | None) -> None:
+    if log is None:
+        return
+    if not log.is_file():
+        raise f.bad_input("FILE-MISSING", log, "got no such file, expected a trainer's log")
+    if not selection.has_losses(log):
+        message = (
+            "got no validation loss in it, expected the log of a training with validation "
+            "(policy_0.log of cosmos-rl, log.txt of a job)"
+        )
+        raise f.bad_input("CKPT-LOG", log, message)
+
+
+def not_chosen(output_dir: Path, beside: selection.Beside) -> f.Failure:
+    """The refusal to make something of an adapter that was not named."""
+    found = run_outputs.find(output_dir)
+    adapters = [one for one in found if one.kind == run_outputs.ADAPTER and one.complete]
+    message = "got none, expected it to say which adapter is meant of: "
+    message += ", ".join(adapter.name for adapter in adapters) or "none"
+    by = selection.proposal(output_dir, adapters, beside)
+    return f.bad_input("CKPT-NOT-CHOSEN", "--by", message, f"--by {by}" if by else "")
+
+
+def evaluation(path: Path, given: Path, chosen: run_outputs.Checkpoint) -> tuple[str, ...]:
+    """The command that makes the spec to evaluate a model or adapter as it was trained.
+
+    The data are those that its train job was validated on; there is no command when the job or
+    the data are not named or not here.
+    """
+    job = train_job((given, *chosen.path.absolute().parents))
     if job is None:
         return ()
-    record, data = models.read_table(job / "job.json"), spec.get(spec.load(job / "spec.toml"), "custom.val_dataset")
-    asked, media = (
-        (str(data.get(key) or "") for key in ("annotation_path", "media_path")) if isinstance(data, dict) else ("", "")
-    )
-    if record.get("engine") not in bundle.ENGINES or not (s3.is_uri(asked) or Path(asked).is_file()):
+    record = model_names.read_table(job / "job.json")
+    if record.get("engine") not in bundle.ENGINES:
         return ()
-    words = ("build_spec.py", "evaluate", "--engine", record["engine"], "--model", str(path))
+    data = validation_data(document.load(job / "spec.toml"))
+    if data is None:
+        return ()
+    words = ["build_spec.py", "evaluate", "--engine", record["engine"], "--model", str(path)]
     if record.get("state") == "COMPLETE":
-        words += ("--parent-job", str(job))  # its frames, pixels and system prompt
-    if media and asked == f"{media.rstrip('/')}/annotations.json":
-        words += ("--eval-root", media)
-    else:
-        words += ("--set", f"dataset.annotation_path={asked}", "--set", f"dataset.media_dir={media}")
-    if base := models.adapter_base(str(path)):
-        words += ("--set", "model.enable_lora=true", "--set", f"model.base_model_path={base}")
+        words += ["--parent-job", str(job)]  # its frames, pixels and system prompt
+    words += data
     return (*words, "-o", "evaluate.toml")
 
 
-def listing(output_dir: Path) -> command.Outcome:
-    found = checkpoints.find(output_dir, numbers=True)
+def train_job(folders: Iterable[Path]) -> Path | None:
+    """The first of the folders that is a job with its record and spec."""
+    for folder in folders:
+        if (folder / "job.json").is_file() and (folder / "spec.toml").is_file():
+            return folder
+    return None
+
+
+def validation_data(spec: dict) -> list[str] | None:
+    """The flags of build_spec for the data that a training was validated on;
+    None when they are not here."""
+    data = document.get(spec, "custom.val_dataset")
+    if not isinstance(data, dict):
+        return None
+    annotations = str(data.get("annotation_path") or "")
+    media = str(data.get("media_path") or "")
+    if not s3.is_uri(annotations) and not Path(annotations).is_file():
+        return None
+    if media and annotations == f"{media.rstrip('/')}/annotations.json":
+        return ["--eval-root", media]
+    flags = ["--set", f"dataset.annotation_path={annotations}"]
+    return [*flags, "--set", f"dataset.media_dir={media}"]
+
+
+def listing(output_dir: Path, job: Path, beside: selection.Beside) -> cli.Outcome:
+    found = run_outputs.find(output_dir, numbers=True)
     if not found:
-        raise f.Failure(checkpoints.nothing_found(output_dir), f.EXIT_CHECKS_FAILED)
+        raise f.Failure(selection.nothing_found(output_dir), f.EXIT_CHECKS_FAILED)
     rows = [checkpoint.to_json() for checkpoint in found]
     lines = []
     for row in rows:
         uses = f"can: {', '.join(row['can'])}" if row["complete"] else "damaged"
         lines.append(f"{row['kind']:8} {row['name']}  {uses}  {row['metrics'] or ''}".rstrip())
     notes = [finding for checkpoint in found for finding in checkpoint.findings]
-    notes += checkpoints.best_note(output_dir, found)
-    usable = [checkpoint for checkpoint in found if "evaluate" in checkpoint.to_json()["can"]]
-    scores = [metric for metric in checkpoints.TASK_METRICS if any(metric in c.metrics for c in usable)]
-    chosen = [("select_checkpoint.py", str(output_dir), "--by", by) for by in (scores or [c.name for c in usable[-1:]])]
+    notes += selection.best_note(output_dir, found, beside)
+    by = selection.proposal(output_dir, found, beside)
+    following = ()
+    if by:
+        log = ["--log", str(beside.log)] if beside.log else []
+        following = ("select_checkpoint.py", str(job), "--by", by, *log)
     result = {"selected": None, "checkpoints": rows}
-    return command.Outcome(result, notes, "\n".join(lines), chosen[0] if chosen else ())
+    return cli.Outcome(result, notes, "\n".join(lines), following)
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), main))
+    sys.exit(cli.run(parser(), main))

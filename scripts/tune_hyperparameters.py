@@ -2,40 +2,60 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2", "optuna==5.0.0",
-#   "jinja2==3.1.6", "pyarrow==26.0.1", "sacrebleu==2.6.0", "rouge-score==0.1.2",
+#   "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "tqdm==4.70.1", "psutil==7.2.2",
+#   "optuna==5.0.0", "jinja2==3.1.6", "pyarrow==26.0.1", "sacrebleu==2.6.0", "rouge-score==0.1.2",
 # ]
 # ///
 """Find better hyperparameters: train and evaluate trials as jobs, and show which won and why.
 
 examples:
-  scripts/tune_hyperparameters.py plan --study studies/a --spec spec.toml --words "learning rate, batch size"
-  scripts/tune_hyperparameters.py run --study studies/a --spec spec.toml --range lr=1e-6..1e-4:log --trials 12
+  scripts/tune_hyperparameters.py plan --study studies/a --spec spec.toml --words "learning rate"
+  scripts/tune_hyperparameters.py run --study studies/a --spec spec.toml --range lr=1e-6..1e-4:log
   scripts/tune_hyperparameters.py report --study studies/a
 
-Trial 0 is the untouched base model, trial 1 the spec as it is. `run` on a study that exists continues it, also when it
-was killed, and repeats evaluations that failed; several `run` at a time share it, and each ends when the study has.
-What follows a lone -- goes to launch_job.py submit.
+Trial 0 is the untouched base model, trial 1 the spec as it is. `run` on a study that exists
+continues it, also when it was killed, within the budget it has, and repeats what failed by no fault
+of its values; one `run` at a time owns it. What follows a lone -- goes to launch_job.py submit.
 """
 
 import argparse
-import contextlib
 import math
 import shlex
 import sys
 from pathlib import Path
 
-from cosmos_reason import bundle, command, findings, platforms, spec
-from cosmos_reason.search import prepare, runner, study, summary
+from cosmos_reason import cli
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import platforms, run_time
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.rules.case import Case
+from cosmos_reason.spec import document, origins
+from cosmos_reason.tuning import commands, lock, page, prepare, runner, study, suggest, summary
 
 NAME = "tune_hyperparameters.py"
+# Flags that say what a study is; they need --spec.
 SEARCH_FLAGS = {
-    "words", "range", "objective", "sampler", "seed", "pruner", "eval_spec", "dataset_facts", "metric_file", "engine",
-}  # fmt: skip
+    "words",
+    "objective",
+    "sampler",
+    "seed",
+    "pruner",
+    "eval_spec",
+    "dataset_facts",
+    "metric_file",
+    "engine",
+}
+
+COMMON = "--study --spec --words --range --trials --hours --gpu-ids --platform --objective"
 
 
-def parser() -> command.Parser:
-    parser = command.Parser(__doc__)
+# ---- the command line --------------------------------------------------------------------------
+
+
+def parser() -> cli.Parser:
+    parser = cli.Parser(__doc__)
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for verb, purpose in (
         (plan, "what run would do: trials, ranges, first suggestion, time; touches nothing"),
@@ -44,176 +64,347 @@ def parser() -> command.Parser:
         (report, "write STUDY/report.html"),
         (best, "write STUDY/best.toml, the winner's spec, and name its checkpoint"),
     ):
-        added = verbs.add_parser(verb.__name__, help=purpose, description=purpose)
+        common = COMMON if verb in (plan, run) else ""
+        added = verbs.add_parser(verb.__name__, common=common, help=purpose, description=purpose)
         added.set_defaults(main=verb)
-        added.add_argument("--study", required=True, type=command.local, metavar="DIR", help="the study's folder")
-        command.add_json_flag(added)
+        added.add_argument(
+            "--study", required=True, type=cli.local, metavar="DIR", help="the study's folder"
+        )
+        cli.add_output_flags(added)
         if verb in (plan, run):
             add_search_flags(added)
             add_run_flags(added)
+        if verb is plan:
+            words = "a speed of the spec to predict the time with (default: that of earlier jobs)"
+            added.add_argument(run_time.FLAG, type=cli.above_0, metavar="S", help=words)
     return parser
 
 
 def add_search_flags(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument_group("the study (fixed when it begins; later `run` needs none of these)").add_argument
+    add = verb.add_argument_group(
+        "the study (fixed when it begins; later `run` needs none of these)"
+    ).add_argument
     add("--spec", type=Path, metavar="FILE", help="the train spec to tune")
     add("--words", default="", metavar="TEXT", help='what to vary: "learning rate, batch size"')
-    add("--range", action="append", default=[], metavar="K=R", help="K=LO..HI[:log|:linear] or K=[A,B,C]; repeatable")
-    add("--objective", metavar="METRIC", help="of score_predictions.py (default: accuracy), or val_loss")
-    add("--eval-spec", type=Path, metavar="FILE", help="how trials are judged (default: validation data)")
-    add("--metric-file", type=Path, metavar="FILE", help="as in score_predictions.py, for custom.NAME")
+    add(
+        "--range",
+        action="append",
+        default=[],
+        metavar="K=R",
+        help="K=LO..HI[:log|:linear] or K=[A,B,C]; repeatable",
+    )
+    add(
+        "--objective",
+        default="accuracy",
+        metavar="METRIC",
+        help="of score_predictions.py (default: accuracy), or val_loss",
+    )
+    add(
+        "--eval-spec",
+        type=Path,
+        metavar="FILE",
+        help="how trials are judged (default: on the validation data)",
+    )
+    add(
+        "--metric-file",
+        type=Path,
+        metavar="FILE",
+        help="as in score_predictions.py, for custom.NAME",
+    )
     add("--sampler", choices=("tpe", "random"), default="tpe", help="default: tpe")
-    add("--pruner", choices=("halving", "none"), default="halving", help="end hopeless trials by validation loss")
+    add(
+        "--pruner",
+        choices=("halving", "none"),
+        default="halving",
+        help="ends hopeless trials by validation loss (default: halving)",
+    )
     add("--seed", type=int, default=0, metavar="N", help="of the suggestions (default: 0)")
-    add("--dataset-facts", type=Path, metavar="FILE", help="dataset_facts.json, for rules about lengths")
+    add(
+        "--dataset-facts",
+        type=Path,
+        metavar="FILE",
+        help="dataset_facts.json, for rules about lengths",
+    )
     add("--engine", choices=bundle.ENGINES, help="default: what the spec was built for")
 
 
 def add_run_flags(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument_group("the budget of this run").add_argument
-    add("--trials", type=command.positive, default=12, metavar="N", help="trainings in all (default: 12)")
-    add("--hours", type=command.above_0, metavar="H", help="begin no trial after H hours of this run")
+    add = verb.add_argument_group("the budget of the study (kept for later runs)").add_argument
+    add("--trials", type=cli.positive, metavar="N", help="trainings in all (default: 12)")
+    add(
+        "--hours",
+        type=cli.above_0,
+        metavar="H",
+        help="begin no trial after H hours of work, all runs together",
+    )
     add("--target", metavar="V", help="begin no trial once the best reaches V, as 0.9")
-    add("--every", type=command.above_0, default=10, metavar="S", help="seconds between looks (default: 10)")
-    add = verb.add_argument_group("where trials run (kept for later runs, but for the GPUs)").add_argument
-    some = "of a trial: 0,1; none: the CPU; any (default): what there is; repeated: so many trials at a time"
-    add("--gpu-ids", action="append", type=gpus, metavar="IDS", help=some)
-    add("--keep", type=command.positive, metavar="K", help="checkpoints of the K best stay (default: 1)")
+    add = verb.add_argument_group("where trials run (kept for later runs)").add_argument
+    add(
+        "--gpu-ids",
+        action="append",
+        type=gpus,
+        metavar="IDS",
+        help="GPUs of a trial: 0,1; none: the CPU; any (default): what there is; "
+        "repeated: so many trials at a time",
+    )
+    add(
+        "--keep", type=cli.positive, metavar="K", help="checkpoints of the K best stay (default: 1)"
+    )
     add("--platform", choices=platforms.PLATFORMS, help="default: local")
+    verb.add_argument(
+        "--every",
+        type=cli.above_0,
+        default=10,
+        metavar="S",
+        help="seconds between looks (default: 10)",
+    )
     add("launch", nargs="*", metavar="-- WORDS", help="more flags for launch_job.py submit")
 
 
-def gpus(text: str) -> list[str] | None:
-    """An argparse type."""
-    if text in ("any", "none"):
-        return None if text == "any" else []
-    if not all(text.split(",")):
-        raise command.wrong(text, "ids such as 0,1, none or any")
-    return text.split(",")
-
-
-def described(args) -> tuple[dict | None, list[findings.Finding]]:
-    """The study.json that the flags describe, None when they name no spec. Raises Failure for errors in them."""
-    if args.launch and sys.argv[-len(args.launch) - 1 :] != ["--", *args.launch]:
-        message = f"got {shlex.join(args.launch)}, expected flags for launch_job.py only after --"
-        raise findings.bad_input("USAGE", args.launch[0], message, f"-- {shlex.join(args.launch)}")
-    if args.spec is None:
-        if given := sorted(SEARCH_FLAGS & (args.given | ({"range"} if args.range else set()))):
-            message = f"got --{given[0].replace('_', '-')} without --spec, expected both, or neither to continue"
-            raise findings.bad_input("USAGE", "--spec", message, "--spec spec.toml")
-        return None, []
-    same = {name: getattr(args, name) for name in ("words", "metric_file", "sampler", "pruner", "seed")}
-    same["engine"] = args.engine or spec.engine_of(args.spec, args.platform or "local", "train")
-    same |= {"ranges": args.range, "objective": args.objective or "accuracy", "facts": args.dataset_facts}
-    made, found = prepare.prepare(args.spec, args.eval_spec, **same)
-    if findings.has_errors(found):
-        raise findings.Failure(found, findings.EXIT_BAD_INPUT)
-    return made, found
-
-
-def ready(args) -> tuple[study.Study, list, float | None, list[findings.Finding]]:
-    """(study as this command line wants it to go on, GPUs of each trial that runs at a time, target, findings) once
-    nothing stands against its jobs; writes nothing."""
-    made, found = described(args)
-    there, groups = study.open_or_begin(args.study, made), args.gpu_ids or [None]
-    there.plan |= {"platform": args.platform, "launch": []} if args.platform else {}
-    there.plan |= {name: value for name in ("launch", "keep") if (value := getattr(args, name))}
-    ids = [one for group in groups for one in group or ()]
-    if len(set(ids)) < len(ids) or (there.plan["platform"] == "local" and None in groups and len(groups) > 1):
-        message = "got the same GPUs for several trials, expected other ones for each that runs at a time"
-        raise findings.bad_input("TUNE-GPUS", "--gpu-ids", message, "--gpu-ids none")
-    target = target_of(args, there.plan["objective"])
-    # Trials that saw other data are not compared; a metric file may be mended.
-    if changed := [path for path in prepare.changed_files(there.plan) if path != there.plan["metric_file"]]:
-        message = f"got other files than the study began with: {', '.join(changed[:5])}"
-        raise findings.bad_input("TUNE-DATA-CHANGED", there.folder, message, "a new --study folder")
-    runner.rehearse(there, groups)
-    return there, groups, target, found
-
-
-def target_of(args, objective: str) -> float | None:
-    if args.target is None:
+def gpus(written: str) -> list[str] | None:
+    """An argparse type: GPU ids; [] for the CPU, None to let the platform choose."""
+    if written == "any":
         return None
-    name, _, value = args.target.rpartition("=")
-    most = 1 if objective.rpartition(".")[2] in prepare.SHARES and not objective.startswith("custom.") else math.inf
-    with contextlib.suppress(ValueError):
-        if name in ("", objective) and math.isfinite(float(value)) and float(value) <= most:
-            return float(value)
-    message = f"got {args.target!r}, expected V or {objective}=V" + (" with V up to 1" if most == 1 else "")
-    fix = f"replace --target {shlex.quote(args.target)} with --target {objective}=0.9"
+    if written == "none":
+        return []
+    ids = written.split(",")
+    if not all(ids):
+        raise cli.wrong(written, "ids such as 0,1, none or any")
+    return ids
+
+
+# ---- the study that a command line means -------------------------------------------------------
+
+
+def described(args: argparse.Namespace) -> tuple[dict | None, list[Finding]]:
+    """The study.json that the flags describe, None when they name no spec. Raises Failure for
+    errors in them."""
+    refuse_stray_words(args)
+    if args.spec is None:
+        refuse_search_flags(args)
+        return None, []
+    engine = args.engine or origins.engine_of(args.spec, args.platform or "local", "train")
+    request = prepare.Request(
+        spec=args.spec,
+        engine=engine,
+        objective=args.objective,
+        words=args.words,
+        ranges=tuple(args.range),
+        evaluate=args.eval_spec,
+        facts=args.dataset_facts,
+        metric_file=args.metric_file,
+        sampler=args.sampler,
+        pruner=args.pruner,
+        seed=args.seed,
+    )
+    described_plan, found = prepare.prepare(request)
+    if findings.has_errors(found):
+        raise Failure(found, findings.EXIT_BAD_INPUT)
+    return described_plan, found
+
+
+def refuse_stray_words(args: argparse.Namespace) -> None:
+    """argparse takes words before a lone -- for those after it."""
+    words = args.launch
+    if words and sys.argv[-len(words) - 1 :] != ["--", *words]:
+        written = shlex.join(words)
+        message = f"got {written}, expected flags for launch_job.py only after --"
+        raise findings.bad_input("USAGE", words[0], message, f"-- {written}")
+
+
+def refuse_search_flags(args: argparse.Namespace) -> None:
+    given = SEARCH_FLAGS & args.given
+    if args.range:
+        given.add("range")
+    if given:
+        flag = f"--{min(given).replace('_', '-')}"
+        message = f"got {flag} without --spec, expected both, or neither to continue"
+        raise findings.bad_input("USAGE", "--spec", message, Fix(flags={"--spec": "spec.toml"}))
+
+
+def ready(args: argparse.Namespace) -> tuple[study.Study, list[Finding]]:
+    """(study as this command line wants it to go on, findings) once nothing stands against its
+    jobs; writes nothing."""
+    described_plan, found = described(args)
+    there = study.open_or_begin(args.study, described_plan)
+    there.plan |= changes(args, there.plan["objective"])
+    refuse_shared_gpus(there.plan)
+    # Trials that saw other data are not compared; a metric file may be mended.
+    changed = [
+        path for path in prepare.changed_files(there.plan) if path != there.plan["metric_file"]
+    ]
+    if changed:
+        message = f"got other files than the study began with: {', '.join(changed[:5])}"
+        fix = "a new --study folder"
+        raise findings.bad_input("TUNE-DATA-CHANGED", there.folder, message, fix)
+    commands.rehearse(there)
+    _, broken = there.read()
+    return there, found + broken
+
+
+def refuse_shared_gpus(plan: dict) -> None:
+    groups = plan["groups"]
+    ids = [gpu_id for group in groups for gpu_id in group or ()]
+    any_of_this_machine = plan["platform"] == "local" and None in groups
+    if len(set(ids)) < len(ids) or (any_of_this_machine and len(groups) > 1):
+        message = (
+            "got the same GPUs for several trials, expected other ones for each that runs at a time"
+        )
+        fix = Fix(flags={"--gpu-ids": "none"})
+        raise findings.bad_input("TUNE-GPUS", "--gpu-ids", message, fix)
+
+
+def changes(args: argparse.Namespace, objective: str) -> dict:
+    """What this command line changes in study.json; what it does not name stays as it was."""
+    named = {
+        "trials": args.trials,
+        "hours": args.hours,
+        "groups": args.gpu_ids,
+        "keep": args.keep,
+        "platform": args.platform,
+        "launch": args.launch,
+    }
+    changed = {name: value for name, value in named.items() if value}
+    if args.target is not None:
+        changed["target"] = target_of(args.target, objective)
+    if args.platform and not args.launch:
+        changed["launch"] = []  # those were another platform's
+    return changed
+
+
+def target_of(written: str, objective: str) -> float:
+    """V, or METRIC=V for the objective's own name."""
+    name, _, value = written.rpartition("=")
+    is_share = objective.rpartition(".")[2] in prepare.SHARES
+    most = 1 if is_share and not objective.startswith("custom.") else math.inf
+    try:
+        target = float(value)
+    except ValueError:
+        target = math.nan
+    if name in ("", objective) and math.isfinite(target) and target <= most:
+        return target
+    message = f"got {written!r}, expected V or {objective}=V"
+    if most == 1:
+        message += " with V up to 1"
+    fix = f"replace --target {shlex.quote(written)} with --target {objective}=0.9"
     raise findings.bad_input("TUNE-TARGET", "--target", message, fix)
 
 
-def plan(args) -> command.Outcome:
-    there, groups, target, found = ready(args)
-    left, first, told = study.outlook(there, args.trials, target)
+# ---- the verbs ---------------------------------------------------------------------------------
+
+
+def plan(args: argparse.Namespace) -> cli.Outcome:
+    there, found = ready(args)
+    left, first, problems = suggest.outlook(there)
+    space = []
+    for dimension in there.dimensions:
+        row = {
+            "key": dimension.key,
+            "range": dimension.words(),
+            "default": document.get(there.plan["spec"], dimension.key),
+            "next": first["values"].get(dimension.key) if first else None,
+        }
+        space.append(row)
+    cost = cost_of(args, there, left)
     result = {
-        "trials": args.trials,
+        "trials": there.plan["trials"],
         "left": left,
-        "parallel": len(groups),
+        "parallel": len(there.plan["groups"]),
         "objective": there.plan["objective"],
-        "target": target,
-        "space": [
-            {"key": d.key, "range": d.words(), "default": spec.get(there.plan["spec"], d.key),
-             "next": first and first["values"].get(d.key)} for d in there.dimensions
-        ],
+        "target": there.plan["target"],
+        "hours": there.plan["hours"],
+        "platform": there.plan["platform"],
+        "gpu_ids": there.plan["groups"],
+        "space": space,
         "repairs": first["repairs"] if first else [],
-        "estimate": summary.estimate(there, left, groups),
-    }  # fmt: skip
-    same = [word for word in sys.argv[2:] if word != "--json"]
-    start = (NAME, "run", *same) if left else ()
-    return command.Outcome(result, found + told, summary.plan_text(result), start)
+        "estimate": cost.to_json(),
+    }
+    following = ()
+    if left:
+        same_flags = cli.without(sys.argv[2:], "--json", run_time.FLAG)
+        following = (NAME, "run", *same_flags)
+    return cli.Outcome(result, found + problems, summary.plan_text(result, cost), following)
 
 
-def run(args) -> command.Outcome:
-    there, groups, target, found = ready(args)
-    if findings.has_errors(told := study.outlook(there, args.trials, target)[-1]):
-        return command.Outcome({}, found + told)
-    with study.locked(there.folder):
-        now = study.open_or_begin(there.folder, there.plan)  # another run may have begun or changed it meanwhile
-        there.plan = now.plan | {name: there.plan[name] for name in ("platform", "launch", "keep")} | {"ended": ""}
+def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:
+    """Of what is left, from the study's own trials, else from what one training should take."""
+    measured = summary.estimate(there, left)
+    if measured:
+        return measured
+    facts = args.dataset_facts or (origins.facts_of(args.spec) if args.spec else None)
+    case = Case("train", there.plan["engine"], there.plan["spec"], facts)
+    groups = there.plan["groups"]
+    one = run_time.predict(case, groups[0], jobs.root(None), args.seconds_per_step)
+    return one.times(summary.rounds(left, groups), left)
+
+
+def run(args: argparse.Namespace) -> cli.Outcome:
+    there, found = ready(args)
+    _, _, problems = suggest.outlook(there)
+    if findings.has_errors(problems):
+        return cli.Outcome({}, found + problems)
+    with lock.owned(there.folder) as inherited:
+        # Another run may have worked on it since it was read.
+        there = study.open_or_begin(there.folder, there.plan)
+        there.plan |= changes(args, there.plan["objective"]) | {"ended": ""}
         there.save()
-    found += runner.Runner(there, groups, args.trials, args.hours, target, args.every).run()
+        found += runner.Runner(there, args.every, inherited).run()
     outcome = status(args)
-    return command.Outcome(outcome.result, found + outcome.findings, outcome.text, outcome.next)
+    found += [finding for finding in outcome.findings if finding not in found]
+    return cli.Outcome(outcome.result, found, outcome.text, outcome.next)
 
 
-def status(args) -> command.Outcome:
+def status(args: argparse.Namespace) -> cli.Outcome:
     there = study.open_or_begin(args.study)
     result = summary.summary(there)
-    told, text = summary.verdict(there, result), summary.text(there, result)
-    return command.Outcome(result, told, text, following(args, result, (NAME, "report", "--study", args.study)))
+    following = next_command(args, result, (NAME, "report", "--study", args.study))
+    return cli.Outcome(result, remarks(there, result), summary.text(there, result), following)
 
 
-def following(args, result: dict, then: tuple) -> tuple:
-    """What to run next: the status while trials run, `run` when that was killed, and `then` once the study has ended
-    with a winner."""
+def remarks(there: study.Study, result: dict) -> list[Finding]:
+    """Doubts about the winner, and records that cannot be read."""
+    _, broken = there.read()
+    return summary.verdict(there, result) + broken
+
+
+def next_command(args: argparse.Namespace, result: dict, once_ended: tuple) -> tuple:
+    """The status while trials run, `run` when that was killed, and `once_ended` once the study has
+    ended with a winner."""
     if result["ended"]:
-        return then if result["best"] else ()
-    watched = study.RUNNING in result["states"] and not result["left_behind"]
-    return (NAME, "status" if watched else "run", "--study", args.study)
+        return once_ended if result["best"] else ()
+    is_watched = study.RUNNING in result["states"] and not result["left_behind"]
+    return (NAME, "status" if is_watched else "run", "--study", args.study)
 
 
-def report(args) -> command.Outcome:
+def report(args: argparse.Namespace) -> cli.Outcome:
     there = study.open_or_begin(args.study)
-    path, result = summary.write_page(there), summary.summary(there)
-    then = following(args, result, (NAME, "best", "--study", args.study))
-    return command.Outcome({"report": str(path)}, text=str(path), next=then)
+    path = page.write(there)
+    result = summary.summary(there)
+    following = next_command(args, result, (NAME, "best", "--study", args.study))
+    _, broken = there.read()
+    return cli.Outcome({"report": str(path)}, broken, str(path), following)
 
 
-def best(args) -> command.Outcome:
+def best(args: argparse.Namespace) -> cli.Outcome:
     there = study.open_or_begin(args.study)
     result = summary.summary(there)
     if not result["best"]:
+        message = "got no trial that ended well, expected one"
         fix = f"scripts/{NAME} status --study {shlex.quote(str(args.study))}"
-        raise findings.bad_input("TUNE-NO-BEST", args.study, "got no trial that ended well, expected one", fix)
-    winner, path = there.ranked(there.trials())[0], there.folder / "best.toml"
-    spec.dump(study.winning_spec(there, winner), path)
-    made = result["best"] | {"spec": str(path), "ended": result["ended"]}
-    text = f"{path}\ncheckpoint: {made['checkpoint'] or 'removed'}\n{summary.standing(there, result)}"
-    launch = ("launch_job.py", "plan", *runner.launch_words(there.plan, "train", path, winner["gpu_ids"]))
-    return command.Outcome(made, summary.verdict(there, result), text, following(args, result, launch))
+        raise findings.bad_input("TUNE-NO-BEST", args.study, message, fix)
+    winner = there.ranked(there.trials())[0]
+    path = there.folder / "best.toml"
+    document.dump(study.winning_spec(there, winner), path)
+    winning = result["best"] | {"spec": str(path), "ended": result["ended"]}
+    lines = [
+        str(path),
+        f"checkpoint: {winning['checkpoint'] or 'removed'}",
+        summary.standing(there, result),
+    ]
+    words = commands.launch_words(there.plan, "train", path, winner["gpu_ids"])
+    following = next_command(args, result, ("launch_job.py", "plan", *words))
+    return cli.Outcome(winning, remarks(there, result), "\n".join(lines), following)
 
 
 if __name__ == "__main__":
-    sys.exit(command.run(parser(), lambda args: args.main(args)))
+    sys.exit(cli.run(parser(), lambda args: args.main(args)))

@@ -1,16 +1,31 @@
-"""Fixtures shared by the engine's tests: a tiny converted checkpoint and a few real clips, made once per session."""
+"""Fixtures shared by the engine's tests:
+a tiny converted checkpoint and a few real clips, made once per session."""
 
+import gc
+import os
 import shutil
 
+import chat_server
 import hypothesis
 import pytest
 
-from cosmos_reason import conversion, omni, spec, storage
-from cosmos_reason.demo import clips, tiny_omni
+from cosmos_reason.base import files
+from cosmos_reason.checkpoints import conversion, omni
+from cosmos_reason.demo import clips, tiny_omni, tiny_qwen2_5_vl
+from cosmos_reason.remote import chat
+from cosmos_reason.spec import document
 
-# Times depend on the machine and are measured in tests/benchmarks, never asserted.
+# The servers of the tests are on this machine:
+# they answer at once or never, so that nothing is to be waited for.
+os.environ["AWS_MAX_ATTEMPTS"] = "1"
+# Times depend on the machine and are measured in benchmarks, never asserted.
 hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")
+
+
+def pytest_collection_finish():
+    """What is imported by now stays to the end: the collector need not walk it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -24,18 +39,32 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory, dataset):
-    """A Qwen3-VL folder of a million random parameters whose tokenizer knows the clips' questions."""
+    """A Qwen3-VL folder of a million random parameters whose
+    tokenizer knows the clips' questions."""
     root = tmp_path_factory.mktemp("models")
-    records = storage.read_json(dataset / "train" / "annotations.json")
-    tiny_omni.build(root / "omni", 7, [turn["value"] for record in records for turn in record["conversations"]])
+    records = files.read_json(dataset / "train" / "annotations.json")
+    tiny_omni.build(
+        root / "omni", 7, [turn["value"] for record in records for turn in record["conversations"]]
+    )
     conversion.convert(omni.open_source(root / "omni"), root / "model", 10**9, force=False, jobs=1)
     return root / "model"
 
 
+@pytest.fixture(scope="session")
+def tiny_reason1(tmp_path_factory, dataset):
+    """A Qwen2.5-VL folder of a million random parameters, as `tiny_model`."""
+    folder = tmp_path_factory.mktemp("models") / "reason1"
+    records = files.read_json(dataset / "train" / "annotations.json")
+    texts = [turn["value"] for record in records for turn in record["conversations"]]
+    tiny_qwen2_5_vl.build(folder, 7, texts)
+    return folder
+
+
 @pytest.fixture
 def evaluate_spec(tiny_model, dataset, tmp_path):
-    """A complete spec of twelve questions about four clips (a copy, tmp_path/eval), answered into tmp_path/results."""
-    table = spec.template("evaluate")
+    """A complete spec of twelve questions about four clips (a copy, tmp_path/eval),
+    answered into tmp_path/results."""
+    table = document.template("evaluate")
     folder = shutil.copytree(dataset / "eval", tmp_path / "eval")
     changes = {
         "dataset.annotation_path": str(folder / "annotations.json"),
@@ -47,5 +76,16 @@ def evaluate_spec(tiny_model, dataset, tmp_path):
         "results_dir": str(tmp_path / "results"),
     }
     for key, value in changes.items():
-        spec.set_value(table, key, value)
-    return spec.with_defaults("evaluate", table)
+        document.set_value(table, key, value)
+    return document.with_defaults("evaluate", table)
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A stand-in for an OpenAI-compatible server; pauses between attempts are short."""
+    monkeypatch.setattr(chat, "FIRST_DELAY", 0.01)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    server = chat_server.Server()
+    yield server
+    server.shutdown()
+    server.server_close()

@@ -1,21 +1,28 @@
-"""The packaged schemas, templates and skill_info: valid, in agreement with each other, generated files up to date."""
+"""The packaged schemas, templates and skill_info:
+valid, in agreement with each other, generated files up to date."""
 
 import importlib.util
-import json
 
 import jsonschema
 import pytest
 import yaml
 from support import ROOT
 
-from cosmos_reason import bundle, models, rules, spec, spec_rules, spec_values
-from cosmos_reason import findings as f
+from cosmos_reason.base import bundle
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import value_text
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import spec_rules
+from cosmos_reason.spec import document, validation
+from cosmos_reason.spec import values as spec_values
 
 ACTIONS = bundle.ACTIONS
 
 
 def make_templates():
-    found = importlib.util.spec_from_file_location("make_templates", ROOT / "tools" / "make_templates.py")
+    found = importlib.util.spec_from_file_location(
+        "make_templates", ROOT / "tools" / "make_templates.py"
+    )
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
@@ -28,11 +35,14 @@ def test_schema_is_valid_2020_12(action):
     jsonschema.Draft202012Validator.check_schema(schema)
 
 
+OPEN = ("custom", "custom.train_dataset", "custom.val_dataset", "custom.vision")
+
+
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_table_is_closed_but_custom(action):
     def walk(node, key):
         if "properties" in node:
-            open_table = key == "custom"
+            open_table = key in OPEN
             assert (node["additionalProperties"] is False) != open_table, key
             for name, sub in node["properties"].items():
                 walk(sub, f"{key}.{name}" if key else name)
@@ -42,8 +52,10 @@ def test_every_table_is_closed_but_custom(action):
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_every_key_says_what_it_is_and_who_honours_it(action):
-    engines = {name for name, facts in bundle.skill_info()["engines"].items() if action in facts["actions"]}
-    for key, leaf in spec.keys(action).items():
+    engines = {
+        name for name, facts in bundle.skill_info()["engines"].items() if action in facts["actions"]
+    }
+    for key, leaf in document.keys(action).items():
         assert 10 < len(leaf["description"]) < 140, key
         assert leaf["description"].endswith("."), key
         assert leaf["x-engines"], key
@@ -56,26 +68,32 @@ def test_every_key_says_what_it_is_and_who_honours_it(action):
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_defaults_and_popular_values_are_legal(action):
-    for key, leaf in spec.keys(action).items():
+    for key, leaf in document.keys(action).items():
         offered = leaf.get("popular", [])
         if leaf.get("default") is not None:
             offered = [*offered, leaf["default"]]
         for value in offered:
             if value != "":  # the empty default of a text that must not be written empty
                 jsonschema.Draft202012Validator(leaf).validate(value)
-                assert spec_values.parse(leaf, spec_values.text(value)) == value, key
+                assert spec_values.parse(leaf, value_text(value)) == value, key
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_automl_annotations_are_consistent(action):
-    schema, known = bundle.schema(action), spec.keys(action)
+def test_parameters_searched_by_default_are_known_and_enabled(action):
+    schema, known = bundle.schema(action), document.keys(action)
     enabled = {key for key, leaf in known.items() if leaf.get("automl_enabled")}
-    wanted, fixed = (set(schema.get(f"automl_{kind}_parameters", [])) for kind in ("default", "disabled"))
+    wanted = set(schema.get("automl_default_parameters", []))
+    fixed = set(schema.get("automl_disabled_parameters", []))
     assert not wanted & fixed
     assert wanted | fixed <= known.keys()
     assert wanted <= enabled
-    for key in enabled:
-        leaf = known[key]
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_what_can_be_searched_has_weights_or_a_range_of_legal_values(action):
+    for key, leaf in document.keys(action).items():
+        if not leaf.get("automl_enabled"):
+            continue
         if "enum" in leaf:
             assert len(leaf["option_weights"]) == len(leaf["enum"])
             continue
@@ -84,6 +102,11 @@ def test_automl_annotations_are_consistent(action):
         for end in (low, high):
             jsonschema.Draft202012Validator(leaf).validate(end)
         assert leaf.get("automl_scale") != "log" or low > 0, key
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_conditions_of_a_search_name_known_keys(action):
+    known = document.keys(action)
     for key, leaf in known.items():
         assert leaf.get("depends_on", key) in known, key
         assert leaf.get("math_cond", "^ 2") in ("^ 2", "/ 2"), key
@@ -91,8 +114,8 @@ def test_automl_annotations_are_consistent(action):
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_template_has_no_errors_and_asks_no_engine_for_what_it_cannot_do(action):
-    template = spec.template(action)
-    assert spec.validate(action, template) == []
+    template = document.template(action)
+    assert validation.validate(action, template) == []
     for engine, facts in bundle.skill_info()["engines"].items():
         if action in facts["actions"]:
             found = rules.check(action, engine, template)
@@ -101,10 +124,12 @@ def test_template_has_no_errors_and_asks_no_engine_for_what_it_cannot_do(action)
 
 
 def test_shared_keys_mean_the_same_in_train_and_grpo():
-    train, grpo = spec.keys("train"), spec.keys("grpo")
+    train, grpo = document.keys("train"), document.keys("grpo")
     same = ("type", "default", "enum", "minimum", "maximum", "exclusiveMinimum", "anyOf", "items")
     for key in train.keys() & grpo.keys() - {"train.train_policy.type"}:
-        assert {name: train[key].get(name) for name in same} == {name: grpo[key].get(name) for name in same}, key
+        assert {name: train[key].get(name) for name in same} == {
+            name: grpo[key].get(name) for name in same
+        }, key
 
 
 def test_templates_and_manifest_are_what_the_schemas_give():
@@ -115,22 +140,29 @@ def test_templates_and_manifest_are_what_the_schemas_give():
 @pytest.mark.parametrize("action", ACTIONS)
 def test_template_yaml_reads_as_the_template(action):
     written = bundle.template_path(action)
-    assert yaml.safe_load(written.read_text(encoding="utf-8")) == spec.template(action)
-    assert spec.load(written) == spec.template(action)
+    assert yaml.safe_load(written.read_text(encoding="utf-8")) == document.template(action)
+    assert document.load(written) == document.template(action)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_skill_info_names_keys_that_exist(action):
-    info, known = bundle.skill_info(), spec.keys(action)
+    info, known = bundle.skill_info(), document.keys(action)
     assert set(info["shorthand"][action].values()) <= known.keys()
     assert not info["shorthand"][action].keys() & known.keys()
     params = info["spec_params"][action]
-    named = [value for value in params.values() for value in (value if isinstance(value, list) else [value])]
+    named = [
+        value
+        for value in params.values()
+        for value in (value if isinstance(value, list) else [value])
+    ]
     assert all(name in known or any(key.startswith(f"{name}.") for key in known) for name in named)
     for facts in info["engines"].values():
         if action in facts["actions"]:
             contract = facts["actions"][action]
-            assert set(contract["inputs"]) | set(contract["outputs"]) | set(contract.get("flags", {})) <= known.keys()
+            assert (
+                set(contract["inputs"]) | set(contract["outputs"]) | set(contract.get("flags", {}))
+                <= known.keys()
+            )
 
 
 def test_every_rule_points_at_keys_and_has_an_id_of_its_own():
@@ -139,32 +171,4 @@ def test_every_rule_points_at_keys_and_has_an_id_of_its_own():
     for rule in spec_rules.RULES:
         for action in rule.actions.split():
             key = rule.key.format(**bundle.skill_info()["spec_params"][action])
-            assert key in spec.keys(action) or key.startswith("--"), (rule.id, key)
-
-
-def test_spoken_model_names_mean_what_people_mean():
-    for written in ("Cosmos Reason 3", "Cosmos3 Nano Reasoner", "Cosmos3-Nano", "cosmos3_nano", "nvidia/Cosmos3-Nano"):
-        assert models.canonical(written) == "hf_model://nvidia/Cosmos3-Nano"
-    assert models.canonical("reason2-8b") == "hf_model://nvidia/Cosmos-Reason2-8B"
-    assert models.canonical("hf_model://Qwen/Qwen3-VL-2B-Instruct") == "hf_model://Qwen/Qwen3-VL-2B-Instruct"
-
-
-@pytest.mark.parametrize(
-    "written", ["cosmos-reasn2", "s3://bucket/model", "http://host/m", "a/b/c", "hf_model://x", ""]
-)
-def test_model_names_that_cannot_be_resolved_are_refused(written):
-    with pytest.raises(f.Failure) as failure:
-        models.canonical(written)
-    assert failure.value.exit_code == f.EXIT_BAD_INPUT
-
-
-def test_a_folder_is_a_model_and_tells_its_architecture(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    assert models.canonical("mine") == str(tmp_path / "mine")
-    assert models.family(str(tmp_path / "mine")) == (None, False)
-    for model_type, expected in (("cosmos3_omni", ("qwen3_vl", True)), ("qwen2_5_vl", ("qwen2_5_vl", False))):
-        (tmp_path / "mine" / "config.json").write_text(json.dumps({"model_type": model_type}))
-        assert models.family(str(tmp_path / "mine")) == expected
-    (tmp_path / "mine" / "config.json").write_text("[broken")
-    assert models.family(str(tmp_path / "mine")) == (None, False)
+            assert key in document.keys(action) or key.startswith("--"), (rule.id, key)

@@ -1,4 +1,5 @@
-"""SKILL.md, references and manifests as agents, installers and directories read them; the shape of the evals."""
+"""SKILL.md, references and manifests as agents, installers and directories read them;
+the shape of the evals."""
 
 import functools
 import importlib.util
@@ -11,7 +12,9 @@ import pytest
 import yaml
 from support import ROOT, run_script
 
-from cosmos_reason import bundle, diagnosis
+from cosmos_reason.base import bundle
+from cosmos_reason.jobs import diagnosis
+from cosmos_reason.rules import launchable
 
 TEXT = (ROOT / "SKILL.md").read_text(encoding="utf-8")
 _, HEAD, BODY = TEXT.split("---\n", 2)
@@ -30,7 +33,14 @@ QUERIES = read("evals/trigger-queries.json")
 
 
 def test_frontmatter_is_the_standard_and_no_more():
-    assert set(FRONTMATTER) <= {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+    assert set(FRONTMATTER) <= {
+        "name",
+        "description",
+        "license",
+        "compatibility",
+        "metadata",
+        "allowed-tools",
+    }
     assert all(isinstance(value, str) for value in FRONTMATTER["metadata"].values())
     assert len(FRONTMATTER["compatibility"]) <= 500
 
@@ -39,13 +49,28 @@ def test_description_says_when_and_starts_with_the_nouns():
     text = FRONTMATTER["description"]
     assert len(text) < 500 and text.startswith("Use when")
     assert "Cosmos Reason" in text[:150] and "Cosmos3-Nano" in text[:200]
-    for words in ("Cosmos-RL", "video QA", "fine-tune", "evaluate", "Cosmos3 Nano Reasoner", "Cosmos-Reason2-8B"):
+    for words in (
+        "Cosmos-RL",
+        "video QA",
+        "fine-tune",
+        "evaluate",
+        "Cosmos3 Nano Reasoner",
+        "Cosmos-Reason2-8B",
+    ):
         assert words in text
     assert not re.search(r"[<>]|\b(?:I|you|your|my)\b", text)
 
 
 SECTIONS = [
-    *("Purpose", "Prerequisites", "Instructions", "Available Scripts", "Examples", "Limitations", "Troubleshooting")
+    *(
+        "Purpose",
+        "Prerequisites",
+        "Instructions",
+        "Available Scripts",
+        "Examples",
+        "Limitations",
+        "Troubleshooting",
+    )
 ]
 
 
@@ -54,7 +79,9 @@ def test_body_has_the_sections_that_validators_look_for(section):
     assert f"\n## {section}\n" in BODY
 
 
-@pytest.mark.parametrize("page", [ROOT / "SKILL.md", ROOT / "README.md", *REFERENCES], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "page", [ROOT / "SKILL.md", ROOT / "README.md", *REFERENCES], ids=lambda path: path.name
+)
 def test_what_pages_name_exists(page):
     text = page.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)", text):
@@ -63,7 +90,8 @@ def test_what_pages_name_exists(page):
 
 
 def test_every_script_has_its_place_in_the_routing():
-    assert {name for name in SCRIPTS if name not in BODY} == {"run_with_transformers.py"}  # started by launch_job.py
+    started_by_others = {"run_with_transformers.py", "train_with_cosmos_rl.py"}
+    assert {name for name in SCRIPTS if name not in BODY} == started_by_others
 
 
 COMMAND = re.compile(r"^(?:scripts/)?(\w+\.py)((?: .*)?)$", re.M)
@@ -82,7 +110,11 @@ def test_flags_of_commands_in_pages_exist(page):
 def flags(script, verb=""):
     """Those of the script and, when the word is a verb of it, of the verb."""
     asked = [["--help"], *([[verb, "--help"]] if re.fullmatch("[a-z]+", verb) else [])]
-    return {flag for words in asked for flag in re.findall(r"--[a-z][a-z0-9-]+", run_script(script, *words).stdout)}
+    return {
+        flag
+        for words in asked
+        for flag in re.findall(r"--[a-z][a-z0-9-]+", run_script(script, *words).stdout)
+    }
 
 
 def test_references_are_one_level_deep_and_none_is_orphaned():
@@ -94,14 +126,18 @@ def test_references_are_one_level_deep_and_none_is_orphaned():
 
 def test_one_version_and_one_name_everywhere():
     plugin, market = read(".claude-plugin/plugin.json"), read(".claude-plugin/marketplace.json")
-    project = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M)[1]
+    project = re.search(
+        r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.M
+    )[1]
     info = bundle.skill_info()
-    assert {FRONTMATTER["metadata"]["version"], plugin["version"], project} == {info["skill_version"]}
+    assert {FRONTMATTER["metadata"]["version"], plugin["version"], project} == {
+        info["skill_version"]
+    }
     assert {NAME, plugin["name"], market["name"], market["plugins"][0]["name"]} == {info["name"]}
     assert market["plugins"][0]["description"] == plugin["description"]
 
 
-# ---- generated tables ----------------------------------------------------------------------------------------------
+# ---- generated tables ----------------------------------------------------------------------------
 
 
 def make_docs():
@@ -117,15 +153,52 @@ def test_generated_tables_are_what_skill_info_gives():
 
 
 def test_tables_stand_between_their_marks_and_say_each_key_once():
-    page = "before\n<!-- make docs: words -->\nold\n<!-- end -->\nafter\n<!-- make docs: engines --><!-- end -->"
+    page = (
+        "before\n<!-- make docs: words -->\nold\n<!-- end -->\n"
+        "after\n<!-- make docs: engines --><!-- end -->"
+    )
     text = make_docs().renewed(page)
-    assert text.startswith("before\n<!-- make docs: words -->\n| words | key | in |") and "\nold\n" not in text
+    assert (
+        text.startswith("before\n<!-- make docs: words -->\n| words | key | in |")
+        and "\nold\n" not in text
+    )
     assert "| scheme, precision | `quantize.quantization_scheme` | quantize |\n" in text
     keys = re.findall(r"\| `([^`]+)` \|", text.partition("after")[0])
     assert len(keys) == len(set(keys))
 
 
-# ---- evals ---------------------------------------------------------------------------------------------------------
+def launch_table() -> dict[tuple[str, str], str]:
+    """(engine, action) -> the cell of the generated table of engines."""
+    cells = {}
+    for line in make_docs().engines().splitlines():
+        if line.startswith("| `"):
+            name, _, *row = line.strip("| ").split(" | ")
+            for action, cell in zip(bundle.ACTIONS, row, strict=True):
+                cells[name.strip("`"), action] = cell
+    return cells
+
+
+def test_pages_tell_what_is_launched_as_skill_info_does():
+    """A launched action names its platforms, what was never executed is marked,
+    and nothing else reads like a yes."""
+    cells = launch_table()
+    assert {engine for engine, _ in cells} == set(bundle.ENGINES)
+    for (engine, action), cell in cells.items():
+        facts = bundle.skill_info()["engines"][engine]
+        platforms = [platform for name, platform in launchable.ways(action) if name == engine]
+        assert [platform for platform in ("local", "docker") if platform in cell] == platforms, cell
+        launched = {facts["launched"][platform][action] for platform in platforms}
+        assert ("rendered" in cell) == ("rendered" in launched)
+        assert (cell == "*spec only*") == (action in facts["actions"] and not platforms)
+    for page, block in (
+        ("README.md", "engines"),
+        ("README.md", "not yet"),
+        ("SKILL.md", "not yet"),
+    ):
+        assert f"<!-- make docs: {block} -->" in (ROOT / page).read_text(encoding="utf-8")
+
+
+# ---- evals ---------------------------------------------------------------------------------------
 
 
 def test_evals_have_the_shape_of_the_standard():
@@ -154,11 +227,13 @@ def test_every_packaged_file_is_used():
 
 
 def test_the_harness_lists_all_cases():
-    done = subprocess.run([sys.executable, ROOT / "evals/run.py", "list"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, ROOT / "evals/run.py", "list"], capture_output=True, text=True, check=True
+    )
     assert [line.split()[0] for line in done.stdout.splitlines()] == [case["id"] for case in EVALS]
 
 
-# ---- trigger queries -----------------------------------------------------------------------------------------------
+# ---- trigger queries -----------------------------------------------------------------------------
 
 
 def words(text):

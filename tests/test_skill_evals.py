@@ -1,4 +1,5 @@
-"""The commands a perfect agent would run satisfy each case's own grader, and what they print stays small."""
+"""The commands a perfect agent would run satisfy each case's own grader,
+and what they print stays small."""
 
 import importlib.util
 
@@ -14,7 +15,10 @@ MARKS = {"engine": pytest.mark.integration}
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=name, marks=[MARKS[need] for need in case["needs"]]) for name, case in CASES.items()],
+    [
+        pytest.param(case, id=name, marks=[MARKS[need] for need in case["needs"]])
+        for name, case in CASES.items()
+    ],
 )
 def test_reference_solution(case, tmp_path):
     run.prepare(case, tmp_path / "work")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Renew the generated tables of the pages (`make docs`): what stands between `<!-- make docs: NAME -->` and
-`<!-- end -->` in SKILL.md, README.md and references/*.md comes from skill_info.yaml.
+"""Renew the generated tables of the pages (`make docs`): what stands between
+`<!-- make docs: NAME -->` and `<!-- end -->` in SKILL.md, README.md and references/*.md comes from
+skill_info.yaml.
 
 examples:
   tools/make_docs.py          write them
@@ -13,7 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from cosmos_reason import bundle, spec, storage
+from cosmos_reason.base import bundle, files
+from cosmos_reason.spec import document
 
 PAGES = ["SKILL.md", "README.md", "references/*.md"]
 BLOCK = re.compile(r"(<!-- make docs: ([a-z ]+) -->\n).*?(<!-- end -->)", re.S)
@@ -29,36 +31,72 @@ def models() -> str:
     for name, facts in bundle.skill_info()["models"].items():
         notes = ["published as Omni: convert it first"] if facts["omni"] else []
         notes += ["agreement and `HF_TOKEN`"] if facts["gated"] else []
-        rows.append([f"`{name}`", ", ".join(facts["aliases"]), f"{facts['min_gpu_gib']} GiB", "; ".join(notes)])
+        rows.append(
+            [
+                f"`{name}`",
+                ", ".join(facts["aliases"]),
+                f"{facts['min_gpu_gib']} GiB",
+                "; ".join(notes),
+            ]
+        )
     return table(["model", "also called", "one GPU to evaluate", "needs"], rows)
 
 
 def engines() -> str:
-    info = bundle.skill_info()["engines"]
-    rows = [
-        [f"`{name}`", facts["title"], *("yes" if action in facts["actions"] else "no" for action in bundle.ACTIONS)]
-        for name, facts in info.items()
-    ]
-    return table(["engine", "what it is", *bundle.ACTIONS], rows)
+    """What is launched, by engine and action, and whether it has been executed."""
+    rows = []
+    for name, facts in bundle.skill_info()["engines"].items():
+        rows.append(
+            [f"`{name}`", facts["title"], *(launched(facts, action) for action in bundle.ACTIONS)]
+        )
+    legend = (
+        "\nA platform: launched there. *rendered*: only written out here, never executed; "
+        "say so when you use it. *spec only*: nothing\nlaunches the spec.\n"
+    )
+    return table(["engine", "what it is", *bundle.ACTIONS], rows) + legend
+
+
+def launched(facts: dict, action: str) -> str:
+    """The platforms that an engine's action is launched on."""
+    if action not in facts["actions"]:
+        return "no"
+    cells, rendered = [], []
+    for platform, actions in facts["launched"].items():
+        if action in actions:
+            (cells if actions[action] == "executed" else rendered).append(platform)
+    if rendered:
+        cells += [*rendered, "*rendered*"]
+    return ", ".join(cells) or "*spec only*"
+
+
+def not_yet() -> str:
+    return "".join(f"- {line}\n" for line in bundle.skill_info()["not_yet"])
 
 
 def words() -> str:
-    """What people say -> the key, once per key, for the actions that have it; without the popular keys, which have a
-    table of their own (make_templates.py), and without words that end their key anyway."""
+    """What people say -> the key, once per key, for the actions that have it; without
+    the popular keys, which have a table of their own (make_templates.py), and without
+    words that end their key anyway."""
     said: dict[str, dict] = {}
     for action, names in bundle.skill_info()["shorthand"].items():
         for word, key in names.items():
-            if "popular" in spec.keys(action)[key] or word == key.rpartition(".")[2]:
+            if "popular" in document.keys(action)[key] or word == key.rpartition(".")[2]:
                 continue
             row = said.setdefault(key, {"words": {}, "actions": {}})
             row["words"][word.replace("_", " ")] = row["actions"][action] = None
-    rows = [[", ".join(row["words"]), f"`{key}`", ", ".join(row["actions"])] for key, row in said.items()]
+    rows = [
+        [", ".join(row["words"]), f"`{key}`", ", ".join(row["actions"])]
+        for key, row in said.items()
+    ]
     return table(["words", "key", "in"], rows)
 
 
 def former_keys() -> str:
     facts = bundle.skill_info()["former_keys"]
-    return table(["older guides say", "now"], [[f"`{name}`", f"`{row['key']}`"] for name, row in facts.items()])
+    return table(
+        ["older guides say", "now"],
+        [[f"`{name}`", f"`{row['key']}`"] for name, row in facts.items()],
+    )
 
 
 def hosts() -> str:
@@ -66,7 +104,10 @@ def hosts() -> str:
     least, gpus, memory = info["host_minimums"], info["gpu_architectures"], info["memory_minimums"]
     blocked = "; ".join(f"not {name}: {why}" for name, why in gpus["blocked"].items())
     sizes = ", ".join(map(str, info["gpu_counts_per_node"]))
-    host = f"driver {least['driver']}, CUDA {least['cuda']}, container toolkit {least['container_toolkit']} or newer"
+    host = (
+        f"driver {least['driver']}, CUDA {least['cuda']}, "
+        f"container toolkit {least['container_toolkit']} or newer"
+    )
     full = f"{memory['full_sft_total_gb']} GB over all GPUs; recommended: {memory['recommended']}"
     return (
         f"- Docker host: {host}.\n"
@@ -88,6 +129,7 @@ def searched() -> str:
 TABLES = {
     "models": models,
     "engines": engines,
+    "not yet": not_yet,
     "words": words,
     "former keys": former_keys,
     "hosts": hosts,
@@ -96,7 +138,8 @@ TABLES = {
 
 
 def renewed(text: str) -> str:
-    """The page with its generated tables made anew. Raises KeyError for a table that there is none of."""
+    """The page with its generated tables made anew.
+    Raises KeyError for a table that there is none of."""
     return BLOCK.sub(lambda match: match[1] + TABLES[match[2]]() + match[3], text)
 
 
@@ -107,12 +150,14 @@ def outputs() -> dict[Path, str]:
 
 
 def main() -> int:
-    stale = {path: text for path, text in outputs().items() if path.read_text(encoding="utf-8") != text}
+    stale = {
+        path: text for path, text in outputs().items() if path.read_text(encoding="utf-8") != text
+    }
     if "--check" in sys.argv[1:]:
         print("".join(f"{path} is stale: make docs\n" for path in stale), end="")
         return 1 if stale else 0
     for path, text in stale.items():
-        storage.write_text(path, text)
+        files.write_text(path, text)
     return 0
 
 

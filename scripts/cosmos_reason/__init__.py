@@ -1,1 +1,2 @@
-"""The library behind the commands in scripts/. Its floors are listed in CONTRIBUTING.md; imports go downwards only."""
+"""The library behind the commands in scripts/.
+Its floors are listed in CONTRIBUTING.md; imports go downwards only."""

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Asks one model inside NVIDIA's TAO container: tao_inference.py --media=FILE_OR_FOLDER --results_dir=DIR ...
+"""Asks one model inside NVIDIA's TAO container:
+tao_inference.py --media=FILE_OR_FOLDER --results_dir=DIR ...
 
-The image's program takes one clip or image; a folder is asked file by file, each with results of its own. Rendered and
-mounted by launch_job; it has never been run in the real image.
+The image's program takes one clip or image; a folder is asked file by file, each with results of
+its own. Rendered and mounted by launch_job; it has never been run in the real image.
 """
 
 import argparse
@@ -14,7 +15,11 @@ PROGRAM = "cosmos-rl-inference"
 
 
 def files_in(folder: str) -> list[str]:
-    return sorted(entry.path for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
+    return sorted(
+        entry.path
+        for entry in os.scandir(folder)
+        if entry.is_file() and not entry.name.startswith(".")
+    )
 
 
 def main(words: list[str]) -> int:
@@ -26,7 +31,10 @@ def main(words: list[str]) -> int:
         os.execvp(PROGRAM, [PROGRAM, *words])
     failed = 0
     for path in files_in(asked.media):
-        own = [f"--media={path}", f"--results_dir={os.path.join(asked.results_dir, os.path.basename(path))}"]
+        own = [
+            f"--media={path}",
+            f"--results_dir={os.path.join(asked.results_dir, os.path.basename(path))}",
+        ]
         failed += subprocess.run([PROGRAM, *rest, *own], check=False).returncode != 0
     return 1 if failed else 0
 

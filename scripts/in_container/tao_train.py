@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Starts cosmos-rl inside NVIDIA's TAO container: tao_train.py SPEC ENTRY_SCRIPT.
 
-ENTRY_SCRIPT is a path, or PACKAGE:PATH for a file of an installed package, whose place differs between images. Rendered
-and mounted by launch_job; it has never been run in the real image.
+ENTRY_SCRIPT is the path of our dataset script; for the image's own a path, or PACKAGE:PATH for a
+file of an installed package, whose place differs between images. Rendered and mounted by
+launch_job; never run in the real image.
 """
 
 import importlib.util
@@ -16,7 +17,9 @@ def located(written: str) -> str:
         return written
     found = importlib.util.find_spec(package)  # imports nothing: the package itself loads torch
     if found is None:
-        sys.exit(f"got no package {package} for {sys.executable}, expected the one that holds {path}")
+        sys.exit(
+            f"got no package {package} for {sys.executable}, expected the one that holds {path}"
+        )
     return os.path.join(found.submodule_search_locations[0], path)
 
 

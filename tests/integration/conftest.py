@@ -31,12 +31,13 @@ def s3_endpoint():
 
 @pytest.fixture
 def bucket(s3_endpoint, monkeypatch, tmp_path):
-    """The s3:// name of a fresh bucket. This process and its children reach it; the cache is below tmp_path."""
+    """The s3:// name of a fresh bucket.
+    This process and its children reach it; the cache is below tmp_path."""
     for name, value in (
         CREDENTIALS | {"AWS_ENDPOINT_URL": s3_endpoint, "COSMOS_CACHE": str(tmp_path / "cache")}
     ).items():
         monkeypatch.setenv(name, value)
-    from cosmos_reason import s3
+    from cosmos_reason.remote import s3
 
     name = f"bucket-{secrets.token_hex(4)}"
     s3.client().create_bucket(Bucket=name)
@@ -47,7 +48,9 @@ def bucket(s3_endpoint, monkeypatch, tmp_path):
 def docker_engine_of_the_session():
     if why := docker_engine.missing():
         pytest.skip(f"no Docker engine can be started: {why}")
-    root = Path(tempfile.mkdtemp(prefix="docker-", dir="/tmp"))  # a socket's path is at most 107 characters long
+    root = Path(
+        tempfile.mkdtemp(prefix="docker-", dir="/tmp")
+    )  # a socket's path is at most 107 characters long
     engine = docker_engine.Engine(root)
     try:
         engine.start()
@@ -60,11 +63,13 @@ def docker_engine_of_the_session():
 
 @pytest.fixture
 def dockerd(docker_engine_of_the_session, monkeypatch):
-    """A real Docker engine on a private socket, for the whole session: DOCKER_HOST points this process and its
-    children to it. Gives the engine: `.host`, `.docker(*words)` -> CompletedProcess, `.inspect(name)` -> dict.
+    """A real Docker engine on a private socket, for the whole session: DOCKER_HOST points this
+    process and its children to it. Gives the engine: `.host`, `.docker(*words)` ->
+    CompletedProcess, `.inspect(name)` -> dict.
 
-    Its one image, `docker_engine.IMAGE`, has this machine's /usr, and the tests' Python with its packages as
-    `python3`. There is no bridge: containers need `--network host` (or none). There are no GPUs.
+    Its one image, `docker_engine.IMAGE`, has this machine's /usr, and the tests'
+    Python with its packages as `python3`. There is no bridge: containers need
+    `--network host` (or none). There are no GPUs.
     """
     monkeypatch.setenv("DOCKER_HOST", docker_engine_of_the_session.host)
     return docker_engine_of_the_session
@@ -94,8 +99,8 @@ def slurm_cluster_of_the_session():
 
 @pytest.fixture
 def slurm(slurm_cluster_of_the_session, monkeypatch):
-    """A real cluster of one node with two GPUs (as far as SLURM knows): partition `gpu` (default, 60 minutes) and
-    `closed` (down, 10 minutes). SLURM_CONF points this process and its children to it. Gives the cluster: `.conf`,
-    `.call(*words)` -> CompletedProcess."""
+    """A real cluster of one node with two GPUs (as far as SLURM knows): partition `gpu` (default,
+    60 minutes) and `closed` (down, 10 minutes). SLURM_CONF points this process and its children to
+    it. Gives the cluster: `.conf`, `.call(*words)` -> CompletedProcess."""
     monkeypatch.setenv("SLURM_CONF", str(slurm_cluster_of_the_session.conf))
     return slurm_cluster_of_the_session

@@ -1,8 +1,10 @@
-"""Runs inside an environment that has cosmos-rl and answers, line by line, what its own class makes of a spec.
+"""Runs inside an environment that has cosmos-rl and answers, line by line,
+what its own class makes of a spec.
 
-A line on stdin is JSON: {"toml": text} -> {"error": text or null, "ignored": [dotted keys]},
-or {"fields": "sft" or "grpo"} -> {dotted key: {"types": [...], "default": value, "choices": [...] or null}}.
-torch is not needed: empty shells stand in for the packages whose `__init__` would import it.
+A line on stdin is JSON: {"toml": text} -> {"error": text or null, "ignored": [dotted
+keys]}, or {"fields": "sft" or "grpo"} -> {dotted key: {"types": [...], "default": value,
+"choices": [...] or null}}. torch is not needed: empty shells stand in for the packages
+whose `__init__` would import it.
 """
 
 import importlib.util
@@ -49,8 +51,12 @@ def load(config, text: str) -> dict:
 def fields(config, policy: str) -> dict:
     """The leaves of the class's own JSON schema, for one of the two kinds of train.train_policy."""
     schema = config.model_json_schema()
-    plain = config.from_dict({"train": {"output_dir": "outputs", "train_policy": {"type": policy}}}).model_dump()
-    leaves = walk(schema, schema["$defs"], {"sft": "SFTDataConfig", "grpo": "GrpoConfig"}[policy], "")
+    plain = config.from_dict(
+        {"train": {"output_dir": "outputs", "train_policy": {"type": policy}}}
+    ).model_dump()
+    leaves = walk(
+        schema, schema["$defs"], {"sft": "SFTDataConfig", "grpo": "GrpoConfig"}[policy], ""
+    )
     return {key: leaf | {"default": leaf.get("default", get(plain, key))} for key, leaf in leaves}
 
 
@@ -62,12 +68,19 @@ def walk(node: dict, definitions: dict, wanted: str, prefix: str):
         if tables:
             chosen = next((table for table in tables if table["title"] == wanted), tables[0])
             yield from walk(chosen, definitions, wanted, f"{prefix}{name}.")
-            continue
-        leaf = {"types": sorted({kind for option in options for kind in kinds(option)})}
-        leaf["choices"] = (
-            raw.get("choices") or [value for option in options for value in option.get("enum", [])] or None
-        )
-        yield f"{prefix}{name}", leaf | ({"default": raw["default"]} if "default" in raw else {})
+        else:
+            yield f"{prefix}{name}", leaf(raw, options)
+
+
+def leaf(raw: dict, options: list[dict]) -> dict:
+    listed = [value for option in options for value in option.get("enum", [])]
+    found = {
+        "types": sorted({kind for option in options for kind in kinds(option)}),
+        "choices": raw.get("choices") or listed or None,
+    }
+    if "default" in raw:
+        found["default"] = raw["default"]
+    return found
 
 
 def kinds(option: dict) -> set[str]:

@@ -1,4 +1,5 @@
-"""Datasets of the Hub by name: the layouts of those that are published, and nothing downloaded that is not needed."""
+"""Datasets of the Hub by name: the layouts of those that are published,
+and nothing downloaded that is not needed."""
 
 import json
 import tarfile
@@ -10,14 +11,18 @@ from clip_files import write_clip
 from servers import COMMIT, TOKEN, hub
 from support import run_script
 
-from cosmos_reason import annotations
+from cosmos_reason.data import annotations
 
 pytestmark = pytest.mark.integration
 
 
 def write_nexar(root):
     """Clips in folders named by their label, each with a table of other columns."""
-    for split, label, count in (("train", "positive", 3), ("train", "negative", 3), ("test-public", "positive", 2)):
+    for split, label, count in (
+        ("train", "positive", 3),
+        ("train", "negative", 3),
+        ("test-public", "positive", 2),
+    ):
         lines = ["file_name,weather,time_of_event"]
         for number in range(count):
             name = f"{split}-{label}-{number}.mp4"
@@ -27,11 +32,18 @@ def write_nexar(root):
 
 
 def write_sft(root):
-    """Subsets with splits as the card says; clips of one subset in an archive, of the other not published."""
+    """Subsets with splits as the card says;
+    clips of one subset in an archive, of the other not published."""
     subsets = ("robovqa", "agibot")
-    splits = {"understanding": "A table.", "reasoning": "<think>\nIt is flat.\n</think>\n\nA table."}
+    splits = {
+        "understanding": "A table.",
+        "reasoning": "<think>\nIt is flat.\n</think>\n\nA table.",
+    }
     configs = [
-        {"config_name": name, "data_files": [{"split": s, "path": f"{name}/{s}-*.parquet"} for s in splits]}
+        {
+            "config_name": name,
+            "data_files": [{"split": s, "path": f"{name}/{s}-*.parquet"} for s in splits],
+        }
         for name in subsets
     ]
     root.mkdir()
@@ -39,13 +51,20 @@ def write_sft(root):
     for subset in subsets:
         (root / subset).mkdir()
         for split, answer in splits.items():
-            talk = [{"role": "user", "content": "What is it?"}, {"role": "assistant", "content": answer}]
+            talk = [
+                {"role": "user", "content": "What is it?"},
+                {"role": "assistant", "content": answer},
+            ]
             rows = {"video": [f"clips/{n}.mp4" for n in range(6)], "conversations": [talk] * 6}
-            parquet.write_table(arrow.table(rows), root / subset / f"{split}-00000-of-00001.parquet")
+            parquet.write_table(
+                arrow.table(rows), root / subset / f"{split}-00000-of-00001.parquet"
+            )
     clips = root.parent / "clips"
     with tarfile.open(root / "robovqa" / "clips.tar.gz", "w:gz") as tar:
         for number in range(6):
-            tar.add(write_clip(clips / f"{number}.mp4", frames=8, tint=number), f"./clips/{number}.mp4")
+            tar.add(
+                write_clip(clips / f"{number}.mp4", frames=8, tint=number), f"./clips/{number}.mp4"
+            )
         link = tarfile.TarInfo("clips/7.mp4")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
@@ -67,7 +86,10 @@ def server(tmp_path_factory):
     write_nexar(base / "nexar")
     write_sft(base / "sft")
     write_rl(base / "rl")
-    names = {"nexar-ai/nexar_collision_prediction": "nexar", "nvidia/Cosmos-Reason1-SFT-Dataset": "sft"}
+    names = {
+        "nexar-ai/nexar_collision_prediction": "nexar",
+        "nvidia/Cosmos-Reason1-SFT-Dataset": "sft",
+    }
     names |= {"nvidia/Cosmos-Reason1-RL-Dataset": "rl", "lab/secret-clips": "nexar"}
     with hub(datasets={name: base / folder for name, folder in names.items()}) as server:
         yield server
@@ -77,7 +99,11 @@ def server(tmp_path_factory):
 def build(server, tmp_path):
     def run(*args, expect=0, port=server.server_port, token=""):
         server.sent.clear()
-        env = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": token}
+        env = {
+            "HF_ENDPOINT": f"http://127.0.0.1:{port}",
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_TOKEN": token,
+        }
         flags = (*args, "-o", tmp_path / "out", "--json")
         done = run_script("build_dataset.py", *flags, env=env | {"HF_HUB_DISABLE_XET": "1"})
         assert done.returncode == expect, done.stdout + done.stderr
@@ -99,28 +125,73 @@ SFT, RL = (f"nvidia/Cosmos-Reason1-{name}-Dataset" for name in ("SFT", "RL"))
 
 def test_labels_by_folder_and_only_the_clips_that_are_kept(build, server, tmp_path):
     result = build(NEXAR, "--subset", 2, "--question", "Does the car collide?")
-    assert (result["kind"], result["read"], result["written"], result["commit"]) == ("hf", 6, {"train": 2}, COMMIT)
+    assert (result["kind"], result["read"], result["written"], result["commit"]) == (
+        "hf",
+        6,
+        {"train": 2},
+        COMMIT,
+    )
     assert len([name for name in server.sent if name.endswith(".mp4")]) == 2
     assert not [name for name in server.sent if name.startswith("test")]
-    assert {s.turns[1].text for s in samples(tmp_path / "out" / "train")} <= {"positive", "negative"}
-    checked = run_script("check_dataset.py", tmp_path / "out" / "train", env={"COSMOS_CACHE": str(tmp_path / "cache")})
+    assert {s.turns[1].text for s in samples(tmp_path / "out" / "train")} <= {
+        "positive",
+        "negative",
+    }
+    checked = run_script(
+        "check_dataset.py",
+        tmp_path / "out" / "train",
+        env={"COSMOS_CACHE": str(tmp_path / "cache")},
+    )
     assert checked.returncode == 0, checked.stderr
 
 
 def test_a_column_by_name_and_another_split(build, tmp_path):
-    build(NEXAR, "--hf-split", "test-public", "--column", "answer=weather", "--media", "copy", "--question", "Sky?")
+    build(
+        NEXAR,
+        "--hf-split",
+        "test-public",
+        "--column",
+        "answer=weather",
+        "--media",
+        "copy",
+        "--question",
+        "Sky?",
+    )
     found = samples(tmp_path / "out" / "train")
     assert {sample.turns[1].text for sample in found} == {"Rain", "Clear"}
-    build(f"{NEXAR}@{COMMIT}", "--media", "reference", "--force", "--question", "Does the car collide?")
-    assert all(path.endswith(".mp4") for sample in samples(tmp_path / "out" / "train") for _, path in sample.media)
+    build(
+        f"{NEXAR}@{COMMIT}",
+        "--media",
+        "reference",
+        "--force",
+        "--question",
+        "Does the car collide?",
+    )
+    assert all(
+        item.path.endswith(".mp4")
+        for sample in samples(tmp_path / "out" / "train")
+        for item in sample.media
+    )
 
 
 def test_a_subset_and_split_of_the_card_with_clips_in_an_archive(build, server, tmp_path):
-    result = build(SFT, "--hf-subset", "robovqa", "--hf-split", "reasoning", "--eval-fraction", 0.34)
+    result = build(
+        SFT, "--hf-subset", "robovqa", "--hf-split", "reasoning", "--eval-fraction", 0.34
+    )
     assert result["written"] == {"train": 4, "eval": 2}
-    assert sorted(server.sent) == ["README.md", "robovqa/clips.tar.gz", "robovqa/reasoning-00000-of-00001.parquet"]
-    assert samples(tmp_path / "out" / "eval")[0].turns[1].text == "<think>\nIt is flat.\n</think>\n\nA table."
-    assert build(SFT, "--hf-subset", "robovqa", "--force", expect=2)["fix"] == "--hf-split understanding"
+    assert sorted(server.sent) == [
+        "README.md",
+        "robovqa/clips.tar.gz",
+        "robovqa/reasoning-00000-of-00001.parquet",
+    ]
+    assert (
+        samples(tmp_path / "out" / "eval")[0].turns[1].text
+        == "<think>\nIt is flat.\n</think>\n\nA table."
+    )
+    assert (
+        build(SFT, "--hf-subset", "robovqa", "--force", expect=2)["fix"]
+        == "--hf-split understanding"
+    )
     assert build(SFT, "--force", expect=2)["id"] == "BUILD-HF-SUBSET"
     wrong = build(SFT, "--force", "--hf-subset", "robovqq", expect=2)
     assert wrong["fix"] == "--hf-subset robovqa"

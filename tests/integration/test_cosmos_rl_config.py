@@ -1,4 +1,5 @@
-"""Our specs and schemas against the configuration class of cosmos-rl 0.4.7, which runs in a process of its own."""
+"""Our specs and schemas against the configuration class of cosmos-rl 0.4.7,
+which runs in a process of its own."""
 
 import itertools
 import json
@@ -8,15 +9,18 @@ import sys
 from pathlib import Path
 
 import build_spec
+import oracles
 import pytest
 import tomli_w
+from foreign_specs import CLEAN, LOSING
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import oracle_packages
 from support_specs import legal_values
 
-from cosmos_reason import bundle, rules, spec
-from cosmos_reason import findings as f
+from cosmos_reason.base import bundle
+from cosmos_reason.base import findings as f
+from cosmos_reason.rules import case as rules
+from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
@@ -30,17 +34,29 @@ INTENDED = {
         "one rate for all parts; cosmos-rl takes lists and tables per module too",
     ),
     "train.optm_impl": ("type", "one implementation for all parts"),
-    "train.optm_warmup_steps": ("type", "JSON Schema's number covers whole numbers; the rules tell 1 from 1.0"),
+    "train.optm_warmup_steps": (
+        "type",
+        "JSON Schema's number covers whole numbers; the rules tell 1 from 1.0",
+    ),
     "train.train_policy.dataset.test_size": ("type", "JSON Schema's number covers whole numbers"),
     "validation.dataset.test_size": ("type", "JSON Schema's number covers whole numbers"),
     "train.fa_version": ("choices", "the choices 2 and 3 are our bounds"),
-    "train.ckpt.upload_s3": ("choices", "the validator behind the type takes only false, final and all"),
-    "train.train_policy.type": ("default choices", "always written here, so it has no default and one choice"),
+    "train.ckpt.upload_s3": (
+        "choices",
+        "the validator behind the type takes only false, final and all",
+    ),
+    "train.train_policy.type": (
+        "default choices",
+        "always written here, so it has no default and one choice",
+    ),
     "policy.parallelism.dp_replicate_size": (
         "choices",
         "the class lists only 1; the trainer replicates over nodes",
     ),
-    "train.train_policy.reward_function": ("default", "the class turns its default name into a table of weights"),
+    "train.train_policy.reward_function": (
+        "default",
+        "the class turns its default name into a table of weights",
+    ),
 }
 
 
@@ -67,7 +83,7 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def oracle():
-    asked = Oracle(oracle_packages("cosmos-rl-0.4.7", *INSTALLS))
+    asked = Oracle(oracles.installed("cosmos-rl-0.4.7", *INSTALLS))
     yield asked
     asked.process.stdin.close()
     asked.process.wait(timeout=30)
@@ -75,7 +91,9 @@ def oracle():
 
 def built(*arguments):
     """(spec, errors) of a build_spec command line."""
-    args = build_spec.parser().parse_args(["--engine", "cosmos-rl", "-o", "unused.toml", *arguments])
+    args = build_spec.parser().parse_args(
+        ["--engine", "cosmos-rl", "-o", "unused.toml", *arguments]
+    )
     draft = build_spec.build(args)
     found = build_spec.check(args, draft)
     return draft.spec, [finding for finding in found if finding.severity == f.ERROR]
@@ -91,20 +109,33 @@ def test_the_oracle_drops_what_it_does_not_know(oracle):
 @pytest.mark.parametrize("action", POLICY)
 def test_every_profile_tuning_and_layout_loads_with_no_key_ignored(oracle, action):
     profiles = [[]] + [
-        ["--profile", name] for name, facts in bundle.skill_info()["profiles"].items() if facts["action"] == action
+        ["--profile", name]
+        for name, facts in bundle.skill_info()["profiles"].items()
+        if facts["action"] == action
     ]
     layouts = [(gpus, nodes) for gpus in (1, 2, 4, 8) for nodes in (1, 2, 4)]
     for profile, tuning, (gpus, nodes) in itertools.product(profiles, ("full", "lora"), layouts):
         if action == "grpo" and gpus * nodes < 2:
             continue
-        arguments = [action, *profile, "--tuning", tuning, "--gpus-per-node", str(gpus), "--nodes", str(nodes)]
+        arguments = [
+            action,
+            *profile,
+            "--tuning",
+            tuning,
+            "--gpus-per-node",
+            str(gpus),
+            "--nodes",
+            str(nodes),
+        ]
         table, errors = built(*arguments, "--train-root", "data", "--eval-root", "held_out")
         assert not errors, (arguments, errors)
         assert oracle.load(table) == {"error": None, "ignored": []}, arguments
 
 
 def test_translated_tao_keys_load_with_no_key_ignored(oracle):
-    table, errors = built("train", "--set", "train.optm_warmup_epochs=0.5", "--set", "results_dir=/results")
+    table, errors = built(
+        "train", "--set", "train.optm_warmup_epochs=0.5", "--set", "results_dir=/results"
+    )
     assert not errors
     assert table["train"]["optm_warmup_steps"] == 0.25  # half an epoch of two
     assert table["train"]["output_dir"] == "/results"
@@ -115,18 +146,22 @@ def test_translated_tao_keys_load_with_no_key_ignored(oracle):
 def test_what_the_rules_let_pass_the_trainer_loads(oracle, action):
     mine = {
         key: leaf
-        for key, leaf in spec.keys(action).items()
+        for key, leaf in document.keys(action).items()
         if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom.")
     }
     loaded = 0
 
     @settings(max_examples=150)
-    @given(st.lists(st.sampled_from(sorted(mine)), min_size=1, max_size=5, unique=True).flatmap(legal_values(mine)))
+    @given(
+        st.lists(st.sampled_from(sorted(mine)), min_size=1, max_size=5, unique=True).flatmap(
+            legal_values(mine)
+        )
+    )
     def holds(overrides):
         nonlocal loaded
-        table = spec.template(action)
+        table = document.template(action)
         for key, value in overrides.items():
-            spec.set_value(table, key, value)
+            document.set_value(table, key, value)
         if f.has_errors(rules.check(action, "cosmos-rl", table)):
             return
         loaded += 1
@@ -140,34 +175,57 @@ def test_what_the_rules_let_pass_the_trainer_loads(oracle, action):
 def test_keys_agree_with_the_class_but_for_stated_reasons(oracle, action):
     real = oracle.ask({"fields": POLICY[action]})
     different = {}
-    for key, leaf in spec.keys(action).items():
+    for key, leaf in document.keys(action).items():
         if "cosmos-rl" in leaf["x-engines"] and not key.startswith("custom."):
             assert key in real, f"{key} is no key of the class"
             ours = kinds(leaf), leaf.get("default"), choices(leaf.get("enum"))
-            theirs = set(real[key]["types"]) - {"null"}, real[key]["default"], choices(real[key]["choices"])
+            theirs = (
+                set(real[key]["types"]) - {"null"},
+                real[key]["default"],
+                choices(real[key]["choices"]),
+            )
             parts = zip(("type", "default", "choices"), ours, theirs, strict=True)
             if differs := {part for part, mine, real_one in parts if mine != real_one}:
                 different[key] = differs
-    intended = {key: set(parts.split()) for key, (parts, _) in INTENDED.items() if key in spec.keys(action)}
+    intended = {
+        key: set(parts.split())
+        for key, (parts, _) in INTENDED.items()
+        if key in document.keys(action)
+    }
     assert different == intended
 
 
 @pytest.mark.parametrize("action", POLICY)
 def test_keys_of_other_engines_are_no_keys_of_the_class(oracle, action):
     real = oracle.ask({"fields": POLICY[action]})
-    for key, leaf in spec.keys(action).items():
-        ignored = key == "policy.lora.init_lora_weights"  # a key of the class that its LoRA code does not read
+    for key, leaf in document.keys(action).items():
+        ignored = (
+            key == "policy.lora.init_lora_weights"
+        )  # a key of the class that its LoRA code does not read
         if "cosmos-rl" not in leaf["x-engines"] and not key.startswith("custom.") and not ignored:
             assert key not in real, f"{key} is a key of the class"
 
 
 @pytest.mark.parametrize("action", POLICY)
 def test_extra_keys_are_those_of_the_class_that_no_schema_has(oracle, action):
-    """What cosmos_rl_keys.yaml must say; a key inside a table of the class is one too, another is not."""
+    """What cosmos_rl_keys.yaml must say;
+    a key inside a table of the class is one too, another is not."""
     real = oracle.ask({"fields": POLICY[action]}).keys()
-    assert spec.extra_keys_of(action) == real - spec.keys("train").keys() - spec.keys("grpo").keys() - {"custom"}
-    for key in spec.extra_keys_of(action):
-        assert spec.is_extra(action, key) and not spec.is_extra(action, f"{key}x")
+    assert document.extra_keys_of(action) == real - document.keys(action).keys() - {"custom"}
+    for key in document.extra_keys_of(action):
+        assert document.is_extra(action, key) and not document.is_extra(action, f"{key}x")
+
+
+@pytest.mark.parametrize("name", [*CLEAN, *LOSING])
+def test_specs_from_elsewhere_pass_exactly_when_the_class_reads_them_whole(oracle, tmp_path, name):
+    text = (CLEAN | LOSING)[name]
+    file = tmp_path / "guide.toml"
+    file.write_text(text)
+    read = oracle.ask({"toml": text})
+    table, errors = built("train", "--spec", str(file))
+    assert bool(errors) == bool(read["error"] or read["ignored"]), (read, errors)
+    if not errors:
+        assert oracle.load(table) == {"error": None, "ignored": []}
 
 
 def kinds(leaf: dict) -> set[str]:
@@ -175,7 +233,10 @@ def kinds(leaf: dict) -> set[str]:
     options = leaf.get("anyOf", [leaf])
     given_types = {option["type"] for option in options if "type" in option}
     values = [
-        value for option in options for value in option.get("enum", [option.get("const")]) if "type" not in option
+        value
+        for option in options
+        for value in option.get("enum", [option.get("const")])
+        if "type" not in option
     ]
     return given_types | {names[type(value).__name__] for value in values}
 

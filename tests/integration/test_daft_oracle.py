@@ -5,9 +5,10 @@ import os
 import subprocess
 import sys
 
+import oracles
 import pytest
 from clip_files import write_clip
-from support import oracle_packages, run_script
+from support import run_script
 
 pytestmark = pytest.mark.integration
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def validate():
     """A function from (format, folder) to the validator's output."""
-    packages = oracle_packages("nvidia-tao-daft-7.0.0", ["nvidia-tao-daft==7.0.0"])
+    packages = oracles.installed("nvidia-tao-daft-7.0.0", ["nvidia-tao-daft==7.0.0"])
 
     def run(form, folder):
         command = [
@@ -28,7 +29,9 @@ def validate():
             "--strict",
         ]
         environment = {**os.environ, "PYTHONPATH": str(packages)}
-        return subprocess.run(command, capture_output=True, text=True, env=environment, check=False).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False
+        ).stdout
 
     return run
 
@@ -38,7 +41,14 @@ def test_the_validator_accepts_what_is_written(validate, tmp_path, form):
     rows = []
     for number in range(4):
         write_clip(tmp_path / "source" / f"{number}.mp4", frames=8)
-        rows.append({"video": f"{number}.mp4", "question": "Bright?", "label": "Yes", "reasoning": "It is light."})
+        rows.append(
+            {
+                "video": f"{number}.mp4",
+                "question": "Bright?",
+                "label": "Yes",
+                "reasoning": "It is light.",
+            }
+        )
     (tmp_path / "source" / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     flags = ["--format", form, "--eval-fraction", "0.25", "--license", "CC-BY-4.0"]
     done = run_script("build_dataset.py", tmp_path / "source", "-o", tmp_path / "out", *flags)

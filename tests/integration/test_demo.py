@@ -1,26 +1,38 @@
 """The demo as a newcomer runs it: it must learn, say so, and leave a page that opens."""
 
+import json
+import shlex
+
 import pytest
 from support import run_script
 
-from cosmos_reason import storage
+from cosmos_reason.base import files
 
 
 def demo(folder, seed):
-    done = run_script("run_demo.py", "--seed", seed, "--output", folder / "demo", cwd=folder, timeout=1500)
+    done = run_script(
+        "run_demo.py", "--seed", seed, "--output", folder / "demo", cwd=folder, timeout=1500
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout, storage.read_json(folder / "demo" / "summary.json")
+    return done, files.read_json(folder / "demo" / "summary.json")
 
 
 @pytest.mark.integration
 def test_the_default_seed_learns_and_reports(tmp_path):
-    printed, summary = demo(tmp_path, 0)
+    done, summary = demo(tmp_path, 0)
+    printed = done.stdout
     assert summary["accuracy"] >= 0.95
     assert summary["baseline_accuracy"] <= 0.5
     assert set(summary["by_type"]) == {"mcq", "yes_no", "direction"}
     report = (tmp_path / "demo" / "report.html").read_text(encoding="utf-8")
     assert "data:image/jpeg;base64," in report, "filmstrips of failing clips"
     assert "held-out accuracy" in printed and "$ scripts/build_spec.py train" in printed
+    (command,) = [line for line in done.stderr.splitlines() if line.startswith("next: ")]
+    words = shlex.split(command)[2:]
+    asked = run_script("ask_model.py", *words, "--json", cwd=tmp_path)
+    (row,) = json.loads(asked.stdout)["result"]["answers"]
+    record = files.read_json(tmp_path / "demo" / "data" / "eval" / "annotations.json")[1]
+    assert row["answer"] == record["conversations"][1]["value"], "asked as it was trained"
 
 
 @pytest.mark.release

@@ -1,4 +1,5 @@
-"""The skill as it reaches people: the release archive, installed by others' tools, judged by others' validators."""
+"""The skill as it reaches people:
+the release archive, installed by others' tools, judged by others' validators."""
 
 import hashlib
 import json
@@ -10,8 +11,9 @@ import sys
 import tarfile
 from pathlib import Path
 
+import oracles
 import pytest
-from support import ROOT, oracle_packages
+from support import ROOT
 
 NAME = "tao-finetune-cosmos-reason"
 SCRIPTS = sorted(path.name for path in (ROOT / "scripts").glob("*.py"))
@@ -20,8 +22,8 @@ NODE = "node@22.23.3"  # skills 1.7 needs 22.20; Debian's node only runs npm
 
 def run(*command, cwd=None, env=None, timeout=600, **options):
     return subprocess.run(
-        list(map(str, command)), cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, timeout=timeout, check=False, **options,
+        list(map(str, command)), cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True,
+        text=True, stdin=subprocess.DEVNULL, timeout=timeout, check=False, **options,
     )  # fmt: skip
 
 
@@ -52,13 +54,16 @@ def checkout(tmp_path_factory):
 def release(checkout, tmp_path_factory):
     """The unpacked archive of `make dist`."""
     folder = tmp_path_factory.mktemp("release")
-    with tarfile.open(checkout / succeed("make", "-s", "dist", cwd=checkout).splitlines()[-1]) as archive:
+    with tarfile.open(
+        checkout / succeed("make", "-s", "dist", cwd=checkout).splitlines()[-1]
+    ) as archive:
         archive.extractall(folder, filter="data")
     return folder / NAME
 
 
 def node_packages(name: str, *packages: str) -> Path:
-    """node_modules with these packages, made on first use. Skips the test, saying why, when npm does not give them."""
+    """node_modules with these packages, made on first use.
+    Skips the test, saying why, when npm does not give them."""
     folder = ROOT / ".oracle" / name
     if not (folder / ".complete").is_file():
         if not shutil.which("npm"):
@@ -74,7 +79,7 @@ def node_packages(name: str, *packages: str) -> Path:
 
 def python_tool(name: str, version: str, program: str) -> tuple[list[str], dict]:
     """(command, environment) of a console script from a package in a folder of its own."""
-    folder = oracle_packages(f"{name}-{version}", [f"{name}=={version}"])
+    folder = oracles.installed(f"{name}-{version}", [f"{name}=={version}"])
     return [sys.executable, str(folder / "bin" / program)], {"PYTHONPATH": str(folder)}
 
 
@@ -82,13 +87,16 @@ def tree(folder: Path) -> dict:
     """Path below the folder -> (SHA-256, may it be run), without git's own files."""
     files = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
     return {
-        str(name): (hashlib.sha256(path.read_bytes()).hexdigest(), bool(path.stat().st_mode & 0o100))
+        str(name): (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            bool(path.stat().st_mode & 0o100),
+        )
         for name, path in files.items()
         if name.parts[0] != ".git" and "__pycache__" not in name.parts and name.parts[0] != "dist"
     }
 
 
-# ---- the archive ---------------------------------------------------------------------------------------------------
+# ---- the archive ---------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -101,8 +109,24 @@ def test_the_release_is_reproducible_and_holds_what_users_need(checkout, release
     shipped = tree(release)
     assert shipped.items() <= tree(checkout).items(), "unchanged, and run bits kept"
     tops = {name.split("/")[0] for name in shipped}
-    assert {"SKILL.md", "LICENSE", "README.md", "scripts", "references", "schemas", "skill_info.yaml"} <= tops
-    assert not tops & {"tests", "evals", "tools", ".ci", "pyproject.toml", ".gitignore", "requirements-dev.txt"}
+    assert {
+        "SKILL.md",
+        "LICENSE",
+        "README.md",
+        "scripts",
+        "references",
+        "schemas",
+        "skill_info.yaml",
+    } <= tops
+    assert not tops & {
+        "tests",
+        "evals",
+        "tools",
+        ".ci",
+        "pyproject.toml",
+        ".gitignore",
+        "requirements-dev.txt",
+    }
 
 
 @pytest.mark.integration
@@ -120,7 +144,7 @@ def test_every_script_of_the_release_answers_from_a_read_only_copy(release, tmp_
     assert tree(copy) == before
 
 
-# ---- installers ----------------------------------------------------------------------------------------------------
+# ---- installers ----------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -151,22 +175,33 @@ UV_ENV = {"UV_CACHE_DIR": str(ROOT / ".oracle" / "uv-cache"), "UV_PYTHON_DOWNLOA
 HEAVY = [  # with torch: 3 GB to download
     name for name in SCRIPTS if '"torch==' in (ROOT / "scripts" / name).read_text(encoding="utf-8")
 ]
-MARKS = {name: pytest.mark.release if name in HEAVY else pytest.mark.integration for name in SCRIPTS}
+MARKS = {
+    name: pytest.mark.release if name in HEAVY else pytest.mark.integration for name in SCRIPTS
+}
 
 
 def uv() -> list[Path]:
-    return [oracle_packages("uv-0.13.8", ["uv==0.13.8"]) / "bin" / "uv"]
+    return [oracles.installed("uv-0.13.8", ["uv==0.13.8"]) / "bin" / "uv"]
 
 
 @pytest.mark.parametrize("script", [pytest.param(name, marks=MARKS[name]) for name in SCRIPTS])
 def test_uv_runs_each_script_from_its_own_metadata(release, script):
-    done = run(*uv(), "run", "--no-project", "--script", release / "scripts" / script, "--help", cwd="/", env=UV_ENV)
+    done = run(
+        *uv(),
+        "run",
+        "--no-project",
+        "--script",
+        release / "scripts" / script,
+        "--help",
+        cwd="/",
+        env=UV_ENV,
+    )
     if "Failed to fetch" in done.stderr:
         pytest.skip(f"the package index does not give its packages: {done.stderr.strip()[-200:]}")
     assert done.returncode == 0 and "examples:" in done.stdout, done.stderr
 
 
-# ---- validators ----------------------------------------------------------------------------------------------------
+# ---- validators ----------------------------------------------------------------------------------
 
 
 @pytest.mark.integration
@@ -182,7 +217,15 @@ def test_claude_plugin_validate(release, tmp_path):
     env = {"HOME": str(tmp_path), "DISABLE_TELEMETRY": "1"}
     for target in (release, release / ".claude-plugin" / "plugin.json"):
         report = json.loads(
-            succeed(modules / ".bin" / "claude", "plugin", "validate", "--strict", "--json", target, env=env)
+            succeed(
+                modules / ".bin" / "claude",
+                "plugin",
+                "validate",
+                "--strict",
+                "--json",
+                target,
+                env=env,
+            )
         )
         assert report["success"] and report["provides"]["skills"] == [f"{NAME}:{NAME}"]
 
@@ -192,7 +235,9 @@ def test_skill_scanner_finds_nothing_of_medium_severity_or_above(release):
     command, env = python_tool("cisco-ai-skill-scanner", "2.3.2", "skill-scanner")
     flags = ["--use-behavioral", "--use-trigger", "--format", "json"]
     report = json.loads(succeed(*command, "scan", release, *flags, env=env))
-    found = {(f["severity"], f["rule_id"], f["file_path"], f["line_number"]) for f in report["findings"]}
+    found = {
+        (f["severity"], f["rule_id"], f["file_path"], f["line_number"]) for f in report["findings"]
+    }
     assert {severity for severity, *_ in found} <= {"LOW", "INFO"}, sorted(found, key=str)
 
 

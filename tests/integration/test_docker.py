@@ -1,5 +1,7 @@
-"""Jobs in real containers: their endings, their paths, their owners, and what survives which kill."""
+"""Jobs in real containers: their endings, their paths, their owners,
+and what survives which kill."""
 
+import dataclasses
 import getpass
 import json
 import os
@@ -10,17 +12,17 @@ import threading
 import time
 
 import pytest
-from docker_engine import IMAGE
-from launch_site import Site, ended, running
+from container_site import FLAGS, OPTIONS, Containers
+from launch_site import ended, running
 from support import ROOT, run_script
 
-from cosmos_reason import jobs, platforms, spec
-from cosmos_reason.findings import Failure
-from cosmos_reason.platforms import docker, engines, launch
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import engines, launch, platforms, progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import docker
+from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
-OPTIONS = {"image": IMAGE, "network": "host"}
-FLAGS = ["--platform", "docker", "--image", IMAGE, "--network", "host"]
 
 
 @pytest.fixture
@@ -28,39 +30,16 @@ def site(tmp_path, monkeypatch, dockerd):
     return Containers(tmp_path, monkeypatch, dockerd)
 
 
-class Containers(Site):
-    """Submits to the engine of the tests."""
-
-    def __init__(self, root, monkeypatch, engine):
-        super().__init__(root, monkeypatch)
-        self.engine = engine
-        monkeypatch.setattr(docker, "PATIENCE", 10)
-
-    def does(self, **what):
-        """The program is mounted as a part of the model, and sees the jobs at the same path."""
-        program = self.root / "model" / "program.py"
-        program.write_text((self.root / "program.py").read_text().replace('os.environ["COSMOS_REASON_JOB_ID"]', "JOB"))
-        text = program.read_text()
-        program.write_text(
-            text.replace("import json,", "import os\nJOB = os.path.basename(os.getcwd())\nimport json,", 1)
-        )
-        self.runs(["python3", str(program), str(self.jobs), json.dumps(what)])
-
-    def request(self, action="train", **fields):
-        usual = {"platform": "docker"} | OPTIONS
-        return super().request(action, **usual | fields)
-
-
-# -- endings -----------------------------------------------------------------------------------------------------------
+# -- endings ---------------------------------------------------------------------------------------
 
 
 def test_a_whole_training_is_complete_and_its_container_is_kept(site):
     folder = site.submit()
     record = ended(folder)
-    assert (record["state"], record["exit_code"], record["reason"]) == ("COMPLETE", 0, "")
-    assert jobs.log_tail(folder, 9) == ["step 1", "step 2", "step 3"]
+    assert (record.state, record.exit_code, record.reason) == ("COMPLETE", 0, "")
+    assert progress.log_tail(folder, 9) == ["step 1", "step 2", "step 3"]
     found = site.engine.inspect(folder.name)
-    assert found["Id"] == record["platform_ref"]["container_id"]
+    assert found["Id"] == record.platform_ref["container_id"]
     assert found["Config"]["Labels"] == {"tao-job": folder.name}
     assert found["HostConfig"]["IpcMode"] == "host" and found["HostConfig"]["Init"]
     writable = {mount["Source"] for mount in found["Mounts"] if mount["RW"]}
@@ -78,7 +57,7 @@ def test_a_whole_training_is_complete_and_its_container_is_kept(site):
 )
 def test_a_training_without_evidence_is_an_error(site, what, reason):
     record = ended(site.submit(**what))
-    assert record["state"] == "ERROR" and reason in record["reason"]
+    assert record.state == "ERROR" and reason in record.reason
 
 
 def test_out_of_memory_is_noticed_though_the_parent_lives_and_returns_0(site):
@@ -86,10 +65,10 @@ def test_out_of_memory_is_noticed_though_the_parent_lives_and_returns_0(site):
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {eat!r}])"
     site.runs(["python3", "-c", parent])
     record, _ = launch.submit(site.request())
-    site.engine.docker("update", "--memory=96m", "--memory-swap=96m", record["job_id"])
-    record = ended(site.jobs / record["job_id"])
-    assert (record["state"], record["exit_code"]) == ("ERROR", 0)
-    assert "no step was recorded" in record["reason"] and "out of memory" in record["reason"]
+    site.engine.docker("update", "--memory=96m", "--memory-swap=96m", record.job_id)
+    record = ended(site.jobs / record.job_id)
+    assert (record.state, record.exit_code) == ("ERROR", 0)
+    assert "no step was recorded" in record.reason and "out of memory" in record.reason
 
 
 def test_a_full_disk_is_an_error_and_says_so(site):
@@ -97,14 +76,14 @@ def test_a_full_disk_is_an_error_and_says_so(site):
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)], check=True)
     try:
-        train = spec.load(site.root / "train.toml")
+        train = document.load(site.root / "train.toml")
         train["train"]["output_dir"] = "small"
-        spec.dump(train, site.root / "train.toml")
+        document.dump(train, site.root / "train.toml")
         fill = f"open({str(small / 'model')!r}, 'wb').write(bytes(4_000_000))"
         site.runs(["python3", "-c", fill])
         record, _ = launch.submit(site.request())
-        record = ended(site.jobs / record["job_id"])
-        assert record["state"] == "ERROR" and "No space left on device" in record["reason"]
+        record = ended(site.jobs / record.job_id)
+        assert record.state == "ERROR" and "No space left on device" in record.reason
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -112,8 +91,8 @@ def test_a_full_disk_is_an_error_and_says_so(site):
 def test_an_image_without_the_program_is_an_error_that_names_it(site):
     site.runs(["no-such-program"])
     record, _ = launch.submit(site.request())
-    record = ended(site.jobs / record["job_id"])
-    assert record["exit_code"] == 127 and "exec no-such-program failed: No such file" in record["reason"]
+    record = ended(site.jobs / record.job_id)
+    assert record.exit_code == 127 and "exec no-such-program failed: No such file" in record.reason
 
 
 def test_an_image_that_is_not_there_is_an_outside_failure(site):
@@ -126,38 +105,45 @@ def test_an_image_that_is_not_there_is_an_outside_failure(site):
 def test_two_launches_at_once_are_two_containers(site):
     site.does()
     found = []
-    threads = [threading.Thread(target=lambda: found.append(launch.submit(site.request())[0])) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: found.append(launch.submit(site.request())[0]))
+        for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({record["job_id"] for record in found}) == 2
-    assert {ended(site.jobs / record["job_id"])["state"] for record in found} == {"COMPLETE"}
+    assert len({record.job_id for record in found}) == 2
+    assert {ended(site.jobs / record.job_id).state for record in found} == {"COMPLETE"}
 
 
-# -- kills -------------------------------------------------------------------------------------------------------------
+# -- kills -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("deaf", "exit_code"), [(False, 128 + signal.SIGTERM), (True, 128 + signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("deaf", "exit_code"), [(False, 128 + signal.SIGTERM), (True, 128 + signal.SIGKILL)]
+)
 def test_cancel_asks_then_insists(site, deaf, exit_code):
     folder = site.submit(pause=0.1, steps=500, total=500, deaf=deaf)
     running(folder)
     platforms.stop(folder, grace=1)
     record = ended(folder)
-    assert (record["state"], record["exit_code"]) == ("CANCELED", exit_code) and "of 500" in record["reason"]
+    assert (record.state, record.exit_code) == ("CANCELED", exit_code) and "of 500" in record.reason
 
 
 def test_cancel_while_the_image_is_pulled_starts_nothing(site):
     pull = docker._pull
 
     def canceled(record):
-        jobs.request_cancel(site.jobs / record["job_id"])
+        jobs.request_cancel(site.jobs / record.job_id)
         pull(record)
 
     site.monkeypatch.setattr(docker, "_pull", canceled)
     record = ended(site.submit())
-    assert record["state"] == "CANCELED" and record["started_at"] is None
-    assert not site.engine.docker("ps", "--all", "--quiet", "--filter", f"name={record['job_id']}").stdout
+    assert record.state == "CANCELED" and record.started_at is None
+    assert not site.engine.docker(
+        "ps", "--all", "--quiet", "--filter", f"name={record.job_id}"
+    ).stdout
 
 
 def supervisor_of(folder):
@@ -171,30 +157,35 @@ def test_the_container_outlives_its_supervisor_which_is_replaced(site):
     first = supervisor_of(folder)
     os.kill(first, signal.SIGKILL)
     time.sleep(0.2)
-    assert platforms.refresh(folder)["state"] == "RUNNING"
+    assert platforms.refresh(folder).state == "RUNNING"
     assert supervisor_of(folder) != first
     record = ended(folder)
-    assert (record["state"], record["exit_code"]) == ("COMPLETE", 0)
-    assert jobs.log_tail(folder, 9)[:2] == ["step 1", "step 2"]
+    assert (record.state, record.exit_code) == ("COMPLETE", 0)
+    assert progress.log_tail(folder, 9)[:2] == ["step 1", "step 2"]
 
 
 LAUNCHER = """
 import os, sys
 sys.path.insert(0, {scripts!r})
 from pathlib import Path
-from cosmos_reason.platforms import docker, engines, launch
+from cosmos_reason.jobs import engines, launch
+from cosmos_reason.jobs.platforms import docker
 root = Path({root!r})
 engines.words = lambda *_, **__: {words!r}
 {extra}
-launch.submit(launch.Request("train", root / "train.toml", "docker", "transformers", root / "jobs", root,
-                             **{options!r}))
+asked = ("train", root / "train.toml", "docker", "transformers", root / "jobs", root)
+launch.submit(launch.Request(*asked, **{options!r}))
 """
 
 
 @pytest.mark.parametrize(
     ("extra", "state", "reason"),
     [
-        ("docker._pull = lambda *_: os.kill(os.getpid(), 9)", "ERROR", "interrupted before the work was started"),
+        (
+            "docker._pull = lambda *_: os.kill(os.getpid(), 9)",
+            "ERROR",
+            "interrupted before the work was started",
+        ),
         ("launch.platforms.spawn = lambda *_: os.kill(os.getpid(), 9)", "COMPLETE", ""),
     ],
 )
@@ -202,14 +193,18 @@ def test_a_launcher_killed_before_and_after_the_container_started(site, extra, s
     site.does()
     words = engines.words()
     text = LAUNCHER.format(
-        scripts=str(ROOT / "scripts"), root=str(site.root), words=words, extra=extra, options=OPTIONS
+        scripts=str(ROOT / "scripts"),
+        root=str(site.root),
+        words=words,
+        extra=extra,
+        options=OPTIONS,
     )
     process = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.DEVNULL)
     assert process.wait(30) == -signal.SIGKILL
     (folder,) = jobs.folders(site.jobs)
-    assert jobs.read(folder)["state"] not in jobs.ENDED
+    assert jobs.Job.load(folder).state not in jobs.ENDED
     record = ended(folder)
-    assert record["state"] == state and reason in record["reason"]
+    assert record.state == state and reason in record.reason
 
 
 def test_a_container_that_was_removed_is_no_mystery(site):
@@ -218,24 +213,32 @@ def test_a_container_that_was_removed_is_no_mystery(site):
     os.kill(supervisor_of(folder), signal.SIGKILL)
     site.engine.docker("rm", "--force", folder.name)
     record = ended(folder)
-    assert record["state"] == "ERROR" and "its container is gone" in record["reason"]
+    assert record.state == "ERROR" and "its container is gone" in record.reason
 
 
 def test_a_failed_job_is_retried_with_the_same_engine_and_image(site):
     folder = site.submit(steps=2)
     first = ended(folder)
     again, _ = launch.retry(folder, site.jobs)
-    assert again["retry_of"] == folder.name and again["job_id"] != folder.name
-    assert (again["image"], again["options"]) == (first["image"], first["options"])
-    assert ended(site.jobs / again["job_id"])["outputs"] == first["outputs"]
+    assert again.retry_of == folder.name and again.job_id != folder.name
+    assert (again.image, again.options) == (first.image, first.options)
+    assert ended(site.jobs / again.job_id).outputs == first.outputs
 
 
 def test_an_engine_out_of_reach_is_exit_3_with_what_to_do_and_no_record(site):
     away = ["--docker-host", f"unix://{site.root}/none.sock"]
-    done = run_script("launch_job.py", "submit", "train", "--spec", "train.toml", *FLAGS, *away, cwd=site.root)
-    assert done.returncode == 3 and "JOB-DOCKER-UNREACHABLE" in done.stderr and "fix: docker --host" in done.stderr
+    done = run_script(
+        "launch_job.py", "submit", "train", "--spec", "train.toml", *FLAGS, *away, cwd=site.root
+    )
+    assert (
+        done.returncode == 3
+        and "JOB-DOCKER-UNREACHABLE" in done.stderr
+        and "fix: docker --host" in done.stderr
+    )
     assert not site.jobs.exists()
-    done = run_script("launch_job.py", "plan", "train", "--spec", "train.toml", *FLAGS, *away, cwd=site.root)
+    done = run_script(
+        "launch_job.py", "plan", "train", "--spec", "train.toml", *FLAGS, *away, cwd=site.root
+    )
     assert done.returncode == 0 and "the plan assumes" in done.stderr
 
 
@@ -243,14 +246,18 @@ def test_a_running_job_whose_engine_went_away_is_unknown_until_it_is_back(site):
     folder = site.submit(pause=0.2, steps=10, total=10)
     record = running(folder)
     os.kill(supervisor_of(folder), signal.SIGKILL)
-    away = record["options"] | {"docker_host": f"unix://{site.root}/none.sock"}
-    jobs.write(folder, record | {"options": away})
+    away = record.options | {"docker_host": f"unix://{site.root}/none.sock"}
+    dataclasses.replace(record, options=away).write()
     done = run_script("launch_job.py", "status", folder.name, "--json", "--jobs-dir", site.jobs)
     said = json.loads(done.stdout)["findings"][0]
-    assert done.returncode == 3 and said["id"] == "JOB-OUT-OF-REACH" and said["data"]["job"]["state"] == "UNKNOWN"
-    assert jobs.read(folder)["state"] == "RUNNING"
-    jobs.write(folder, record)
-    assert ended(folder)["state"] == "COMPLETE"
+    assert (
+        done.returncode == 3
+        and said["id"] == "JOB-OUT-OF-REACH"
+        and said["data"]["job"]["state"] == "UNKNOWN"
+    )
+    assert jobs.Job.load(folder).state == "RUNNING"
+    record.write()
+    assert ended(folder).state == "COMPLETE"
 
 
 def test_an_engine_that_hangs_costs_a_few_seconds_however_many_jobs_it_has(site):
@@ -264,15 +271,17 @@ def test_an_engine_that_hangs_costs_a_few_seconds_however_many_jobs_it_has(site)
             started = time.monotonic()
             done = run_script("launch_job.py", *words, "--jobs-dir", site.jobs)
             assert time.monotonic() - started < 9 and "got no answer within 5 s" in done.stderr
-            assert done.returncode == (3 if words[0] == "status" else 0) and done.stdout.count("UNKNOWN") in (2, 0)
+            assert done.returncode == (3 if words[0] == "status" else 0) and done.stdout.count(
+                "UNKNOWN"
+            ) in (2, 0)
     finally:
         site.engine.process.send_signal(signal.SIGCONT)
     for folder in folders:
         platforms.stop(folder, grace=0)
-        assert ended(folder)["state"] == "CANCELED"
+        assert ended(folder).state == "CANCELED"
 
 
-# -- what the work sees ------------------------------------------------------------------------------------------------
+# -- what the work sees ----------------------------------------------------------------------------
 
 SHOW = """
 import json, os, pathlib, pwd, sys
@@ -284,7 +293,8 @@ try:
     wrote = True
 except OSError:
     wrote = False
-facts = {"argv": sys.argv[1:], "names": names, "wrote": wrote, "uid": os.getuid(), "env": dict(os.environ)}
+facts = {"argv": sys.argv[1:], "names": names, "wrote": wrote}
+facts |= {"uid": os.getuid(), "env": dict(os.environ)}
 (folder / "facts.json").write_text(json.dumps(facts))
 """
 
@@ -297,11 +307,17 @@ def show(site, **fields):
     def shown(record, mapped, **places):
         media = mapped["custom"]["train_dataset"]["media_path"]
         _, _, *words = usual(record, mapped, **places)
-        return ["python3", f"{mapped['policy']['model_name_or_path']}/show.py", *words[:1], words[2], media]
+        return [
+            "python3",
+            f"{mapped['policy']['model_name_or_path']}/show.py",
+            *words[:1],
+            words[2],
+            media,
+        ]
 
     site.monkeypatch.setattr(engines, "words", shown)
     record, _ = launch.submit(site.request(**fields))
-    folder = site.jobs / record["job_id"]
+    folder = site.jobs / record.job_id
     ended(folder)
     return folder, json.loads((folder / "facts.json").read_text())
 
@@ -313,7 +329,9 @@ def test_odd_paths_reach_the_program_as_data(tmp_path, monkeypatch, dockerd):
     (root / "media" / "$(touch pwned); 'x\".mp4").touch()
     folder, facts = show(site)
     assert facts["argv"] == ["train", str(folder / "container.toml"), str(root / "media")]
-    assert facts["names"] == ["$(touch pwned); 'x\".mp4"] and not facts["wrote"], "inputs are read-only"
+    assert facts["names"] == ["$(touch pwned); 'x\".mp4"] and not facts["wrote"], (
+        "inputs are read-only"
+    )
     assert (folder / "results" / "made.txt").stat().st_uid == os.getuid() == facts["uid"]
     assert not list(tmp_path.rglob("pwned"))
 
@@ -323,12 +341,14 @@ def test_a_path_of_the_image_is_mounted_elsewhere_and_the_spec_says_so(site):
     root.mkdir()
     subprocess.run(["mkdir", "-p", "/opt/cosmos-reason-test/media"], check=True)
     try:
-        train = spec.load(site.root / "train.toml")
+        train = document.load(site.root / "train.toml")
         train["custom"]["train_dataset"]["media_path"] = "/opt/cosmos-reason-test/media"
-        spec.dump(train, site.root / "train.toml")
+        document.dump(train, site.root / "train.toml")
         folder, facts = show(site)
         assert facts["argv"][2] == "/host/opt/cosmos-reason-test/media"
-        mapped, own = (spec.load(folder / name)["custom"] for name in ("container.toml", "spec.toml"))
+        mapped, own = (
+            document.load(folder / name)["custom"] for name in ("container.toml", "spec.toml")
+        )
         assert mapped["train_dataset"]["media_path"] == "/host/opt/cosmos-reason-test/media"
         assert own["train_dataset"]["media_path"] == "/opt/cosmos-reason-test/media"
     finally:
@@ -336,22 +356,33 @@ def test_a_path_of_the_image_is_mounted_elsewhere_and_the_spec_says_so(site):
 
 
 def test_secrets_reach_the_container_by_name_only(site):
-    secrets = {name: f"canary-{len(name)}" for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY")}
+    secrets = {
+        name: f"canary-{len(name)}"
+        for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY")
+    }
     for name, value in secrets.items():
         site.monkeypatch.setenv(name, value)
     folder, facts = show(site)
     assert {name: facts["env"][name] for name in secrets} == secrets
     (folder / "facts.json").unlink()
-    verbs = [run_script("launch_job.py", verb, folder.name, "--jobs-dir", site.jobs) for verb in ("status", "logs")]
-    verbs.append(run_script("launch_job.py", "plan", "train", "--spec", "train.toml", *FLAGS, cwd=site.root))
+    verbs = [
+        run_script("launch_job.py", verb, folder.name, "--jobs-dir", site.jobs)
+        for verb in ("status", "logs")
+    ]
+    verbs.append(
+        run_script("launch_job.py", "plan", "train", "--spec", "train.toml", *FLAGS, cwd=site.root)
+    )
     assert all("canary" not in done.stdout + done.stderr for done in verbs)
     assert all(b"canary" not in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
 def test_an_ordinary_user_owns_the_results_and_has_a_home(site, tmp_path):
     """As a user id that the image does not know: torch looks its user up when it is imported."""
-    check = "import getpass, os, torch, pathlib; print(os.getuid(), getpass.getuser(), os.path.expanduser('~'));"
-    check += "pathlib.Path(os.environ['HF_HOME'], 'x').touch(); pathlib.Path('results', 'y').touch()"
+    check = (
+        "import getpass, os, torch, pathlib; "
+        "print(os.getuid(), getpass.getuser(), os.path.expanduser('~'));"
+        "pathlib.Path(os.environ['HF_HOME'], 'x').touch(); pathlib.Path('results', 'y').touch()"
+    )
     site.runs(["python3", "-c", check])
     site.monkeypatch.setattr(docker.os, "getuid", lambda: 4321)
     site.monkeypatch.setattr(docker.os, "getgid", lambda: 4321)
@@ -360,16 +391,17 @@ def test_an_ordinary_user_owns_the_results_and_has_a_home(site, tmp_path):
     write = docker.write
 
     def owned(folder, record, mapped):
-        write(folder, record, mapped)
+        written = write(folder, record, mapped)
         (folder / "results").mkdir()
         for path in (folder, *folder.rglob("*")):
             os.chown(path, 4321, 4321)
+        return written
 
     site.monkeypatch.setattr(docker, "write", owned)
     record, _ = launch.submit(site.request())
-    folder = site.jobs / record["job_id"]
+    folder = site.jobs / record.job_id
     ended(folder)
-    assert jobs.log_tail(folder, 1) == [f"4321 alice {folder / 'home'}"]
+    assert progress.log_tail(folder, 1) == [f"4321 alice {folder / 'home'}"]
     assert (folder / "results" / "y").stat().st_uid == 4321
     assert getpass.getuser()
 

@@ -3,15 +3,15 @@
 import json
 
 import pytest
+from gap_site import KINDS, ROWS, clip
 from pyarrow import parquet
 from support import run_script
-from test_gaps import KINDS, ROWS, clip
 
-from cosmos_reason import s3
-from cosmos_reason.annotations import Media
-from cosmos_reason.findings import Failure
-from cosmos_reason.transformers_engine.frames import Sampler
-from cosmos_reason.vision_tokens import VisionOptions
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.frames import Sampler
+from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.remote import s3
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +27,11 @@ def evaluation(bucket, tmp_path):
         if name != "told":
             s3.send(clip(tmp_path / "clip.mp4"), f"{bucket}/clips/{name}.mp4")
     rows[-1]["error"] = "the clip does not decode"
-    files = {"run/results.json": rows, "run/evaluation.json": {"model": "the-model"}, "annotations.json": records}
+    files = {
+        "run/results.json": rows,
+        "run/evaluation.json": {"model": "the-model"},
+        "annotations.json": records,
+    }
     for name, content in files.items():
         (tmp_path / "file").write_text(json.dumps(content), encoding="utf-8")
         s3.send(tmp_path / "file", f"{bucket}/{name}")
@@ -42,7 +46,9 @@ def analyze(bucket, tmp_path, *more):
         "--kpi-media-path": f"{bucket}/clips",
         "--html": tmp_path / "report.html",
     } | dict(zip(more[::2], more[1::2], strict=True))
-    done = run_script("analyze_gaps.py", *(word for pair in flags.items() for word in pair), "--json")
+    done = run_script(
+        "analyze_gaps.py", *(word for pair in flags.items() for word in pair), "--json"
+    )
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -54,7 +60,9 @@ def test_everything_in_a_bucket(evaluation, tmp_path):
     assert {line["annotation_id"]: line["error_type"] for line in lines} == KINDS
     assert lines[0]["video_id"] == f"{evaluation}/clips/{ROWS[0][0]}.mp4"
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page.count("data:image/jpeg;base64,") == len(KINDS) - 1  # one clip is not there, and the page says so
+    assert (
+        page.count("data:image/jpeg;base64,") == len(KINDS) - 1
+    )  # one clip is not there, and the page says so
     assert "got no such object" in page and "the-model" in page
 
 
@@ -66,7 +74,9 @@ def test_everything_in_a_bucket(evaluation, tmp_path):
         ("--kpi-media-path", "nowhere", 2, "EVAL-MEDIA-PATH"),
     ],
 )
-def test_a_name_without_an_object_is_one_finding_and_writes_nothing(evaluation, tmp_path, flag, name, code, finding):
+def test_a_name_without_an_object_is_one_finding_and_writes_nothing(
+    evaluation, tmp_path, flag, name, code, finding
+):
     ended, document = analyze(evaluation, tmp_path, flag, f"{evaluation}/{name}")
     assert (ended, document["findings"][-1]["id"]) == (code, finding)
     assert s3.head(f"{evaluation}/out/gaps.parquet") is None
@@ -74,7 +84,9 @@ def test_a_name_without_an_object_is_one_finding_and_writes_nothing(evaluation, 
 
 
 def test_a_table_that_cannot_be_sent_leaves_no_page(evaluation, tmp_path):
-    code, document = analyze(evaluation, tmp_path, "--gaps-parquet", "s3://no-such-bucket-here/gaps.parquet")
+    code, document = analyze(
+        evaluation, tmp_path, "--gaps-parquet", "s3://no-such-bucket-here/gaps.parquet"
+    )
     assert (code, document["findings"][0]["id"][:3]) == (3, "S3-")
     assert not (tmp_path / "report.html").exists()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import time
@@ -12,8 +13,11 @@ from docker_engine import IMAGE
 from jsonschema import Draft202012Validator
 from support import run_script
 
-from cosmos_reason import bundle, jobs, spec, storage
+from cosmos_reason.base import bundle, files
 from cosmos_reason.demo import clips, tiny_omni
+from cosmos_reason.jobs import progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
@@ -39,12 +43,22 @@ def succeed(name, *args, cwd):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder with an awkward name that holds data, a tiny model, and specs with relative paths."""
+    """A folder with an awkward name that holds data, a tiny model,
+    and specs with relative paths."""
     root = tmp_path_factory.mktemp("world") / "it's $(odd); é"
     clips.write_split(root / "data", "train", 12, 0)
-    records = storage.read_json(root / "data/train/annotations.json")
-    tiny_omni.build(root / "omni", 0, [turn["value"] for record in records for turn in record["conversations"]])
-    succeed("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", "omni", "--output-path", "model", cwd=root)
+    records = files.read_json(root / "data/train/annotations.json")
+    tiny_omni.build(
+        root / "omni", 0, [turn["value"] for record in records for turn in record["conversations"]]
+    )
+    succeed(
+        "prepare_cosmos3_vlm_checkpoint.py",
+        "--checkpoint-path",
+        "omni",
+        "--output-path",
+        "model",
+        cwd=root,
+    )
     common = ["--engine", "transformers", "--model", "model", "--eval-root", "data/train"]
     sets = [word for setting in TRAINING for word in ("--set", setting)]
     roots = ["--train-root", "data/train", "--tuning", "full", "--gpus-per-node", 1]
@@ -62,32 +76,66 @@ def submit(root, action, *flags, platform="local", name=None):
 
 def watched(root, job_id):
     done = run_script("launch_job.py", "watch", job_id, "--json", cwd=root)
-    return done.returncode, jobs.read(root / "jobs" / job_id)
+    return done.returncode, jobs.Job.load(root / "jobs" / job_id)
 
 
 def test_a_killed_training_is_retried_to_the_same_weights(world):
     code, whole = watched(world, submit(world, "train"))
-    assert code == 0 and whole["state"] == "COMPLETE", whole["reason"]
+    assert code == 0 and whole.state == "COMPLETE", whole.reason
     killed = world / "jobs" / submit(world, "train")
-    while jobs.progress(killed).get("step", 0) < 4:
+    while progress.newest(killed).get("step", 0) < 4:
         time.sleep(0.01)
-    os.killpg(jobs.read(killed)["platform_ref"]["pid"], signal.SIGKILL)
-    status = json.loads(run_script("launch_job.py", "status", killed.name, "--json", cwd=world).stdout)["result"]
-    assert status["state"] == "ERROR" and "stopped at step" in status["reason"]
+    os.killpg(jobs.Job.load(killed).platform_ref["pid"], signal.SIGKILL)
+    code, status = watched(world, killed.name)
+    assert (code, status.state) == (3, "ERROR") and "stopped at step" in status.reason
     code, again = watched(world, succeed("launch_job.py", "retry", killed.name, cwd=world))
-    assert code == 0 and again["state"] == "COMPLETE" and again["retry_of"] == killed.name, again["reason"]
-    for line in jobs.read_metrics(killed)[0]:
+    assert code == 0 and again.state == "COMPLETE" and again.retry_of == killed.name, again.reason
+    for line in progress.read_metrics(killed)[0]:
         Draft202012Validator(bundle.schema("metrics_line")).validate(line)
-    first_line = jobs.read_metrics(world / "jobs" / again["job_id"])[0][0]
+    first_line = progress.read_metrics(world / "jobs" / again.job_id)[0][0]
     assert first_line["step"] > 1
-    weights = [Path(job["evidence"]["checkpoint"]) / "model.safetensors" for job in (whole, again)]
-    assert storage.sha256(weights[0]) == storage.sha256(weights[1])
+    weights = [Path(job.evidence["checkpoint"]) / "model.safetensors" for job in (whole, again)]
+    assert files.sha256(weights[0]) == files.sha256(weights[1])
+
+
+def test_a_training_whose_only_export_found_the_disk_full_is_completed_by_a_retry(world):
+    train = document.load(world / "train.toml")
+    train["train"]["ckpt"]["save_freq"] = 12  # at the last step only
+    document.set_value(
+        train, "policy.trainable_pattern", ["lm_head"]
+    )  # a state that is smaller than the model
+    document.dump(train, world / "once.toml")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        job_id = submit(world, "train", name="once")
+        code, full = watched(world, job_id)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, full.state) == (3, "ERROR"), full.reason
+    assert "ENGINE-SAVE-FAILED" in full.reason
+    code, again = watched(world, succeed("launch_job.py", "retry", job_id, cwd=world))
+    assert code == 0 and again.state == "COMPLETE" and again.evidence["last_step"] == 12, (
+        again.reason
+    )
+    done = run_script("launch_job.py", "retry", again.job_id, cwd=world)
+    assert done.returncode == 2 and "JOB-NOT-FAILED" in done.stderr
+    line = [
+        "--parent-job",
+        f"jobs/{again.job_id}",
+        "--engine",
+        "transformers",
+        "-o",
+        "more.toml",
+    ]
+    done = run_script("build_spec.py", "train", *line, cwd=world)
+    assert done.returncode == 1 and "SPEC-RESUME-DONE" in done.stderr
 
 
 def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
-    train = spec.load(world / "train.toml")
+    train = document.load(world / "train.toml")
     train["train"] |= {"epoch": 10, "max_num_steps": 20}
-    spec.dump(train, world / "twenty.toml")
+    document.dump(train, world / "twenty.toml")
     outside, inside = (
         watched(world, submit(world, "train", *flags, platform=platform, name="twenty"))
         for platform, flags in (
@@ -96,40 +144,75 @@ def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
         )
     )
     for code, record in (outside, inside):
-        assert code == 0 and record["evidence"]["last_step"] == 20, record["reason"]
-    weights = [Path(record["evidence"]["checkpoint"]) / "model.safetensors" for _, record in (outside, inside)]
-    assert storage.sha256(weights[0]) == storage.sha256(weights[1])
+        assert code == 0 and record.evidence["last_step"] == 20, record.reason
+    weights = [
+        Path(record.evidence["checkpoint"]) / "model.safetensors" for _, record in (outside, inside)
+    ]
+    assert files.sha256(weights[0]) == files.sha256(weights[1])
 
 
 def test_an_evaluation_is_complete_with_a_row_per_question(world):
     code, record = watched(world, submit(world, "evaluate"))
-    questions = len(storage.read_json(world / "data/train/annotations.json"))
-    assert code == 0 and record["evidence"] == {"rows": questions, "questions": questions, "failed": 0}
+    questions = len(files.read_json(world / "data/train/annotations.json"))
+    assert code == 0 and record.evidence == {
+        "rows": questions,
+        "questions": questions,
+        "failed": 0,
+    }
+
+
+def test_an_inference_is_complete_with_a_row_per_medium_and_question(world):
+    """Killed as soon as the first answers are there, then retried: the rest is asked."""
+    (world / "q.txt").write_text("Is it red?\n")
+    sets = [f"vision.{option}" for option in SAMPLING] + ["max_tokens=4", "batch_size=2"]
+    sets += ["media=data/train/videos", "prompt=Which way?", "questions_file=q.txt"]
+    flags = [word for setting in sets for word in ("--set", setting)]
+    common = ["--engine", "transformers", "--model", "model"]
+    succeed("build_spec.py", "inference", *common, *flags, "-o", "inference.toml", cwd=world)
+    killed = world / "jobs" / submit(world, "inference")
+    while not list(killed.glob("results/.rows*")):
+        time.sleep(0.01)
+    os.killpg(jobs.Job.load(killed).platform_ref["pid"], signal.SIGKILL)
+    code, status = watched(world, killed.name)
+    assert (code, status.state) == (3, "ERROR") and "no predictions.json" in status.reason
+    code, again = watched(world, succeed("launch_job.py", "retry", killed.name, cwd=world))
+    assert code == 0 and again.state == "COMPLETE", again.reason
+    assert again.evidence == {"rows": 24, "questions": 24, "failed": 0}
+    rows = files.read_json(Path(again.outputs["results_dir"]) / "predictions.json")
+    Draft202012Validator(bundle.schema("predictions")).validate(rows)
+    assert len({row["id"] for row in rows}) == 24
+    assert not list(Path(again.outputs["results_dir"]).glob(".rows*"))
 
 
 def test_an_evaluation_with_unreadable_clips_says_how_many_rows_failed(world):
     lame = world / "lame"
     shutil.copytree(world / "data" / "train", lame)
-    records = storage.read_json(lame / "annotations.json")
+    records = files.read_json(lame / "annotations.json")
     clips_named = sorted({record["video"] for record in records})
     for name in clips_named[: len(clips_named) // 2]:
         (lame / name).write_bytes(b"no clip")
-    evaluate = spec.load(world / "evaluate.toml")
+    evaluate = document.load(world / "evaluate.toml")
     evaluate["dataset"] |= {"annotation_path": "lame/annotations.json", "media_dir": "lame"}
-    spec.dump(evaluate, world / "lame.toml")
+    document.dump(evaluate, world / "lame.toml")
     code, record = watched(world, submit(world, "evaluate", name="lame"))
-    failed = record["evidence"]["failed"]
+    failed = record.evidence["failed"]
     assert (
-        code == 0 and failed == len(records) // 2 and f"{failed} of {len(records)} rows are errors" in record["reason"]
+        code == 0
+        and failed == len(records) // 2
+        and f"{failed} of {len(records)} rows are errors" in record.reason
     )
-    assert record["reason"] in run_script("launch_job.py", "status", record["job_id"], cwd=world).stdout
+    assert record.reason in run_script("launch_job.py", "status", record.job_id, cwd=world).stdout
 
 
 def test_a_canceled_training_says_so(world):
     job_id = submit(world, "train")
-    while jobs.progress(world / "jobs" / job_id).get("step", 0) < 1:
+    while progress.newest(world / "jobs" / job_id).get("step", 0) < 1:
         time.sleep(0.01)
     done = run_script("launch_job.py", "cancel", job_id, "--json", cwd=world)
     result = json.loads(done.stdout)["result"]
-    assert done.returncode == 0 and result["state"] == "CANCELED" and result["exit_code"] == 128 + signal.SIGTERM
+    assert (
+        done.returncode == 0
+        and result["state"] == "CANCELED"
+        and result["exit_code"] == 128 + signal.SIGTERM
+    )
     assert run_script("launch_job.py", "cancel", job_id, cwd=world).returncode == 2

@@ -13,9 +13,11 @@ from docker_engine import IMAGE
 from launch_site import Site, change, ended, write_annotations, write_model
 from support import ROOT, run_script
 
-from cosmos_reason import jobs, s3, spec
-from cosmos_reason.findings import Failure
-from cosmos_reason.platforms import engines, launch
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import engines, launch, progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.remote import s3
+from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
@@ -28,23 +30,27 @@ def site(tmp_path, monkeypatch):
 def run(site, **request):
     site.does()
     record, found = launch.submit(site.request(**request))
-    assert record["job_id"], found
-    folder = site.jobs / record["job_id"]
-    assert ended(folder)["state"] == "COMPLETE"
-    return record, spec.load(folder / "spec.toml")
+    assert record.job_id, found
+    folder = site.jobs / record.job_id
+    assert ended(folder).state == "COMPLETE"
+    return record, document.load(folder / "spec.toml")
 
 
 @pytest.fixture
 def clips(site, bucket):
-    """Ten clips on S3 of which the annotations name eight; the spec names both by their addresses."""
+    """Ten clips on S3 of which the annotations name eight;
+    the spec names both by their addresses."""
     write_annotations(site.root / "remote.json")
     s3.send(site.root / "remote.json", f"{bucket}/data/annotations.json")
     for number in range(10):
         (site.root / "clip").write_text(f"clip {number}")
         s3.send(site.root / "clip", f"{bucket}/data/media/{number}.mp4")
     for table in ("train_dataset", "val_dataset"):
-        change(site, "train", **{f"custom__{table}__annotation_path": f"{bucket}/data/annotations.json",
-                                 f"custom__{table}__media_path": f"{bucket}/data/media"})  # fmt: skip
+        places = {
+            f"custom__{table}__annotation_path": f"{bucket}/data/annotations.json",
+            f"custom__{table}__media_path": f"{bucket}/data/media",
+        }
+        change(site, "train", **places)
     return bucket
 
 
@@ -70,8 +76,10 @@ def test_only_the_named_media_are_fetched_and_only_once(site, clips, monkeypatch
     record, written = run(site)
     assert sorted(seen) == ["data/annotations.json", *(f"data/media/{n}.mp4" for n in range(8))]
     media = Path(written["custom"]["train_dataset"]["media_path"])
-    assert {path.name: path.read_text() for path in media.iterdir()} == {f"{n}.mp4": f"clip {n}" for n in range(8)}
-    sources = {entry["role"]: entry.get("source") for entry in record["inputs"]}
+    assert {path.name: path.read_text() for path in media.iterdir()} == {
+        f"{n}.mp4": f"clip {n}" for n in range(8)
+    }
+    sources = {entry["role"]: entry.get("source") for entry in record.inputs}
     assert sources["custom.train_dataset.media_path"] == f"{clips}/data/media"
     _, again = run(site)
     assert len(seen) == 9 and again["custom"] == written["custom"], "a second job fetches nothing"
@@ -93,7 +101,7 @@ def test_missing_media_are_named_and_nothing_is_recorded(site, clips):
 def test_a_plan_fetches_nothing(site, clips, monkeypatch):
     seen = downloads(monkeypatch)
     record, found = launch.plan(site.request())
-    assert record["command"] and not seen and "JOB-FETCHED" in {finding.id for finding in found}
+    assert record.command and not seen and "JOB-FETCHED" in {finding.id for finding in found}
 
 
 def test_an_archive_on_s3(site, clips):
@@ -105,6 +113,16 @@ def test_an_archive_on_s3(site, clips):
     assert Path(written["custom"]["train_dataset"]["media_path"], "7.mp4").read_text() == "clip 9"
 
 
+def test_the_archive_of_a_root_on_s3(site, clips):
+    """The spec names the root, since build_spec asks nobody; who fetches it sees the archive."""
+    with tarfile.open(site.root / "videos.tar.gz", "w:gz") as tar:
+        tar.add(site.root / "clip", "0.mp4")
+    s3.send(site.root / "videos.tar.gz", f"{clips}/data/videos.tar.gz")
+    change(site, "train", custom__train_dataset__media_path=f"{clips}/data")
+    _, written = run(site)
+    assert Path(written["custom"]["train_dataset"]["media_path"], "0.mp4").read_text() == "clip 9"
+
+
 def test_links_to_the_cache_are_readable_in_a_container(site, clips, dockerd):
     site.root.joinpath("model/read.py").write_text(
         "import sys; print(*(open(f'{sys.argv[1]}/{n}.mp4').read() for n in range(8)), sep='|')"
@@ -112,30 +130,34 @@ def test_links_to_the_cache_are_readable_in_a_container(site, clips, dockerd):
     media = "custom.train_dataset.media_path"
 
     def words(record, mapped, **_):
-        return ["python3", str(site.root / "model" / "read.py"), spec.get(mapped, media)]
+        return ["python3", str(site.root / "model" / "read.py"), document.get(mapped, media)]
 
     site.monkeypatch.setattr(engines, "words", words)
     options = {"image": IMAGE, "network": "host"}
     record, _ = launch.submit(site.request(platform="docker", **options))
-    ended(site.jobs / record["job_id"])
-    assert jobs.log_tail(site.jobs / record["job_id"], 1) == ["|".join(f"clip {n}" for n in range(8))]
+    ended(site.jobs / record.job_id)
+    assert progress.log_tail(site.jobs / record.job_id, 1) == [
+        "|".join(f"clip {n}" for n in range(8))
+    ]
 
 
 def test_results_are_uploaded_on_request(site, bucket):
     record, _ = run(site)
-    with open(site.jobs / record["job_id"] / jobs.LOG, "a") as log:
+    with open(site.jobs / record.job_id / jobs.LOG, "a") as log:
         log.write(f"what the work printed: {os.environ['AWS_SECRET_ACCESS_KEY']}\n")
     where = ["--jobs-dir", site.jobs, "--json"]
-    done = run_script("launch_job.py", "upload", record["job_id"], f"{bucket}/results", *where)
+    done = run_script("launch_job.py", "upload", record.job_id, f"{bucket}/results", *where)
     result = json.loads(done.stdout)["result"]
-    names = {found.name for found in s3.objects(f"{bucket}/results/{record['job_id']}")}
-    assert done.returncode == 0 and result["files"] == len(names) and {"job.json", "log.txt"} < names
+    names = {found.name for found in s3.objects(f"{bucket}/results/{record.job_id}")}
+    assert (
+        done.returncode == 0 and result["files"] == len(names) and {"job.json", "log.txt"} < names
+    )
     assert "output_dir/20260101000000/safetensors/step_3/model.safetensors" in names
     assert "canary" not in done.stdout + done.stderr
-    assert "printed: [hidden]" in s3.local(f"{bucket}/results/{record['job_id']}/log.txt").read_text()
+    assert "printed: [hidden]" in s3.local(f"{bucket}/results/{record.job_id}/log.txt").read_text()
 
 
-# -- the Hub -----------------------------------------------------------------------------------------------------------
+# -- the Hub ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -152,30 +174,43 @@ LAUNCHER = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from cosmos_reason import command
-from cosmos_reason.platforms import engines, launch
+from cosmos_reason import cli
+from cosmos_reason.jobs import engines, launch
 request, words = json.loads(sys.argv[3]), json.loads(sys.argv[4])
 model = lambda spec: spec["policy"]["model_name_or_path"]
 engines.words = lambda _, spec, **places: [word.replace("MODEL", model(spec)) for word in words]
 root = Path(sys.argv[2])
 
 def submit(args):
-    record, found = launch.submit(launch.Request(**request, spec_path=root / "train.toml", jobs_dir=root / "jobs",
-                                                 working_dir=root, engine="transformers", action="train"))
-    return command.Outcome({"job_id": record.get("job_id")}, found)
+    places = {"spec_path": root / "train.toml", "jobs_dir": root / "jobs", "working_dir": root}
+    asked = launch.Request(**request, **places, engine="transformers", action="train")
+    record, found = launch.submit(asked)
+    return cli.Outcome({"job_id": record.job_id if record else None}, found)
 
-sys.exit(command.run(command.Parser("x"), submit, []))
+sys.exit(cli.run(cli.Parser("x"), submit, []))
 """
 
 
 def submit_from_hub(site, hub, words, **request):
-    """(exit code, what it said, the job's folder or None) of a submit in a process that uses the tests' Hub."""
+    """(exit code, what it said, the job's folder or None) of a submit in a
+    process that uses the tests' Hub."""
     env = {"HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(site.root / "home")}
     env |= {"HF_TOKEN": "canary-hub-token", "HF_HUB_DISABLE_XET": "1"}
     request = {"platform": "local"} | request
-    command = [sys.executable, "-c", LAUNCHER, str(ROOT / "scripts"), str(site.root), json.dumps(request)]
+    command = [
+        sys.executable,
+        "-c",
+        LAUNCHER,
+        str(ROOT / "scripts"),
+        str(site.root),
+        json.dumps(request),
+    ]
     done = subprocess.run(
-        [*command, json.dumps(words)], env=os.environ | env, capture_output=True, text=True, check=False
+        [*command, json.dumps(words)],
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "canary" not in done.stdout + done.stderr
     folders = jobs.folders(site.jobs)
@@ -189,22 +224,34 @@ def test_a_hub_model_is_pinned_to_its_commit_and_recorded(site, hub):
         code, said, folder = submit_from_hub(site, hub, engines.words())
         assert code == 0, said
         record = ended(folder)
-        place = Path(spec.load(folder / "spec.toml")["policy"]["model_name_or_path"])
+        place = Path(document.load(folder / "spec.toml")["policy"]["model_name_or_path"])
         assert place.name == servers.COMMIT and (place / "model.safetensors").is_file()
-        (entry,) = [entry for entry in record["inputs"] if entry["role"] == "policy.model_name_or_path"]
-        assert entry["source"] == f"hf_model://lab/good@{servers.COMMIT}" and entry["path"] == str(place)
+        (entry,) = [
+            entry for entry in record.inputs if entry["role"] == "policy.model_name_or_path"
+        ]
+        assert entry["source"] == f"hf_model://lab/good@{servers.COMMIT}" and entry["path"] == str(
+            place
+        )
     assert hub.sent.count("model.safetensors") == 1
-    assert all(b"canary" not in path.read_bytes() for path in site.jobs.rglob("*") if path.is_file())
+    assert all(
+        b"canary" not in path.read_bytes() for path in site.jobs.rglob("*") if path.is_file()
+    )
 
 
 def test_a_hub_omni_model_is_refused_before_its_weights_are_fetched(site, hub):
     change(site, "train", policy__model_name_or_path="lab/omni")
     code, said, folder = submit_from_hub(site, hub, [])
-    assert code == 1 and "SPEC-MODEL-OMNI" in said and "fix: scripts/prepare_cosmos3_vlm_checkpoint.py" in said
+    assert (
+        code == 1
+        and "SPEC-MODEL-OMNI" in said
+        and "fix: scripts/prepare_cosmos3_vlm_checkpoint.py" in said
+    )
     assert hub.sent == ["config.json"] and folder is None
 
 
-@pytest.mark.parametrize(("name", "finding"), [("lab/secret", "HUB-GATED"), ("lab/nothing", "HUB-NOT-FOUND")])
+@pytest.mark.parametrize(
+    ("name", "finding"), [("lab/secret", "HUB-GATED"), ("lab/nothing", "HUB-NOT-FOUND")]
+)
 def test_a_gated_and_an_unknown_model_are_exit_3(site, hub, name, finding):
     change(site, "train", policy__model_name_or_path=name)
     code, said, folder = submit_from_hub(site, hub, [])
@@ -213,10 +260,15 @@ def test_a_gated_and_an_unknown_model_are_exit_3(site, hub, name, finding):
 
 def test_a_model_whose_links_lead_to_the_cache_is_readable_in_a_container(site, hub, dockerd):
     change(site, "train", policy__model_name_or_path="lab/good")
-    words = ["python3", "-c", "import os, sys; print(os.path.getsize(sys.argv[1] + '/model.safetensors'))", "MODEL"]
+    words = [
+        "python3",
+        "-c",
+        "import os, sys; print(os.path.getsize(sys.argv[1] + '/model.safetensors'))",
+        "MODEL",
+    ]
     options = {"image": IMAGE, "network": "host"}
     code, said, folder = submit_from_hub(site, hub, words, platform="docker", **options)
     assert code == 0, said
     ended(folder)
     size = (site.root / "model" / "model.safetensors").stat().st_size
-    assert jobs.log_tail(folder, 1) == [str(size)]
+    assert progress.log_tail(folder, 1) == [str(size)]

@@ -1,4 +1,5 @@
-"""The conversion from a Hub: what it asks for, what it says when it is refused, and reuse without the cache."""
+"""The conversion from a Hub: what it asks for, what it says when it is refused,
+and reuse without the cache."""
 
 import json
 import shutil
@@ -8,7 +9,7 @@ from omni_layouts import as_export
 from servers import COMMIT, hub
 from support import run_script
 
-from cosmos_reason import conversion, omni
+from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import tiny_omni
 
 pytestmark = pytest.mark.integration
@@ -24,7 +25,11 @@ def server(tmp_path_factory):
     (base / "nano" / "vae" / "weights.bin").write_bytes(b"large and not needed")
     donor = omni.open_source(base / "nano")
     conversion.convert(donor, base / "qwen", 300_000, force=False, jobs=1)
-    models = {"nvidia/Cosmos3-Nano": base / "nano", "lab/secret-nano": base / "nano", "Qwen/donor": base / "qwen"}
+    models = {
+        "nvidia/Cosmos3-Nano": base / "nano",
+        "lab/secret-nano": base / "nano",
+        "Qwen/donor": base / "qwen",
+    }
     with hub(models) as server:
         yield server
 
@@ -33,7 +38,12 @@ def server(tmp_path_factory):
 def convert(server, tmp_path):
     def run(name, *flags, endpoint=f"http://127.0.0.1:{server.server_port}"):
         server.sent.clear()
-        env = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "", "HF_HUB_DISABLE_XET": "1"}
+        env = {
+            "HF_ENDPOINT": endpoint,
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_TOKEN": "",
+            "HF_HUB_DISABLE_XET": "1",
+        }
         flags = ("--checkpoint-path", name, "--output-path", tmp_path / "out", "--json", *flags)
         done = run_script(SCRIPT, *flags, env=env)
         return done, json.loads(done.stdout)
@@ -45,12 +55,16 @@ def test_takes_what_it_needs_and_is_reused_without_the_cache(convert, server, tm
     done, said = convert("hf_model://nvidia/Cosmos3-Nano", "--cache-dir", tmp_path / "cache")
     assert done.returncode == 0, done.stderr
     assert said["result"]["status"] == "converted" and said["result"]["source"]["commit"] == COMMIT
-    assert "vision_encoder/model.safetensors" in server.sent and not [n for n in server.sent if n.startswith("vae/")]
+    assert "vision_encoder/model.safetensors" in server.sent and not [
+        n for n in server.sent if n.startswith("vae/")
+    ]
     shutil.rmtree(tmp_path / "cache")
     done, said = convert("Cosmos3-Nano", "--cache-dir", tmp_path / "cache")
     assert said["result"]["status"] == "skipped_existing" and server.sent == []
     done, said = convert("nvidia/Cosmos3-Nano", endpoint="http://127.0.0.1:9")
-    assert done.returncode == 0 and [finding["id"] for finding in said["findings"]] == ["CKPT-COMMIT-UNCHECKED"]
+    assert done.returncode == 0 and [finding["id"] for finding in said["findings"]] == [
+        "CKPT-COMMIT-UNCHECKED"
+    ]
 
 
 def test_a_gated_model_needs_the_token_and_never_shows_it(convert, tmp_path):
@@ -76,7 +90,14 @@ def test_a_hub_donor_gives_its_small_files_and_only_the_vision_shards(convert, s
     export = as_export(server.models["nvidia/Cosmos3-Nano"], tmp_path / "export", bare=True)
     done, said = convert(str(export), "--donor", "Qwen/donor")
     assert done.returncode == 0, done.stdout
-    assert said["result"]["donor"]["commit"] == COMMIT and "vision tower" in said["result"]["donor"]["supplied"]
+    assert (
+        said["result"]["donor"]["commit"] == COMMIT
+        and "vision tower" in said["result"]["donor"]["supplied"]
+    )
     shards = {name for name in server.sent if name.endswith(".safetensors")}
-    index = json.loads((server.models["Qwen/donor"] / "model.safetensors.index.json").read_text())["weight_map"]
-    assert shards == {file for name, file in index.items() if "visual" in name} < set(index.values())
+    index = json.loads((server.models["Qwen/donor"] / "model.safetensors.index.json").read_text())[
+        "weight_map"
+    ]
+    assert (
+        shards == {file for name, file in index.items() if "visual" in name} < set(index.values())
+    )

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from clip_files import write_clip
 
-from cosmos_reason import media
+from cosmos_reason.media import files as media
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(not (shutil.which("ffprobe") and shutil.which("ffmpeg")), reason="ffmpeg is not installed"),
+    pytest.mark.skipif(
+        not (shutil.which("ffprobe") and shutil.which("ffmpeg")), reason="ffmpeg is not installed"
+    ),
 ]
 
 SOURCE = ["-f", "lavfi", "-i", "testsrc=size=178x100:rate=25:duration=3"]
@@ -50,7 +52,9 @@ def ffprobe(path):
         "-of",
         "json",
     ]
-    told = json.loads(subprocess.run([*command, path], capture_output=True, text=True, check=True).stdout)
+    told = json.loads(
+        subprocess.run([*command, path], capture_output=True, text=True, check=True).stdout
+    )
     return told["streams"][0], told["format"]
 
 
@@ -86,9 +90,14 @@ def test_frames_before_the_start_of_an_edit_list(tmp_path):
 def test_the_decoded_pixels_are_those_of_ffmpeg(tmp_path):
     """The sampled frames of a clip of variable rate, by number and not by time."""
     path = tmp_path / "a.mp4"
-    subprocess.run(["ffmpeg", "-v", "error", *SOURCE, "-vf", DROP, "-fps_mode", "vfr", *X264, str(path)], check=True)
+    subprocess.run(
+        ["ffmpeg", "-v", "error", *SOURCE, "-vf", DROP, "-fps_mode", "vfr", *X264, str(path)],
+        check=True,
+    )
     raw = ["-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
-    done = subprocess.run(["ffmpeg", "-v", "error", "-i", str(path), *raw], capture_output=True, check=True)
+    done = subprocess.run(
+        ["ffmpeg", "-v", "error", "-i", str(path), *raw], capture_output=True, check=True
+    )
     every = np.frombuffer(done.stdout, np.uint8).reshape(-1, 100, 178, 3)
     indices = [0, 5, 21, 22, len(every) - 1]
     difference = np.abs(media.decode_frames(path, indices).astype(int) - every[indices].astype(int))

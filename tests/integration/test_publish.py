@@ -1,4 +1,5 @@
-"""Publishing to a Hub that keeps what it is sent, and to S3: what goes, what stays, refusals, kills, reruns."""
+"""Publishing to a Hub that keeps what it is sent, and to S3:
+what goes, what stays, refusals, kills, reruns."""
 
 import base64
 import hashlib
@@ -17,8 +18,9 @@ import pytest
 from omni_layouts import write_tensors
 from support import ROOT, run_script
 
-from cosmos_reason import checkpoints, conversion, omni, s3, safetensors_files
+from cosmos_reason.checkpoints import checkpoint_metrics, conversion, omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
+from cosmos_reason.remote import s3
 
 pytestmark = pytest.mark.integration
 
@@ -28,15 +30,19 @@ TOKENS = {"hf_write": "write", "hf_read": "read", "hf_stranger": "write"}
 
 
 class Hub(BaseHTTPRequestHandler):
-    """The routes that huggingface_hub uses to make a repository and commit to it. `server.repos`: name -> {"private",
-    "files": {path: bytes}}; `server.blobs`: what LFS holds; `server.calls`: every request that would change something.
+    """The routes that huggingface_hub uses to make a repository and commit to it. `server.repos`:
+    name -> {"private", "files": {path: bytes}}; `server.blobs`: what LFS holds; `server.calls`:
+    every request that would change something.
     """
 
     def log_message(self, *args):
         pass
 
     def handle_any(self):
-        path, body = self.path.partition("?")[0], self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path, body = (
+            self.path.partition("?")[0],
+            self.rfile.read(int(self.headers.get("Content-Length") or 0)),
+        )
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if path.startswith("/lfs/"):
             return self.store(path.rpartition("/")[2], body)
@@ -44,7 +50,9 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(401, {"error": "Invalid credentials"})
         if path == "/api/whoami-v2":
             name = "stranger" if token == "hf_stranger" else "lab"
-            return self.answer(200, {"name": name, "orgs": [], "auth": {"accessToken": {"role": TOKENS[token]}}})
+            return self.answer(
+                200, {"name": name, "orgs": [], "auth": {"accessToken": {"role": TOKENS[token]}}}
+            )
         return self.of_repository(path, body, token)
 
     def of_repository(self, path, body, token):
@@ -59,12 +67,16 @@ class Hub(BaseHTTPRequestHandler):
             server.repos.setdefault(REPO, made)
             return self.answer(409 if repo else 200, {"url": f"https://huggingface.co/{REPO}"})
         if repo is None:
-            return self.answer(404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"})
+            return self.answer(
+                404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
+            )
         if path.endswith("/auth-check/write"):
             return self.answer(403 if token == "hf_stranger" else 200, {})
         if self.command == "GET":
             siblings = [{"rfilename": name} for name in repo["files"]]
-            return self.answer(200, {"id": REPO, "sha": "a" * 40, "private": repo["private"], "siblings": siblings})
+            return self.answer(
+                200, {"id": REPO, "sha": "a" * 40, "private": repo["private"], "siblings": siblings}
+            )
         return self.answer(200, self.change(path, repo, body))
 
     do_GET = do_POST = do_PUT = handle_any
@@ -84,7 +96,10 @@ class Hub(BaseHTTPRequestHandler):
             names = [file["path"] for file in json.loads(body)["files"]]
             modes = {True: "lfs", False: "regular"}
             return {
-                "files": [{"path": n, "uploadMode": modes[n.endswith("tensors")], "shouldIgnore": False} for n in names]
+                "files": [
+                    {"path": n, "uploadMode": modes[n.endswith("tensors")], "shouldIgnore": False}
+                    for n in names
+                ]
             }
         if path.endswith("/objects/batch"):
             address = f"http://127.0.0.1:{self.server.server_port}/lfs/"
@@ -99,7 +114,10 @@ class Hub(BaseHTTPRequestHandler):
                 repo["files"][value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 repo["files"][value["path"]] = self.server.blobs[value["oid"]]
-        return {"commitUrl": f"https://huggingface.co/{REPO}/commit/{'b' * 40}", "commitOid": "b" * 40}
+        return {
+            "commitUrl": f"https://huggingface.co/{REPO}/commit/{'b' * 40}",
+            "commitOid": "b" * 40,
+        }
 
     def answer(self, status, value, headers=None):
         content = json.dumps(value).encode()
@@ -128,7 +146,9 @@ def hub(tmp_path, monkeypatch):
 def model(tmp_path_factory):
     base = tmp_path_factory.mktemp("model")
     tiny_omni.build(base / "omni", seed=1, text="left right yes no")
-    conversion.convert(omni.open_source(base / "omni"), base / "model", 500_000, force=False, jobs=1)
+    conversion.convert(
+        omni.open_source(base / "omni"), base / "model", 500_000, force=False, jobs=1
+    )
     return base / "model"
 
 
@@ -171,8 +191,11 @@ hf_token = "hf_CANARY"
 annotation_path = "/home/CANARY/annotations.json"
 """
     )
-    table = {"20260101120000/safetensors/step_9": {"accuracy": 0.875}, "20260101120000/safetensors/step_8": {"f1": 0.1}}
-    (job / "results" / checkpoints.METRICS_FILE).write_text(json.dumps(table))
+    table = {
+        "20260101120000/safetensors/step_9": {"accuracy": 0.875},
+        "20260101120000/safetensors/step_8": {"f1": 0.1},
+    }
+    (job / "results" / checkpoint_metrics.FILE).write_text(json.dumps(table))
     return folder
 
 
@@ -188,48 +211,92 @@ def ids(said):
 
 def check_sent(files, folder):
     """What was sent is the whole model and a card, and nothing of the rest."""
-    assert set(files) == {path.name for path in folder.iterdir() if path.name in files} | {"README.md"}
-    assert {"config.json", "tokenizer.json", "chat_template.jinja", safetensors_files.INDEX_NAME} < set(files)
-    assert all((folder / name).read_bytes() == content for name, content in files.items() if name != "README.md")
+    assert set(files) == {path.name for path in folder.iterdir() if path.name in files} | {
+        "README.md"
+    }
+    assert {
+        "config.json",
+        "tokenizer.json",
+        "chat_template.jinja",
+        safetensors_files.INDEX_NAME,
+    } < set(files)
+    assert all(
+        (folder / name).read_bytes() == content
+        for name, content in files.items()
+        if name != "README.md"
+    )
     assert not any(b"SECRET-CANARY" in content for content in files.values())
 
 
 def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
     done, said = publish(folder, "--hub", REPO)
-    assert done.returncode == 0 and hub.calls == [] and hub.repos == {} and not said["result"]["sent"]
+    assert (
+        done.returncode == 0 and hub.calls == [] and hub.repos == {} and not said["result"]["sent"]
+    )
     names = [row["name"] for row in said["result"]["files"]]
     assert names[-1] == "README.md" and "config.json" in names and "stray.safetensors" not in names
-    assert {".env", "optimizer.pt", "pytorch_model.bin", "x.pth", "checkpoints"} <= set(said["result"]["left_out"])
+    assert {".env", "optimizer.pt", "pytorch_model.bin", "x.pth", "checkpoints"} <= set(
+        said["result"]["left_out"]
+    )
     listed = run_script(SCRIPT, folder, "--hub", REPO)
     text, suggested = listed.stdout, listed.stderr.splitlines()[-1]
-    assert "(private, new)" in text and "nothing was sent: add --yes" in text and "stay here: .env" in text
+    assert (
+        "(private, new)" in text
+        and "nothing was sent: add --yes" in text
+        and "stay here: .env" in text
+    )
     assert hub.calls == []
     script, *args = shlex.split(suggested.removeprefix("next: "))
-    assert run_script(Path(script).name, *args).returncode == 0 and "config.json" in hub.repos[REPO]["files"]
+    assert (
+        run_script(Path(script).name, *args).returncode == 0
+        and "config.json" in hub.repos[REPO]["files"]
+    )
 
 
 def test_a_new_repository_is_private_and_holds_what_was_listed(hub, folder):
     done, said = publish(folder, "--hub", REPO, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
+    serve = shlex.split(said["result"]["serve"])
+    assert serve[:5] == ["vllm", "serve", REPO, "--served-model-name", REPO.partition("/")[2]]
     repo = hub.repos[REPO]
-    assert repo["private"] and said["result"]["address"].startswith(f"https://huggingface.co/{REPO}/commit/")
+    assert repo["private"] and said["result"]["address"].startswith(
+        f"https://huggingface.co/{REPO}/commit/"
+    )
     assert set(repo["files"]) == {row["name"] for row in said["result"]["files"]}
     check_sent(repo["files"], folder)
     card = repo["files"]["README.md"].decode()
-    assert "base_model: nvidia/Cosmos-Reason2-2B" in card and "| accuracy | 0.875 |" in card and "f1" not in card
-    assert "| records | 321 |" in card and "| train.optm_lr | 2e-05 |" in card and "| policy.lora.r | 8 |" in card
-    assert "| train.optm_name | AdamW |" in card and "CANARY" not in card and "123454321" not in card
+    assert (
+        "base_model: nvidia/Cosmos-Reason2-2B" in card
+        and "| accuracy | 0.875 |" in card
+        and "f1" not in card
+    )
+    assert (
+        "| records | 321 |" in card
+        and "| train.optm_lr | 2e-05 |" in card
+        and "| policy.lora.r | 8 |" in card
+    )
+    assert (
+        "| train.optm_name | AdamW |" in card and "CANARY" not in card and "123454321" not in card
+    )
     assert str(folder.parents[3]) not in card and "hf_write" not in done.stdout + done.stderr
 
 
 def test_the_card_of_a_merged_model_is_told_where_its_job_is(hub, folder, model, tmp_path):
     merged, job = shutil.copytree(model, tmp_path / "merged"), folder.parents[3]
     assert "##" not in publish(merged, "--hub", REPO)[1]["result"]["card"]
-    (job / "metrics.json").write_text(json.dumps({"schema_version": 1, "accuracy": 0.75, "per_type": {"x": 1}}))
+    (job / "metrics.json").write_text(
+        json.dumps({"schema_version": 1, "accuracy": 0.75, "per_type": {"x": 1}})
+    )
     card = publish(merged, "--hub", REPO, "--job-dir", job)[1]["result"]["card"]
-    assert "| accuracy | 0.75 |" in card and "| records | 321 |" in card and "schema_version" not in card
+    assert (
+        "| accuracy | 0.75 |" in card
+        and "| records | 321 |" in card
+        and "schema_version" not in card
+    )
     card = publish(folder, "--hub", REPO, "--job-dir", job)[1]["result"]["card"]
-    assert "| accuracy | 0.875 |" in card, "its own row counts more than what an evaluation left in the job"
+    assert "| accuracy | 0.875 |" in card, (
+        "its own row counts more than what an evaluation left in the job"
+    )
 
 
 def test_public_is_said_not_fallen_into(hub, folder):
@@ -292,7 +359,11 @@ def test_what_must_not_be_published(hub, folder, model, tmp_path):
     script, fixed = said["findings"][0]["fix"].split()
     assert (ROOT / script).is_file() and publish(fixed, "--hub", REPO)[0].returncode == 0
     done, said = publish(model.parent / "omni", "--hub", REPO, "--yes")
-    assert done.returncode == 2 and ids(said) == ["CKPT-NOT-MODEL"] and "prepare_" in said["findings"][0]["fix"]
+    assert (
+        done.returncode == 2
+        and ids(said) == ["CKPT-NOT-MODEL"]
+        and "prepare_" in said["findings"][0]["fix"]
+    )
     os.truncate(next(folder.glob("model-*.safetensors")), 1000)
     done, said = publish(folder, "--hub", REPO, "--yes")
     assert done.returncode == 1 and "CKPT-SHARD-DAMAGED" in ids(said)
@@ -315,16 +386,25 @@ def test_an_adapter(hub, tmp_path):
     write_tensors(folder / "adapter_model.safetensors", halves)
     snapshot = tmp_path / "hub" / "models--nvidia--Cosmos-Reason2-2B" / "snapshots" / ("c0" * 20)
     snapshot.mkdir(parents=True)
-    known = (("nvidia/Cosmos-Reason2-2B", []), (str(snapshot), []), (str(tmp_path), ["PUBLISH-LOCAL-BASE"]))
+    known = (
+        ("nvidia/Cosmos-Reason2-2B", []),
+        (str(snapshot), []),
+        (str(tmp_path), ["PUBLISH-LOCAL-BASE"]),
+    )
     for base, found in known:
-        (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base, "r": 8}))
+        (folder / "adapter_config.json").write_text(
+            json.dumps({"base_model_name_or_path": base, "r": 8})
+        )
         done, said = publish(folder, "--hub", REPO)
         assert done.returncode == 0 and ids(said) == found
         assert ("base_model: nvidia/Cosmos-Reason2-2B" in said["result"]["card"]) == (not found)
         assert "library_name: peft" in said["result"]["card"]
         assert publish(folder, "--hub", REPO, "--yes")[0].returncode == 0
         sent = json.loads(hub.repos[REPO]["files"]["adapter_config.json"])
-        assert sent == {"base_model_name_or_path": base if found else "nvidia/Cosmos-Reason2-2B", "r": 8}
+        assert sent == {
+            "base_model_name_or_path": base if found else "nvidia/Cosmos-Reason2-2B",
+            "r": 8,
+        }
     diverged = dict.fromkeys(halves, ("F32", (2, 2), b"\xff" * 16))
     write_tensors(folder / "adapter_model.safetensors", diverged)
     done, said = publish(folder, "--hub", REPO, "--yes")
@@ -333,12 +413,18 @@ def test_an_adapter(hub, tmp_path):
 
 def test_links_that_lead_out_are_not_followed(hub, folder, model, tmp_path):
     (tmp_path / "id_rsa").write_text("SECRET-CANARY")
-    for make in (lambda path: path.symlink_to(tmp_path / "id_rsa"), lambda path: path.symlink_to(path), Path.mkdir):
+    for make in (
+        lambda path: path.symlink_to(tmp_path / "id_rsa"),
+        lambda path: path.symlink_to(path),
+        Path.mkdir,
+    ):
         path = folder / "merges.txt"
         path.unlink(missing_ok=True)
         make(path)
         done, said = publish(folder, "--hub", REPO, "--yes")
-        assert done.returncode == 2 and ids(said) == ["PUBLISH-LINK"] and hub.calls == [], done.stderr
+        assert done.returncode == 2 and ids(said) == ["PUBLISH-LINK"] and hub.calls == [], (
+            done.stderr
+        )
     cache = tmp_path / "models--lab--x"
     snapshot = cache / "snapshots" / ("c0" * 20)
     shutil.copytree(model, cache / "blobs")
@@ -360,7 +446,9 @@ def test_s3_sends_each_content_once(bucket, folder):
     done, said = publish(folder, "--s3", target + "/", "--yes")
     assert len(said["result"]["unchanged"]) == len(said["result"]["files"])
     index = json.loads((folder / safetensors_files.INDEX_NAME).read_text())
-    (folder / safetensors_files.INDEX_NAME).write_text(json.dumps(index))  # the same size by chance or not, other bytes
+    (folder / safetensors_files.INDEX_NAME).write_text(
+        json.dumps(index)
+    )  # the same size by chance or not, other bytes
     done, said = publish(folder, "--s3", target, "--yes")
     assert safetensors_files.INDEX_NAME not in said["result"]["unchanged"]
     s3.send(folder / "config.json", s3.join(target, "model.safetensors"))
@@ -376,7 +464,9 @@ def test_a_killed_publication_to_s3_goes_on(bucket, folder):
         time.sleep(0.005)
     process.kill()
     process.wait()
-    assert there[0].endswith(".safetensors"), "weights first, so that half a model does not look whole"
+    assert there[0].endswith(".safetensors"), (
+        "weights first, so that half a model does not look whole"
+    )
     done, said = publish(folder, "--s3", target, "--yes")
     assert done.returncode == 0 and set(there) <= set(said["result"]["unchanged"])
     check_sent({found.name: s3.fetch(found).read_bytes() for found in s3.objects(target)}, folder)

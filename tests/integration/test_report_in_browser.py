@@ -1,107 +1,21 @@
-"""The report in a real headless Chromium: it works offline, in both widths, without script errors, with a keyboard."""
+"""The report in a real headless Chromium:
+it works offline, in both widths, without script errors, with a keyboard."""
 
 import base64
 import json
-import os
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from browser import Browser
 from support import run_script
 
 from cosmos_reason.demo import clips
 
 pytestmark = pytest.mark.integration
 
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync --hide-scrollbars --remote-debugging-pipe"
-)
 EVIL = "<script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(2)>"
 CHOICES = {"colour": "ABCD", "light": ("yes", "no"), "direction": ("left", "right", "up", "down")}
-
-
-class Browser:
-    """One page of a headless Chromium, driven through its DevTools pipe; remembers what went wrong in the page."""
-
-    def __init__(self, profile: Path):
-        program = shutil.which("chromium") or pytest.skip("needs chromium (make test-integration installs it)")
-        commands, self.sending = os.pipe()
-        self.receiving, answers = os.pipe()
-        shell = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'
-        self.process = subprocess.Popen(
-            ["bash", "-c", shell, program, *FLAGS.split(), f"--user-data-dir={profile}"],
-            pass_fds=(commands, answers), stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        os.close(commands)
-        os.close(answers)
-        self.buffer, self.number, self.session = b"", 0, None
-        self.problems: list[str] = []
-        self.requests: list[str] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method: str, **params) -> dict:
-        self.number += 1
-        message = {"id": self.number, "method": method, "params": params}
-        message |= {"sessionId": self.session} if self.session else {}
-        os.write(self.sending, json.dumps(message).encode() + b"\0")
-        while (received := self.receive()).get("id") != self.number:
-            self.note(received)
-        assert "error" not in received, received
-        return received["result"]
-
-    def receive(self) -> dict:
-        while b"\0" not in self.buffer:
-            more = os.read(self.receiving, 1 << 20)
-            assert more, "the browser ended"
-            self.buffer += more
-        message, self.buffer = self.buffer.split(b"\0", 1)
-        return json.loads(message)
-
-    def note(self, event: dict) -> None:
-        method, params = event.get("method"), event.get("params", {})
-        if method == "Network.requestWillBeSent":
-            self.requests.append(params["request"]["url"])
-        if method in ("Runtime.exceptionThrown", "Log.entryAdded", "Page.javascriptDialogOpening"):
-            self.problems.append(f"{method}: {json.dumps(params)[:500]}")
-        if method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.problems.append(f"console: {params['args']}")
-
-    def open(self, path: Path, width: int, scheme: str = "light", media: str = "") -> None:
-        self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
-        )
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", media=media, features=features)
-        self.call("Page.navigate", url=path.as_uri())
-        while (event := self.receive()).get("method") != "Page.loadEventFired":
-            self.note(event)
-
-    def ask(self, script: str):
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def press(self, key: str, code: int) -> None:
-        for kind in ("keyDown", "keyUp"):
-            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
-
-    def screenshot(self, path: Path) -> None:
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 12000), "scale": 1}
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait(20)
-        os.close(self.sending)
-        os.close(self.receiving)
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +29,21 @@ def report(tmp_path_factory) -> Path:
         rows = []
         for record in annotations:
             question, gt = (turn["value"] for turn in record["conversations"])
-            said = gt if rng.random() < skill else rng.choice(CHOICES[record["id"].rsplit("-", 1)[1]])
-            rows.append({"video_id": record["id"], "question": question, "gt": gt, "response": said})
+            said = (
+                gt if rng.random() < skill else rng.choice(CHOICES[record["id"].rsplit("-", 1)[1]])
+            )
+            rows.append(
+                {"video_id": record["id"], "question": question, "gt": gt, "response": said}
+            )
         rows[3]["response"] = EVIL
         rows[4] |= {"response": None, "error": "the clip does not decode"}
         (folder / name).mkdir()
         (folder / name / "results.json").write_text(json.dumps(rows))
-    record = {"model": "out/20260101120000/safetensors/step_900", "vision": {"nframes": 8}, "annotations": EVIL}
+    record = {
+        "model": "out/20260101120000/safetensors/step_900",
+        "vision": {"nframes": 8},
+        "annotations": EVIL,
+    }
     (folder / "tuned/evaluation.json").write_text(json.dumps(record))
     losses = [{"step": n, "train/loss": 2.4 / n**0.5} for n in range(1, 400)]
     losses += [{"step": n, "val/avg_loss": 2.6 / n**0.5} for n in range(50, 400, 50)]
@@ -143,7 +65,9 @@ def browser(tmp_path_factory):
     browser.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+)
 def test_it_opens_offline_without_errors_and_fits_its_width(browser, report, width, scheme):
     browser.problems.clear()
     browser.requests.clear()
@@ -167,7 +91,9 @@ def test_markup_in_answers_stays_text(browser, report):
 def test_filter_sort_and_reset(browser, report):
     browser.open(report, 1280)
     total = browser.ask("document.querySelectorAll('.card').length")
-    shown = "[...document.querySelectorAll('.card')].filter(c => !c.hidden && c.offsetParent).length"
+    shown = (
+        "[...document.querySelectorAll('.card')].filter(c => !c.hidden && c.offsetParent).length"
+    )
     assert browser.ask(shown) == total > 10
     set_ = """(name, value) => {
         const field = document.forms[0].elements[name];
@@ -180,7 +106,8 @@ def test_filter_sort_and_reset(browser, report):
     browser.ask(f"({set_})('error', ''); ({set_})('words', 'white light')")
     assert 0 < browser.ask(shown) < total
     assert browser.ask(
-        "[...document.querySelectorAll('.card:not([hidden])')].every(c => /white light/.test(c.innerText))"
+        "[...document.querySelectorAll('.card:not([hidden])')]"
+        ".every(c => /white light/.test(c.innerText))"
     )
     browser.ask("document.forms[0].reset(); new Promise(done => setTimeout(done, 50))")
     assert browser.ask(shown) == total
@@ -241,10 +168,15 @@ def test_text_contrast_is_at_least_4_5(browser, report, scheme):
 
 def test_labels_headings_and_alternatives(browser, report):
     browser.open(report, 1280)
-    assert browser.ask("[...document.querySelectorAll('input, select')].every(e => e.labels.length === 1)")
+    assert browser.ask(
+        "[...document.querySelectorAll('input, select')].every(e => e.labels.length === 1)"
+    )
     assert browser.ask("document.querySelectorAll('h1').length") == 1
     assert browser.ask("[...document.images].every(i => i.alt.length > 5)")
-    assert browser.ask("[...document.querySelectorAll('table')].every(t => t.caption && t.querySelector('th[scope]'))")
+    assert browser.ask(
+        "[...document.querySelectorAll('table')]"
+        ".every(t => t.caption && t.querySelector('th[scope]'))"
+    )
     assert browser.ask("document.documentElement.lang") == "en"
 
 

@@ -11,9 +11,10 @@ import pytest
 from omni_layouts import as_export
 from support import ROOT, run_script
 
-from cosmos_reason import conversion, s3
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.checkpoints import conversion
 from cosmos_reason.demo import tiny_omni
-from cosmos_reason.findings import Failure
+from cosmos_reason.remote import s3
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +23,7 @@ def test_what_is_sent_comes_back_whole(bucket, tmp_path):
     sent = tmp_path / "20 MB"
     sent.write_bytes(os.urandom(20 << 20))  # above the size from which parts are sent apart
     progress = []
-    s3.send(sent, s3.join(bucket, "a/b c/20 MB"), progress=progress.append)
+    s3.send(sent, s3.join(bucket, "a/b c/20 MB"), copied=progress.append)
     (found,) = s3.objects(s3.join(bucket, "a"))
     assert (found.name, found.size) == ("b c/20 MB", 20 << 20) and sum(progress) == 20 << 20
     assert s3.fetch(found).read_bytes() == sent.read_bytes()
@@ -56,8 +57,8 @@ def omni_in_s3(bucket, tmp_path):
 
 
 def convert(source, output, *flags):
-    done = run_script("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", source, "--output-path", output,
-                      "--json", *flags)  # fmt: skip
+    done = run_script("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", source,
+                      "--output-path", output, "--json", *flags)  # fmt: skip
     return done, json.loads(done.stdout)
 
 
@@ -65,7 +66,9 @@ def test_a_conversion_takes_what_it_needs_and_once(omni_in_s3, tmp_path):
     done, said = convert(omni_in_s3, tmp_path / "out")
     assert done.returncode == 0 and said["result"]["status"] == "converted", done.stdout
     assert omni_in_s3.removeprefix("s3://") in said["result"]["source"]["path"]
-    fetched = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    fetched = {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*") if path.is_file()
+    }
     assert fetched and not [path for path in fetched if "weights.safetensors" in path.name]
     assert convert(omni_in_s3 + "/", tmp_path / "out")[1]["result"]["status"] == "skipped_existing"
     assert all(path.stat().st_mtime_ns == stamp for path, stamp in fetched.items())
@@ -77,14 +80,23 @@ def test_a_donor_in_s3_gives_only_what_is_missing(omni_in_s3, bucket, tmp_path):
     for path in export.glob("*.*"):
         s3.send(path, s3.join(bucket, f"models/export/{path.name}"))
     done, said = convert(s3.join(bucket, "models/export"), tmp_path / "out", "--donor", omni_in_s3)
-    assert done.returncode == 0 and "vision tower" in said["result"]["donor"]["supplied"], done.stdout
+    assert done.returncode == 0 and "vision tower" in said["result"]["donor"]["supplied"], (
+        done.stdout
+    )
     fetched = {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()}
-    assert not [name for name in fetched if name.startswith("diffusion") and name.endswith(".safetensors")]
+    assert not [
+        name for name in fetched if name.startswith("diffusion") and name.endswith(".safetensors")
+    ]
 
 
 def test_a_conversion_from_s3_that_is_killed_again_and_again(omni_in_s3, tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, ROOT / "scripts/prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", omni_in_s3]
+    command = [
+        sys.executable,
+        ROOT / "scripts/prepare_cosmos3_vlm_checkpoint.py",
+        "--checkpoint-path",
+        omni_in_s3,
+    ]
     for number in range(5):
         process = subprocess.Popen([*command, "--output-path", out], stderr=subprocess.DEVNULL)
         time.sleep(0.4 + 0.15 * number)

@@ -1,4 +1,5 @@
-"""Our arithmetic against the installed qwen-vl-utils 0.0.14 and transformers' Qwen3-VL video processor."""
+"""Our arithmetic against the installed qwen-vl-utils 0.0.14 and
+transformers' Qwen3-VL video processor."""
 
 import json
 import os
@@ -8,27 +9,27 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import oracles
 import pytest
-from support import oracle_packages
+from clip_files import write_turned_clip
+from PIL import Image
 
-from cosmos_reason import media, vision_tokens
-from cosmos_reason.findings import Failure
-from cosmos_reason.vision_tokens import VisionOptions
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.data import annotations
+from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.frames import Sampler
+from cosmos_reason.media import files as media
+from cosmos_reason.media import sampling
+from cosmos_reason.media.sampling import VisionOptions
 
 pytestmark = pytest.mark.integration
-
-PACKAGES = ["qwen-vl-utils==0.0.14", "torchvision==0.28.0"]
-
-
-def packages():
-    """The folder that holds qwen-vl-utils, and torchvision beside it."""
-    return oracle_packages("qwen-vl-utils-0.0.14", ["--no-deps", *PACKAGES])
 
 
 @pytest.fixture(scope="module")
 def oracle():
-    """A function from questions to the answers of the official code, which runs in a process of its own."""
-    folder = packages()
+    """A function from questions to the answers of the official code,
+    which runs in a process of its own."""
+    folder = oracles.qwen_vl_utils()
 
     def ask(questions):
         done = subprocess.run(
@@ -63,7 +64,10 @@ def some_options(dice, factor):
     if dice.random() < 0.4:
         options["total_pixels"] = dice.randint(1000 * token, 20000 * token)
     if dice.random() < 0.1:
-        options["resized_height"], options["resized_width"] = dice.randint(50, 900), dice.randint(50, 900)
+        options["resized_height"], options["resized_width"] = (
+            dice.randint(50, 900),
+            dice.randint(50, 900),
+        )
     return options
 
 
@@ -88,16 +92,25 @@ def test_frames_and_sizes_of_videos(oracle):
     for question, answer in zip(questions, oracle(questions), strict=True):
         options = VisionOptions.from_table(question["options"])
         try:
-            indices = vision_tokens.frame_indices(question["total_frames"], question["fps"], options)
+            indices = sampling.frame_indices(question["total_frames"], question["fps"], options)
             shape = question["height"], question["width"], len(indices)
-            ours = {"indices": indices, "size": list(vision_tokens.frame_size(*shape, options, question["patch"]))}
+            ours = {
+                "indices": indices,
+                "size": list(sampling.frame_size(*shape, options, question["patch"])),
+            }
         except Failure:
             failed += 1
             assert "error" in answer or 0 in answer["size"], question
             continue
         assert ours == answer, question
-        tokens = len(indices) // 2 * answer["size"][0] * answer["size"][1] // (2 * question["patch"]) ** 2
-        assert vision_tokens.video_tokens(*shape, options, question["patch"]) == tokens
+        tokens = (
+            len(indices)
+            // 2
+            * answer["size"][0]
+            * answer["size"][1]
+            // (2 * question["patch"]) ** 2
+        )
+        assert sampling.video_tokens(*shape, options, question["patch"]) == tokens
     assert 10 < failed < len(questions) / 2
 
 
@@ -106,13 +119,17 @@ def test_sizes_of_images(oracle):
     questions = []
     for _ in range(300):
         patch = dice.choice([14, 16])
-        options = {key: value for key, value in some_options(dice, 2 * patch).items() if "pixels" in key}
+        options = {
+            key: value for key, value in some_options(dice, 2 * patch).items() if "pixels" in key
+        }
         size = {"height": dice.randint(1, 1500), "width": dice.randint(1, 1500)}
         questions.append({"ask": "image", **size, "patch": patch, "options": options})
     for question, answer in zip(questions, oracle(questions), strict=True):
         options = VisionOptions.from_table(question["options"])
         try:
-            ours = vision_tokens.image_size(question["height"], question["width"], options, question["patch"])
+            ours = sampling.image_size(
+                question["height"], question["width"], options, question["patch"]
+            )
         except Failure:
             assert "error" in answer or 0 in answer["size"], question
             continue
@@ -120,7 +137,8 @@ def test_sizes_of_images(oracle):
 
 
 def test_tokens_of_the_transformers_processor(oracle):
-    """Equal budgets give equal tokens; below the per-frame floor the two differ by design, so the floor is kept low."""
+    """Equal budgets give equal tokens;
+    below the per-frame floor the two differ by design, so the floor is kept low."""
     dice = random.Random(16)
     questions = []
     for _ in range(60):
@@ -136,9 +154,11 @@ def test_tokens_of_the_transformers_processor(oracle):
             }
         )
     for question, answer in zip(questions, oracle(questions), strict=True):
-        options = VisionOptions(min_pixels=question["min_pixels"], total_pixels=question["total_pixels"])
+        options = VisionOptions(
+            min_pixels=question["min_pixels"], total_pixels=question["total_pixels"]
+        )
         shape = question["height"], question["width"], question["frames"]
-        assert vision_tokens.video_tokens(*shape, options, 16) == answer["tokens"], question
+        assert sampling.video_tokens(*shape, options, 16) == answer["tokens"], question
 
 
 def test_pixels_are_those_of_torchvision(oracle, tmp_path):
@@ -149,8 +169,92 @@ def test_pixels_are_those_of_torchvision(oracle, tmp_path):
     frames[:, 40:80, 50:90] = dice.integers(0, 256, 3, dtype=np.uint8)
     np.save(tmp_path / "frames.npy", frames)
     for height, width in [(64, 64), (256, 320), (96, 224)]:
-        oracle([{"ask": "pixels", "file": str(tmp_path / "frames.npy"), "height": height, "width": width}])
+        oracle(
+            [
+                {
+                    "ask": "pixels",
+                    "file": str(tmp_path / "frames.npy"),
+                    "height": height,
+                    "width": width,
+                }
+            ]
+        )
         official = np.load(tmp_path / "frames.npy.out.npy").astype(int)
         difference = abs(media.resize(frames, height, width).astype(int) - official)
         assert difference.max() <= 3
         assert (difference > 1).mean() < 0.01
+
+
+def test_still_images_are_those_of_qwens_loader(oracle, tmp_path):
+    """Transparency, palettes and grey as it reads them, and an Exif orientation not applied."""
+    dice = np.random.default_rng(18)
+    picture = Image.fromarray(dice.integers(0, 256, (96, 160, 4), dtype=np.uint8), "RGBA")
+    orientation = Image.Exif()
+    orientation[media.ORIENTATION] = 6
+    for mode in ("RGBA", "RGB", "L", "LA", "P", "1"):
+        picture.convert(mode).save(tmp_path / f"{mode}.png")
+    picture.convert("RGB").save(tmp_path / "phone.jpg", exif=orientation)
+    sampler = Sampler(str(tmp_path), VisionOptions(max_pixels=96 * 96), 16)
+    for file in sorted(tmp_path.iterdir()):
+        out = tmp_path / f"{file.name}.npy"
+        oracle(
+            [
+                {
+                    "ask": "picture",
+                    "file": str(file),
+                    "options": {"max_pixels": 96 * 96},
+                    "out": str(out),
+                }
+            ]
+        )
+        assert np.array_equal(sampler.load(Media("image", file.name)).frames[0], np.load(out)), (
+            file.name
+        )
+
+
+@pytest.mark.parametrize(
+    ("count", "rate"),
+    [(4, {"sample_fps": 4}), (7, {"sample_fps": 0.5}), (1, {"raw_fps": 30}), (6, {})],
+)
+def test_a_list_of_pictures_is_shown_whole_as_qwens_loader_shows_it(oracle, tmp_path, count, rate):
+    """Their number, times and pixels, where the loader's first resize, to multiples of 64, leaves
+    the pictures as they are; `nframes` chooses no more from them than it does there."""
+    dice = np.random.default_rng(18)
+    names = [f"{number}.png" for number in range(count)]
+    for name in names:
+        smooth = Image.fromarray(dice.integers(0, 256, (6, 10, 3), dtype=np.uint8))
+        smooth.resize((640, 384), Image.BICUBIC).save(tmp_path / name)
+    question = {
+        "ask": "frames",
+        "files": [f"file://{tmp_path / name}" for name in names],
+        "options": {"nframes": 2, "total_pixels": 640 * 384 * 2, **rate},
+        "out": str(tmp_path / "out.npy"),
+    }
+    (official,) = oracle([question])
+    record = {"id": "a", "video": question["files"], "conversations": [], **rate}
+    _, (medium,) = annotations.id_and_media(0, record, annotations.Tally())
+    options = VisionOptions(nframes=2, total_pixels=640 * 384 * 2)
+    ours = Sampler("", options, 16).load(medium)
+    pixels = np.load(tmp_path / "out.npy").astype(int)
+    assert list(ours.seconds) == official["times"]
+    assert ours.frames.shape == pixels.shape
+    assert abs(ours.frames.astype(int) - pixels).mean() < 1
+
+
+def test_a_turned_clip_is_shown_as_decord_shows_it(tmp_path):
+    """decord, which qwen-vl-utils reads clips with where there is no torchcodec,
+    applies the rotation."""
+    write_turned_clip(tmp_path / "phone.mp4")
+    code = (
+        "import decord, numpy, sys; "
+        "numpy.save(sys.argv[2], decord.VideoReader(sys.argv[1])[0].asnumpy())"
+    )
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(oracles.installed("decord-0.6.0", ["--no-deps", "decord==0.6.0"])),
+    }
+    command = [sys.executable, "-c", code, str(tmp_path / "phone.mp4"), str(tmp_path / "frame.npy")]
+    subprocess.run(command, env=environment, check=True)
+    ours = media.decode_frames(tmp_path / "phone.mp4", [0])[0].astype(int)
+    official = np.load(tmp_path / "frame.npy").astype(int)
+    assert ours.shape == official.shape and abs(ours - official).mean() < 5

@@ -1,4 +1,5 @@
-"""The demo's data: short MP4 clips of one moving shape, with three kinds of questions about each, in LLaVA format."""
+"""The demo's data: short MP4 clips of one moving shape, with three kinds of questions about each,
+in LLaVA format."""
 
 from __future__ import annotations
 
@@ -6,10 +7,15 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos_reason.storage import write_json
+from cosmos_reason.base.files import write_json
 
 SIZE, FRAMES, FPS = 64, 16, 8
-COLOURS = {"red": (220, 50, 47), "green": (60, 190, 70), "blue": (50, 90, 230), "yellow": (240, 210, 40)}
+COLOURS = {
+    "red": (220, 50, 47),
+    "green": (60, 190, 70),
+    "blue": (50, 90, 230),
+    "yellow": (240, 210, 40),
+}
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
 SHAPES = ("circle", "square")
 LETTERS = "ABCD"
@@ -17,9 +23,10 @@ LETTERS = "ABCD"
 
 @dataclass(frozen=True)
 class Scene:
-    """What one clip shows: a shape on its way, and perhaps a light that comes on. `radius`, `travel` and `cross` (the
-    place on the axis it does not move along) are in pixels, `light_at` is 0..1 of the clip's time. `brightness` dims
-    the shape: a few clips are nearly dark, so that a trained model still has something to fail at."""
+    """What one clip shows: a shape on its way, and perhaps a light that comes on. `radius`,
+    `travel` and `cross` (the place on the axis it does not move along) are in pixels, `light_at` is
+    0..1 of the clip's time. `brightness` dims the shape: a few clips are nearly dark, so that a
+    trained model still has something to fail at."""
 
     colour: str
     shape: str
@@ -33,13 +40,19 @@ class Scene:
 
     @classmethod
     def draw(cls, rng: random.Random) -> Scene:
+        """A scene by chance. The order of the draws is part of what a seed means."""
         radius = rng.randint(6, 9)
+        colour = rng.choice(list(COLOURS))
+        shape = rng.choice(SHAPES)
+        direction = rng.choice(list(DIRECTIONS))
+        cross = rng.randint(radius, SIZE - radius)
+        background = rng.randint(10, 60)
+        light_at = rng.uniform(0.1, 0.6) if rng.random() < 0.5 else None
+        brightness = rng.uniform(0.08, 0.22) if rng.random() < 0.05 else 1.0
+        travel = SIZE - 2 * radius
         return cls(
-            rng.choice(list(COLOURS)), rng.choice(SHAPES), rng.choice(list(DIRECTIONS)), radius,
-            travel=SIZE - 2 * radius, cross=rng.randint(radius, SIZE - radius),
-            background=rng.randint(10, 60), light_at=rng.uniform(0.1, 0.6) if rng.random() < 0.5 else None,
-            brightness=rng.uniform(0.08, 0.22) if rng.random() < 0.05 else 1.0,
-        )  # fmt: skip
+            colour, shape, direction, radius, travel, cross, background, light_at, brightness
+        )
 
     def frame(self, time: float):
         """The picture at `time` in 0..1 as uint8 [SIZE, SIZE, 3]."""
@@ -50,7 +63,10 @@ class Scene:
         x, y = (along, self.cross) if dx else (self.cross, along)
         rows, columns = np.mgrid[0:SIZE, 0:SIZE]
         off_x, off_y = abs(columns - x), abs(rows - y)
-        inside = off_x**2 + off_y**2 <= self.radius**2 if self.shape == "circle" else off_x + off_y <= self.radius * 1.3
+        if self.shape == "circle":
+            inside = off_x**2 + off_y**2 <= self.radius**2
+        else:
+            inside = off_x + off_y <= self.radius * 1.3
         picture = np.full((SIZE, SIZE, 3), self.background, np.uint8)
         picture[inside] = np.multiply(COLOURS[self.colour], self.brightness)
         if self.light_at is not None and time >= self.light_at:
@@ -58,40 +74,57 @@ class Scene:
         return picture
 
 
-def questions(scene: Scene, rng: random.Random) -> dict[str, tuple[str, str]]:
+def questions(scene: Scene) -> dict[str, tuple[str, str]]:
     """Question and answer by topic."""
-    options = "\n".join(f"({letter}) {colour}" for letter, colour in zip(LETTERS, COLOURS, strict=True))
+    letters = dict(zip(COLOURS, LETTERS, strict=True))
+    options = "\n".join(f"({letter}) {colour}" for colour, letter in letters.items())
     return {
         "colour": (
             f"What colour is the shape?\n{options}\nAnswer with the option's letter.",
-            LETTERS[list(COLOURS).index(scene.colour)],
+            letters[scene.colour],
         ),
-        "light": ("Does a white light come on? Answer yes or no.", "no" if scene.light_at is None else "yes"),
-        "direction": ("Which way does the shape move? Answer left, right, up or down.", scene.direction),
+        "light": (
+            "Does a white light come on? Answer yes or no.",
+            "no" if scene.light_at is None else "yes",
+        ),
+        "direction": (
+            "Which way does the shape move? Answer left, right, up or down.",
+            scene.direction,
+        ),
     }
 
 
 def write_clip(path: Path, scene: Scene) -> None:
+    """Write the scene as an MP4 file."""
     import av
 
     with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=FPS, options={"crf": "18", "preset": "veryfast"})
-        stream.width, stream.height, stream.pix_fmt = SIZE, SIZE, "yuv420p"
+        options = {"crf": "18", "preset": "veryfast"}
+        stream = container.add_stream("libx264", rate=FPS, options=options)
+        stream.width = stream.height = SIZE
+        stream.pix_fmt = "yuv420p"
         for number in range(FRAMES):
-            frame = av.VideoFrame.from_ndarray(scene.frame(number / (FRAMES - 1)), format="rgb24")
+            picture = scene.frame(number / (FRAMES - 1))
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
 
 
 def write_split(root: Path, name: str, clips: int, seed: int) -> None:
-    """`root/<name>/annotations.json` and its `videos/`, with every question of `clips` clips of their own."""
+    """Write `root/<name>/annotations.json` and its `videos/`, with every question of `clips` clips
+    of their own."""
     rng = random.Random(f"{seed}-{name}")
     records = []
     (root / name / "videos").mkdir(parents=True)
     for number in range(clips):
-        scene, video = Scene.draw(rng), f"videos/{name}-{number:04d}.mp4"
+        clip = f"{name}-{number:04d}"
+        video = f"videos/{clip}.mp4"
+        scene = Scene.draw(rng)
         write_clip(root / name / video, scene)
-        for topic, (question, answer) in questions(scene, rng).items():
-            turns = [{"from": "human", "value": f"<video>\n{question}"}, {"from": "gpt", "value": answer}]
-            records.append({"id": f"{name}-{number:04d}-{topic}", "video": video, "conversations": turns})
+        for topic, (question, answer) in questions(scene).items():
+            turns = [
+                {"from": "human", "value": f"<video>\n{question}"},
+                {"from": "gpt", "value": answer},
+            ]
+            records.append({"id": f"{clip}-{topic}", "video": video, "conversations": turns})
     write_json(root / name / "annotations.json", records)

@@ -1,149 +1,235 @@
-"""What is looked at before a launch: every check at once in threads, within one time limit, then the GPU gates.
+"""What stands against a launch. Enter at `run`, with the launch that `describe.launch_of` makes.
 
-A check is a generator of findings that takes a Launch; what it learns for others it leaves there. A check that could
-not be run is itself a finding, never a pass.
+A check is a generator of findings that takes a `Launch`; what it learns for others it leaves there.
+Its docstring is what --list-checks prints. Checks run side by side in threads, within one time
+limit; one that could not be run is itself a finding, never a pass.
+
+It is above 1,600 lines because each of four platforms is asked in its own way (`local`, `docker`,
+`slurm`, `kubernetes`), beside paths and accounts (`access`), data (`data`), GPUs (`gates`) and
+memory (`memory`).
 """
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 
-from cosmos_reason import findings as f
-from cosmos_reason import secret
-from cosmos_reason.preflight import access, gates, host, platforms, prediction
-from cosmos_reason.rules import Case
-
-
-@dataclass
-class Launch:
-    """What is about to be launched, and what checks found out about it: from `machine` on."""
-
-    platform: str
-    args: Namespace
-    deadline: float
-    engine: str = ""
-    image: str = ""
-    case: Case | None = None
-    written: dict = field(default_factory=dict)  # the spec as it stands; `case` has what is invalid replaced
-    paths: dict[str, str] = field(default_factory=dict)
-    models: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-    gpus_per_node: int = 1
-    machine: host.Host | None = None  # where paths without a scheme lie; None when it cannot or may not be asked
-    docker: dict[str, str] | None = None  # variables that name the engine to docker; None without an engine
-    driver: host.Driver = field(default_factory=host.Driver)
-    result: dict = field(default_factory=dict)
-
-    @property
-    def wants_gpus(self) -> bool:
-        """The embedded engine also runs on the CPU, unless limits are given."""
-        args = self.args
-        limits = args.gpu_min_count or args.gpu_min_memory_gb or args.gpu_min_total_memory_gb
-        return bool(self.engine != "transformers" or limits)
-
-    def left(self) -> float:
-        """Seconds until the run has to end."""
-        return self.deadline - time.monotonic()
+from cosmos_reason.base import findings, secrets
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.preflight import (
+    access,
+    data,
+    docker,
+    gates,
+    kubernetes,
+    local,
+    machines,
+    memory,
+    proposal,
+    slurm,
+)
+from cosmos_reason.preflight.options import Launch, PreflightOptions
+from cosmos_reason.remote import machine
+from cosmos_reason.rules import launchable
 
 
-def gpus_and_memory(launch: Launch) -> Iterator[f.Finding]:
-    """number, memory, architecture of the chosen GPUs; predicted GPU and host memory, steps, hours"""
-    gpus, problems = gates.chosen(launch.driver, launch.args)
+def can_be_launched(launch: Launch) -> Iterator[Finding]:
+    """this version launches the spec's action with the engine on the platform"""
+    if launch.case:
+        yield from launchable.check(launch.platform, launch.engine, launch.case.action)
+    elif (launch.engine, launch.platform) not in launchable.ways():
+        able = " or ".join(" on ".join(way) for way in launchable.ways())
+        message = (
+            f"this version launches nothing with {launch.engine} there: only the platform itself "
+            f"is checked; it launches {able}"
+        )
+        yield findings.warning("PRE-NOT-LAUNCHED", f"--platform {launch.platform}", message)
+
+
+def gpus_and_memory(launch: Launch) -> Iterator[Finding]:
+    """number, memory, architecture of the chosen GPUs; predicted GPU and host memory, steps,
+    hours"""
+    gpus, problems = gates.chosen(launch.driver, launch.options)
     yield from problems
     launch.result["gpus"] = [asdict(gpu) for gpu in gpus]
     yield from gates.check(gpus, launch)
     if launch.case:
-        yield from prediction.memory(launch, gpus)
+        yield from memory.check(launch, gpus)
 
 
-CHECKS = {"paths": access.paths, "records": access.records, "uploads": access.uploads, "model": access.model,
-          "data and spec": prediction.data_and_spec}  # fmt: skip
-PLATFORMS = {name: getattr(platforms, name) for name in ("local", "docker", "slurm", "kubernetes")}
-BEFORE = {"machine": platforms.locate}
-AFTER = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
-OF_A_SPEC = ("uploads", "model", "data and spec")
-# A bare flag in a fix is build_spec's (`--image`: this command's and launch_job's); any other names its script.
-BARE = ("--set", "--unset", "--tuning", "--model", "--gpus-per-node", "--engine", "--image")
-NOT_KNOWN = ("PRE-GPU-NONE", "PRE-GPU-UNKNOWN", "PRE-GPU-MEMORY-UNKNOWN", "PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN")
-SCRIPTS = {"PRE": "check_tao_launch_preflight.py", "DATA": "check_dataset.py", "CKPT": "select_checkpoint.py"}
+Check = Callable[[Launch], Iterator[Finding]]
+BEFORE: dict[str, Check] = {"machine": machines.locate}
+CHECKS: dict[str, Check] = {
+    "launch": can_be_launched,
+    "paths": access.paths,
+    "records": access.records,
+    "uploads": access.uploads,
+    "model": access.model,
+    "data and spec": data.data_and_spec,
+}
+PLATFORMS: dict[str, Check] = {
+    "local": local.check,
+    "docker": docker.check,
+    "slurm": slurm.check,
+    "kubernetes": kubernetes.check,
+}
+AFTER: dict[str, Check] = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
+LAST: dict[str, Check] = {"plan": proposal.check}  # it proposes the GPUs that were found
+NEED_A_SPEC = ("uploads", "model", "data and spec")
+
+# Findings about facts of the GPUs that are not known.
+UNKNOWN_GPUS = (
+    "PRE-GPU-NONE",
+    "PRE-GPU-UNKNOWN",
+    "PRE-GPU-MEMORY-UNKNOWN",
+    "PRE-MEMORY-UNSEEN",
+    "PRE-GPU-ARCH-UNKNOWN",
+)
+# Flags that stand alone in a fix: build_spec takes them, but for `--image` and `--image-version`,
+# which this command and launch_job take.
+BARE_FLAGS = {"--tuning", "--model", "--gpus-per-node", "--engine", "--image", "--image-version"}
+OWN_SCRIPT = "scripts/check_tao_launch_preflight.py"
+# By the first word of a finding's id, the script that takes the other flags.
+SCRIPTS = {
+    "PRE": OWN_SCRIPT,
+    "JOB": OWN_SCRIPT,
+    "DATA": "scripts/check_dataset.py",
+    "CKPT": "scripts/select_checkpoint.py",
+}
 
 
 def descriptions() -> dict[str, str]:
     """What each check looks at."""
-    every = {**BEFORE, **CHECKS, **PLATFORMS, **AFTER}
+    every = {**BEFORE, **CHECKS, **PLATFORMS, **AFTER, **LAST}
     return {name: " ".join(check.__doc__.split()) for name, check in every.items()}
 
 
-def run(launch: Launch) -> list[f.Finding]:
-    """All findings, in the order of the checks; `launch.result` tells how each check ended and after how long."""
-    used, found = secret.adopt_former_s3_names(), []
-    if used:
-        found.append(f.info("PRE-S3-NAMES", "environment", f"{', '.join(used)} taken for the standard AWS_* names"))
-    checks = {name: check for name, check in CHECKS.items() if launch.case or name not in OF_A_SPEC}
-    skip = launch.args.skip_platform_access
-    if skip:
+def run(launch: Launch) -> list[Finding]:
+    """All findings, in the order of the checks; `launch.result` tells how each check ended and
+    after how long."""
+    found = []
+    adopted = secrets.adopt_former_s3_names()
+    if adopted:
+        message = f"{', '.join(adopted)} taken for the standard AWS_* names"
+        found.append(findings.info("PRE-S3-NAMES", "environment", message))
+    before = BEFORE
+    checks = {}
+    for name, check in CHECKS.items():
+        if launch.case or name not in NEED_A_SPEC:
+            checks[name] = check
+    if launch.options.skip_platform_access:
         message = f"platform {launch.platform} was not contacted, as --skip-platform-access says"
-        found.append(f.warning("PRE-PLATFORM-SKIPPED", "--platform", message))
+        found.append(findings.warning("PRE-PLATFORM-SKIPPED", "--platform", message))
+        if launch.platform != "local":
+            before = {}
     else:
         checks[launch.platform] = PLATFORMS[launch.platform]
-    for stage in ({} if skip and launch.platform != "local" else BEFORE, checks, AFTER):
+    for stage in (before, checks, AFTER):
         found += gather(stage, launch)
-    found = described_at_once(found)
-    keys = [(one.id, one.where) if one.id.startswith("SPEC-") else one for one in found]
-    return [shown(one, launch.args) for number, one in enumerate(found) if keys[number] not in keys[:number]]
+    if launch.case:
+        found += proposal.not_said(gather(LAST, launch), found)
+    found = merge_descriptions(found)
+    return [shown(finding, launch.options) for finding in without_repetitions(found)]
 
 
-def described_at_once(found: list[f.Finding]) -> list[f.Finding]:
-    """All that is not known of the GPUs is said in one command: the first of the worst findings about it gets the flags
-    of all of them."""
-    about = [one for one in found if one.id in NOT_KNOWN and one.fix]
-    pairs = (pair for one in about for pair in re.findall(r"--\S+ \S+", one.fix))
-    fix = " ".join(dict.fromkeys(pairs))
-    told = next((one for one in about if one.severity == f.ERROR), about[0] if about else None)
-    return [replace(one, fix=fix if one is told else "") if one in about else one for one in found]
-
-
-def gather(checks: dict[str, Callable], launch: Launch) -> list[f.Finding]:
-    """Run checks side by side. What is not done in time is left behind, its commands killed, and reported."""
-    ended: dict[str, list[f.Finding]] = {}
+def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
+    """Run checks side by side. What is not done in time is abandoned, its commands killed, and
+    reported."""
+    ended: dict[str, list[Finding]] = {}
     times = launch.result.setdefault("checks", {})
 
-    def work(name: str, check: Callable) -> None:
-        started, mine = time.monotonic(), []
+    def work(name: str, check: Check) -> None:
+        started = time.monotonic()
+        found = []
         try:
-            mine.extend(check(launch))
-        except f.Failure as failure:
-            mine += failure.findings
+            found.extend(check(launch))  # keeps what was found before a failure
+        except Failure as failure:
+            found += failure.findings
         except Exception as problem:  # a check that breaks is reported, whatever broke it
-            message = f"this check could not be finished: {type(problem).__name__}: {str(problem)[:200]}"
-            mine.append(f.error("PRE-CHECK-BROKEN", name, message))
-        ended[name] = mine
+            reason = f"{type(problem).__name__}: {str(problem)[:200]}"
+            message = f"this check could not be finished: {reason}"
+            found.append(findings.error("PRE-CHECK-BROKEN", name, message))
+        ended[name] = found
         times[name] = round(time.monotonic() - started, 2)
 
-    threads = {name: threading.Thread(target=work, args=(name, check), daemon=True) for name, check in checks.items()}
-    for thread in threads.values():
+    threads = []
+    for name, check in checks.items():
+        thread = threading.Thread(target=work, args=(name, check), daemon=True)
         thread.start()
-    for thread in threads.values():
-        thread.join(max(launch.left(), 0.01))
-    late = [name for name in checks if name not in ended]
-    found = [finding for name in checks if name not in late for finding in ended[name]]
+        threads.append(thread)
+    for thread in threads:
+        thread.join(max(launch.seconds_left(), 0.01))
+    in_time = dict(ended)
+    late = [name for name in checks if name not in in_time]
     if late:
-        host.stop()
+        machine.stop()
+    found = []
+    for name in checks:
+        found += in_time.get(name, [])
+    limit = launch.options.timeout
     for name in late:
-        message = f"got no answer within --timeout {launch.args.timeout:g} s, so this is not checked"
-        found.append(f.error("PRE-TIMEOUT", name, message, f"--timeout {launch.args.timeout * 3:g}"))
+        message = f"got no answer within --timeout {limit:g} s, so this is not checked"
+        fix = Fix(flags={"--timeout": f"{limit * 3:g}"})
+        found.append(findings.error("PRE-TIMEOUT", name, message, fix))
     return found
 
 
-def shown(finding: f.Finding, args: Namespace) -> f.Finding:
-    """The finding with the script that takes its fix, and without values of credentials, whatever tool printed them."""
-    flag, script = finding.fix.partition(" ")[0], SCRIPTS.get(finding.id.partition("-")[0])
-    bare = flag in BARE and (args.spec or flag != "--engine")
-    ours = bool(script) and flag.startswith("--") and not bare
-    texts = {"where": finding.where, "message": finding.message, "fix": f"{script} " * ours + finding.fix}
-    return replace(finding, **{name: secret.hidden(text) for name, text in texts.items()})
+def merge_descriptions(found: list[Finding]) -> list[Finding]:
+    """Merge the fixes for unknown GPU facts into one command, that of the first error among them or
+    of the first."""
+    unknown = [finding for finding in found if finding.id in UNKNOWN_GPUS and finding.fix]
+    if not unknown:
+        return found
+    every_fact = Fix()
+    for finding in unknown:
+        every_fact |= finding.fix
+    errors = [finding for finding in unknown if finding.severity == findings.ERROR]
+    spokesman = (errors or unknown)[0]
+    merged = []
+    for finding in found:
+        if finding is spokesman:
+            finding = replace(finding, fix=every_fact)
+        elif finding in unknown:
+            finding = replace(finding, fix=Fix())
+        merged.append(finding)
+    return merged
+
+
+def without_repetitions(found: list[Finding]) -> list[Finding]:
+    """Each finding once; of those about the spec one for each id and key, since several checks may
+    read the same."""
+    kept, keys = [], []
+    for finding in found:
+        is_of_spec = finding.id.startswith("SPEC-")
+        key = (finding.id, finding.where) if is_of_spec else finding
+        if key not in keys:
+            keys.append(key)
+            kept.append(finding)
+    return kept
+
+
+def shown(finding: Finding, options: PreflightOptions) -> Finding:
+    """The finding with the script that takes its fix, and without values of credentials, whatever
+    tool printed them."""
+    fix = finding.fix
+    if needs_script(finding, options):
+        fix = replace(fix, command=SCRIPTS[finding.id.partition("-")[0]])
+    return replace(
+        finding,
+        where=secrets.hidden(finding.where),
+        message=secrets.hidden(finding.message),
+        fix=fix,
+    )
+
+
+def needs_script(finding: Finding, options: PreflightOptions) -> bool:
+    """Whether the fix is flags of one script, which is to be named. Without a spec `--engine` is
+    this command's own."""
+    flags = finding.fix.flags.keys()
+    if not flags or finding.fix.command or finding.id.partition("-")[0] not in SCRIPTS:
+        return False
+    is_bare = flags <= BARE_FLAGS
+    return not is_bare or ("--engine" in flags and not options.spec)

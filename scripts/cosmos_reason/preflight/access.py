@@ -1,178 +1,371 @@
-"""Whether the launch may reach what it needs: labelled paths, disks, the model on the Hub, buckets. Nothing is written
-(an upload to S3 is begun and given up, which leaves no object)."""
+"""Whether the job may reach what it needs: labelled paths, disks, the model on the Hub, buckets.
+
+Nothing is written: an upload to S3 is begun and given up, which leaves no object.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from cosmos_reason import bundle, checkpoints, conversion, hub, json_stream, models, s3, secret
-from cosmos_reason import findings as f
-from cosmos_reason.annotations import locate
-from cosmos_reason.preflight.prediction import checkpoint_gib
+from cosmos_reason.base import bundle, findings, secrets
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import conversion, run_outputs
+from cosmos_reason.data import json_stream
+from cosmos_reason.data.annotations import locate
+from cosmos_reason.preflight.memory import kept_checkpoints
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.remote import hub, model_names, s3
+from cosmos_reason.rules import models
+from cosmos_reason.spec import actions, images
 
 SCHEMES = ("s3", "hf", "hf_model")
-OFFLINE = ("1", "ON", "YES", "TRUE")
+OFFLINE = ("1", "ON", "YES", "TRUE")  # values of $HF_HUB_OFFLINE that ask for it
 
 
-def paths(launch) -> Iterator[f.Finding]:
+# ---- paths -------------------------------------------------------------------------------------
+
+
+def paths(launch: Launch) -> Iterator[Finding]:
     """labelled paths and the spec's: scheme, existence where the job will run, S3 and Hub"""
+    plain = plain_paths(launch)
     for label, path in launch.paths.items():
+        if label in plain:
+            continue
         try:
-            yield from _path(launch, label, path)
-        except f.Failure as failure:
+            yield from _address(launch, label, path)
+        except Failure as failure:
             yield from failure.findings
+    there = {label: _is_there(launch, path) for label, path in plain.items()}
+    for label, path in plain.items():
+        if there[label] is False:
+            yield _missing(launch, f"{label}={path}", path)
+    unseen = {label: path for label, path in plain.items() if there[label] is None}
+    if unseen:
+        yield unseen_paths(unseen, launch.machine.name if launch.machine else launch.platform)
 
 
-def _path(launch, label: str, path: str) -> Iterator[f.Finding]:
-    where, (kind, _, rest) = f"{label}={path}", path.rpartition("://")
-    flag = "--path" if label in dict(launch.args.path) else "--set"  # the spec names it
+def plain_paths(launch: Launch) -> dict[str, str]:
+    """Those that are files or folders of a machine, by label."""
+    return {label: path for label, path in launch.paths.items() if path and "://" not in path}
+
+
+def _address(launch: Launch, label: str, path: str) -> Iterator[Finding]:
+    where = f"{label}={path}"
+    scheme, _, rest = path.rpartition("://")
     if not path:
-        yield f.error("PRE-PATH-EMPTY", where, "got no path, expected one", f"{flag} {label}=PATH")
-    elif not kind:
-        yield from _on_machine(launch, where, path)
-    elif kind not in SCHEMES:
-        near = f.nearest(kind.lower(), SCHEMES)
-        message = f"got {kind}://, expected a path, s3:// or hf://.{f.did_you_mean(kind.lower(), SCHEMES)}"
-        meant = rest if kind.lower() == "file" else f"{near[0]}://{rest}" if near else "PATH"
-        yield f.error("PRE-PATH-SCHEME", where, message, f"{flag} {label}={meant}")
-    elif kind == "s3":
+        fix = _other_path(launch, label, "PATH")
+        yield findings.error("PRE-PATH-EMPTY", where, "got no path, expected one", fix)
+    elif scheme == "s3":
         yield from _in_bucket(path)
+    elif scheme in SCHEMES:
+        is_dataset = rest.startswith("datasets/")
+        repo = rest.removeprefix("datasets/")
+        yield from hub_access(repo, "dataset" if is_dataset else "model")
     else:
-        dataset = rest.startswith("datasets/")
-        yield from hub_access(rest.removeprefix("datasets/"), "dataset" if dataset else "model")
+        message = f"got {scheme}://, expected a path, s3:// or hf://."
+        message += findings.did_you_mean(scheme.lower(), SCHEMES)
+        fix = _other_path(launch, label, _meant(scheme.lower(), rest))
+        yield findings.error("PRE-PATH-SCHEME", where, message, fix)
 
 
-def _on_machine(launch, where: str, path: str) -> Iterator[f.Finding]:
-    if launch.machine is None:
-        message = f"not looked at: nothing here sees the paths of platform {launch.platform}"
-        yield f.warning("PRE-PATH-UNSEEN", where, message, f"ls -d {path}")
-    elif launch.platform == "slurm":
-        return  # a compute node is asked (platforms.slurm)
-    elif not (there := launch.machine.has(os.path.expanduser(path))):
-        parent = os.path.dirname(path) or "."
-        near = f.did_you_mean(os.path.basename(path), os.listdir(parent) if os.path.isdir(parent) else [])
-        message = "got no such path" if there is False else "got no answer whether it is there"
-        id = "PRE-PATH-MISSING" if there is False else "PRE-PATH-UNSEEN"
-        yield f.error(id, where, f"{message} on {launch.machine.name}, expected it.{near}", f"ls -d {path}")
+def _other_path(launch: Launch, label: str, path: str) -> Fix:
+    """Another path for a label of the command line, or else for a key of the spec."""
+    if label in dict(launch.options.path):
+        return Fix(flags={"--path": f"{label}={path}"})
+    return Fix(changes={label: path})
 
 
-def _in_bucket(uri: str) -> Iterator[f.Finding]:
+def _meant(scheme: str, rest: str) -> str:
+    """The path that a URI of an unknown scheme was to be."""
+    if scheme == "file":
+        return rest
+    near = findings.nearest(scheme, SCHEMES)
+    return f"{near[0]}://{rest}" if near else "PATH"
+
+
+def _is_there(launch: Launch, path: str) -> bool | None:
+    """Whether a path is where the job will run; None where nobody can say. An engine over tcp has
+    no machine to ask: its paths are expected here too, on a file system that both share."""
+    if launch.platform == "slurm" and launch.machine:
+        return True  # until a compute node is asked, in slurm.py
+    if launch.machine:
+        return launch.machine.has(os.path.expanduser(path))
+    if launch.docker is None:
+        return None
+    return os.path.exists(os.path.expanduser(path))
+
+
+def _missing(launch: Launch, where: str, path: str) -> Finding:
+    parent = os.path.dirname(path) or "."
+    beside = os.listdir(parent) if os.path.isdir(parent) else []
+    hint = findings.did_you_mean(os.path.basename(path), beside)
+    machine = launch.machine.name if launch.machine else "this machine"
+    message = f"got no such path on {machine}, expected it.{hint}"
+    return findings.error("PRE-PATH-MISSING", where, message, f"ls -d {path}")
+
+
+def unseen_paths(paths: dict[str, str], place: str) -> Finding:
+    """One warning about all that could not be looked for."""
+    named = ", ".join(f"{label}={path}" for label, path in paths.items())
+    message = f"not looked at, expected on {place}: {named}"
+    return findings.warning(
+        "PRE-PATH-UNSEEN", "paths", message, f"ls -d {' '.join(paths.values())}"
+    )
+
+
+def _in_bucket(uri: str) -> Iterator[Finding]:
     connection = s3.client()
     _, key = s3.split(uri)
-    if not (key and s3.head(uri, connection)) and next(s3.objects(uri, connection), None) is None:
+    if key and s3.head(uri, connection):
+        return
+    if next(s3.objects(uri, connection), None) is None:
         message = "got no object of this name or below it, expected one"
-        yield f.error("PRE-PATH-MISSING", uri, message, f"aws s3 ls {uri}")
+        yield findings.error("PRE-PATH-MISSING", uri, message, f"aws s3 ls {uri}")
 
 
-def records(launch) -> Iterator[f.Finding]:
+# ---- records -----------------------------------------------------------------------------------
+
+
+def records(launch: Launch) -> Iterator[Finding]:
     """required fields and effective batch limits of annotation files"""
-    args = launch.args
-    for label in sorted({label for label, _ in (*args.json_required_field, *args.effective_batch_limit)}):
+    options = launch.options
+    labels = {label for label, _ in options.json_required_field}
+    labels |= {label for label, _ in options.effective_batch_limit}
+    for label in sorted(labels):
         path = launch.paths.get(label, "")
-        file = s3.local(path) if path.startswith(s3.SCHEME) else locate(Path(path).expanduser())
-        if not file.exists():
-            continue  # the paths' own check says so
-        records = iter(json_stream.JsonRecords(file))
-        sample = list(islice(records, args.json_sample_limit))
-        if not sample:
-            yield f.error("PRE-RECORDS-EMPTY", file, "got no records, expected some")
-        for field in (field for name, fields in args.json_required_field if name == label for field in fields):
-            yield from _lacking(file, sample, field)
-        for batch, shards in (pair for name, pair in args.effective_batch_limit if name == label):
-            count = len(sample) + sum(1 for _ in records)
-            if batch > (most := count // shards):
-                message = f"got a batch of {batch}, expected at most {most}: {count} records over {shards} shards"
-                fix = f"--set train.train_batch_per_replica={max(1, most)}"
-                yield f.error("PRE-BATCH-LIMIT", f"--effective-batch-limit {label}", message, fix)
+        in_bucket = path.startswith(s3.SCHEME)
+        file = s3.local(path) if in_bucket else locate(Path(path).expanduser())
+        if file.exists():  # otherwise the paths' own check says so
+            yield from _records_of(launch, label, file)
 
 
-def _lacking(file: Path, rows: list, field: str) -> Iterator[f.Finding]:
-    lost = [number for number, row in enumerate(rows) if not isinstance(row, dict) or field not in row]
-    if lost:
-        others = {name for row in rows if isinstance(row, dict) for name in row} - {field}
-        message = f"got no {field!r} in {len(lost)} of {len(rows)} sampled records, expected it in all."
-        message += f.did_you_mean(field, others)
-        yield f.error("PRE-FIELD-MISSING", f"{file}#{lost[0]}", message, record_ids=[str(number) for number in lost])
+def _records_of(launch: Launch, label: str, file: Path) -> Iterator[Finding]:
+    options = launch.options
+    remaining = iter(json_stream.JsonRecords(file))
+    sample = list(islice(remaining, options.json_sample_limit))
+    if not sample:
+        yield findings.error("PRE-RECORDS-EMPTY", file, "got no records, expected some")
+    for name, fields in options.json_required_field:
+        if name == label:
+            for required in fields:
+                yield from _lacking(file, sample, required)
+    limits = [limit for name, limit in options.effective_batch_limit if name == label]
+    if not limits:
+        return
+    count = len(sample) + sum(1 for _ in remaining)
+    for batch, shards in limits:
+        most = count // shards
+        if batch > most:
+            message = (
+                f"got a batch of {batch}, expected at most {most}: "
+                f"{count} records over {shards} shards"
+            )
+            fix = Fix(changes={"train.train_batch_per_replica": max(1, most)})
+            where = f"--effective-batch-limit {label}"
+            yield findings.error("PRE-BATCH-LIMIT", where, message, fix)
 
 
-def disks(launch) -> Iterator[f.Finding]:
-    """free space for checkpoints, downloads and --min-free-disk-gb, added up per file system; outputs can be written"""
-    case, needed = launch.case, {}
-    kept, each = checkpoint_gib(case) if case else (0, 0.0)
-    wanted = [(f"--min-free-disk-gb {label}", launch.paths[label], gib) for label, gib in launch.args.min_free_disk_gb]
-    wanted += [("checkpoints" if each else "output", path, kept * each) for path in launch.outputs]
-    if case and launch.platform == "local" and case.model.startswith(models.HUB):
-        repo = case.model.removeprefix(models.HUB)
-        billions = bundle.skill_info()["models"].get(repo, {}).get("parameters_billion", 0)
-        from huggingface_hub.constants import HF_HUB_CACHE
+def _lacking(file: Path, rows: list, required: str) -> Iterator[Finding]:
+    lacking = []
+    others = set()
+    for number, row in enumerate(rows):
+        names = row.keys() if isinstance(row, dict) else set()
+        others |= names - {required}
+        if required not in names:
+            lacking.append(str(number))
+    if not lacking:
+        return
+    message = (
+        f"got no {required!r} in {len(lacking)} of {len(rows)} sampled records, expected it in all."
+    )
+    message += findings.did_you_mean(required, others)
+    where = f"{file}#{lacking[0]}"
+    yield findings.error("PRE-FIELD-MISSING", where, message, record_ids=lacking)
 
-        wanted.append(("model download", HF_HUB_CACHE, 0 if _cached(repo) else 2 * billions * 1e9 / 2**30))
-    for where, path, gib in wanted:
-        asked = where.startswith("--")
-        if "://" in path and not asked:
+
+# ---- disks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Need:
+    """GiB that something will take at a path. `is_limit`: asked with --min-free-disk-gb."""
+
+    what: str
+    path: str
+    gib: float
+    is_limit: bool = False
+
+
+@dataclass
+class FileSystem:
+    free_gib: float
+    needs: list[Need] = field(default_factory=list)
+
+
+def disks(launch: Launch) -> Iterator[Finding]:
+    """free space for checkpoints, downloads and --min-free-disk-gb, added up per file system;
+    outputs can be written"""
+    kept, each = kept_checkpoints(launch.case) if launch.case else (0, 0.0)
+    file_systems: dict[str, FileSystem] = {}
+    for need in _needs(launch, kept * each):
+        is_remote = "://" in need.path
+        if is_remote and not need.is_limit:
             continue
-        place = launch.machine.place(os.path.expanduser(path)) if launch.machine and "://" not in path else None
-        if place:
-            mount, free, writable = place
-            needed.setdefault(mount, (free, []))[1].append((where, path, gib))
-            if not asked and writable != "yes":
-                message = "got a file" if writable == "file" else "got a place that may not be written"
-                yield f.error("PRE-OUTPUT", path, f"{message}, expected a folder for results", f"ls -ld {path}")
-        elif gib:
-            message = f"free space of {path} is not known, expected {gib:.0f} GiB"
-            yield (f.error if asked else f.warning)("PRE-DISK-UNKNOWN", where, message, f"df -h {path}")
-    for free, entries in needed.values():
-        total = sum(gib for _, _, gib in entries)
-        if free < total:
-            names, path = ", ".join(f"{where} {gib:.1f}" for where, _, gib in entries if gib), entries[0][1]
-            message = f"got {free:.1f} GiB free at {path}, expected {total:.1f} ({names})"
-            fits = int((free - total + kept * each) / each) if each else 0
-            smaller = f"--set train.ckpt.max_keep={fits}" if fits > 0 else "--tuning lora"
-            yield f.error("PRE-DISK", entries[-1][0], message, smaller if each else f"du -sh {path}")
+        place = None
+        if launch.machine and not is_remote:
+            place = launch.machine.place(os.path.expanduser(need.path))
+        if place is None:
+            yield from _unknown_space(need)
+            continue
+        file_system = file_systems.setdefault(place.file_system, FileSystem(place.free_gib))
+        file_system.needs.append(need)
+        if not need.is_limit and not place.takes_files:
+            got = "a file" if place.is_file else "a place that may not be written"
+            message = f"got {got}, expected a folder for results"
+            yield findings.error("PRE-OUTPUT", need.path, message, f"ls -ld {need.path}")
+    for file_system in file_systems.values():
+        yield from _too_small(file_system, kept, each)
 
 
-# ---- S3 and Hub ------------------------------------------------------------------------------------------------------
+def _needs(launch: Launch, checkpoints_gib: float) -> list[Need]:
+    needs = []
+    for label, gib in launch.options.min_free_disk_gb:
+        flag = f"--min-free-disk-gb {label}"
+        needs.append(Need(flag, launch.paths[label], gib, is_limit=True))
+    for path in launch.outputs:
+        what = "checkpoints" if checkpoints_gib else "output"
+        needs.append(Need(what, path, checkpoints_gib))
+    case = launch.case
+    if case and launch.platform == "local" and case.model.startswith(model_names.HUB):
+        needs.append(_download(case.model.removeprefix(model_names.HUB)))
+    return needs
 
 
-def uploads(launch) -> Iterator[f.Finding]:
+def _download(repo: str) -> Need:
+    """A model in bfloat16, unless it is here already."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    gib = 0.0
+    if not _cached(repo):
+        facts = bundle.skill_info()["models"].get(repo, {})
+        gib = 2 * facts.get("parameters_billion", 0) * 1e9 / 2**30
+    return Need("model download", HF_HUB_CACHE, gib)
+
+
+def _unknown_space(need: Need) -> Iterator[Finding]:
+    if not need.gib:
+        return
+    report = findings.error if need.is_limit else findings.warning
+    message = f"free space of {need.path} is not known, expected {need.gib:.0f} GiB"
+    yield report("PRE-DISK-UNKNOWN", need.what, message, f"df -h {need.path}")
+
+
+def _too_small(file_system: FileSystem, kept: int, each: float) -> Iterator[Finding]:
+    """`kept` checkpoints of `each` GiB are part of what is needed: fewer of them may fit."""
+    needs = file_system.needs
+    total = sum(need.gib for need in needs)
+    free = file_system.free_gib
+    if free >= total:
+        return
+    parts = ", ".join(f"{need.what} {need.gib:.1f}" for need in needs if need.gib)
+    path = needs[0].path
+    message = f"got {free:.1f} GiB free at {path}, expected {total:.1f} ({parts})"
+    fix = Fix(command=f"du -sh {path}")
+    if each:
+        fitting = int((free - total + kept * each) / each)
+        fix = Fix(flags={"--tuning": "lora"})
+        if fitting > 0:
+            fix = Fix(changes={"train.ckpt.max_keep": fitting})
+    yield findings.error("PRE-DISK", needs[-1].what, message, fix)
+
+
+# ---- S3 and Hub --------------------------------------------------------------------------------
+
+
+def uploads(launch: Launch) -> Iterator[Finding]:
     """the right to write where checkpoints are uploaded"""
     case = launch.case
-    if case.action not in ("train", "grpo"):
+    if case.action not in actions.TRAINING:
         return
-    if "wandb" in case("logging.logger") and not secret.is_set("WANDB_API_KEY"):
+    if "wandb" in case("logging.logger") and not secrets.is_set("WANDB_API_KEY"):
         message = "got wandb among the loggers and no WANDB_API_KEY, expected one"
-        yield f.warning("PRE-WANDB-KEY", "logging.logger", message, "export WANDB_API_KEY=KEY")
+        fix = "export WANDB_API_KEY=KEY"
+        yield findings.warning("PRE-WANDB-KEY", "logging.logger", message, fix)
     if case("train.ckpt.upload_hf"):
-        try:
-            hub.writable(case("train.ckpt.hf_repo_name"), hub.token())
-        except f.Failure as failure:
-            for one in failure.findings:
-                yield replace(one, fix=one.fix.replace("--hub ", "--set train.ckpt.hf_repo_name="))
-    if case("train.ckpt.upload_s3") and (bucket := case("train.ckpt.s3_bucket")):
-        key = "/".join(filter(None, [(case("train.ckpt.s3_prefix") or "").strip("/"), "preflight"]))
-        connection = s3.client()
-        with s3.failures(f"{s3.SCHEME}{bucket}/{key}"):
-            begun = connection.create_multipart_upload(Bucket=bucket, Key=key)
-            connection.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=begun["UploadId"])
+        yield from _hub_upload(case("train.ckpt.hf_repo_name"))
+    if case("train.ckpt.upload_s3") and case("train.ckpt.s3_bucket"):
+        _try_bucket(case("train.ckpt.s3_bucket"), case("train.ckpt.s3_prefix") or "")
 
 
-def model(launch) -> Iterator[f.Finding]:
-    """the model folder is complete, or the Hub lets this token have it; what is known against the image"""
-    if issue := bundle.image_issue(launch.image):
-        message = f"{issue[0]} launch_job.py takes the same flag."
-        yield f.warning("PRE-IMAGE-ISSUE", launch.image, message, f"--image {issue[1]}")
+def _hub_upload(repo: str) -> Iterator[Finding]:
+    try:
+        hub.writable(repo, hub.token())
+    except Failure as failure:
+        for finding in failure.findings:
+            other_repo = finding.fix.flags.get("--hub")
+            if other_repo:
+                fix = Fix(changes={"train.ckpt.hf_repo_name": other_repo})
+                finding = replace(finding, fix=fix)
+            yield finding
+
+
+def _try_bucket(bucket: str, prefix: str) -> None:
+    """Begin an upload and give it up. Raises Failure when that is not allowed."""
+    prefix = prefix.strip("/")
+    key = f"{prefix}/preflight" if prefix else "preflight"
+    connection = s3.client()
+    with s3.failures(f"{s3.SCHEME}{bucket}/{key}"):
+        begun = connection.create_multipart_upload(Bucket=bucket, Key=key)
+        connection.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=begun["UploadId"])
+
+
+def model(launch: Launch) -> Iterator[Finding]:
+    """the model folder is complete, or the Hub lets this token have it and the engine loads its
+    architecture; what is known against the image"""
+    issue = images.issue(launch.image, launch.engine, launch.options.image_version)
+    if issue:
+        reason, better_image = issue
+        message = f"{reason} launch_job.py takes the same flag."
+        fix = Fix(flags={"--image": better_image})
+        yield findings.warning("PRE-IMAGE-ISSUE", launch.image, message, fix)
     for name in launch.models:
         if name.startswith(s3.SCHEME):
             yield from _in_bucket(name)
-        elif name.startswith(models.HUB):
-            yield from hub_access(name.removeprefix(models.HUB))
-        elif Path(name).is_dir() and not models.family(name)[1]:  # rules of the spec tell how to convert an Omni one
-            converted = (Path(name) / conversion.PROVENANCE).is_file()
-            yield from (conversion.check_output if converted else checkpoints.verify)(Path(name))
+        elif name.startswith(model_names.HUB):
+            yield from hub_access(name.removeprefix(model_names.HUB))
+            yield from _architecture(launch, name)
+        else:
+            yield from _model_folder(Path(name))
+
+
+def _architecture(launch: Launch, name: str) -> Iterator[Finding]:
+    """Whether the engine loads what the Hub says the model is; what the name alone tells was looked
+    at with the spec."""
+    if model_names.family(name)[0] or bundle.loads(launch.engine, ""):
+        return
+    found = hub.model_type(name.removeprefix(model_names.HUB), hub.token())
+    if found and not bundle.loads(launch.engine, found):
+        known = ", ".join(bundle.skill_info()["engines"][launch.engine]["architectures"])
+        message = f"got model_type {found!r}, expected {known}: this engine loads nothing else"
+        fix = models.engine_for(launch.case.action, found)
+        yield findings.error("PRE-MODEL-FAMILY", name, message, fix)
+
+
+def _model_folder(folder: Path) -> Iterator[Finding]:
+    """What is missing or damaged in the folder; of an Omni model the spec's rules tell how to
+    convert it."""
+    _, is_omni = model_names.family(str(folder))
+    if is_omni or not folder.is_dir():
+        return
+    if (folder / conversion.PROVENANCE).is_file():
+        yield from conversion.check_output(folder)
+    else:
+        yield from run_outputs.verify(folder)
 
 
 def _cached(repo: str) -> bool:
@@ -180,17 +373,23 @@ def _cached(repo: str) -> bool:
     import huggingface_hub
 
     config = huggingface_hub.try_to_load_from_cache(repo, "config.json")
-    return isinstance(config, str) and not f.has_errors(checkpoints.verify_model(Path(config).parent))
+    if not isinstance(config, str):
+        return False
+    return not findings.has_errors(run_outputs.verify_model(Path(config).parent))
 
 
-def hub_access(repo: str, kind: str = "model") -> Iterator[f.Finding]:
-    """What stands between this token and a repository; without an answer of the Hub a complete snapshot will do."""
+def hub_access(repo: str, kind: str = "model") -> Iterator[Finding]:
+    """What stands between this token and a repository; without an answer of the Hub a complete
+    snapshot will do."""
     repo = "/".join(repo.split("/")[:2])
     try:
         hub.readable(repo, kind, hub.token())
-    except f.Failure as failure:
-        lost = failure.findings[0]
-        if lost.id != "HUB-UNREACHABLE" or not (kind == "model" and _cached(repo)):
+    except Failure as failure:
+        finding = failure.findings[0]
+        unreachable = finding.id == "HUB-UNREACHABLE"
+        if not unreachable or kind != "model" or not _cached(repo):
             raise
-        report = f.info if os.environ.get("HF_HUB_OFFLINE", "").upper() in OFFLINE else f.warning  # asked for
-        yield report(lost.id, lost.where, f"{lost.message}; a complete snapshot is on this machine", lost.fix)
+        asked_for = os.environ.get("HF_HUB_OFFLINE", "").upper() in OFFLINE
+        report = findings.info if asked_for else findings.warning
+        message = f"{finding.message}; a complete snapshot is on this machine"
+        yield report(finding.id, finding.where, message, finding.fix)

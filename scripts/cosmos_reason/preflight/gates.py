@@ -1,134 +1,232 @@
-"""Whether the chosen GPUs are what the launch needs: number, memory, architecture, driver. Pure: no GPU is asked."""
+"""Whether the chosen GPUs are what the launch needs: number, memory, architecture, driver. No GPU
+is asked here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from cosmos_reason import bundle
-from cosmos_reason import findings as f
-from cosmos_reason.preflight.host import Driver, Gpu, older
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.preflight.gpus import Driver, Gpu, older
+from cosmos_reason.preflight.options import Launch, PreflightOptions
+
+GB_PER_GIB = 1.073741824
 
 
-def chosen(found: Driver, args) -> tuple[list[Gpu], list[f.Finding]]:
-    """The GPUs that every gate looks at: those of --target-gpu-index, as the --target flags describe them where
-    nvidia-smi does not tell. An index alone says which GPUs are meant, not that they are there."""
-    gpus, problems, wanted, count = list(found.gpus), [], args.target_gpu_index, args.target_gpu_count
-    if not gpus and described(args):
-        gpus = [Gpu(n, "as described", None) for n in wanted or range(count)]
+def chosen(driver: Driver, options: PreflightOptions) -> tuple[list[Gpu], list[Finding]]:
+    """(the GPUs that every gate looks at, what is wrong with the choice): those of
+    --target-gpu-index, as the --target flags describe them where nvidia-smi does not tell."""
+    gpus = list(driver.gpus)
+    if not gpus and options.describes_gpus:
+        gpus = _described(options)
+    problems = []
+    wanted = options.target_gpu_index
+    if wanted is None:
+        gpus = gpus[: options.target_gpu_count]
+    else:
+        problems = _absent(gpus, wanted)
+        gpus = [gpu for gpu in gpus if gpu.index in wanted]
+    sized = [gpu if gpu.gib else replace(gpu, gib=options.target_gpu_memory_gb) for gpu in gpus]
+    return sized, problems
+
+
+def _described(options: PreflightOptions) -> list[Gpu]:
+    indices = options.target_gpu_index or range(options.target_gpu_count)
+    return [Gpu(index, "as described", None) for index in indices]
+
+
+def _absent(gpus: list[Gpu], wanted: list[int]) -> list[Finding]:
+    """An error about wanted indices that no GPU has, where the GPUs are known."""
     there = [gpu.index for gpu in gpus]
-    if gpus and (lost := [index for index in wanted or () if index not in there]):
-        message = f"got no GPU {lost} on this host, expected some of {there}"
-        problems.append(f.error("PRE-GPU-INDEX", "--target-gpu-index", message, _indices(there)))
-    gpus = [gpu for gpu in gpus if gpu.index in wanted] if wanted else gpus[:count]
-    return [gpu if gpu.gib else replace(gpu, gib=args.target_gpu_memory_gb) for gpu in gpus], problems
+    absent = [index for index in wanted if index not in there]
+    if not there or not absent:
+        return []
+    message = f"got no GPU {absent} on this host, expected some of {there}"
+    return [findings.error("PRE-GPU-INDEX", "--target-gpu-index", message, target_flag(there))]
 
 
-def described(args) -> bool:
-    return bool(args.target_gpu_count or (args.target_gpu_index and args.target_gpu_memory_gb))
+def target_flag(indices: list[int]) -> Fix:
+    return Fix(flags={"--target-gpu-index": ",".join(map(str, indices))})
 
 
-def _indices(numbers: list[int]) -> str:
-    return f"--target-gpu-index {','.join(map(str, numbers))}"
+def missing_description(options: PreflightOptions) -> Fix:
+    """The flags, not given yet, that say what nvidia-smi cannot."""
+    flags = {}
+    if not options.target_gpu_count and not options.target_gpu_index:
+        flags["--target-gpu-count"] = "N"
+    if not options.target_gpu_memory_gb:
+        flags["--target-gpu-memory-gb"] = "GIB"
+    return Fix(flags=flags)
 
 
-def describe(args) -> str:
-    """Flags that say what nvidia-smi cannot, without those that were given."""
-    given = {"--target-gpu-count N": args.target_gpu_count or args.target_gpu_index}
-    given["--target-gpu-memory-gb GIB"] = args.target_gpu_memory_gb
-    return " ".join(flag for flag, value in given.items() if not value)
-
-
-def fewer_gpus(launch, there: int) -> str:
+def fewer_gpus(launch: Launch, there: int) -> Fix:
     """What to write for a launch on nodes of `there` GPUs."""
     flag = "--gpus-per-node" if launch.case else "--gpu-min-count"
-    return f"{flag} {max(count for count in (1, 2, 4, 8) if count <= max(1, there))}"
+    counts = bundle.skill_info()["gpu_counts_per_node"]
+    fitting = [count for count in counts if count <= max(1, there)]
+    return Fix(flags={flag: max(fitting)})
 
 
-def check(gpus: list[Gpu], launch) -> Iterator[f.Finding]:
-    """Number, memory and architecture against what the arguments and the spec ask of one node."""
-    args, counted = launch.args, launch.platform in ("slurm", "kubernetes") and not launch.args.skip_platform_access
-    limits = ["gpu_min_memory_gb", "gpu_min_total_memory_gb", "low_vram_threshold_gb"]
-    limits += [] if counted else ["gpu_min_count"]  # else the scheduler counts
+def check(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
+    """Number, memory and architecture against what the options and the spec ask of one node."""
     if gpus:
-        yield from _memory(gpus, args)
-        needed = launch.gpus_per_node if launch.wants_gpus else 0
-        if len(gpus) < needed:
-            reason = "--gpu-min-count" if args.gpu_min_count == needed else "the spec's layout"
-            message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
-            yield f.error("PRE-GPU-COUNT", "GPUs", message, fewer_gpus(launch, len(gpus)))
-        if args.gpu_min_total_memory_gb:
-            yield from check_total(gpus, args.nodes, args.gpu_min_total_memory_gb, "--gpu-min-total-memory-gb")
-    elif asked := [f"--{name.replace('_', '-')}" for name in limits if getattr(args, name)]:
-        kind = f.warning if asked == ["--low-vram-threshold-gb"] else f.error
-        message = f"the GPUs are not known, so {', '.join(asked)} could not be compared"
-        yield kind("PRE-GPU-UNKNOWN", "GPUs", message, describe(args))
-    yield from _architectures(gpus, args, launch.image)
+        yield from _memory(gpus, launch.options)
+        yield from _count(gpus, launch)
+        least = launch.options.gpu_min_total_memory_gb
+        if least:
+            yield from check_total(gpus, launch.nodes, least, "--gpu-min-total-memory-gb")
+    else:
+        yield from _not_compared(launch)
+    yield from _architectures(gpus, launch.options, launch.image)
 
 
-def _memory(gpus: list[Gpu], args) -> Iterator[f.Finding]:
+def _count(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
+    needed = launch.gpus_per_node
+    if not launch.wants_gpus or len(gpus) >= needed:
+        return
+    asked = launch.options.gpu_min_count == needed
+    reason = "--gpu-min-count" if asked else "the spec's layout"
+    message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
+    yield findings.error("PRE-GPU-COUNT", "GPUs", message, fewer_gpus(launch, len(gpus)))
+
+
+def _not_compared(launch: Launch) -> Iterator[Finding]:
+    """Limits that cannot be compared, since nothing is known of the GPUs."""
+    options = launch.options
+    limits = {
+        "--gpu-min-memory-gb": options.gpu_min_memory_gb,
+        "--gpu-min-total-memory-gb": options.gpu_min_total_memory_gb,
+        "--low-vram-threshold-gb": options.low_vram_threshold_gb,
+    }
+    if not launch.counted_by_scheduler:
+        limits["--gpu-min-count"] = options.gpu_min_count
+    asked = [flag for flag, limit in limits.items() if limit]
+    if not asked:
+        return
+    only_a_warning = asked == ["--low-vram-threshold-gb"]
+    report = findings.warning if only_a_warning else findings.error
+    message = f"the GPUs are not known, so {', '.join(asked)} could not be compared"
+    yield report("PRE-GPU-UNKNOWN", "GPUs", message, missing_description(options))
+
+
+def _memory(gpus: list[Gpu], options: PreflightOptions) -> Iterator[Finding]:
     known = [gpu for gpu in gpus if gpu.gib is not None]
-    if len(known) < len(gpus):
-        name = next(gpu.name for gpu in gpus if gpu.gib is None)
-        kind = f.error if args.gpu_min_memory_gb or args.gpu_min_total_memory_gb else f.warning
-        message = f"got no memory size of {name} (it may share the machine's), expected one"
-        yield kind("PRE-GPU-MEMORY-UNKNOWN", "GPUs", message, "--target-gpu-memory-gb GIB")
-    for limit, severity, where in (
-        (args.gpu_min_memory_gb, f.ERROR, "--gpu-min-memory-gb"),
-        (args.low_vram_threshold_gb, f.WARNING, "--low-vram-threshold-gb"),
-    ):
-        small = [gpu for gpu in known if limit and gpu.gib < limit]
-        if small:
-            message = f"got {small[0].gib:.1f} GiB on GPU {small[0].index} ({small[0].name}), expected {limit:g}"
-            better = _indices([gpu.index for gpu in known if gpu.gib >= limit]) if len(small) < len(known) else ""
-            yield f.Finding("PRE-GPU-MEMORY", severity, where, message, better, {"gpus": [gpu.index for gpu in small]})
+    unknown = [gpu for gpu in gpus if gpu.gib is None]
+    if unknown:
+        limited = options.gpu_min_memory_gb or options.gpu_min_total_memory_gb
+        report = findings.error if limited else findings.warning
+        message = (
+            f"got no memory size of {unknown[0].name} (it may share the machine's), expected one"
+        )
+        fix = Fix(flags={"--target-gpu-memory-gb": "GIB"})
+        yield report("PRE-GPU-MEMORY-UNKNOWN", "GPUs", message, fix)
+    least = options.gpu_min_memory_gb
+    if least:
+        yield from _smaller(known, least, findings.ERROR, "--gpu-min-memory-gb")
+    low = options.low_vram_threshold_gb
+    if low:
+        yield from _smaller(known, low, findings.WARNING, "--low-vram-threshold-gb")
 
 
-def check_total(gpus: list[Gpu], nodes: int, least: float, where: str, aside: str = "") -> Iterator[f.Finding]:
-    """Memory of all GPUs of all nodes together, in decimal GB; nothing when it is unknown. `aside` is the reason why
-    being below `least` does not matter."""
-    total = sum(gpu.gib or 0 for gpu in gpus) * nodes * 1.073741824
-    if not gpus or total >= least or any(gpu.gib is None for gpu in gpus):
+def _smaller(gpus: list[Gpu], limit: float, severity: str, flag: str) -> Iterator[Finding]:
+    """A finding about the GPUs of less than `limit` GiB; its fix chooses the others."""
+    small = [gpu for gpu in gpus if gpu.gib < limit]
+    if not small:
+        return
+    first = small[0]
+    message = f"got {first.gib:.1f} GiB on GPU {first.index} ({first.name}), expected {limit:g}"
+    large = [gpu.index for gpu in gpus if gpu.gib >= limit]
+    fix = target_flag(large) if large else Fix()
+    data = {"gpus": [gpu.index for gpu in small]}
+    yield Finding("PRE-GPU-MEMORY", severity, flag, message, fix, data)
+
+
+def check_total(
+    gpus: list[Gpu], nodes: int, least: float, where: str, set_aside: str = ""
+) -> Iterator[Finding]:
+    """The memory of all GPUs of all nodes together, in decimal GB; nothing where it is unknown.
+    `set_aside` is the reason why being below `least` does not matter."""
+    if not gpus or any(gpu.gib is None for gpu in gpus):
+        return
+    total = sum(gpu.gib for gpu in gpus) * nodes * GB_PER_GIB
+    if total >= least:
         return
     message = f"got {total:.0f} GB on {len(gpus) * nodes} GPUs together, expected {least:g} GB"
-    if aside:
-        yield f.info("PRE-GPU-TOTAL", where, f"{message}, set aside because {aside}")
+    if set_aside:
+        yield findings.info("PRE-GPU-TOTAL", where, f"{message}, set aside because {set_aside}")
     else:
-        yield f.error("PRE-GPU-TOTAL", where, message, "--tuning lora")
+        yield findings.error("PRE-GPU-TOTAL", where, message, Fix(flags={"--tuning": "lora"}))
 
 
-def _architectures(gpus: list[Gpu], args, image: str) -> Iterator[f.Finding]:
-    """The image's list and every --gpu-arch-allowlist; only --image-supported-sm says that a blocked one is proven."""
-    info = bundle.skill_info()["gpu_architectures"]
-    mine = args.gpu_arch or sorted({gpu.arch for gpu in gpus if gpu.arch})
-    lists = list(args.gpu_arch_allowlist)
-    if image or args.image_supported_sm:
-        lists.append(("the image", args.image_supported_sm or info["supported"]))
-    for arch in mine:
-        if image and arch in info["blocked"] and arch not in (args.image_supported_sm or ()):
-            message = f"got {arch}: {info['blocked'][arch]}; expected one of {', '.join(info['supported'])}"
-            yield f.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message, f"--image-supported-sm {arch}")
-        elif wrong := [(label, allowed) for label, allowed in lists if arch not in allowed]:
-            message = f"got {arch}, expected one of {', '.join(wrong[0][1])} ({wrong[0][0]})"
-            yield f.error("PRE-GPU-ARCH", "GPUs", message, "--image IMAGE")
-    if lists and not mine:
-        kind = f.error if args.gpu_arch_allowlist or args.image_supported_sm else f.warning
-        message = "got no compute capability, expected one to compare with the image's"
-        yield kind("PRE-GPU-ARCH-UNKNOWN", "GPUs", message, "--gpu-arch sm_90")
+def _architectures(gpus: list[Gpu], options: PreflightOptions, image: str) -> Iterator[Finding]:
+    """Architectures against the image's list and every --gpu-arch-allowlist."""
+    allowlists = _allowlists(options, image)
+    found = {gpu.arch for gpu in gpus if gpu.arch}
+    architectures = options.gpu_arch or sorted(found)
+    if allowlists and not architectures:
+        yield _unknown_architecture(options)
+    # Only --image-supported-sm says that an architecture which is blocked has been proven to work.
+    known = bundle.skill_info()["gpu_architectures"]
+    proven = options.image_supported_sm or []
+    blocked = known["blocked"] if image else {}
+    for architecture in architectures:
+        if architecture in blocked and architecture not in proven:
+            yield _blocked(architecture, blocked[architecture], known["supported"])
+        else:
+            yield from _not_allowed(architecture, allowlists)
 
 
-def check_driver(found: Driver, toolkit: str) -> Iterator[f.Finding]:
-    """The host minimums of TAO's images; `toolkit`: version of the NVIDIA container toolkit; '' is unknown."""
+def _allowlists(options: PreflightOptions, image: str) -> list[tuple[str, list[str]]]:
+    """(label, architectures that it allows) of each list."""
+    allowlists = list(options.gpu_arch_allowlist)
+    if options.image_supported_sm:
+        allowlists.append(("the image", options.image_supported_sm))
+    elif image:
+        supported = bundle.skill_info()["gpu_architectures"]["supported"]
+        allowlists.append(("the image", supported))
+    return allowlists
+
+
+def _unknown_architecture(options: PreflightOptions) -> Finding:
+    is_asked = options.gpu_arch_allowlist or options.image_supported_sm
+    report = findings.error if is_asked else findings.warning
+    message = "got no compute capability, expected one to compare with the image's"
+    return report("PRE-GPU-ARCH-UNKNOWN", "GPUs", message, Fix(flags={"--gpu-arch": "sm_90"}))
+
+
+def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> Iterator[Finding]:
+    """An error about the first list that the architecture is not in."""
+    for label, allowed in allowlists:
+        if architecture not in allowed:
+            message = f"got {architecture}, expected one of {', '.join(allowed)} ({label})"
+            fix = Fix(flags={"--image": "IMAGE"})
+            yield findings.error("PRE-GPU-ARCH", "GPUs", message, fix)
+            return
+
+
+def _blocked(architecture: str, reason: str, supported: list[str]) -> Finding:
+    message = f"got {architecture}: {reason}; expected one of {', '.join(supported)}"
+    fix = Fix(flags={"--image-supported-sm": architecture})
+    return findings.error("PRE-GPU-ARCH-BLOCKED", "GPUs", message, fix)
+
+
+def check_driver(driver: Driver, toolkit: str) -> Iterator[Finding]:
+    """The versions that TAO's images need on their host. `toolkit` is the version of the NVIDIA
+    container toolkit; '' is unknown."""
     least = bundle.skill_info()["host_minimums"]
-    for name, got, expected, ask in (
-        ("driver", found.version, least["driver"], "nvidia-smi"),
-        ("CUDA", found.cuda, least["cuda"], "nvidia-smi"),
-        ("container toolkit", toolkit, least["container_toolkit"], "nvidia-ctk --version"),
-    ):
-        where = f"NVIDIA {name}"
-        if not got:
-            message = f"got no version, expected {expected} or newer"
-            yield f.warning("PRE-HOST-VERSION-UNKNOWN", where, message, ask)
-        elif older(got, expected):
-            message = f"got {got}, expected {expected} or newer"
-            yield f.error("PRE-HOST-VERSION", where, message, f"install NVIDIA {name} {expected}")
+    yield from _version("driver", driver.version, least["driver"], "nvidia-smi")
+    yield from _version("CUDA", driver.cuda, least["cuda"], "nvidia-smi")
+    toolkit_least = least["container_toolkit"]
+    yield from _version("container toolkit", toolkit, toolkit_least, "nvidia-ctk --version")
+
+
+def _version(name: str, version: str, least: str | int, command: str) -> Iterator[Finding]:
+    where = f"NVIDIA {name}"
+    if not version:
+        message = f"got no version, expected {least} or newer"
+        yield findings.warning("PRE-HOST-VERSION-UNKNOWN", where, message, command)
+    elif older(version, least):
+        message = f"got {version}, expected {least} or newer"
+        yield findings.error("PRE-HOST-VERSION", where, message, f"install NVIDIA {name} {least}")

@@ -1,0 +1,211 @@
+"""What a model answered: the kind of question a ground truth implies, the answer a response
+commits to, and whether that is right. `verdict` says all of it, `reward` the number alone.
+
+A response that commits to nothing, or to two things, has no answer and counts as unparseable: a
+wrong answer counted as right is the worst that can happen here, a right one misread the second
+worst. The package knows texts only, no rows, files or models: the checks of a data set, the
+rewards of reinforcement learning and the scores of an evaluation all read answers here.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from cosmos_reason.answers.choices import DIRECTION, labels_vocabulary, options, options_vocabulary
+from cosmos_reason.answers.commitment import CUT_OFF, REFUSAL, Reading, read
+from cosmos_reason.answers.places import as_text, boxes, overlap, read_place, spans
+from cosmos_reason.answers.quantities import asked_for, numbers_vocabulary, read_number, same_number
+from cosmos_reason.answers.response import final_answer, marked, plain
+from cosmos_reason.answers.truths import leading_truth, read_yes_no, truth
+from cosmos_reason.answers.words import fold
+
+TYPES = ("mcq", "yes_no", "direction", "label", "number", "temporal", "box", "text")
+CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
+PLACE_TYPES = ("temporal", "box")
+RIGHT_OVERLAP = 0.5
+SHORT_TEXT = 8  # words
+
+_ASKS_TRUTH = re.compile(
+    r"\btrue\b|\bT ?(?:/|or) ?F\b|^\W*(?:is|are|was|were|do|does|did|can|could|has|have|will)\b",
+    re.I,
+)
+_LONE_LETTER = re.compile(r"\W*[A-Z]\W*|\(?[A-H][.)]\s+\S.*|\([A-H]\).*", re.S)
+_FEW_WORDS = re.compile(r"[\W\d]*(?:[a-z_]+[\W\d]+){0,6}[a-z]*\W*", re.I)
+_NOTHING = ("", "null", "none", "n/a", "...")
+_EITHER = re.compile(r"\W*(?:it|this|that)? ?(?:is|was)? ?either\b", re.I)
+_LEADING_ARTICLE = re.compile(r"(?:an?|the) ")
+
+
+class Verdict(NamedTuple):
+    """What became of one response: `answer` is what it commits to (None when it commits to
+    nothing), `rule` names what read it or why nothing did, `words` are those it was read from,
+    `expected` is the ground truth, `overlap` is that of spans and boxes."""
+
+    type: str
+    expected: str | None
+    answer: str | None
+    rule: str
+    words: str
+    correct: bool
+    overlap: float | None = None
+
+
+def verdict(
+    question: str,
+    gt: str,
+    response: str | None,
+    type: str = "auto",
+    labels: tuple[str, ...] = (),
+    tolerance: float = 0.0,
+) -> Verdict:
+    """Read a response to a question and compare it with the ground truth. `labels` are what a
+    question of type "label" may be answered with, or the options of one that does not list them."""
+    kind = question_type(question, gt) if type == "auto" else type
+    expected = normalise(gt, kind, question, labels)
+    reading = reading_of(response or "", kind, question, labels)
+    right = equal(reading.answer, expected, kind, tolerance)
+    if kind == "text" and reading.rule == "whole response" and expected and not right:
+        reading, right = _free_text(response or "", expected)
+    shared = None
+    if kind in PLACE_TYPES and expected:
+        shared = overlap(reading.answer, expected) if reading.answer else 0.0
+    return Verdict(kind, expected, reading.answer, reading.rule, reading.words, right, shared)
+
+
+def reading_of(
+    response: str, type: str, question: str = "", labels: tuple[str, ...] = ()
+) -> Reading:
+    """The answer that a response commits to, in the form of its type:
+
+    mcq: a capital letter · yes_no: "yes" or "no" · direction: left, right, straight, up, down ·
+    label: one of `labels`, folded · number: a decimal with its unit or noun · temporal: [start,
+    end] in seconds · box: [x1, y1, x2, y2] as written · text: the response without its thinking."""
+    if type == "mcq":
+        texts = labels or tuple(options(question).values())
+        return read(response, options_vocabulary(texts), question)
+    if type == "label":
+        return read(response, labels_vocabulary(labels), question)
+    if type == "direction":
+        return read(response, DIRECTION)
+    if type == "yes_no":
+        return read_yes_no(response, question)
+    if type == "number":
+        return read_number(response, question)
+    if type in PLACE_TYPES:
+        return read_place(response, spans if type == "temporal" else boxes)
+    return _read_text(response)
+
+
+def _read_text(response: str) -> Reading:
+    """What the last enclosing marker holds, else the whole response."""
+    said = final_answer(response)
+    if not said:
+        return Reading(None, "no response", "")
+    for marker, content, is_enclosing in marked(said):
+        text = plain(content).strip(" {}")
+        if (is_enclosing or not text) and (text.lower() in _NOTHING or REFUSAL.fullmatch(text)):
+            return Reading(None, "marker without an answer", content)
+        if is_enclosing:
+            return Reading(text, f"marker {marker}", content)
+    if CUT_OFF.match(said) or _EITHER.match(said):
+        return Reading(None, "several answers", said)
+    return Reading(said, "whole response", said)
+
+
+def _free_text(response: str, expected: str) -> tuple[Reading, bool]:
+    """Whether a response says a short ground truth in a sentence of its own. What it says in other
+    words is for a judge to decide."""
+    said = final_answer(response) or ""
+    ends_so = fold(said).endswith(f" {_LEADING_ARTICLE.sub('', expected)}")
+    is_short = len(said.split()) <= SHORT_TEXT + 2
+    if len(expected.split()) <= SHORT_TEXT and (ends_so or is_short):
+        found = read(response, labels_vocabulary((expected,)))
+        if found.answer and not found.rule.endswith("considered"):
+            return Reading(said, f"ground truth in {found.rule}", found.words), True
+    if REFUSAL.search(said[:200]) and len(said) <= 400:
+        return Reading(None, "refusal", said), False
+    return Reading(said, "free text", said), False
+
+
+def question_type(question: str, gt: str) -> str:
+    """One of TYPES, from the ground truth and the options asked for; never `label`, which only a
+    whole set can show."""
+    texts = tuple(options(question).values())
+    if texts and read(gt, options_vocabulary(texts)).answer:
+        return "mcq"
+    kind = _type(gt)
+    return kind or ("yes_no" if _ASKS_TRUTH.search(question) else "mcq")
+
+
+@lru_cache(maxsize=8192)
+def _type(gt: str) -> str:
+    """Empty for "F", which may be an option or the opposite of "T"."""
+    said = plain(final_answer(gt) or "") if len(gt) <= 100_000 else ""
+    if said in ("F", "F."):
+        return ""
+    if _is_truth(said):
+        return "yes_no"
+    if _LONE_LETTER.fullmatch(said):
+        return "mcq"
+    return _short_type(said) if len(said) <= 200 else "text"
+
+
+def _short_type(said: str) -> str:
+    is_short = len(said.split()) <= 3
+    if is_short and DIRECTION.whole(said):
+        return "direction"
+    if len(boxes(said)) == 1:
+        return "box"
+    if len(said) <= 80 and len(spans(said)) == 1 and _FEW_WORDS.fullmatch(said):
+        return "temporal"
+    return "number" if is_short and numbers_vocabulary("").whole(said) else "text"
+
+
+def _is_truth(said: str) -> bool:
+    """Yes, no, or a sentence that begins so; "right" and "positive" may be labels."""
+    may_be_label = said.lower() in ("correct", "right", "positive", "negative")
+    if said.isascii() and not may_be_label and truth(said):
+        return True
+    begins_so = re.match(r"\W*\w+\s*[,.;:!]", said) and leading_truth(said)
+    return bool(begins_so) and not _LONE_LETTER.fullmatch(said)
+
+
+def normalise(gt: str, type: str, question: str = "", labels: tuple[str, ...] = ()) -> str | None:
+    """The ground truth in the form of `reading_of`; None when it is no such answer."""
+    if type == "label":
+        return fold(final_answer(gt) or "") or None
+    expected = reading_of(gt, type, question, labels).answer
+    if type == "text":
+        return fold(expected or "") or None
+    if type == "number" and expected and " " not in expected:
+        return f"{expected} {asked_for(question)}".rstrip()
+    return expected
+
+
+def scaled_box(answer: str, across: float, down: float) -> str:
+    """A box as `reading_of` gives it, in another measure."""
+    x1, y1, x2, y2 = map(float, answer.strip("[]").split(","))
+    return as_text((x1 * across, y1 * down, x2 * across, y2 * down))
+
+
+def reward(
+    question: str, gt: str, response: str | None, type: str = "auto", labels: tuple[str, ...] = ()
+) -> float:
+    """What reinforcement learning pays for a response: 1 for a right answer, the overlap of a span
+    or a box."""
+    read_as = verdict(question, gt, response, type, labels)
+    return float(read_as.correct) if read_as.overlap is None else read_as.overlap
+
+
+def equal(answer: str | None, expected: str | None, type: str, tolerance: float = 0.0) -> bool:
+    """Whether what `reading_of` found is what `normalise` did. A number may differ by `tolerance`,
+    relatively; a span or a box has to overlap by RIGHT_OVERLAP."""
+    if answer is None or expected is None:
+        return False
+    if type == "number":
+        return same_number(answer, expected, tolerance)
+    if type in PLACE_TYPES:
+        return overlap(answer, expected) >= RIGHT_OVERLAP
+    return (fold(answer) if type == "text" else answer) == expected

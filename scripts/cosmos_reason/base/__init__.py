@@ -1,0 +1,2 @@
+"""What everything else stands on: the bundle, findings, files that appear whole, secrets,
+metrics.jsonl."""

@@ -1,0 +1,54 @@
+"""The bundle this library was installed with: its folder, skill_info.yaml, schemas and
+templates."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from pathlib import Path
+
+from cosmos_reason.base.findings import outside
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMAS = ROOT / "schemas"
+ACTIONS = ("train", "grpo", "evaluate", "inference", "quantize")
+ENGINES = ("tao", "cosmos-rl", "transformers")
+
+
+@functools.cache
+def skill_info() -> dict:
+    import yaml
+
+    return yaml.load(
+        (ROOT / "skill_info.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader
+    )
+
+
+def loads(engine: str, architecture: str) -> bool:
+    """Whether an engine loads models of this model_type."""
+    facts = skill_info()["engines"][engine]
+    return architecture in facts.get("architectures", [architecture])
+
+
+@functools.cache
+def schema(name: str) -> dict:
+    """`name` is an action or one of our own outputs ("finding", "job", "results", ...). Raises
+    Failure (exit 3) for a file that the installation lacks."""
+    path = SCHEMAS / f"{name}.schema.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message = "got no such file, expected all of the skill"
+        raise outside("BUNDLE-INCOMPLETE", path, message, restoring(path)) from None
+
+
+def restoring(path: Path) -> str:
+    """How to get a file of this bundle back."""
+    if (ROOT / ".git").exists():
+        return shlex.join(["git", "-C", str(ROOT), "checkout", "--", str(path.relative_to(ROOT))])
+    return "install the skill again"
+
+
+def template_path(action: str) -> Path:
+    return ROOT / "references" / f"spec_template_{action}.yaml"

@@ -1,0 +1,202 @@
+"""Findings: all that a command has to say about what it was given, in one shape
+(schemas/finding.schema.json)."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cosmos_reason.base import secrets
+from cosmos_reason.base.fix import Fix, as_fix
+from cosmos_reason.base.texts import shortened
+
+ERROR, WARNING, INFO = "error", "warning", "info"
+MAX_RECORD_IDS = 1000
+LONG_WORD = re.compile(r"\S{300,}")
+SHOWN_OF_LONG_WORD = 80
+MOST_PLACES = 10  # named of findings that are told together
+# What a file or a server says may hold codes that a terminal obeys, or marks that turn the order of
+# its letters.
+CONTROL_CODES = (*range(9), *range(11, 32), *range(127, 160))
+DIRECTION_MARKS = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+LEFT_BY_JSON = (*range(127, 160), *DIRECTION_MARKS)  # what json.dumps does not spell out
+IN_TEXT = {code: f"\\x{code:02x}" for code in CONTROL_CODES}
+IN_TEXT |= {code: f"\\u{code:04x}" for code in DIRECTION_MARKS}
+IN_JSON = {code: f"\\u{code:04x}" for code in LEFT_BY_JSON}
+
+EXIT_DONE, EXIT_CHECKS_FAILED, EXIT_BAD_INPUT, EXIT_OUTSIDE = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One observation. `id` is stable; `where` is a spec key, `file#record` or a host.
+
+    A `fix` that is given as plain text is a command, or words: `Fix(command=text)`.
+    """
+
+    id: str
+    severity: str
+    where: str
+    message: str
+    fix: Fix = field(default_factory=Fix)
+    data: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        object.__setattr__(self, "fix", as_fix(self.fix))
+
+    def to_json(self) -> dict:
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "where": cut(self.where),
+            "message": cut(self.message),
+            "fix": str(self.fix),
+            "data": self.data,
+        }
+
+
+def error(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Finding:
+    return Finding(id, ERROR, str(where), message, fix, data)
+
+
+def warning(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Finding:
+    return Finding(id, WARNING, str(where), message, fix, data)
+
+
+def info(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Finding:
+    return Finding(id, INFO, str(where), message, fix, data)
+
+
+class Failure(Exception):
+    """Ends a command with findings and an exit code; `bad_input` and `outside` make the two usual
+    ones."""
+
+    def __init__(self, findings: Finding | list[Finding], exit_code: int):
+        self.findings = [findings] if isinstance(findings, Finding) else list(findings)
+        self.exit_code = exit_code
+        told = [f"{found.id} {found.where}: {found.message}" for found in self.findings]
+        super().__init__("; ".join(told))
+
+    def __reduce__(self):  # a loader worker sends it to the main process
+        return type(self), (self.findings, self.exit_code)
+
+
+def bad_input(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Failure:
+    """Wrong usage or input that cannot be read: exit code 2."""
+    return Failure(error(id, where, message, fix, **data), EXIT_BAD_INPUT)
+
+
+def outside(id: str, where: str, message: str, fix: Fix | str = "", **data) -> Failure:
+    """The outside world failed (engine, network, disk, a missing tool): exit code 3."""
+    return Failure(error(id, where, message, fix, **data), EXIT_OUTSIDE)
+
+
+def attempt(problems: list[Finding], call, *args):
+    """What `call` returns; None where the input is bad: its findings are then among the
+    `problems`, and more can be looked for."""
+    try:
+        return call(*args)
+    except Failure as failure:
+        if failure.exit_code != EXIT_BAD_INPUT:
+            raise
+        problems += failure.findings
+        return None
+
+
+def cut(text: str) -> str:
+    """Text in which only the beginning of a word of hundreds of characters is told."""
+    return LONG_WORD.sub(lambda word: shortened(word[0], SHOWN_OF_LONG_WORD), text)
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity == ERROR for finding in findings)
+
+
+def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The candidates a misspelt `name` most likely meant, best first."""
+    import difflib
+
+    return difflib.get_close_matches(name, list(candidates), n=limit, cutoff=cutoff)
+
+
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """' Did you mean a, b?' or '' when nothing is near."""
+    candidates = list(candidates)
+    longer = [candidate for candidate in candidates if candidate.startswith(name)]
+    near = sorted(longer, key=len)[:3] if len(name) > 3 else []
+    near = near or nearest(name, candidates)
+    return f" Did you mean {', '.join(near)}?" if near else ""
+
+
+def as_text(findings: Iterable[Finding], limit: int = 20) -> str:
+    """Findings for people: errors first, alike ones on one line, at most `limit` lines, the rest
+    counted. A short fix stands on the line of its finding."""
+    order = {ERROR: 0, WARNING: 1, INFO: 2}
+    ranked = sorted(findings, key=lambda finding: order[finding.severity])
+    groups = _alike(ranked)
+    lines = [_as_line(group) for group in groups[:limit]]
+    left = sum(len(group) for group in groups[limit:])
+    if left:
+        lines.append(f"... and {left} more (--json lists all of them)")
+    return printable("\n".join(lines))
+
+
+def _alike(findings: list[Finding]) -> list[list[Finding]]:
+    """Findings that differ in where they are, and whose fixes are pasted together."""
+    groups: dict[tuple, list[Finding]] = {}
+    for finding in findings:
+        alike = (finding.severity, finding.id, finding.message, finding.fix.command)
+        groups.setdefault(alike, []).append(finding)
+    return list(groups.values())
+
+
+def _as_line(group: list[Finding]) -> str:
+    first = group[0]
+    name, fix = f"{first.id} {cut(first.where)}", first.fix
+    if len(group) > 1:
+        name = f"{first.id} x {len(group)}: {_places(group)}"
+        for finding in group[1:]:
+            fix |= finding.fix
+    line = f"{first.severity}: {name}: {cut(first.message)}"
+    if not fix:
+        return line
+    return f"{line}  fix: {fix}" if fix.is_short else f"{line}\n  fix: {fix}"
+
+
+def _places(group: list[Finding]) -> str:
+    places = list(dict.fromkeys(cut(finding.where) for finding in group))
+    if len(places) > MOST_PLACES:
+        places[MOST_PLACES:] = [f"... and {len(places) - MOST_PLACES} more"]
+    return ", ".join(places)
+
+
+def printable(text: str) -> str:
+    """`text` as it may reach a terminal: credentials are hidden, and codes that a terminal obeys
+    are spelled out.
+
+    Everything that a command prints goes through here or through `as_json`.
+    """
+    return secrets.hidden(text).translate(IN_TEXT)
+
+
+def say(text: str) -> None:
+    """Print a line for people, now: on stderr, where it is in the way of no document."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def as_json(document, indent: int | None = None) -> str:
+    """The JSON text of a document as it may reach a terminal."""
+    return json.dumps(_hidden(document), indent=indent, ensure_ascii=False).translate(IN_JSON)
+
+
+def _hidden(value):
+    if isinstance(value, str):
+        return secrets.hidden(value)
+    if isinstance(value, dict):
+        return {_hidden(key): _hidden(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(part) for part in value]
+    return value

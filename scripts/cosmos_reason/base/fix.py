@@ -1,0 +1,101 @@
+"""What to do about a finding: other values in the spec, other flags, or a command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+SHORT = 60  # characters
+SCRIPT = re.compile(r"(?<!\S)scripts/(\w+\.py)(?!\S)")
+
+
+@dataclass(frozen=True)
+class Fix:
+    """`changes` are keys of the spec and the values they should have; None removes the key. `flags`
+    are to be added to the command that was run, or to `command`: each with its value, True where it
+    takes none, a list where it is given several times. `command` is a command line, or in words
+    what to do where no command helps; `scripts/NAME.py` in it is a script of this bundle. `sure` is
+    false when the changes are one of several that may have been meant.
+
+    `str(fix)` is what people and agents paste: nothing reads that text again, but `changes`,
+    `flags` and `command`. A fix without any of the three is false.
+    """
+
+    changes: Mapping[str, object] = field(default_factory=dict)
+    flags: Mapping[str, object] = field(default_factory=dict)
+    command: str = ""
+    sure: bool = field(default=True, compare=False, repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.flags or self.command)
+
+    def __str__(self) -> str:
+        parts = [self.command, _changes_as_text(self.changes), _flags_as_text(self.flags)]
+        return " ".join(part for part in parts if part)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there is room for it on the line of its finding."""
+        return len(str(self)) <= SHORT
+
+    def __or__(self, other: Fix) -> Fix:
+        """The changes and flags of both; where they differ, the other's."""
+        return replace(
+            self, changes={**self.changes, **other.changes}, flags={**self.flags, **other.flags}
+        )
+
+    def called_in(self, folder: str) -> Fix:
+        """The fix with the scripts of its command called in `folder`."""
+
+        def path(script: re.Match) -> str:
+            return shlex.quote(os.path.join(folder, script[1]))
+
+        return replace(self, command=SCRIPT.sub(path, self.command))
+
+
+def as_fix(fix: Fix | str) -> Fix:
+    """A plain string is a command, or words."""
+    if isinstance(fix, Fix):
+        return fix
+    return Fix(command=fix)
+
+
+def value_text(value: object) -> str:
+    """A value as it is written after `--set key=`: text as it is, all else as TOML."""
+    if isinstance(value, str):
+        return value
+    return _toml(value)
+
+
+def _changes_as_text(changes: Mapping[str, object]) -> str:
+    words = []
+    for key, value in changes.items():
+        if value is None:
+            words += ["--unset", key]
+        else:
+            words += ["--set", f"{key}={value_text(value)}"]
+    return shlex.join(words)
+
+
+def _flags_as_text(flags: Mapping[str, object]) -> str:
+    words = []
+    for flag, value in flags.items():
+        if value is True:
+            words.append(flag)
+            continue
+        values = value if isinstance(value, list | tuple) else [value]
+        for single in values:
+            words += [flag, str(single)]
+    return shlex.join(words)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        pairs = [f"{_toml(name)} = {_toml(inner)}" for name, inner in value.items()]
+        return "{" + ", ".join(pairs) + "}"
+    # JSON is TOML, but for the character DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

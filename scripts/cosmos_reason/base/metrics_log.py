@@ -1,0 +1,88 @@
+"""metrics.jsonl, written and read: one line per step, validation or batch of answers."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from cosmos_reason.base import findings, progress
+
+LARGEST_INTEGER = 1 << 63
+
+
+class MetricsLog:
+    """Writes the lines, and the same for people on stderr. `done` of `total` steps were finished
+    by an earlier run, whose lines stay."""
+
+    def __init__(self, path: Path, name: str, total: int, done: int):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = open(path, "a" if done else "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
+        self.bar = progress.bar(total, name, done)
+
+    def write(self, line: dict) -> None:
+        self.file.write(json.dumps({"time": round(time.time(), 3)} | line) + "\n")
+        self.file.flush()
+        if "val/avg_loss" in line:
+            text = f"validation at step {line['step']}: loss {line['val/avg_loss']:.5f}"
+            self.bar.write(findings.printable(text), file=sys.stderr)
+            return
+        if "train/loss" in line:
+            speed = f"{line['train/tokens_per_second']:.0f} tokens/s"
+            self.bar.set_postfix_str(f"loss {line['train/loss']:.5f}, {speed}", refresh=False)
+        self.bar.update(line["step"] - self.bar.n)
+
+    def close(self) -> None:
+        self.bar.close()
+        self.file.close()
+
+
+def numbers(line: str) -> dict[str, float]:
+    """The numbers of one line, {} when it has none: a killed run leaves half a line. A loss may be
+    nan or infinite, a step or a time may not."""
+    try:
+        written = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(written, dict):
+        return {}
+    return {name: value for name, value in written.items() if _is_number(name, value)}
+
+
+def _is_number(name: str, value: object) -> bool:
+    if type(value) is int:
+        return abs(value) < LARGEST_INTEGER
+    if type(value) is not float or name in ("step", "total_steps"):
+        return False
+    return name != "time" or math.isfinite(value)
+
+
+def read(path: Path, parse: Callable[[str], dict | None] = numbers) -> list[dict]:
+    """The rows of all lines. `parse` tells the numbers of one line, of a log in another form
+    too."""
+    with open(path, "rb") as lines:
+        rows = [parse(line.decode("utf-8", errors="replace")) for line in lines]
+    return [row for row in rows if row]
+
+
+def read_on(
+    path: Path, start: int, parse: Callable[[str], dict | None] = numbers
+) -> tuple[list[dict], int]:
+    """The rows of the whole lines from byte `start` on, and where the next call continues. A line
+    that is still being written is left out; so is a file that is not there yet."""
+    rows = []
+    end = start
+    with suppress(FileNotFoundError), open(path, "rb") as lines:
+        lines.seek(start)
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
+            row = parse(line.decode("utf-8", errors="replace"))
+            if row:
+                rows.append(row)
+    return rows, end

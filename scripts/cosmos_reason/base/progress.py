@@ -1,0 +1,50 @@
+"""Progress of long work on stderr: a bar on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from collections.abc import Callable
+
+from cosmos_reason.base import findings
+
+SECONDS_BETWEEN_LINES = 5
+
+
+class _Lines(io.TextIOBase):
+    """Where nothing can be written over: what a bar shows becomes a line of its own."""
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            findings.say(text.strip())
+        return len(text)
+
+
+def bar(total: int, name: str, done: int = 0, unit: str = "step", **look):
+    """A tqdm bar of `total` steps, of which an earlier run finished `done`."""
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # no thread of its own: loader workers are forked
+    if not sys.stderr.isatty():
+        look = {"file": _Lines(), "mininterval": SECONDS_BETWEEN_LINES, "ncols": 0} | look
+    return tqdm(total=total, initial=done, desc=name, unit=unit, miniters=1, **look)
+
+
+def of_bytes(total: int, name: str) -> Callable[[int], None]:
+    """What to call with each number of bytes that was copied or sent, from any thread. Work of a
+    few seconds is told on a terminal only, and work that is not begun not at all."""
+    delay = 0 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+    lock = threading.Lock()
+    shown = None
+
+    def advance(count: int) -> None:
+        nonlocal shown
+        with lock:
+            if shown is None:
+                shown = bar(total, name, unit="B", unit_scale=True, delay=delay)
+            shown.update(count)
+            if shown.n >= total:
+                shown.close()
+
+    return advance

@@ -1,0 +1,274 @@
+"""LoRA adapters: read and checked, merged into their base model as one stream, or rewritten so that
+PEFT loads them. Enter at `read`, then `merge` or `fix`."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import qwen2_5_vl, safetensors_files
+from cosmos_reason.checkpoints.safetensors_files import FLOATS, Copied, Tensor
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is
+# rank_pattern).
+NOT_PEFT = ("lora_names", "lora_path", "primary_adapter", "r_pattern")
+_PREFIX = "base_model.model."
+_HALVES = ("A.weight", "B.weight", "A.default.weight", "B.default.weight")
+_SMALL = {".json", ".jinja", ".txt"}
+_NOT_OF_THE_RESULT = {
+    safetensors_files.INDEX_NAME,
+    "provenance.json",
+    CONFIG,
+    "quantization_config.json",
+}
+# Of one step of the merge, so that it stays in the cache of a core: measured, 3 ns an element.
+_ELEMENTS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """`pairs`: module name -> its lora_A [r, in] and lora_B [out, r]; `whole`: tensors that replace
+    the base's."""
+
+    folder: Path
+    config: dict
+    pairs: dict[str, tuple[Tensor, Tensor]]
+    whole: dict[str, Tensor]
+
+    def scale(self, module: str) -> float:
+        """alpha / r, or alpha / sqrt(r) with use_rslora. Raises Failure for an alpha that gives no
+        number."""
+        rank = self.pairs[module][0].shape[0]
+        divisor = math.sqrt(rank) if self.config.get("use_rslora") else rank
+        try:
+            scale = self._alpha(module) / divisor
+            if not math.isfinite(scale):
+                raise ArithmeticError(scale)
+        except (KeyError, TypeError, AttributeError, ArithmeticError, re.error) as problem:
+            finding = _unsupported(self.folder, f"{problem!r} for the alpha of {module}")
+            raise Failure(finding, EXIT_CHECKS_FAILED) from None
+        return scale
+
+    def _alpha(self, module: str) -> float:
+        """Keys of alpha_pattern are matched as PEFT and cosmos-rl do."""
+        for key, alpha in (self.config.get("alpha_pattern") or {}).items():
+            if re.match(rf"(.*\.)?({key})$", module):
+                return alpha
+        return self.config["lora_alpha"]
+
+
+# -- reading and checking ----------------------------------------------------------------------
+
+
+def read(folder: Path) -> Adapter:
+    """Raises Failure with all that is wrong: a part missing, ranks that differ, kinds of adapter
+    that are not LoRA."""
+    config = safetensors_files.read_object(folder / CONFIG)
+    findings = [
+        _unsupported(folder, key) for key in ("use_dora", "fan_in_fan_out") if config.get(key)
+    ]
+    halves: dict[str, dict[str, Tensor]] = {}
+    whole: dict[str, Tensor] = {}
+    for name, tensor in safetensors_files.read_header(folder / WEIGHTS).items():
+        module, _, part = name.removeprefix(_PREFIX).partition(".lora_")
+        if part in _HALVES:
+            halves.setdefault(module, {})[part[0]] = tensor
+        elif part or "lora_" in name:
+            findings.append(_unsupported(folder, f"the tensor {name}"))
+        else:
+            whole[module] = tensor
+        if tensor.dtype not in FLOATS:
+            findings.append(_unsupported(folder, f"{name} in {tensor.dtype}"))
+    findings += _unpaired(folder, halves)
+    if findings:
+        raise Failure(findings, EXIT_CHECKS_FAILED)
+    pairs = {module: (parts["A"], parts["B"]) for module, parts in halves.items()}
+    return Adapter(folder, config, pairs, whole)
+
+
+def _unpaired(folder: Path, halves: Mapping[str, Mapping[str, Tensor]]) -> list[Finding]:
+    """Modules whose halves do not fit each other, or that there are none."""
+    if not halves:
+        message = "got no lora_A or lora_B tensors, expected some"
+        return [error("CKPT-ADAPTER-EMPTY", folder, message)]
+    findings = []
+    for module, parts in halves.items():
+        shapes = {part: tensor.shape for part, tensor in parts.items()}
+        if not _fit(shapes):
+            message = f"got {shapes} for {module}, expected A [r, in] and B [out, r]"
+            findings.append(error("CKPT-ADAPTER-PAIR", folder / WEIGHTS, message))
+    return findings
+
+
+def _fit(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    if shapes.keys() != {"A", "B"}:
+        return False
+    return len(shapes["A"]) == 2 and shapes["A"][:1] == shapes["B"][1:]
+
+
+def not_finite(adapter: Adapter, whole: bool) -> list[Finding]:
+    """CKPT-NOT-FINITE for an adapter of a training that diverged; reads a sample of each tensor, or
+    the whole. A half that is zero is what LoRA starts from."""
+    tensors = dict(adapter.whole)
+    for module, (half_a, half_b) in adapter.pairs.items():
+        tensors[f"{module}.lora_A"] = half_a
+        tensors[f"{module}.lora_B"] = half_b
+    found = safetensors_files.check_numbers(tensors, whole)
+    return [finding for finding in found if finding.id == "CKPT-NOT-FINITE"]
+
+
+def _unsupported(folder: Path, what: str) -> Finding:
+    message = f"got {what}, expected plain LoRA on linear layers"
+    return error("CKPT-ADAPTER-UNSUPPORTED", folder, message)
+
+
+# -- a copy that PEFT loads --------------------------------------------------------------------
+
+
+def fix(adapter: Adapter, output: Path) -> None:
+    """Write a copy that PEFT loads: only fields it knows, and the modules by their names instead of
+    parts of them."""
+    config = {}
+    for key, value in adapter.config.items():
+        if key not in NOT_PEFT and value is not None:
+            config[key] = value
+    ranks = {}
+    for module, (half_a, _) in adapter.pairs.items():
+        if half_a.shape[0] != config.get("r"):
+            ranks[re.escape(module)] = half_a.shape[0]
+    config["rank_pattern"] = ranks
+    config["target_modules"] = sorted(adapter.pairs)
+    config["modules_to_save"] = sorted({name.rpartition(".")[0] for name in adapter.whole}) or None
+    config["peft_type"] = "LORA"
+    # pissa and olora would change the base again when it is loaded.
+    config["init_lora_weights"] = True
+    with files.only_run(output), files.whole_folder(output) as work:
+        _copy_small(adapter.folder, work, leave={CONFIG})
+        shutil.copyfile(adapter.folder / WEIGHTS, work / WEIGHTS)
+        files.write_json(work / CONFIG, config)
+
+
+def _copy_small(source: Path, target: Path, leave: set[str]) -> None:
+    for path in source.iterdir():
+        if path.suffix in _SMALL and path.name not in leave:
+            shutil.copyfile(path, target / path.name)
+
+
+# -- merging -----------------------------------------------------------------------------------
+
+
+def merge(
+    adapter: Adapter, base: Path, output: Path, jobs: int, copied: Copied = lambda count: None
+) -> None:
+    """Write the base with the adapter added as one model folder; memory stays small whatever the
+    model's size.
+
+    W + scale * B @ A is computed in float32 and rounded once to the base's dtype; other tensors are
+    copied as bytes. Raises Failure: the base is damaged or another model, or the disk is too small.
+    """
+    # `jobs` threads work already, each on its own file.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    tensors, findings = safetensors_files.read_folder(base)
+    if findings:
+        raise Failure(findings, EXIT_CHECKS_FAILED)
+    changed = _changed(adapter, base, tensors)
+    needed = sum(tensor.nbytes for tensor in tensors.values())
+    with files.only_run(output), files.whole_folder(output) as work:
+        free = shutil.disk_usage(work).free
+        if needed > free:
+            message = f"got {free:,} bytes free, expected {needed:,}"
+            raise outside("CKPT-DISK-FULL", output.parent, message)
+        shards: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in sorted(tensors.items(), key=lambda item: item[1].begin):
+            shards.setdefault(tensor.file.name, {})[name] = changed.get(name, tensor)
+        safetensors_files.copy_shards(work, shards, jobs, copied)
+        weight_map = {name: file for file, names in shards.items() for name in names}
+        safetensors_files.write_index(work, weight_map, needed)
+        _copy_small(base, work, leave=_NOT_OF_THE_RESULT)
+        _, findings = safetensors_files.read_folder(work)
+        if findings:
+            raise Failure(findings, EXIT_CHECKS_FAILED)
+
+
+def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What takes the place of the base's tensors, by their names there. Raises Failure where the
+    adapter does not fit them."""
+    _refuse_other_base(adapter, base, tensors)
+    changed = {}
+    for module, (half_a, half_b) in adapter.pairs.items():
+        stored_name = _stored_name(f"{module}.weight", tensors)
+        stored = tensors[stored_name]
+        chunks = partial(_merged_chunks, half_a, half_b, adapter.scale(module), stored)
+        changed[stored_name] = replace(stored, made=chunks)
+    for name, tensor in adapter.whole.items():
+        stored_name = _stored_name(name, tensors)
+        stored = tensors[stored_name]
+        chunks = partial(safetensors_files.finite_chunks, tensor, stored.dtype)
+        changed[stored_name] = replace(stored, made=chunks)
+    return changed
+
+
+def _refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise Failure unless the base has a weight of the right shape and kind for all of the
+    adapter."""
+    wanted = {name: tensor.shape for name, tensor in adapter.whole.items()}
+    for module, (half_a, half_b) in adapter.pairs.items():
+        wanted[f"{module}.weight"] = (half_b.shape[0], half_a.shape[1])
+    wrong = []
+    dtypes = set()
+    for name, shape in wanted.items():
+        stored = tensors.get(_stored_name(name, tensors))
+        if stored is None or stored.shape != shape:
+            wrong.append(name)
+        if stored is not None:
+            dtypes.add(stored.dtype)
+    findings = []
+    if wrong:
+        message = (
+            f"got no weight of the right shape for {len(wrong)} of {len(wanted)}: "
+            f"{', '.join(wrong[:3])}"
+        )
+        findings.append(
+            error("CKPT-ADAPTER-OTHER-BASE", base, message, Fix(flags={"--base-model": "DIR"}))
+        )
+    coarse = dtypes - FLOATS
+    if coarse:
+        message = (
+            f"got weights in {', '.join(sorted(coarse))}, "
+            f"expected one of {', '.join(sorted(FLOATS))}"
+        )
+        advice = "merge into the unquantized base, then quantize"
+        findings.append(error("CKPT-QUANTIZED", base, message, advice))
+    if findings:
+        raise Failure(findings, EXIT_CHECKS_FAILED)
+
+
+def _stored_name(name: str, tensors: Mapping[str, Tensor]) -> str:
+    """Of a model's tensor, or the one that Qwen2.5-VL is still stored under."""
+    return name if name in tensors else qwen2_5_vl.stored_name(name)
+
+
+def _merged_chunks(half_a: Tensor, half_b: Tensor, scale: float, base: Tensor) -> Iterator[bytes]:
+    """The merged weight, some rows at a time."""
+    a = safetensors_files.read_float32(half_a)
+    b = safetensors_files.read_float32(half_b)
+    b *= scale
+    rows, columns = base.shape
+    step = max(1, _ELEMENTS // columns)
+    first = 0
+    for stored in safetensors_files.read_chunks(base, step * base.nbytes // rows):
+        weight = safetensors_files.to_float32(stored, base.dtype).reshape(-1, columns)
+        weight += b[first : first + step] @ a
+        first += step
+        safetensors_files.refuse_not_finite(weight, base.file)
+        yield safetensors_files.from_float32(weight, base.dtype)

@@ -1,0 +1,99 @@
+"""`best` in an output folder: links to the best model and its state, and best_score.json with the
+score that made it the best.
+
+cosmos-rl writes absolute paths, which lead nowhere when a container's output is read from outside.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from cosmos_reason.base import files
+from cosmos_reason.checkpoints import run_outputs, safetensors_files
+from cosmos_reason.checkpoints.run_outputs import Checkpoint
+
+FOLDER, SCORE = "best", "best_score.json"
+VAL_LOSS = "val_loss"
+LINKS = ("safetensors", "checkpoints")
+
+
+def write(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -> None:
+    """Point `<output_dir>/best` at one step of `run_dir` (= `<output_dir>/<timestamp>`) with
+    relative links. What that step did not save gets no link, and an old link to another step goes
+    away."""
+    best = run_dir.parent / FOLDER
+    best.mkdir(exist_ok=True)
+    for part in LINKS:
+        link = best / part
+        if not (run_dir / part / step_name).is_dir():
+            link.unlink(missing_ok=True)
+            continue
+        temporary = files.temporary_name(link)
+        temporary.symlink_to(Path("..", run_dir.name, part, step_name))
+        os.replace(temporary, link)
+    folder = (run_dir / "checkpoints" / step_name).resolve()
+    record = {"best_score": score, "best_ckpt_abs_dir": str(folder), "metric": metric}
+    files.write_json(best / SCORE, record)
+
+
+def step_of(run_dir: Path) -> str:
+    """Name of the step of this run that `best` links to; empty when it is of another run, or there
+    is none."""
+    for part in LINKS:
+        target = (run_dir.parent / FOLDER / part).resolve()
+        if target.is_dir() and target.parent == (run_dir / part).resolve():
+            return target.name
+    return ""
+
+
+def lowest_loss(output_dir: Path) -> float:
+    """The lowest validation loss so far; infinite when `best` was chosen by something else, or
+    links to nothing."""
+    best = output_dir / FOLDER
+    record = _record(best)
+    score = record.get("best_score")
+    if record.get("metric") != VAL_LOSS or type(score) not in (int, float):
+        return math.inf
+    is_linked = any((best / part).is_dir() for part in LINKS)
+    return score if is_linked else math.inf
+
+
+def folder_of(output_dir: Path) -> Path:
+    return run_outputs.home_of(output_dir) / FOLDER
+
+
+def metric_of(output_dir: Path) -> str:
+    """What `best` was chosen by."""
+    return _record(folder_of(output_dir)).get("metric", VAL_LOSS)
+
+
+def targets(output_dir: Path) -> list[Path]:
+    """What the best link and best_score.json name."""
+    best = folder_of(output_dir)
+    found = []
+    link = best / "safetensors"
+    if link.is_symlink():
+        found.append(Path(os.readlink(link)))
+    named = _record(best).get("best_ckpt_abs_dir")
+    if named:
+        found.append(Path(str(named)))
+    return found
+
+
+def name_of(output_dir: Path, checkpoints: Iterable[Checkpoint]) -> str:
+    """Name of the model that `best` means, empty unless its link and best_score.json name one run
+    and step of these."""
+    meant = {(target.parent.parent.name, target.name) for target in targets(output_dir)}
+    for checkpoint in checkpoints:
+        run = checkpoint.path.parents[1].resolve()
+        if meant == {(run.name, checkpoint.step)}:
+            return checkpoint.name
+    return ""
+
+
+def _record(best: Path) -> dict:
+    score = best / SCORE
+    return safetensors_files.read_object(score) if score.is_file() else {}

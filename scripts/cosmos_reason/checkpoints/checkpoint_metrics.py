@@ -1,0 +1,84 @@
+"""checkpoint_metrics.json in the output folder of a train job: what each checkpoint scored, and on
+what.
+
+Scores compare only where questions and settings are the same, so each row keeps both
+(`evaluation`); rows written by hand or by earlier versions have none. evaluation/scores.py writes
+them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import bad_input
+
+FILE = "checkpoint_metrics.json"
+OTHER_QUESTIONS = "other questions"
+LARGEST = 1e300
+# Metrics of a task, the best evidence first.
+TASK_METRICS = (
+    "accuracy",
+    "balanced_accuracy",
+    "precision",
+    "recall",
+    "f1",
+    "soft_accuracy",
+)
+
+
+def read(output_dir: Path) -> dict[str, dict]:
+    """Checkpoint's name -> its row. Raises Failure (exit 2)."""
+    path = output_dir / FILE
+    table = files.read_json(path) if path.is_file() else {}
+    if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
+        message = "got other values, expected {checkpoint: {metric: number}}"
+        raise bad_input("CKPT-METRICS-BAD", path, message)
+    return table
+
+
+def numbers(row: dict) -> dict[str, float]:
+    """The finite metrics of a row."""
+    return {name: value for name, value in row.items() if is_finite(value)}
+
+
+def is_finite(value: object) -> bool:
+    """Whether it is a number that is neither nan nor infinite."""
+    return type(value) in (int, float) and abs(value) < LARGEST
+
+
+def evaluation(row: dict | None) -> dict | None:
+    """What a row was measured on, when that was recorded."""
+    found = row.get("evaluation") if row else None
+    if not isinstance(found, dict):
+        return None
+    for name, kind in {"settings": dict, "results": str, "questions": str}.items():
+        if not isinstance(found.get(name), kind):
+            return None
+    return found
+
+
+def differences(one: dict, other: dict) -> list[str]:
+    """In words, what two evaluations do not have in common: questions first, then settings as
+    `one` has them."""
+    settings = other_settings(one, other)
+    if one["questions"] != other["questions"]:
+        return [OTHER_QUESTIONS, *settings]
+    return settings
+
+
+def other_settings(one: dict, other: dict) -> list[str]:
+    """The settings that differ, each with its value in `one` and in `other`."""
+    told = []
+    for name in {**one["settings"], **other["settings"]}:
+        value, other_value = one["settings"].get(name), other["settings"].get(name)
+        if value != other_value:
+            told.append(f"{name} {_short(value)} (not {_short(other_value)})")
+    return told
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "unset"
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:12]}…{text[-27:]}"  # paths differ near their ends

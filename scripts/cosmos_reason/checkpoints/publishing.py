@@ -1,0 +1,328 @@
+"""Publishing one checkpoint to the Hub or S3: which of its files may leave the machine, its model
+card, the sending. Enter at `collect`, then `look`, `objections`, `write` and `send`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cosmos_reason.base import files, findings, progress
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import (
+    adapters,
+    checkpoint_metrics,
+    omni,
+    run_outputs,
+    safetensors_files,
+)
+from cosmos_reason.remote import hub, model_names, s3
+from cosmos_reason.spec import document
+
+CARD = "README.md"
+# Nothing else is ever sent: no pickles, no optimizer, no logs, no files whose names start with a
+# dot.
+SMALL_FILES = {
+    "config.json",
+    "processor_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    adapters.CONFIG,
+    safetensors_files.INDEX_NAME,
+    *omni.COPIED,
+}
+# What the card tells of the training data.
+FACTS = ("format", "records", "clips", "question_types", "majority_accuracy", "fingerprint")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where files go: `uri` is s3://... or hf_model://ORG/NAME. The rest tells what stands there
+    already."""
+
+    uri: str
+    exists: bool = False
+    private: bool = True
+    files: frozenset[str] = field(default_factory=frozenset)
+
+
+# -- what is sent ------------------------------------------------------------------------------
+
+
+def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
+    """({name: file} to send, in the order of sending, names left behind, warnings) of a verified
+    model or adapter. Raises Failure with all that is wrong with it: what is published can be
+    loaded."""
+    found = _verified(folder)
+    weights = _weights(folder)
+    names = sorted(path.name for path in folder.iterdir())
+    if not weights <= set(names):
+        message = (
+            "got weights in folders below it, as in an Omni checkpoint, expected a converted model"
+        )
+        prepare = ["scripts/prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", str(folder)]
+        fix = shlex.join([*prepare, "--output-path", f"{folder}-qwen3-vl"])
+        raise findings.bad_input("CKPT-NOT-MODEL", folder, message, fix)
+    # Weights first: what makes a model load comes last, so that an interrupted publication does not
+    # look complete.
+    sent = sorted(weights) + [name for name in names if name in SMALL_FILES]
+    foreign = [name for name in sent if not _is_own_file(folder / name)]
+    if foreign:
+        message = f"got {', '.join(foreign)}: a folder or a link that leads out, expected files"
+        raise findings.bad_input("PUBLISH-LINK", folder, message)
+    left = [name for name in names if name not in sent]
+    return {name: folder / name for name in sent}, left, found
+
+
+def _verified(folder: Path) -> list[Finding]:
+    """Warnings about a model or adapter folder. Raises Failure for a damaged one, and for what is
+    none."""
+    if not folder.is_dir():
+        message = "got no such folder, expected a model or adapter folder"
+        raise findings.bad_input("CKPT-NOT-FOLDER", folder, message)
+    kind = run_outputs.kind(folder)
+    if kind == run_outputs.RESUME:
+        model = folder.parents[2] / "safetensors" / folder.parent.name
+        message = "got a resume folder (optimizer, pickles), expected a model"
+        fix = shlex.join(["scripts/publish_checkpoint.py", str(model)])
+        raise findings.bad_input("CKPT-NOT-MODEL", folder, message, fix)
+    found = run_outputs.verify(folder, numbers=True)
+    if findings.has_errors(found):
+        raise Failure(found, findings.EXIT_CHECKS_FAILED)
+    if kind == run_outputs.ADAPTER:
+        base = _adapter_base(folder)
+        if not _is_on_hub(base):
+            message = (
+                f"got the base {base}, a path of this machine: nobody else can load the adapter"
+            )
+            fix = "scripts/select_checkpoint.py OUTPUT --by NAME --merge DIR"
+            found.append(findings.warning("PUBLISH-LOCAL-BASE", folder, message, fix))
+    return found
+
+
+def _weights(folder: Path) -> set[str]:
+    if run_outputs.kind(folder) == run_outputs.ADAPTER:
+        return {adapters.WEIGHTS}
+    tensors, _ = safetensors_files.read_folder(folder)
+    return {tensor.file.relative_to(folder).as_posix() for tensor in tensors.values()}
+
+
+def _is_own_file(path: Path) -> bool:
+    """Whether it is a file, and if it is a link, one into its folder or into the blobs of the Hub
+    cache it is in."""
+    real = Path(os.path.realpath(path))
+    blobs = path.parents[2] / "blobs" if hub.repo_of(path.parent) else path.parent
+    return real.is_file() and (path.parent in real.parents or real.parent == blobs)
+
+
+def _base(folder: Path, beside: Mapping[str, Path]) -> str:
+    """The model that was fine-tuned: of an adapter what it says, of a model what its spec says,
+    else ''."""
+    if run_outputs.kind(folder) == run_outputs.ADAPTER:
+        return _adapter_base(folder)
+    if "spec.toml" not in beside:
+        return ""
+    spec = document.load(beside["spec.toml"])
+    return _name_of_base(str(document.get(spec, "policy.model_name_or_path", "")))
+
+
+def _adapter_base(folder: Path) -> str:
+    config = safetensors_files.read_object(folder / adapters.CONFIG)
+    return _name_of_base(config["base_model_name_or_path"])
+
+
+def _name_of_base(base: str) -> str:
+    """Its name on the Hub where it has one, as a folder of the Hub's cache has."""
+    return hub.repo_of(base) or base.removeprefix(model_names.HUB)
+
+
+def _is_on_hub(base: str) -> bool:
+    return bool(model_names.HUB_NAME.fullmatch(base)) and not Path(base).is_dir()
+
+
+# -- the model card ----------------------------------------------------------------------------
+
+
+def beside(folder: Path, given: Path | None) -> dict[str, Path]:
+    """The files that tell of a checkpoint's training: in it, in `given`, or else in the folders of
+    its train job. Raises Failure (exit 2) when `given` is no folder."""
+    if given and not given.is_dir():
+        message = "got no such folder, expected that of a train job"
+        raise findings.bad_input("PUBLISH-NO-JOB", f"--job-dir {given}", message)
+    named = [folder] if given is None else [folder, given]
+    above = []
+    if run_outputs.is_in_run(folder):
+        above = list(folder.absolute().parents[1:4])
+    homes_of = {
+        "spec.toml": [*named, *above],
+        "dataset_facts.json": [*named, *above],
+        "metrics.json": named,
+        checkpoint_metrics.FILE: above,
+    }
+    found = {}
+    for name, homes in homes_of.items():
+        for home in homes:
+            if (home / name).is_file():
+                found[name] = home / name
+                break
+    return found
+
+
+def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) -> dict[str, Path]:
+    """{name: file} of what is published in another form than it has here: the model card, and of
+    an adapter the config with the Hub's name of its base instead of the cache's. The card is the
+    last."""
+    files.write_text(scratch / CARD, _card(name, folder, beside))
+    written = {CARD: scratch / CARD}
+    if run_outputs.kind(folder) == run_outputs.ADAPTER:
+        base = _adapter_base(folder)
+        if _is_on_hub(base):
+            config = safetensors_files.read_object(folder / adapters.CONFIG)
+            files.write_json(scratch / adapters.CONFIG, config | {"base_model_name_or_path": base})
+            written = {adapters.CONFIG: scratch / adapters.CONFIG, **written}
+    return written
+
+
+def _card(name: str, folder: Path, beside: Mapping[str, Path]) -> str:
+    """The base, the metrics, the facts of the data, and the numbers of the spec."""
+    import yaml
+
+    is_adapter = run_outputs.kind(folder) == run_outputs.ADAPTER
+    base = _base(folder, beside)
+    head = {
+        "library_name": "peft" if is_adapter else "transformers",
+        "pipeline_tag": "video-text-to-text",
+        "tags": ["cosmos-reason"],
+    }
+    summary = "A Cosmos Reason checkpoint."
+    if _is_on_hub(base):
+        head["base_model"] = base
+        summary = f"Fine-tuned from {base}."
+    sections = [f"---\n{yaml.safe_dump(head, sort_keys=False)}---", f"# {name}", summary]
+    sections += _section("Metrics", _metrics(folder, beside))
+    if "dataset_facts.json" in beside:
+        facts = safetensors_files.read_object(beside["dataset_facts.json"])
+        known = {key: facts[key] for key in FACTS if facts.get(key) is not None}
+        sections += _section("Training data", known)
+    if "spec.toml" in beside:
+        sections += _section("Spec", _publishable(document.load(beside["spec.toml"])))
+    return "\n\n".join(sections) + "\n"
+
+
+def _section(title: str, rows: Mapping[str, object]) -> list[str]:
+    """A table of the card; none for no rows."""
+    if not rows:
+        return []
+    lines = [f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items()]
+    return ["\n".join([f"## {title}\n", "| | |", "| --- | --- |", *lines])]
+
+
+def _metrics(folder: Path, beside: Mapping[str, Path]) -> dict[str, float]:
+    """The numbers of this checkpoint: its row in checkpoint_metrics.json, else those of
+    metrics.json."""
+    if checkpoint_metrics.FILE in beside:
+        home = beside[checkpoint_metrics.FILE].parent
+        for name, row in checkpoint_metrics.read(home).items():
+            if (home / name).resolve() == folder.resolve():
+                numbers = checkpoint_metrics.numbers(row)
+                if numbers:
+                    return numbers
+    if "metrics.json" not in beside:
+        return {}
+    metrics = safetensors_files.read_object(beside["metrics.json"])
+    metrics.pop("schema_version", None)
+    return {name: value for name, value in metrics.items() if type(value) in (int, float)}
+
+
+def _publishable(spec: dict) -> dict[str, object]:
+    """The spec's keys that the schema of training knows, where the value is a number, a switch or a
+    word of the schema: any other text may be a path, a secret or the name of a person."""
+    known = document.keys("train")
+    return {
+        key: value
+        for key, value in document.items("train", spec)
+        if key in known and _tells_no_secret(value, known[key])
+    }
+
+
+def _tells_no_secret(value: object, schema: dict) -> bool:
+    words = schema.get("enum", [])
+    for part in value if isinstance(value, list) else [value]:
+        if type(part) not in (int, float, bool) and part not in words:
+            return False
+    return True
+
+
+# -- where it goes -----------------------------------------------------------------------------
+
+
+def look(uri: str, secret: str | None) -> Target:
+    """What stands at the target, and whether it may be written as far as can be told. Raises
+    Failure (exit 2 or 3)."""
+    if s3.is_uri(uri):
+        names = frozenset(found.name for found in s3.objects(uri))
+        return Target(uri, exists=bool(names), files=names)
+    repository = hub.writable(uri.removeprefix(model_names.HUB), secret)
+    if not repository:
+        return Target(uri)
+    return Target(uri, True, repository["private"], frozenset(repository["files"]))
+
+
+def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[Finding]:
+    """Why these files must not go there: other weights would mix with them, or everybody could see
+    them."""
+    found = []
+    stale = sorted(name for name in target.files - sent.keys() if _is_loaded(name))
+    if stale:
+        message = f"got weights there that would stay and mix with these: {', '.join(stale[:3])}"
+        fix = _removal(target, stale)
+        found.append(findings.error("PUBLISH-OTHER-WEIGHTS", target.uri, message, fix, names=stale))
+    if target.exists and not target.private and not public:
+        message = "got a public repository, expected a private one: it would be seen by everybody"
+        fix = Fix(flags={"--public": True})
+        found.append(findings.error("PUBLISH-PUBLIC", target.uri, message, fix))
+    if target.exists and target.private and public and not s3.is_uri(target.uri):
+        message = "the repository is private and stays so"
+        found.append(findings.info("PUBLISH-STAYS-PRIVATE", target.uri, message))
+    return found
+
+
+def _is_loaded(name: str) -> bool:
+    """A loader prefers model.safetensors to an index, and an adapter beside a model is applied to
+    it."""
+    if name == adapters.CONFIG:
+        return True
+    return "/" not in name and name.endswith((".safetensors", ".safetensors.index.json"))
+
+
+def _removal(target: Target, names: list[str]) -> str:
+    """The command that removes files from the target."""
+    if s3.is_uri(target.uri):
+        removals = [["aws", "s3", "rm", s3.join(target.uri, name)] for name in names]
+        return " && ".join(shlex.join(removal) for removal in removals)
+    repo = target.uri.removeprefix(model_names.HUB)
+    return shlex.join(["hf", "repos", "delete-files", repo, *names])
+
+
+def send(
+    target: Target, sent: Mapping[str, Path], public: bool, secret: str | None
+) -> tuple[str, list[str]]:
+    """Send the files; returns the address and the names that were there already. Raises Failure
+    (exit 3)."""
+    if not s3.is_uri(target.uri):
+        repo = target.uri.removeprefix(model_names.HUB)
+        return hub.publish(repo, sent, not public, secret), []
+    connection = s3.client()
+    uploaded = progress.of_bytes(sum(path.stat().st_size for path in sent.values()), "upload")
+    there = []
+    for name, path in sent.items():
+        uri = s3.join(target.uri, name)
+        if name in target.files and s3.is_same(path, uri, connection):
+            there.append(name)
+            uploaded(path.stat().st_size)
+        else:
+            s3.send(path, uri, connection, uploaded)
+    return target.uri, there

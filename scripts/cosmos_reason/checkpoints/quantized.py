@@ -1,0 +1,206 @@
+"""Quantized model folders: the schemes, which layers they compress and what those must measure, and
+what proves that one is whole. Enter at `check_source` before the work, `verify` after it."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import run_outputs, safetensors_files
+from cosmos_reason.checkpoints.safetensors_files import FLOATS, Tensor
+
+RECORD = "quantization.json"
+SCHEME_KEY = "quantize.quantization_scheme"
+MAX_NAMES = 1000
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A number format as compressed-tensors names it. The inputs of a layer must be a multiple of
+    `multiple`: the weights that share a scale, or what the kernels of FP8 and INT8 ask for. `bits`
+    are those of a weight. A `smoothed` scheme rounds activations with what calibration has seen of
+    them, a `refined` one corrects the weights by it (GPTQ). The GPUs that compute in the format
+    begin at `capability`; all compute in those without one."""
+
+    bits: int
+    multiple: int
+    smoothed: bool = False
+    refined: bool = False
+    capability: tuple[int, int] | None = None
+
+    @property
+    def needs_data(self) -> bool:
+        return self.smoothed or self.refined
+
+
+SCHEMES = {
+    "FP8_DYNAMIC": Scheme(bits=8, multiple=16, capability=(8, 9)),
+    "FP8": Scheme(bits=8, multiple=16, smoothed=True, capability=(8, 9)),
+    "NVFP4": Scheme(bits=4, multiple=16, smoothed=True, capability=(10, 0)),
+    "W8A8": Scheme(bits=8, multiple=16, smoothed=True),
+    "W8A16": Scheme(bits=8, multiple=128, refined=True),
+    "W4A16": Scheme(bits=4, multiple=128, refined=True),
+}
+
+
+# The modules of both families are reached by the same patterns (base/families.py has what differs).
+# The vision tower holds the merger; nothing of it or of the output head is compressed.
+LEFT_ALONE = ["re:.*lm_head", "re:.*visual.*"]
+# Layers, and the norm before them that takes the other half of the smoothing.
+_PART = "re:.*language_model.*"
+SMOOTHED_INTO = [
+    [[f"{_PART}q_proj", f"{_PART}k_proj", f"{_PART}v_proj"], f"{_PART}input_layernorm"],
+    [[f"{_PART}gate_proj", f"{_PART}up_proj"], f"{_PART}post_attention_layernorm"],
+]
+# Qwen2.5-VL may still be stored as transformers < 4.52 did, without language_model.
+_LINEAR = re.compile(
+    r"model\.(?:language_model\.)?(layers\.\d+\.(?:self_attn|mlp)\.\w+_proj)\.weight"
+)
+
+
+def linear_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights that are compressed, by the name of their layer: layers.0.mlp.up_proj."""
+    found = {}
+    for name, tensor in tensors.items():
+        match = _LINEAR.fullmatch(name)
+        if match and len(tensor.shape) == 2:
+            found[match[1]] = tensor
+    return found
+
+
+def short_name(module: str) -> str | None:
+    """The name of a layer in `linear_layers`, from that of its module in the loaded model."""
+    match = _LINEAR.fullmatch(f"{module}.weight")
+    return match[1] if match else None
+
+
+# -- before the work -----------------------------------------------------------------------------
+
+
+def check_source(folder: Path, scheme_name: str) -> list[Finding]:
+    """What keeps a model folder from being quantized with a scheme; headers are read only."""
+    config = safetensors_files.read_object(folder / "config.json")
+    if config.get("quantization_config") is not None:
+        return [_already(folder, "a quantization_config")]
+    tensors, found = safetensors_files.read_folder(folder)
+    if found:
+        return found
+    layers = linear_layers(tensors)
+    if not layers:
+        message = "got no linear layers of a Qwen language model, expected a whole model"
+        return [error("QUANT-NO-LAYERS", folder, message)]
+    coarse = {tensor.dtype for tensor in layers.values()} - FLOATS
+    if coarse:
+        return [_already(folder, f"weights in {', '.join(sorted(coarse))}")]
+    return _uneven(folder, layers, scheme_name)
+
+
+def _already(folder: Path, what: str) -> Finding:
+    message = f"got {what}, expected a model that is not quantized yet"
+    fix = "quantize the model that this one was made from"
+    return error("QUANT-ALREADY", folder, message, fix)
+
+
+def _uneven(folder: Path, layers: Mapping[str, Tensor], scheme_name: str) -> list[Finding]:
+    """A finding per layer whose inputs the scheme cannot divide, with one that can as the fix."""
+    multiple = SCHEMES[scheme_name].multiple
+    widths = {name: tensor.shape[1] for name, tensor in layers.items()}
+    fix = Fix()
+    for name, scheme in SCHEMES.items():
+        if all(width % scheme.multiple == 0 for width in widths.values()):
+            fix = Fix(changes={SCHEME_KEY: name})
+            break
+    found = []
+    for name, width in widths.items():
+        if width % multiple:
+            message = f"got {width} inputs, {scheme_name} needs a multiple of {multiple}"
+            found.append(error("QUANT-WIDTH", name, message, fix, folder=str(folder)))
+    return found[:MAX_NAMES]
+
+
+def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def bytes_after(tensors: Mapping[str, Tensor], scheme: Scheme) -> int:
+    """About how large the result will be: scales are counted as one number of 2 bytes per
+    `multiple` of weights, of channels there are fewer."""
+    layers = linear_layers(tensors)
+    weights = sum(math.prod(tensor.shape) for tensor in layers.values())
+    left_alone = stored_bytes(tensors) - stored_bytes(layers)
+    return left_alone + weights * scheme.bits // 8 + 2 * weights // scheme.multiple
+
+
+def check_disk(output: Path, needed: int) -> list[Finding]:
+    place = next(path for path in (output, *output.parents) if path.is_dir())
+    free = shutil.disk_usage(place).free
+    if needed <= free:
+        return []
+    message = f"got {free / 1e9:.1f} GB free, expected {needed / 1e9:.1f} GB"
+    return [error("QUANT-DISK", output, message, Fix(changes={"results_dir": "DIR"}))]
+
+
+def check_output(output: Path) -> list[Finding]:
+    """An error for a folder with something in it: it would be replaced."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return []
+    message = "got a folder with other files in it, expected a new one"
+    if (output / RECORD).is_file():
+        message = "got a model that other inputs were quantized into, expected a new folder"
+    return [error("QUANT-OUTPUT", output, message, Fix(changes={"results_dir": "DIR"}))]
+
+
+# -- after it ------------------------------------------------------------------------------------
+
+
+def verify(folder: Path) -> list[Finding]:
+    """What is wrong with a quantized model folder: its files and numbers as of any model, every
+    scale read whole, and something compressed at all."""
+    config = safetensors_files.read_object(folder / "config.json")
+    if not isinstance(config.get("quantization_config"), dict):
+        message = "got no quantization_config, expected a quantized model"
+        return [error("QUANT-NOTHING-DONE", folder / "config.json", message)]
+    found = run_outputs.verify_model(folder)
+    if found:
+        return found
+    tensors, _ = safetensors_files.read_folder(folder)
+    scales = {name: tensor for name, tensor in tensors.items() if name.endswith("_scale")}
+    if not scales:
+        message = "got no scales, expected those of the compressed layers"
+        return [error("QUANT-NOTHING-DONE", folder, message)]
+    found = safetensors_files.check_numbers(scales, whole=True)
+    broken = [name for name, tensor in scales.items() if _is_nan_in_fp8(tensor)]
+    if broken:
+        message = f"got {len(broken)} scales that are no numbers ({', '.join(broken[:3])})"
+        found.append(error("CKPT-NOT-FINITE", folder, message, names=broken[:MAX_NAMES]))
+    return found
+
+
+def _is_nan_in_fp8(tensor: Tensor) -> bool:
+    """Whether a tensor in F8_E4M3 holds NaN; the format has no infinite numbers."""
+    if tensor.dtype != "F8_E4M3":
+        return False
+    return any(
+        byte & 0x7F == 0x7F
+        for chunk in safetensors_files.read_chunks(tensor)
+        for byte in set(chunk)
+    )
+
+
+def read_record(folder: Path) -> dict | None:
+    """quantization.json of a finished quantization, None without one. Raises Failure for one that
+    is no object."""
+    if not (folder / RECORD).is_file():
+        return None
+    return safetensors_files.read_object(folder / RECORD)
+
+
+def write_record(folder: Path, record: dict) -> None:
+    files.write_json(folder / RECORD, record)

@@ -1,0 +1,385 @@
+"""What a train job leaves in its output folder: model folders, adapters and resume folders, each
+verified. Enter at `find`.
+
+Layout (cosmos-rl's, which the embedded engine writes too):
+  <output_dir>/<timestamp>/safetensors/{step_N|epoch_N|final}/       a model folder or an adapter
+  <output_dir>/<timestamp>/checkpoints/{step_N|epoch_N}/policy/      what training resumes from
+  <output_dir>/best/{safetensors,checkpoints}, best_score.json       links to the best of them
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cosmos_reason.base import files, findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import (
+    adapters,
+    architectures,
+    checkpoint_metrics,
+    safetensors_files,
+)
+
+MODEL, ADAPTER, RESUME = "model", "adapter", "resume"
+USES = {MODEL: ["evaluate"], ADAPTER: ["evaluate", "merge"], RESUME: ["resume"]}
+MODEL_PARTS = ("safetensors", "merged")
+PARTS = (*MODEL_PARTS, "checkpoints")
+RUN_MARK = ".job_id"  # in a run folder of the embedded engine: the job that writes it
+TRAINER_STATE = "trainer_state.json"
+# What each rank of cosmos-rl saves.
+_SAVED_PER_RANK = ("model", "optimizer", "scheduler", "extra_info")
+_STEP = re.compile(r"(step|epoch)_(\d+)")
+# Files of a model folder beside its weights, each under one of its names.
+_BESIDE_WEIGHTS = (
+    ("tokenizer.json",),
+    ("tokenizer_config.json",),
+    ("preprocessor_config.json", "processor_config.json"),
+    ("chat_template.jinja", "chat_template.json"),
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One folder of the output: `name` is its path below what was listed, `step` its last part
+    (step_30, final), `evaluation` what the metrics were measured on."""
+
+    path: Path
+    name: str
+    step: str
+    kind: str
+    findings: list[Finding]
+    metrics: dict[str, float] = field(default_factory=dict)
+    evaluation: dict | None = None
+
+    @property
+    def complete(self) -> bool:
+        return not findings.has_errors(self.findings)
+
+    def to_json(self) -> dict:
+        return {
+            "path": str(self.path),
+            "name": self.name,
+            "kind": self.kind,
+            "complete": self.complete,
+            "can": USES[self.kind] if self.complete else [],
+            "metrics": self.metrics,
+            "problems": [finding.id for finding in self.findings],
+        }
+
+
+# -- listing -----------------------------------------------------------------------------------
+
+
+def output_of(folder: Path) -> Path:
+    """The output folder that is meant: the folder of a train job stands for what its record names.
+    Raises Failure."""
+    if not (folder / "job.json").is_file():
+        return folder
+    outputs = safetensors_files.read_object(folder / "job.json").get("outputs")
+    output_dir = outputs.get("output_dir") if isinstance(outputs, dict) else None
+    if not isinstance(output_dir, str):
+        message = "got a job without an output_dir, expected a train job"
+        fix = "scripts/launch_job.py list"
+        raise findings.bad_input("CKPT-NOT-TRAINED", folder, message, fix)
+    return Path(output_dir)
+
+
+def find(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
+    """Every model, adapter and resume folder, oldest run first, each verified (`numbers` as in
+    `verify`). `output_dir` may also be one run."""
+    if not output_dir.is_dir():
+        message = "got no such folder, expected the output folder of a train job"
+        raise findings.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
+    home = home_of(output_dir)
+    table = checkpoint_metrics.read(home)
+    found = []
+    for run in runs(output_dir):
+        paths = [*_subfolders(run / "safetensors"), *_subfolders(run / "merged")]
+        paths += [step / "policy" for step in _subfolders(run / "checkpoints")]
+        for path in paths:
+            row = table.get(path.absolute().relative_to(home).as_posix(), {})
+            checkpoint = Checkpoint(
+                path,
+                name=path.relative_to(output_dir).as_posix(),
+                step=path.parent.name if path.name == "policy" else path.name,
+                kind=kind(path),
+                findings=verify(path, numbers),
+                metrics=checkpoint_metrics.numbers(row),
+                evaluation=checkpoint_metrics.evaluation(row),
+            )
+            found.append(checkpoint)
+    return found
+
+
+def models(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
+    """The models and adapters among what `find` finds."""
+    return [one for one in find(output_dir, numbers) if one.kind != RESUME]
+
+
+def is_in_run(model: Path) -> bool:
+    """Whether a model lies where a run keeps its own: `<output_dir>/<run>/safetensors/<step>`."""
+    return model.parent.name in MODEL_PARTS
+
+
+def models_meant(folder: Path) -> tuple[list[Path], list[Path]]:
+    """What a folder that is given to `--checkpoint` stands for: (undamaged models, damaged ones).
+    A model stands for itself, a train output for all its models."""
+    if any((folder / name).is_file() for name in ("config.json", adapters.CONFIG)):
+        return [folder], []
+    listed = models(folder)
+    whole = [checkpoint.path for checkpoint in listed if checkpoint.complete]
+    damaged = [checkpoint.path for checkpoint in listed if not checkpoint.complete]
+    return whole, damaged
+
+
+def runs(output_dir: Path) -> list[Path]:
+    """The run folders of an output folder, or the folder itself when it is one."""
+    folders = sorted(path for path in output_dir.iterdir() if path.name != "best")
+    return [folder for folder in (output_dir, *folders) if _is_run(folder)]
+
+
+def home_of(folder: Path) -> Path:
+    """Where `best` and the metrics are: an output folder itself, of one of its runs the folder
+    above."""
+    folder = folder.absolute()
+    return folder.parent if _is_run(folder) else folder
+
+
+def _is_run(folder: Path) -> bool:
+    return any((folder / part).is_dir() for part in PARTS)
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("*") if path.is_dir() and not path.is_symlink()]
+    return sorted(found, key=_order)
+
+
+def _order(path: Path) -> tuple:
+    """step_9 before step_10; names without a number (final) last."""
+    match = _STEP.match(path.name)
+    return (0, int(match[2]), path.name) if match else (1, 0, path.name)
+
+
+def step_number(folder: Path) -> int | None:
+    """The optimizer step of a checkpoint: from its name, or for epoch_N from the trainer state
+    saved beside it."""
+    match = _STEP.fullmatch(folder.name)
+    if match and match[1] == "step":
+        return int(match[2])
+    state = folder.parents[1] / "checkpoints" / folder.name / "policy" / TRAINER_STATE
+    if not state.is_file():
+        return None
+    step = safetensors_files.read_object(state).get("step")
+    return step if type(step) is int else None
+
+
+# -- verifying ---------------------------------------------------------------------------------
+
+
+def kind(folder: Path) -> str:
+    if folder.name == "policy":
+        return RESUME
+    return ADAPTER if (folder / adapters.CONFIG).exists() else MODEL
+
+
+def verify(folder: Path, numbers: bool = False) -> list[Finding]:
+    """What is wrong with one model, adapter or resume folder; warnings do not keep it from being
+    used. Of weights the headers and a sample of each tensor are read, with `numbers` of an adapter
+    each number: a training that diverged leaves NaN."""
+    if files.INCOMPLETE in str(Path(folder.parent.name, folder.name)):
+        message = "got an export that was interrupted, expected a finished one"
+        return [findings.error("CKPT-INCOMPLETE", folder, message)]
+    what = kind(folder)
+    if what == ADAPTER:
+        return _verify_adapter(folder, numbers)
+    if what == MODEL:
+        return verify_model(folder)
+    if is_complete_resume(folder):
+        return []
+    message = "got a resume folder without all files and rank markers, expected a complete one"
+    return [findings.error("CKPT-RESUME-INCOMPLETE", folder, message)]
+
+
+def verify_model(folder: Path) -> list[Finding]:
+    """What is wrong with a model folder, whatever its name is."""
+    try:
+        config = safetensors_files.read_object(folder / "config.json")
+    except Failure as failure:
+        return failure.findings
+    tensors, found = safetensors_files.read_folder(folder)
+    is_plain = config.get("quantization_config") is None
+    if not found and is_plain:
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        found += architectures.compare(str(folder), config, shapes)
+    found += safetensors_files.check_numbers(tensors)
+    for names in _BESIDE_WEIGHTS:
+        if not any((folder / name).is_file() for name in names):
+            message = "got no such file, expected it there"
+            fix = f"copy {names[0]} from the base model"
+            found.append(findings.error("CKPT-FILE-MISSING", folder / names[0], message, fix))
+    return found
+
+
+def _verify_adapter(folder: Path, numbers: bool) -> list[Finding]:
+    try:
+        adapter = adapters.read(folder)
+    except Failure as failure:
+        return failure.findings
+    found = adapters.not_finite(adapter, numbers)
+    # cosmos-rl copies the base's JSON files beside an adapter: an index alone is no weights.
+    weights = {path.name for path in folder.glob("*.safetensors")}
+    if weights - {adapters.WEIGHTS}:
+        message = (
+            "got an adapter and the weights of a whole model, expected one of them: "
+            "loaders would add the two"
+        )
+        found.append(findings.error("CKPT-WEIGHTS-TWICE", folder, message))
+    base = adapter.config.get("base_model_name_or_path")
+    if not base or not isinstance(base, str):
+        message = "got no base_model_name_or_path, expected the model that was trained"
+        found.append(findings.error("CKPT-ADAPTER-BASE", folder, message))
+    elif base.startswith((".", "/", "~")) and not Path(base).expanduser().is_dir():
+        message = f"got the base {base}, which is not visible here (it may be where the job ran)"
+        fix = Fix(flags={"--base-model": "DIR"})
+        found.append(findings.warning("CKPT-ADAPTER-BASE", folder, message, fix))
+    foreign = [key for key in adapters.NOT_PEFT if key in adapter.config]
+    if foreign:
+        message = f"got {', '.join(foreign)}, which PEFT does not know"
+        fix = Fix(flags={"--fix-adapter": "DIR"})
+        found.append(findings.warning("CKPT-ADAPTER-FIELDS", folder, message, fix))
+    return found
+
+
+# -- resuming ----------------------------------------------------------------------------------
+
+
+def is_complete_resume(folder: Path) -> bool:
+    """True when a policy folder holds cosmos_config, every rank's marker, and the files those ranks
+    saved.
+
+    The embedded engine saves one rank in safetensors, whose headers are read. cosmos-rl saves
+    `model_rank_R.pth` per rank, which are looked at by name only and never opened.
+    """
+    if not (folder / "cosmos_config").is_file():
+        return False
+    if (folder / TRAINER_STATE).is_file():
+        return _has_saved_state(folder)
+    ranks = {path.stem.removeprefix("model_rank_") for path in folder.glob("model_rank_*.pth")}
+    ranks |= {str(rank) for rank in range(_ranks_saved(folder / "cosmos_config"))}
+    for rank in ranks:
+        names = [f".rank_{rank}_complete"]
+        names += [f"{part}_rank_{rank}.pth" for part in _SAVED_PER_RANK]
+        if not all((folder / name).is_file() for name in names):
+            return False
+    return True
+
+
+def _has_saved_state(folder: Path) -> bool:
+    """Whether the state that the embedded engine saved is whole."""
+    try:
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            safetensors_files.read_header(folder / name)
+    except Failure:
+        return False
+    return (folder / ".rank_0_complete").is_file()
+
+
+def _ranks_saved(cosmos_config: Path) -> int:
+    """How many ranks save: all but the replicas. 1 when a size is left to cosmos-rl (-1) or
+    unknown."""
+    try:
+        sizes = json.loads(cosmos_config.read_text(encoding="utf-8"))["policy"]["parallelism"]
+        counts = [sizes.get(f"{part}_size", 1) for part in ("tp", "cp", "pp", "dp_shard")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 1
+    if any(type(count) is not int or count < 1 for count in counts):
+        return 1
+    return math.prod(counts)
+
+
+def resume_folders(output_dir: Path) -> list[Path]:
+    """The complete resume folders under all runs of an output folder, the newest last: that of the
+    highest step."""
+    found = [path for path in output_dir.glob("*/checkpoints/*/policy") if is_complete_resume(path)]
+    return sorted(found, key=lambda path: (step_number(path.parent) or 0, _order(path.parent)))
+
+
+def newest_resume(output_dir: Path) -> Path | None:
+    """The complete resume folder that training goes on from, if there is one."""
+    found = resume_folders(output_dir)
+    return found[-1] if found else None
+
+
+def finished(resume: Path, total_steps: int | None = None) -> Path | None:
+    """The undamaged model beside the last state of a run, or None while a step of it is left or its
+    model is missing. The embedded engine's states tell `total_steps` themselves."""
+    state = resume / TRAINER_STATE
+    if state.is_file():
+        total_steps = safetensors_files.read_object(state).get("total_steps")
+    done = step_number(resume.parent)
+    if done is None or type(total_steps) is not int or done < total_steps:
+        return None
+    step = resume.absolute().parent
+    model = step.parent.parent / "safetensors" / step.name
+    if not model.is_dir() or findings.has_errors(verify(model)):
+        return None
+    return model
+
+
+# -- for whoever writes into an output folder --------------------------------------------------
+
+
+def mark_run(run: Path, job: Path) -> None:
+    """Say in a run folder that the job in the folder `job` writes it."""
+    files.write_text(run / RUN_MARK, f"{job.name}\n")
+
+
+def run_marked_by(run: Path) -> str | None:
+    """The id of the job that writes a run folder, where one said so."""
+    try:
+        return (run / RUN_MARK).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def clear_abandoned(output_dir: Path) -> None:
+    """Delete what killed trainings left unfinished in the runs of an output folder."""
+    for run in output_dir.glob("*"):
+        files.clear_abandoned(run / "safetensors")
+        files.clear_abandoned(run / "checkpoints")
+        for step in (run / "checkpoints").glob("*"):
+            if files.clear_abandoned(step) and not any(step.iterdir()):
+                step.rmdir()
+
+
+def prune(run_dir: Path, max_keep: int, keep: Iterable[str] = ()) -> list[str]:
+    """Delete the oldest steps of `run_dir` beyond `max_keep` (0 or less keeps all), never the last
+    and those in `keep`.
+
+    A protected step counts. Returns the names deleted. A folder loses its name before its first
+    file goes.
+    """
+    if max_keep <= 0:
+        return []
+    folders = [*_subfolders(run_dir / "safetensors"), *_subfolders(run_dir / "checkpoints")]
+    steps = []
+    for folder in sorted(folders, key=_order):
+        if _STEP.fullmatch(folder.name) and folder.name not in steps:
+            steps.append(folder.name)
+    surplus = max(0, len(steps) - max_keep)
+    protected = {*keep, *steps[-1:]}
+    doomed = [step for step in steps if step not in protected][:surplus]
+    for folder in folders:
+        if folder.name in doomed:
+            hidden = files.temporary_name(folder)
+            os.replace(folder, hidden)
+            shutil.rmtree(hidden)
+    return doomed

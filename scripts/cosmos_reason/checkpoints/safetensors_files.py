@@ -1,0 +1,507 @@
+"""Safetensors files read and written as bytes: headers, indexes and the byte ranges of tensors. No
+torch; numpy only where numbers are computed.
+
+Format: 8 bytes little-endian header length, a JSON header of {name: {dtype, shape, data_offsets}},
+then the data.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import shlex
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from cosmos_reason.base.files import read_json, write_json
+from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
+from cosmos_reason.base.fix import Fix
+
+INDEX_NAME, SINGLE = "model.safetensors.index.json", "model.safetensors"
+BITS = {
+    "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32,
+    "I64": 64, "U64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+FLOATS = {"BF16", "F16", "F32"}
+Copied = Callable[[int], None]  # hears of bytes as they are written
+MAX_HEADER_BYTES = 100_000_000  # the limit of the reference reader
+# One copy by the kernel: large enough to be cheap, small enough for a live progress bar.
+_COPY_BYTES = 1 << 26
+_READ_BYTES = 1 << 22
+_MOST_BITS = 1 << 80  # of a tensor that a header may claim
+_SAMPLE_BYTES = 1 << 12  # of a tensor, at a place where it is looked at
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor whose bytes are `file[begin:end]`, or what `made()` yields while it is written in
+    the place of those."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    made: Callable[[], Iterator[bytes]] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return BITS[self.dtype] * math.prod(self.shape) // 8
+
+
+# -- reading headers and indexes ---------------------------------------------------------------
+
+
+def read_header(path: Path) -> dict[str, Tensor]:
+    """All tensors of one file, by name. Raises Failure (CKPT-SHARD-DAMAGED) where they leave a gap
+    or overlap."""
+    table, start, size = _read_json_header(path)
+    metadata = table.pop("__metadata__", {})
+    is_table = isinstance(metadata, dict)
+    if not is_table or not all(isinstance(value, str) for value in metadata.values()):
+        raise _damaged(path, "got __metadata__ that is no table of texts, expected {name: text}")
+    tensors = {name: _entry(path, name, entry, start) for name, entry in table.items()}
+    position = start
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if tensor.begin != position:
+            message = (
+                f"got {name} at byte {tensor.begin:,}, expected {position:,}: a gap or an overlap"
+            )
+            raise _damaged(path, message)
+        position = tensor.end
+    if position != size:
+        raise _damaged(path, f"got {size:,} bytes, expected {position:,} from the header")
+    return tensors
+
+
+def _read_json_header(path: Path) -> tuple[dict, int, int]:
+    """Header table, offset of the first data byte, size of the file."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise _damaged(path, "got no regular file, expected a safetensors file")
+        with open(path, "rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            length = int.from_bytes(handle.read(8), "little")
+            if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+                message = (
+                    f"got a header of {length:,} bytes in a file of {size:,}, expected it inside"
+                )
+                raise _damaged(path, message)
+            table = json.loads(handle.read(length).decode(), object_pairs_hook=_without_twins)
+        json.dumps(table, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    except OSError as problem:
+        message = f"got {problem.strerror}, expected a readable safetensors file"
+        raise _damaged(path, message) from None
+    except (ValueError, RecursionError) as problem:
+        raise _damaged(path, f"got a header with {problem}, expected a JSON object") from None
+    if not isinstance(table, dict):
+        message = "got a header that is no object, expected {name: {dtype, shape, data_offsets}}"
+        raise _damaged(path, message)
+    return table, 8 + length, size
+
+
+def _without_twins(pairs: list[tuple[str, object]]) -> dict:
+    table = {}
+    for name, value in pairs:
+        if name in table:
+            raise ValueError(f"the key {name!r} twice")
+        table[name] = value
+    return table
+
+
+def _entry(path: Path, name: str, entry, start: int) -> Tensor:
+    try:
+        dtype, shape = entry["dtype"], entry["shape"]
+        begin, end = entry["data_offsets"]
+        for number in (*shape, begin, end):
+            if type(number) is not int or number < 0:
+                raise ValueError
+        bits = BITS[dtype] * math.prod(shape)
+        if bits >= _MOST_BITS:
+            raise ValueError
+    except (KeyError, TypeError, ValueError):
+        written = json.dumps(entry)[:200]
+        message = f"got {name} = {written}, expected a known dtype and whole numbers from 0"
+        raise _damaged(path, message) from None
+    if (end - begin) * 8 != bits:
+        message = f"got {end - begin} bytes for {name} ({dtype} {shape}), expected {bits // 8}"
+        raise _damaged(path, message)
+    return Tensor(path, dtype, tuple(shape), start + begin, start + end)
+
+
+def _damaged(path: Path, problem: str) -> Failure:
+    fix = "download or export this file again"
+    return Failure(error("CKPT-SHARD-DAMAGED", path, problem, fix), EXIT_CHECKS_FAILED)
+
+
+def read_object(path: Path) -> dict:
+    """A JSON object from a model folder. Raises Failure (exit 2) when the file holds anything
+    else."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        message = f"got a {type(value).__name__}, expected a JSON object"
+        raise bad_input("CKPT-FILE-BAD", path, message)
+    return value
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Tensor name -> shard file, relative to the folder of the index. Raises Failure
+    (CKPT-INDEX-BAD)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        shards = json.loads(text, object_pairs_hook=_without_twins)["weight_map"]
+        if not shards or not all(isinstance(file, str) for file in shards.values()):
+            raise ValueError("an empty weight_map or one that does not name files")
+        outside = sorted({file for file in shards.values() if _leaves_folder(file)})
+        if outside:
+            raise ValueError(f"shards {outside[:3]} outside its folder")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+        message = f"got {problem!r}, expected {{'weight_map': {{tensor: file}}}}"
+        finding = error("CKPT-INDEX-BAD", path, message, "export the checkpoint again")
+        raise Failure(finding, EXIT_CHECKS_FAILED) from None
+    return shards
+
+
+def _leaves_folder(file: str) -> bool:
+    path = PurePosixPath(file)
+    if not path.parts or path.is_absolute() or ".." in path.parts:
+        return True
+    return "\\" in file or "\0" in file
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
+    """The tensors of a sharded or single-file model folder, and what is wrong with it (all of
+    it)."""
+    single = folder / SINGLE
+    if (folder / INDEX_NAME).exists():
+        return _read_sharded(folder)
+    if not single.exists():
+        count = len(list(folder.glob("*.safetensors")))
+        message = (
+            f"got {count} other safetensors files and no {INDEX_NAME}, expected that or {SINGLE}: "
+            "no loader knows other names"
+        )
+        fix = "export the checkpoint again"
+        return {}, [error("CKPT-INDEX-MISSING", folder, message, fix)]
+    try:
+        return read_header(single), []
+    except Failure as failure:
+        return {}, failure.findings
+
+
+def _read_sharded(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
+    try:
+        index = read_index(folder / INDEX_NAME)
+    except Failure as failure:
+        return {}, failure.findings
+    findings = []
+    single = folder / SINGLE
+    if single.exists() and SINGLE not in index.values():
+        message = (
+            f"got it beside {INDEX_NAME}, expected one of them: "
+            "loaders take it instead of the listed files"
+        )
+        fix = shlex.join(["mv", str(single), f"{single}.unused"])
+        findings.append(error("CKPT-WEIGHTS-TWICE", single, message, fix))
+    listed: dict[str, set[str]] = {}
+    for name, file in index.items():
+        listed.setdefault(file, set()).add(name)
+    tensors: dict[str, Tensor] = {}
+    for file in sorted(listed):
+        try:
+            stored = read_header(folder / file)
+        except Failure as failure:
+            findings += failure.findings
+            continue
+        findings += _mismatches(folder / file, listed[file], stored.keys())
+        for name, tensor in stored.items():
+            if name in listed[file]:
+                tensors[name] = tensor
+    return tensors, findings
+
+
+def _mismatches(file: Path, listed: Set[str], stored: Set[str]) -> list[Finding]:
+    """What a shard lacks of the tensors that the index lists for it, and what it has beside
+    them."""
+    findings = []
+    for problem, names in (
+        ("lacks", listed - stored),
+        ("has beside the index", stored - listed),
+    ):
+        if names:
+            some = ", ".join(sorted(names)[:3])
+            message = (
+                f"got a shard that {problem} {len(names)} tensors ({some}), "
+                f"expected what {INDEX_NAME} lists"
+            )
+            findings.append(error("CKPT-INDEX-MISMATCH", file, message))
+    return findings
+
+
+# -- copying and writing -----------------------------------------------------------------------
+
+
+def read_chunks(tensor: Tensor, size: int | None = None) -> Iterator[bytes]:
+    """Its bytes in order, of a stored tensor `size` (else 4 MB) at a time. Raises OSError where the
+    file ends early."""
+    if tensor.made:
+        yield from tensor.made()
+        return
+    size = size or _READ_BYTES
+    with open(tensor.file, "rb") as handle:
+        handle.seek(tensor.begin)
+        for begin in range(tensor.begin, tensor.end, size):
+            wanted = min(size, tensor.end - begin)
+            chunk = handle.read(wanted)  # goes on reading until it has them
+            if len(chunk) < wanted:
+                raise OSError(errno.EIO, "it became shorter while it was read", str(tensor.file))
+            yield chunk
+
+
+def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:
+    """Length and header for (name, dtype, shape, nbytes) in the order of their data, padded to 8
+    bytes."""
+    # transformers refuses a file that does not say so.
+    table: dict = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name, dtype, shape, nbytes in tensors:
+        offsets = [position, position + nbytes]
+        table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+        position += nbytes
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def copy_tensors(path: Path, tensors: Mapping[str, Tensor], copied: Copied) -> None:
+    """Write {name: tensor}, on disk when it returns. Raises OSError also when one has not the bytes
+    its header says."""
+    entries = [
+        (name, tensor.dtype, tensor.shape, tensor.nbytes) for name, tensor in tensors.items()
+    ]
+    with open(path, "wb") as handle:
+        handle.write(header_bytes(entries))
+        handle.flush()
+        position = handle.tell()
+        target = handle.fileno()
+        for tensor in tensors.values():
+            end = position + tensor.nbytes
+            if not tensor.made:
+                position = _copy_in_kernel(tensor, target, position, copied)
+                # What the kernel refused is read.
+                tensor = replace(tensor, begin=tensor.end - (end - position))
+            for chunk in read_chunks(tensor):
+                _write(target, chunk, position)
+                position += len(chunk)
+                copied(len(chunk))
+            if position != end:
+                message = f"got {position - end:+,} bytes, expected {tensor.nbytes:,}"
+                raise OSError(errno.EIO, message, str(path))
+        os.fsync(target)
+
+
+def _copy_in_kernel(tensor: Tensor, target: int, position: int, copied: Copied) -> int:
+    """The position behind what it copied: not all of it where the file systems do not let the
+    kernel do it."""
+    begin = tensor.begin
+    with open(tensor.file, "rb") as source:
+        while begin < tensor.end:
+            wanted = min(tensor.end - begin, _COPY_BYTES)
+            try:
+                count = os.copy_file_range(source.fileno(), target, wanted, begin, position)
+            except OSError as problem:
+                if problem.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
+                    raise
+                count = 0
+            if not count:
+                break
+            begin += count
+            position += count
+            copied(count)
+    return position
+
+
+def _write(target: int, data: bytes, position: int) -> None:
+    """All of `data`: one call of the kernel writes at most 2 GiB, and less on a disk that gets
+    full."""
+    left = memoryview(data)
+    while left:
+        count = os.pwrite(target, left, position)
+        left = left[count:]
+        position += count
+
+
+def copy_shards(
+    folder: Path, shards: Mapping[str, Mapping[str, Tensor]], jobs: int, copied: Copied
+) -> None:
+    """Write {file: {name: tensor}}, `jobs` files at a time: while one waits for the disk to sync,
+    another reads.
+
+    A file has its name only when it is whole. `copied` is called from any of the threads.
+    """
+    stop = threading.Event()
+
+    def hear(count: int) -> None:
+        if stop.is_set():
+            raise InterruptedError
+        copied(count)
+
+    def copy(file: str) -> None:
+        part = folder / f"{file}.part"
+        try:
+            copy_tensors(part, shards[file], hear)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+        os.replace(part, folder / file)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            for done in as_completed([pool.submit(copy, file) for file in shards]):
+                done.result()
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def write_index(folder: Path, shards: Mapping[str, str], total_size: int) -> None:
+    """Write the index of {tensor: file}; `total_size` is the bytes of tensor data."""
+    index = {"metadata": {"total_size": total_size}, "weight_map": dict(sorted(shards.items()))}
+    write_json(folder / INDEX_NAME, index)
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def check_numbers(tensors: Mapping[str, Tensor], whole: bool = False) -> list[Finding]:
+    """Findings for numbers that are not finite, and for weights (two dimensions or more) that are
+    zero. Of each stored tensor in BF16, F16 or F32 a sample from its middle is read, and from four
+    other places while all is zero; `whole` reads everything."""
+    by_file: dict[Path, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype in FLOATS and tensor.nbytes and not tensor.made:
+            by_file.setdefault(tensor.file, {})[name] = tensor
+    findings = []
+    for file, named in by_file.items():
+        diverged, zero = [], []
+        with open(file, "rb", buffering=0) as handle:
+            for name, tensor in named.items():
+                kind = _kind_of_numbers(tensor, handle, whole)
+                if kind == _NOT_FINITE:
+                    diverged.append(name)
+                elif kind == _ZERO and len(tensor.shape) > 1:
+                    zero.append(name)
+        if diverged:
+            problem = "hold numbers that are not finite: the training diverged"
+            findings.append(_odd_numbers("CKPT-NOT-FINITE", file, diverged, named, problem))
+        if zero:
+            problem = "are zero wherever they were read: never trained, or never written"
+            findings.append(_odd_numbers("CKPT-ZERO-WEIGHTS", file, zero, named, problem))
+    return findings
+
+
+def _odd_numbers(
+    id: str, file: Path, names: list[str], tensors: Mapping[str, Tensor], problem: str
+) -> Finding:
+    some = ", ".join(names[:3])
+    message = f"got {len(names)} of {len(tensors)} tensors that {problem} ({some})"
+    return error(id, file, message, names=names[:1000])
+
+
+_NOT_FINITE, _ZERO, _SOUND = "not finite", "zero", "sound"
+
+
+def _kind_of_numbers(tensor: Tensor, handle, whole: bool) -> str:
+    kind = _ZERO
+    chunks, is_finite = _samples(tensor, handle), _sample_is_finite
+    if whole:
+        chunks, is_finite = read_chunks(tensor), _all_finite
+    for chunk in chunks:
+        if not is_finite(chunk, tensor.dtype):
+            return _NOT_FINITE
+        if chunk.count(0) < len(chunk):
+            kind = _SOUND
+        if kind == _SOUND and not whole:
+            break
+    return kind
+
+
+def _samples(tensor: Tensor, handle) -> Iterator[bytes]:
+    """Some bytes from the middle of a stored tensor, then from its beginning, quarters and end."""
+    size = min(_SAMPLE_BYTES, tensor.nbytes)
+    width = BITS[tensor.dtype] // 8
+    for part in (0.5, 0.0, 0.25, 0.75, 1.0):
+        handle.seek(tensor.begin + int((tensor.nbytes - size) * part) // width * width)
+        yield handle.read(size)
+
+
+def _sample_is_finite(chunk: bytes, dtype: str) -> bool:
+    """By the exponents alone, which are all ones in NaN and infinite numbers: some commands have no
+    numpy."""
+    width = BITS[dtype] // 8
+    high, below = chunk[width - 1 :: width], chunk[width - 2 :: width]
+    if dtype == "F16":
+        return not any(byte & 0x7C == 0x7C for byte in set(high))
+    pairs = set(zip(high, below, strict=False))
+    return not any(byte & 0x7F == 0x7F and lower & 0x80 for byte, lower in pairs)
+
+
+def _all_finite(chunk: bytes, dtype: str) -> bool:
+    import numpy as np
+
+    return bool(np.isfinite(to_float32(chunk, dtype)).all())
+
+
+def refuse_not_finite(values, file: Path) -> None:
+    """Raise Failure (CKPT-NOT-FINITE) for an array with numbers that are not finite."""
+    import numpy as np
+
+    if not np.isfinite(values).all():
+        message = "got numbers that are not finite: the training diverged"
+        raise Failure(
+            error("CKPT-NOT-FINITE", file, message, Fix(flags={"--by": "NAME"})), EXIT_CHECKS_FAILED
+        )
+
+
+def read_float32(tensor: Tensor):
+    """A stored float tensor as a float32 array of its shape. Raises Failure (CKPT-NOT-FINITE)."""
+    return to_float32(b"".join(finite_chunks(tensor, "F32")), "F32").reshape(tensor.shape)
+
+
+def finite_chunks(tensor: Tensor, dtype: str) -> Iterator[bytes]:
+    """The bytes of a stored BF16, F16 or F32 tensor, rounded to another `dtype` of these. Raises
+    Failure (CKPT-NOT-FINITE)."""
+    for chunk in read_chunks(tensor):
+        values = to_float32(chunk, tensor.dtype)
+        refuse_not_finite(values, tensor.file)
+        yield from_float32(values, dtype)
+
+
+def to_float32(stored: bytes, dtype: str):
+    """Bytes of BF16, F16 or F32 numbers as a new float32 array [n]. A bfloat16 is the upper half of
+    a float32."""
+    import numpy as np
+
+    if dtype == "BF16":
+        return (np.frombuffer(stored, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(stored, {"F16": np.float16, "F32": np.float32}[dtype]).astype(np.float32)
+
+
+def from_float32(values, dtype: str) -> bytes:
+    """Bytes of a float32 array in BF16, F16 or F32, rounded to the nearest, ties to even. Finite
+    values only."""
+    import numpy as np
+
+    if dtype == "BF16":
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        return ((bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16).astype(np.uint16).tobytes()
+    return values.astype({"F16": np.float16, "F32": np.float32}[dtype]).tobytes()

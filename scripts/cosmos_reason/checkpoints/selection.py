@@ -1,0 +1,441 @@
+"""Which checkpoint of a train job is meant: by a metric, the validation loss, the best link or a
+name. Enter at `select`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmos_reason.base import findings, metrics_log
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import best_link, checkpoint_metrics, run_outputs, trainer_log
+from cosmos_reason.checkpoints.best_link import VAL_LOSS
+from cosmos_reason.checkpoints.run_outputs import RESUME, Checkpoint
+from cosmos_reason.checkpoints.trainer_log import SavedLoss
+
+METRICS_LOG, TRAINER_LOG = "metrics.jsonl", "log.txt"
+TRAINER_LOGS = (TRAINER_LOG, "*policy_*.log", "logs_*/policy_*.log")  # a job's, and cosmos-rl's
+COUNTS = {"rows", "failed", "unparseable"}  # they stand among the metrics and tell no quality
+
+
+@dataclass(frozen=True)
+class MeasuredLoss:
+    """A validation loss: of which step of which run, and the file that tells it. `saved_as`: the
+    folder of the checkpoint, where the file names it."""
+
+    loss: float
+    run: Path
+    step: int
+    file: Path
+    saved_as: str = ""
+
+
+class Beside(NamedTuple):
+    """What tells validation losses besides the output folder: the folder of its train job, and a
+    trainer's log that is known to be of this training."""
+
+    job: Path | None = None
+    log: Path | None = None
+
+
+NOTHING_BESIDE = Beside()
+
+
+def select(
+    output_dir: Path, by: str, beside: Beside = NOTHING_BESIDE
+) -> tuple[Checkpoint, list[Finding]]:
+    """The model or adapter that `by` means: a metric of checkpoint_metrics.json, "val_loss",
+    "best", or a name.
+
+    Never something else instead: raises Failure with a finding that lists what exists.
+    """
+    models = run_outputs.models(output_dir, numbers=True)
+    if not models:
+        raise Failure(nothing_found(output_dir), findings.EXIT_CHECKS_FAILED)
+    if by == VAL_LOSS:
+        name, notes = _lowest_loss(output_dir, models, beside)
+        return _named(output_dir, models, name), notes
+    if by == "best":
+        return _named(output_dir, models, _best(output_dir, models, beside)), []
+    metrics = {metric for checkpoint in models for metric in checkpoint.metrics} - COUNTS
+    if by in metrics:
+        return _by_metric(output_dir, models, by)
+    if not metrics and by in checkpoint_metrics.TASK_METRICS:
+        message = (
+            f"got no scores, expected {by} in {checkpoint_metrics.FILE}: evaluate each "
+            "checkpoint, then score its results"
+        )
+        fix = "scripts/score_predictions.py RESULTS"
+        finding = findings.error("CKPT-NOT-SCORED", output_dir, message, fix)
+        raise Failure(finding, findings.EXIT_CHECKS_FAILED)
+    if not any(by in (checkpoint.name, checkpoint.step) for checkpoint in models):
+        words = [*metrics, VAL_LOSS, "best", *(checkpoint.step for checkpoint in models)]
+        problem = (
+            f"got {by!r}, expected a metric, {VAL_LOSS}, best or a checkpoint's name."
+            f"{findings.did_you_mean(by, words)}"
+        )
+        raise _not_found(output_dir, models, problem, beside)
+    return _named(output_dir, models, by), []
+
+
+def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOTHING_BESIDE) -> str:
+    """What `--by` may be on evidence: a task metric, the validation loss, the best link, the only
+    model there is; else empty, for no name is better than another."""
+    models = [checkpoint for checkpoint in found if checkpoint.kind != RESUME]
+    whole = [checkpoint for checkpoint in models if checkpoint.complete]
+    scored = set().union(*(checkpoint.metrics for checkpoint in whole))
+    for metric in checkpoint_metrics.TASK_METRICS:
+        if metric in scored:
+            return metric
+    measured = _of_saved(_told_losses(output_dir, beside), models)
+    if measured:
+        lowest, _ = measured[0]
+        if lowest.complete:
+            return VAL_LOSS
+    if best_link.name_of(output_dir, whole):
+        return "best"
+    return whole[0].name if len(whole) == 1 else ""
+
+
+def flags(by: str) -> Fix:
+    """The fix that chooses what was proposed; none for no proposal."""
+    return Fix(flags={"--by": by} if by else {})
+
+
+def nothing_found(folder: Path) -> Finding:
+    """What to say of a folder without any checkpoint: the folder that was probably meant, or why
+    none was saved."""
+    meant = _output_nearby(folder)
+    if meant:
+        message = "got no output folder of a train job, expected one"
+        fix = shlex.join(["scripts/select_checkpoint.py", str(meant)])
+        return findings.error("CKPT-NONE", folder, message, fix)
+    fix = Fix(changes={"train.ckpt.enable_checkpoint": True})
+    for home in (folder.absolute(), *folder.absolute().parents):
+        if (home / "job.json").is_file():
+            fix = f"scripts/launch_job.py status {home.name}"
+            break
+    message = "got no checkpoint, expected TIMESTAMP/safetensors/step_N: none was saved (yet)"
+    return findings.error("CKPT-NONE", folder, message, fix)
+
+
+def _output_nearby(folder: Path) -> Path | None:
+    """A run that the folder is a part of, else an output folder one or two levels below it."""
+    for home in (folder.absolute(), folder.absolute().parent):
+        if home.name in run_outputs.PARTS:
+            return home.parent
+    below = []
+    for part in run_outputs.PARTS:
+        below += [path.parents[1] for path in folder.glob(f"*/*/{part}")]
+        below += [path.parents[1] for path in folder.glob(f"*/*/*/{part}")]
+    return min(below, default=None)
+
+
+def _not_found(
+    output_dir: Path, models: Sequence[Checkpoint], problem: str, beside: Beside = NOTHING_BESIDE
+) -> Failure:
+    """It lists what there is, with the validation losses that metrics or the trainer's log tell."""
+    measured = _told_losses(output_dir, beside)
+    if not measured:
+        measured = _losses(output_dir, TRAINER_LOG, beside.job)
+    losses = {
+        checkpoint.name: measured_loss.loss
+        for checkpoint, measured_loss in _of_saved(measured, models)
+    }
+    listed = []
+    for checkpoint in models:
+        text = checkpoint.name
+        if checkpoint.name in losses:
+            text += f" (validation loss {losses[checkpoint.name]:g})"
+        if not checkpoint.complete:
+            text += " (damaged)"
+        listed.append(text)
+    message = f"{problem} It holds: {', '.join(listed[:20]) or 'no model at all'}"
+    finding = findings.error(
+        "CKPT-NOT-FOUND",
+        output_dir,
+        message,
+        flags(proposal(output_dir, models, beside)),
+        checkpoints=[checkpoint.name for checkpoint in models],
+        losses=losses,
+    )
+    return Failure(finding, findings.EXIT_CHECKS_FAILED)
+
+
+# -- by name and by metric ---------------------------------------------------------------------
+
+
+def _named(output_dir: Path, models: Sequence[Checkpoint], name: str) -> Checkpoint:
+    named = [checkpoint for checkpoint in models if name in (checkpoint.name, checkpoint.step)]
+    if len(named) != 1:
+        problem = f"got {len(named)} checkpoints named {name!r}, expected one."
+        raise _not_found(output_dir, models, problem)
+    if not named[0].complete:
+        raise Failure(named[0].findings, findings.EXIT_CHECKS_FAILED)
+    return named[0]
+
+
+def _by_metric(
+    output_dir: Path, models: Sequence[Checkpoint], metric: str
+) -> tuple[Checkpoint, list[Finding]]:
+    scored, others = [], []
+    for checkpoint in models:
+        is_scored = checkpoint.complete and metric in checkpoint.metrics
+        (scored if is_scored else others).append(checkpoint)
+    if not scored:
+        problem = f"got no undamaged checkpoint that was scored by {metric}."
+        raise _not_found(output_dir, models, problem)
+    choose = min if metric.endswith("loss") else max
+    best = choose(scored, key=lambda checkpoint: checkpoint.metrics[metric])  # of equals, the first
+    notes = []
+    if others:
+        names = [checkpoint.name for checkpoint in others]
+        message = (
+            f"chosen among {len(scored)}; damaged or not scored by {metric}: {', '.join(names[:3])}"
+        )
+        notes.append(findings.warning("CKPT-NOT-SCORED", output_dir, message, checkpoints=names))
+    return best, notes + unequal_scores(output_dir, best, scored)
+
+
+def unequal_scores(
+    output_dir: Path, best: Checkpoint, scored: Sequence[Checkpoint]
+) -> list[Finding]:
+    """That the scores of others were measured otherwise than that of the chosen one, as far as this
+    was recorded."""
+    differences = {}
+    for other in scored:
+        ways = [] if other is best else _differences(other, best)
+        if ways:
+            differences[other.name] = ", ".join(ways[:4])
+    if not differences:
+        return []
+    shown = "; ".join(f"{name} had {ways}" for name, ways in list(differences.items())[:3])
+    message = (
+        f"scores do not compare with that of {best.name}: {shown}; "
+        "expected the same questions and settings"
+    )
+    fix = "evaluate them with one spec, then scripts/score_predictions.py RESULTS"
+    names = list(differences)
+    return [findings.warning("CKPT-UNEQUAL-SCORES", output_dir, message, fix, checkpoints=names)]
+
+
+def _differences(other: Checkpoint, best: Checkpoint) -> list[str]:
+    """In words, how the evaluation of `other` was not that of `best`."""
+    ways = []
+    if other.evaluation and best.evaluation:
+        ways = checkpoint_metrics.differences(other.evaluation, best.evaluation)
+    rows, best_rows = other.metrics.get("rows"), best.metrics.get("rows")
+    if rows is None or best_rows is None or rows == best_rows:
+        return ways
+    if ways[:1] == [checkpoint_metrics.OTHER_QUESTIONS]:
+        ways = ways[1:]  # which the numbers of questions say better
+    return [f"{rows:g} questions (not {best_rows:g})", *ways]
+
+
+# -- by validation loss ------------------------------------------------------------------------
+
+
+def _lowest_loss(
+    output_dir: Path, models: Sequence[Checkpoint], beside: Beside
+) -> tuple[str, list[Finding]]:
+    """Name of the checkpoint with the lowest validation loss in metrics.jsonl, else in the
+    trainer's log, else that of best_score.json; and what there is to say of that choice."""
+    measured = _told_losses(output_dir, beside)
+    saved = _of_saved(measured, models)
+    if not saved:
+        metric = best_link.metric_of(output_dir)
+        if metric != VAL_LOSS:
+            problem = (
+                f"got no validation loss, and a best checkpoint by {metric!r}, "
+                f"expected one by {VAL_LOSS}."
+            )
+            raise _not_found(output_dir, models, problem, beside)
+        name = _best(output_dir, models, beside)
+        basis = (
+            "no metrics.jsonl or trainer's log has a validation loss of a saved step, "
+            "the best link and best_score.json name this one"
+        )
+        return name, [_proxy_note(output_dir, basis)]
+    chosen, lowest = saved[0]
+    basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
+    notes = [_proxy_note(output_dir, basis)]
+    if lowest.loss > measured[0].loss:
+        message = (
+            f"the lowest validation loss, {measured[0].loss:g}, is that of step "
+            f"{measured[0].step}: it was not saved or is gone"
+        )
+        names = [chosen.name]
+        notes.append(
+            findings.warning("CKPT-LOWEST-NOT-SAVED", output_dir, message, checkpoints=names)
+        )
+    same_step = [checkpoint.name for checkpoint, other in saved[1:] if other == lowest]
+    if same_step:
+        message = f"of step {lowest.step} there is also {', '.join(same_step)}"
+        notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message, flags(same_step[0])))
+    return chosen.name, notes
+
+
+def _proxy_note(output_dir: Path, basis: str) -> Finding:
+    message = (
+        f"{basis}; it is a proxy: cosmos-rl leaves the last partial batch out of it, "
+        "and the lowest is often not the best accuracy"
+    )
+    return findings.info("CKPT-VAL-LOSS-PROXY", output_dir, message, flags("accuracy"))
+
+
+def _told_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
+    """The losses that a choice may follow, the lowest first: those of metrics.jsonl, else those
+    that a trainer's log ties to checkpoints of these runs. A log that ties none may be of any
+    training."""
+    return _losses(output_dir, METRICS_LOG, beside.job) or _logged_losses(output_dir, beside)
+
+
+def _logged_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
+    runs = {run.absolute().name: run for run in run_outputs.runs(output_dir)}
+    if beside.log:
+        found = _of_named_log(beside.log, runs)
+    else:
+        found = []
+        for file in _logs_near(output_dir, beside.job):
+            found += _tied(file, trainer_log.saved_losses(_lines(file)), runs)
+    return sorted(found, key=lambda measured: measured.loss)
+
+
+def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
+    """It is known to be of this training: the only run in it is the only run here, whatever the
+    folder was called there, and where it names no checkpoint, steps are followed by number."""
+    told = trainer_log.saved_losses(_lines(log))
+    if len(runs) != 1:
+        return _tied(log, told, runs)
+    (run,) = runs.values()
+    if not told:
+        return [MeasuredLoss(loss, run, step, log) for step, loss in _read_losses(log).items()]
+    names = {saved.run for saved in told}
+    if len(names) == 1:
+        runs = {names.pop(): run}
+    return _tied(log, told, runs)
+
+
+def _tied(file: Path, told: Iterable[SavedLoss], runs: dict[str, Path]) -> list[MeasuredLoss]:
+    """The losses of checkpoints in these runs, which have the names that the log gives them."""
+    found = []
+    for saved in told:
+        if saved.run in runs and _is_loss(saved.loss):
+            run = runs[saved.run]
+            found.append(MeasuredLoss(saved.loss, run, saved.step, file, saved.checkpoint))
+    return found
+
+
+def _logs_near(output_dir: Path, job: Path | None) -> list[Path]:
+    """The logs that lie with the output, in the folder above it or in that of its job."""
+    output = output_dir.absolute()
+    found = []
+    for folder in (*run_outputs.runs(output), output, output.parent, job):
+        for pattern in TRAINER_LOGS if folder else ():
+            found += sorted(folder.glob(pattern))
+    return list({path.resolve(): path for path in found if path.is_file()}.values())
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        yield from lines
+
+
+def has_losses(log: Path) -> bool:
+    """Whether a trainer's log tells any validation loss."""
+    return bool(_read_losses(log))
+
+
+def _losses(output_dir: Path, name: str, job: Path | None) -> list[MeasuredLoss]:
+    """The lowest first, as the files of this name tell: in each run, or of a single run in the
+    folder of its job too."""
+    runs = run_outputs.runs(output_dir)
+    shared = []
+    if len(runs) == 1:
+        shared = [output_dir, output_dir.parent]
+        if job:
+            shared.append(job)
+    found = []
+    for run in runs:
+        for folder in (run, *shared):
+            losses = _read_losses(folder / name)
+            if losses:
+                file = folder / name
+                found += [MeasuredLoss(loss, run, step, file) for step, loss in losses.items()]
+                break
+    return sorted(found, key=lambda measured: measured.loss)
+
+
+def _read_losses(file: Path) -> dict[int, float]:
+    """Step -> validation loss in a metrics.jsonl or a trainer's log."""
+    if not file.is_file():
+        return {}
+    parse = metrics_log.numbers if file.name == METRICS_LOG else trainer_log.metrics
+    losses = {}
+    for row in metrics_log.read(file, parse):
+        loss = row.get("val/avg_loss")
+        if _is_loss(loss) and "step" in row:
+            losses[row["step"]] = loss
+    return losses
+
+
+def _is_loss(value: object) -> bool:
+    """cosmos-rl reports 0.0 when its validation set is smaller than one batch."""
+    return bool(value) and checkpoint_metrics.is_finite(value)
+
+
+def _of_saved(
+    measured: Iterable[MeasuredLoss], models: Sequence[Checkpoint]
+) -> list[tuple[Checkpoint, MeasuredLoss]]:
+    """The losses whose step was saved, each with its checkpoint."""
+    steps = {checkpoint.name: run_outputs.step_number(checkpoint.path) for checkpoint in models}
+    found = []
+    for loss in measured:
+        for checkpoint in models:
+            is_meant = steps[checkpoint.name] == loss.step
+            if loss.saved_as:
+                is_meant = checkpoint.step == loss.saved_as
+            if is_meant and loss.run in checkpoint.path.parents:
+                found.append((checkpoint, loss))
+    return found
+
+
+# -- the best link -----------------------------------------------------------------------------
+
+
+def best_note(
+    output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOTHING_BESIDE
+) -> list[Finding]:
+    """What the `best` link of an output folder points at, or that it is broken; nothing where there
+    is none."""
+    best = best_link.folder_of(output_dir)
+    if not best.is_dir():
+        return []
+    models = [checkpoint for checkpoint in found if checkpoint.kind != RESUME]
+    name = best_link.name_of(output_dir, models)
+    fix = flags(proposal(output_dir, models, beside))
+    if not name:
+        failure = _not_found(output_dir, models, _broken_link(output_dir), beside)
+        message = failure.findings[0].message
+        return [findings.warning("CKPT-BEST-BROKEN", best, message, fix)]
+    if name not in [checkpoint.name for checkpoint in models if checkpoint.complete]:
+        message = f"it points to the damaged {name}"
+        return [findings.warning("CKPT-BEST-DAMAGED", best, message, fix)]
+    return [findings.info("CKPT-BEST", best, f"it means {name}", flags("best"))]
+
+
+def _best(output_dir: Path, models: Sequence[Checkpoint], beside: Beside) -> str:
+    """Name of the model that `best` means. Raises Failure for a broken link."""
+    name = best_link.name_of(output_dir, models)
+    if not name:
+        raise _not_found(output_dir, models, _broken_link(output_dir), beside)
+    return name
+
+
+def _broken_link(output_dir: Path) -> str:
+    named = " and ".join(str(target) for target in best_link.targets(output_dir)) or "nothing"
+    return f"got a best link to {named}, expected one model of this folder."

@@ -1,0 +1,406 @@
+"""What every script in scripts/ shares:
+its argument parser, its output, its exit code, the command it suggests next.
+
+A script defines `parser()` and `main(args) -> Outcome` and ends with
+`sys.exit(cli.run(parser(), main))`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base import findings as f
+
+EXIT_CODES = (
+    "exit codes: 0 done, 1 checks found errors, 2 wrong usage or unreadable input, "
+    "3 the outside world failed\n"
+)
+WIDTH = 100  # of help texts
+
+
+@dataclass
+class Outcome:
+    """What a command found and made: `result` becomes JSON,
+    `text` is what a person reads on stdout.
+
+    `next` is what to run after a success: the name of a script in scripts/ and its arguments;
+    `serve` is the command line that serves the model it is about.
+    """
+
+    result: dict = field(default_factory=dict)
+    findings: list[f.Finding] = field(default_factory=list)
+    text: str = ""
+    next: tuple[str, ...] = ()
+    serve: str = ""
+    # When the findings do not tell it: something failed after `result` was made.
+    exit_code: int | None = None
+
+
+class Once(argparse.Action):
+    """Store a value; a flag that takes one is given at most once."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        given = vars(namespace).setdefault("given", set())
+        if option_string and self.dest in given:
+            raise argparse.ArgumentError(self, "given twice, expected it once")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+class WholeHelp(argparse.Action):
+    """Print the help with every flag, and stop."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        print(parser.whole_help(), end="")
+        parser.exit()
+
+
+HELPS = (argparse._HelpAction, WholeHelp)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse without abbreviations, with 'did you mean' for flags, and with the exit codes.
+
+    Flags may stand between positional arguments where it `is_intermixed`.
+
+    Where `common` names flags, --help explains the positional arguments and these, in this order,
+    and only names the others; --help-all explains all, and has what follows the examples.
+    """
+
+    def __init__(
+        self, description: str | None, common: str = "", is_intermixed: bool = False, **options
+    ):
+        purpose, _, examples = (description or "").partition("\n\n")
+        options.setdefault("epilog", f"{examples.strip()}\n\n{EXIT_CODES}" if examples else None)
+        super().__init__(
+            description=purpose,
+            allow_abbrev=False,
+            formatter_class=partial(
+                argparse.RawDescriptionHelpFormatter, width=WIDTH, max_help_position=22
+            ),
+            **options,
+        )
+        self.register("action", None, Once)
+        self.is_intermixed = is_intermixed
+        self.common = common.split()
+        if self.common:
+            self.add_argument("--help-all", action=WholeHelp, nargs=0, help="explain every flag")
+
+    def whole_help(self) -> str:
+        return super().format_help()
+
+    def format_help(self) -> str:
+        if not self.common:
+            return self.whole_help()
+        by_name = {name: action for action in self._actions for name in action.option_strings}
+        positional = [action for action in self._actions if not action.option_strings]
+        shown = [*positional, *(by_name[name] for name in self.common)]
+        others = [action for action in self._actions if action not in shown]
+        formatter = self._get_formatter()
+        formatter.add_text(self.format_usage().strip())
+        formatter.add_text(self.description)
+        formatter.start_section("the common case")
+        formatter.add_arguments(shown)
+        formatter.end_section()
+        formatter.add_text(_named(others))
+        examples, _, notes = (self.epilog or "").partition("\n\n")
+        formatter.add_text(examples)
+        if notes:
+            formatter.add_text(EXIT_CODES)
+        return formatter.format_help()
+
+    def format_usage(self) -> str:
+        """One line: what must be given. argparse itself repeats every flag there."""
+        if self.usage or not self.common:
+            return super().format_usage()
+        return f"usage: {' '.join([self.prog, *self._required_words(), '[flags]'])}\n"
+
+    def _required_words(self) -> list[str]:
+        words = []
+        for action in self._actions:
+            metavar = action.metavar or action.dest.upper()
+            if not action.option_strings:
+                words.append(metavar)
+            elif action.required:
+                words.append(f"{action.option_strings[0]} {metavar}")
+        return words
+
+    def error(self, message):
+        """Wrong usage. With --json it is a finding on stdout, as everything else is."""
+        if "required" in message:  # perhaps it is there, misspelt
+            message += "." + self._hints(word for word in sys.argv[1:] if word.startswith("--"))
+        if "--json" not in sys.argv:
+            super().error(f.printable(message))
+        raise f.bad_input("USAGE", self.prog, message, f"scripts/{self.prog} --help")
+
+    def parse_args(self, args=None, namespace=None):
+        parse = self.parse_known_intermixed_args if self.is_intermixed else self.parse_known_args
+        parsed, unknown = parse(args, namespace)
+        if unknown:
+            hints = self._hints(word for word in unknown if word.startswith("-"))
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{hints}")
+        return parsed
+
+    def _hints(self, words) -> str:
+        """What the words that are no flags of this parser
+        or of the verb in use were meant to be."""
+        choices = [action.choices for action in self._actions if isinstance(action.choices, dict)]
+        verbs = [verb for named in choices for name, verb in named.items() if name in sys.argv]
+        flags = {
+            flag
+            for one in (self, *verbs)
+            for action in one._actions
+            for flag in action.option_strings
+        }
+        names = (word.partition("=")[0] for word in words)
+        return "".join(f.did_you_mean(name, flags) for name in names if name not in flags)
+
+
+def _named(actions: list[argparse.Action]) -> str:
+    """The flags that a short help does not explain, by name."""
+    names = [
+        max(action.option_strings, key=len)
+        for action in actions
+        if action.help != argparse.SUPPRESS and not isinstance(action, HELPS)
+    ]
+    return textwrap.fill(
+        f"more flags (--help-all explains them): {' '.join(names)}", WIDTH, break_on_hyphens=False
+    )
+
+
+def wrong(written: str, expected: str) -> argparse.ArgumentTypeError:
+    return argparse.ArgumentTypeError(f"got {written!r}, expected {expected}")
+
+
+def positive(text: str, most: int = 10**9) -> int:
+    """An argparse type, as those below."""
+    if not text.isdecimal() or len(text) > 12 or not 1 <= int(text) <= most:
+        raise wrong(text, f"a whole number from 1 to {most}")
+    return int(text)
+
+
+def above_0(text: str, most: float = 1e9) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value <= most:
+        raise wrong(text, f"a number above 0, at most {most:.0f}")
+    return value
+
+
+def some_text(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise wrong(text, "a text")
+    return text
+
+
+def image_version(text: str) -> str:
+    from cosmos_reason.spec import images
+
+    if text not in images.versions():
+        raise wrong(text, f"one of {', '.join(images.versions())}")
+    return text
+
+
+def local(text: str) -> Path:
+    if not text or "://" in text:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a local path")
+    return Path(text).expanduser()
+
+
+def size(text: str) -> int:
+    """Bytes from 5GB, 500 MB, 1.5GiB."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([KMG]?)(i?)B?", text, re.IGNORECASE)
+    if not match or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a size such as 5GB or 500MB")
+    return int(
+        float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " ")
+    )
+
+
+def share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 1:
+        raise wrong(text, "a number from 0 to 1")
+    return value
+
+
+def add_reading_flags(parser: argparse.ArgumentParser) -> None:
+    """How the answers of an evaluation are read: the fields of evaluation.grading.Options."""
+    from cosmos_reason.evaluation import grading
+
+    parser.add_argument(
+        "--type",
+        choices=grading.TYPES,
+        default="auto",
+        help="how ground truths and answers are read (default: auto, per question from the data)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=share,
+        default=0.0,
+        help="relative error a number may have (default: 0); "
+        "units of length, time, mass and speed are converted",
+    )
+    parser.add_argument(
+        "--boxes",
+        choices=grading.BOX_MEASURES,
+        help="how responses write boxes where ground truths write them the other way: "
+        "pixels, or 1000ths of the medium (default: compared as written)",
+    )
+
+
+def add_output_flags(parser: argparse.ArgumentParser, lines: bool = False) -> None:
+    """--json and --quiet. `lines`: the command prints JSON lines as it goes on,
+    and the document is the last of them."""
+    one = "JSON lines on stdout, an event each; the last line is the usual document"
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help=one if lines else "one JSON document on stdout, nothing else there",
+    )
+    parser.set_defaults(json_indent=None if lines else 1)
+    parser.add_argument(
+        "--quiet",
+        action="store_true",
+        help="the result, errors and warnings alone: no infos, no next command",
+    )
+
+
+def run(
+    parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Outcome], argv=None
+) -> int:
+    """Parse, call `main`, print, and return the exit code.
+    Bad input ends as findings, never as a traceback."""
+    words = sys.argv if argv is None else argv
+    as_json, is_quiet = "--json" in words, "--quiet" in words
+    indent = 1
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal cannot show is no reason to fail.
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        args = parser.parse_args(argv)
+        indent = getattr(args, "json_indent", 1)
+        outcome = main(args)
+        if outcome.exit_code is None:
+            failed = f.has_errors(outcome.findings)
+            outcome.exit_code = f.EXIT_CHECKS_FAILED if failed else f.EXIT_DONE
+    except (f.Failure, ModuleNotFoundError, OSError) as problem:
+        outcome = _outcome_of(problem)
+    except KeyboardInterrupt as stop:
+        f.say(": ".join(["interrupted", *map(str, stop.args)]))
+        return 130
+    try:
+        _prepare_to_print(outcome)
+        if as_json:
+            _print_document(parser.prog, outcome, indent)
+        else:
+            _print(outcome, is_quiet)
+    except BrokenPipeError:  # the reader went away (`| head`); what was done is done
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:  # stdout is a file on a full disk
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(
+            f.as_text([f.error("OS-ERROR", "stdout", problem.strerror or str(problem))]),
+            file=sys.stderr,
+        )
+        return f.EXIT_OUTSIDE
+    return outcome.exit_code
+
+
+def _outcome_of(problem: Exception) -> Outcome:
+    """What a command that ended with this exception prints and returns."""
+    if isinstance(problem, f.Failure):
+        return Outcome(findings=problem.findings, exit_code=problem.exit_code)
+    if isinstance(problem, ModuleNotFoundError):
+        finding = _not_installed(problem)
+    else:
+        where = str(problem.filename or "-")
+        finding = f.error("OS-ERROR", where, problem.strerror or str(problem))
+    return Outcome(findings=[finding], exit_code=f.EXIT_OUTSIDE)
+
+
+def _prepare_to_print(outcome: Outcome) -> None:
+    """Suggest nothing after a failure, and call the scripts of fixes the way this one was."""
+    if outcome.exit_code:
+        outcome.next = ()
+    outcome.findings = [
+        replace(finding, fix=finding.fix.called_in(_scripts())) for finding in outcome.findings
+    ]
+
+
+def _print_document(program: str, outcome: Outcome, indent: int | None) -> None:
+    document = {
+        "ok": not f.has_errors(outcome.findings),
+        "command": program.removesuffix(".py"),
+        "findings": [finding.to_json() for finding in outcome.findings],
+        "result": outcome.result,
+    }
+    if outcome.next:
+        document["next"] = suggested(outcome.next)
+    print(f.as_json(document, indent), flush=True)
+
+
+def _print(outcome: Outcome, is_quiet: bool) -> None:
+    told = outcome.findings
+    if is_quiet:
+        told = [finding for finding in told if finding.severity != f.INFO]
+    if told:
+        print(f.as_text(told), file=sys.stderr)
+    if outcome.text:
+        print(f.printable(outcome.text), flush=True)
+    if is_quiet:
+        return
+    if outcome.serve:
+        f.say(f"serve: {outcome.serve}")
+    if outcome.next:
+        f.say(f"next: {suggested(outcome.next)}")
+
+
+def suggested(words: tuple[str, ...]) -> str:
+    """The command line, with the script called the way this one was."""
+    return shlex.join([_beside(words[0]), *map(str, words[1:])])
+
+
+def without(words: list[str], switch: str, flag: str) -> list[str]:
+    """Words of a command line without a switch, and without a flag and its value."""
+    kept, is_value = [], False
+    for word in words:
+        if not is_value and word != flag and word != switch and not word.startswith(f"{flag}="):
+            kept.append(word)
+        is_value = word == flag
+    return kept
+
+
+def _beside(name: str) -> str:
+    return os.path.join(os.path.dirname(sys.argv[0]) or ".", name)
+
+
+def _scripts() -> str:
+    """The folder of the scripts, as it was written to call this one."""
+    folder = os.path.dirname(sys.argv[0]) or "."
+    return folder if os.path.isfile(os.path.join(folder, "build_spec.py")) else "scripts"
+
+
+def _not_installed(missing: ModuleNotFoundError) -> f.Finding:
+    if not missing.name or missing.name.startswith("cosmos_reason"):
+        raise missing  # a defect of ours
+    message = f"got no package {missing.name!r} in {sys.executable}"
+    engine = (bundle.ROOT / "requirements-engine.txt").read_text(encoding="utf-8")
+    target = "setup" if f"\n{missing.name}==" in engine else "tools"
+    command = shlex.join(["make", "-C", str(bundle.ROOT), target])
+    return f.error("PACKAGE-MISSING", missing.name, message, command)

@@ -1,0 +1,109 @@
+"""Which column of a table has which role: given, known by its name, or by what stands in it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+
+MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
+# role -> column names it is known by, best first
+COLUMNS = {
+    "video": (
+        "video",
+        "video_path",
+        "video_name",
+        "video_file",
+        "clip",
+        "clip_path",
+        "clip_name",
+        "clip_file",
+        "file_name",
+        "filename",
+        "file",
+        "path",
+        "media",
+        "video_id",
+    ),
+    "image": ("image", "image_path", "image_id"),
+    "question": ("question", "prompt", "query"),
+    "answer": ("answer", "label", "class", "target", "category", "response", "caption", "text"),
+    "reasoning": ("reasoning", "explanation", "rationale", "thinking"),
+    "options": ("options", "choices", "index2ans"),
+    "id": ("id", "uid", "video_id", "image_id"),
+}
+
+# column -> what stands in it, row by row; None where a row does not have it
+Cells = dict[str, list]
+
+
+def of_roles(cells: Cells, given: dict[str, str], problems: list[f.Finding]) -> dict[str, str]:
+    """{role: column}: the columns that are given, the others by the names they are known by, the
+    medium's also by what stands in it. A given column that there is not joins the `problems`."""
+    lowered = {name.lower(): name for name in cells}
+    columns = {}
+    for role, known in COLUMNS.items():
+        present = [lowered[name] for name in known if name in lowered]
+        if present:
+            columns[role] = present[0]
+    for role, name in given.items():
+        columns[role] = _given(role, name, cells, problems)
+    if "video" not in columns and "image" not in columns:
+        of_media = [name for name in _free(cells, columns) if _name_media(cells[name])]
+        if of_media:
+            columns["video"] = of_media[0]
+    return columns
+
+
+def _given(role: str, name: str, cells: Cells, problems: list[f.Finding]) -> str:
+    """The column that is given for a role, or the one that was likely meant."""
+    if name in cells:
+        return name
+    message = f"got no such column.{f.did_you_mean(name, cells)}"
+    near = (f.nearest(name, cells) or list(cells))[0]
+    written = shlex.join(["--column", f"{role}={name}"])
+    fix = f"replace {written} with {shlex.join(['--column', f'{role}={near}'])}"
+    problems.append(f.error("BUILD-COLUMN", name, message, fix))
+    return near
+
+
+def add_likely(cells: Cells, columns: dict[str, str], problems: list[f.Finding]) -> None:
+    """Report the roles that have no column, each with the likeliest. That of the answer is taken
+    to go on with."""
+    if "answer" not in columns:
+        likely = _of_fewest_classes(cells, _free(cells, columns))
+        problems.append(_without_column("answer", likely, cells))
+        columns["answer"] = likely
+    if "video" not in columns and "image" not in columns:
+        likely = next(iter(_free(cells, columns)), "")
+        problems.append(_without_column("video", likely, cells))
+
+
+def _without_column(role: str, likely: str, cells: Cells) -> f.Finding:
+    message = f"got columns {', '.join(cells)}, expected one for the {role}"
+    fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
+    return f.error("BUILD-COLUMN", role, message, fix)
+
+
+def _free(cells: Cells, columns: dict[str, str]) -> list[str]:
+    return [name for name in cells if name not in columns.values()]
+
+
+def _of_fewest_classes(cells: Cells, names: Iterable[str]) -> str:
+    """The column with the fewest different values, at least two: labels repeat."""
+    classes = {name: len({str(value) for value in cells[name] if value}) for name in names}
+    several = {name: count for name, count in classes.items() if count > 1}
+    return min(several or classes, key=classes.get, default="")
+
+
+def _name_media(values: list) -> bool:
+    """Whether a column holds names of clips and pictures, and nothing else."""
+    filled = [value for value in values if value]
+    return bool(filled) and all(isinstance(value, str) and names_medium(value) for value in filled)
+
+
+def names_medium(name: str) -> bool:
+    return name.lower().endswith(MEDIA_SUFFIXES)

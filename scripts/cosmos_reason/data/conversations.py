@@ -1,0 +1,170 @@
+"""Training records as cosmos-rl's packers take them: conversations of plain Python, whose media are
+frames that our own sampler took.
+
+An item is a list of {"role", "content"}. A medium in it is {"type": "video", "video": [pictures],
+"seconds": [...], "sample_fps": rate} or {"type": "image", "image": picture}, of the size that the
+model sees; `resized_height` and `resized_width` keep the package from resizing it again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Sequence
+from pathlib import Path
+
+from cosmos_reason.base.findings import (
+    EXIT_BAD_INPUT,
+    EXIT_OUTSIDE,
+    Failure,
+    Finding,
+    bad_input,
+    error,
+    has_errors,
+    outside,
+    say,
+)
+from cosmos_reason.data import annotations
+from cosmos_reason.data.annotations import Media, Sample, Turn
+from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
+from cosmos_reason.data.located import place
+from cosmos_reason.media import sampling
+from cosmos_reason.remote import s3
+
+MOST_SKIPPED = 0.01  # of the records: media that broke since they were checked
+NAMED = 3  # missing files that a message names
+
+
+class Conversations:
+    """A map-style dataset: item `index` is the whole conversation of sample `index`,
+    decoded when it is asked for, in whatever process asks.
+
+    A medium that cannot be read is named and counted, and the next sample stands in for its own;
+    after more than MOST_SKIPPED of the samples a Failure ends the training.
+    """
+
+    def __init__(self, samples: Sequence[Sample], sampler: Sampler, system_prompt: str = ""):
+        self.samples, self.sampler, self.system_prompt = samples, sampler, system_prompt
+        self.most_skipped = max(1, int(len(samples) * MOST_SKIPPED))
+        # Shared, so that all workers of a loader count together, each sample once.
+        self.skipped = multiprocessing.Array("b", len(samples), lock=False)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> list[dict]:
+        for offset in range(len(self.samples)):
+            place = (index + offset) % len(self.samples)
+            if self.skipped[place]:
+                continue
+            try:
+                return self.conversation(place)
+            except Failure as failure:
+                if failure.exit_code == EXIT_OUTSIDE:  # the next file lies on the same server
+                    raise
+                self.skip(place, failure.findings[0])
+        raise IndexError(index)
+
+    def conversation(self, index: int) -> list[dict]:
+        """Raises Failure for a medium that cannot be sampled."""
+        sample = self.samples[index]
+        visions = [self.sampler.load(item) for item in sample.media]
+        return conversation(with_system(sample.turns, self.system_prompt), visions)
+
+    def skip(self, index: int, problem: Finding) -> None:
+        self.skipped[index] = 1
+        count = sum(self.skipped)
+        record = self.samples[index].id
+        say(
+            f"skipped record {record} ({count} of at most {self.most_skipped}): "
+            f"{problem.id} {problem.where}: {problem.message}"
+        )
+        if count > self.most_skipped:
+            message = (
+                f"got {count} of {len(self.samples)} records whose media cannot be read, "
+                f"expected at most {self.most_skipped}; the last was {record}"
+            )
+            raise outside("DATA-MEDIA-BREAKING", problem.where, message)
+
+
+class Prompts(Conversations):
+    """A map-style dataset of reinforcement learning: item `index` is question `index` with what was
+    said before it. A medium that cannot be read ends the training: another prompt in its place
+    would be paid by this one's answer."""
+
+    def __init__(self, samples: Sequence[Sample], sampler: Sampler, system_prompt: str = ""):
+        super().__init__(samples, sampler, system_prompt)
+        self.questions = [one for sample in samples for one in annotations.questions(sample)]
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __getitem__(self, index: int) -> list[dict]:
+        question = self.questions[index]
+        visions = [self.sampler.load(item) for item in question.sample.media]
+        return conversation(with_system(question.context, self.system_prompt), visions)
+
+
+def conversation(turns: Sequence[Turn], visions: Sequence[Vision]) -> list[dict]:
+    """The item of a whole conversation; media stand before the text of the first user turn."""
+    return chat(turns, [medium(vision) for vision in visions])
+
+
+def medium(vision: Vision) -> dict:
+    """The part of a message that shows a medium."""
+    from PIL import Image
+
+    pictures = [Image.fromarray(frame) for frame in vision.frames]
+    _, height, width, _ = vision.frames.shape
+    size = {"resized_height": height, "resized_width": width}
+    if vision.kind == "image":
+        return {"type": "image", "image": pictures[0], **size}
+    times = {"seconds": list(vision.seconds), "sample_fps": vision.rate}
+    return {"type": "video", "video": pictures, **times, **size}
+
+
+def training_samples(table: dict, where: str) -> list[Sample]:
+    """The samples of a spec's data table (`annotation_path`, `response_mode`), with the texts to
+    train on. Raises Failure, also for records that are no samples."""
+    path = table.get("annotation_path")
+    if not path:
+        message = "got nothing, expected an annotation file"
+        raise bad_input("ENGINE-NO-DATA", f"{where}.annotation_path", message)
+    if s3.is_uri(path):
+        _, path = annotations.fetch(path)
+    samples, found = annotations.read(annotations.locate(path))
+    if has_errors(found):
+        raise Failure(found, EXIT_BAD_INPUT)
+    return annotations.responses(samples, table.get("response_mode") or "answer")
+
+
+def of_spec(spec: dict, name: str, kind: type[Conversations] = Conversations) -> Conversations:
+    """The dataset of the table `custom.NAME` of a training spec. Raises Failure."""
+    custom = spec.get("custom") or {}
+    table = custom.get(name) or {}
+    options = sampling.VisionOptions.from_table(custom.get("vision") or {})
+    patch = sampling.patch_size(spec["policy"]["model_name_or_path"])
+    root = table.get("media_root") or table.get("media_path") or ""
+    sampler = Sampler(root, options, patch)
+    samples = training_samples(table, f"custom.{name}")
+    policy = spec["train"]["train_policy"]
+    return kind(samples, sampler, policy.get("system_prompt") or "")
+
+
+def missing_media(dataset: Conversations) -> list[Finding]:
+    """An error when files that the samples name are not there, in one finding however many."""
+    root = dataset.sampler.media_path
+    if s3.is_uri(root):
+        return []
+    used = [item for sample in dataset.samples for item in sample.media]
+    named = {name: item for item in used for name in item.names}
+    paths = {name: place(root, name) for name in sorted(named) if not s3.is_uri(name)}
+    missing = [str(path) for name, path in paths.items() if not _is_there(path, named[name])]
+    if not missing:
+        return []
+    some = ", ".join(missing[:NAMED])
+    message = f"got {len(missing)} of {len(paths)} files that are not there: {some}"
+    return [error("DATA-MEDIA-MISSING", root or "media", message)]
+
+
+def _is_there(path: Path, item: Media) -> bool:
+    return path.exists() if item.may_be_folder else path.is_file()

@@ -1,0 +1,338 @@
+"""Records of other formats as LLaVA records: the one shape the rest of the library reads.
+
+llava               {"video": ..., "conversations": [{"from", "value"}]}, also "videos" lists and
+                    JSON text
+openai              {"messages": [{"role", "content": [{"type": "text" | "video" | ...}]}]}
+tao-vl-reason-v1.0  {"video_id" | "image_id": ..., "question", "answer", "reasoning"}
+cosmos-reason-v1.0  {"id", "conversation": "text/x.json", "media": "media/x.mp4"}
+reason1-qa          {"video": ..., "qa_pairs": [{"question", "index2ans": {"A": ...}, "answer"}]},
+                    also "captions" or "QA": pairs, as objects or lists of two
+alpaca, swift       {"instruction" | "query", "output" | "response", "videos", ...}
+
+In any of them a video may be a list of pictures, or a folder of them, with their rate (RATES) in
+the record, in its "metadata" or in the part of a message that shows the video.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from cosmos_reason.base.files import read_json
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.data.columns import names_medium
+from cosmos_reason.data.json_stream import check_regular
+from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
+from cosmos_reason.spec.prompts import CHOOSE
+from cosmos_reason.spec.values import shown
+
+TALKS = {"conversations", "messages"}
+DAFT = "tao-vl-reason-v1.0"
+PAIRS = ("captions", "qa", "QA", "qas")
+PROMPTS = (("query", "response"), ("instruction", "output"))
+OPTIONS = ("index2ans", "options", "choices")
+MEDIA = {"video", "videos", "image", "images", "video_id", "image_id"}
+# Keys of pictures a second, the surest first: of qwen-vl-utils, of cosmos-rl, and what else is met.
+# `raw_fps` beside `sample_fps` is the rate of the clip that the pictures were taken from.
+RATES = ("sample_fps", "extracted_fps", "raw_fps", "fps", "video_fps")
+# What a record may hold beside its answers.
+BESIDE = {"id", "video", "videos", "image", "images", "tags", "metadata", *RATES}
+
+
+def form(record: dict) -> str:
+    """The format a record looks like, as far as the names of its fields tell; "" for a row of some
+    table."""
+    if TALKS & record.keys() or _prompt(record):
+        return "llava"
+    if "qa_pairs" in record or any(are_pairs(record.get(key)) for key in PAIRS):
+        return "reason1-qa"
+    if "question" in record and isinstance(record.get("index2ans"), dict):
+        return "reason1-qa"
+    if {"conversation", "media"} <= record.keys():
+        return "cosmos-reason-v1.0"
+    is_pair = {"question", "answer"} <= record.keys() or {"q", "a"} <= record.keys()
+    return DAFT if is_pair else ""
+
+
+def are_pairs(value: object) -> bool:
+    """Whether it is a list of questions with their answers."""
+    if not isinstance(value, list) or not value:
+        return False
+    first = value[0]
+    if isinstance(first, dict):
+        return {"question", "answer"} <= first.keys() or {"q", "a"} <= first.keys()
+    return isinstance(first, list) and len(first) == 2
+
+
+def _prompt(record: dict) -> tuple[str, str] | None:
+    """The keys of a record's one question and its answer, where trainers of texts named them."""
+    return next((pair for pair in PROMPTS if record.keys() >= set(pair)), None)
+
+
+def are_pictures(value: object) -> bool:
+    """Whether it is a list of names of pictures."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(name, str) and name.lower().endswith(IMAGE_SUFFIXES) for name in value)
+
+
+def rates(record: dict) -> dict[str, object]:
+    """What a record says of the rate of its pictures, the surest first."""
+    beside = record.get("metadata")
+    stated = {**beside, **record} if isinstance(beside, dict) else record
+    return {key: stated[key] for key in RATES if key in stated}
+
+
+def row_of_table(record: dict) -> str:
+    """What tells that a record is a row of labels and no conversation: its fields, or the clips it
+    names; empty for any other."""
+    name = form(record)
+    if name not in ("", DAFT):
+        return ""
+    if record and all(map(names_medium, record)):
+        return f"labels by clip ({shown(next(iter(record)), 60)}, ...)"
+    unread = unread_media(record)
+    if unread:
+        return f"a row that names its clip by {unread!r}"
+    fields = [name for name in record if name not in BESIDE and _is_label(record[name])]
+    is_row = not name and MEDIA & record.keys() and fields
+    return f"a row with {', '.join(fields[:4])}" if is_row else ""
+
+
+def unread_media(record: dict) -> str:
+    """The key by which a record names a clip or a picture that nobody reads; "" where it has media,
+    or none at all."""
+    if MEDIA & record.keys() or "media" in record:
+        return ""
+    named = (key for key, value in record.items() if isinstance(value, str) and names_medium(value))
+    return next(named, "")
+
+
+def _is_label(value: object) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(one, str) for one in value)
+    return isinstance(value, str | int | float | dict)
+
+
+def as_llava(record: dict, folder: Path) -> tuple[str, list[dict]]:
+    """(format, LLaVA records) of one record; `folder` holds the annotation file, for formats of
+    several files.
+
+    Whatever is not recognised is returned as it is, for the reader of LLaVA records to complain
+    about. Raises ValueError when a part of the record cannot be read.
+    """
+    turns = record.get("conversations")
+    if type(turns) is list and turns and type(turns[0]) is dict and "from" in turns[0]:
+        return "llava", [record]
+    name = form(record)
+    if name == "reason1-qa":
+        return name, _qa_records(record)
+    if name == "cosmos-reason-v1.0" and isinstance(record["conversation"], str):
+        return name, [_conversation_record(record, folder)]
+    if name == "tao-vl-reason-v1.0":
+        return name, [_daft_record(record)]
+    return _talk_record(record)
+
+
+def _talk_record(record: dict) -> tuple[str, list[dict]]:
+    """A record of turns, which may stand in it as JSON text and have their content in parts."""
+    if not TALKS & record.keys() and _prompt(record):
+        return "llava", [_prompt_record(record)]
+    key = "conversations" if "conversations" in record else "messages"
+    turns = record.get(key)
+    if isinstance(turns, str):
+        turns = json.loads(turns)
+        record = {**record, key: turns}
+    if isinstance(turns, list):
+        for turn in turns:
+            if isinstance(turn, dict) and type(turn.get("content")) is list:
+                return "openai", [_parts_record(record, turns)]
+    return "llava", [record]
+
+
+def _prompt_record(record: dict) -> dict:
+    """A record of a question and its answer, with what was said before them."""
+    asked, answered = _prompt(record)
+    question = record[asked]
+    if isinstance(record.get("input"), str) and record["input"]:
+        question = f"{question}\n{record['input']}"
+    earlier = record.get("history") or []
+    if not are_pairs(earlier) and earlier:
+        raise ValueError(f"got the history {shown(earlier, 60)}, expected pairs of texts")
+    turns = [turn for pair in earlier for turn in _qa_turns(pair)]
+    if record.get("system"):
+        turns.insert(0, {"from": "system", "value": record["system"]})
+    return record | {"conversations": [*turns, *_two_turns(question, record[answered])]}
+
+
+def _qa_records(record: dict) -> list[dict]:
+    listed = (record[key] for key in PAIRS if are_pairs(record.get(key)))
+    alone = next(listed, record)  # the record may be the one pair itself
+    pairs = record.get("qa_pairs", alone)
+    if isinstance(pairs, str):
+        pairs = json.loads(pairs)
+    if not isinstance(pairs, list):
+        pairs = [pairs]
+    stem = _stem(record)
+    kept = ("video", "videos", "image", "images", "tags")
+    media = rates(record) | {key: record[key] for key in kept if key in record}
+    records = []
+    for number, pair in enumerate(pairs, 1):
+        identity = {}
+        if stem:
+            identity["id"] = stem if number == 1 else f"{stem}-{number}"
+        records.append({**identity, **media, "conversations": _qa_turns(pair)})
+    return records
+
+
+def _stem(record: dict) -> object:
+    """The id of a record, else the name of its clip."""
+    name = record.get("video") or record.get("image")
+    if record.get("id") or not isinstance(name, str):
+        return record.get("id")
+    return Path(name).stem
+
+
+def _qa_turns(pair: object) -> list[dict]:
+    """The question of a pair with its options, and its answer. Raises ValueError."""
+    if isinstance(pair, list) and len(pair) == 2:
+        return _two_turns(*pair)
+    question = pair.get("question", pair.get("q")) if isinstance(pair, dict) else None
+    if not isinstance(question, str):
+        expected = '{"question", "index2ans", "answer"}'
+        raise ValueError(f"got a pair without a question, expected {expected}")
+    if isinstance(pair.get("i"), str) and pair["i"]:  # an instruction before the question
+        question = f"{pair['i']}\n{question}"
+    answer = pair.get("correct_answer") or pair.get("answer", pair.get("a"))
+    return _two_turns(*with_options(question, options_of(pair), answer))
+
+
+def options_of(record: dict) -> dict[str, object]:
+    """{"A": text} of a question. Raises ValueError for an `index2ans` that is no table."""
+    if not isinstance(record.get("index2ans") or {}, dict):
+        raise ValueError('got no table in "index2ans", expected {"A": "..."}')
+    return next((options(record[key]) for key in OPTIONS if record.get(key)), {})
+
+
+def options(value: object) -> dict[str, object]:
+    """{"A": text} from a table or a list; {} for anything else. A table with one column per letter
+    has None where a question has fewer options."""
+    if isinstance(value, list):
+        texts = [str(text) for text in value if text != ""]
+        return {chr(ord("A") + number): text for number, text in enumerate(texts)}
+    if isinstance(value, dict):
+        return {letter: text for letter, text in value.items() if text is not None}
+    return {}
+
+
+def with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
+    """(the question with its options, which it may list itself, the letter of the answer, which may
+    be given as the text of an option).
+
+    Raises ValueError for an answer that is neither; a number may count from 0 or from 1, and is no
+    letter."""
+    if all(_is_told(question, letter, text) for letter, text in options.items()):
+        return question, answer
+    lines = [f"({letter}) {text}" for letter, text in options.items()]
+    asked = "\n".join([question, *lines, CHOOSE])
+    bare = str(answer).strip("(). \n")
+    if bare in options:
+        return asked, bare
+    letters = [letter for letter, text in options.items() if str(text).strip("(). \n") == bare]
+    if len(letters) != 1:
+        raise ValueError(
+            f"got the answer {answer!r}, "
+            f"expected one of {', '.join(options)} or the text of one option"
+        )
+    return asked, letters[0]
+
+
+def _is_told(question: str, letter: str, text: object) -> bool:
+    """Whether a question lists an option itself, as "A. text" or "(A) text"."""
+    marked = rf"(?<!\w){re.escape(letter)}\s*[.):]\s*{re.escape(str(text))}"
+    return re.search(marked, question) is not None
+
+
+def _daft_record(record: dict) -> dict:
+    media = {kind: record[f"{kind}_id"] for kind in ("video", "image") if record.get(f"{kind}_id")}
+    kept = {
+        key: record[key] for key in ("id", "video", "image", "reasoning", "tags") if key in record
+    }
+    identity = {} if record.get("item_index") is None else {"id": record["item_index"]}
+    return {
+        **identity,
+        **rates(record),
+        **kept,
+        **media,
+        "conversations": _qa_turns(record),
+    }
+
+
+def _conversation_record(record: dict, folder: Path) -> dict:
+    if record["conversation"].startswith("/"):
+        raise ValueError(
+            f"got the absolute name {record['conversation']}, expected one below the annotations"
+        )
+    path = resolve(folder, record["conversation"])
+    try:
+        check_regular(path)
+        document = read_json(path)
+    except Failure as failure:
+        raise ValueError(failure.findings[0].message + f" in {record['conversation']}") from None
+    turns = document.get("conversations") if isinstance(document, dict) else None
+    if not isinstance(turns, list):
+        raise ValueError(
+            f"got no conversations in {record['conversation']}, expected a list of turns"
+        )
+    thought = turns[-1].get("reasoning_content") if turns and isinstance(turns[-1], dict) else None
+    reasoning = (
+        "".join(_part_text(part, {}) for part in thought) if isinstance(thought, list) else thought
+    )
+    beside = {"id": record.get("id"), "reasoning": reasoning, **rates(record)}
+    made = _parts_record(beside, turns)
+    # The text names placeholders such as video_0; the file stands in `media`.
+    for kind in ("videos", "images"):
+        if made.pop(kind):
+            made[kind] = [record["media"]]
+    return made
+
+
+def _parts_record(record: dict, turns: list) -> dict:
+    """Content parts as text with tags, and their media as lists."""
+    media: dict[str, list] = {"video": [], "image": []}
+    flat = []
+    for turn in turns:
+        content = turn.get("content") if isinstance(turn, dict) else None
+        if isinstance(content, list):
+            turn = {**turn, "content": "".join(_part_text(part, media) for part in content)}
+        flat.append(turn)
+    kept = {key: value for key, value in record.items() if key not in ("conversations", "messages")}
+    return {**kept, "videos": media["video"], "images": media["image"], "conversations": flat}
+
+
+def _part_text(part: object, media: dict[str, list]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return part["text"]
+    for name in media:
+        if kind in (name, f"{name}_url", f"{name}_frames"):
+            media[name].append(_medium_of_part(part, kind))
+            return f"<{name}>\n"
+    raise ValueError(
+        f"got a content part of type {kind!r}, expected text, video, image, video_url or image_url"
+    )
+
+
+def _medium_of_part(part: dict, kind: str) -> object:
+    """What a part of a message shows: a name, or an object with what names it and the rate of its
+    pictures."""
+    keys = (kind, "url", "path", "video", "frame_dir")
+    source = next((part[key] for key in keys if key in part), None)
+    source = source.get("url") if isinstance(source, dict) else source
+    is_file = not isinstance(source, list) and names_medium(str(source))
+    return source if is_file or "video" not in kind else {"video": source, **rates(part)}
+
+
+def _two_turns(question: object, answer: object) -> list[dict]:
+    return [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]

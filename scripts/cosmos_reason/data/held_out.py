@@ -1,0 +1,122 @@
+"""Whether held-out data say something: enough questions, of every answer, asked as in training, of
+clips that are not of the same recordings."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from cosmos_reason import answers
+from cosmos_reason.data.survey import Survey, short_answer
+
+FEWEST_QUESTIONS = 30
+FEWEST_PER_ANSWER = 5
+MOST_ANSWERS = 12  # more are no classes that each need a share
+CLASSES = ("yes_no", "direction", "label")  # the letters of a choice are no classes
+MOST_SHOWN = 3
+ADD_CLIPS = "no share up to 0.5 holds enough: add clips"
+EXPECTED = (
+    f"expected {FEWEST_QUESTIONS} questions or more and {FEWEST_PER_ANSWER} of each answer: "
+    "a score from fewer says little"
+)
+PREFIX = re.compile(r"([^_-]+)[_-].")
+
+
+Balance = Mapping[str, Counter]  # of each kind of question, how often it has which answer
+
+
+def balance(conversations: Iterable[Sequence]) -> Balance:
+    """That of turns, each with a role and a text, as a survey of a dataset has it."""
+    counts: dict[str, Counter] = defaultdict(Counter)
+    for turns in conversations:
+        for (_, question), (role, answer) in pairwise(turns):
+            if role == "assistant":
+                kind = answers.question_type(question, answer)
+                counts[kind][short_answer(kind, question, answer)] += 1
+    return counts
+
+
+def shortage(held_out: Balance, everything: Balance, questions: int) -> str:
+    """What there is too little of in held-out data of so many questions; "" when there is
+    enough."""
+    of_answers = Counter()
+    for kind in CLASSES:
+        expected = [answer for answer in everything.get(kind, ()) if answer]
+        if len(expected) <= MOST_ANSWERS:
+            there = held_out.get(kind, Counter())
+            of_answers.update({answer: there[answer] for answer in expected})
+    short = []
+    if questions < FEWEST_QUESTIONS:
+        short.append(f"{questions} held-out questions")
+    rare = [answer for answer, count in of_answers.items() if count < FEWEST_PER_ANSWER]
+    shown = [f"{of_answers[answer]} of {answer!r}" for answer in sorted(rare)[:MOST_SHOWN]]
+    return ", ".join(short + shown)
+
+
+def check(train: Survey, evaluation: Survey) -> None:
+    """Report what makes a score on the held-out data say little, as problems of theirs."""
+    _check_size(train, evaluation)
+    _check_wording(train, evaluation)
+    _check_prefixes(train, evaluation)
+
+
+def _check_size(train: Survey, evaluation: Survey) -> None:
+    everything = {}
+    for kind in CLASSES:
+        trained = train.balance.get(kind, Counter())
+        everything[kind] = trained + evaluation.balance.get(kind, Counter())
+    questions = sum(evaluation.asked)
+    short = shortage(evaluation.balance, everything, questions)
+    if not short:
+        return
+    evaluation.tally.add("DATA-EVAL-SMALL", 0, "-", f"got {short}, {EXPECTED}")
+    half = {
+        kind: Counter({a: n // 2 for a, n in counts.items()}) for kind, counts in everything.items()
+    }
+    if shortage(half, everything, (questions + sum(train.asked)) // 2):
+        evaluation.tally.fixes["DATA-EVAL-SMALL"] = ADD_CLIPS
+
+
+def _check_wording(train: Survey, evaluation: Survey) -> None:
+    """Questions that no training record asks, where training asks the same again and again."""
+    asked = set(train.text_keys)
+    if 2 * len(asked) > len(train.text_keys):
+        return
+    start = 0
+    for row, count in enumerate(evaluation.asked):
+        texts = evaluation.text_keys[start : start + count]
+        start += count
+        if any(text not in asked for text in texts):
+            message = "got a question in words that no training record has"
+            index, name = evaluation.indices[row], evaluation.ids[row]
+            evaluation.tally.add("DATA-EVAL-WORDING", index, name, message)
+
+
+def _check_prefixes(train: Survey, evaluation: Survey) -> None:
+    """Clips whose names begin alike in both, as those of one camera or recording do."""
+    trained = _by_prefix(train)
+    held_out = _by_prefix(evaluation)
+    both = sorted(trained.keys() & held_out.keys())
+    groups = trained.keys() | held_out.keys()
+    clips = len(train.clips) + len(evaluation.clips)
+    if not both or len(groups) < 2 or 2 * len(groups) > clips:
+        return
+    shown = ", ".join(f"{prefix}_*" for prefix in both[:MOST_SHOWN])
+    message = (
+        f"got clips called {shown} in both; when a prefix is a camera or a recording, "
+        "the held-out clips are not unseen"
+    )
+    evaluation.tally.add("DATA-LEAK-PREFIX", 0, "-", message)
+
+
+def _by_prefix(found: Survey) -> dict[str, int]:
+    """How many clips have names that begin with the same word."""
+    counts: dict[str, int] = defaultdict(int)
+    for medium in found.clips:
+        match = PREFIX.match(posixpath.basename(medium.path))
+        if match:
+            counts[match[1]] += 1
+    return counts

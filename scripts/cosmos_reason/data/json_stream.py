@@ -1,0 +1,220 @@
+"""The records of a large JSON file one at a time: an array, an object around an array, or one
+object per line.
+
+Text is read in blocks and every record decoded by the standard library's scanner, so a file costs
+the memory of one record. Whatever the standard decoder would pass over in silence is remembered in
+`oddities`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base.findings import Failure, bad_input
+
+BLOCK = 1 << 20  # characters
+LONGEST_LITERAL = 16  # of true, -Infinity, \\u escapes: how far before a cut the decoder may stop
+ENVELOPE_KEYS = ("annotations", "items", "samples", "data", "records")
+OTHER_ENCODINGS = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+}  # before those they begin with
+OTHER_ENCODINGS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+WHITE = " \t\r\n"
+SPACE = re.compile(f"[{WHITE}]*")
+
+
+class JsonRecords:
+    """Iterate over it for the records. `header` fills with what stands around them in an object."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.header: dict = {}
+        self.oddities: list[tuple[str, str]] = []  # (check, message) since they were last taken
+        self.index = 0
+        self._text, self._position, self._line, self._ended = "", 0, 1, False
+        self._decode = json.JSONDecoder(
+            object_pairs_hook=self._object, parse_constant=self._constant
+        ).raw_decode
+
+    def __iter__(self) -> Iterator[object]:
+        """Raises Failure, naming record and line, where the text stops being JSON."""
+        with _opened(self.path) as self._handle:
+            if self._peek() == "[":
+                yield from self._elements()
+            elif self._peek() == "{":
+                yield from self._lines() if self._has_lines() else self._members()
+            else:
+                raise self._failure("got no JSON array or object")
+            if self._peek():
+                raise self._failure(f"got {self._peek()!r} after the last record")
+
+    def _has_lines(self) -> bool:
+        """Whether the first line is an object of its own, with another below it."""
+        first, _, rest = self._text[self._position :].partition("\n")
+        try:
+            return rest.lstrip()[:1] == "{" and isinstance(json.loads(first), dict)
+        except (ValueError, RecursionError):
+            return False
+
+    def _lines(self) -> Iterator[object]:
+        while self._peek() == "{":
+            yield self._value()
+            self.index += 1
+
+    def _members(self) -> Iterator[object]:
+        """An object: the records are in one of its arrays, or it is itself the first record of
+        several."""
+        found = ""
+        for key in self._keys():
+            if key in ENVELOPE_KEYS and self._peek() == "[" and not found:
+                found = key
+                yield from self._elements()
+                continue
+            if key in self.header:
+                self._twice(key)
+            value = self.header[key] = self._value()
+            if found and key in ENVELOPE_KEYS and isinstance(value, list) and value:
+                raise self._failure(f'got records in "{found}" and in "{key}"')
+        if not found:
+            record, self.header = self.header, {}
+            yield record
+            self.index += 1
+            yield from self._lines()
+
+    def _elements(self) -> Iterator[object]:
+        self._take("[")
+        if self._peek() == "]":
+            return self._take("]")
+        while True:
+            yield self._value()
+            if self._peek() != ",":
+                return self._take("]")
+            self._position += 1
+            self.index += 1
+
+    def _keys(self) -> Iterator[str]:
+        self._take("{")
+        while self._peek() == '"':
+            key = self._value()
+            self._take(":")
+            yield key
+            if self._peek() != ",":
+                break
+            self._take(",")
+        self._take("}")
+
+    def _peek(self) -> str:
+        """The next character that is not space; '' at the end."""
+        character = self._text[self._position : self._position + 1]
+        if character and character not in WHITE:
+            return character
+        self._position = SPACE.match(self._text, self._position).end()
+        while self._position == len(self._text) and self._read_on():
+            self._position = SPACE.match(self._text, self._position).end()
+        return self._text[self._position : self._position + 1]
+
+    def _take(self, character: str) -> None:
+        if self._peek() != character:
+            raise self._failure(f"got {self._peek() or 'the end'!r}, expected {character!r}")
+        self._position += 1
+
+    def _value(self) -> object:
+        if self._text[self._position : self._position + 1] != "{":
+            self._peek()
+        known = len(self.oddities)
+        while True:
+            del self.oddities[known:]
+            try:
+                value, end = self._decode(self._text, self._position)
+            except json.JSONDecodeError as problem:
+                # A record may be cut by the end of the block: read on, twice as far each time.
+                cut = (
+                    problem.msg.startswith("Unterminated")
+                    or problem.pos > len(self._text) - LONGEST_LITERAL
+                )
+                if not (cut and self._read_on(len(self._text) - self._position)):
+                    raise self._failure(
+                        f"got {problem.msg} at column {problem.colno}", problem.pos
+                    ) from None
+            except (ValueError, RecursionError) as problem:
+                raise self._failure(f"got {problem}") from None
+            else:
+                if (
+                    end + 2 < len(self._text) or not self._read_on()
+                ):  # "1." and "1e-" may go on in the next block
+                    self._position = end
+                    return value
+
+    def _read_on(self, size: int = 0) -> bool:
+        if self._ended:
+            return False
+        try:
+            more = self._handle.read(max(size, BLOCK))
+        except UnicodeDecodeError as problem:
+            raise self._failure(f"got {problem}, expected UTF-8") from None
+        if more:
+            self._line += self._text.count("\n", 0, self._position)
+            self._text, self._position = self._text[self._position :] + more, 0
+        self._ended = not more
+        return bool(more)
+
+    def _object(self, pairs: list[tuple[str, object]]) -> dict:
+        value = dict(pairs)
+        if len(value) != len(pairs):
+            self._twice(Counter(key for key, _ in pairs).most_common(1)[0][0])
+        return value
+
+    def _twice(self, key: str) -> None:
+        self.oddities.append(
+            ("DATA-JSON-KEY-TWICE", f"got the key {key[:60]!r} twice in one object")
+        )
+
+    def _constant(self, name: str) -> float:
+        self.oddities.append(("DATA-JSON-CONSTANT", f"got {name}, which is not JSON"))
+        return float(name)
+
+    def _failure(self, problem: str, position: int | None = None) -> Failure:
+        line = self._line + self._text.count(
+            "\n", 0, self._position if position is None else position
+        )
+        message = (
+            f"{problem} (line {line}), expected a JSON array of records, or one object per line"
+        )
+        return bad_input(
+            "DATA-JSON", f"{self.path}#{self.index}", message, record_ids=[f"record-{self.index}"]
+        )
+
+
+def check_regular(path: Path) -> None:
+    """Raises Failure when it is no regular file: opening a FIFO would wait for a writer."""
+    if not path.is_file():
+        kind = "a directory or special file" if path.exists() else "no such file"
+        raise bad_input("FILE-MISSING", path, f"got {kind}, expected an annotation file")
+
+
+def _opened(path: Path):
+    """The file as text; a byte-order mark of UTF-8 is passed over."""
+    try:
+        check_regular(path)
+        with path.open("rb") as handle:
+            head = handle.read(4)
+        if encoding := next(
+            (name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark)), ""
+        ):
+            copy = path.with_name(f"{path.stem}-utf8{path.suffix}")
+            fix = (
+                f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(copy))}"
+            )
+            raise bad_input("DATA-ENCODING", path, f"got {encoding} text, expected UTF-8", fix)
+        return path.open(encoding="utf-8-sig")
+    except OSError as problem:
+        raise bad_input(
+            "FILE-UNREADABLE", path, f"got {problem.strerror}, expected a readable file"
+        ) from None

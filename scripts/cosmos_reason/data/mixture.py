@@ -1,0 +1,176 @@
+"""Several training sets as one: the records of each root, or a share of them, in LLaVA form, with
+media named below the folder that all roots lie in."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmos_reason.base import files, findings
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.data import annotations
+from cosmos_reason.data.annotations import MEDIA_KEYS
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.media import archives
+from cosmos_reason.media.files import resolve
+from cosmos_reason.remote import s3
+
+FLAG = "--train-root"
+SEED = 0  # of the records that a share keeps
+SHARE = re.compile(r"(.+):(\d*\.?\d+)")
+UNPACKED = "unpack it into its root"
+
+
+class Part(NamedTuple):
+    """A dataset root as it was written, and the share of its records to take."""
+
+    root: str
+    share: float
+
+
+class Mixture(NamedTuple):
+    """LLaVA records, the folder that their media are named below, and what came from where."""
+
+    records: list[dict]
+    media_path: str
+    told: str
+
+
+def part(written: str) -> Part:
+    """`ROOT` or `ROOT:SHARE`. Raises Failure for a share that is none."""
+    match = SHARE.fullmatch(written)
+    if not match or os.path.isdir(written):
+        return Part(written, 1.0)
+    share = float(match[2])
+    if not 0 < share <= 1:
+        message = f"got the share {match[2]} of {match[1]}, expected one above 0 and at most 1"
+        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+    return Part(match[1], share)
+
+
+def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
+    """`tags`, where there are any, name the group that the records of each part are scored in.
+    Raises Failure for roots that cannot be one dataset, and for records that are wrong."""
+    roots = [_local_root(one.root) for one in parts]
+    twice = [root for root, count in Counter(roots).items() if count > 1]
+    if twice:
+        message = f"got {twice[0]} more than once, expected each root once"
+        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+    common = os.path.commonpath(roots)
+    if common == os.sep:
+        message = f"got {', '.join(roots)}, expected roots below one folder, which the job reads"
+        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+    kept: list[list[dict]] = []
+    told = []
+    for root, one, tag in zip(roots, parts, tags or [""] * len(parts), strict=True):
+        found = _records(root, os.path.relpath(root, common))
+        chosen = _tagged(_share_of(found, one.share), tag)
+        kept.append(chosen)
+        digest = files.sha256(_annotations(root))[:12]
+        share = "" if one.share == 1 else f":{one.share:g}"
+        told.append(f"{root}{share} ({len(chosen)} of {len(found)} records, sha256 {digest})")
+    _tell_ids_apart(kept, [os.path.basename(root) for root in roots])
+    records = [record for chosen in kept for record in chosen]
+    return Mixture(records, common, ", ".join(told))
+
+
+def _local_root(written: str) -> str:
+    if s3.is_uri(written):
+        message = f"got {written}, expected folders here: only a single root may be in S3"
+        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+    root = os.path.abspath(os.path.expanduser(written))
+    if not _annotations(root).is_file():
+        message = f"got {written}, expected a folder with annotations.json: they are put together"
+        raise findings.bad_input("SPEC-ROOT", FLAG, message)
+    return root
+
+
+def _annotations(root: str) -> Path:
+    return annotations.locate(root)
+
+
+def _records(root: str, prefix: str) -> list[dict]:
+    """The records of a root with their media below `prefix`. Raises Failure with all that is wrong
+    with them."""
+    source = JsonRecords(_annotations(root))
+    tally = annotations.Tally()
+    found = []
+
+    def take(index: int, record: dict, tally: annotations.Tally) -> dict | None:
+        is_usable = annotations.parse(index, record, tally) is not None
+        return record if is_usable else None
+
+    for record in annotations.stream(source, tally, make=take):
+        found.append(record)
+    wrong = tally.findings(annotations.CHECKS, source.path)
+    errors = [finding for finding in wrong if finding.severity == findings.ERROR]
+    if errors:
+        raise Failure(errors, findings.EXIT_BAD_INPUT)
+    stated = source.header.get("media_root")
+    folder = stated if isinstance(stated, str) else ""
+    _refuse_archive(root, folder, found)
+    return [_moved(record, root, prefix, folder) for record in found]
+
+
+def _refuse_archive(root: str, folder: str, records: list[dict]) -> None:
+    for record in records:
+        _, media = annotations.id_and_media(0, record, annotations.Tally())
+        if media:
+            first = posixpath.join(folder, media[0].path)
+            archive = archives.in_root(root, media[0].kind, first)
+            if archive:
+                message = "got media in an archive, expected files: roots are put together"
+                raise findings.bad_input("SPEC-ROOT", archive, message, UNPACKED)
+            return
+
+
+def _moved(record: dict, root: str, prefix: str, folder: str) -> dict:
+    """The record with its media named below the folder of all roots."""
+
+    def name(written: str) -> str:
+        if "://" in written or posixpath.isabs(written):
+            return written
+        inside = posixpath.join(folder, written)
+        resolve(root, inside)  # raises Failure for one that leads out
+        return posixpath.normpath(posixpath.join(prefix, inside))
+
+    def named(value: object) -> object:
+        """A name, a list, or the part of a message that shows a video, with names moved."""
+        if isinstance(value, list):
+            return [named(one) for one in value]
+        if isinstance(value, dict):
+            return value | {"video": named(value.get("video"))}
+        return name(value) if value else value
+
+    moved = {key: named(record[key]) for key, _ in MEDIA_KEYS if key in record}
+    return record | moved
+
+
+def _share_of(records: list[dict], share: float) -> list[dict]:
+    if share == 1 or not records:
+        return records
+    count = max(1, round(share * len(records)))
+    places = random.Random(SEED).sample(range(len(records)), count)
+    return [records[place] for place in sorted(places)]
+
+
+def _tagged(records: list[dict], tag: str) -> list[dict]:
+    return [{**record, "tags": [tag]} for record in records] if tag else records
+
+
+def _tell_ids_apart(parts: list[list[dict]], names: list[str]) -> None:
+    """Ids that several roots have get the names of the roots, or their numbers, before them."""
+    own = [{str(record["id"]) for record in part if "id" in record} for part in parts]
+    if sum(map(len, own)) == len(set().union(*own)):
+        return
+    labels = names if len(set(names)) == len(names) else list(map(str, range(1, len(names) + 1)))
+    for part, label in zip(parts, labels, strict=True):
+        for record in part:
+            if "id" in record:
+                record["id"] = f"{label}-{record['id']}"

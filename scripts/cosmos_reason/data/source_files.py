@@ -1,0 +1,398 @@
+"""The files of a source: a local folder, or a dataset repository of the Hub at one commit; its
+tables and its media."""
+
+from __future__ import annotations
+
+import functools
+import os
+import posixpath
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from itertools import takewhile
+from pathlib import Path
+
+from cosmos_reason.base import files as storage
+from cosmos_reason.base import findings as f
+from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.columns import names_medium
+from cosmos_reason.media import archives
+from cosmos_reason.media import files as media
+from cosmos_reason.remote import hub
+
+TABLES = (".parquet", ".arrow", ".csv", ".jsonl")
+MARKER = "build_dataset.json"  # stands in what build_dataset wrote, beside train/ and eval/
+NO_TABLES = (
+    MARKER,
+    "dataset_info.json",
+    "dataset_infos.json",
+    "dataset_dict.json",
+    "state.json",
+    "config.json",
+)
+FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\n---", re.S)
+SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
+
+
+@dataclass(frozen=True)
+class Held:
+    """A medium that is no file here yet. `key` is equal for equal clips; `load` gives a file or the
+    bytes of one."""
+
+    key: str
+    suffix: str = field(compare=False)
+    load: Callable[[], Path | bytes] = field(compare=False)
+
+    @property
+    def stem(self) -> str:
+        return posixpath.basename(self.key).removesuffix(self.suffix)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A video given as pictures: a list of them, all of which are shown, or those of a folder."""
+
+    files: tuple[Path | Held, ...]
+    fps: float | None
+    is_list: bool
+
+    @property
+    def suffix(self) -> str:
+        return self.files[0].suffix
+
+    @property
+    def stem(self) -> str:
+        """The name of the folder that the first lies in."""
+        first = self.files[0]
+        return posixpath.basename(posixpath.dirname(getattr(first, "key", str(first))))
+
+
+Medium = Path | Held | Frames
+# (whole path in an archive, file) by the last part of the path
+Members = dict[str, list[tuple[str, Held]]]
+
+
+class Folder:
+    """A local folder, but for the datasets that were built into it. Names of files are relative to
+    it, with /."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        # media that stand in tables, by the name that stands for them in a row
+        self.held: dict[str, Held] = {}
+        # media that rows name, with the name of rows that do not tell the whole path
+        self.claims: dict[Path | Held, str] = {}
+        # of the archives that were opened, by the archive's name
+        self.members: dict[str, Members] = {}
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        paths = sorted(self.root.rglob("*"))
+        built = {path.parent for path in paths if path.name == MARKER}
+        files = (path for path in paths if path.is_file() and built.isdisjoint(path.parents))
+        found = (path.relative_to(self.root) for path in files)
+        return [
+            path.as_posix()
+            for path in found
+            if not any(part.startswith(".") for part in path.parts)
+        ]
+
+    def has(self, name: str) -> bool:
+        path = self.root / name
+        return os.path.isfile(path) or (os.path.isdir(path) and not names_medium(name))
+
+    def path(self, name: str) -> Path:
+        return self.root / name
+
+    def medium(self, name: str) -> Path | Held:
+        return self.root / name
+
+    @functools.cached_property
+    def by_last_part(self) -> dict[str, list[str]]:
+        found = defaultdict(list)
+        for name in self.names:
+            found[posixpath.basename(name)].append(name)
+        return found
+
+    @functools.cached_property
+    def by_stem(self) -> dict[str, list[str]]:
+        """The media by their name without its suffix, as many annotations call them."""
+        found = defaultdict(list)
+        for name in filter(names_medium, self.names):
+            found[posixpath.splitext(posixpath.basename(name))[0]].append(name)
+        return found
+
+    @functools.cached_property
+    def archives(self) -> list[str]:
+        return [name for name in self.names if archives.is_archive(name)]
+
+
+class Repository(Folder):
+    """A dataset repository. Its files are downloaded one by one, when they are asked for."""
+
+    def __init__(self, name: str):
+        repo, _, revision = name.partition("@")
+        super().__init__(Path())
+        self.repo, self.secret = repo, hub.token()
+        self.commit, self.names = hub.dataset(repo, revision or None, self.secret)
+
+    def has(self, name: str) -> bool:
+        return name in self.by_last_part.get(posixpath.basename(name), ())
+
+    def path(self, name: str) -> Path:
+        return hub.dataset_file(self.repo, self.commit, name, self.secret)
+
+    def medium(self, name: str) -> Path | Held:
+        return Held(
+            f"{self.repo}/{name}", posixpath.splitext(name)[1], functools.partial(self.path, name)
+        )
+
+
+def find(files: Folder, name: str, folder: str) -> Path | Held:
+    """The medium that a row of a table in `folder` calls `name`: relative to that folder or to the
+    root, else the one file, or member of an archive near the table, whose path ends most like the
+    name. A path that is not there when no file has that last part.
+
+    Raises Failure for a name that leaves the root (of a local one an absolute name may), that
+    several files fit alike, and where two names would be one file.
+    """
+    if name in files.held:
+        return files.held[name]
+    in_folder = posixpath.join(folder, name)
+    if posixpath.isabs(in_folder):
+        if isinstance(files, Repository):
+            message = "got an absolute name, expected one below the repository"
+            raise f.bad_input("DATA-MEDIA-ESCAPE", name, message)
+        return Path(in_folder)
+    media.resolve("", in_folder)
+    places = [posixpath.normpath(in_folder)]
+    if not posixpath.normpath(name).startswith("../"):
+        places.append(posixpath.normpath(name))
+    for place in places:
+        if files.has(place):
+            return _claimed(files, place, files.medium(place))
+    closest = _closest(places, _near(files, folder, name, places[-1]))
+    if len(closest) > 1:
+        listed = ", ".join(path for path, _ in closest[:2])
+        message = f"got {len(closest)} files of that name ({listed}, ...), expected one"
+        fix = "write the path of the file in the table"
+        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", name, message, fix)
+    if closest:
+        path, medium = closest[0]
+        guessed = "" if path in places else places[-1]
+        return _claimed(files, path, medium, guessed)
+    if isinstance(files, Repository):
+        return Path(places[0])
+    return files.path(places[0])
+
+
+def find_video(files: Folder, medium: Media, folder: str) -> Medium:
+    """As `find`, also of a video that is given as pictures."""
+    if medium.pictures:
+        found = tuple(find(files, name, folder) for name in medium.pictures)
+        return Frames(found, medium.fps, is_list=True)
+    found = find(files, medium.path, folder)
+    if medium.may_be_folder and isinstance(found, Path) and found.is_dir():
+        pictures = media.pictures_in(found, 1).files
+        return Frames(tuple(map(Path, pictures)), medium.fps, is_list=False)
+    return found
+
+
+def files_of(medium: Medium) -> tuple[Path | Held, ...]:
+    """The file of a medium, or all of its pictures."""
+    return medium.files if isinstance(medium, Frames) else (medium,)
+
+
+def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, Path | Held]]:
+    """(path, medium) of the files near a table that have the last part of `name`, and of members of
+    archives unless one of the files ends with the whole of `place`."""
+    last_part = posixpath.basename(name)
+    alike = files.by_last_part.get(last_part) or files.by_stem.get(last_part, [])
+    near = [(path, files.medium(path)) for path in _beside(folder, alike)]
+    for path, _ in near:
+        if f"/{path}".endswith(f"/{place}"):
+            return near
+    return near + _packed(files, folder, last_part)
+
+
+def _closest(
+    places: list[str], near: list[tuple[str, Path | Held]]
+) -> list[tuple[str, Path | Held]]:
+    """Those of `near` (paths and their media) that have most of their last parts in common with one
+    of `places`."""
+    common = [max(_common_parts(place, path) for place in places) for path, _ in near]
+    return [one for one, parts in zip(near, common, strict=True) if parts == max(common)]
+
+
+def _common_parts(one: str, other: str) -> int:
+    pairs = zip(reversed(one.split("/")), reversed(other.split("/")), strict=False)
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def _claimed(files: Folder, path: str, medium: Path | Held, guessed: str = "") -> Path | Held:
+    """`medium`, unless other rows took it under another name: then one of them means a file that is
+    not there. `guessed` is the name of a row that does not tell the file's whole path."""
+    before = files.claims.setdefault(medium, guessed)
+    if before != guessed:
+        message = (
+            f"got one file ({path}) for this name and for {before or path}, "
+            "expected a file for each"
+        )
+        fix = "add the file that is missing, or write the path of the file in the table"
+        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", guessed or path, message, fix)
+    return medium
+
+
+def _beside(folder: str, names: list[str]) -> list[str]:
+    """The files of the subset that a table's folder stands for: another subset may have clips of
+    the same names."""
+    subset = folder.split("/")[0]
+    return [
+        name for name in names if subset in ("", "data") or name.split("/")[0] in (subset, name)
+    ]
+
+
+def _packed(files: Folder, folder: str, last: str) -> list[tuple[str, Held]]:
+    """(path as if unpacked where it lies, member) of what is called `last` in the archives near a
+    table."""
+    found = []
+    for archive in _beside(folder, files.archives):
+        beside = posixpath.dirname(archive)
+        if archive not in files.members:
+            files.members[archive] = _members(files.path(archive))
+        members = files.members[archive].get(last, [])
+        found += [
+            (posixpath.normpath(posixpath.join(beside, path)), member) for path, member in members
+        ]
+    return found
+
+
+def _members(archive: Path) -> Members:
+    """What an archive holds, by the last part of the path."""
+    found = defaultdict(list)
+    for name, loads in archives.contents(archive).items():
+        for load in loads:
+            held = Held(f"{archive}/{name}", posixpath.splitext(name)[1], load)
+            found[posixpath.basename(name)].append((name, held))
+    return found
+
+
+def tables(files: Folder, subset: str, split: str) -> list[str]:
+    """Names of the tables of a subset and split: as the dataset card declares them, else by folders
+    and file names.
+
+    Without `split` it is train where there is one. Raises Failure when what is asked for is not
+    there, or not clear.
+    """
+    found = _saved(files, [name for name in files.names if name.endswith(TABLES)])
+    if not found:
+        found = _json_tables(files)
+    declared = _declared(files)
+    if declared:
+        splits = declared[_chosen("subset", subset, declared, "default")]
+        patterns = splits[_chosen("split", split, splits, "train")]
+        found = [name for name in found if _matches_any(name, patterns)]
+        return _of_one_kind(files, found)
+    if subset:
+        found = _with_part("subset", subset, found)
+    if split or any("train" in _parts(name) for name in found):
+        found = _with_part("split", split, found)
+    return _of_one_kind(files, found)
+
+
+def _with_part(role: str, wanted: str, names: list[str]) -> list[str]:
+    """The tables whose folders or names have the part that stands for a subset or split."""
+    parts = dict.fromkeys(part for name in names for part in _parts(name))
+    chosen = _chosen(role, wanted, parts, "train")
+    return [name for name in names if chosen in _parts(name)]
+
+
+def plain_tables(files: Folder) -> list[str]:
+    """The tables of a folder that is no dataset of the Hub: all of a kind, or Failure."""
+    found = [name for name in files.names if name.endswith((".csv", ".jsonl"))]
+    return _of_one_kind(files, found or [name for name in _json_tables(files) if "/" not in name])
+
+
+def _json_tables(files: Folder) -> list[str]:
+    return [
+        name
+        for name in files.names
+        if name.endswith(".json") and posixpath.basename(name) not in NO_TABLES
+    ]
+
+
+def _of_one_kind(files: Folder, names: list[str]) -> list[str]:
+    """Tables of two kinds hold the same rows more often than not."""
+    kinds = {posixpath.splitext(name)[1]: name for name in reversed(names)}
+    if len(kinds) > 1:
+        message = f"got {' and '.join(kinds.values())}, expected tables of one kind"
+        fix = f"scripts/build_dataset.py {shlex.quote(str(files.root / names[0]))} -o data"
+        raise f.bad_input("BUILD-TABLES-MIXED", files.root, message, fix)
+    return names
+
+
+def _saved(files: Folder, names: list[str]) -> list[str]:
+    """Without the files that `save_to_disk` did not write, such as caches of the datasets
+    library."""
+    for state in (name for name in files.names if posixpath.basename(name) == "state.json"):
+        folder = posixpath.dirname(state)
+        try:
+            listed = storage.read_json(files.path(state))["_data_files"]
+            kept = {posixpath.join(folder, entry["filename"]) for entry in listed}
+        except (KeyError, TypeError) as problem:
+            message = f"got no {problem}, expected what save_to_disk writes"
+            raise f.bad_input("BUILD-TABLE", files.root / state, message) from None
+        names = [name for name in names if posixpath.dirname(name) != folder or name in kept]
+    return names
+
+
+def _declared(files: Folder) -> dict[str, dict[str, list[str]]]:
+    """{subset: {split: patterns of files}} from the front matter of README.md; {} when it declares
+    none."""
+    import yaml
+
+    if "README.md" not in files.names:
+        return {}
+    matter = FRONT_MATTER.match(storage.read_text(files.path("README.md")))
+    if not matter:
+        return {}
+    try:
+        configs = (yaml.safe_load(matter[1]) or {}).get("configs") or []
+        return {str(config["config_name"]): _splits(config) for config in configs}
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as problem:
+        message = f"got {problem}, expected a dataset card"
+        raise f.bad_input("BUILD-CARD", "README.md", message) from None
+
+
+def _splits(config: dict) -> dict[str, list[str]]:
+    stated = config.get("data_files") or f"{config['data_dir'].strip('/')}/**"
+    by_split = isinstance(stated, list) and isinstance(stated[0], dict)
+    entries = stated if by_split else [{"split": "train", "path": stated}]
+    paths = {str(entry["split"]): entry["path"] for entry in entries}
+    return {split: [path] if isinstance(path, str) else path for split, path in paths.items()}
+
+
+def _chosen(role: str, given: str, names, usual: str) -> str:
+    flag = f"--hf-{role}"
+    if not given and (usual in names or len(names) == 1):
+        return usual if usual in names else next(iter(names))
+    if given in names:
+        return given
+    listed = ", ".join(list(names)[:20])
+    message = f"got {given!r}, expected one of {listed}" if given else f"got several: {listed}"
+    fix = f"{flag} {(f.nearest(given, names) or list(names))[0]}"
+    raise f.bad_input(f"BUILD-HF-{role.upper()}", flag, message, fix)
+
+
+def _matches_any(name: str, patterns: list[str]) -> bool:
+    at_any_depth = [pattern.replace("**/", "") for pattern in patterns]
+    return any(fnmatch(name, pattern) for pattern in [*patterns, *at_any_depth])
+
+
+def _parts(name: str) -> list[str]:
+    """The folders of a table and its name without shard number and suffix."""
+    *folders, last = name.split("/")
+    return [*folders, SHARD.sub("", posixpath.splitext(last)[0])]

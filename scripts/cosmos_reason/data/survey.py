@@ -1,0 +1,198 @@
+"""A dataset in columns, from one pass over its records."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from cosmos_reason import answers
+from cosmos_reason.data.annotations import Media, Sample, Tally, stream, unoffered
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.estimate import text_tokens
+from cosmos_reason.media.files import ClipReport
+
+SAFE_ID = re.compile(r"[\w][\w.+=@ -]{0,199}")
+LONGEST_CLASS = 60  # characters; longer answers are texts, not classes worth counting
+
+Integers = partial(array, "i")
+
+
+@dataclass
+class Survey:
+    """The columns. `clips` numbers the media in order of appearance, `reports` says what is known
+    of their files. `source` is the annotation file as people know it, perhaps in S3; `annotations`
+    is the file that was read."""
+
+    annotations: Path
+    media_path: Path | str
+    source: str = ""
+    text_method: str = ""
+    header: dict = field(default_factory=dict)  # what stands around the records
+    formats: Counter = field(default_factory=Counter)
+    tally: Tally = field(default_factory=Tally)
+    clips: dict[Media, int] = field(default_factory=dict)
+    reports: dict[int, ClipReport] = field(default_factory=dict)
+    # one row per record
+    ids: list[str] = field(default_factory=list)
+    # position in the file, counting unusable records too
+    indices: array = field(default_factory=Integers)
+    clip_counts: array = field(default_factory=Integers)
+    # those of all records, one after the other
+    clip_numbers: array = field(default_factory=Integers)
+    asked: array = field(default_factory=Integers)  # questions
+    kinds: list[str] = field(default_factory=list)  # type of the first question
+    answers: list[str | None] = field(default_factory=list)  # its answer, when that is one of a few
+    text_tokens: array = field(default_factory=Integers)
+    answer_tokens: array = field(default_factory=Integers)  # of the last turn's text and end
+    # whether it brings its own system prompt
+    has_system: array = field(default_factory=partial(array, "b"))
+    # of reasoning that stands beside the answer
+    reasoning_tokens: array = field(default_factory=Integers)
+    video_fps: array = field(default_factory=partial(array, "d"))  # 0: not given
+    # one row per question
+    # hash of a question's text and of those before it
+    text_keys: array = field(default_factory=partial(array, "q"))
+    answer_keys: array = field(default_factory=partial(array, "q"))
+    # counts
+    types: Counter = field(default_factory=Counter)
+    balance: dict[str, Counter] = field(default_factory=lambda: defaultdict(Counter))
+    reasoned: int = 0
+
+    def used(self) -> Iterator[tuple[int, ...]]:
+        """The clip numbers of every record."""
+        start = 0
+        for count in self.clip_counts:
+            yield tuple(self.clip_numbers[start : start + count])
+            start += count
+
+    def add(self, sample: Sample, counts) -> None:
+        self.ids.append(sample.id)
+        self.indices.append(sample.index)
+        self.clip_counts.append(len(sample.media))
+        for medium in sample.media:
+            self.clip_numbers.append(self.clips.setdefault(medium, len(self.clips)))
+        answer = sample.turns[-1].text
+        self.text_tokens.append(counts.conversation(sample.turns, bool(sample.media)))
+        self.answer_tokens.append(counts.answer(answer))
+        self.has_system.append(sample.turns[0].role == "system")
+        self.reasoning_tokens.append(
+            counts.reasoning(sample.reasoning, answer) if sample.reasoning else 0
+        )
+        self.video_fps.append(sample.video_fps or 0)
+        self._add_questions(sample)
+
+    def _add_questions(self, sample: Sample) -> None:
+        """Those of annotations.questions, without making its objects."""
+        asked = 0
+        key = None
+        first = None
+        for (_, text), (role, gt) in pairwise(sample.turns):
+            if role != "assistant":
+                continue
+            # Without options in the question its type depends on the answer alone, and short
+            # answers are remembered.
+            kind = answers.question_type(text if _may_have_options(text, gt) else "", gt)
+            answer = short_answer(kind, text, gt)
+            self.types[kind] += 1
+            if answer:
+                self.balance[kind][answer] += 1
+            problem = unoffered(text, gt)
+            if problem:
+                check, message = problem
+                self.tally.add(check, sample.index, sample.id, message)
+            if sample.reasoning or "<think>" in gt:
+                self.reasoned += 1
+            key = hash((key, text))
+            self.text_keys.append(key)
+            self.answer_keys.append(hash(gt))
+            first = first or (kind, answer)
+            asked += 1
+        self.asked.append(asked)
+        kind, answer = first or ("", None)
+        self.kinds.append(kind)
+        self.answers.append(answer)
+
+
+def take(annotations: Path, media_path: Path | str, model: str, source: str = "") -> Survey:
+    """Survey a dataset, its texts counted with the tokenizer of `model` when that is a folder that
+    has one.
+
+    Raises Failure when the annotation file cannot be read.
+    """
+    counts = text_tokens.of_model(model)
+    records = JsonRecords(annotations)
+    found = Survey(annotations, media_path, source or str(annotations), counts.method)
+    for sample in stream(records, found.tally, found.formats):
+        found.add(sample, counts)
+    found.header = records.header
+    if not found.ids and not found.tally.first:
+        found.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
+    _check_ids(found)
+    _check_duplicate_questions(found)
+    return found
+
+
+def _may_have_options(text: str, gt: str) -> bool:
+    """A lone letter up to H answers a choice whatever the options are."""
+    if len(gt) == 1 and gt in "ABCDEFGH":
+        return False
+    if "B." in text or "B)" in text or "B:" in text:
+        return True
+    return "b." in text or "b)" in text or "b:" in text
+
+
+def short_answer(kind: str, question: str, gt: str) -> str | None:
+    """The answer as a class worth counting: normalised where it can be, None when it is long."""
+    if kind in ("text", "number"):
+        return gt.strip() if len(gt) <= LONGEST_CLASS else None
+    if kind == "mcq" and len(gt) == 1:
+        return gt.upper()
+    return answers.normalise(gt, kind, question)
+
+
+def _check_ids(found: Survey) -> None:
+    seen: set[str] = set()
+    for index, name in zip(found.indices, found.ids, strict=True):
+        if not SAFE_ID.fullmatch(name):
+            found.tally.add(
+                "DATA-ID-UNSAFE", index, name, f"got id {name[:60]!r}, expected a file name"
+            )
+        if name in seen:
+            found.tally.add(
+                "DATA-ID-DUPLICATE", index, name, f"got id {name[:60]!r} again, expected unique ids"
+            )
+        seen.add(name)
+
+
+def _check_duplicate_questions(found: Survey) -> None:
+    """The same text asked about the same media, whatever the records are called."""
+    import numpy as np
+
+    rows = np.repeat(np.arange(len(found.ids)), found.asked)
+    media = np.zeros(len(found.ids), np.uint64)  # one number per set of media
+    mixed = (np.array(found.clip_numbers, np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    np.add.at(
+        media,
+        np.repeat(np.arange(len(found.ids)), found.clip_counts),
+        mixed ^ (mixed >> np.uint64(29)),
+    )
+    keys = np.array(found.text_keys, np.int64).view(np.uint64) ^ media[rows]
+    order = np.argsort(keys, kind="stable")
+    again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
+    for question, before in sorted(
+        zip(order[again].tolist(), order[again - 1].tolist(), strict=True)
+    ):
+        row = rows[question]
+        other = found.ids[rows[before]]
+        check = "DATA-QUESTION-DUPLICATE"
+        message = f"got the question of {other[:60]!r} again"
+        if found.answer_keys[question] != found.answer_keys[before]:
+            check = "DATA-ANSWER-CONFLICT"
+            message += ", with another answer"
+        found.tally.add(check, found.indices[row], found.ids[row], message)

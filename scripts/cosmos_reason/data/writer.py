@@ -1,0 +1,428 @@
+"""Items written as a dataset: split by source clip, stratified by answer, with media beside the
+annotations."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json
+from cosmos_reason.data.held_out import balance, shortage
+from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
+from cosmos_reason.data.sources import Item
+from cosmos_reason.media.files import frame_rate
+from cosmos_reason.spec.prompts import THOUGHT
+
+DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
+FORMATS = ("llava", DAFT, COSMOS_REASON)
+MEDIA_MODES = ("link", "copy", "reference")
+SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}
+SUFFIX = {"video": ".mp4", "image": ".png"}
+LONGEST_ID = 120
+LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
+SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
+THOUGHTFUL = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to write: share of clips held out, records kept (0: all), seed, media mode, format,
+    license of the data."""
+
+    eval_fraction: float = 0.0
+    subset: int = 0
+    seed: int = 0
+    media: str = "link"
+    format: str = "llava"
+    license: str = "unknown"
+
+
+class Placed(NamedTuple):
+    """A medium of the dataset: the name that annotations use for it, or the names of a list of
+    pictures, and the frames per second of a clip."""
+
+    name: str | list[str]
+    fps: float | None
+    are_pictures: bool = False
+
+    @property
+    def whole(self) -> str | dict:
+        """How it is written beside others, each with its own rate."""
+        if not self.are_pictures:
+            return self.name
+        rate = {"sample_fps": self.fps} if self.fps else {}
+        return {"video": self.name, **rate}
+
+
+def write(items: Sequence[Item], folder: Path, plan: Plan) -> dict[str, int]:
+    """Write `folder` (train/ and, when something is held out, eval/) whole or not at all; records
+    per split.
+
+    Raises Failure when a medium cannot be linked or opened.
+    """
+    named = dict(zip(_ids(items), items, strict=True))
+    kept = _subset(named, plan)
+    splits = split(kept, plan.eval_fraction, plan.seed)
+    folder = folder.resolve()  # a link to it stays
+    with only_run(folder), whole_folder(folder) as root:
+        for name, ids in splits.items():
+            _write_split({item: kept[item] for item in ids}, root / name, plan)
+        write_json(root / MARKER, {"schema_version": 1, "names": _names(root)} | asdict(plan))
+    return {name: len(ids) for name, ids in splits.items()}
+
+
+def is_as_written(folder: Path) -> bool:
+    """Whether `write` made it, and no file has been put there or taken away since."""
+    marker = read_json(folder / MARKER) if (folder / MARKER).is_file() else None
+    return isinstance(marker, dict) and marker.get("names") == _names(folder)
+
+
+def _names(folder: Path) -> str:
+    """A digest of the names of all files and folders."""
+    names = sorted(os.fsencode(path.relative_to(folder)) for path in folder.rglob("*"))
+    return hashlib.sha256(b"\0".join(name for name in names if name != MARKER.encode())).hexdigest()
+
+
+def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, list[str]]:
+    """Ids per split in their order. Records of one clip stay together; the held-out clips have
+    every answer's share."""
+    source = _sources(items)
+    strata = _strata(items, source)
+    held_out = _held_out(strata, eval_fraction, seed)
+    splits = {"train": [name for name in items if source[name] not in held_out]}
+    if eval_fraction:
+        splits["eval"] = [name for name in items if source[name] in held_out]
+    if not all(splits.values()):
+        clips = len(set(source.values()))
+        message = (
+            f"got {clips} clips and the share {eval_fraction:g}, "
+            "expected one or more on either side"
+        )
+        fix = f"--eval-fraction {_fraction(strata, seed):g}"
+        raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, fix)
+    return splits
+
+
+def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
+    """(what the held-out data of a plan have too little of, a share of the clips that has enough);
+    "" when they have enough, 0 when no share has."""
+    kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
+    short = _shortage(kept, plan.eval_fraction, plan.seed)
+    enough = 0.0
+    if short:
+        larger = [share for share in LARGER_SHARES if share > plan.eval_fraction]
+        fitting = (share for share in larger if not _shortage(kept, share, plan.seed))
+        enough = next(fitting, 0.0)
+    return short, enough
+
+
+def _shortage(items: dict[str, Item], share: float, seed: int) -> str:
+    """What the items that a share holds out have too little of."""
+    ids = split(items, share, seed)["eval"]
+    held_out = balance(items[name].turns for name in ids)
+    everything = balance(item.turns for item in items.values())
+    return shortage(held_out, everything, sum(map(Counter.total, held_out.values())))
+
+
+def fraction(items: Sequence[Item], plan: Plan) -> float:
+    """A share of the clips that can be held out, near a tenth; 0 when there is one clip."""
+    kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
+    return _fraction(_strata(kept, _sources(kept)), plan.seed)
+
+
+def _fraction(strata: dict[str, list[str]], seed: int) -> float:
+    clips = sum(len(sources) for sources in strata.values())
+    for share in SHARES:
+        if 0 < len(_held_out(strata, share, seed)) < clips:
+            return share
+    return 0
+
+
+def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[str]]:
+    """The clips by the answer most of their records have."""
+    answers: dict[str, Counter] = defaultdict(Counter)
+    for name, item in items.items():
+        answers[source[name]][item.turns[-1].text] += 1
+    strata: dict[str, list[str]] = defaultdict(list)
+    for group, counted in answers.items():
+        strata[counted.most_common(1)[0][0]].append(group)
+    return strata
+
+
+def _held_out(strata: dict[str, list[str]], share: float, seed: int) -> set[str]:
+    held_out: set[str] = set()
+    due = 0.0
+    for answer in sorted(strata):
+        sources = sorted(strata[answer])
+        random.Random(f"{seed} {answer}").shuffle(sources)
+        due += len(sources) * share
+        take = round(due)
+        due -= take
+        held_out |= set(sources[:take])
+    return held_out
+
+
+def _sources(items: dict[str, Item]) -> dict[str, str]:
+    """What each item was filmed from: the same text for items that share a medium, be it through
+    others. Items without media belong together when they ask the same."""
+    above: dict[str, str] = {}
+
+    def top(key: str) -> str:
+        while (higher := above.setdefault(key, key)) != key:
+            above[key] = key = above[higher]
+        return key
+
+    first = {}
+    for name, item in items.items():
+        files = [file for _, medium in item.media for file in files_of(medium)]
+        keys = [file.key if isinstance(file, Held) else os.path.realpath(file) for file in files]
+        first[name], *others = keys or [" ".join(turn.text for turn in item.turns[:-1])]
+        for other in others:
+            above[top(other)] = top(first[name])
+    return {name: top(key) for name, key in first.items()}
+
+
+def _subset(items: dict[str, Item], plan: Plan) -> dict[str, Item]:
+    if not plan.subset or plan.subset >= len(items):
+        return items
+    chosen = set(random.Random(f"{plan.seed} subset").sample(sorted(items), plan.subset))
+    return {name: item for name, item in items.items() if name in chosen}
+
+
+def _ids(items: Sequence[Item]) -> list[str]:
+    """Unique names fit for files, from the items' own names; the second of a name is `<name>-2`."""
+    taken: dict[str, int] = {}
+    for item in items:
+        plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._")
+        plain = plain[:LONGEST_ID] or "record"
+        name = plain
+        while name in taken:
+            taken[plain] += 1
+            name = f"{plain}-{taken[plain]}"
+        taken[name] = 1
+    return list(taken)
+
+
+def _write_split(items: dict[str, Item], folder: Path, plan: Plan) -> None:
+    folder.mkdir(parents=True)
+    placed: dict[Medium, Placed] = {}
+    records = []
+    for name, item in items.items():
+        for kind, medium in item.media:
+            if medium not in placed:
+                placed[medium] = _place(name, kind, medium, folder, plan.media)
+        media = [(kind, placed[medium]) for kind, medium in item.media]
+        rates = {placed[medium].fps for kind, medium in item.media if kind == "video"}
+        records.append((name, _with_rate(item, rates), media))
+    if plan.format == "llava":
+        write_json(folder / "annotations.json", [_llava(*record) for record in records])
+    elif plan.format == DAFT:
+        metadata = {"type": "annotation", "license": plan.license}
+        document = {
+            "format": plan.format,
+            "metadata": metadata,
+            "items": [_daft(*record) for record in records],
+        }
+        write_json(folder / "annotations.json", document)
+    else:
+        _write_conversations(records, folder)
+
+
+def _with_rate(item: Item, rates: set[float | None]) -> Item:
+    """The rate of its own, else the measured one, when that is known and its clips have the
+    same."""
+    if item.video_fps or len(rates) != 1:
+        return item
+    return item._replace(video_fps=rates.pop())
+
+
+def _place(name: str, kind: str, source: Medium, folder: Path, mode: str) -> Placed:
+    """Bring one medium into the split."""
+    if isinstance(source, Frames):
+        return _place_pictures(name, source, folder, mode)
+    medium = source.load() if isinstance(source, Held) else source
+    if isinstance(medium, Path):
+        fps = frame_rate(medium)
+        if mode == "reference":
+            return Placed(_reference(name, medium), fps)
+    target = _free(folder / "media", name, source.suffix or SUFFIX[kind])
+    target.parent.mkdir(exist_ok=True)
+    _bring(medium, target, mode)
+    if isinstance(medium, bytes):
+        fps = frame_rate(target)
+    return Placed(f"media/{target.name}", fps)
+
+
+def _place_pictures(name: str, frames: Frames, folder: Path, mode: str) -> Placed:
+    """Bring the pictures of a video into a folder of their own; those of a folder keep their names,
+    by whose numbers a missing one is seen."""
+    target = _free(folder / "media", name, "")
+    names = []
+    for number, source in enumerate(frames.files):
+        medium = source.load() if isinstance(source, Held) else source
+        if mode == "reference" and isinstance(medium, Path):
+            names.append(_reference(name, medium))
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        last = f"{number:05}{source.suffix}" if frames.is_list else medium.name
+        _bring(medium, target / last, mode)
+        names.append(f"media/{target.name}/{last}")
+    named = names if frames.is_list else os.path.dirname(names[0])
+    return Placed(named, frames.fps, are_pictures=True)
+
+
+def _free(folder: Path, name: str, suffix: str) -> Path:
+    """A path that is not there yet."""
+    target, number = folder / f"{name}{suffix}", 1
+    while target.exists():
+        number += 1
+        target = target.with_name(f"{name}.{number}{suffix}")
+    return target
+
+
+def _reference(name: str, medium: Path) -> str:
+    path = os.path.abspath(medium)
+    if path != path.encode(errors="replace").decode():
+        message = f"got a name that is no UTF-8: {path!a}"
+        raise f.bad_input("BUILD-MEDIA-NAME", name, message, "--media link")
+    return path
+
+
+def _bring(medium: Path | bytes, target: Path, mode: str) -> None:
+    if isinstance(medium, bytes):
+        target.write_bytes(medium)
+    elif mode == "copy":
+        shutil.copyfile(medium, target)
+    else:
+        _link(medium, target)
+
+
+def _link(medium: Path, target: Path) -> None:
+    """A hard link: unlike a symbolic one it stays valid where only the dataset folder is
+    mounted."""
+    try:
+        os.link(medium.resolve(), target)
+    except OSError as problem:
+        message = (
+            f"got {problem.strerror} linking {medium}, "
+            "expected one file system for source and output"
+        )
+        raise f.bad_input("BUILD-LINK", target.name, message, "--media copy") from None
+
+
+def _llava(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:
+    record: dict = {"id": name}
+    for kind in SUFFIX:
+        of_kind = [placed for medium, placed in media if medium == kind]
+        if len(of_kind) == 1:
+            record[kind] = of_kind[0].name
+        elif of_kind:
+            record[f"{kind}s"] = [placed.whole for placed in of_kind]
+    if item.video_fps:
+        record[_rate_key(media)] = item.video_fps
+    if item.tags:
+        record["tags"] = list(item.tags)
+    record["conversations"] = _llava_turns(item, [kind for kind, _ in media])
+    return record
+
+
+def _rate_key(media: list[tuple[str, Placed]]) -> str:
+    """What qwen-vl-utils calls the rate of pictures, and NVIDIA's loaders that of a clip."""
+    return "sample_fps" if any(placed.are_pictures for _, placed in media) else "video_fps"
+
+
+def _llava_turns(item: Item, kinds: list[str]) -> list[dict]:
+    """The turns, with one tag per medium before the first question and the reasoning before the
+    last answer."""
+    turns = [{"from": SPEAKERS[turn.role], "value": turn.text} for turn in item.turns]
+    tags = [f"<{kind}>\n" for kind in kinds]
+    first = next(turn for turn in turns if turn["from"] == "human")
+    first["value"] = "".join(tags) + first["value"]
+    if item.reasoning:
+        turns[-1]["value"] = THOUGHT.format(*_apart(item))
+    return turns
+
+
+def _apart(item: Item) -> tuple[str, str]:
+    """(reasoning, answer) of an item whose answer may begin with its reasoning, even when it stands
+    beside it, too."""
+    answer = item.turns[-1].text
+    thought = THOUGHTFUL.fullmatch(answer)
+    if not thought:
+        return item.reasoning, answer
+    return item.reasoning or thought[1], thought[2]
+
+
+def _daft(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:
+    if len(item.turns) != 2:
+        message = "got a system prompt or several turns, expected a question and an answer"
+        raise f.bad_input("BUILD-FORMAT", name, message, "--format llava")
+    kind, path = _only_medium(name, media)
+    reasoning, answer = _apart(item)
+    record = {
+        "id": name,
+        f"{kind}_id": path,
+        "question": item.turns[0].text,
+        "answer": answer,
+    }
+    if reasoning:
+        record["reasoning"] = reasoning
+    if item.video_fps:
+        record[_rate_key(media)] = item.video_fps
+    return record
+
+
+def _only_medium(name: str, media: list[tuple[str, Placed]]) -> tuple[str, str]:
+    """(kind, name of its file or folder). Raises Failure for anything but one of these."""
+    if len(media) != 1 or isinstance(media[0][1].name, list):
+        message = "got several media or a list of pictures, expected one file or folder"
+        raise f.bad_input("BUILD-FORMAT", name, message, "--format llava")
+    ((kind, placed),) = media
+    return kind, placed.name
+
+
+def _write_conversations(records: list, folder: Path) -> None:
+    """cosmos-reason-v1.0: meta.json, and one conversation file per record under text/."""
+    samples = []
+    for name, item, media in records:
+        kind, path = _only_medium(name, media)
+        document = {
+            "version": COSMOS_REASON,
+            "metadata": {"type": "conversation"},
+            "conversations": _conversation(item, kind),
+        }
+        write_json(folder / "text" / f"{name}.json", document)
+        sample = {"id": name, "conversation": f"text/{name}.json", "media": path}
+        if item.video_fps and media[0][1].are_pictures:
+            sample["sample_fps"] = item.video_fps
+        samples.append(sample)
+    write_json(
+        folder / "meta.json",
+        {"version": COSMOS_REASON, "metadata": {"type": "meta"}, "samples": samples},
+    )
+
+
+def _conversation(item: Item, kind: str) -> list[dict]:
+    """The turns in content parts; the medium stands before the first user turn's text."""
+    reasoning, answer = _apart(item)
+    last = item.turns[-1]._replace(text=answer)
+    waiting = [{"type": kind, kind: f"{kind}_0"}]
+    turns = []
+    for turn in (*item.turns[:-1], last):
+        content = [{"type": "text", "text": turn.text}]
+        if turn.role == "user":
+            content = waiting + content
+            waiting = []
+        turns.append({"role": turn.role, "content": content})
+    if reasoning:
+        turns[-1]["reasoning_content"] = [{"type": "text", "text": reasoning}]
+    return turns

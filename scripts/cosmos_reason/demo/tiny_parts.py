@@ -1,0 +1,125 @@
+"""What the demo's checkpoints are made of: a tokenizer trained on a text, and random weights in
+shards. The same seed and text give the same bytes."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from pathlib import Path
+
+from cosmos_reason.base.files import write_json
+from cosmos_reason.checkpoints import safetensors_files
+
+VOCABULARY = 512  # the tokens of the byte-level BPE; the special tokens come on top
+STD = 0.08  # measured: it learns, where 0.02 stays at chance for a model of this size
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|object_ref_start|>",
+    "<|object_ref_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|quad_start|>",
+    "<|quad_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+# How the Qwen tokenizers cut text before merging bytes.
+_PIECES = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def write_tokenizer(target: Path, text: str, vocabulary: int) -> dict[str, int]:
+    """Train the tokenizer on `text` and write it into a folder; returns the ids of the special
+    tokens."""
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        trainers,
+    )
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(Regex(_PIECES), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([text], trainer)
+    # A short text may give fewer merges than asked for: the special tokens follow what there is.
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
+    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+    tokenizer.save(str(target / "tokenizer.json"))
+    tokenizer.model.save(str(target))
+    flags = {
+        "lstrip": False,
+        "normalized": False,
+        "rstrip": False,
+        "single_word": False,
+        "special": True,
+    }
+    config = {
+        "added_tokens_decoder": {
+            str(ids[token]): {"content": token, **flags} for token in SPECIAL_TOKENS
+        },
+        "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "<|im_end|>",
+        "model_max_length": 262144,
+        "pad_token": "<|endoftext|>",
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
+    write_json(target / "tokenizer_config.json", config)
+    return ids
+
+
+def total_size(shapes: dict[str, tuple[int, ...]]) -> int:
+    return sum(2 * math.prod(shape) for shape in shapes.values())
+
+
+def write_shards(
+    work: Path, shards: list[str], shapes: dict[str, tuple[int, ...]], seed: int
+) -> dict[str, str]:
+    """Deal the tensors out to the shards by name; returns {tensor: shard}."""
+    names = sorted(shapes)
+    weight_map = {name: shards[number % len(shards)] for number, name in enumerate(names)}
+    for shard in shards:
+        (work / shard).parent.mkdir(exist_ok=True)
+        own = [name for name in names if weight_map[name] == shard]
+        entries = [(name, "BF16", shapes[name], 2 * math.prod(shapes[name])) for name in own]
+        data = (_initial(name, shapes[name], seed) for name in own)
+        (work / shard).write_bytes(safetensors_files.header_bytes(entries) + b"".join(data))
+    return weight_map
+
+
+def _initial(name: str, shape: tuple[int, ...], seed: int) -> bytes:
+    """Bfloat16 bytes: zeros for biases, ones for norms, normal numbers for everything else."""
+    import numpy as np
+
+    if "norm" in name and len(shape) == 1:
+        values = np.full(shape, 0.0 if name.endswith("bias") else 1.0, np.float32)
+    elif name.endswith(".bias"):
+        values = np.zeros(shape, np.float32)
+    else:
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        values = rng.normal(0.0, STD, shape).astype(np.float32)
+    return safetensors_files.from_float32(values, "BF16")

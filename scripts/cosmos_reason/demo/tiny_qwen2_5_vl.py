@@ -1,0 +1,135 @@
+"""A Qwen2.5-VL checkpoint of a million parameters in the layout of nvidia/Cosmos-Reason1-7B: names
+of tensors, a config with the text's keys at its top, dtype. Enter at `build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmos_reason.base.families import FAMILIES
+from cosmos_reason.base.files import read_json, whole_folder, write_json
+from cosmos_reason.checkpoints import qwen2_5_vl, safetensors_files
+from cosmos_reason.demo.tiny_parts import (
+    STD,
+    VOCABULARY,
+    total_size,
+    write_shards,
+    write_tokenizer,
+)
+
+FAMILY = FAMILIES["qwen2_5_vl"]
+TEXT = {
+    "attention_dropout": 0.0,
+    "hidden_act": "silu",
+    "hidden_size": 128,
+    "initializer_range": STD,
+    "intermediate_size": 256,
+    "max_position_embeddings": 4096,
+    "max_window_layers": 3,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": {"type": "mrope", "mrope_section": [6, 5, 5]},
+    # Published: 1,000,000; a tiny model learns the order of frames later with it.
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "use_cache": True,
+    "use_sliding_window": False,
+}
+VISION = {
+    "depth": 2,
+    "fullatt_block_indexes": [1],
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "in_chans": 3,
+    "initializer_range": STD,
+    "intermediate_size": 128,
+    "num_heads": 4,
+    "out_hidden_size": TEXT["hidden_size"],
+    "patch_size": FAMILY.patch,
+    "spatial_merge_size": 2,
+    "spatial_patch_size": FAMILY.patch,
+    "temporal_patch_size": 2,
+    "tokens_per_second": 2,
+    "window_size": 4 * FAMILY.patch,  # published: 8 patches
+}
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+  {%- if loop.first and message.role != 'system' -%}
+    {{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' -}}
+  {%- endif -%}
+  {{- '<|im_start|>' + message.role + '\\n' -}}
+  {%- if message.content is string -%}{{- message.content -}}
+  {%- else -%}
+    {%- for part in message.content -%}
+      {%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
+      {%- elif part.type == 'video' -%}<|vision_start|><|video_pad|><|vision_end|>
+      {%- elif part.type == 'text' -%}{{- part.text -}}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+  {{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
+"""
+
+
+def build(folder: Path, seed: int, text: str, vocabulary: int = VOCABULARY) -> None:
+    """Write the checkpoint; `text` trains the tokenizer. The same seed and text give the same
+    bytes."""
+    with whole_folder(folder) as work:
+        ids = write_tokenizer(work, text, vocabulary)
+        config = _config(ids)
+        _write_small_files(work, ids, config)
+        shards = [f"model-{number:05}-of-00002.safetensors" for number in (1, 2)]
+        tensors = qwen2_5_vl.expected_tensors(config)
+        weight_map = write_shards(work, shards, tensors, seed)
+        safetensors_files.write_index(work, weight_map, total_size(tensors))
+
+
+def _config(ids: dict[str, int]) -> dict:
+    return {
+        "architectures": [FAMILY.model_class],
+        "model_type": "qwen2_5_vl",
+        **TEXT,
+        "vocab_size": max(ids.values()) + 1,
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "image_token_id": ids["<|image_pad|>"],
+        "video_token_id": ids["<|video_pad|>"],
+        "vision_token_id": ids["<|vision_pad|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+        "vision_end_token_id": ids["<|vision_end|>"],
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vision_config": VISION,
+    }
+
+
+def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
+    processor = {
+        "image_mean": list(FAMILY.mean),
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "image_std": list(FAMILY.std),
+        "max_pixels": 12845056,
+        "merge_size": VISION["spatial_merge_size"],
+        "min_pixels": 3136,
+        "patch_size": VISION["patch_size"],
+        "processor_class": "Qwen2_5_VLProcessor",
+        "temporal_patch_size": VISION["temporal_patch_size"],
+    }
+    generation = {
+        "bos_token_id": ids["<|endoftext|>"],
+        "do_sample": False,
+        "eos_token_id": [ids["<|im_end|>"], ids["<|endoftext|>"]],
+        "pad_token_id": ids["<|endoftext|>"],
+    }
+    tokenizer_config = read_json(work / "tokenizer_config.json")
+    for name, value in {
+        "config.json": config,
+        "preprocessor_config.json": processor,
+        "generation_config.json": generation,
+        "chat_template.json": {"chat_template": CHAT_TEMPLATE},
+        "tokenizer_config.json": tokenizer_config | {"chat_template": CHAT_TEMPLATE},
+    }.items():
+        write_json(work / name, value)

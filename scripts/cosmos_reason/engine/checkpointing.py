@@ -1,0 +1,137 @@
+"""What a training writes and reads back: exported models, and the state that a run resumes from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from cosmos_reason.base.files import read_json, whole_folder, write_json
+from cosmos_reason.base.findings import bad_input, outside, say
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import run_outputs, safetensors_files
+
+SMALL_FILES = {".json", ".jinja", ".txt"}
+# What the base model says of its own weights does not go into an export.
+NOT_OF_THE_RESULT = {safetensors_files.INDEX_NAME, "provenance.json"}
+RANK_MARKER = ".rank_0_complete"
+MODEL_STATE = "model.safetensors"
+OPTIMIZER_STATE = "optimizer.safetensors"
+SPEC = "cosmos_config"
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[Path]:
+    """`whole_folder`, and what the safetensors library could not write (a full disk) is a Failure
+    with exit code 3."""
+    try:
+        with whole_folder(folder) as partial:
+            yield partial
+    except SafetensorError as problem:
+        fix = Fix(command="free space there, or", changes={"train.ckpt.max_keep": 1})
+        raise outside("ENGINE-SAVE-FAILED", folder, f"got {problem}", fix) from None
+
+
+def export(network, base_folder: Path, folder: Path, dtype: torch.dtype) -> None:
+    """Write a folder that loads by itself (full model) or on its base (LoRA).
+
+    Everything but the weights is copied from the base, byte for byte: a config that transformers 5
+    writes cannot be read by 4.57.
+    """
+    with _writing(folder) as partial:
+        if hasattr(network, "peft_config"):
+            network.save_pretrained(partial)
+        else:
+            weights = {
+                name: tensor.detach().to("cpu", dtype)
+                for name, tensor in network.state_dict().items()
+            }
+            network.save_pretrained(partial, state_dict=weights, max_shard_size="5GB")
+            _ensure_index(partial)
+        for path in base_folder.iterdir():
+            if path.name in NOT_OF_THE_RESULT or path.suffix not in SMALL_FILES:
+                continue
+            if path.is_file():
+                shutil.copyfile(path, partial / path.name)
+
+
+def _ensure_index(folder: Path) -> None:
+    """Readers of cosmos-rl exports expect an index; transformers writes none for a single file."""
+    single = folder / safetensors_files.SINGLE
+    if single.is_file():
+        tensors = safetensors_files.read_header(single)
+        weight_map = dict.fromkeys(tensors, single.name)
+        safetensors_files.write_index(folder, weight_map, single.stat().st_size)
+
+
+def save_state(folder: Path, network, optimizer, spec: dict, state: dict) -> None:
+    """Write everything `load_state` needs to continue as if nothing had happened. No pickle."""
+    moments = {}
+    for index, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        for key, value in optimizer.state[parameter].items():
+            moments[f"{index}.{key}"] = value.detach().cpu().contiguous()
+    weights = {
+        name: parameter.detach().cpu().contiguous()
+        for name, parameter in _trainable(network).items()
+    }
+    with _writing(folder) as partial:
+        save_file(weights, partial / MODEL_STATE)
+        save_file(moments, partial / OPTIMIZER_STATE)
+        write_json(partial / run_outputs.TRAINER_STATE, state)
+        write_json(partial / SPEC, spec)
+        (partial / RANK_MARKER).touch()
+
+
+def load_state(folder: Path, network, optimizer) -> dict:
+    """Put weights and optimizer back and return the trainer state: `step`, `total_steps`,
+    `records`, `val_loss`."""
+    if not run_outputs.is_complete_resume(folder):
+        message = "got no complete resume folder (checkpoints/*/policy)"
+        raise bad_input("ENGINE-RESUME-INCOMPLETE", folder, message)
+    weights = load_file(folder / MODEL_STATE)
+    parameters = _trainable(network)
+    if weights.keys() != parameters.keys():
+        message = "got a checkpoint of another model or tuning method"
+        raise bad_input("ENGINE-RESUME-OTHER-MODEL", folder, message)
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+    for key, value in load_file(folder / OPTIMIZER_STATE).items():
+        index, _, name = key.partition(".")
+        parameter = optimizer.param_groups[0]["params"][int(index)]
+        optimizer.state[parameter][name] = value.to(parameter.device)
+    return read_json(folder / run_outputs.TRAINER_STATE)
+
+
+def _trainable(network) -> dict[str, torch.nn.Parameter]:
+    return {
+        name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad
+    }
+
+
+def resume(
+    wanted: bool | str, output_dir: Path, network, optimizer, total: int, records: int
+) -> tuple[Path | None, dict]:
+    """Restore the checkpoint that `train.resume` means: a folder, or true for the newest complete
+    one. Returns the resume folder and its trainer state; without a checkpoint None and step 0.
+    Raises Failure for a checkpoint of another run."""
+    if not wanted:
+        return None, {"step": 0}
+    folder = Path(wanted) if isinstance(wanted, str) else run_outputs.newest_resume(output_dir)
+    if folder is None:
+        say(f"resume: no complete checkpoint under {output_dir}, starting at step 0")
+        return None, {"step": 0}
+    state = load_state(folder, network, optimizer)
+    if (state["total_steps"], state["records"]) != (total, records):
+        message = (
+            f"got a checkpoint of {state['total_steps']} steps over {state['records']} records, "
+            f"expected {total} steps over {records} records"
+        )
+        raise bad_input("ENGINE-RESUME-OTHER-RUN", folder, message)
+    say(f"resume: step {state['step']} of {total} from {folder}")
+    return folder, state

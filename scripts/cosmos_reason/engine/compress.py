@@ -1,0 +1,107 @@
+"""llmcompressor at work on a loaded model: the recipe of a scheme, what it did to each layer, and
+the folder of the result."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from cosmos_reason.base import files
+from cosmos_reason.base.families import FAMILIES
+from cosmos_reason.checkpoints import quantized, safetensors_files
+from cosmos_reason.checkpoints.quantized import Scheme
+from cosmos_reason.engine.calibration import Records
+
+SHARD_SIZE = "4GB"
+# Beside the weights of the source; they go into the result byte by byte.
+_COPIED = {".json", ".jinja", ".txt", ".model"}
+_NOT_COPIED = {"config.json", safetensors_files.INDEX_NAME, "provenance.json", quantized.RECORD}
+KV_FP8 = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+
+
+def compress(model, tokenizer, table: dict, model_type: str, calibration: Records | None) -> None:
+    """Quantize the model in memory as the `quantize` table of a spec says."""
+    from llmcompressor import oneshot
+
+    name = table["quantization_scheme"]
+    options = {"model": model, "processor": tokenizer, "recipe": recipe(name, table)}
+    if calibration is not None:
+        options |= {
+            "dataset": calibration.loader(),
+            "num_calibration_samples": len(calibration),
+            "max_seq_length": table["max_sequence_length"],
+            "pipeline": "sequential",
+            "sequential_targets": [FAMILIES[model_type].decoder_layer],
+        }
+    oneshot(**options)
+
+
+def recipe(name: str, table: dict) -> list:
+    """The library's modifiers for a scheme."""
+    from llmcompressor.modifiers.gptq import GPTQModifier
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+    from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
+
+    scheme = quantized.SCHEMES[name]
+    kind = GPTQModifier if scheme.refined else QuantizationModifier
+    options = {"targets": "Linear", "scheme": name, "ignore": quantized.LEFT_ALONE}
+    if table["kv_precision"] == "fp8":
+        options["kv_cache_scheme"] = KV_FP8
+    modifiers = [kind(**options)]
+    strength = table["smoothing_strength"]
+    if scheme.smoothed and strength > 0:
+        mappings = quantized.SMOOTHED_INTO
+        modifiers.insert(0, SmoothQuantModifier(smoothing_strength=strength, mappings=mappings))
+    return modifiers
+
+
+def weight_errors(model, source: Path, scheme: Scheme) -> dict[str, float]:
+    """||W - quantized W|| / ||W|| of every compressed layer. W is the source's, or where outliers
+    were moved into the weights what that made of it."""
+    from compressed_tensors.quantization.lifecycle.forward import fake_quantize
+
+    tensors, _ = safetensors_files.read_folder(source)
+    stored_names = {tensor: name for name, tensor in tensors.items()}
+    stored = quantized.linear_layers(tensors)
+    errors = {}
+    for module_name, module in model.named_modules():
+        layer = quantized.short_name(module_name)
+        if layer is None or not hasattr(module, "quantization_scheme"):
+            continue
+        weight = module.weight.detach()
+        rounded = fake_quantize(
+            weight,
+            module.weight_scale,
+            getattr(module, "weight_zero_point", None),
+            module.quantization_scheme.weights,
+            global_scale=getattr(module, "weight_global_scale", None),
+        )
+        reference = weight
+        if not scheme.smoothed:
+            tensor = stored[layer]
+            with safe_open(tensor.file, "pt", device=str(weight.device)) as file:
+                reference = file.get_tensor(stored_names[tensor])
+        reference = reference.float()
+        distance = torch.linalg.norm(reference - rounded.float()) / torch.linalg.norm(reference)
+        errors[layer] = round(float(distance), 6)
+    return errors
+
+
+def save(model, source: Path, work: Path) -> None:
+    """Write the model into the folder `work`: weights in shards, the source's config with what the
+    library says of the quantization, and all else of the source byte by byte."""
+    model.save_pretrained(work, save_compressed=True, max_shard_size=SHARD_SIZE)
+    written = files.read_json(work / "config.json")
+    config = files.read_json(source / "config.json")
+    # The library lists modules by name; Qwen2.5-VL's are stored under others than they load under.
+    ignored = {"ignore": quantized.LEFT_ALONE}
+    config["quantization_config"] = written["quantization_config"] | ignored
+    files.write_json(work / "config.json", config)
+    for path in source.iterdir():
+        if path.suffix in _COPIED and path.name not in _NOT_COPIED:
+            shutil.copyfile(path, work / path.name)
+    for path in work.glob("*.safetensors"):
+        path.chmod(0o644)  # the writer leaves them to their owner: a server may be another user

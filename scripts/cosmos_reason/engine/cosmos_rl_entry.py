@@ -1,0 +1,112 @@
+"""What the processes of cosmos-rl are given:
+our datasets and rewards, and word of what was changed in the package."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+from torch.utils.data import Dataset
+
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, as_text, bad_input, say
+from cosmos_reason.data import conversations
+from cosmos_reason.engine import cosmos_rl_patches
+from cosmos_reason.evaluation import rewards
+
+
+class Records(conversations.Conversations, Dataset):
+    """The package wants torch's type; what it is asked is answered in plain Python."""
+
+
+class Prompts(conversations.Prompts, Dataset):
+    """As Records, for reinforcement learning."""
+
+    def get_reference_answer(self, index: int) -> str:
+        question = self.questions[index]
+        return rewards.reference(question.text, question.gt)
+
+
+def run() -> None:
+    """The controller, a policy or a rollout, as COSMOS_ROLE says."""
+    cosmos_rl_patches.apply(say)
+    from cosmos_rl.launcher.worker_entry import main
+
+    paid = Paid()
+    pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
+    main(dataset=training, val_dataset=validation, **pays)
+
+
+def training(config) -> Records | Prompts:
+    return opened(config.model_dump(), "train_dataset")
+
+
+def validation(config) -> Records | Prompts | None:
+    return opened(config.model_dump(), "val_dataset") if config.validation.enable else None
+
+
+def opened(spec: dict, name: str) -> Records | Prompts:
+    """The dataset of a table of the spec. The controller is asked first: it looks for every file
+    and tries the rewards, and what is wrong ends the job before a model is loaded."""
+    try:
+        found = _opened(spec, name)
+    except Failure as failure:
+        say(as_text(failure.findings))
+        sys.exit(failure.exit_code)  # an exception would end in a traceback of the package
+    say(f"{name}: {len(found)} items, {found.sampler.options}")
+    return found
+
+
+def _opened(spec: dict, name: str) -> Records | Prompts:
+    is_rl = spec["train"]["train_policy"]["type"] == "grpo"
+    found = conversations.of_spec(spec, name, Prompts if is_rl else Records)
+    if os.environ.get("COSMOS_ROLE") != "Controller":
+        return found
+    missing = conversations.missing_media(found)
+    if missing:
+        raise Failure(missing, EXIT_BAD_INPUT)
+    if is_rl:
+        if not spec["train"]["local_dataset"]:
+            message = "got false: frames cannot be sent from process to process"
+            raise bad_input("COSMOS-DATASET-REMOTE", "train.local_dataset", message)
+        first = found.questions[0]
+        payer(spec, len).parts(first.text, first.gt, first.gt)
+    return found
+
+
+def payer(spec: dict, count: Callable[[str], int]) -> rewards.Payer:
+    most = spec["rollout"]["max_response_length"] or 0
+    return rewards.Payer(spec["train"]["train_policy"], most, count)
+
+
+class Paid:
+    """The two functions that a rollout calls for each completion;
+    both know the spec only when they are called."""
+
+    def __init__(self):
+        self.payer = None
+
+    def reward(
+        self, response: str, reference: str, config, tokenizer, **_
+    ) -> tuple[float, dict[str, float]]:
+        """The weighted sum, and its parts for the log."""
+        parts = self._parts(response, reference, config, tokenizer)
+        return self.payer.total(parts), {f"reward/{name}": value for name, value in parts.items()}
+
+    def spread(self, response: str, reference: str, config, tokenizer, **_) -> float:
+        """What the completions of a prompt must differ in to be learned from:
+        filter_reward_metric, else the reward."""
+        parts = self._parts(response, reference, config, tokenizer)
+        named = config.train.train_policy.filter_reward_metric
+        names = [named] if isinstance(named, str) else named
+        return sum(parts[name] for name in names) if names else self.payer.total(parts)
+
+    def _parts(self, response: str, reference: str, config, tokenizer) -> dict[str, float]:
+        if self.payer is None:
+
+            def count(text: str) -> int:
+                return len(tokenizer.encode(text, add_special_tokens=False))
+
+            self.payer = payer(config.model_dump(), count)
+        question, gt = rewards.question_and_truth(reference)
+        return self.payer.parts(question, gt, response)

@@ -1,0 +1,161 @@
+"""What is changed in cosmos-rl 0.4.7 and its neighbours while it runs, and why.
+No file of theirs is edited.
+
+Each function changes one thing and returns the sentence that says so; "" when nothing needed it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import metadata
+
+ONE_NODE = "COSMOS_REASON_ONE_NODE"  # set to 1 by launch_job: all processes run on this machine
+# After the package's own lines, of which redis takes the last:
+# its port would be open to the network.
+REDIS = """
+bind 127.0.0.1
+dir {folder}
+"""
+TERMINATED = 128 + signal.SIGTERM
+
+
+def apply(say: Callable[[str], None]) -> None:
+    """All of them, before the package is imported by anybody else; tells each."""
+    for patch in (
+        take_frames_as_sampled,
+        choose_attention,
+        name_parts,
+        mark_clips_once,
+        keep_redis_here,
+    ):
+        done = patch()
+        if done:
+            say(f"patch: {done}")
+
+
+def take_frames_as_sampled() -> str:
+    """qwen-vl-utils resizes a list of frames to multiples of 64 pixels before it resizes it again,
+    and counts their times from a rate."""
+    import numpy as np
+    import qwen_vl_utils
+    import torch
+    from qwen_vl_utils import vision_process
+
+    official = vision_process.fetch_video
+
+    def fetch_video(
+        ele, image_patch_size=14, return_video_sample_fps=False, return_video_metadata=False
+    ):
+        if "seconds" not in ele:
+            return official(ele, image_patch_size, return_video_sample_fps, return_video_metadata)
+        pictures = np.stack([np.asarray(picture) for picture in ele["video"]])
+        video = torch.from_numpy(pictures).permute(0, 3, 1, 2).float()
+        if return_video_metadata:
+            times = {"fps": 1.0, "frames_indices": list(ele["seconds"])}
+            video = (video, times | {"total_num_frames": len(pictures)})
+        return (video, ele["sample_fps"]) if return_video_sample_fps else video
+
+    vision_process.fetch_video = fetch_video
+    qwen_vl_utils.fetch_video = fetch_video
+    return (
+        "frames reach the model as they were sampled here, with their times "
+        "(qwen-vl-utils resizes them twice)"
+    )
+
+
+def choose_attention() -> str:
+    """cosmos-rl asks for flash attention whether it is installed or not."""
+    if importlib.util.find_spec("flash_attn"):
+        return ""
+    from cosmos_rl.policy.model import hf_models
+
+    official = hf_models.pre_hf_models_patch
+
+    def pre_hf_models_patch(hf_config):
+        official(hf_config)
+        parts = (
+            hf_config,
+            *(getattr(hf_config, name, None) for name in ("text_config", "vision_config")),
+        )
+        for part in parts:
+            if part is not None:
+                part._attn_implementation = "sdpa"
+
+    hf_models.pre_hf_models_patch = pre_hf_models_patch
+    return "attention is torch's own (sdpa): flash-attn is not installed"
+
+
+def name_parts() -> str:
+    """cosmos-rl looks for the layers that LoRA wraps below `model.language_model`."""
+    from transformers import Qwen3VLForConditionalGeneration as Model
+
+    if hasattr(Model, "language_model"):
+        return ""
+    Model.language_model = property(lambda self: self.model.language_model)
+    Model.visual = property(lambda self: self.model.visual)
+    return f"Qwen3-VL's parts have the names that LoRA looks for ({_transformers()} has moved them)"
+
+
+def mark_clips_once() -> str:
+    """transformers 4.57, vLLM and the embedded engine put the marks of a clip around each pair of
+    frames; 5.x leaves the template's own around them besides."""
+    if int(metadata.version("transformers").partition(".")[0]) < 5:
+        return ""
+    from transformers import Qwen3VLProcessor
+
+    official = Qwen3VLProcessor.__call__
+
+    def call(self, images=None, text=None, videos=None, **options):
+        marked = self.vision_start_token + self.video_token + self.vision_end_token
+        texts = [text] if isinstance(text, str) else list(text)
+        texts = [one.replace(marked, self.video_token) for one in texts]
+        return official(self, images=images, text=texts, videos=videos, **options)
+
+    Qwen3VLProcessor.__call__ = call
+    return (
+        "a clip's marks stand around its frames only, as the model was trained "
+        f"({_transformers()} doubles them)"
+    )
+
+
+def keep_redis_here() -> str:
+    """cosmos-rl binds redis to every address, without a password,
+    and leaves it running where there is no redis-cli."""
+    if os.environ.get("COSMOS_ROLE") != "Controller" or os.environ.get(ONE_NODE) != "1":
+        return ""
+    from cosmos_rl.utils import network_util
+
+    official = network_util.write_redis_config
+
+    def write_redis_config(port, logfile, file_path, custom_config="", **options):
+        atexit.register(_stop_redis, port)
+        ours = REDIS.format(folder=tempfile.gettempdir())
+        return official(port, logfile, file_path, custom_config + ours, **options)
+
+    # The web server of the controller hands a SIGTERM on to whoever had it before:
+    # by default nothing would be tidied.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    network_util.write_redis_config = write_redis_config
+    network_util.get_eth_ips = list
+    return (
+        "redis listens on 127.0.0.1 and ends with the controller "
+        "(cosmos-rl opens it to the network)"
+    )
+
+
+def _stop_redis(port: int) -> None:
+    import redis
+
+    with suppress(redis.exceptions.RedisError):  # already gone
+        redis.Redis(port=port).shutdown(nosave=True)
+
+
+def _transformers() -> str:
+    return f"transformers {metadata.version('transformers')}"

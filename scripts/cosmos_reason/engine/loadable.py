@@ -1,0 +1,48 @@
+"""Whether transformers itself reads a converted folder (the argument): config, tokenizer,
+processor, names, shapes.
+
+It stands alone, because it also runs inside containers that have nothing of this library. Prints
+one line, or fails.
+"""
+
+import importlib.util
+import json
+import struct
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoProcessor, AutoTokenizer, Qwen3VLForConditionalGeneration
+
+
+def main(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    if config.model_type != "qwen3_vl":
+        raise SystemExit(f"model_type is {config.model_type}")
+    if not AutoTokenizer.from_pretrained(folder).chat_template:
+        raise SystemExit("the tokenizer has no chat template")
+    processor = "not tried"
+    if importlib.util.find_spec("torchvision"):  # which the processor's video part needs
+        processor = type(AutoProcessor.from_pretrained(folder)).__name__
+    with torch.device("meta"):
+        model = Qwen3VLForConditionalGeneration(config)
+    expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    stored = stored_shapes(folder)
+    if stored != expected:
+        raise SystemExit(f"names or shapes differ: {sorted(set(stored) ^ set(expected))[:5]}")
+    print(f"{type(config).__name__}, {len(stored)} tensors, processor {processor}")
+
+
+def stored_shapes(folder: Path) -> dict[str, list[int]]:
+    shapes = {}
+    for path in folder.glob("*.safetensors"):
+        with open(path, "rb") as handle:
+            (length,) = struct.unpack("<Q", handle.read(8))
+            header = json.loads(handle.read(length))
+        header.pop("__metadata__", None)
+        shapes |= {name: entry["shape"] for name, entry in header.items()}
+    return shapes
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,322 @@
+"""A vision-language model: where it lies, on which device and in which precision it runs, LoRA,
+and what it answers."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.families import FAMILIES
+from cosmos_reason.base.files import read_json
+from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, bad_input, did_you_mean, outside
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import adapters
+from cosmos_reason.data.annotations import Question
+from cosmos_reason.engine.encode import Encoder, collate
+from cosmos_reason.evaluation.questions import Answer, conversation
+from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.remote import hub, model_names
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CACHE_BYTES = 256 << 20  # frames of clips with several questions
+
+transformers_logging.set_verbosity_error()
+transformers_logging.disable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where and in which precision the arithmetic runs, and why."""
+
+    device: torch.device
+    compute: torch.dtype
+    reason: str
+
+    def autocast(self):
+        enabled = self.compute != torch.float32
+        return torch.autocast(self.device.type, dtype=self.compute, enabled=enabled)
+
+
+def choose_hardware(device: str, dtype: str) -> Hardware:
+    """`device` is auto, cpu or cuda; `dtype` is what the spec asks the arithmetic to run in."""
+    has_gpu = torch.cuda.is_available()
+    if device == "cuda" and not has_gpu:
+        fix = Fix(changes={"custom.transformers_engine.device": "cpu"})
+        message = "got cuda, this machine offers no CUDA GPU"
+        raise outside("ENGINE-NO-CUDA", "custom.transformers_engine.device", message, fix)
+    if device == "cuda" or (device == "auto" and has_gpu):
+        reason = f"cuda: {torch.cuda.get_device_name()}, {dtype} arithmetic as the spec says"
+        return Hardware(torch.device("cuda"), DTYPES[dtype], reason)
+    why = "asked for by the spec" if device == "cpu" else "no CUDA GPU is visible"
+    reason = f"cpu: {why}; float32 arithmetic, {torch.get_num_threads()} threads"
+    return Hardware(torch.device("cpu"), torch.float32, reason)
+
+
+def model_folder(name: str, revision: str | None = None) -> Path:
+    """The local folder of a model given as a folder, `ORG/NAME` or `hf_model://ORG/NAME`
+    (downloaded once, and only when its architecture is loaded here)."""
+    written = model_names.canonical(name)
+    if not written.startswith(model_names.HUB):
+        return Path(written)
+    repo = written.removeprefix(model_names.HUB)
+    secret = hub.token()
+    revision = revision or hub.commit(repo, secret)
+    config = hub.snapshot(repo, revision, ["config.json"], None, secret)
+    if (config / "config.json").is_file():  # an adapter may have none
+        check_architecture(config)
+    return hub.snapshot(repo, revision, ["*"], None, secret)
+
+
+def check_architecture(folder: Path) -> dict:
+    """The model's config. Raises Failure for an architecture that is not loaded here, naming what
+    to do instead."""
+    config = read_json(folder / "config.json")
+    model_type = config.get("model_type") if isinstance(config, dict) else None
+    if model_type == "cosmos3_omni":
+        message = "got a Cosmos3 Omni checkpoint, expected its Qwen3-VL form"
+        fix = (
+            f"scripts/prepare_cosmos3_vlm_checkpoint.py --checkpoint-path {folder} "
+            f"--output-path {folder}-vlm"
+        )
+        raise bad_input("ENGINE-MODEL-OMNI", folder, message, fix)
+    if not bundle.loads("transformers", model_type):
+        known = ", ".join(bundle.skill_info()["engines"]["transformers"]["architectures"])
+        message = f"got model_type {model_type!r}, expected {known}"
+        raise bad_input("ENGINE-MODEL-TYPE", folder / "config.json", message)
+    return config
+
+
+def load_tokenizer(folder: Path):
+    """The tokenizer of a model folder. Raises Failure for one that cannot render a chat or pad."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as problem:
+        message = f"got {problem}, expected a tokenizer that loads"
+        raise bad_input("ENGINE-TOKENIZER", folder, message) from None
+    if not tokenizer.chat_template:
+        message = "got a tokenizer without a chat template"
+        raise bad_input("ENGINE-NO-CHAT-TEMPLATE", folder, message)
+    if tokenizer.pad_token_id is None:
+        raise bad_input("ENGINE-NO-PAD-TOKEN", folder, "got a tokenizer without a padding token")
+    return tokenizer
+
+
+def load_model(folder: Path, dtype: torch.dtype | str, device: torch.device):
+    """Load every weight or fail: transformers itself fills missing tensors with random numbers in
+    silence. A quantized model computes in the bfloat16 that its scales were found in."""
+    config = check_architecture(folder)
+    if config.get("quantization_config"):
+        _refuse_without_loader(folder)
+        dtype = torch.bfloat16
+    family = FAMILIES[config["model_type"]]
+    model, loading = getattr(transformers, family.model_class).from_pretrained(
+        folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
+    )
+    problems = []
+    for problem, names in loading.items():
+        if names:
+            problems.append(f"{problem}: {', '.join(sorted(map(str, names))[:5])}")
+    if problems:
+        message = f"got weights that do not match the config ({'; '.join(problems)})"
+        raise bad_input("ENGINE-MODEL-INCOMPLETE", folder, message)
+    return model.to(device)
+
+
+def _refuse_without_loader(folder: Path) -> None:
+    """Raise Failure where what reads quantized weights is not installed."""
+    if importlib.util.find_spec("compressed_tensors"):
+        return
+    message = "got a quantized model and no compressed-tensors, which reads it"
+    fix = f"make -C {bundle.ROOT} setup-quantize"
+    raise outside("QUANT-NOT-INSTALLED", folder, message, fix)
+
+
+def load_for_evaluation(table: dict, dtype: torch.dtype, device: torch.device):
+    """The `model` table of an evaluate spec -> (model, folder of its tokenizer). Adapters are
+    merged into the base."""
+    folder = model_folder(table["model_name"])
+    config_file = folder / adapters.CONFIG
+    is_adapter = config_file.is_file()
+    if is_adapter != table["enable_lora"]:
+        kind = "a LoRA adapter" if is_adapter else "a full model"
+        message = f"got {table['enable_lora']} for {kind} ({folder})"
+        fix = Fix(changes={"model.enable_lora": is_adapter})
+        raise bad_input("EVAL-LORA-FLAG", "model.enable_lora", message, fix)
+    if not is_adapter:
+        return load_model(folder, dtype, device).train(False), folder
+    from peft import PeftModel
+
+    base = table["base_model_path"] or read_json(config_file)["base_model_name_or_path"]
+    base_folder = model_folder(base)
+    network = PeftModel.from_pretrained(load_model(base_folder, dtype, device), folder)
+    return network.merge_and_unload().train(False), base_folder
+
+
+def add_lora(model, lora: dict, base_name: str):
+    """Wrap `model` with trainable adapters on the layers that `target_modules` names."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        target_modules=_lora_targets(model, lora["target_modules"]),
+        r=lora["r"],
+        lora_alpha=lora["lora_alpha"],
+        lora_dropout=lora["lora_dropout"],
+        modules_to_save=lora["modules_to_save"],
+        use_rslora=lora["use_rslora"],
+        init_lora_weights=lora["init_lora_weights"],
+    )
+    wrapped = get_peft_model(model, config)
+    wrapped.peft_config["default"].base_model_name_or_path = base_name
+    return wrapped
+
+
+def _lora_targets(model, wanted: list[str] | str) -> list[str]:
+    """Names of linear layers. As in cosmos-rl, `wanted` are substrings of module names, or the
+    string "all-linear" (every linear layer but the output head)."""
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    if wanted == "all-linear":
+        return [name for name in linear if name != "lm_head"]
+    unmatched = [word for word in wanted if not _containing([word], linear)]
+    if unmatched or not wanted:
+        leaves = sorted({name.rpartition(".")[2] for name in linear})
+        message = (
+            f"got {unmatched or wanted}, expected parts of the names of linear layers: "
+            f"{', '.join(leaves)}.{did_you_mean(str(unmatched[:1]), leaves)}"
+        )
+        raise bad_input("ENGINE-LORA-TARGET", "policy.lora.target_modules", message)
+    return _containing(wanted, linear)
+
+
+def _containing(words: list[str], names: list[str]) -> list[str]:
+    """The names that contain one of the words."""
+    return [name for name in names if any(word in name for word in words)]
+
+
+def choose_trainable(model, policy: dict) -> None:
+    """Apply `freeze_pattern` or `trainable_pattern` (regular expressions searched in parameter
+    names)."""
+    frozen, trainable = policy["freeze_pattern"], policy["trainable_pattern"]
+    for name, parameter in model.named_parameters():
+        if frozen:
+            parameter.requires_grad = not _matches_any(frozen, name)
+        elif trainable:
+            parameter.requires_grad = _matches_any(trainable, name)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        message = "got patterns that freeze every parameter"
+        raise bad_input("ENGINE-NOTHING-TRAINABLE", "policy", message)
+
+
+def _matches_any(patterns: list[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+class Responder:
+    """Answers batches of questions greedily or by sampling, as `generation` says. Loads the model
+    at the first one."""
+
+    def __init__(self, spec: dict):
+        self.spec = spec
+        device = spec["custom"]["transformers_engine"]["device"]
+        if device == "auto" and spec["num_gpus"] > 1:
+            device = "cuda"  # one process per GPU: none of them may end up on the CPU in silence
+        self.hardware = choose_hardware(device, spec["model"]["dtype"])
+        self.where = self.hardware.reason
+        torch.manual_seed(spec["evaluation"]["seed"])
+
+    def identity(self) -> list:
+        """Changes with the weights that answer."""
+        folder = model_folder(self.spec["model"]["model_name"])
+        stamps = []
+        for path in sorted(folder.glob("*.safetensors")):
+            facts = path.stat()
+            stamps.append((path.name, facts.st_size, facts.st_mtime_ns))
+        return stamps
+
+    def load(self) -> None:
+        """Load the network, its tokenizer and the encoder of its inputs."""
+        table = self.spec["model"]
+        self.network, folder = load_for_evaluation(
+            table, self.hardware.compute, self.hardware.device
+        )
+        self.tokenizer = load_tokenizer(folder)
+        self.encoder = Encoder(
+            self.tokenizer,
+            folder,
+            self.spec["dataset"]["media_dir"],
+            VisionOptions.from_spec(self.spec),
+            table["max_length"],
+            CACHE_BYTES,
+        )
+
+    def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
+        """`evaluation.batch_size` answers at a time."""
+        if questions:
+            self.load()
+        size = self.spec["evaluation"]["batch_size"]
+        for first in range(0, len(questions), size):
+            yield self.answer(questions[first : first + size])
+
+    def answer(self, questions: list[Question]) -> list[Answer]:
+        """One answer per question. What cannot be read gets an error; it shifts nothing."""
+        started = time.monotonic()
+        ready, answers = [], []
+        for question in questions:
+            try:
+                ready.append((question, self.encode(question)))
+            except (Failure, OSError) as problem:
+                if isinstance(problem, Failure) and problem.exit_code == EXIT_OUTSIDE:
+                    raise
+                answers.append(Answer(question, None, str(problem)))
+        if not ready:
+            return answers
+        responses = self.generate([inputs for _, inputs in ready])
+        seconds = round((time.monotonic() - started) / len(ready), 3)
+        for (question, inputs), (response, is_cut, tokens) in zip(ready, responses, strict=True):
+            vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
+            answers.append(Answer(question, response, None, vision_tokens, is_cut, tokens, seconds))
+        return answers
+
+    def encode(self, question: Question) -> dict[str, torch.Tensor]:
+        return self.encoder.encode_prompt(conversation(question, self.spec), question.sample.media)
+
+    @torch.inference_mode()
+    def generate(self, encoded: list[dict[str, torch.Tensor]]) -> list[tuple[str, bool, int]]:
+        """Each answer, whether it was cut (`max_tokens` came before the model ended it), and its
+        tokens, the one that ends it included."""
+        generation = self.spec["generation"]
+        batch = collate(encoded, self.tokenizer.pad_token_id, "left")
+        batch = {key: value.to(self.hardware.device) for key, value in batch.items()}
+        sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+        if generation["temperature"] > 0:
+            sampling = {
+                "do_sample": True,
+                "temperature": generation["temperature"],
+                "top_p": generation["top_p"],
+                "top_k": max(generation["top_k"], 0),  # transformers writes "all" as 0
+            }
+        with self.hardware.autocast():
+            tokens = self.network.generate(
+                **batch,
+                **sampling,
+                max_new_tokens=generation["max_tokens"],
+                repetition_penalty=generation["repetition_penalty"],
+                eos_token_id=self.tokenizer.eos_token_id,
+                pad_token_id=self.tokenizer.pad_token_id,
+            )
+        answers = tokens[:, batch["input_ids"].shape[1] :]
+        # Generation stops early only where every answer of the batch has ended.
+        goes_on = answers != self.tokenizer.eos_token_id
+        is_cut = goes_on.all(dim=1)
+        tokens = goes_on.cumprod(dim=1).sum(dim=1) + ~is_cut
+        texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
+        return list(zip(texts, is_cut.tolist(), tokens.tolist(), strict=True))

@@ -1,0 +1,423 @@
+"""How much memory one GPU needs, as a sum of named terms, and the cheapest change of a spec that
+makes it fit.
+
+The longest sample decides. Bytes per parameter: what mixed-precision AdamW keeps (weight, gradient,
+two moments in the master precision). The constants of activations and logits were fitted to
+measured peaks of an 8B Qwen3-VL, so that the prediction is a few per cent high
+(tests/benchmarks/RESULTS.md); all of them stand here, at the top.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.remote import model_names
+from cosmos_reason.spec import actions
+
+GIB = 2**30
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+ACTIVATION = 2  # bytes of an activation: bfloat16
+LAYER_WORK = (
+    4  # bytes per activation of the layer at work, recomputed or not: itself and its gradient
+)
+LAYER_KEPT = 2.5  # the same of every layer without gradient checkpointing
+LORA_WORK = 4  # adapters run in float32
+LOGIT = 13  # bytes per logit: bfloat16, its float32 copy, the softmax and the gradient
+ADAPTER = 16  # bytes per adapter parameter: float32 weight, gradient, two moments
+PATCHES = 4  # vision patches per token
+CONTEXT_GIB, WORKSPACE_GIB = 1.0, 0.2  # CUDA context with its kernels; cuBLAS and the like
+TIGHT_ABOVE = 0.9  # part of a GPU beyond which fragmentation may end the run
+FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Widths of a model. `vision_matrices`: linear layers of a vision MLP; `mergers`: with those of
+    deepstack."""
+
+    layers: int
+    hidden: int
+    inner: int
+    queries: int
+    keys: int
+    vocabulary: int
+    tied: bool
+    vision_depth: int
+    vision_hidden: int
+    vision_inner: int
+    vision_matrices: int = 2
+    mergers: int = 4
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """(in, out) of the linear layers of one language layer, by name."""
+        return {
+            "q_proj": (self.hidden, self.queries),
+            "k_proj": (self.hidden, self.keys),
+            "v_proj": (self.hidden, self.keys),
+            "o_proj": (self.queries, self.hidden),
+            "gate_proj": (self.hidden, self.inner),
+            "up_proj": (self.hidden, self.inner),
+            "down_proj": (self.inner, self.hidden),
+        }
+
+    @property
+    def layer_parameters(self) -> int:
+        return sum(wide * high for wide, high in self.linears.values())
+
+    @property
+    def table(self) -> int:
+        """Parameters of the embedding, and again of the output head."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        block = (
+            4 * self.vision_hidden**2
+            + self.vision_matrices * self.vision_hidden * self.vision_inner
+        )
+        merged = 4 * self.vision_hidden
+        vision = self.vision_depth * block + self.mergers * (merged**2 + merged * self.hidden)
+        return self.layers * self.layer_parameters + self.table * (1 if self.tied else 2) + vision
+
+    @property
+    def layer_activations(self) -> int:
+        """Elements per token that one language layer makes."""
+        return 2 * self.hidden + 2 * self.queries + 2 * self.keys + 3 * self.inner
+
+    @property
+    def vision_activations(self) -> int:
+        """Elements per patch that one vision layer makes."""
+        return 6 * self.vision_hidden + self.vision_matrices * self.vision_inner
+
+
+def geometry(model: str) -> Geometry | None:
+    """The widths of a known model or of a local folder's config.json; None when they cannot be
+    known."""
+    known = bundle.skill_info()["models"].get(model.removeprefix(model_names.HUB))
+    if known:
+        return Geometry(**known["geometry"])
+    try:
+        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        text, vision = config.get("text_config", config), config["vision_config"]
+        heads = text["num_attention_heads"]
+        head = text.get("head_dim") or text["hidden_size"] // heads
+        qwen3 = "deepstack_visual_indexes" in vision
+        return Geometry(
+            text["num_hidden_layers"], text["hidden_size"], text["intermediate_size"], heads * head,
+            text["num_key_value_heads"] * head, text["vocab_size"],
+            bool(config.get("tie_word_embeddings")),
+            vision["depth"], vision["hidden_size"], vision["intermediate_size"],
+            2 if qwen3 else 3, 1 + len(vision.get("deepstack_visual_indexes", ())),
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one GPU has to hold. `tokens` and `vision_tokens` are those of the longest sample;
+    `loss_tokens` how many of a sample's positions get logits; `shards` over how many GPUs the
+    states are spread; `reference`: the weights before training are kept as well (grpo); `rollouts`:
+    sequences generated at a time on the same GPU."""
+
+    geometry: Geometry
+    tokens: int
+    vision_tokens: int
+    loss_tokens: int
+    train: bool = True
+    batch: int = 1
+    shards: int = 1
+    master: int = 4
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ()
+    sharded_engine: bool = True
+    checkpointing: bool = True
+    states_on_host: bool = False
+    activations_on_host: bool = False
+    fused_loss: bool = False
+    new_tokens: int = 0
+    reference: bool = False
+    rollouts: int = 0
+
+    @property
+    def adapted(self) -> list[tuple[int, int]]:
+        """(in, out) of the linear layers of a language layer that get an adapter."""
+        every = "all-linear" in self.lora_targets
+        linears = self.geometry.linears.items()
+        return [
+            size
+            for name, size in linears
+            if every or any(target in name for target in self.lora_targets)
+        ]
+
+    @property
+    def adapter_parameters(self) -> int:
+        return (
+            self.geometry.layers * self.lora_rank * sum(wide + high for wide, high in self.adapted)
+        )
+
+    @property
+    def trained(self) -> int:
+        return self.adapter_parameters if self.lora_rank else self.geometry.parameters
+
+
+def terms(plan: Plan) -> dict[str, float]:
+    """GiB of one GPU by name, those that show; the prediction is their sum."""
+    return {name: gib for name, size in _bytes(plan).items() if (gib := round(size / GIB, 2))}
+
+
+def total(plan: Plan) -> float:
+    """GiB of one GPU."""
+    return sum(_bytes(plan).values()) / GIB
+
+
+def _bytes(plan: Plan) -> dict[str, float]:
+    fixed = {"workspace": WORKSPACE_GIB * GIB, "CUDA context": CONTEXT_GIB * GIB}
+    return {**_states(plan), **_gathered(plan), **_activations(plan), **_rollout(plan), **fixed}
+
+
+def host_states(plan: Plan) -> float:
+    """GiB of host memory that one GPU's offloaded weights, gradients and moments take."""
+    return (
+        sum(_states(dataclasses.replace(plan, states_on_host=False)).values()) / GIB
+        if plan.states_on_host
+        else 0.0
+    )
+
+
+def _states(plan: Plan) -> dict[str, float]:
+    if plan.states_on_host:
+        return {}
+    frozen = plan.lora_rank or not plan.train
+    share = plan.geometry.parameters / plan.shards
+    # The embedded engine keeps a frozen base in bfloat16; the distributed one shards it in the
+    # master precision.
+    base = share * (
+        ACTIVATION if frozen and not (plan.sharded_engine and plan.train) else plan.master
+    )
+    if not plan.train:
+        return {"weights": base}
+    if plan.lora_rank:
+        return {"weights": base, "LoRA": plan.adapter_parameters * ADAPTER / plan.shards}
+    copy = (
+        share * ACTIVATION if plan.master == 4 and plan.shards == 1 else 0
+    )  # what autocast keeps until the step ends
+    states = {"weights": base, "gradients": base, "optimizer": 2 * base}
+    return states | {"bfloat16 copy of the weights": copy}
+
+
+def _gathered(plan: Plan) -> dict[str, float]:
+    """Whole layers: gathered from the shards, or the gradient of the largest table before it is
+    added."""
+    sizes = plan.geometry
+    tables = sizes.table * ACTIVATION * (1 if sizes.tied else 2)
+    if plan.shards > 1 or plan.states_on_host:
+        reduced = (
+            0 if plan.lora_rank or not plan.train else 4 * sizes.layer_parameters + 2 * sizes.table
+        )
+        return {"gathered layers": 2 * ACTIVATION * sizes.layer_parameters + tables + reduced}
+    if plan.lora_rank or not plan.train:
+        return {}
+    return {"gradients of the embedding": sizes.table * ACTIVATION * (2 if sizes.tied else 1)}
+
+
+def _activations(plan: Plan) -> dict[str, float]:
+    sizes, tokens = plan.geometry, plan.tokens * plan.batch
+    patches = PATCHES * plan.vision_tokens * plan.batch
+    features = (
+        patches * sizes.mergers * sizes.hidden * ACTIVATION / PATCHES
+    )  # what the tower gives, deepstack with it
+    if not plan.train:
+        cache = (
+            (plan.tokens + plan.new_tokens)
+            * plan.batch
+            * sizes.layers
+            * 2
+            * sizes.keys
+            * ACTIVATION
+        )
+        work = (
+            max(tokens * sizes.layer_activations, patches * sizes.vision_activations) * ACTIVATION
+        )
+        logits = plan.batch * sizes.vocabulary * LOGIT
+        return {
+            "key-value cache": cache,
+            "activations": work,
+            "logits": logits,
+            "vision tower": features,
+        }
+    kept = sizes.layers * (
+        sizes.hidden * ACTIVATION if plan.checkpointing else sizes.layer_activations * LAYER_KEPT
+    )
+    adapters = LORA_WORK * sum(wide + high for wide, high in plan.adapted) if plan.lora_rank else 0
+    vision = features
+    if not plan.lora_rank:
+        inside = (
+            sizes.vision_hidden * ACTIVATION
+            if plan.checkpointing
+            else sizes.vision_activations * LAYER_KEPT
+        )
+        vision += patches * (sizes.vision_depth * inside + sizes.vision_activations * LAYER_WORK)
+    return {
+        "activations": tokens * (0 if plan.activations_on_host else kept)
+        + tokens * (sizes.layer_activations * LAYER_WORK + adapters),
+        "logits": 0
+        if plan.fused_loss
+        else plan.loss_tokens * plan.batch * sizes.vocabulary * LOGIT,
+        "vision tower": vision,
+    }
+
+
+def _rollout(plan: Plan) -> dict[str, float]:
+    """What reinforcement learning keeps besides the policy. The engine counts at its least:
+    weights, and the cache of one prompt's completions."""
+    sizes, held = plan.geometry, plan.geometry.parameters * ACTIVATION / plan.shards
+    cache = plan.rollouts * plan.tokens * sizes.layers * 2 * sizes.keys * ACTIVATION / plan.shards
+    engine = {"rollout engine": held + cache} if plan.rollouts else {}
+    return ({"reference model": held} if plan.reference else {}) | engine
+
+
+def verdict(needed: float, gpu: float) -> str:
+    """Whether `needed` GiB fit on a GPU of `gpu` GiB."""
+    if needed > gpu:
+        return DOES_NOT_FIT
+    if needed > TIGHT_ABOVE * gpu:
+        return TIGHT
+    return FITS
+
+
+def of_spec(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | None:
+    """The plan of a spec (a rules.Case) whose longest sample has so many tokens; None for a model
+    of unknown size."""
+    if case.action in actions.TRAINING:
+        return _training_plan(case, tokens, vision_tokens, text_tokens)
+    sizes = geometry(case(case.params.get("base", "")) or case.model)
+    if sizes is None:
+        return None
+    batch = 1
+    shards = 1
+    new_tokens = 0
+    if case.action == "evaluate":
+        batch = case("evaluation.batch_size")
+        shards = case("model.tp_size")
+    if case.action != "quantize":
+        new_tokens = case("generation.max_tokens")
+    return Plan(
+        sizes,
+        tokens,
+        vision_tokens,
+        loss_tokens=1,
+        train=False,
+        batch=batch,
+        shards=shards,
+        master=ACTIVATION,
+        new_tokens=new_tokens,
+    )
+
+
+def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | None:
+    sizes = geometry(case.model)
+    if sizes is None:
+        return None
+    lora_rank = 0
+    lora_targets = ()
+    if case("policy.lora") is not None:
+        lora_rank = case("policy.lora.r")
+        targets = case("policy.lora.target_modules")
+        lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
+    loss_tokens = min(tokens, text_tokens)
+    shards = 1
+    if case.cosmos:
+        loss_tokens = tokens
+        dp_shard_size = case("policy.parallelism.dp_shard_size")
+        shards = max(1, dp_shard_size * case("policy.parallelism.tp_size"))
+    rollouts = 0
+    if case.action == "grpo" and case("mode") != "disaggregated":
+        rollouts = case("rollout.n_generation")
+    return Plan(
+        geometry=sizes,
+        tokens=tokens,
+        vision_tokens=vision_tokens,
+        loss_tokens=loss_tokens,
+        batch=case("train.train_policy.mini_batch"),
+        shards=shards,
+        master=BYTES[case("train.master_dtype")],
+        lora_rank=lora_rank,
+        lora_targets=lora_targets,
+        sharded_engine=case.cosmos,
+        checkpointing=case("policy.model_gradient_checkpointing"),
+        states_on_host=case.cosmos and case("train.fsdp_offload"),
+        activations_on_host=case.cosmos and case("train.activation_offload"),
+        fused_loss=case.cosmos and case("policy.enable_liger_fused_cross_entropy"),
+        reference=case.action == "grpo" and case("train.train_policy.kl_beta") > 0,
+        rollouts=rollouts,
+    )
+
+
+def cheapest_fix(
+    plan: Plan, gpu: float, most_gpus: int, token_pixels: int
+) -> tuple[Fix, float] | None:
+    """The first change, in order of what it costs, with which the plan fits on GPUs of `gpu` GiB,
+    and GiB then; several when no single one is enough; None when all of them are not.
+    `token_pixels`: pixels that make one vision token."""
+    single, several, together, changed = [], [], Fix(), plan
+    for fix, change in _changes(plan, most_gpus, token_pixels):
+        single.append((fix, total(dataclasses.replace(plan, **change))))
+        if total(after := dataclasses.replace(changed, **change)) < total(changed):
+            changed = after
+            together |= fix
+            several.append((together, total(after)))
+    return next(((fix, gib) for fix, gib in (*single, *several) if verdict(gib, gpu) == FITS), None)
+
+
+def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fix, dict]]:
+    """(change of the spec, of the plan): free ones first, then slower, then those that
+    change the result."""
+    if not plan.train:
+        if plan.batch > 1:
+            yield Fix(changes={"evaluation.batch_size": 1}), {"batch": 1}
+        return
+    if not plan.checkpointing:
+        yield Fix(changes={"policy.model_gradient_checkpointing": True}), {"checkpointing": True}
+    if plan.batch > 1:
+        yield Fix(changes={"train.train_policy.mini_batch": 1}), {"batch": 1}
+    if plan.sharded_engine:
+        yield from _sharded_changes(plan, most_gpus)
+    if not plan.lora_rank:
+        if plan.master == 4:
+            yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
+        adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
+        yield Fix(flags={"--tuning": "lora"}), adapter
+    if plan.vision_tokens // 2 > 128:
+        yield _fewer_pixels(plan, token_pixels)
+    if plan.sharded_engine and not plan.states_on_host:
+        yield Fix(changes={"train.fsdp_offload": True}), {"states_on_host": True}
+
+
+def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
+    """Those that only the engine that shards the model has."""
+    if not plan.fused_loss:
+        yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
+    for gpus in (2, 4, 8):
+        if plan.shards < gpus <= most_gpus:
+            yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
+    if not plan.activations_on_host:
+        yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
+
+
+def _fewer_pixels(plan: Plan, token_pixels: int) -> tuple[Fix, dict]:
+    """Half the vision tokens."""
+    vision_tokens = plan.vision_tokens // 2
+    tokens = plan.tokens - plan.vision_tokens + vision_tokens
+    change = {"vision_tokens": vision_tokens, "tokens": tokens}
+    if plan.loss_tokens == plan.tokens:
+        change["loss_tokens"] = tokens
+    pixels = int(vision_tokens / 1.05) * token_pixels
+    return Fix(changes={"custom.vision.total_pixels": pixels}), change

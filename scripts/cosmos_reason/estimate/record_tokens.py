@@ -1,0 +1,246 @@
+"""Tokens that each record of a dataset costs under a spec, and what follows from them."""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import functools
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmos_reason.base.files import read_json
+from cosmos_reason.base.findings import Failure, Finding, bad_input
+from cosmos_reason.estimate import text_tokens
+from cosmos_reason.estimate.text_tokens import VISION_BLOCK
+from cosmos_reason.media.files import LIST
+from cosmos_reason.media.sampling import (
+    FRAME_FACTOR,
+    MIN_FRAMES,
+    VisionOptions,
+    frame_indices,
+    image_tokens,
+    patch_size,
+    video_tokens,
+)
+from cosmos_reason.remote import model_names
+from cosmos_reason.spec import actions
+from cosmos_reason.spec.document import get, set_value
+from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
+
+PIXEL_BYTES = 4 * 3  # float32 RGB, as media wait in host memory
+
+
+TORCH_PREFETCH = 2  # batches ahead of each worker, when the spec does not say
+
+
+# action -> (key of the longest sequence, key of the room in it that what is generated needs)
+LENGTHS = {
+    "train": ("policy.model_max_length", ""),
+    "grpo": ("policy.model_max_length", "rollout.max_response_length"),
+    "evaluate": ("model.max_length", "generation.max_tokens"),
+    "quantize": ("quantize.max_sequence_length", ""),
+}
+
+
+class RecordTokens(NamedTuple):
+    """Tokens one record costs under a spec; `problem` is set, and `vision` 0, when its media cannot
+    be sampled so."""
+
+    id: str
+    text: int
+    vision: int
+    frames: int
+    problem: Finding | None = None
+
+    @property
+    def total(self) -> int:
+        return self.text + self.vision
+
+
+def tokens_for_spec(facts, spec: dict) -> list[RecordTokens]:
+    """Tokens of every record of a dataset under a training or evaluation spec, in record order:
+    with the spec's system prompt; reasoning counts when its response_mode trains on it, and the
+    last answer unless it is to be generated. With the tokenizer that the facts were counted with,
+    the number is the one that the embedded engine encodes.
+
+    `facts` is the path of a dataset_facts.json, or its two tables (clips, records) in memory. Clips
+    that could not be read count nothing: the dataset check reported them. Raises Failure for bad
+    vision options.
+    """
+    clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
+    options = VisionOptions.from_spec(spec)
+    named = actions.model_of(spec)
+    patch = patch_size(named)
+    counts = text_tokens.of_model(named)
+    writes_times = model_names.known_family(named).writes_times
+    cost_of = functools.cache(functools.partial(_clip_cost, options, patch, counts, writes_times))
+    names = ("kind", "height", "width", "frames", "fps", "pictures")
+    columns = [_column(clips, name) for name in names]
+    costs = [cost_of(*clip) for clip in zip(*columns, strict=True)]
+    rows = zip(
+        *(records.column(name).to_pylist() for name in ("id", "text_tokens", "clips")), strict=True
+    )
+    return [
+        _record_cost(name, text + more, [costs[clip] for clip in used])
+        for (name, text, used), more in zip(rows, _more_text(records, spec, counts), strict=False)
+    ]
+
+
+def frames_that_fit(facts, rows: list[int], spec: dict, limit: int) -> tuple[str, int]:
+    """(key, most frames) with which these rows of a dataset's two tables cost at most `limit`
+    tokens; 0 when no number of frames does."""
+    clips, records = facts
+    options = VisionOptions.from_spec(spec)
+    name = "nframes" if options.nframes else "max_frames"
+    key = f"{options.table}.{name}"
+    chosen = clips, records.take(rows)
+    fewest = MIN_FRAMES // FRAME_FACTOR
+    most = max(cost.frames for cost in tokens_for_spec(chosen, spec)) // FRAME_FACTOR
+    tried = copy.deepcopy(spec)
+
+    def is_too_long(pairs: int) -> bool:
+        set_value(tried, key, pairs * FRAME_FACTOR)
+        return any(cost.total > limit for cost in tokens_for_spec(chosen, tried))
+
+    # Frames fit up to a number: the first that is too long lies behind the last that fits.
+    first = bisect.bisect_left(range(fewest, most), True, key=is_too_long) + fewest
+    return key, (first - 1) * FRAME_FACTOR if first > fewest else 0
+
+
+def records_without_rate(facts) -> dict[int, str]:
+    """{row: id} of the records that have a clip and no video_fps; `facts` as for tokens_for_spec.
+    None in facts of a version that did not note it."""
+    clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
+    if "video_fps" not in records.column_names:
+        return {}
+    kinds = zip(_column(clips, "kind"), _column(clips, "pictures"), strict=True)
+    # Of pictures another check says that they have no rate.
+    are_clips = [kind != "image" and not pictures for kind, pictures in kinds]
+    columns = (records.column(name).to_pylist() for name in ("id", "clips", "video_fps"))
+    found = {}
+    for row, (name, used, fps) in enumerate(zip(*columns, strict=True)):
+        if not fps and any(are_clips[clip] for clip in used):
+            found[row] = name
+    return found
+
+
+def records_of_pictures(facts) -> list[str]:
+    """Ids of the records with a video that is given as pictures; `facts` as for tokens_for_spec."""
+    clips, records = facts if isinstance(facts, tuple) else _read_tables(Path(facts))
+    pictures = _column(clips, "pictures")
+    rows = zip(_column(records, "id"), _column(records, "clips"), strict=True)
+    return [name for name, used in rows if any(pictures[clip] for clip in used)]
+
+
+def _column(table, name: str) -> list:
+    """A column of facts, of which those of an earlier version have fewer."""
+    return table.column(name).to_pylist() if name in table.column_names else [0] * len(table)
+
+
+def _more_text(records, spec: dict, counts) -> Iterable[int]:
+    """What each record's text costs more, or less, than its turns."""
+    column = functools.partial(_column, records)
+    changes = []
+    added = _asked_besides(spec)
+    if added:
+        changes.append([counts.text(added)] * len(records))
+    if (get(spec, "custom.train_dataset.response_mode") or "answer") != "answer":
+        changes.append(column("reasoning_tokens"))
+    if "generation" in spec or get(spec, "train.train_policy.type") == "grpo":
+        changes.append([-count for count in column("answer_tokens")])
+    if prompt := get(spec, "train.train_policy.system_prompt") or get(
+        spec, "dataset.system_prompt"
+    ):
+        cost = counts.system(prompt)
+        changes.append([0 if own else cost for own in column("has_system")])
+    return map(sum, zip(*changes, strict=True)) if changes else itertools.repeat(0)
+
+
+def _asked_besides(spec: dict) -> str:
+    """What the answer type adds to a question at most."""
+    answer_type = get(spec, "evaluation.answer_type")
+    tags_answers = model_names.known_family(actions.model_of(spec)).tags_answers
+    if answer_type == "reasoning" and tags_answers:
+        return ADDED["letter"] + THINK_OF_LETTER
+    return ADDED.get(answer_type, "")
+
+
+def timestamp_tokens(indices: list[int], video_fps: float, counts) -> int:
+    """Tokens of Qwen3-VL's frame markers: per two frames `<T seconds>` and two marks; `counts` is
+    text_tokens' own."""
+    pairs = zip(indices[::2], indices[1::2], strict=True)
+    return sum(
+        counts.marker((first / video_fps + second / video_fps) / 2) for first, second in pairs
+    )
+
+
+def room_for_prompt(action: str, spec: dict) -> tuple[str, int, int]:
+    """(the key that limits a sequence, tokens that are left for a prompt or a training sample,
+    those kept free for what is generated) of a complete spec."""
+    key, generated = LENGTHS[action]
+    kept = get(spec, generated) if generated else 0
+    return key, get(spec, key) - kept, kept
+
+
+def loader_bytes(train: dict, vision_tokens: int, patch: int) -> int:
+    """Host memory of the batches that the loaders of one rank hold ready, when every sample has so
+    many vision tokens. `train` is a complete spec's table of that name."""
+    policy = train["train_policy"]
+    batches = policy["dataloader_num_workers"] * (
+        policy["dataloader_prefetch_factor"] or TORCH_PREFETCH
+    )
+    per_token = FRAME_FACTOR * (2 * patch) ** 2 * PIXEL_BYTES
+    return batches * train["train_batch_per_replica"] * vision_tokens * per_token
+
+
+def _clip_cost(
+    options: VisionOptions,
+    patch: int,
+    counts,
+    writes_times: bool,
+    kind,
+    height,
+    width,
+    frames,
+    fps,
+    pictures,
+) -> tuple[int, int] | Finding:
+    """(tokens with their markers, frames), or the finding that says why the clip cannot be
+    sampled."""
+    if kind is None:
+        return 0, 0
+    try:
+        if kind == "image":
+            return image_tokens(height, width, options, patch) + VISION_BLOCK, 1
+        indices = frame_indices(frames, fps, options, pictures == LIST)
+        markers = timestamp_tokens(indices, fps, counts) if writes_times else VISION_BLOCK
+        return video_tokens(height, width, len(indices), options, patch) + markers, len(indices)
+    except Failure as failure:
+        if failure.findings[0].id.startswith("SPEC-"):
+            raise
+        return failure.findings[0]
+
+
+def _record_cost(name: str, text: int, costs: list) -> RecordTokens:
+    for cost in costs:
+        if isinstance(cost, Finding):
+            return RecordTokens(name, text, 0, 0, cost)
+    return RecordTokens(
+        name, text, sum(tokens for tokens, _ in costs), sum(frames for _, frames in costs)
+    )
+
+
+def _read_tables(path: Path):
+    import pyarrow.parquet as parquet
+
+    facts = read_json(path)
+    try:
+        return tuple(
+            parquet.read_table(path.parent / facts[key]) for key in ("clips_table", "records_table")
+        )
+    except (OSError, KeyError, TypeError, ValueError) as problem:
+        raise bad_input(
+            "DATA-FACTS", path, f"got {problem}, expected the facts that check_dataset wrote"
+        ) from None

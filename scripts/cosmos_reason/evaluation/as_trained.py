@@ -1,0 +1,157 @@
+"""Whether an evaluation asks a checkpoint as it was trained: with its prompt, frames and pixels."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from cosmos_reason.base import files, findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.data import annotations, located
+from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.evaluation import questions
+from cosmos_reason.media import archives, sampling
+from cosmos_reason.media import files as media
+from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.spec import actions
+
+CLIPS = 9  # read to learn what a typical clip costs
+
+
+def check(spec: dict) -> list[Finding]:
+    """Warnings about a complete evaluate spec, or what `inference.as_evaluation` makes of one of
+    inference, whose model is a checkpoint with its training spec beside it."""
+    folder = Path(spec["model"]["model_name"]).resolve()  # best/ is a link
+    if not run_outputs.is_in_run(folder):
+        return []
+    try:
+        trained = training_spec(folder)
+        if trained:
+            return [*_check_prompt(trained, spec), *_check_vision(trained, spec)]
+        reason = "got no training spec beside the checkpoint"
+    except Failure as failure:
+        reason = failure.findings[0].message
+    message = f"{reason}; prompt, frames and pixels were not compared with those of training"
+    return [findings.info("EVAL-TRAINING-UNKNOWN", folder, message)]
+
+
+def training_spec(folder: Path) -> dict | None:
+    """What the checkpoint `<output_dir>/<run>/safetensors/<step>` was trained with: its resume
+    folder's cosmos_config, else config.toml of the run or the output, else spec.toml of the job
+    whose results it lies in."""
+    run = folder.parents[1]
+    output_dir = run.parent
+    saved = run / "checkpoints" / folder.name / "policy" / "cosmos_config"
+    if saved.is_file():
+        return files.read_json(saved)
+    written = (
+        run / "config.toml",
+        output_dir / "config.toml",
+        output_dir / "spec.toml",
+        output_dir.parent / "spec.toml",
+    )
+    for path in written:
+        if path.is_file():
+            return files.read_toml(path)
+    return None
+
+
+def _check_prompt(trained: dict, spec: dict) -> list[Finding]:
+    action = questions.action(spec)
+    key = actions.places(action)["system_prompt"]
+    training = actions.trained_view(trained, action)[key]
+    evaluation = spec["dataset"]["system_prompt"]
+    if training == evaluation:
+        return []
+    message = f"got {evaluation[:80]!r}, expected the system prompt of training: {training[:80]!r}"
+    fix = Fix(changes={key: training})
+    data = {"training": training, "evaluation": evaluation}
+    return [findings.warning("EVAL-MISMATCH-PROMPT", key, message, fix, **data)]
+
+
+def _check_vision(trained: dict, spec: dict) -> list[Finding]:
+    training = VisionOptions.from_spec(trained)
+    evaluation = VisionOptions.from_table(spec["vision"])
+    if training == evaluation:
+        return []
+    clips = _some_clips(spec["dataset"])
+    patch = sampling.patch_size(spec["model"]["model_name"])
+    tokens = {
+        "training": _typical_tokens(clips, training, patch),
+        "evaluation": _typical_tokens(clips, evaluation, patch),
+    }
+    trained_with, asked_with = _written(training), _written(evaluation)
+    message = (
+        f"got {_in_words(asked_with, tokens['evaluation'])}, "
+        f"expected what training had: {_in_words(trained_with, tokens['training'])}"
+    )
+    changes = {f"vision.{name}": None for name in sorted(asked_with) if name not in trained_with}
+    for name, value in trained_with.items():
+        if asked_with.get(name) != value:
+            changes[f"vision.{name}"] = value
+    fix = Fix(changes=changes)
+    data = {"tokens": tokens, "training": trained_with, "evaluation": asked_with}
+    return [findings.warning("EVAL-MISMATCH-VISION", "vision", message, fix, **data)]
+
+
+def _written(options: VisionOptions) -> dict:
+    return {name: value for name, value in asdict(options).items() if value is not None}
+
+
+def _in_words(options: dict, tokens: int | None) -> str:
+    words = ", ".join(f"{name}={value}" for name, value in options.items()) or "no vision options"
+    if tokens is None:
+        return f"{words} (vision tokens unknown)"
+    return f"{words} ({tokens} vision tokens for a typical clip)"
+
+
+def _some_clips(dataset: dict) -> list[media.MediaFacts]:
+    """A few clips of what is asked about, as far as they are here and can be read."""
+    if "://" in dataset["media_dir"]:
+        return []
+    folder = archives.media_folder(dataset["media_dir"])
+    clips = []
+    for items in _media(dataset):
+        for item in items:
+            try:
+                clips.append(media.probe(located.source(item, partial(media.resolve, folder))))
+            except Failure:  # the evaluation makes an error row of it
+                continue
+        if len(clips) >= CLIPS:
+            break
+    return clips
+
+
+def _media(dataset: dict) -> Iterator[Sequence[Media]]:
+    """Those of each record, or of each question of an inference."""
+    if "media" in dataset:
+        yield from ([item] for item in dataset["media"])
+        return
+    for sample in annotations.stream(JsonRecords(dataset["annotation_path"]), annotations.Tally()):
+        yield sample.media
+
+
+def _typical_tokens(
+    clips: list[media.MediaFacts], options: VisionOptions, patch: int
+) -> int | None:
+    """Median of the vision tokens of the clips that can be sampled so; None without one."""
+    counts = []
+    for clip in clips:
+        try:
+            counts.append(_tokens(clip, options, patch))
+        except Failure:
+            continue
+    return int(statistics.median(counts)) if counts else None
+
+
+def _tokens(clip: media.MediaFacts, options: VisionOptions, patch: int) -> int:
+    if clip.kind == "image":
+        return sampling.image_tokens(clip.height, clip.width, options, patch)
+    frames = sampling.frame_count(clip.frames, clip.fps, options, clip.is_sampled)
+    return sampling.video_tokens(clip.height, clip.width, frames, options, patch)

@@ -1,0 +1,247 @@
+"""A server that speaks OpenAI's chat completions and answers questions: --endpoint URL. Needs no
+torch.
+
+Frames are sampled and resized here, so that they are the same whoever answers, and go as JPEG in
+data URLs: together as one video with the times beside it (vLLM; see `_times`), or each as an image
+led by its time (any server, but the model then sees no video: a model that was right in 97 % of the
+demo's questions was right in 62 %). `custom.endpoint.frames = "auto"` sends videos where the server
+takes a small one at the start, else images.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.frames import Sampler, Vision
+from cosmos_reason.evaluation import questions as asked
+from cosmos_reason.evaluation.questions import Answer, conversation
+from cosmos_reason.media.sampling import VisionOptions, patch_size
+from cosmos_reason.remote.chat import TRANSIENT, ChatServer
+from cosmos_reason.remote.model_names import HUB
+
+NEUTRAL = {  # what changes nothing stays at home: not every server knows all of them
+    "top_p": 1.0,
+    "top_k": -1,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+JPEG_QUALITY = 95
+CACHE_BYTES = 256 << 20  # frames of clips with several questions
+TIMES_REFUSED = "media_io_kwargs"  # in the HTTP 400 of a vLLM that takes no times from its clients
+FRAMES_PER_SECOND = 1000  # of the clip that frame numbers refer to
+AUTO, VIDEO, IMAGES = "auto", "video", "images"  # custom.endpoint.frames
+FRAMES = "custom.endpoint.frames"
+# What is asked before any question, to learn whether the server takes videos with times.
+TRIAL = "What is shown?"
+TRIAL_CLIP = Vision("video", np.zeros((4, 64, 64, 3), np.uint8), (0.0, 0.5, 1.0, 1.5))
+LOSS = (
+    "as still images clips lose their time, and the accuracy is not comparable with one of videos: "
+    "a model that is right in 97 % of the demo's questions was right in 62 % so"
+)
+TAKES_VIDEOS = "vllm serve MODEL --trust-request-mm-kwargs"
+
+
+class Endpoint:
+    """Answers questions through `url` (the part before /chat/completions),
+    `custom.endpoint.concurrency` at a time, by the model that the server calls `served_model`
+    (default: the spec's own). `settle` comes first."""
+
+    def __init__(self, spec: dict, url: str, served_model: str | None = None):
+        self.spec = spec
+        options = spec["custom"]["endpoint"]
+        name = spec["model"]["model_name"].removeprefix(HUB)
+        self.model = served_model or name
+        self.frames = options["frames"]
+        self.server = ChatServer(
+            url,
+            flag="--endpoint",
+            naming="--served-model",
+            key_variable=options["api_key_variable"],
+            timeout=options["timeout"],
+            concurrency=options["concurrency"],
+        )
+        self.url = self.server.url
+        self.sampler = Sampler(
+            spec["dataset"]["media_dir"],
+            VisionOptions.from_spec(spec),
+            patch_size(name),
+            cache_bytes=CACHE_BYTES,
+        )
+
+    @property
+    def where(self) -> str:
+        return f"server {self.url}, model {self.model}, frames sent as {self.frames}"
+
+    def identity(self) -> list:
+        return [self.url, self.model, self.frames]
+
+    # -- before the first question -------------------------------------------------------------
+
+    def settle(self) -> list[Finding]:
+        """Make sure that the server knows the model, and choose how frames are sent. Raises Failure
+        for what would make every question fail."""
+        with self.server.connected():
+            self.server.check_model(self.model)
+            refusal = ""
+            if self.frames != IMAGES and self._asks_about_videos():
+                refusal = self._refusal_of_videos()
+        if refusal and self.frames == VIDEO:
+            message = (
+                f"{refusal}; this server takes no videos. Ask one that does (vLLM), or send still "
+                "images, which costs accuracy"
+            )
+            fix = Fix(changes={FRAMES: IMAGES})
+            raise findings.outside("EVAL-ENDPOINT-VIDEO", self.url, message, fix)
+        if refusal:
+            self.frames = IMAGES
+            message = f"{refusal}; this server takes no videos, so that images are sent: {LOSS}"
+            return [findings.warning("EVAL-ENDPOINT-IMAGES", self.url, message, TAKES_VIDEOS)]
+        if self.frames == IMAGES:
+            fix = Fix(changes={FRAMES: AUTO})
+            return [findings.warning("EVAL-ENDPOINT-IMAGES", FRAMES, f"got images: {LOSS}", fix)]
+        self.frames = VIDEO
+        return []
+
+    def _asks_about_videos(self) -> bool:
+        questions = asked.read(self.spec["dataset"], self.spec["evaluation"]["limit"])
+        return any(item.kind == "video" for one in questions for item in one.sample.media)
+
+    def _refusal_of_videos(self) -> str:
+        """What the server has against a small video; empty when it takes it. Raises Failure for
+        one that takes videos but not their times, and when there is no telling."""
+        content = [_video(TRIAL_CLIP), {"type": "text", "text": TRIAL}]
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": 1,
+            "media_io_kwargs": {"video": _times([TRIAL_CLIP])},
+        }
+        try:
+            self.server.complete(body)
+        except Failure as failure:
+            (finding,) = failure.findings
+            status = finding.data.get("status", 0)
+            if not 400 <= status < 500 or status in TRANSIENT:
+                raise
+            if TIMES_REFUSED in finding.message:
+                message = (
+                    f"{finding.message}; the times of the frames go with each video, which this "
+                    "server does not take. Start it with --trust-request-mm-kwargs (every client "
+                    "of it must be trusted), or send still images, which costs accuracy: "
+                    f"{Fix(changes={FRAMES: IMAGES})}"
+                )
+                raise findings.outside(
+                    "EVAL-ENDPOINT-VIDEO", self.url, message, TAKES_VIDEOS
+                ) from None
+            return finding.message
+        return ""
+
+    # -- the questions -------------------------------------------------------------------------
+
+    def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
+        """As they come. Raises Failure (exit 3) when no question can be answered: out of reach, or
+        it refuses us."""
+        return self.server.each(self.ask, questions)
+
+    def ask(self, question: Question) -> Answer:
+        started = time.monotonic()
+        try:
+            visions = [self.sampler.load(item) for item in question.sample.media]
+            reply = self.server.complete(self.body(question, visions))
+        except (Failure, OSError) as problem:
+            if getattr(problem, "exit_code", None) == findings.EXIT_OUTSIDE:
+                raise
+            return Answer(question, None, str(problem))
+        seconds = round(time.monotonic() - started, 3)
+        return Answer(question, reply.text, None, None, reply.is_cut, reply.tokens, seconds)
+
+    def body(self, question: Question, visions: list[Vision]) -> dict:
+        """The request; media stand at the start of the first user turn, as in training."""
+        generation = self.spec["generation"]
+        body = {
+            "model": self.model,
+            "messages": self.messages(question, visions),
+            "seed": self.spec["evaluation"]["seed"],
+            "max_tokens": generation["max_tokens"],
+            "temperature": generation["temperature"],
+        }
+        for name, neutral in NEUTRAL.items():
+            if generation[name] != neutral:
+                body[name] = generation[name]
+        videos = [vision for vision in visions if vision.kind == "video"]
+        if videos and self.frames == VIDEO:
+            body["media_io_kwargs"] = {"video": _times(videos)}
+        return body
+
+    def messages(self, question: Question, visions: list[Vision]) -> list[dict]:
+        media = []
+        for vision in visions:
+            media += self.parts(vision)
+        messages = []
+        for turn in conversation(question, self.spec):
+            content = turn.text
+            if turn.role == "user" and media:
+                content = [*media, {"type": "text", "text": turn.text}]
+                media = []
+            messages.append({"role": turn.role, "content": content})
+        return messages
+
+    def parts(self, vision: Vision) -> list[dict]:
+        """What a medium is in a request."""
+        if vision.kind == "image":
+            return [_image(jpeg(vision.frames[0]))]
+        if self.frames == VIDEO:
+            return [_video(vision)]
+        parts = []
+        for second, frame in zip(vision.seconds, vision.frames, strict=True):
+            parts.append({"type": "text", "text": f"<{second:.1f} seconds>"})
+            parts.append(_image(jpeg(frame)))
+        return parts
+
+
+def jpeg(frame) -> str:
+    """uint8[h, w, 3] as base64 of a JPEG that keeps its colours at full resolution."""
+    buffer = io.BytesIO()
+    Image.fromarray(frame).save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _image(frame: str) -> dict:
+    return {"type": "image_url", "image_url": {"url": f"data:image/jpeg;base64,{frame}"}}
+
+
+def _video(clip: Vision) -> dict:
+    frames = ",".join(jpeg(frame) for frame in clip.frames)
+    return {"type": "video_url", "video_url": {"url": f"data:video/jpeg;base64,{frames}"}}
+
+
+def _times(videos: list[Vision]) -> dict:
+    """vLLM's request fields for frames that were sampled already: their numbers in a clip of
+    FRAMES_PER_SECOND. There is one set for all videos of a request. Raises Failure for several
+    videos."""
+    if len(videos) > 1:
+        message = (
+            f"got {len(videos)} videos in a question, expected one: "
+            "a request carries the times of one"
+        )
+        fix = Fix(changes={FRAMES: IMAGES})
+        raise findings.bad_input("EVAL-ENDPOINT-VIDEOS", FRAMES, message, fix)
+    numbers = [round(FRAMES_PER_SECOND * second) for second in videos[0].seconds]
+    return {
+        "num_frames": -1,
+        "fps": float(FRAMES_PER_SECOND),
+        "frames_indices": numbers,
+        "total_num_frames": numbers[-1] + 1,
+        "do_sample_frames": False,
+    }

@@ -1,0 +1,272 @@
+"""Gaps: the questions a model gets wrong, why, how they cluster, and which data to collect next."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from cosmos_reason.answers import CLOSED_TYPES
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.data import annotations
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.evaluation.rows import Row, about
+from cosmos_reason.media import archives
+from cosmos_reason.media import files as media
+from cosmos_reason.remote import s3
+
+ERROR_TYPES = (
+    "false_positive",
+    "false_negative",
+    "wrong_class",
+    "wrong_answer",
+    "unparseable",
+    "failed",
+)
+POSITIVE = {frozenset(("yes", "no")): "yes", frozenset(("ok", "ng")): "ng"}
+EXAMPLES_PER_GAP = 10
+LISTED = 20
+LONGEST_CLUSTER = 120  # characters
+_OPTIONS_START = re.compile(r"\n|(?<![A-Za-z0-9])\(?[Aa][.):]\s")
+_DIGITS = re.compile(r"\d+")
+# column of the table -> field of a row, or of a gap
+ROW_COLUMNS = {
+    "question": "question",
+    "ground_truth": "gt",
+    "id": "id",
+    "annotation_id": "video_id",
+    "type": "type",
+    "response": "response",
+    "answer": "answer",
+    "rule": "rule",
+    "error": "error",
+}
+GAP_COLUMNS = ("error_type", "confusion", "cluster")
+COUNT_COLUMNS = ("clip_gaps", "clip_rows")
+
+
+@dataclass(slots=True)
+class Gap:
+    """One wrong row. `path` is the full media path, `cluster` the question without options and
+    numbers."""
+
+    row: Row
+    path: str
+    error_type: str
+    confusion: str
+    cluster: str
+    clip_gaps: int
+    clip_rows: int
+
+
+def find(rows: Sequence[Row], paths: dict[str, str]) -> list[Gap]:
+    """The wrong rows in order; `paths` maps a row's video_id to the file. Clips are counted by
+    file: a record of an annotation file is often one question of several about its clip."""
+    path_of = {row.video_id: paths.get(row.video_id) or row.media or row.video_id for row in rows}
+    wrong = [row for row in rows if not row.correct]
+    clip_rows = Counter(path_of[row.video_id] for row in rows)
+    clip_gaps = Counter(path_of[row.video_id] for row in wrong)
+    gaps = []
+    for row in wrong:
+        path = path_of[row.video_id]
+        gap = Gap(
+            row,
+            path,
+            error_type(row),
+            confusion(row),
+            cluster(row.question),
+            clip_gaps[path],
+            clip_rows[path],
+        )
+        gaps.append(gap)
+    return gaps
+
+
+def error_type(row: Row) -> str:
+    """One of ERROR_TYPES. Yes and NG are the positive classes."""
+    if row.outcome != "wrong":
+        return row.outcome
+    if row.type not in CLOSED_TYPES:
+        return "wrong_answer"
+    positive = POSITIVE.get(frozenset((row.expected, row.answer)))
+    if positive is None:
+        return "wrong_class"
+    return "false_positive" if row.answer == positive else "false_negative"
+
+
+def confusion(row: Row) -> str:
+    """`expected -> given` for closed types, else empty."""
+    if row.type not in CLOSED_TYPES or row.expected is None:
+        return ""
+    given = row.answer if row.outcome == "wrong" else f"({row.outcome})"
+    return f"{row.expected} -> {given}"
+
+
+@functools.lru_cache(maxsize=1 << 18)
+def cluster(question: str) -> str:
+    """What questions that differ only in options, numbers and case have in common."""
+    stem = _OPTIONS_START.split(question.strip(), maxsplit=1)[0]
+    return " ".join(_DIGITS.sub("#", stem.casefold()).split())[:LONGEST_CLUSTER]
+
+
+def media_paths(
+    annotation_path: Path, media_path: str, wanted: set[str]
+) -> tuple[dict[str, str], list[Finding]]:
+    """video_id -> full media path for the ids `wanted`, from an annotation file; findings for those
+    not in it, and for media that are not there. An archive is unpacked. Raises Failure when
+    `media_path` is no archive or folder, or a prefix without an object."""
+    media_path = archives.media_folder(media_path)
+    _refuse_empty(media_path)
+    located = functools.cache(functools.partial(_located, media_path))  # a clip has many questions
+    paths, missing, outside = {}, [], []
+    records = JsonRecords(annotations.locate(annotation_path))
+    for video_id, shown in annotations.stream(
+        records, annotations.Tally(), make=annotations.id_and_media
+    ):
+        if video_id not in wanted or not shown:
+            continue
+        try:
+            paths[video_id], is_there = located(shown[0].path)
+        except Failure:
+            outside.append(video_id)
+            continue
+        if not is_there:
+            missing.append(video_id)
+    unknown = sorted(wanted - paths.keys())
+
+    found = about(
+        outside,
+        "DATA-MEDIA-ESCAPE",
+        findings.ERROR,
+        annotation_path,
+        "record(s) whose medium is named outside of the media path",
+        "write names below the media path",
+    )
+    found += about(
+        unknown,
+        "EVAL-VIDEO-UNKNOWN",
+        findings.ERROR,
+        annotation_path,
+        "video_id(s) that the annotations do not map to a medium",
+        "--kpi-ann-path with the annotations that were evaluated",
+    )
+    if missing:
+        example = paths[missing[0]]
+        found += about(
+            missing,
+            "EVAL-MEDIA-MISSING",
+            findings.WARNING,
+            annotation_path,
+            f"record(s) whose medium is not there, such as {example}; they stay in the table",
+            "--kpi-media-path with the folder that the annotations' names are relative to",
+        )
+    return paths, found
+
+
+def _refuse_empty(media_path: str) -> None:
+    """Raises Failure for a prefix without an object and for a folder that is not there; without a
+    media path the annotations hold whole paths."""
+    if s3.is_uri(media_path):
+        if next(s3.objects(media_path), None) is None:
+            message = "got a prefix without an object, expected that of the clips"
+            raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
+    elif media_path and not Path(media_path).is_dir():
+        message = "got no such folder, expected that of the clips"
+        raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
+
+
+def _located(media_path: str, name: str) -> tuple[str, bool]:
+    """The full path of a medium, and whether it is there; an s3:// object is taken to be."""
+    if s3.is_uri(name):
+        return name, True
+    if s3.is_uri(media_path):
+        return s3.join(media_path, str(media.resolve("", name))), True
+    path = media.resolve(media_path, name)
+    return str(path), path.exists()
+
+
+def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
+    """What a person decides on: how many gaps of which kind and where, and the data to collect
+    next."""
+    kinds = Counter(gap.error_type for gap in gaps)
+    pairs = Counter((gap.row.type, gap.confusion) for gap in gaps if gap.confusion)
+    confusions = []
+    for (kind, pair), count in pairs.most_common(LISTED):
+        confusions.append({"type": kind, "pair": pair, "gaps": count})
+    return {
+        "rows": len(rows),
+        "gaps": len(gaps),
+        "error_types": {kind: kinds[kind] for kind in ERROR_TYPES if kinds[kind]},
+        "confusions": confusions,
+        "clusters": _clusters(rows, gaps),
+        "clips": _clips(gaps),
+        "next_data": next_data(rows),
+    }
+
+
+def _clusters(rows: Sequence[Row], gaps: Sequence[Gap]) -> list[dict]:
+    """The kinds of questions with the most gaps."""
+    asked = Counter()
+    for question, count in Counter(row.question for row in rows).items():
+        asked[cluster(question)] += count
+    lines = []
+    for question, count in Counter(gap.cluster for gap in gaps).most_common(LISTED):
+        lines.append({"question": question, "gaps": count, "rows": asked[question]})
+    return lines
+
+
+def _clips(gaps: Sequence[Gap]) -> list[dict]:
+    """The clips with the most gaps."""
+    clip_rows = {gap.path: gap.clip_rows for gap in gaps}
+    lines = []
+    for path, count in Counter(gap.path for gap in gaps).most_common(LISTED):
+        lines.append({"video_id": path, "gaps": count, "rows": clip_rows[path]})
+    return lines
+
+
+def next_data(rows: Iterable[Row]) -> list[dict]:
+    """Classes of closed questions worth more examples, worst first: EXAMPLES_PER_GAP new ones per
+    wrong answer.
+
+    Unparseable and failed rows ask for a better prompt or readable media, not for more clips of a
+    class."""
+    asked, wrong = Counter(), Counter()
+    for row in rows:
+        if row.type in CLOSED_TYPES and row.expected is not None:
+            asked[row.type, row.expected] += 1
+            if row.outcome == "wrong":
+                wrong[row.type, row.expected] += 1
+    lines = []
+    for kind, label in sorted(asked, key=lambda answer: wrong[answer], reverse=True)[:LISTED]:
+        count = wrong[kind, label]
+        if not count:
+            break
+        line = {
+            "type": kind,
+            "class": label,
+            "rows": asked[kind, label],
+            "gaps": count,
+            "collect": count * EXAMPLES_PER_GAP,
+        }
+        lines.append(line)
+    return lines
+
+
+def write_parquet(handle: BinaryIO, gaps: Sequence[Gap]) -> None:
+    """One line per gap; the first three columns are the ones a data-collection round reads."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {"video_id": pa.array([gap.path for gap in gaps], pa.string())}
+    for column, field in ROW_COLUMNS.items():
+        columns[column] = pa.array([getattr(gap.row, field) for gap in gaps], pa.string())
+    for column in GAP_COLUMNS:
+        columns[column] = pa.array([getattr(gap, column) for gap in gaps], pa.string())
+    for column in COUNT_COLUMNS:
+        columns[column] = pa.array([getattr(gap, column) for gap in gaps], pa.int64())
+    parquet.write_table(pa.table(columns), handle)

@@ -1,0 +1,225 @@
+"""Grades rows: the type of each question, what its response answers, and whether that is right.
+
+One answer is read by the package `answers`; this module knows what only a whole set shows (labels),
+what an evaluation asked for (its task), and boxes in another measure.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from sys import intern
+
+from cosmos_reason import answers
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import located
+from cosmos_reason.data.annotations import Media
+from cosmos_reason.evaluation import evaluation_record, rows
+from cosmos_reason.evaluation.rows import Row
+from cosmos_reason.media import files as media
+
+# A closed set: this many labels at most, so long at most, and so many rows for each on average.
+MAX_LABELS = 20
+MAX_LABEL_WORDS = 4
+MAX_LABEL_CHARACTERS = 40
+MIN_ROWS_PER_LABEL = 2
+# A question that is asked so often has labels of its own; rarer ones share theirs.
+MIN_ROWS_PER_QUESTION = 10
+JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
+# task.type of an evaluate spec -> how its rows are read
+TASK_TYPES = {"": "auto", "its_directionality": "direction"}
+BY_THE_DATA = Fix(flags={"--type": "auto"})
+TYPES = ("auto", "its_directionality", *answers.TYPES)
+BOX_MEASURES = ("pixels", "1000")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How answers are read: `type` for all rows (auto: as the task and the data show), the relative
+    error a number may have, and how responses write boxes where ground truths do it otherwise."""
+
+    type: str = "auto"
+    tolerance: float = 0.0
+    boxes: str | None = None
+
+
+def read_one(path: Path, options: Options) -> tuple[Path, list[Row], list[Finding]]:
+    """The one results file a path stands for, with its rows graded. Raises Failure for several."""
+    found = rows.find(path)
+    if len(found) > 1:
+        names = ", ".join(str(file) for file in found[:5])
+        message = f"got {len(found)} results ({names}), expected one"
+        raise findings.bad_input("EVAL-RESULTS-SEVERAL", path, message)
+    graded, problems = read(found[0], options)
+    return found[0], graded, problems
+
+
+def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
+    """The graded rows of a results file, and everything there is to say of them."""
+    graded, found = rows.read(path)
+    record = evaluation_record.read(path)
+    task = record.get("task") or ""
+    if task not in TASK_TYPES:
+        known = ", ".join(name for name in TASK_TYPES if name)
+        message = f"got task {task!r}, expected one of {known}; answers are read by the data"
+        found.append(findings.warning("EVAL-TASK-UNKNOWN", path, message, BY_THE_DATA))
+    asked_for = task if options.type == "auto" else options.type
+    found += grade(graded, TASK_TYPES.get(asked_for, options.type), options.tolerance)
+    if options.boxes:
+        found += convert_boxes(graded, options.boxes, record.get("media_dir") or "")
+    cut = evaluation_record.cut_answers(graded, record)
+    if cut:
+        larger = max(4 * (evaluation_record.max_tokens(record) or 0), 1024)
+        fix = Fix(changes={"generation.max_tokens": larger})
+        found.append(findings.warning("EVAL-CUT-SHORT", path, cut, fix))
+    if not rows.has_answers(graded):
+        message = (
+            f"got {len(graded)} rows and no answer, so there is no score; "
+            f"the first failed with: {graded[0].error}"
+        )
+        found.append(findings.error("EVAL-ALL-FAILED", path, message, _retry_command(path)))
+    return graded, found
+
+
+def _retry_command(path: Path) -> str:
+    """The command that evaluates again, when the results lie in the folder of a job."""
+    job = path.absolute().parents[1]
+    if not (job / "job.json").is_file():
+        return ""
+    return shlex.join(["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)])
+
+
+def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list[Finding]:
+    """Give each row its type (`type`, or what the data show), the answer in its response, and
+    whether that is right.
+
+    Returns a finding about ground truths that cannot be read as the type asked for."""
+    for row in graded:
+        row.type = answers.question_type(row.question, row.gt) if type == "auto" else type
+        _grade_row(row, (), tolerance)
+    if type in ("auto", "label"):
+        for members, labels in _closed_sets(graded):
+            for row in members:
+                row.type = "label"
+                _grade_row(row, labels, tolerance)
+    unread = [row.id for row in graded if row.gt and row.expected is None]
+    message = "row(s) whose ground truth is no answer of their type; they count as wrong"
+    fix = BY_THE_DATA
+    if type == "auto":
+        fix = "correct the answers of these records in the annotations"
+    return rows.about(unread, "EVAL-GT-TYPE", findings.ERROR, "rows", message, fix)
+
+
+def _grade_row(row: Row, labels: tuple[str, ...], tolerance: float) -> None:
+    verdict = answers.verdict(row.question, row.gt, row.response, row.type, labels, tolerance)
+    row.expected = intern(verdict.expected) if verdict.expected else verdict.expected
+    row.answer = verdict.answer
+    if verdict.answer and row.type in answers.CLOSED_TYPES:
+        row.answer = intern(verdict.answer)
+    row.rule = verdict.rule
+    row.overlap = verdict.overlap
+    row.labels = labels
+    row.correct = row.error is None and verdict.correct
+
+
+def words_read(row: Row) -> str:
+    """The words of a graded row's response that its answer was read from, or that hold none."""
+    return answers.verdict(row.question, row.gt, row.response, row.type, row.labels).words
+
+
+def _closed_sets(graded: list[Row]) -> list[tuple[list[Row], tuple[str, ...]]]:
+    """Rows to be read as type `label`, with their labels: those of a question asked often whose
+    ground truths are few and short, and the texts among all rarely asked questions together."""
+    closed = []
+    for members in _sets_of_texts(graded):
+        counts = Counter(answers.normalise(row.gt, "label") for row in members)
+        if members[0].type == "label" or _is_closed(counts, len(members)):
+            closed.append((members, tuple(sorted(label for label in counts if label))))
+    return closed
+
+
+def _sets_of_texts(graded: list[Row]) -> list[list[Row]]:
+    """All rows of each often asked question that has a free text among its answers, and the free
+    texts of the other questions together, with those of no known question."""
+    questions = {row.question for row in graded if _is_text(row)}
+    if not questions:
+        return []
+    times_asked = Counter(row.question for row in graded if row.question in questions)
+    by_question, rare = defaultdict(list), []
+    for row in graded:
+        if row.question and times_asked[row.question] >= MIN_ROWS_PER_QUESTION:
+            by_question[row.question].append(row)
+        elif _is_text(row):
+            rare.append(row)
+    sets = list(by_question.values())
+    return [*sets, rare] if rare else sets
+
+
+def _is_text(row: Row) -> bool:
+    return row.type in ("text", "label")
+
+
+def _is_closed(counts: Counter[str | None], members: int) -> bool:
+    """Whether ground truths are few and short enough to be the labels of a closed set."""
+    if not 2 <= len(counts) <= min(MAX_LABELS, members // MIN_ROWS_PER_LABEL):
+        return False
+    return all(_is_label(text) for text in counts)
+
+
+def _is_label(text: str | None) -> bool:
+    if not text or len(text) > MAX_LABEL_CHARACTERS:
+        return False
+    return len(text.split()) <= MAX_LABEL_WORDS
+
+
+def convert_boxes(graded: list[Row], written: str, media_dir: str) -> list[Finding]:
+    """Grade boxes again after conversion by the size of each medium; `written` is the measure of
+    the responses. Those of unknown size count as unparseable."""
+    sizes: dict[str, tuple[int, int] | None] = {}
+    unknown = []
+    for row in graded:
+        if row.type != "box" or not row.answer:
+            continue
+        name = row.media or ""
+        if name not in sizes:
+            sizes[name] = _size(media_dir, name)
+        if sizes[name] is None:
+            row.answer = None
+            row.overlap = 0.0
+            row.correct = False
+            row.rule = "size of the medium unknown"
+            unknown.append(row.id)
+        else:
+            _convert_box(row, written, sizes[name])
+    folder = media_dir or "a known folder"
+    message = f"row(s) whose medium is not below {folder}, so that their boxes cannot be converted"
+    fix = "score where the evaluation's media are, or without --boxes"
+    return rows.about(unknown, "EVAL-BOX-SIZE", findings.ERROR, "--boxes", message, fix)
+
+
+def _convert_box(row: Row, written: str, size: tuple[int, int]) -> None:
+    row.answer = answers.scaled_box(row.answer, *_scale(written, size))
+    row.overlap = answers.overlap(row.answer, row.expected) if row.expected else None
+    row.correct = row.error is None and answers.equal(row.answer, row.expected, "box")
+
+
+def _scale(written: str, size: tuple[int, int]) -> list[float]:
+    """What turns responses into the measure of the ground truths."""
+    if written == "pixels":
+        return [1000 / side for side in size]
+    return [side / 1000 for side in size]
+
+
+def _size(media_dir: str, name: str) -> tuple[int, int] | None:
+    """Width and height of a medium; None when it cannot be read here."""
+    try:
+        found = located.source(Media("video", name), partial(located.place, media_dir))
+        facts = media.probe(located.local(found))
+    except Failure:
+        return None
+    return facts.width, facts.height

@@ -1,0 +1,235 @@
+"""Metrics of graded rows. Denominators are all rows asked: unparseable and failed ones are
+wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, final_answer, fold
+from cosmos_reason.base import findings
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.evaluation.grading import JUDGE
+from cosmos_reason.evaluation.rows import Row
+
+UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
+Z = 1.959963984540054  # two-sided 95 %
+SOFT_F1 = 0.8
+OVERLAPS = (0.3, 0.5, 0.7)
+# bert-score's own model for English; the tokenizer of cosmos-rl-evaluate's breaks it
+BERTSCORE_MODEL = "roberta-large"
+
+
+def score(rows: Sequence[Row]) -> dict:
+    """The metrics.json of these rows (schemas/metrics.schema.json), without `model`, `checkpoint`
+    and `results`."""
+    by_type, by_tag = defaultdict(list), defaultdict(list)
+    for row in rows:
+        by_type[row.type].append(row)
+        for tag in row.tags:
+            by_tag[tag].append(row)
+    counts = confusion(rows)
+    classes = per_class(counts)
+    soft_matches = sum(row.correct or is_soft_match(row) for row in rows)
+    per_type = {}
+    for kind in sorted(by_type):
+        per_type[kind] = summary(by_type[kind]) | macro(per_class(confusion(by_type[kind])))
+    return {
+        "schema_version": 1,
+        **summary(rows),
+        **macro(classes),
+        "soft_accuracy": _ratio(soft_matches, len(rows)),
+        "per_type": per_type,
+        "per_class": classes,
+        "per_tag": {tag: summary(by_tag[tag]) for tag in sorted(by_tag)},
+        "confusion_matrix": matrix(counts),
+        "text": text_metrics(by_type["text"]) if "text" in by_type else None,
+        "overlap": {kind: overlaps(by_type[kind]) for kind in PLACE_TYPES if kind in by_type},
+    }
+
+
+def summary(rows: Sequence[Row]) -> dict:
+    """Counts, accuracy with its 95 % Wilson interval, and that of always giving each type's
+    commonest answer."""
+    outcomes = Counter(row.outcome for row in rows)
+    expected = Counter((row.type, row.expected) for row in rows if row.expected is not None)
+    commonest: dict[str, int] = {}
+    for (kind, _), count in expected.items():
+        commonest[kind] = max(count, commonest.get(kind, 0))
+    judged = [row for row in rows if row.rule == JUDGE]
+    cut = [row for row in rows if row.is_cut]
+    return {
+        "rows": len(rows),
+        "correct": outcomes["right"],
+        "unparseable": outcomes["unparseable"],
+        "unparseable_rate": _ratio(outcomes["unparseable"], len(rows)),
+        "failed": outcomes["failed"],
+        "cut_short": len(cut),
+        "judged": len(judged),
+        "judged_right": sum(row.correct for row in judged),
+        "unparseable_cut": sum(row.outcome == "unparseable" for row in cut),
+        "accuracy": _ratio(outcomes["right"], len(rows)),
+        "accuracy_interval": wilson(outcomes["right"], len(rows)),
+        "majority_accuracy": _ratio(sum(commonest.values()), len(rows)),
+    }
+
+
+def wilson(correct: int, rows: int) -> list[float]:
+    """95 % score interval of a proportion (Wilson 1927)."""
+    share = correct / rows
+    spread = Z * Z / rows
+    centre = (share + spread / 2) / (1 + spread)
+    half = Z * math.sqrt(share * (1 - share) / rows + spread / (4 * rows)) / (1 + spread)
+    return [round(max(0.0, centre - half), 6), round(min(1.0, centre + half), 6)]
+
+
+def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
+    """How often (expected class, given class) occurred among rows of closed types."""
+    counts = Counter()
+    for row in rows:
+        if row.type not in CLOSED_TYPES or row.expected is None:
+            continue
+        outcome = row.outcome
+        if outcome == "failed":
+            counts[row.expected, FAILED] += 1
+        elif outcome == "unparseable":
+            counts[row.expected, UNPARSEABLE] += 1
+        else:
+            counts[row.expected, row.answer] += 1
+    return counts
+
+
+def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
+    """Precision, recall, F1 and support of every class that is expected somewhere."""
+    support, predicted = Counter(), Counter()
+    for (expected, given), count in counts.items():
+        support[expected] += count
+        predicted[given] += count
+    table = {}
+    for label in sorted(support):
+        hits = counts[label, label]
+        table[label] = {
+            "precision": _ratio(hits, predicted[label]),
+            "recall": _ratio(hits, support[label]),
+            "f1": _ratio(2 * hits, support[label] + predicted[label]),
+            "support": support[label],
+        }
+    return table
+
+
+def macro(classes: dict[str, dict]) -> dict:
+    """Unweighted means over the expected classes; None without one. Balanced accuracy is the mean
+    recall."""
+    means = {}
+    for name in ("precision", "recall", "f1"):
+        values = [row[name] for row in classes.values()]
+        means[name] = round(sum(values) / len(values), 6) if values else None
+    return {"balanced_accuracy": means["recall"], **means}
+
+
+def matrix(counts: Counter[tuple[str, str]]) -> dict:
+    """{labels, counts}: `counts[i][j]` rows expected labels[i] and got labels[j]; the last labels
+    are no answers."""
+    seen = {label for pair in counts for label in pair}
+    no_answers = [label for label in (UNPARSEABLE, FAILED) if label in seen]
+    labels = sorted(seen.difference(no_answers)) + no_answers
+    lines = [[counts[expected, given] for given in labels] for expected in labels]
+    return {"labels": labels, "counts": lines}
+
+
+def is_soft_match(row: Row) -> bool:
+    """Free text whose words overlap with the ground truth's at an F1 of SOFT_F1 or more
+    (cosmos-rl-evaluate)."""
+    if row.type != "text" or row.outcome != "wrong" or not row.expected:
+        return False
+    given = Counter(fold(row.answer).split())
+    expected = Counter(row.expected.split())
+    return 2 * (given & expected).total() >= SOFT_F1 * (given.total() + expected.total())
+
+
+def overlaps(rows: Sequence[Row]) -> dict:
+    """Mean intersection over union of spans or boxes and the shares of rows above OVERLAPS; no
+    answer overlaps by 0."""
+    values = []
+    for row in rows:
+        is_measured = row.error is None and row.overlap is not None
+        values.append(row.overlap if is_measured else 0.0)
+    shares = {}
+    for limit in OVERLAPS:
+        shares[f"{limit}"] = _ratio(sum(value >= limit for value in values), len(rows))
+    mean = round(sum(values) / len(values), 6)
+    return {"rows": len(rows), "mean_iou": mean, "share_above": shares}
+
+
+def text_metrics(rows: Sequence[Row]) -> dict:
+    """Corpus BLEU (0 to 100, sacrebleu) and the mean ROUGE-L F1 (0 to 1, rouge-score); no answer is
+    an empty text."""
+    import sacrebleu
+    from rouge_score.rouge_scorer import RougeScorer
+
+    given = [row.answer or "" for row in rows]
+    expected = [final_answer(row.gt) or "" for row in rows]
+    bleu = sacrebleu.corpus_bleu(given, [expected]).score
+    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    rouge = 0.0
+    for gt, text in zip(expected, given, strict=True):
+        rouge += scorer.score(gt, text)["rougeL"].fmeasure
+    return {"rows": len(rows), "bleu": round(bleu, 6), "rouge_l": round(rouge / len(rows), 6)}
+
+
+def bertscore(rows: Sequence[Row], model: str) -> float:
+    """Mean BERTScore F1 (Zhang et al. 2020) of the free text rows under an encoder that bert-score
+    knows; no answer scores 0. Raises Failure: exit 2 when bert-score is not installed, exit 3 when
+    it fails."""
+    try:
+        import bert_score
+    except ImportError as problem:
+        message = f"got {problem}, expected the optional package bert-score"
+        fix = "pip install bert-score==0.3.13"
+        raise findings.bad_input("EVAL-BERTSCORE-MISSING", "--bertscore", message, fix) from None
+    answered = [row for row in rows if row.answer]
+    if not answered:
+        return 0.0
+    given = [row.answer for row in answered]
+    expected = [final_answer(row.gt) or "" for row in answered]
+    try:
+        _, _, f1 = bert_score.score(given, expected, model_type=model)
+    except Exception as problem:  # of the package, of what it is built on, or of the network
+        message = f"got {type(problem).__name__}: {str(problem)[:300]}, expected scores"
+        fix = Fix(flags={"--bertscore": BERTSCORE_MODEL})
+        raise findings.outside("EVAL-BERTSCORE-FAILED", model, message, fix) from None
+    return round(float(f1.sum()) / len(rows), 6)
+
+
+def from_file(path: Path, rows: Sequence[Row]) -> dict[str, float]:
+    """What the user's own `metric(rows) -> {name: number}` in a Python file makes of the rows,
+    given as dictionaries of Row's fields. What it prints goes to stderr. Raises Failure for
+    anything else, also when it exits."""
+    import runpy
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            metric = runpy.run_path(str(path))["metric"]
+            result = metric([dataclasses.asdict(row) for row in rows])
+            return {str(name): _finite(value) for name, value in result.items()}
+    except (Exception, SystemExit) as problem:
+        message = (
+            f"got {type(problem).__name__}: {problem}, "
+            "expected a Python file with `def metric(rows)` that returns {name: number}"
+        )
+        raise findings.bad_input("EVAL-METRIC-FILE", path, message) from None
+
+
+def _finite(value: object) -> float:
+    if isinstance(value, str | bytes | bool) or not math.isfinite(float(value)):
+        raise ValueError(f"{value!r} as a value")
+    return float(value)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return round(part / whole, 6) if whole else 0.0

@@ -1,0 +1,58 @@
+"""One evaluation per checkpoint: what the folders given to --checkpoint stand for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.checkpoints import run_outputs
+
+
+def specs(spec: dict, folders: Sequence[Path]) -> tuple[list[dict], list[Finding]]:
+    """The spec once per model, each with a results folder of its own below `results_dir`; a
+    training output stands for all its models. Damaged ones are named in a warning. Raises Failure
+    when nothing is left, or when two models would share a folder."""
+    models, found = [], []
+    for folder in folders:
+        whole, damaged = run_outputs.models_meant(folder)
+        if not whole:
+            message = "got no undamaged model, expected one or an output folder"
+            raise findings.bad_input("EVAL-NO-CHECKPOINT", folder, message)
+        models += whole
+        found += [_skipped(folder, path) for path in damaged]
+    by_name = {run_name(model): _with_model(spec, model) for model in models}
+    if len(by_name) < len(models):
+        message = "got two of one name, expected different names"
+        raise findings.bad_input("EVAL-CHECKPOINT-TWICE", "--checkpoint", message)
+    return list(by_name.values()), found
+
+
+def _skipped(folder: Path, checkpoint: Path) -> Finding:
+    message = "got a damaged checkpoint, which is left out"
+    fix = f"scripts/select_checkpoint.py {folder}"
+    return findings.warning("EVAL-CHECKPOINT-SKIPPED", checkpoint, message, fix)
+
+
+def run_name(checkpoint: Path) -> str:
+    """step_10 of run 20260101120000 is 20260101120000-step_10; any other folder has its own
+    name."""
+    checkpoint = checkpoint.resolve()  # best/ is a link
+    if run_outputs.is_in_run(checkpoint):
+        return f"{checkpoint.parents[1].name}-{checkpoint.name}"
+    return checkpoint.name
+
+
+def _with_model(spec: dict, folder: Path) -> dict:
+    """A copy of the spec that evaluates this model; an adapter keeps the spec's base model."""
+    spec = copy.deepcopy(spec)
+    model = spec["model"]
+    model["model_name"] = str(folder)
+    model["enable_lora"] = run_outputs.kind(folder) == run_outputs.ADAPTER
+    if not model["enable_lora"]:
+        model["base_model_path"] = ""
+    if spec["results_dir"]:
+        spec["results_dir"] = str(Path(spec["results_dir"], run_name(folder)))
+    return spec

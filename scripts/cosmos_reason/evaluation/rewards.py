@@ -1,0 +1,126 @@
+"""Rewards of reinforcement learning: what each name in train.train_policy.reward_function pays.
+
+A reward is a pure function of a question, its ground truth and a response. "correct" is what the
+scorer calls correct: the same reading of the same response, in training and in evaluation.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+from cosmos_reason import answers
+from cosmos_reason.base.findings import bad_input, did_you_mean
+
+Reward = Callable[[str, str, str], float]
+
+OWN_FUNCTION = "reward"  # what a file of one's own defines
+THOUGHT = re.compile(r"<think>(?P<thought>.*?)</think>(?P<rest>.*)", re.S)
+ANSWER = re.compile(r"<answer>(?P<answer>.*?)</answer>", re.S)
+MARK = re.compile(r"</?(?:think|answer)>")
+
+
+def correct(question: str, gt: str, response: str) -> float:
+    """1 for a right answer of any type, the overlap for a span or a box, else 0."""
+    return answers.reward(question, gt, response)
+
+
+def form(question: str, gt: str, response: str) -> float:
+    """1 for thinking between its marks and an answer after it, plain or between marks of its
+    own."""
+    found = THOUGHT.fullmatch(response.strip())
+    if found is None:
+        return 0.0
+    parts = [found["thought"].strip(), found["rest"].strip()]
+    marked = ANSWER.fullmatch(parts[1])
+    if marked:
+        parts[1] = marked["answer"].strip()
+    return float(all(part and not MARK.search(part) for part in parts))
+
+
+def length(tokens: int, most: int, buffer: int, penalty: float) -> float:
+    """0 until `buffer` tokens before the longest response, then down to -penalty at its end."""
+    over = tokens - (most - buffer)
+    return min(-over / buffer * penalty, 0.0)
+
+
+REWARDS: dict[str, Reward] = {"correct": correct, "single_choice": correct, "format": form}
+LENGTH = "overlong"  # needs the tokenizer: see Payer
+
+
+def load(name: str) -> Reward:
+    """The reward of a name, or of a Python file that defines `reward(question, gt, response)`.
+    Raises Failure."""
+    if name in REWARDS:
+        return REWARDS[name]
+    key = "train.train_policy.reward_function"
+    if not name.endswith(".py"):
+        known = [*REWARDS, LENGTH]
+        message = f"got {name!r}, expected {', '.join(known)} or a file that ends in .py"
+        raise bad_input("REWARD-NAME", key, message + did_you_mean(name, known))
+    if not Path(name).is_file():
+        raise bad_input("REWARD-FILE", name, "got no such file, expected Python text")
+    try:
+        found = runpy.run_path(name).get(OWN_FUNCTION)
+    except Exception as problem:
+        raise _broken(name, problem) from problem
+    if not callable(found):
+        message = f"got no function {OWN_FUNCTION}(question, gt, response) in it"
+        raise bad_input("REWARD-FILE", name, message)
+    return found
+
+
+class Payer:
+    """Sums the rewards of a spec's train_policy, each times its weight.
+
+    `count` gives the tokens of a text; it is only asked when the length is paid for.
+    """
+
+    def __init__(self, policy: dict, most: int, count: Callable[[str], int]):
+        self.policy, self.most, self.count = policy, most, count
+        self.weights = weights(policy["reward_function"])
+        self.rewards = {name: load(name) for name in self.weights if name != LENGTH}
+
+    def parts(self, question: str, gt: str, response: str) -> dict[str, float]:
+        """What each name pays, before its weight. Raises Failure when a file of one's own fails."""
+        paid = {}
+        for name in self.weights:
+            if name == LENGTH:
+                table = self.policy["overlong_reward"]
+                limits = table["buffer_length"], table["penalty_factor"]
+                paid[name] = length(self.count(response), self.most, *limits)
+                continue
+            try:
+                paid[name] = float(self.rewards[name](question, gt, response))
+            except Exception as problem:
+                raise _broken(name, problem) from problem
+        return paid
+
+    def total(self, parts: dict[str, float]) -> float:
+        return sum(self.weights[name] * value for name, value in parts.items())
+
+
+def weights(written: str | list[str] | dict[str, float]) -> dict[str, float]:
+    """The names of a spec's reward_function and their weights."""
+    if isinstance(written, dict):
+        return dict(written)
+    names = [written] if isinstance(written, str) else written
+    return dict.fromkeys(names, 1.0)
+
+
+def reference(question: str, gt: str) -> str:
+    """What travels with a prompt; `question_and_truth` reads it."""
+    return json.dumps([question, gt], ensure_ascii=False)
+
+
+def question_and_truth(written: str) -> tuple[str, str]:
+    question, gt = json.loads(written)
+    return question, gt
+
+
+def _broken(name: str, problem: Exception):
+    message = f"got {type(problem).__name__}: {problem}"
+    return bad_input("REWARD-FILE-RAISES", name, message, f"python {name}")

@@ -1,0 +1,324 @@
+"""Results of an evaluation as rows, in every form they come in: ours, TAO's, JSON lines, Reason1's.
+
+Nothing is left out: a row that cannot be scored stays, counts as wrong, and is named in a finding.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from sys import intern
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.annotations import TAG
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.evaluation import reason1
+
+FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
+OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
+    "id": ("question_id",),
+    "question": ("prompt",),
+    "gt": ("ground_truth", "correct_answer", "label", "labels", "target"),
+    "response": ("full_response", "prediction", "predict"),
+}
+PROBLEMS = {  # finding id -> severity, what is said after the number of rows, fix
+    "EVAL-GT-MISSING": (
+        findings.ERROR,
+        "without ground truth; they count as wrong",
+        "evaluate on annotations with answers",
+    ),
+    "EVAL-ROW-TYPE": (
+        findings.ERROR,
+        "that are no object of texts; they count as wrong",
+        "write the fields as text",
+    ),
+    "EVAL-ROW-ODD": (
+        findings.WARNING,
+        "with a repeated key or a number that is not JSON",
+        "write each key once, no NaN",
+    ),
+    "EVAL-ROW-FAILED": (
+        findings.WARNING,
+        "that failed in the evaluation; they count as wrong",
+        "see `error` in each row",
+    ),
+    "EVAL-RESPONSE-MISSING": (
+        findings.WARNING,
+        "without response or error; they count as failed",
+        "evaluate them again",
+    ),
+    "EVAL-ROW-TAGS": (
+        findings.WARNING,
+        "whose tags are no list of texts",
+        'write "tags": ["night", ...]',
+    ),
+    "EVAL-ID-MISSING": (
+        findings.ERROR,
+        "without id or video_id",
+        "give each row a unique `id`",
+    ),
+    "EVAL-ID-DUPLICATE": (
+        findings.ERROR,
+        "whose id another row has; all of them count",
+        "give each row a unique `id`",
+    ),
+}
+
+
+@dataclass(slots=True)
+class Row:
+    """One question and what became of it.
+
+    The fields up to `tags` are as the results have them, and so is `is_cut` (max_tokens ended the
+    response); `error` says why a row failed. The others are set by grading.py: `expected` and
+    `answer` are the ground truth and the answer in the form of their type, `rule` names what read
+    the answer, `overlap` is that of spans and boxes, `labels` are those that could be answered.
+    """
+
+    id: str
+    video_id: str
+    media: str | None
+    question: str
+    gt: str
+    response: str | None
+    error: str | None
+    tags: tuple[str, ...] = ()
+    type: str = "text"
+    expected: str | None = None
+    answer: str | None = None
+    correct: bool = False
+    rule: str = ""
+    overlap: float | None = None
+    labels: tuple[str, ...] = ()
+    is_cut: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """right | wrong | unparseable | failed"""
+        if self.error is not None:
+            return "failed"
+        if self.answer is None:
+            return "unparseable"
+        return "right" if self.correct else "wrong"
+
+
+def find(path: Path) -> list[Path]:
+    """The results a path stands for: itself, the results files below it, or itself as a folder of
+    Reason1 results. Raises Failure when there are none."""
+    if path.is_file():
+        return [path]
+    if not path.exists():
+        message = "got nothing there, expected a results file or a folder with one"
+        raise findings.bad_input("EVAL-NO-RESULTS", path, message)
+    named_results = sorted([*path.rglob("results.json"), *path.rglob("results.jsonl")])
+    if named_results:
+        return named_results
+    if any(path.rglob("*.json")):
+        return [path]
+    message = "got a folder without results, expected a results.json in it"
+    raise findings.bad_input("EVAL-NO-RESULTS", path, message)
+
+
+def folder_of(path: Path) -> Path:
+    """The folder that results at `path` lie in: itself, when it is a folder of Reason1 results."""
+    return path if path.is_dir() else path.parent
+
+
+def read(path: Path) -> tuple[list[Row], list[Finding]]:
+    """The rows of a results.json (ours or TAO's), a JSON lines file or a Reason1 folder, and what
+    is wrong with them.
+
+    Raises Failure when there is nothing to read, a file is cut off, or what it holds are no
+    results."""
+    table = _Table(path)
+    gc.disable()  # What is read has no cycles: a million rows need not be walked again and again.
+    try:
+        table.fill()
+    finally:
+        gc.enable()
+    gc.freeze()  # Rows stay to the end.
+    if not table.rows:
+        raise findings.bad_input("EVAL-NO-ROWS", path, "got no rows, expected one per question")
+    if not table.are_results():
+        message = (
+            f"got {len(table.rows)} record(s), none with ground truth and response as text, "
+            f"expected results; the first: {table.rows[0].error}, "
+            f"in a record of {table.first_record}"
+        )
+        raise findings.bad_input("EVAL-NOT-RESULTS", path, message)
+    return table.rows, table.as_findings()
+
+
+def has_answers(rows: list[Row]) -> bool:
+    """Whether a row did not fail: without one there is nothing to score or to compare."""
+    return any(row.error is None for row in rows)
+
+
+def about(
+    ids: list[str], id: str, severity: str, where: object, message: str, fix: Fix | str
+) -> list[Finding]:
+    """One finding about records, which `message` describes after their number; none without
+    records."""
+    if not ids:
+        return []
+    data = {"record_ids": ids[: findings.MAX_RECORD_IDS], "count": len(ids)}
+    first = f"{where}#{ids[0]}"
+    return [Finding(id, severity, first, f"got {len(ids)} {message}", fix, data)]
+
+
+class _Table:
+    """Rows being read, and the ids of those with a problem by the id of its finding."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows: list[Row] = []
+        self.ids: set[str] = set()
+        self.repetitions: Counter[str] = Counter()
+        self.first_record = ""  # in words
+        self.ids_by_problem: dict[str, list[str]] = defaultdict(list)
+        self._shared = {}.setdefault  # one object for equal texts
+
+    def fill(self) -> None:
+        """All rows of a Reason1 folder or a file."""
+        if self.path.is_dir():
+            for record in reason1.items(self.path):
+                self.add(record)
+            return
+        records = JsonRecords(self.path)
+        for record in records:
+            self.add(record)
+            if records.oddities:
+                self.ids_by_problem["EVAL-ROW-ODD"].append(self.rows[-1].id)
+                records.oddities.clear()
+
+    def add(self, record: object) -> None:
+        problems = []
+        if not self.first_record:
+            self.first_record = _in_words(record)
+        if not isinstance(record, dict):
+            problems.append(f"got {type(record).__name__}, expected an object")
+            record = {}
+        given_id, video_id, media, question, gt, response, error = _texts(record, problems)
+        row_id = self._id(given_id, video_id or media)
+        error = self._error(row_id, gt, response, error, problems)
+        tags = self._tags(row_id, record["tags"]) if record.get("tags") else ()
+        if not video_id or video_id == row_id:
+            video_id = row_id
+        else:
+            video_id = self._shared(video_id, video_id)
+        media = self._shared(media, media)
+        question = _without_tags(question)
+        question = self._shared(question, question)
+        gt = self._shared(gt or "", gt or "")
+        response = self._shared(response, response)
+        row = Row(row_id, video_id, media, question, gt, response, error, tags)
+        row.is_cut = record.get("is_cut") is True
+        self.rows.append(row)
+
+    def _id(self, given_id: str | None, video_id: str | None) -> str:
+        """The row's own id, made unique. TAO's rows have only the annotation's, so that the later
+        questions of a record become `<id>#2` and so on."""
+        row_id = given_id or video_id
+        if row_id is None:
+            row_id = f"row-{len(self.rows)}"
+            self.ids_by_problem["EVAL-ID-MISSING"].append(row_id)
+        elif row_id in self.ids:
+            if given_id is not None:
+                self.ids_by_problem["EVAL-ID-DUPLICATE"].append(row_id)
+            first = row_id
+            while row_id in self.ids:
+                self.repetitions[first] += 1
+                row_id = f"{first}#{self.repetitions[first] + 1}"
+        self.ids.add(row_id)
+        return row_id
+
+    def _error(
+        self,
+        row_id: str,
+        gt: str | None,
+        response: str | None,
+        error: str | None,
+        problems: list[str],
+    ) -> str | None:
+        """Why the row cannot count as right, noted for the findings."""
+        if problems:
+            self.ids_by_problem["EVAL-ROW-TYPE"].append(row_id)
+        elif error:
+            self.ids_by_problem["EVAL-ROW-FAILED"].append(row_id)
+        if not gt:
+            self.ids_by_problem["EVAL-GT-MISSING"].append(row_id)
+            problems.append("no ground truth")
+        if response is None and not error and not problems:
+            self.ids_by_problem["EVAL-RESPONSE-MISSING"].append(row_id)
+            problems.append("no response")
+        return error or "; ".join(problems) or None
+
+    def _tags(self, row_id: str, given: object) -> tuple[str, ...]:
+        """Each tag once; one text counts as a list of it."""
+        written = given if isinstance(given, list) else [given]
+        tags = [tag for tag in written if isinstance(tag, str)]
+        if not isinstance(given, list) or len(tags) < len(given):
+            self.ids_by_problem["EVAL-ROW-TAGS"].append(row_id)
+        return tuple(intern(tag) for tag in dict.fromkeys(tags))
+
+    def are_results(self) -> bool:
+        """Whether there is a row with ground truth and response, or one whose evaluation failed."""
+        if self.ids_by_problem["EVAL-ROW-FAILED"]:
+            return True
+        return any(row.gt and row.response is not None for row in self.rows)
+
+    def as_findings(self) -> list[Finding]:
+        found = []
+        for id, row_ids in self.ids_by_problem.items():
+            severity, message, fix = PROBLEMS[id]
+            found += about(row_ids, id, severity, self.path, f"row(s) {message}", fix)
+        return found
+
+
+def _in_words(record: object) -> str:
+    """The first names of a record, or what it is when it is no object."""
+    if isinstance(record, dict):
+        return ", ".join(list(record)[:10])
+    return type(record).__name__
+
+
+def _without_tags(question: str | None) -> str:
+    """A question without <video> and <image>."""
+    if not question:
+        return ""
+    return TAG.sub("", question) if "<" in question else question
+
+
+def _texts(record: dict, problems: list[str]) -> list[str | None]:
+    """The values of FIELDS as text; what is none is noted in `problems`."""
+    values = {name: record.get(name) for name in FIELDS}
+    for name, other_names in OTHER_NAMES.items():
+        if values[name] is None:
+            given = [record[other] for other in other_names if record.get(other) is not None]
+            values[name] = given[0] if given else None
+    if _are_plain_texts(values):
+        return list(values.values())
+    return [_text(name, value, problems) for name, value in values.items()]
+
+
+def _are_plain_texts(values: dict[str, object]) -> bool:
+    """Whether all values are ASCII texts or None, found out at the speed of one join."""
+    try:
+        return "".join([value for value in values.values() if value is not None]).isascii()
+    except TypeError:
+        return False
+
+
+def _text(name: str, value: object, problems: list[str]) -> str | None:
+    """As text that can be written as UTF-8; None, noted in `problems`, for what is neither a text
+    nor a number."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        problems.append(f"got {type(value).__name__} as {name}, expected text")
+        return None
+    return str(value).encode("utf-8", "replace").decode("utf-8")

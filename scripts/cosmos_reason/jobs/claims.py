@@ -1,0 +1,137 @@
+"""An output folder belongs to one job at a time, by whatever path and from whatever folder or
+--jobs-dir it is submitted.
+
+A file in the output folder, the claim, names the job that writes there. It is locked while a job is
+being recorded; after that the job's own record tells whether it is still at work.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from cosmos_reason.base.findings import Failure, Finding, error
+from cosmos_reason.jobs import platforms
+from cosmos_reason.jobs import record as jobs
+
+CLAIM = ".cosmos_reason_job"
+
+
+@contextmanager
+def held(job: Path, outputs: Iterable[str]) -> Iterator[list[Finding]]:
+    """Claim the outputs of a job that is about to be recorded in the folder `job`, and keep others
+    from claiming them until the block ends. Yields errors for those that another job is still
+    writing; then nothing is to be recorded."""
+    folders = {Path(os.path.realpath(path)) for path in outputs}
+    with ExitStack() as locks:
+        found = []
+        for folder in sorted(folders):
+            if not folder.is_relative_to(os.path.realpath(job)):
+                found += _claim(folder, job, locks)
+        yield found
+
+
+def _claim(folder: Path, job: Path, locks: ExitStack) -> list[Finding]:
+    busy = _at_work(folder)
+    if busy:
+        return busy  # and nothing is made there
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = locks.enter_context(open(folder / CLAIM, "a+"))  # noqa: SIM115
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return [_busy(folder, "a job that is being submitted")]
+    except OSError:
+        # A file system without locks: two submits at the very same time are not told apart there.
+        pass
+    busy = _at_work(folder, locked=folder)  # another job may have begun before the lock was taken
+    if busy:
+        return busy
+    handle.truncate(0)
+    handle.write(json.dumps({"job": str(job), "host": socket.gethostname()}))
+    handle.flush()
+    return []
+
+
+def owner(folder: Path | str) -> str | None:
+    """The id of the job that claimed an output folder last."""
+    job, _ = _read(Path(folder))
+    return job.name if job else None
+
+
+def _read(folder: Path) -> tuple[Path | None, str]:
+    """(folder of the job, name of its launcher's machine) that a claim names; (None, '') where
+    there is none."""
+    try:
+        claim = json.loads((folder / CLAIM).read_text())
+        return Path(claim["job"]), str(claim["host"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None, ""  # none, or one whose job was never recorded
+
+
+def _at_work(folder: Path, locked: Path | None = None) -> list[Finding]:
+    """An error when a job is being submitted or at work in the folder, in one that holds it, or in
+    one below it. `locked`: the folder whose claim this process has locked."""
+    below = (Path(place) for place, _, _ in os.walk(folder) if Path(place) != folder)
+    for place in (folder, *folder.parents, *below):
+        if jobs.ID.fullmatch(place.name) and (place / jobs.RECORD).is_file():
+            busy = _busy_with(folder, place)
+        elif (place / CLAIM).is_file():
+            if place != locked and _is_locked(place / CLAIM):
+                busy = _busy(folder, "a job that is being submitted")
+            else:
+                busy = _busy_by_claim(folder, place)
+        else:
+            continue
+        if busy:
+            return [busy]
+    return []
+
+
+def _busy_by_claim(folder: Path, place: Path) -> Finding | None:
+    """An error when the job that the claim in `place` names is at work."""
+    job, host = _read(place)
+    if job is None:
+        return None
+    if host != socket.gethostname() and not (job / jobs.RECORD).is_file():
+        who = f"{job.name} of {host}, of which nothing can be known here,"
+        return _busy(folder, who, f"rm {place / CLAIM}, once that job has ended")
+    return _busy_with(folder, job)
+
+
+def _busy_with(folder: Path, job: Path) -> Finding | None:
+    """An error when the job is at work."""
+    if _is_running(job):
+        return _busy(folder, job.name, jobs.command("watch", job))
+    return None
+
+
+def _is_locked(claim: Path) -> bool:
+    with open(claim) as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # a file system without locks
+            return False
+    return False
+
+
+def _is_running(job: Path) -> bool:
+    """Whether a job may still be at work: also when nobody can say. Without a sound record its lock
+    tells."""
+    try:
+        return not platforms.refresh(job).has_ended
+    except Failure as failure:
+        nobody_can_say = "job" in failure.findings[0].data
+        return nobody_can_say or ((job / jobs.LOCK).is_file() and not jobs.is_idle(job))
+
+
+def _busy(folder: Path, who: str, fix: str = "") -> Finding:
+    message = f"got a folder that {who} is writing, expected one of its own"
+    return error("JOB-OUTPUT-BUSY", folder, message, fix)

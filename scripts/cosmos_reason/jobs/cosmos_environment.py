@@ -1,0 +1,114 @@
+"""The environment of open-source cosmos-rl on this machine: where it is, what a job adds to it, and
+what is wrong with it before anything is launched."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import Finding, error, info
+
+PROGRAM = "cosmos-rl"
+OWN = bundle.ROOT / ".venv-cosmos-rl" / "bin"  # made by make setup-cosmos-rl
+SETUP = f"make -C {bundle.ROOT} setup-cosmos-rl"
+SERVER = "redis-server"
+# What the interpreter that cosmos-rl starts has installed; nothing is imported.
+ASK = """
+import importlib.metadata as metadata, json, sys
+versions = {}
+for name in sys.argv[1:]:
+    try:
+        versions[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        versions[name] = None
+print(json.dumps(versions))
+"""
+PACKAGES = ("cosmos-rl", "torch", "transformers", "qwen-vl-utils", "av", "vllm", "flash-attn")
+ASK_SECONDS = 60
+
+
+def folder() -> Path | None:
+    """The folder of the program: the one on PATH, else the one that make setup-cosmos-rl made."""
+    found = shutil.which(PROGRAM)
+    if found:
+        return Path(found).absolute().parent
+    return OWN if (OWN / PROGRAM).is_file() else None
+
+
+def added(place: Path) -> dict[str, str]:
+    """What a job's environment gets: the program's own folder first on PATH, because cosmos-rl
+    starts its processes as `python`, and what skill_info.yaml says."""
+    path = f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return {"PATH": path, **bundle.skill_info()["engines"]["cosmos-rl"]["environment"]}
+
+
+def findings(action: str) -> Iterator[Finding]:
+    """What stands against training with cosmos-rl on this machine."""
+    place = folder()
+    if place is None:
+        message = f"got no {PROGRAM} on PATH, expected open-source cosmos-rl"
+        yield error("PRE-COSMOS-MISSING", PROGRAM, message, SETUP)
+        return
+    path = added(place)["PATH"]
+    if not shutil.which(SERVER, path=path):
+        message = f"got no {SERVER} on PATH, which {PROGRAM} starts"
+        yield error("PRE-TOOL-MISSING", SERVER, message, SETUP)
+    python = shutil.which("python", path=path)
+    versions = installed(python)
+    if versions is None:
+        message = (
+            f"got no answer of {python or 'python'}, which {PROGRAM} starts its processes with"
+        )
+        yield error("PRE-COSMOS-MISSING", place, message, SETUP)
+        return
+    yield from _versions(python, versions, action)
+
+
+def installed(python: str | None) -> dict[str, str | None] | None:
+    """Versions of PACKAGES for an interpreter; None when it cannot be asked."""
+    if python is None:
+        return None
+    command = [python, "-c", ASK, *PACKAGES]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True
+        )
+        return json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _versions(python: str, versions: dict[str, str | None], action: str) -> Iterator[Finding]:
+    facts = bundle.skill_info()["engines"]["cosmos-rl"]
+    wanted = facts["package"].partition("==")[2]
+    if versions["cosmos-rl"] != wanted:
+        message = f"got {versions['cosmos-rl'] or 'none'}, expected {wanted}: keys and logs differ"
+        yield error("PRE-COSMOS-VERSION", python, message, SETUP)
+    missing = [
+        name for name in ("torch", "transformers", "qwen-vl-utils", "av") if not versions[name]
+    ]
+    if missing:
+        message = f"got no {', '.join(missing)}, expected what {PROGRAM} and its records need"
+        yield error("PRE-COSMOS-MISSING", python, message, SETUP)
+    torch = versions["torch"]
+    newest = facts["newest_torch"]
+    if torch and _number(torch) > _number(newest):
+        message = f"got torch {torch}, expected {newest} at most: {PROGRAM} patches a name it lost"
+        yield error("PRE-COSMOS-TORCH", python, message, SETUP)
+    if action == "grpo" and not versions["vllm"]:
+        message = "got no vllm, which generates the completions that are rewarded"
+        fix = "install a vllm into this environment that needs the torch it has"
+        yield error("PRE-COSMOS-VLLM", python, message, fix)
+    if not versions["flash-attn"]:
+        message = "got no flash-attn: attention is torch's own (sdpa)"
+        yield info("PRE-COSMOS-ATTENTION", python, message)
+
+
+def _number(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)

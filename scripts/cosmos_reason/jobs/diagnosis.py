@@ -1,0 +1,436 @@
+"""Why a run failed, from its log: one pass over the lines, matched against error_catalog.yaml; and
+what to do about it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import shlex
+import string
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+from cosmos_reason.base import files, findings, secrets
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs.failed_run import FailedRun
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import actions, document
+
+CATALOG = Path(__file__).with_name("error_catalog.yaml")
+MAX_LINE = 1 << 16  # characters; what has no line ends is cut there
+SHOWN = 400  # characters of a line that are quoted
+BLOCK_LINES = 40  # of an error block, from the line that looks like an error
+TAIL_LINES = 10  # shown of a log without errors
+MAX_PLAIN = 10_000  # remembered lines
+DIGIT = re.compile(r"\d")
+WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
+TROUBLE = (
+    "Error",
+    "ERROR",
+    "Traceback",
+    "Exception",
+    "FATAL",
+    "CRITICAL",
+    "Fatal",
+    "error:",
+    "Aborted",
+    "Killed",
+    "fatal:",
+    "command not found",
+    "core dumped",
+    "Segmentation fault",
+    "No such file",
+)
+HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
+# A line inside a traceback, perhaps with its rank before it.
+STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")
+# A finding that one of our commands printed, without the fix that may follow it.
+OURS = re.compile(r"^error: ([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*?)(?:  fix: .*)?$")
+LENGTH = "policy.model_max_length"
+# Ends of keys whose value helps when it is lower, and higher.
+LOWER_HELPS = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens")
+HIGHER_HELPS = ("_length",)
+# What commands of the catalog say for what only a job, or another line of the log (the page of the
+# Hub), tells.
+PLACEHOLDERS = {
+    "action": "train",
+    "spec": "spec.toml",
+    "root": "ROOT",
+    "output": "OUTPUT_DIR",
+    "run": "OUTPUT_DIR",
+    "page": "ORG/NAME",
+}
+NAMED_PAGE = re.compile(
+    r"(?<![\w.-])huggingface\.co/(?:api/)?+(?!(?:docs|settings|join|spaces|papers|blog)/)"
+    r"(?:models/)?((?:datasets/)?[\w-][\w.-]*/[\w.-]*\w)"
+)
+COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+# -- the catalog -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known error, as error_catalog.yaml explains its fields."""
+
+    id: str
+    cause: str
+    signs: tuple[str, ...]
+    example: tuple[str, ...]
+    group: str
+    changes: dict = field(default_factory=dict)
+    flags: dict = field(default_factory=dict)
+    command: str = ""
+    severity: str = findings.ERROR
+    action: str = "train"
+    confirm: re.Pattern | None = None
+    after: tuple[str, ...] = ()
+    transient: bool = False
+    by_values: bool = False
+
+    @property
+    def fix(self) -> Fix:
+        """The fix for a log of which nothing else is known."""
+        return self.fix_with({})
+
+    def fix_with(self, words: dict[str, str]) -> Fix:
+        """The fix with words for some placeholders of its command."""
+        command = self.command.format_map(PLACEHOLDERS | words)
+        return Fix(changes=self.changes, flags=self.flags, command=command)
+
+    @property
+    def placeholders(self) -> set[str]:
+        """Names of the placeholders in its command."""
+        return {name for _, name, _, _ in string.Formatter().parse(self.command) if name}
+
+    def matches(self, line: str) -> bool:
+        if not _contains(line, self.signs):
+            return False
+        return self.confirm is None or bool(self.confirm.search(line))
+
+
+@functools.cache
+def catalog() -> tuple[Entry, ...]:
+    import yaml
+
+    groups = yaml.load(CATALOG.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return tuple(_entry(group["group"], row) for group in groups for row in group["entries"])
+
+
+def _entry(group: str, row: dict) -> Entry:
+    lists = {name: tuple(row.get(name, ())) for name in ("signs", "example", "after")}
+    confirm = re.compile(row["confirm"]) if "confirm" in row else None
+    return Entry(**row | lists | {"group": group, "confirm": confirm})
+
+
+# -- one pass over a log -----------------------------------------------------------------------
+
+
+def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[Finding]:
+    """What the log says went wrong, in order of appearance: each known error once, with the line
+    that shows it.
+
+    Where no known error is found there is one finding LOG-UNKNOWN with the last block that looks
+    like an error, or LOG-NO-ERROR when nothing does. `name` is what findings call the log, `action`
+    what ran, when that is known. Memory does not grow with the log.
+    """
+    search = _Search(action)
+    found: dict[str, Finding] = {}
+    about_page: Entry | None = None  # an error about a page of the Hub that is not named yet
+    page_until = 0  # the line that may name it, often one after the error's first
+    for number, line in enumerate(lines, 1):
+        entry = search.look(number, line)
+        if entry and entry.id not in found:
+            found[entry.id] = _finding(entry, f"{name}:{number}", line)
+            if "page" in entry.placeholders:
+                about_page = entry
+                page_until = number + BLOCK_LINES
+        page = NAMED_PAGE.search(line) if number <= page_until else None
+        if page:
+            fix = about_page.fix_with({"page": page[1]})
+            found[about_page.id] = replace(found[about_page.id], fix=fix)
+            page_until = 0
+    if findings.has_errors(found.values()):
+        return list(found.values())
+    return [*found.values(), _unknown(search, name)]
+
+
+class _Search:
+    """The state of one pass: which errors are still looked for, which contexts were met, the last
+    error blocks.
+
+    Logs repeat the same line with other numbers; `plain` remembers lines, without their digits,
+    that hold nothing.
+    """
+
+    def __init__(self, action: str):
+        self.action = action
+        self.contexts_ahead = {text for entry in catalog() for text in entry.after}
+        self.contexts_met: set[str] = set()
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        # The last blocks that look like errors: the number of the first line, and the lines. Two,
+        # since the last may turn out to be harmless.
+        self.blocks: deque[tuple[int, list[str]]] = deque(maxlen=2)
+        self.plain: set[str] = set()
+        self._look_for(catalog())
+
+    def _look_for(self, entries: Iterable[Entry]) -> None:
+        self.entries = list(entries)
+        signs = dict.fromkeys(sign for entry in self.entries for sign in entry.signs)
+        self.signs_with_digits = [sign for sign in signs if DIGIT.search(sign)]
+        self.other_signs = [sign for sign in signs if not DIGIT.search(sign)]
+
+    def look(self, number: int, line: str) -> Entry | None:
+        """The error this line shows."""
+        self.tail.append(line)
+        in_block = self._extend_block(number, line)
+        bare = line.translate(WITHOUT_DIGITS)
+        has_sign = _contains(line, self.signs_with_digits)
+        if bare in self.plain and not has_sign:
+            return None
+        has_sign = has_sign or _contains(line, self.other_signs)
+        is_trouble = _looks_like_trouble(line)
+        if is_trouble and not in_block:
+            self.blocks.append((number, [line]))
+        self._note_contexts(line)
+        ours = OURS.match(line)
+        if ours:
+            id, where, message = ours.groups()
+            return Entry(id, f"{where}: {message}", signs=(), example=(), group="")
+        if has_sign:
+            return self._match(line, is_trouble)
+        if not is_trouble and len(bare) <= SHOWN and len(self.plain) < MAX_PLAIN:
+            self.plain.add(bare)
+        return None
+
+    def _extend_block(self, number: int, line: str) -> bool:
+        """Whether the line belongs to the last block, which then gets it."""
+        if not self.blocks:
+            return False
+        first, lines = self.blocks[-1]
+        if number > first + BLOCK_LINES:
+            return False
+        lines.append(line)
+        return True
+
+    def _note_contexts(self, line: str) -> None:
+        met = {text for text in self.contexts_ahead if text in line}
+        self.contexts_ahead -= met
+        self.contexts_met |= met
+
+    def _match(self, line: str, is_trouble: bool) -> Entry | None:
+        for entry in self.entries:
+            if not self._is_in_context(entry) or not entry.matches(line):
+                continue
+            if entry.severity != findings.INFO:
+                # A sign of an error that was found means nothing else further below.
+                taken = set(entry.signs)
+                self._look_for(other for other in self.entries if taken.isdisjoint(other.signs))
+            elif is_trouble:
+                self._dismiss()
+            return entry
+        return None
+
+    def _is_in_context(self, entry: Entry) -> bool:
+        """Whether an error that means something else in another action is of this one."""
+        if not entry.after or entry.action == self.action:
+            return True
+        return not self.contexts_met.isdisjoint(entry.after)
+
+    def _dismiss(self) -> None:
+        """This line's error is harmless, and so is the traceback that it ends: they leave the last
+        block."""
+        _, lines = self.blocks[-1]
+        start = len(lines) - 1
+        for number, line in enumerate(lines):
+            if "Traceback" in line:
+                start = number
+        ends_traceback = all(STACK.match(line) for line in lines[start + 1 : -1])
+        if not ends_traceback:
+            start = len(lines) - 1
+        del lines[start:]
+        if not lines:
+            self.blocks.pop()
+
+
+def _looks_like_trouble(line: str) -> bool:
+    return _contains(line, TROUBLE) and not HARMLESS.search(line)
+
+
+def _contains(line: str, texts: Iterable[str]) -> bool:
+    """Whether one of the texts stands in the line. A loop: this is asked of every line."""
+    for text in texts:  # noqa: SIM110 - any() with a generator takes twice as long
+        if text in line:
+            return True
+    return False
+
+
+def _finding(entry: Entry, where: str, line: str) -> Finding:
+    evidence = quoted(line).strip()
+    if not entry.signs:  # a finding that one of our commands printed
+        return findings.error(entry.id, where, secrets.hidden(entry.cause), evidence=evidence)
+    message = f"{entry.cause} The log says: {quoted(line.strip(), 160)}"
+    fix = entry.fix
+    if fix and not fix.command:
+        fix = _built(fix, entry.action, "spec.toml")
+    data = {"action": entry.action, "evidence": evidence}
+    if entry.transient:
+        data["transient"] = True
+    return Finding(entry.id, entry.severity, where, message, fix, data)
+
+
+def _unknown(search: _Search, name: str) -> Finding:
+    if not search.blocks:
+        last = [quoted(line) for line in search.tail]
+        return findings.info("LOG-NO-ERROR", name, "got no sign of an error in the log", lines=last)
+    number, lines = search.blocks[-1]
+    block = [quoted(line) for line in lines]
+    troubles = [line for line in block if _contains(line, TROUBLE)]
+    last_trouble = troubles[-1] if troubles else block[0]
+    message = f"no known pattern; the last error block says: {last_trouble}"
+    return findings.error("LOG-UNKNOWN", f"{name}:{number}", message, lines=block)
+
+
+def quoted(line: str, limit: int = SHOWN) -> str:
+    """A line as findings show it: without colours, cut, and without anything that looks like a
+    secret."""
+    return secrets.hidden(COLOUR.sub("", line[: 4 * SHOWN])).rstrip()[:limit]
+
+
+def read_lines(stream: TextIO) -> Iterator[str]:
+    """The lines of a text stream; a progress bar's overwritten states are lines, endless ones are
+    cut."""
+    while line := stream.readline(MAX_LINE):
+        yield line
+
+
+# -- what to do in a job -----------------------------------------------------------------------
+
+
+def for_job(finding: Finding, job: Job) -> Finding:
+    """A finding of a job's log with its fix for this job: the paths are its own, and of changes to
+    the spec only those are left that its engine applies and its spec does not have yet."""
+    try:
+        return _for_job(finding, job)
+    except (OSError, AttributeError, LookupError, TypeError, findings.Failure):
+        return finding  # the job's spec or record was damaged since
+
+
+def _for_job(finding: Finding, job: Job) -> Finding:
+    entry = _known(finding)
+    if entry is None:
+        return finding
+    source = Path(job.spec["source"])
+    is_unchanged = source.is_file() and files.sha256(source) == job.spec["source_sha256"]
+    source = source if is_unchanged else job.spec_path
+    run = FailedRun(job.action, job.engine, job.spec_path, source)
+    return _for_run(finding, entry, run, _places(entry, job))
+
+
+def for_spec(finding: Finding, spec: Path) -> Finding:
+    """A finding of a log with its fix for the spec that the run was started with. Raises Failure
+    (exit 2) when that cannot be read."""
+    entry = _known(finding)
+    if entry is None:
+        return finding
+    run = FailedRun.of_spec(spec, entry.action)
+    return _for_run(finding, entry, run, {})
+
+
+def _known(finding: Finding) -> Entry | None:
+    return next((entry for entry in catalog() if entry.id == finding.id), None)
+
+
+def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, str]) -> Finding:
+    """A finding with the fix for the spec of its run; `places` are words for the placeholders."""
+    action = f"{run.action} --engine {run.engine}"
+    if entry.changes or entry.flags:
+        told, left = _useful(entry, run)
+        message = f"{finding.message}; {told}" if told else finding.message
+        if not left:
+            message = f"{message} Its spec is as the usual fix would make it."
+            return replace(finding, message=message, fix=Fix())
+        left = Fix(changes=run.missing_keys()) | left
+        return replace(finding, message=message, fix=_built(left, action, str(run.source)))
+    words = {"action": action, "spec": shlex.quote(str(run.source))} | places
+    if entry.placeholders.isdisjoint(words):
+        return finding
+    return replace(finding, fix=entry.fix_with(words))
+
+
+def _built(fix: Fix, action: str, spec: str) -> Fix:
+    """The command that makes a new spec with the changes and flags of a fix."""
+    command = f"scripts/build_spec.py {action} --spec {shlex.quote(spec)}"
+    flags = {**fix.flags, "-o": f"{Path(spec).stem}-mended.toml"}
+    return Fix(changes=fix.changes, flags=flags, command=command)
+
+
+def _useful(entry: Entry, run: FailedRun) -> tuple[str, Fix]:
+    """Of the entry's changes those that the run's engine applies and its spec does not have yet,
+    and what there is to say of them in numbers."""
+    known = document.keys(run.action)
+    vision = actions.places(run.action)["vision"]
+    told, left = "", {}
+    if entry.id == "LOG-NO-STEPS":
+        told, left = run.too_large_batch()
+    wanted = {} if left else entry.changes
+    for name, new in wanted.items():
+        key = re.sub(r"^(custom\.)?vision\.", f"{vision}.", name)
+        if key not in known or run.engine not in known[key]["x-engines"]:
+            continue
+        if key == f"{vision}.nframes":
+            left |= run.fewer_frames(new, _length_is_spent(entry, run))
+        elif not _is_better_already(key, document.get(run.spec, key), new):
+            left[key] = new
+    return told, Fix(changes=left, flags=entry.flags)
+
+
+def _length_is_spent(entry: Entry, run: FailedRun) -> bool:
+    """Whether the entry would raise the length of records, and the spec has that length already."""
+    new = entry.changes.get(LENGTH, math.inf)
+    return (document.get(run.spec, LENGTH) or 0) >= new
+
+
+def _is_better_already(key: str, old: object, new: object) -> bool:
+    """Whether a spec has a value that helps as much as the new one, or more."""
+    if old == new:
+        return True
+    if not isinstance(old, int | float):
+        return False
+    return (key.endswith(LOWER_HELPS) and old < new) or (key.endswith(HIGHER_HELPS) and old > new)
+
+
+def _places(entry: Entry, job: Job) -> dict[str, str]:
+    """The job's folders and data, as words for the placeholders of the entry's command."""
+    words = {}
+    output = next(iter(job.outputs.values()), "")
+    if output:
+        words["output"] = shlex.quote(output)
+    if job.action == "train":
+        model_run = output
+    else:  # its model came from another job
+        parent = job.parent_job
+        model_run = str(job.spec_path.parent.with_name(parent)) if parent else ""
+    if model_run:
+        words["run"] = shlex.quote(model_run)
+    if "root" in entry.placeholders:
+        data = _dataset(job.action, document.load(job.spec_path))
+        if data:
+            words["root"] = shlex.join(data)
+    return words
+
+
+def _dataset(action: str, spec: dict) -> list[str]:
+    """The data of a spec, as arguments of check_dataset.py."""
+    keys = actions.data_keys(action)
+    annotations = document.get(spec, keys.annotations) if keys else None
+    if not annotations:
+        return []
+    media = document.get(spec, keys.media)
+    return [annotations, "--media-path", media] if media else [annotations]

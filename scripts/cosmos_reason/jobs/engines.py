@@ -1,0 +1,99 @@
+"""What an engine runs for an action: the argument lists of skill_info.yaml, filled in."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+import shlex
+from collections.abc import Callable
+
+from cosmos_reason.base import bundle
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import document
+
+IMAGES_SCRIPT = "image"  # what stands for the dataset script of NVIDIA's image
+
+
+def dataset_script(job: Job) -> str:
+    """What reads the data of a training: ours, or the one that was asked for."""
+    ours = bundle.ROOT / "scripts" / "train_with_cosmos_rl.py"
+    return job.options.get("entry_script") or str(ours)
+
+
+def words(
+    job: Job, spec: dict, /, inside: Callable[[str], str] = str, **values: object
+) -> list[str]:
+    """The program of a job and its arguments.
+
+    `values` are python, config (the spec to read), job (the job's folder), scripts (the bundle's),
+    entry_script (what reads the data of cosmos-rl), and cosmos_rl for that engine. Keys that the
+    program reads from flags are those of the spec; empty ones get no flag, and one whose flag takes
+    no value (it does not end in =) gets it when it is true.
+    """
+    entry = bundle.skill_info()["engines"][job.engine]["actions"][job.action]
+    found = [word.format(action=job.action, **values) for word in entry["command"]]
+    full = document.with_defaults(job.action, spec)
+    for key, flag in entry.get("flags", {}).items():
+        value = document.get(full, key)
+        takes_value = flag.endswith("=")
+        if value is None or value == "" or (value is False and not takes_value):
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        found.append(flag + text if takes_value else flag)
+    if "endpoint" in job.options:
+        found.append(f"--endpoint={job.options['endpoint']}")
+    if "served_model" in job.options:
+        found.append(f"--served-model={job.options['served_model']}")
+    if "checkpoints" in job.options:
+        found += ["--checkpoint", *map(inside, job.options["checkpoints"])]
+    return found
+
+
+def summary(job: Job) -> str:
+    """What a planned job is, reads, writes and runs, as a person wants to know it. $PWD stands for
+    the folder it is launched in and $JOB for its own, as a shell there reads them."""
+    mounts = [
+        next(csv.reader([value]))
+        for flag, value in itertools.pairwise(job.command)
+        if flag == "--mount"
+    ]
+    reads = [fields[1].removeprefix("source=") for fields in mounts if "readonly" in fields]
+    if not reads:
+        reads = _without_repeats(entry["path"] for entry in job.inputs)
+    outputs = _without_repeats(job.outputs.values())
+    gpus = _gpus_in_words(job.resources["gpu_ids"])
+    lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {job.platform}, {gpus}"]
+    if job.image:
+        lines.append(f"image {job.image}")
+    lines += [f"reads {', '.join(reads)}", f"results in {', '.join(outputs)}"]
+    command = shlex.join(job.command).replace(str(job.folder), "$JOB")
+    lines += [f"runs, with JOB={job.folder}:", f"  {command}"]
+    text = _below(job.working_dir, "\n".join(lines))
+    return f"in {job.working_dir}:\n{text}"
+
+
+def _below(folder: str, text: str) -> str:
+    """A text in which paths below the folder begin with $PWD."""
+    if folder == "/":
+        return text
+    return re.sub(rf"(?<![\w./-]){re.escape(folder)}/(?=\w)", "$PWD/", text)
+
+
+def _without_repeats(texts) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _gpus_in_words(gpu_ids: list[str] | None) -> str:
+    if gpu_ids is None:
+        return "GPUs not chosen"
+    return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "no GPU"
+
+
+def launch_text(job: Job, before: str = "") -> str:
+    """A script that shows people what runs, a flag per line; `before` is what the command needs."""
+    lines = []
+    for word in job.command:
+        quoted = shlex.quote(word)
+        lines.append(f"\\\n  {quoted}" if quoted.startswith("--") else quoted)
+    return f"#!/bin/sh\n# {job.job_id}\n{before}exec {' '.join(lines)}\n"

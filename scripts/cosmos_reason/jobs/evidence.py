@@ -1,0 +1,293 @@
+"""How a job ended. An exit code proves nothing (a parent can return 0 after its worker died):
+COMPLETE needs what the action was started for, whole and made by this job."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from cosmos_reason.base import files, secrets
+from cosmos_reason.base.findings import ERROR, Failure, Finding, has_errors, outside
+from cosmos_reason.checkpoints import quantized, run_outputs
+from cosmos_reason.data import annotations
+from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE, Names
+from cosmos_reason.jobs import claims, diagnosis, progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import document
+
+LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
+
+
+def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") -> Job:
+    """The record with the ending that the job's files prove. `exit_code` is None when nobody saw
+    one; `problem` says why the work was never started, `note` what else the platform saw."""
+    exit_text = describe_exit(exit_code)
+    if problem or not job.started_at:
+        found = {}
+        missing = problem or "the launch was interrupted before the work was started"
+        exit_text = ""
+    else:
+        found, missing = gather(job)
+    diagnosed: list[dict] = []
+    if exit_code in (0, None) and not missing:
+        state = jobs.COMPLETE
+        reasons = [exit_text if exit_code is None else ""]
+        if found.get("failed"):
+            reasons.append(f"{found['failed']} of {found['rows']} rows are errors")
+    elif jobs.cancel_requested(job.folder):
+        state = jobs.CANCELED
+        reasons = ["canceled", missing or exit_text]
+    else:
+        state = jobs.ERROR
+        reasons = [missing, exit_text, note, _last_line(job)]
+        if job.started_at:
+            diagnosed = _diagnosed(job)
+    end_seen = exit_code is not None
+    return replace(
+        job,
+        state=state,
+        reason=secrets.hidden("; ".join(filter(None, reasons))),
+        exit_code=exit_code,
+        ended_at=jobs.now() if end_seen else jobs.time_text(_last_sign_of_life(job)),
+        evidence=job.evidence | found,
+        diagnosis=diagnosed,
+    )
+
+
+def _last_line(job: Job) -> str:
+    """How the log ends, '' for an empty one. A fix is no ending: the error stands before it."""
+    for line in reversed(progress.log_tail(job.folder, 20)):
+        if line.strip() and not line.lstrip().startswith("fix:"):
+            return f"log ends: {line[:300]}"
+    return ""
+
+
+def _diagnosed(job: Job) -> list[dict]:
+    """What the log says went wrong, as findings."""
+    try:
+        with open(job.folder / jobs.LOG, encoding="utf-8", errors="replace") as log:
+            lines = islice(diagnosis.read_lines(log), LOG_LINES)
+            found = diagnosis.diagnose(lines, jobs.LOG, job.action)
+    except FileNotFoundError:
+        return []
+    errors = [finding for finding in found if finding.severity == ERROR]
+    return [diagnosis.for_job(finding, job).to_json() for finding in errors]
+
+
+def describe_exit(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "no exit code is known, because what waited for it was killed"
+    if exit_code <= 128:
+        return f"exit code {exit_code}"
+    number = exit_code - 128
+    if number == signal.SIGKILL:
+        return "ended by SIGKILL (often: out of memory)"
+    try:
+        return f"ended by {signal.Signals(number).name}"
+    except ValueError:
+        return f"ended by signal {number}"
+
+
+def _last_sign_of_life(job: Job) -> float:
+    """For a job whose end nobody saw: when it last wrote something, in seconds since the epoch."""
+    times = [jobs.seconds(job.started_at or job.created_at)]
+    for path in (job.folder / jobs.LOG, job.folder / jobs.METRICS):
+        if path.is_file():
+            times.append(path.stat().st_mtime)
+    return max(times)
+
+
+def gather(job: Job) -> tuple[dict, str]:
+    """(evidence fields, what is missing for COMPLETE or '')."""
+    for path in job.outputs.values():
+        owner = claims.owner(path)
+        if owner not in (None, job.folder.name):
+            return {}, f"its output folder now belongs to {owner}"
+    look = {
+        "train": _of_training,
+        "grpo": _of_training,
+        "evaluate": _of_rows,
+        "inference": _of_rows,
+        "quantize": _of_quantization,
+    }[job.action]
+    try:
+        return look(job)
+    except (Failure, OSError) as problem:
+        return {}, str(problem)
+    except (AttributeError, LookupError, TypeError, ValueError) as problem:
+        # The program may have written anything.
+        kind = type(problem).__name__
+        return {}, f"its results have another form than expected: {kind}: {problem}"
+
+
+# -- training ----------------------------------------------------------------------------------
+
+
+def _of_training(job: Job) -> tuple[dict, str]:
+    last = progress.newest(job.folder, whole=True)
+    last_step, total_steps = last.get("step"), last.get("total_steps")
+    found = {"last_step": last_step, "total_steps": total_steps}
+    if last_step is None:
+        return found, "no step was recorded"
+    if last_step != total_steps:
+        return found, f"stopped at step {last_step} of {total_steps}"
+    output_dir = Path(job.outputs["output_dir"])
+    models = _new_models_of_step(job, output_dir, last_step)
+    if not models:
+        return found, f"{output_dir} has no model of the last step"
+    if job.engine == "transformers":  # other engines do not say whose run it is
+        models = [
+            model
+            for model in models
+            if run_outputs.run_marked_by(model.path.parents[1]) == job.folder.name
+        ]
+        if not models:
+            return found, f"{output_dir} has a model of the last step, but none that this job wrote"
+    found["checkpoint"] = str(models[-1].path)
+    return found, _damage(models[-1].findings)
+
+
+def _new_models_of_step(job: Job, output_dir: Path, step: int) -> list[run_outputs.Checkpoint]:
+    """Models of the final step that were not there before the job."""
+    final = []
+    for model in run_outputs.models(output_dir):
+        if model.step == "final" or run_outputs.step_number(model.path) == step:
+            final.append(model)
+    written = job.wrote(model.path for model in final)
+    return [model for model in final if model.path in written]
+
+
+def _damage(findings: list[Finding]) -> str:
+    for finding in findings:
+        if has_errors([finding]):
+            return f"the last model is damaged: {finding.id} {finding.where}: {finding.message}"
+    return ""
+
+
+# -- evaluation and inference ------------------------------------------------------------------
+
+
+def _of_rows(job: Job) -> tuple[dict, str]:
+    """TAO writes into a folder of its own, without ids and without a count of questions."""
+    name = _names(job).rows
+    results_dir = Path(job.outputs["results_dir"])
+    expected = _expected_files(job)
+    written = job.wrote(results_dir.rglob(name))
+    written.sort(key=lambda path: (len(path.parts), path))
+    if len(written) < max(1, expected):
+        suffix = f", expected {expected}" if expected > 1 else ""
+        return {}, f"{len(written) or 'no'} {name} was written in {results_dir}{suffix}"
+    found = {"rows": 0, "failed": 0}
+    if _is_counted(job):
+        found["questions"] = 0
+    errors: Counter[str] = Counter()
+    for path in written[:expected]:
+        fault = _count_rows(job, path, found, errors)
+        if fault:
+            return found, fault
+    found["failed"] = errors.total()
+    if found["failed"] < found["rows"]:
+        return found, ""
+    commonest = "".join(text for text, _ in errors.most_common(1))
+    return found, f"every row is an error, most often: {commonest[:200]}"
+
+
+def _count_rows(job: Job, path: Path, found: dict, errors: Counter[str]) -> str:
+    """Add one results file to the evidence that was `found` and to the `errors` of its rows.
+    Returns what is wrong with it, '' when nothing is."""
+    rows = files.read_json(path)
+    if not _is_list_of_rows(rows):
+        return f"{path} is no list of rows"
+    found["rows"] += len(rows)
+    errors.update(str(row["error"]) for row in rows if row.get("error"))
+    if not _is_counted(job):
+        return ""
+    questions = _questions(job, path)
+    found["questions"] += questions
+    return _row_fault(path, rows, questions)
+
+
+def _names(job: Job) -> Names:
+    return INFERENCE if (job.action, job.engine) == ("inference", "transformers") else EVALUATION
+
+
+def _is_counted(job: Job) -> bool:
+    """Whether it is known how many questions there were: TAO's inference does not say."""
+    return job.action == "evaluate" or job.engine == "transformers"
+
+
+def _is_list_of_rows(value) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _row_fault(path: Path, rows: list[dict], questions: int) -> str:
+    """What is wrong with the rows, '' when nothing is."""
+    if len(rows) != questions:
+        return f"{path} has {len(rows)} rows for {questions} questions"
+    ids = [row["id"] for row in rows if "id" in row]
+    if len(set(ids)) != len(ids):
+        return f"{path} has two rows with the same id"
+    return ""
+
+
+def _expected_files(job: Job) -> int:
+    """How many results files: one per checkpoint, or where TAO is asked medium by medium one for
+    each."""
+    if job.action == "inference" and job.engine == "tao":
+        media = Path(document.load(job.spec_path)["media"])
+        if media.is_dir():
+            shown = [path for path in media.iterdir() if not path.name.startswith(".")]
+            return sum(path.is_file() for path in shown)
+    return len(job.options.get("checkpoints", ())) or 1
+
+
+def _questions(job: Job, results: Path) -> int:
+    """How many questions the run had that wrote `results`."""
+    record = results.with_name(_names(job).record)
+    if record.is_file() and job.wrote([record]):
+        written = files.read_json(record)
+        author = written.get("job_id")
+        if job.engine == "transformers" and author != job.folder.name:
+            raise outside("JOB-EVIDENCE", record, f"was written by {author or 'no job'}")
+        return int(written["questions"])
+    if job.engine == "transformers":
+        raise outside("JOB-EVIDENCE", record, "was not written")
+    spec = document.with_defaults("evaluate", document.load(job.spec_path))
+    samples, _ = annotations.read(spec["dataset"]["annotation_path"])
+    limit = spec["evaluation"]["limit"]
+    return min(limit, len(samples)) if limit > 0 else len(samples)
+
+
+# -- quantization ------------------------------------------------------------------------------
+
+
+def _of_quantization(job: Job) -> tuple[dict, str]:
+    results_dir = Path(job.outputs["results_dir"])
+    if job.engine == "transformers":
+        return _of_own_quantization(job, results_dir)
+    for config in job.wrote(sorted(results_dir.rglob("config.json"))):
+        if "quantization_config" in files.read_json(config):
+            model = config.parent
+            return {"checkpoint": str(model)}, _damage(run_outputs.verify(model))
+    return {}, f"no quantized model was written in {results_dir}"
+
+
+def _of_own_quantization(job: Job, model: Path) -> tuple[dict, str]:
+    """The record names this job, the model is whole, it has answered, and so has the original where
+    that was asked for."""
+    record = quantized.read_record(model)
+    if not record or not job.wrote([model / quantized.RECORD]):
+        return {}, f"no quantized model was written in {model}"
+    if record["job_id"] != job.folder.name:
+        return {}, f"{model} was written by {record['job_id'] or 'no job'}"
+    found = {"checkpoint": str(model), "verdict": record["verdict"]}
+    spec = document.with_defaults("quantize", document.load(job.spec_path))
+    if not record["trial"] and not spec["quantize"]["skip_test_generation"]:
+        return found, "the quantized model has answered nothing"
+    if not record["accuracy"] and spec["evaluation"]["annotation_path"]:
+        return found, "original and quantized model were not compared"
+    return found, _damage(quantized.verify(model))

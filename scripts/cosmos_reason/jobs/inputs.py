@@ -1,0 +1,298 @@
+"""What a spec names, as files and folders that the work can open: relative names, Hub models, S3
+objects, archives."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import tempfile
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files, findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.data import annotations
+from cosmos_reason.evaluation import inference
+from cosmos_reason.jobs.mounts import dataset_keys
+from cosmos_reason.media import archives
+from cosmos_reason.media import files as media
+from cosmos_reason.remote import hub, model_names, s3
+from cosmos_reason.remote.machine import Host
+from cosmos_reason.rules import case as rules
+from cosmos_reason.spec import actions, document
+
+
+def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, str]]:
+    """Make the paths in `spec` absolute; an empty output goes into the job's `folder`. Returns the
+    inputs as they are recorded, and the outputs by name. What is not here yet has its name as its
+    path."""
+    inputs, outputs = [], {}
+    for key, schema in document.keys(request.action).items():
+        kind = schema.get("x-path")
+        value = document.get(spec, key, "")
+        if not kind or _is_not_read(request, key, kind):
+            continue
+        if kind == "output" and value == "" and request.engine in schema["x-engines"]:
+            value = str(folder / "results")
+        if not isinstance(value, str) or not value:
+            continue
+        value = _absolute(request, kind, value)
+        document.set_value(spec, key, value)
+        if kind == "output":
+            outputs[key.rpartition(".")[2]] = value
+        else:
+            inputs.append({"role": key, "path": value, "fingerprint": None})
+    return inputs, outputs
+
+
+def _is_not_read(request, key: str, kind: str) -> bool:
+    """Whether a key names a model that the work does not load: it is only a name for a server, or
+    checkpoints take its place."""
+    if kind != "model":
+        return False
+    own_model = actions.places(request.action)["model"]
+    return bool(request.endpoint) or (bool(request.checkpoints) and key == own_model)
+
+
+def _absolute(request, kind: str, written: str) -> str:
+    """The absolute path of what a key names, or its address where it is not on this machine."""
+    if "://" in written:
+        return written
+    expanded = Path(written).expanduser() if written.startswith("~/") else written
+    path = Path(os.path.normpath(request.working_dir / expanded))
+    if kind == "model" and model_names.HUB_NAME.fullmatch(written) and not path.exists():
+        return model_names.HUB + written
+    return str(path)
+
+
+# -- what can be said before anything is fetched -----------------------------------------------
+
+
+def check(
+    request, spec: dict, inputs: list[dict], machine: Host | None, acting: bool
+) -> list[Finding]:
+    """What stands against the inputs as they are named. `machine` is where the work runs, None
+    where it cannot be asked; another one is asked only to act."""
+    found = []
+    for entry in inputs:
+        role, path = entry["role"], Path(entry["path"])
+        if request.carried and "://" in entry["path"]:
+            message = f"got {role} on the network, expected a path of the machine that will run it"
+            fix = Fix(changes={role: "PATH"})
+            found.append(findings.error("JOB-NOT-CARRIED", entry["path"], message, fix))
+        elif entry["path"].startswith((s3.SCHEME, model_names.HUB)):
+            message = f"submit fetches what {role} names, once"
+            found.append(findings.info("JOB-FETCHED", entry["path"], message))
+        elif "://" in entry["path"]:
+            continue  # which the rules refuse
+        else:
+            found += _absence(request, role, path, machine, acting)
+            if path.exists() and _is_model(request, role):
+                found += _model_findings(request, spec, role, path)
+            elif path.exists():
+                found += _asked_findings(request, role, path)
+    if request.own_script:
+        found += _absence(request, "--entry-script", request.own_script, machine, acting)
+    return found
+
+
+def _asked_findings(request, role: str, path: Path) -> list[Finding]:
+    """A folder without media, a file that is none, or a file without a question ends an inference
+    as soon as it begins."""
+    is_ours = (request.action, request.engine) == ("inference", "transformers")
+    if not is_ours or archives.is_archive(path):
+        return []
+    try:
+        if role == "questions_file":
+            inference.lines_of(path)
+            return []
+        _, found = inference.media_at(str(path))
+        return found
+    except findings.Failure as failure:
+        return failure.findings
+
+
+def _is_model(request, role: str) -> bool:
+    return document.keys(request.action)[role].get("x-path") == "model"
+
+
+def _absence(request, role: str, path: Path, machine: Host | None, acting: bool) -> list[Finding]:
+    """An error for a path that is not where the work runs; a warning while planning for another
+    machine, which is asked before anything is started there."""
+    is_elsewhere = request.carried or (machine is not None and not machine.is_here)
+    if not is_elsewhere:
+        return [] if path.exists() else [_missing_input(request, role, path)]
+    if acting:
+        return _absence_there(role, path, machine)
+    if path.exists():
+        return []
+    who = "run.sh looks for it" if request.carried else f"submit asks {machine.name}"
+    message = f"what {role} names is not here; {who} before it starts anything"
+    return [findings.warning("JOB-INPUT-ELSEWHERE", path, message)]
+
+
+def _absence_there(role: str, path: Path, machine: Host) -> list[Finding]:
+    """Raises Failure (exit 3) when the machine does not answer."""
+    there = machine.has(str(path))
+    if there is None:
+        message = f"got no answer whether {path} is there, expected one"
+        check = shlex.join([*machine.ssh, "true"])
+        raise findings.outside("JOB-DOCKER-UNREACHABLE", machine.name, message, check)
+    if there:
+        return []
+    message = f"got no such file or folder, expected what {role} names, on {machine.name}"
+    look = shlex.join([*machine.ssh, shlex.join(["ls", "-d", str(path)])])
+    return [findings.error("JOB-INPUT-MISSING", path, message, look)]
+
+
+def _missing_input(request, role: str, path: Path) -> Finding:
+    message = (
+        f"got no such file or folder, expected what {role} names, on the machine that launches"
+    )
+    if request.platform == "docker":
+        message += " (launch_job.py plan --output DIR is for another one)"
+    nearest = next(folder for folder in path.parents if folder.is_dir())
+    is_root = nearest.parent == nearest
+    fix = "" if is_root else f"ls {shlex.quote(str(nearest))}"
+    return findings.error("JOB-INPUT-MISSING", path, message, fix)
+
+
+def _model_findings(request, spec: dict, role: str, path: Path) -> list[Finding]:
+    """A folder that holds no usable model, or an adapter where a model is meant, ends hours later
+    or not at all."""
+    if not path.is_dir() or not any(path.iterdir()):
+        message = f"got no folder with files in it, expected the model of {role}"
+        return [findings.error("JOB-MODEL-EMPTY", path, message)]
+    _, is_omni = model_names.family(str(path))
+    if is_omni:
+        return []  # of which the rules speak, as of an adapter without its flag
+    params = actions.places(request.action)
+    is_own_model = role == params["model"]
+    is_adapter = run_outputs.kind(path) == run_outputs.ADAPTER
+    if is_adapter and not is_own_model:
+        message = f"got a LoRA adapter, expected a full model as {role}"
+        return [findings.error("JOB-MODEL-ADAPTER", path, message)]
+    flag = params.get("adapter") if is_own_model else None
+    if flag and not is_adapter and document.get(spec, flag, False):
+        message = f"got true for a full model ({path}), expected it for a LoRA adapter only"
+        return [findings.error("JOB-ADAPTER-FLAG", flag, message, Fix(changes={flag: False}))]
+    return [finding for finding in run_outputs.verify(path) if findings.has_errors([finding])]
+
+
+def models_below(folders: list[str] | None) -> list[str] | None:
+    """The model folders that `--checkpoint` names: each itself, or for a train output all its
+    undamaged models, so that the evidence knows how many there are to be. Raises Failure (exit
+    2)."""
+    found = []
+    for folder in map(Path, folders or ()):
+        models, _ = run_outputs.models_meant(folder)
+        if not models:
+            message = "got no undamaged model, expected one or a train output"
+            fix = f"scripts/select_checkpoint.py {shlex.quote(str(folder))}"
+            raise findings.bad_input("JOB-CHECKPOINT", folder, message, fix)
+        found += models
+    return [str(path) for path in dict.fromkeys(found)] or None
+
+
+def check_outputs(request, folder: Path, spec: dict, inputs: list[dict]) -> list[Finding]:
+    """Outputs that would make an input, or more than the job's own, writable to the work."""
+    role_of = {entry["path"]: entry["role"] for entry in inputs}
+    shared = [folder, Path.home(), Path(tempfile.gettempdir()), bundle.ROOT]
+    found = []
+    for key, schema in document.keys(request.action).items():
+        value = document.get(spec, key)
+        if schema.get("x-path") != "output" or not value:
+            continue
+        if request.engine not in schema["x-engines"]:
+            continue
+        inside = [place for place in shared if Path(value) in (place, *place.parents)]
+        if value in role_of:
+            what = f"the folder that {role_of[value]} names"
+        elif inside:
+            what = f"a folder that holds {inside[0]}"
+        else:
+            continue
+        message = f"got {what}, expected one for {key} alone (none: a folder of the job)"
+        found.append(findings.error("JOB-OUTPUT-SHARED", value, message, Fix(changes={key: ""})))
+    return found
+
+
+# -- fetching ----------------------------------------------------------------------------------
+
+
+def stage(request, spec: dict, inputs: list[dict]) -> list[dict]:
+    """Fetch and unpack what is not a file or folder here, write its place into `spec`, and return
+    the inputs with their places, sources and fingerprints. Each content is fetched once. Raises
+    Failure."""
+    staged = []
+    annotations_first = sorted(inputs, key=lambda entry: "annotation" not in entry["role"])
+    for entry in annotations_first:
+        role, source = entry["role"], entry["path"]
+        path = _fetched(request, spec, role, source) if "://" in source else Path(source)
+        path = Path(archives.media_folder(path))
+        document.set_value(spec, role, str(path))
+        moved = str(path) != source
+        if moved and _is_model(request, role):
+            _refuse(_model_findings(request, spec, role, path) + _rule_findings(request, spec))
+        known = fingerprint(path) if path.exists() else None  # else it lies where the work runs
+        record = {"role": role, "path": str(path), "fingerprint": known}
+        if moved:
+            from_hub = source.startswith(model_names.HUB)
+            record["source"] = f"{source}@{path.name}" if from_hub else source
+        staged.append(record)
+    return staged
+
+
+def _fetched(request, spec: dict, role: str, source: str) -> Path:
+    """The local copy of a Hub model or of something on S3."""
+    if _is_model(request, role):  # its config first, which may be enough to refuse it
+        document.set_value(spec, role, str(hub.fetch_model(source, ["config.json"], role)))
+        _refuse(_rule_findings(request, spec))
+        return hub.fetch_model(source, ["*"], role)
+    for keys in dataset_keys(request.action):
+        if role == keys.annotations:
+            _, path = annotations.fetch(source)
+            return path
+        if role == keys.media and not archives.is_archive(source):
+            return _fetched_media(source, document.get(spec, keys.annotations))
+    found = s3.head(source)
+    return s3.fetch(found) if found else s3.snapshot(source, ["*"])
+
+
+def _fetched_media(source: str, annotation_path: str) -> Path:
+    """The media that the annotations name, or the archive in a root that holds them."""
+    samples, _ = annotations.read(annotation_path)
+    named = [medium for sample in samples for medium in sample.media]
+    archive = archives.in_root(source, named[0].kind, named[0].path) if named else None
+    if archive:
+        return s3.local(archive)
+    written = {name for medium in named for name in medium.names}
+    names = {os.path.normpath(media.resolve("", name)) for name in written}
+    return s3.snapshot(source, ["*"], names)
+
+
+def _rule_findings(request, spec: dict) -> list[Finding]:
+    """What the rules say of a spec now that a model is here: of an Omni checkpoint, above all."""
+    has_own_data = request.own_script is not None
+    return rules.check(request.action, request.engine, spec, launch=True, has_own_data=has_own_data)
+
+
+def _refuse(found: list[Finding]) -> None:
+    """Raises Failure when an error is among the findings."""
+    if findings.has_errors(found):
+        raise findings.Failure(found, findings.EXIT_CHECKS_FAILED)
+
+
+def fingerprint(path: Path) -> str:
+    """Changes when a file changes; of a folder, when the names or sizes directly in it change."""
+    if path.is_file():
+        return f"sha256:{files.sha256(path)}"
+    listing = []
+    for entry in os.scandir(path):
+        size = entry.stat().st_size if entry.is_file() else None
+        listing.append((entry.name, size))
+    listing.sort()
+    return f"listing:{hashlib.sha256(json.dumps(listing).encode()).hexdigest()}"

@@ -1,0 +1,373 @@
+"""From a spec to a recorded, running job: what would run (plan), the job folder, the start, and the
+retry."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import (
+    EXIT_CHECKS_FAILED,
+    Failure,
+    Finding,
+    bad_input,
+    error,
+    has_errors,
+)
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import carried, claims, engines, inputs, platforms
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import completion, launchable
+from cosmos_reason.spec import actions, document, images, validation
+
+# Fields of a request that its record keeps.
+OPTIONS = (
+    "docker_host",
+    "network",
+    "env",
+    "endpoint",
+    "served_model",
+    "checkpoints",
+    "entry_script",
+    "image_version",
+    "carried",
+)
+PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks for.
+
+    `gpu_ids`: None for those the environment shows, [] for the CPU. `env`: names of variables that
+    a container gets besides the usual ones. `checkpoints`: absolute folders that an evaluation is
+    repeated for. `entry_script`: in place of our dataset script the absolute path of another one,
+    or "image" for that of NVIDIA's image.
+    `image_version`: the version of NVIDIA's that `image` is, where its name does not tell.
+    `carried`: the plan is for a machine that is not asked, whose paths are not here.
+    """
+
+    action: str
+    spec_path: Path
+    platform: str
+    engine: str
+    jobs_dir: Path
+    working_dir: Path
+    gpu_ids: list[str] | None = None
+    image: str | None = None
+    image_version: str | None = None
+    docker_host: str | None = None
+    network: str | None = None
+    env: list[str] | None = None
+    endpoint: str | None = None
+    served_model: str | None = None
+    checkpoints: list[str] | None = None
+    entry_script: str | None = None
+    carried: bool = False
+    retry_of: str | None = None
+    resume: str | None = None
+
+    @property
+    def own_script(self) -> Path | None:
+        """Somebody's own dataset script, which knows where its data are."""
+        is_own = self.entry_script and self.entry_script != engines.IMAGES_SCRIPT
+        return Path(self.entry_script) if is_own else None
+
+
+def plan(request: Request) -> tuple[Job | None, list[Finding]]:
+    """The record that submit would write, and what stands against it; None with an error. Touches
+    and fetches nothing."""
+    job, _, found = _prepare(request, request.jobs_dir / PLANNED, acting=False)
+    return job, found
+
+
+def carry(
+    request: Request, output: Path, host_user: str | None
+) -> tuple[Job | None, list[Finding]]:
+    """Write the plan as a folder to carry to the machine that runs it."""
+    job, spec, found = _prepare(request, carried.JOB, acting=False)
+    if job:
+        carried.write(
+            job, platforms.module(job.platform).in_container(job, spec), output, host_user
+        )
+    return job, found
+
+
+def submit(request: Request) -> tuple[Job | None, list[Finding]]:
+    """Record a job, then start it. When an error is among the findings, nothing was recorded or
+    started."""
+    folder = request.jobs_dir / jobs.new_id(request.action)
+    job, spec, found = _prepare(request, folder, acting=True)
+    if job is None:
+        return None, found
+    with claims.held(folder, job.outputs.values()) as busy:
+        if busy:
+            return job, found + busy
+        job, lock = _recorded(job, request, spec)
+    try:
+        platforms.module(job.platform).start(job, lock)
+        platforms.spawn(folder, lock)
+    except Failure as failure:
+        reason = failure.findings[0].message
+        message = f"The job was recorded but could not be started: {reason}"
+        fix = jobs.command("status", folder)
+        failure.findings.append(error("JOB-NOT-STARTED", folder.name, message, fix))
+        raise
+    finally:
+        os.close(lock)
+    return job, found
+
+
+def _recorded(job: Job, request: Request, spec: dict) -> tuple[Job, int]:
+    """Make the folder of a job that is to be started. Returns the record as it was written, and the
+    lock, which is held from the first moment on."""
+    with files.whole_folder(job.folder) as partial:
+        lock = jobs.take_lock(partial)
+        try:
+            job = _write(partial, job, request, spec)
+        except BaseException:
+            os.close(lock)
+            raise
+    return job, lock
+
+
+def _write(partial: Path, job: Job, request: Request, spec: dict) -> Job:
+    """Fill the folder of a job that is to be started."""
+    document.dump(spec, partial / jobs.SPEC)
+    digest = files.sha256(partial / jobs.SPEC)
+    job = replace(job, spec=job.spec | {"sha256": digest})
+    origins = request.spec_path.with_suffix(".origins.json")
+    if origins.is_file():
+        shutil.copyfile(origins, partial / "spec.origins.json")
+    stamps = jobs.stamps(job.outputs.values())
+    if stamps:
+        files.write_json(partial / jobs.BEFORE, stamps)
+    job = platforms.module(job.platform).write(partial, job, spec)
+    replace(job, folder=partial).write()
+    return job
+
+
+def retry(folder: Path, jobs_dir: Path) -> tuple[Job | None, list[Finding]]:
+    """Run an ended job again as a new one, from the newest complete checkpoint it left. Outputs go
+    where they went."""
+    job = platforms.refresh(folder)
+    if job.state not in {jobs.ERROR, jobs.CANCELED}:
+        message = f"got {job.state}, expected ERROR or CANCELED"
+        fix = jobs.command("cancel", folder) if job.state == jobs.RUNNING else ""
+        raise bad_input("JOB-NOT-FAILED", folder.name, message, fix)
+    if job.spec_edited():
+        message = "got a spec that was edited after submit, expected the one that ran"
+        fix = "submit it as a new job, with train.resume if it is to go on from a checkpoint"
+        raise bad_input("JOB-SPEC-EDITED", job.spec_path, message, fix)
+    request = Request(
+        action=job.action,
+        spec_path=job.spec_path,
+        platform=job.platform,
+        engine=job.engine,
+        jobs_dir=jobs_dir,
+        working_dir=Path(job.working_dir),
+        gpu_ids=job.resources["gpu_ids"],
+        image=job.image,
+        retry_of=job.job_id,
+        resume=job.newest_resume(),
+        **job.options,
+    )
+    return submit(request)
+
+
+# -- the parts of a launch ---------------------------------------------------------------------
+
+
+def objections(request: Request) -> list[Finding]:
+    """What plan has against a request without asking its platform."""
+    spec, found = _read(request)
+    named, _ = inputs.resolve(request, request.jobs_dir / PLANNED, spec)
+    return found + _objections(request, request.jobs_dir / PLANNED, spec, named, acting=False)
+
+
+def _read(request: Request) -> tuple[dict, list[Finding]]:
+    """(the completed spec, what was written for that). Raises Failure: exit 2 for what is no spec,
+    exit 1 for one of another action."""
+    spec = document.load(request.spec_path)
+    if actions.other_than(request.action, spec):
+        raise Failure(validation.validate(request.action, spec), EXIT_CHECKS_FAILED)
+    completed, found = completion.completed(request.action, spec)
+    return completed, found + _image_findings(request, spec)
+
+
+def _objections(
+    request: Request, folder: Path, spec: dict, named: list[dict], acting: bool
+) -> list[Finding]:
+    """All that can be said of flags, image, spec, inputs, outputs and the number of GPUs."""
+    platform = platforms.module(request.platform)
+    found = _flag_findings(request) + platform.check_words(request)
+    found += launchable.check(request.platform, request.engine, request.action)
+    found += _spec_findings(request, spec)
+    found += inputs.check(request, spec, named, platform.machine(request), acting)
+    found += inputs.check_outputs(request, folder, spec, named)
+    if has_errors(found):
+        return found
+    needed = _needed_gpus(request, spec)
+    return found + (_node_findings(request, needed) or _gpu_findings(request, needed))
+
+
+def _needed_gpus(request: Request, spec: dict) -> int:
+    return rules.Case(request.action, request.engine, spec).needed_gpus
+
+
+def _prepare(
+    request: Request, folder: Path, acting: bool
+) -> tuple[Job | None, dict, list[Finding]]:
+    """(record, spec with absolute paths, findings) of a job in `folder`; makes nothing there. There
+    is no record when an error is among the findings."""
+    spec, found = _read(request)
+    if request.resume:
+        document.set_value(spec, "train.resume", request.resume)
+    request = dataclasses.replace(request, checkpoints=inputs.models_below(request.checkpoints))
+    named, outputs = inputs.resolve(request, folder, spec)
+    platform = platforms.module(request.platform)
+    found += _objections(request, folder, spec, named, acting)
+    if has_errors(found):
+        return None, spec, found
+    found += platform.check(request, _needed_gpus(request, spec), acting)
+    if has_errors(found):
+        return None, spec, found
+    if acting:
+        named = inputs.stage(request, spec, named)
+    job = _job(request, folder, named, outputs)
+    return platform.prepare(job, spec), spec, found
+
+
+def _spec_findings(request: Request, spec: dict) -> list[Finding]:
+    """What the rules have against the spec, without what does not matter for this launch."""
+    ignored = {"SPEC-ENGINE-ACTION"}  # launchable.check has said more about it
+    if request.endpoint or request.checkpoints:
+        ignored.add("SPEC-MODEL-FAMILY-ASKED")  # the spec's model is not loaded here
+    has_own_data = request.own_script is not None
+    found = rules.check(
+        request.action, request.engine, spec, launch=True, has_own_data=has_own_data
+    )
+    return [finding for finding in found if finding.id not in ignored]
+
+
+def _useless_flags(request: Request) -> dict[str, object]:
+    """The flags that this action, engine and platform have no use for, with their values."""
+    useless = {}
+    if request.platform != "docker":
+        useless |= {
+            "--image": request.image,
+            "--docker-host": request.docker_host,
+            "--network": request.network,
+            "--env": request.env,
+            "--output": request.carried,
+        }
+    asks = request.action in bundle.skill_info()["endpoint_actions"]
+    if not asks or request.engine != "transformers":
+        useless |= {"--endpoint": request.endpoint, "--checkpoint": request.checkpoints}
+    if (request.engine, request.platform) != ("tao", "docker"):
+        useless |= {"--image-version": request.image_version}
+    if not _takes_entry_script(request):
+        useless |= {"--entry-script": request.entry_script}
+    return {flag: value for flag, value in useless.items() if value}
+
+
+def _flag_findings(request: Request) -> list[Finding]:
+    what = f"{request.action} with {request.engine} on {request.platform}"
+    message = f"got it for {what}, which has no use for it"
+    found = [error("JOB-FLAG", flag, message) for flag in _useless_flags(request)]
+    if request.served_model and not request.endpoint:
+        message = "got it without --endpoint, expected the server that serves the model"
+        fix = Fix(flags={"--endpoint": "http://HOST:8000/v1"})
+        found.append(error("JOB-FLAG", "--served-model", message, fix))
+    for name in () if request.carried else request.env or ():
+        if not os.environ.get(name):
+            message = "got a variable without a value here, expected it set"
+            found.append(error("JOB-ENV", f"--env {name}", message, f"export {name}=VALUE"))
+    return found
+
+
+def _takes_entry_script(request: Request) -> bool:
+    if request.own_script:
+        return request.action in actions.TRAINING and request.engine in rules.COSMOS
+    return (request.action, request.engine, request.platform) == ("train", "tao", "docker")
+
+
+def _node_findings(request: Request, needed: int) -> list[Finding]:
+    """An error for a spec that wants more GPUs than the one node of a job has."""
+    most = max(bundle.skill_info()["gpu_counts_per_node"])
+    if needed <= most or request.endpoint:
+        return []
+    message = f"got a spec of {needed} GPUs, expected at most {most}: a job has one node"
+    return [error("JOB-GPU-COUNT", "--gpu-ids", message, Fix(flags={"--gpus-per-node": most}))]
+
+
+def _image_findings(request: Request, written: dict) -> list[Finding]:
+    """What the spec, as it was written, and the environment ask of NVIDIA's image."""
+    if (request.engine, request.platform) != (images.ENGINE, "docker"):
+        return []
+    image = request.image or images.default(request.engine)
+    found = images.check(request.action, written, image, request.image_version)
+    return found + images.refused_variables(request.env or [], image, request.image_version)
+
+
+def _gpu_findings(request: Request, needed: int) -> list[Finding]:
+    """An error for GPUs that are not as many as the spec needs. Only training on cosmos-rl minds
+    further ones; the embedded engine runs one process without any."""
+    chosen = request.gpu_ids
+    if chosen is None or request.endpoint:
+        return []
+    on_cosmos = request.engine in rules.COSMOS
+    if len(chosen) < needed:
+        if not on_cosmos and needed <= 1:
+            return []
+        numbered = [gpu_id for gpu_id in chosen if gpu_id.isdigit()]
+        offered = list(dict.fromkeys([*numbered, *map(str, range(needed))]))
+    elif len(chosen) > needed and on_cosmos and request.action in actions.TRAINING:
+        offered = chosen
+    else:
+        return []
+    message = f"got {len(chosen)} GPUs, the spec needs {needed}"
+    fix = Fix(flags={"--gpu-ids": ",".join(offered[:needed])})
+    return [error("JOB-GPU-COUNT", "--gpu-ids", message, fix)]
+
+
+def _job(request: Request, folder: Path, named: list[dict], outputs: dict[str, str]) -> Job:
+    """The record of a job before it starts. The hash of its spec is known once that is written; the
+    platform fills in the command and what it chooses of the options."""
+    gpu_ids = request.gpu_ids
+    options = {name: getattr(request, name) for name in OPTIONS}
+    sources = [entry["path"] for entry in named] + (request.checkpoints or [])
+    return Job(
+        folder=folder,
+        job_id=folder.name,
+        action=request.action,
+        engine=request.engine,
+        platform=request.platform,
+        created_at=jobs.now(),
+        spec={
+            "path": str(folder / jobs.SPEC),
+            "sha256": None,
+            "source": str(request.spec_path),
+            "source_sha256": files.sha256(request.spec_path),
+        },
+        working_dir=str(request.working_dir),
+        image=request.image,
+        options={name: value for name, value in options.items() if value},
+        resources={
+            "nodes": 1,
+            "gpus_per_node": None if gpu_ids is None else len(gpu_ids),
+            "gpu_ids": gpu_ids,
+        },
+        inputs=named,
+        outputs=outputs,
+        platform_ref={"host": socket.gethostname()},
+        parent_job=jobs.owner(sources),
+        retry_of=request.retry_of,
+    )

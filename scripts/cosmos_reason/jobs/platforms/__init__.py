@@ -1,0 +1,106 @@
+"""Where jobs run: one module per platform, each with the same parts.
+
+machine(request)                 where the paths of a request lie, None where that cannot be asked
+check_words(request)             findings: what stands against its words alone
+check(request, needed, acting)   findings: what stands against a request for a spec that needs so
+                                 many GPUs, before its inputs are fetched; when the platform is out
+                                 of reach: Failure (exit 3) to act, a warning to plan
+prepare(job, spec) -> job        with its command, image and options
+launch_text(job) -> text         the same, as a script for people
+write(folder, job, spec) -> job  write the files that the work needs into the folder, which is not
+                                 the job's yet, and record them
+start(job, lock)                 begin what the supervisor does not begin; the job stays PENDING
+supervise(job, lock)             see the job to its end, and record that
+judged(job) -> job               as it is true now, of a job that nobody follows; Failure (exit 3)
+                                 when nobody can say
+end(job, grace)                  SIGTERM, and SIGKILL after `grace` seconds
+
+A supervisor lives in a session of its own, so that a closed terminal does not reach it, and
+inherits the job's lock.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import Failure, outside
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+
+PLATFORMS = ("local", "docker")
+MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job on this machine
+PATIENCE = 10  # seconds until an end that was brought about is recorded
+
+
+def module(platform: str) -> ModuleType:
+    return importlib.import_module(f"cosmos_reason.jobs.platforms.{platform}")
+
+
+def spawn(folder: Path, lock: int) -> None:
+    """Start the supervisor of a recorded job; it inherits the job's `lock`."""
+    with open(folder / jobs.LOG, "ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "cosmos_reason.jobs.platforms", str(folder), str(lock)],
+            cwd=bundle.ROOT / "scripts",
+            env=os.environ | {MARK: folder.name},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[lock],
+        )
+
+
+def refresh(folder: Path) -> Job:
+    """The record of a job as it is true now. When nobody follows the job any more, its platform is
+    asked; while it still runs it gets a new supervisor. Raises Failure: exit 2 for a file that is
+    no record, exit 3 when nobody can say now."""
+    job = Job.load(folder)
+    if job.has_ended:
+        return job
+    lock = None
+    try:
+        if jobs.is_idle(folder):
+            lock = jobs.take_lock(folder)
+        recorded = Job.load(folder)
+        if lock is None or recorded.has_ended:  # it ended since it was read
+            return recorded
+        job = module(recorded.platform).judged(recorded)
+        if job != recorded:
+            job.write()
+        if not job.has_ended:
+            spawn(folder, lock)
+        return job
+    except BlockingIOError:  # somebody else asks
+        return Job.load(folder)
+    except Failure as failure:
+        raise job.unknown(failure.findings[0].message, failure.findings[0].fix) from None
+    except OSError as problem:
+        raise job.unknown(f"its record cannot be brought up to date: {problem}") from None
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def stop(folder: Path, grace: float) -> Job:
+    """Cancel a job; returns its last record. Raises Failure (exit 3), also when something of it
+    cannot be ended."""
+    jobs.request_cancel(folder)
+    job = Job.load(folder)
+    module(job.platform).end(job, grace)
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        job = refresh(folder)
+        if job.has_ended:
+            return job
+        if time.monotonic() > deadline:
+            message, fix = "got a job that does not end", jobs.command("status", folder)
+            raise outside("JOB-NOT-KILLED", folder.name, message, fix)
+        time.sleep(0.1)

@@ -1,0 +1,426 @@
+"""Jobs in containers of a Docker engine: on this machine, rootless, or over ssh where paths are the
+same there.
+
+The launcher starts the container, which is named after the job and kept after its end; a supervisor
+copies its log and waits for its end. Whatever dies, the container goes on, and whoever asks next
+finds it by its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import (
+    EXIT_BAD_INPUT,
+    Failure,
+    Finding,
+    error,
+    outside,
+    say,
+    warning,
+)
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import docker_client, engines, evidence, mounts
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.docker_client import (
+    PATIENCE,
+    RUNTIME,
+    docker,
+    engine_facts,
+    engine_host,
+    has_nvidia,
+    is_rootless,
+)
+from cosmos_reason.jobs.engines import launch_text
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote.machine import Host
+from cosmos_reason.spec import document, images
+
+LABEL = "tao-job"
+IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
+QUICK = 5  # seconds for an answer about a job's state
+FOLLOWED = 600  # seconds after which a log is asked for anew: a lost connection says nothing
+# Written into plans where no docker client says better.
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+# What is assumed of the engine that a plan is carried to.
+CARRIED_TO = {"Runtimes": {"nvidia": {}}, "SecurityOptions": []}
+# Variables of this machine that a container gets, if they are set; others only when they are asked
+# for by name.
+PASSED_VARIABLES = re.compile(
+    r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|WANDB_API_KEY|NGC_API_KEY|HF_ENDPOINT|AWS_\w+", re.ASCII
+)
+# What needs a place to write for a user that the image does not know, in the job's folder.
+CACHES = (
+    "XDG_CACHE_HOME",
+    "HF_HOME",
+    "COSMOS_CACHE",
+    "TORCH_HOME",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "MPLCONFIGDIR",
+)
+HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for name in CACHES}
+# What an image of one's own has to have, for the engines that have none.
+IMAGE_NEEDS = {
+    "transformers": "one with Python 3.11, torch, transformers and what requirements-engine.txt "
+    "names",
+    "cosmos-rl": "one with cosmos-rl, redis-server and what requirements-cosmos-rl.txt names",
+}
+
+
+# -- before the start --------------------------------------------------------------------------
+
+
+def machine(request) -> Host | None:
+    """The engine's. Raises Failure (exit 2) for an address that is none."""
+    if request.carried:
+        return None
+    try:
+        return docker_client.machine(engine_host(request.docker_host))
+    except Failure as failure:
+        if failure.exit_code == EXIT_BAD_INPUT:
+            raise
+        return docker_client.machine_without_client(request.docker_host)  # check() says the rest
+
+
+def check(request, needed: int, acting: bool) -> list[Finding]:
+    """Whether there is an engine that answers (a plan may do without)."""
+    if request.carried:
+        return _no_gpus_chosen(request, needed)
+    found = []
+    try:
+        facts = engine_facts(engine_host(request.docker_host))
+    except Failure as failure:
+        if acting or failure.exit_code == EXIT_BAD_INPUT:
+            raise
+        return _unreachable_findings(request, needed, failure.findings[0])
+    if request.gpu_ids is None and not has_nvidia(facts):
+        message = "the engine lists no NVIDIA runtime, so the container gets no GPU"
+        without = Fix(flags={"--gpu-ids": "none"})
+        fix = without if request.engine == "transformers" else RUNTIME
+        found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", message, fix))
+    if os.getuid() == 0 and not is_rootless(facts):
+        message = "the work runs as root in the container, and its results belong to root"
+        fix = "submit it as an ordinary user"
+        found.append(warning("JOB-DOCKER-ROOT", "--platform docker", message, fix))
+    return found
+
+
+def check_words(request) -> list[Finding]:
+    """Whether there is an image to run."""
+    image = request.image or images.default(request.engine)
+    if not image:
+        message = f"got none, and engine {request.engine} has no image of its own"
+        fix = f"--image NAME, {IMAGE_NEEDS[request.engine]}"
+        return [error("JOB-IMAGE", "--image", message, fix)]
+    if not IMAGE_NAME.fullmatch(image):
+        message = f"got {image!r}, expected a name such as REGISTRY/NAME:TAG"
+        return [error("JOB-IMAGE", "--image", message)]
+    issue = images.issue(image, request.engine, request.image_version)
+    if issue:
+        what, better_image = issue
+        return [warning("JOB-IMAGE-ISSUE", image, what, Fix(flags={"--image": better_image}))]
+    return []
+
+
+def _unreachable_findings(request, needed: int, unreachable: Finding) -> list[Finding]:
+    """Warnings for a plan that is made without asking the engine."""
+    message = f"{unreachable.message}; the plan assumes one that root started"
+    found = [warning(unreachable.id, unreachable.where, message, unreachable.fix)]
+    return found + _no_gpus_chosen(request, needed)
+
+
+def _no_gpus_chosen(request, needed: int) -> list[Finding]:
+    if request.gpu_ids is not None or request.endpoint:
+        return []
+    fix = Fix(flags={"--gpu-ids": ",".join(map(str, range(needed)))})
+    what = "this plan takes all GPUs" if request.carried else "this plan has no --gpus"
+    return [warning("JOB-DOCKER-GPUS", "--gpu-ids", what, fix)]
+
+
+def prepare(job: Job, spec: dict) -> Job:
+    """The docker command. All paths are the host's, except where that would hide a folder of the
+    image."""
+    host = job.options.get("docker_host") or DEFAULT_HOST
+    facts = {}
+    if job.options.get("carried"):
+        facts = CARRIED_TO
+    else:
+        with contextlib.suppress(Failure):  # while planning; to act, check() has asked already
+            host = engine_host(job.options.get("docker_host"))
+            facts = engine_facts(host)
+    image = job.image or images.default(job.engine)
+    job = replace(job, image=image, options=job.options | {"docker_host": host})
+    command = ["docker", "--host", host, "run", *_run_flags(job, spec, facts), job.image]
+    image_facts = _image_facts(job)
+    command += engines.words(
+        job,
+        in_container(job, spec),
+        inside=mounts.inside,
+        python=image_facts.get("python", "python3"),
+        entry_script=_entry_script(job, image_facts),
+        cosmos_rl="cosmos-rl",
+        config=mounts.inside(job.folder / jobs.CONTAINER_SPEC),
+        job=mounts.inside(job.folder),
+        scripts=mounts.inside(bundle.ROOT / "scripts"),
+    )
+    return replace(job, command=command)
+
+
+def _entry_script(job: Job, image_facts: dict) -> str | None:
+    script = engines.dataset_script(job)
+    if script == engines.IMAGES_SCRIPT:
+        return image_facts.get("entry_script")
+    return mounts.inside(script)
+
+
+def _run_flags(job: Job, spec: dict, facts: dict) -> list[str]:
+    """The flags of `docker run`. `facts`: what the engine says about itself."""
+    flags = ["--detach", "--name", job.job_id, "--label", f"{LABEL}={job.job_id}"]
+    flags += ["--init", "--pull=never", "--ipc=host"]
+    flags += _user(facts) + _gpus(job.resources["gpu_ids"], facts)
+    if job.options.get("network"):
+        flags += ["--network", job.options["network"]]
+    flags += ["--workdir", mounts.inside(job.folder), *mounts.flags(job, spec)]
+    return flags + _environment(job, spec)
+
+
+def in_container(job: Job, spec: dict) -> dict:
+    """The spec with the container's paths, as its image reads it."""
+    mapped = copy.deepcopy(spec)
+    for entry in job.inputs:
+        document.set_value(mapped, entry["role"], mounts.inside(entry["path"]))
+    for key, schema in document.keys(job.action).items():
+        value = document.get(mapped, key)
+        if schema.get("x-path") == "output" and isinstance(value, str) and value:
+            document.set_value(mapped, key, mounts.inside(value))
+    if job.engine != images.ENGINE:
+        return mapped
+    return images.rendered(job.action, mapped, _image_facts(job), mounts.inside(job.folder))
+
+
+def _image_facts(job: Job) -> dict:
+    """What is known of NVIDIA's image that runs the job; nothing of an image of one's own."""
+    if job.engine != images.ENGINE:
+        return {}
+    return images.facts(job.image, job.options.get("image_version"))
+
+
+def _user(facts: dict) -> list[str]:
+    if is_rootless(facts):
+        return []  # and no limits, which a rootless engine may not raise
+    words = ["--user", f"{os.getuid()}:{os.getgid()}"]
+    for group in os.getgroups():
+        if group != os.getgid():
+            words += ["--group-add", str(group)]
+    for limit in ("memlock=-1", "stack=67108864", "nofile=65536:65536"):
+        words += ["--ulimit", limit]
+    return words
+
+
+def _gpus(gpu_ids: list[str] | None, facts: dict) -> list[str]:
+    """By id, since docker counts from the first GPU otherwise. The double quotes are docker's
+    own."""
+    if gpu_ids is None:
+        return ["--gpus", "all"] if has_nvidia(facts) else []
+    return ["--gpus", f'"device={",".join(gpu_ids)}"'] if gpu_ids else []
+
+
+def _environment(job: Job, spec: dict) -> list[str]:
+    """Values that are no secrets, and the names of what is passed on: docker takes their values
+    from the environment of its caller. The image is somebody else's program, so it gets what it may
+    need and what was asked for by name."""
+    passed = _passed_variables(job, spec)
+    user = os.environ.get("USER") or f"uid{os.getuid()}"
+    values = {"USER": user, "LOGNAME": user, "PYTHONUNBUFFERED": "1"}
+    values |= bundle.skill_info()["engines"][job.engine].get("environment", {})
+    for name, value in _image_facts(job).get("environment", {}).items():
+        values[name] = value.format(job_id=job.job_id, job=mounts.inside(job.folder))
+    for name, below in HOME_VARIABLES.items():
+        values[name] = mounts.inside(job.folder / below)
+    words = []
+    for name, value in values.items():
+        if name not in passed:
+            words += ["--env", f"{name}={value}"]
+    for name in passed:
+        words += ["--env", name]
+    return words
+
+
+def _passed_variables(job: Job, spec: dict) -> list[str]:
+    """Names of the variables with a value here that the container gets."""
+    names = sorted(name for name in os.environ if PASSED_VARIABLES.fullmatch(name))
+    names += job.options.get("env", [])
+    if job.options.get("endpoint"):
+        names.append(document.get(spec, "custom.endpoint.api_key_variable") or "")
+    return [name for name in dict.fromkeys(names) if os.environ.get(name)]
+
+
+def write(folder: Path, job: Job, spec: dict) -> Job:
+    files.write_text(folder / jobs.LAUNCH, launch_text(job))
+    document.dump(in_container(job, spec), folder / jobs.CONTAINER_SPEC)
+    for below in HOME_VARIABLES.values():
+        (folder / below).mkdir(parents=True, exist_ok=True)
+    digest = files.sha256(folder / jobs.CONTAINER_SPEC)
+    return replace(job, spec=job.spec | {"container_sha256": digest})
+
+
+# -- the container -----------------------------------------------------------------------------
+
+
+def start(job: Job, lock: int) -> None:
+    """Pull the image when it is not there, and start the container. Raises Failure (exit 3) when
+    the engine refuses; the record then says why."""
+    for path in job.outputs.values():
+        Path(path).mkdir(parents=True, exist_ok=True)
+    try:
+        _pull(job)
+        if not jobs.cancel_requested(job.folder):  # while the image was pulled
+            docker(*job.command[2:], timeout=None, pass_fds=[lock])  # it may outlive us
+    except Failure as failure:
+        refusal = failure.findings[0]
+        if refusal.id != "JOB-DOCKER-UNREACHABLE":
+            # An engine that did not answer may run it all the same, which the next to ask will see.
+            reason = f"the container could not be started: {refusal.message}"
+            evidence.ended(job, None, reason).write()
+        raise
+    if jobs.cancel_requested(job.folder):  # while it was being started
+        end(job, grace=0)
+    with contextlib.suppress(Failure):  # what cannot be asked now, its supervisor will ask
+        _as_inspected(job, inspect(job)).write()
+
+
+def _pull(job: Job) -> None:
+    host, image = job.options["docker_host"], job.image
+    try:
+        docker(host, "image", "inspect", "--format", "{{.Id}}", image)
+        return
+    except Failure as failure:
+        if failure.findings[0].id != "JOB-DOCKER-FAILED":
+            raise
+    say(f"pulling {image}")
+    pulled = subprocess.run(
+        ["docker", "--host", host, "pull", image], stdout=sys.stderr.fileno(), check=False
+    )
+    if pulled.returncode:
+        first_part = image.split("/")[0]
+        registry = first_part if "." in first_part else "docker.io"
+        message = "got no such image here, and none that may be pulled"
+        raise outside("JOB-IMAGE-MISSING", image, message, f"docker login {registry}")
+
+
+def inspect(job: Job, patience: float = PATIENCE) -> dict | None:
+    """The container of a job, None when there is none. Raises Failure (exit 3)."""
+    words = ("container", "inspect", job.job_id)
+    try:
+        return json.loads(docker(job.options["docker_host"], *words, timeout=patience))[0]
+    except Failure as failure:
+        if "no such container" in failure.findings[0].message.lower():
+            return None
+        raise
+
+
+def supervise(job: Job, lock: int) -> None:
+    """Copy the container's log until it ends, then record how. Gives up when the engine cannot be
+    asked; whoever asks for the job's state next goes on from there."""
+    try:
+        while not job.has_ended:
+            seen = _as_inspected(job, inspect(job))
+            if seen != job:
+                seen.write()
+            job = seen
+            if job.state == jobs.RUNNING:
+                _follow_log(job)
+                time.sleep(0.2)
+    except Failure as failure:
+        say(str(failure))
+
+
+def _follow_log(job: Job) -> None:
+    """Copy the log until the container ends or the connection is lost."""
+    with contextlib.suppress(subprocess.SubprocessError), open(job.folder / jobs.LOG, "wb") as log:
+        _logs(job, log, FOLLOWED, "--follow")
+
+
+def _copy_log(job: Job) -> None:
+    """Copy the log of a container that has ended; where it cannot be had, what the supervisor
+    copied stays."""
+    with (
+        contextlib.suppress(subprocess.SubprocessError),
+        files.whole_file(job.folder / jobs.LOG, "wb") as log,
+    ):
+        _logs(job, log, 10 * PATIENCE)
+
+
+def _logs(job: Job, log: BinaryIO, patience: float, *flags: str) -> None:
+    """All that the container prints, into the open file `log`. Raises SubprocessError when it
+    cannot be had."""
+    words = ["docker", "--host", job.options["docker_host"], "logs", *flags, job.job_id]
+    subprocess.run(
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=patience, check=True
+    )
+
+
+def judged(job: Job) -> Job:
+    host = job.platform_ref["host"]
+    if job.options["docker_host"].startswith("unix:") and host != socket.gethostname():
+        raise job.unknown(f"it was started on {host}; ask there")
+    return _as_inspected(job, inspect(job, QUICK))
+
+
+def _as_inspected(job: Job, container: dict | None) -> Job:
+    """The record of a job as its container is now."""
+    if container is None:
+        note = "its container is gone" if job.started_at else ""
+        return evidence.ended(job, None, note=note)
+    state = container["State"]
+    if not job.started_at and not state["StartedAt"].startswith("0001"):
+        job = _as_started(job, container)
+    if state["Status"] in ("running", "paused", "restarting"):
+        return job
+    if state["Status"] == "created" or state["Error"]:
+        problem = f"the container could not be started: {state['Error']}"
+        return evidence.ended(job, None, problem)
+    _copy_log(job)
+    note = ""
+    if state["OOMKilled"]:
+        note = "the kernel ended a process of the container, out of memory"
+    job = evidence.ended(job, state["ExitCode"], note=note)
+    return replace(job, ended_at=_without_fraction(state["FinishedAt"]))
+
+
+def _as_started(job: Job, container: dict) -> Job:
+    # The engine's machine has its own clock, which may be ahead of this one.
+    began = min(jobs.seconds(_without_fraction(container["State"]["StartedAt"])), time.time())
+    reference = {"container_id": container["Id"], "image_id": container["Image"]}
+    return replace(
+        job,
+        state=jobs.RUNNING,
+        started_at=jobs.time_text(began),
+        platform_ref=job.platform_ref | reference,
+    )
+
+
+def _without_fraction(time_text: str) -> str:
+    """A time of the engine, which has nanoseconds, as records hold it."""
+    return time_text[: len("YYYY-MM-DDTHH:MM:SS")] + "Z"
+
+
+def end(job: Job, grace: float) -> None:
+    if inspect(job) is None:
+        return
+    words = ("stop", "--time", str(math.ceil(grace)), job.job_id)
+    docker(job.options["docker_host"], *words, timeout=grace + PATIENCE)

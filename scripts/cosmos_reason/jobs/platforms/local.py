@@ -1,0 +1,219 @@
+"""Jobs on this machine: a supervisor in a session of its own runs the command and records how it
+ends.
+
+The work inherits the job's lock and writes log.txt itself: were the supervisor killed, the work
+would go on unharmed and only its exit code would be lost.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import Finding, error, has_errors
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import cosmos_environment, engines, evidence
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import MARK
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote.machine import Host
+
+COSMOS_RL = "cosmos-rl"
+SECONDS_TO_DIE = 5  # after SIGKILL
+
+
+def machine(request) -> Host:
+    return Host()
+
+
+def check_words(request) -> list[Finding]:
+    return []
+
+
+def check(request, needed: int, acting: bool) -> list[Finding]:
+    """Whether the GPUs that are asked for are there, and what cosmos-rl needs besides."""
+    listed = _listed_gpus() if request.gpu_ids or request.engine == COSMOS_RL else ""
+    found = _absent_gpus(request, listed)
+    if request.engine == COSMOS_RL:
+        found += cosmos_environment.findings(request.action)
+        if not has_errors(found) and not request.gpu_ids:
+            found += _visible_gpus(listed, needed)
+    return found
+
+
+def _absent_gpus(request, listed: str) -> list[Finding]:
+    if not request.gpu_ids:
+        return []
+    absent = []
+    for gpu_id in request.gpu_ids:
+        if f"GPU {gpu_id}:" not in listed and f"UUID: {gpu_id})" not in listed:
+            absent.append(gpu_id)
+    if not absent:
+        return []
+    count = listed.count("UUID: GPU-")
+    has = f"{count} GPUs" if count else "no GPU that nvidia-smi lists"
+    usable = ",".join(map(str, range(min(len(request.gpu_ids), count)))) or "none"
+    message = f"got {','.join(absent)}, this machine has {has}"
+    return [error("JOB-GPU-IDS", "--gpu-ids", message, Fix(flags={"--gpu-ids": usable}))]
+
+
+def _visible_gpus(listed: str, needed: int) -> list[Finding]:
+    """cosmos-rl counts all GPUs that it sees, whatever the spec uses of them."""
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = listed.count("UUID: GPU-")
+    if shown is not None:
+        count = len([gpu_id for gpu_id in shown.split(",") if gpu_id.strip()])
+    allowed = bundle.skill_info()["gpu_counts_per_node"]
+    if count in allowed and count >= needed:
+        return []
+    expected = f"{', '.join(map(str, allowed))} visible ones, {needed} or more"
+    usable = ",".join(map(str, range(needed)))
+    fix = Fix(flags={"--gpu-ids": usable}) if count > needed else ""
+    return [error("JOB-GPU-COUNT", "--gpu-ids", f"got {count} GPUs, expected {expected}", fix)]
+
+
+def _listed_gpus() -> str:
+    """What nvidia-smi lists, '' where it is missing or fails."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def prepare(job: Job, spec: dict) -> Job:
+    programs = {"python": sys.executable}
+    if job.engine == COSMOS_RL:
+        programs["cosmos_rl"] = cosmos_environment.folder() / cosmos_environment.PROGRAM
+    command = engines.words(
+        job,
+        spec,
+        config=job.folder / jobs.SPEC,
+        job=job.folder,
+        scripts=bundle.ROOT / "scripts",
+        entry_script=engines.dataset_script(job),
+        **programs,
+    )
+    return replace(job, command=command)
+
+
+def environment(job: Job) -> dict[str, str]:
+    """What the command's environment gets on top of the caller's. GPU ids count as in
+    nvidia-smi."""
+    added = {"PYTHONUNBUFFERED": "1"}
+    gpu_ids = job.resources["gpu_ids"]
+    if gpu_ids is not None:
+        added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
+    if job.engine == COSMOS_RL:
+        added |= cosmos_environment.added(Path(job.command[0]).parent)
+    return added
+
+
+def launch_text(job: Job) -> str:
+    before = f"cd {shlex.quote(job.working_dir)} || exit 1\n"
+    for name, value in environment(job).items():
+        before += f"export {name}={shlex.quote(value)}\n"
+    return engines.launch_text(job, before)
+
+
+def write(folder: Path, job: Job, spec: dict) -> Job:
+    files.write_text(folder / jobs.LAUNCH, launch_text(job))
+    return job
+
+
+def start(job: Job, lock: int) -> None:
+    """Nothing: the supervisor does it all."""
+
+
+def supervise(job: Job, lock: int) -> None:
+    """Run the work and record how it ended. A SIGTERM to the supervisor is passed on to the
+    work."""
+    supervisor = os.getpid()
+    signal.signal(signal.SIGTERM, lambda *_: send(signal.SIGTERM, job.job_id, spared=supervisor))
+    exit_code, problem = None, ""
+    if job.spec_edited():
+        problem = "the spec was edited between submit and start"
+    elif not jobs.cancel_requested(job.folder):
+        reference = {"pid": supervisor, "host": socket.gethostname()}
+        job = replace(job, state=jobs.RUNNING, started_at=jobs.now(), platform_ref=reference)
+        job.write()
+        try:
+            exit_code = run(job, lock)
+        except OSError as failure:
+            problem = f"the command could not be started: {failure.filename}: {failure.strerror}"
+    evidence.ended(job, exit_code, problem).write()
+
+
+def run(job: Job, lock: int) -> int:
+    """Run the command to its end, and end what it leaves behind. Returns its exit code, 128 + N for
+    signal N."""
+    with open(job.folder / jobs.LOG, "ab") as log:
+        work = subprocess.Popen(
+            job.command,
+            env=os.environ | environment(job),
+            cwd=job.working_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[lock],
+        )
+    if jobs.cancel_requested(job.folder):
+        # The request came while the work was being started, and may have missed it.
+        work.terminate()
+    exit_code = work.wait()
+    send(signal.SIGKILL, job.job_id, spared=os.getpid())
+    return exit_code if exit_code >= 0 else 128 - exit_code
+
+
+def judged(job: Job) -> Job:
+    """No process of the job is left: this is an end that its supervisor did not live to record."""
+    host = job.platform_ref["host"]
+    if host != socket.gethostname():
+        raise job.unknown(f"it was started on {host}; ask there")
+    return evidence.ended(job, None)
+
+
+def end(job: Job, grace: float) -> None:
+    """The supervisor is spared at first, so that it can record the end."""
+    supervisor = job.platform_ref.get("pid")
+    for number, patience, spared in (
+        (signal.SIGTERM, grace, supervisor),
+        (signal.SIGKILL, SECONDS_TO_DIE, supervisor),
+        (signal.SIGKILL, SECONDS_TO_DIE, None),
+    ):
+        send(number, job.job_id, spared)
+        if _is_idle_within(patience, job.folder):
+            return
+
+
+def _is_idle_within(patience: float, folder: Path) -> bool:
+    deadline = time.monotonic() + patience
+    while not jobs.is_idle(folder):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def send(number: signal.Signals, job_id: str, spared: int | None) -> None:
+    """Signal every process of the job except the process `spared`. They are known by their
+    environment: this also finds the ones that left the process group or lost their parent, and
+    never one that got a reused process id."""
+    import psutil
+
+    for process in psutil.process_iter():
+        try:
+            if process.pid != spared and process.environ().get(MARK) == job_id:
+                process.send_signal(number)
+        except psutil.Error:  # gone meanwhile, a zombie, or somebody else's
+            continue

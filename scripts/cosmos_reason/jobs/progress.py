@@ -1,0 +1,92 @@
+"""What a job has told of itself so far: the numbers in metrics.jsonl, and the end of log.txt."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from cosmos_reason.checkpoints import trainer_log
+from cosmos_reason.jobs.record import LOG, METRICS
+
+# Hundreds of metrics lines; the end of a long file is found without reading all of it.
+TAIL_BYTES = 256 * 1024
+
+
+def read_metrics(
+    folder: Path, position: tuple[str, int] = ("", 0)
+) -> tuple[list[dict], tuple[str, int]]:
+    """Metrics from a position (file, byte) on, and where the next call continues: the whole lines
+    of metrics.jsonl, or until there is one what the log says. A line that is still being written,
+    or was cut short by a kill, is left out."""
+    name = METRICS if (folder / METRICS).is_file() else LOG
+    end = position[1] if position[0] == name else 0
+    found = []
+    with suppress(FileNotFoundError), open(folder / name, "rb") as handle:
+        handle.seek(end)
+        for line in handle:
+            if not line.endswith(b"\n"):
+                break
+            end += len(line)
+            numbers = _numbers(name, line)
+            if numbers:
+                found.append(numbers)
+    return found, (name, end)
+
+
+def newest(folder: Path, whole: bool = False) -> dict:
+    """The newest value of every metric, {} before the first line: step, total_steps, train/loss,
+    val/avg_loss ... Looks at the end of the file, or at all of it: a log may go on for long after
+    the last step."""
+    path = folder / METRICS
+    if not path.is_file():
+        path = folder / LOG
+    if not path.is_file():
+        return {}
+    start = 0 if whole else max(0, path.stat().st_size - TAIL_BYTES)
+    lines, _ = read_metrics(folder, (path.name, start))
+    latest: dict = {}
+    for line in lines:
+        latest |= line
+    return latest
+
+
+def _numbers(name: str, line: bytes) -> dict:
+    """The numbers of a line, {} when it has none. A loss may be nan."""
+    text = line.decode("utf-8", errors="replace")
+    try:
+        found = json.loads(text) if name == METRICS else trainer_log.metrics(text)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: value for key, value in found.items() if _is_number(key, value)}
+
+
+def _is_number(key: str, value) -> bool:
+    if type(value) is int:
+        return abs(value) < 1 << 63
+    if type(value) is not float or key in ("step", "total_steps"):
+        return False
+    return key != "time" or math.isfinite(value)
+
+
+def plain(metrics: dict) -> dict:
+    """As JSON can hold them: null for nan and infinite."""
+    return {key: value if math.isfinite(value) else None for key, value in metrics.items()}
+
+
+def log_tail(folder: Path, lines: int) -> list[str]:
+    """The last `lines` lines of log.txt, all at hand for 0; a progress bar's overwritten states are
+    left out."""
+    try:
+        with open(folder / LOG, "rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - TAIL_BYTES))
+            text = handle.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    last = text.rstrip("\n").split("\n")[-lines:]
+    return [line.rstrip("\r").rpartition("\r")[2] for line in last]

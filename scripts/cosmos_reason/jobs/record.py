@@ -1,0 +1,332 @@
+"""The job folder `jobs/<job_id>/`: its record (job.json, schemas/job.schema.json) and its lock.
+
+Whoever holds the lock writes the record: first the launcher, then the supervisor, which inherits
+the lock from it, and once nobody is left, whoever asks how the job ended. The kernel drops the lock
+with the last process that carries it (the work itself carries it too), so "is it still running"
+needs no process id and cannot be fooled by a reused one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import json
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import Failure, Finding, bad_input, did_you_mean, outside, warning
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import run_outputs
+
+PENDING = "PENDING"
+RUNNING = "RUNNING"
+COMPLETE = "COMPLETE"
+ERROR = "ERROR"
+CANCELED = "CANCELED"
+UNKNOWN = "UNKNOWN"  # an answer, never recorded
+ENDED = {COMPLETE, ERROR, CANCELED}
+JOBS_DIR_VARIABLE = "COSMOS_REASON_JOBS"
+ID = re.compile(rf"({'|'.join(bundle.ACTIONS)})-\d{{8}}-\d{{6}}-[0-9a-f]{{6}}")
+TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+# Files of a job folder.
+RECORD = "job.json"
+LOCK = "job.lock"
+CANCEL = "cancel.requested"
+LOG = "log.txt"
+METRICS = "metrics.jsonl"
+LAUNCH = "launch.sh"
+SPEC = "spec.toml"
+CONTAINER_SPEC = "container.toml"  # the spec with a container's paths
+BEFORE = "outputs.before.json"
+
+
+# -- the record --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is recorded of a job. schemas/job.schema.json says what each field means; a change is a
+    new Job (`dataclasses.replace`), and `write` puts it in place of the old one."""
+
+    folder: Path = field(compare=False)  # where the record lies; not a part of it
+    schema_version: int = 1
+    job_id: str
+    action: str
+    engine: str
+    platform: str
+    state: str = PENDING
+    reason: str = ""
+    created_at: str
+    started_at: str | None = None
+    ended_at: str | None = None
+    spec: dict[str, str | None]
+    command: list[str] = field(default_factory=list)
+    working_dir: str
+    image: str | None = None
+    options: dict = field(default_factory=dict)
+    resources: dict
+    inputs: list[dict]
+    outputs: dict[str, str]
+    platform_ref: dict
+    parent_job: str | None = None
+    retry_of: str | None = None
+    exit_code: int | None = None
+    evidence: dict = field(default_factory=dict)
+    diagnosis: list[dict] = field(default_factory=list)
+    # The record as it was read: the order of its keys, and those of newer versions.
+    stored: dict = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Job:
+        """The record of the job in `folder`. Raises Failure (exit 2) when it is missing, not JSON,
+        of another job, or not what submit writes."""
+        job = cls.load_unchecked(folder)
+        faults = list(_faults(job.stored))
+        if faults:
+            message = (
+                f"got a record with {'; '.join(faults[:5])}, expected what submit writes: "
+                "it was edited or is of another version"
+            )
+            raise bad_input("JOB-RECORD-BROKEN", folder / RECORD, message)
+        return job
+
+    @classmethod
+    def load_unchecked(cls, folder: Path) -> Job:
+        """The record for those who can do with a part of it: a field may be None or have another
+        form. Raises Failure (exit 2) when it is no record of this job at all."""
+        record = files.read_json(folder / RECORD)
+        is_record = isinstance(record, dict) and record.get("job_id") == folder.name
+        if not is_record or record.get("state") == UNKNOWN:
+            message = "got something else than the record of this job"
+            raise bad_input("JOB-RECORD-BROKEN", folder / RECORD, message)
+        return cls.from_json(folder, record)
+
+    @classmethod
+    def from_json(cls, folder: Path, record: dict) -> Job:
+        """A record as it was read, unchecked: a field that it lacks is None."""
+        known = {name: record.get(name) for name in FIELDS}
+        if "options" not in record:
+            known["options"] = {}
+        return cls(folder=folder, stored=record, **known)
+
+    def to_json(self) -> dict:
+        """What stands in job.json: what was read, with this version's fields as they are now."""
+        known = {name: getattr(self, name) for name in FIELDS}
+        if not self.options and self.stored and "options" not in self.stored:
+            del known["options"]
+        return self.stored | known
+
+    def write(self) -> None:
+        """Put the record into its folder, whole or not at all."""
+        files.write_json(self.folder / RECORD, self.to_json())
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def spec_path(self) -> Path:
+        """The job's own copy of the spec."""
+        return Path(self.spec["path"])
+
+    def spec_edited(self) -> bool:
+        """Whether the job's own copy of the spec is no longer what was submitted."""
+        return _sha256_or_none(self.spec_path) != self.spec["sha256"]
+
+    def spec_changes(self) -> list[Finding]:
+        """Warnings about a spec that is no longer what was submitted."""
+        own, source = self.spec_path, Path(self.spec["source"])
+        runs_as_read = "what runs is what was read at the start"
+        runs_copy = "the job runs the copy it was submitted with"
+        found = []
+        if _sha256_or_none(own) != self.spec["sha256"]:
+            found.append(self._edited("JOB-SPEC-EDITED", own, runs_as_read, submit=own))
+        container, digest = own.with_name(CONTAINER_SPEC), self.spec.get("container_sha256")
+        if digest and _sha256_or_none(container) != digest:
+            found.append(self._edited("JOB-SPEC-EDITED", container, runs_as_read, submit=own))
+        if source.exists() and _sha256_or_none(source) != self.spec["source_sha256"]:
+            found.append(self._edited("JOB-SOURCE-EDITED", source, runs_copy, submit=source))
+        return found
+
+    def _edited(self, id: str, path: Path, consequence: str, submit: Path) -> Finding:
+        message = f"got a spec that was edited after submit; {consequence}"
+        flags = ["--platform", self.platform, "--engine", self.engine, "--spec", str(submit)]
+        fix = shlex.join(["scripts/launch_job.py", "submit", self.action, *flags])
+        return warning(id, path, message, fix)
+
+    def wrote(self, paths: Iterable[Path]) -> list[Path]:
+        """Those of the paths that the job wrote: an output folder may hold results of earlier
+        runs."""
+        before = self.folder / BEFORE
+        stamps_before = files.read_json(before) if before.is_file() else {}
+        return [path for path in paths if stamps_before.get(str(path)) != path.lstat().st_mtime_ns]
+
+    def newest_resume(self) -> str | None:
+        """The newest complete resume folder that a train job wrote."""
+        output_dir = (self.outputs or {}).get("output_dir")
+        if self.action != "train" or not self.started_at or not output_dir:
+            return None
+        written = self.wrote(run_outputs.resume_folders(Path(output_dir)))
+        return str(written[-1]) if written else None
+
+    def unknown(self, reason: str, fix: Fix | str = "") -> Failure:
+        """Exit 3: nobody can say now how the job is. The finding carries the record with the state
+        UNKNOWN."""
+        record = self.to_json() | {"state": UNKNOWN, "reason": reason}
+        return outside("JOB-OUT-OF-REACH", self.job_id, reason, fix, job=record)
+
+
+# What of a Job stands in job.json.
+FIELDS = tuple(entry.name for entry in fields(Job) if entry.name not in ("folder", "stored"))
+
+
+def _faults(record: dict) -> Iterator[str]:
+    """Where a record departs from its schema; further fields are none of our business."""
+    for error in _validator().iter_errors(record):
+        place = ".".join(map(str, error.absolute_path))
+        if error.validator == "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            yield f"no {', '.join(missing)} in {place}" if place else f"no {', '.join(missing)}"
+        elif error.validator != "additionalProperties":
+            yield f"{json.dumps(error.instance)[:60]} as {place}"
+
+
+@functools.cache
+def _validator():
+    import jsonschema
+
+    return jsonschema.Draft202012Validator(bundle.schema("job"))
+
+
+def _sha256_or_none(path: Path) -> str | None:
+    try:
+        return files.sha256(path)
+    except OSError:
+        return None
+
+
+def stamps(folders: Iterable[str]) -> dict[str, int]:
+    """Everything in the folders, and when it was last changed: to be written as BEFORE by who
+    records a job."""
+    return {
+        str(path): path.lstat().st_mtime_ns
+        for folder in folders
+        for path in Path(folder).rglob("*")
+    }
+
+
+# -- times, ids and folders --------------------------------------------------------------------
+
+
+def time_text(seconds: float) -> str:
+    """A time as records hold it (UTC), from seconds since the epoch."""
+    return datetime.fromtimestamp(seconds, UTC).strftime(TIME)
+
+
+def seconds(text: str) -> float:
+    """Seconds since the epoch, from a time as records hold it."""
+    return datetime.strptime(text, TIME).replace(tzinfo=UTC).timestamp()
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime(TIME)
+
+
+def new_id(action: str) -> str:
+    return f"{action}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def root(jobs_dir: str | None) -> Path:
+    """The folder of all jobs: the one given, else that of the environment, else ./jobs."""
+    return Path(os.path.abspath(jobs_dir or os.environ.get(JOBS_DIR_VARIABLE) or "jobs"))
+
+
+def folder(jobs_dir: Path, job_id: str) -> Path:
+    """The folder of a recorded job. Raises Failure (exit 2) for an id that is malformed or not
+    there."""
+    fix = "scripts/launch_job.py list"
+    if not ID.fullmatch(job_id):
+        message = f"got {job_id!r}, expected <action>-<YYYYMMDD>-<HHMMSS>-<6 hex>"
+        raise bad_input("JOB-ID-MALFORMED", job_id, message, fix)
+    found = jobs_dir / job_id
+    if not (found / RECORD).is_file():
+        hint = did_you_mean(job_id, (path.name for path in folders(jobs_dir)))
+        raise bad_input("JOB-UNKNOWN", job_id, f"got no such job in {jobs_dir}.{hint}", fix)
+    return found
+
+
+def folders(jobs_dir: Path) -> list[Path]:
+    """Folders of all recorded jobs, newest first. Raises OSError for what is no folder."""
+    if not jobs_dir.exists():
+        return []
+    ids = [name for name in os.listdir(jobs_dir) if ID.fullmatch(name)]
+    ids.sort(key=lambda job_id: job_id[-len("YYYYMMDD-HHMMSS-xxxxxx") :], reverse=True)
+    return [jobs_dir / job_id for job_id in ids]
+
+
+def owner(paths: Iterable[str]) -> str | None:
+    """The job in whose folder one of the paths lies."""
+    for path in paths:
+        for part in Path(path).parts:
+            if ID.fullmatch(part):
+                return part
+    return None
+
+
+def words(verb: str, folder: Path) -> tuple[str, ...]:
+    """The command line that does something with a job: launch_job.py and its arguments."""
+    if folder.parent == root(None):
+        return ("launch_job.py", verb, folder.name)
+    return ("launch_job.py", verb, folder.name, "--jobs-dir", str(folder.parent))
+
+
+def command(verb: str, folder: Path) -> str:
+    """The same, to be pasted."""
+    return f"scripts/{shlex.join(words(verb, folder))}"
+
+
+# -- the lock ----------------------------------------------------------------------------------
+
+
+def take_lock(folder: Path) -> int:
+    """Open and lock the lock file of a job; the descriptor is to be inherited by what runs the job.
+    Raises BlockingIOError when somebody else has it."""
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError as problem:
+        os.close(descriptor)
+        message = f"got {problem.strerror} when locking a file"
+        fix = "--jobs-dir on a local disk"
+        raise outside("JOB-LOCK", folder.parent, message, fix) from None
+    return descriptor
+
+
+def is_idle(folder: Path) -> bool:
+    """Whether no process of the job is left."""
+    with open(folder / LOCK, "rb") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, so as not to be in the way
+        except BlockingIOError:
+            return False
+        return True
+
+
+def request_cancel(folder: Path) -> None:
+    """A file of its own, because the record belongs to the holder of the lock."""
+    (folder / CANCEL).touch()
+
+
+def cancel_requested(folder: Path) -> bool:
+    return (folder / CANCEL).exists()

@@ -1,0 +1,118 @@
+"""Following a job: a bar on a terminal, plain lines elsewhere, JSON lines for an agent."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base import findings
+from cosmos_reason.jobs import platforms, progress
+from cosmos_reason.jobs.record import Job
+
+PAUSE_SECONDS = 0.5
+FACTS = {
+    "train/loss": "loss {:.4f}",
+    "val/avg_loss": "validation loss {:.4f}",
+    "val/reward_avg": "validation reward {:.3f}",
+    "train/reward_mean": "reward {:.3f}",
+    "train/reward_std": "its spread {:.3f}",
+    "train/kl": "KL {:.4f}",
+    "train/completion_length": "{:.0f} tokens a completion",
+    "train/tokens_per_second": "{:,.0f} tokens/s",
+    "train/step_seconds": "{:.2f} s/step",
+    "gpu/memory_gib": "{:.1f} GiB on the GPU",
+}
+
+
+def follow(folder: Path) -> Iterator[tuple[Job, list[dict]]]:
+    """(job, new metrics lines) again and again until the job has ended. Raises Failure when nobody
+    can say."""
+    position = ("", 0)
+    while True:
+        job = platforms.refresh(folder)
+        lines, position = progress.read_metrics(folder, position)
+        yield job, lines
+        if job.has_ended:
+            return
+        time.sleep(PAUSE_SECONDS)
+
+
+def show(folder: Path, as_json: bool, every: float) -> Job:
+    """Show the job until its end and return its last record; at most one progress line per `every`
+    seconds."""
+    if sys.stderr.isatty() and not as_json:
+        return _as_bar(folder)
+    return _as_lines(folder, as_json, every)
+
+
+def _as_lines(folder: Path, as_json: bool, every: float) -> Job:
+    state = ""
+    first: dict = {}  # the first metrics line that was seen
+    latest: dict = {}  # the newest value of every metric
+    shown_at = 0.0
+    for job, lines in follow(folder):
+        if job.state != state:
+            state = job.state
+            if as_json or not job.has_ended:  # to people, the caller tells how it ended
+                _say_state(job, as_json)
+        for line in lines:
+            first = first or line
+            latest |= line
+        if lines and (job.has_ended or time.monotonic() - shown_at >= every):
+            shown_at = time.monotonic()
+            _say_progress(first, latest, as_json)
+    return job
+
+
+def _say_state(job: Job, as_json: bool) -> None:
+    event = {"event": "state", "job_id": job.job_id, "state": job.state, "reason": job.reason}
+    _say(f"{job.job_id} {job.state}", event, as_json)
+
+
+def _say_progress(first: dict, latest: dict, as_json: bool) -> None:
+    seconds_left = eta(first, latest)
+    parts = [f"step {latest.get('step')}/{latest.get('total_steps')}", *facts(latest)]
+    if seconds_left:
+        parts.append(f"ETA {seconds_left // 60}m{seconds_left % 60:02d}s")
+    event = {"event": "progress", **progress.plain(latest), "eta_seconds": seconds_left}
+    _say(", ".join(parts), event, as_json)
+
+
+def _say(text: str, event: dict, as_json: bool) -> None:
+    if as_json:
+        print(findings.as_json(event), flush=True)
+    else:
+        findings.say(text)
+
+
+def _as_bar(folder: Path) -> Job:
+    from tqdm import tqdm
+
+    with tqdm(desc=folder.name, unit="step", dynamic_ncols=True) as bar:
+        for job, lines in follow(folder):
+            for line in lines:
+                step = line.get("step", bar.n)
+                if bar.total is None and "total_steps" in line:
+                    bar.total = line["total_steps"]
+                    bar.initial = step  # steps before the watch began do not count for the speed
+                    bar.n = step
+                bar.update(step - bar.n)
+            bar.set_postfix_str(", ".join([job.state, *facts(progress.newest(folder))]))
+    return job
+
+
+def eta(first: dict, latest: dict) -> int | None:
+    """Seconds left at the mean speed between two metrics lines, None when they do not tell."""
+    steps = latest.get("step", 0) - first.get("step", 0)
+    has_times = "time" in first and "time" in latest
+    if not steps or not has_times or "total_steps" not in latest:
+        return None
+    seconds_per_step = (latest["time"] - first["time"]) / steps
+    return round(seconds_per_step * (latest["total_steps"] - latest["step"]))
+
+
+def facts(metrics: dict) -> list[str]:
+    """What is worth a look in the newest metrics."""
+    return [text.format(metrics[name]) for name, text in FACTS.items() if name in metrics]

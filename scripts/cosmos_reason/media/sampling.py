@@ -1,0 +1,258 @@
+"""How many frames are sampled from a clip, to what size they are resized, and how many tokens they
+cost.
+
+The arithmetic is that of qwen-vl-utils 0.0.14 (`smart_nframes`, `fetch_video`, `fetch_image`), the
+pre-processor of every engine this project drives. A token covers `patch_size * merge_size` pixels
+square and two frames.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from cosmos_reason.base.files import read_json
+from cosmos_reason.base.findings import bad_input, did_you_mean
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.remote import model_names
+from cosmos_reason.spec import images, names
+
+FRAME_FACTOR = 2
+DEFAULT_FPS, MIN_FRAMES, MAX_FRAMES = 2.0, 4, 768
+IMAGE_MIN_TOKENS, IMAGE_MAX_TOKENS = 4, 16384
+FRAME_MIN_TOKENS, FRAME_MAX_TOKENS = 128, 768
+SEQUENCE_TOKENS, SEQUENCE_SHARE = 128000, 0.9  # the video budget when `total_pixels` is not given
+MAX_ASPECT_RATIO = 200
+
+
+@dataclass(frozen=True)
+class VisionOptions:
+    """A spec's `custom.vision` or `vision` table, whose name is `table`. Pixels are per frame,
+    `total_pixels` per clip."""
+
+    nframes: int | None = None
+    fps: float | None = None
+    min_frames: int | None = None
+    max_frames: int | None = None
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    total_pixels: int | None = None
+    resized_height: int | None = None
+    resized_width: int | None = None
+    table: str = field(default="custom.vision", repr=False, compare=False)
+
+    @classmethod
+    def from_spec(cls, spec: dict) -> VisionOptions:
+        """Those of a training (`custom.vision`) or an evaluation (`vision`) spec; raises Failure as
+        `from_table`. Names that only an image of NVIDIA's reads are passed over, and below `custom`
+        those that are not like ours, which are somebody else's."""
+        if "vision" in spec:
+            theirs = images.passed_on("evaluate")
+            table = spec["vision"] or {}
+            ours = {key: value for key, value in table.items() if f"vision.{key}" not in theirs}
+            return cls.from_table(ours, "vision")
+        table = spec.get("custom", {}).get("vision") or {}
+        ours = {
+            key: value
+            for key, value in table.items()
+            if not names.is_free("train", f"custom.vision.{key}")
+        }
+        return cls.from_table(ours, "custom.vision")
+
+    @classmethod
+    def from_table(cls, table: dict, name: str = "custom.vision") -> VisionOptions:
+        """Raises Failure for an unknown key, a value that is not a positive number, or `fps` beside
+        `nframes`."""
+        known = {option.name for option in fields(cls)} - {"table"}
+        for key, value in table.items():
+            if key not in known:
+                raise bad_input(
+                    "SPEC-VISION-KEY",
+                    key,
+                    f"got an unknown vision option.{did_you_mean(key, known)}",
+                )
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (is_number and 0 < value < math.inf):
+                raise bad_input(
+                    "SPEC-VISION-VALUE", key, f"got {value!r}, expected a positive number"
+                )
+        options = cls(**table, table=name)
+        if options.nframes is not None and options.fps is not None:
+            message = "got both fps and nframes, expected exactly one of them"
+            raise bad_input(
+                "SPEC-VISION-FPS-NFRAMES", name, message, Fix(changes={f"{name}.nframes": None})
+            )
+        return options
+
+
+def frame_count(
+    total_frames: int, video_fps: float, options: VisionOptions, is_sampled: bool = False
+) -> int:
+    """Frames sampled from a clip: even, at least 2. Raises Failure when the clip is too short for
+    the options. Of frames that were sampled before all are taken, the last twice to be even."""
+    if total_frames < 1 or not video_fps > 0:
+        message = (
+            f"got {total_frames} frames at {video_fps} fps, "
+            "expected a clip with frames and a frame rate"
+        )
+        raise bad_input("DATA-CLIP-EMPTY", "clip", message)
+    if is_sampled:
+        return math.ceil(total_frames / FRAME_FACTOR) * FRAME_FACTOR
+    if options.nframes is not None:
+        count = round(options.nframes / FRAME_FACTOR) * FRAME_FACTOR
+    else:
+        lowest = math.ceil(_given(options.min_frames, MIN_FRAMES) / FRAME_FACTOR) * FRAME_FACTOR
+        highest = (
+            _given(options.max_frames, min(MAX_FRAMES, total_frames)) // FRAME_FACTOR * FRAME_FACTOR
+        )
+        wanted = total_frames / video_fps * _given(options.fps, DEFAULT_FPS)
+        count = (
+            math.floor(min(max(wanted, lowest), highest, total_frames) / FRAME_FACTOR)
+            * FRAME_FACTOR
+        )
+    if not FRAME_FACTOR <= count <= total_frames:
+        message = (
+            f"got {count} frames to sample from {total_frames}, "
+            f"expected {FRAME_FACTOR}..{total_frames}"
+        )
+        fix = Fix(changes={f"{options.table}.nframes": max(total_frames // 2 * 2, 2)})
+        raise bad_input("DATA-CLIP-TOO-SHORT", "clip", message, fix)
+    return int(count)
+
+
+def frame_indices(
+    total_frames: int, video_fps: float, options: VisionOptions, is_sampled: bool = False
+) -> list[int]:
+    """Indices of the sampled frames, evenly spread from the first to the last; raises Failure as
+    `frame_count`. Of frames that were sampled before all, with one behind the last to be even."""
+    import numpy as np
+
+    count = frame_count(total_frames, video_fps, options, is_sampled)
+    if is_sampled:
+        return list(range(count))
+    # torch.linspace works in float32 from both ends; half-way positions would round differently in
+    # float64.
+    last = np.float32(total_frames - 1)
+    offsets = np.arange(count, dtype=np.float32)
+    rising = last / np.float32(count - 1) * offsets
+    positions = np.where(offsets < count // 2, rising, last - rising[::-1])
+    return np.rint(positions).astype(int).tolist()
+
+
+def frame_size(
+    height: int, width: int, nframes: int, options: VisionOptions, patch: int, merge: int = 2
+) -> tuple[int, int]:
+    """(height, width) in pixels of each of `nframes` sampled frames after the official resize."""
+    _refuse_conflict(options, patch, merge, "video")
+    factor = patch * merge
+    token = factor * factor
+    min_pixels = _given(options.min_pixels, FRAME_MIN_TOKENS * token)
+    total_pixels = _given(options.total_pixels, SEQUENCE_TOKENS * token * SEQUENCE_SHARE)
+    # The floor wins over the budget: many frames can exceed `total_pixels`.
+    cap = max(
+        min(FRAME_MAX_TOKENS * token, total_pixels / nframes * FRAME_FACTOR), int(min_pixels * 1.05)
+    )
+    return _fitted(
+        height, width, factor, min_pixels, min(_given(options.max_pixels, cap), cap), options
+    )
+
+
+def image_size(
+    height: int, width: int, options: VisionOptions, patch: int, merge: int = 2
+) -> tuple[int, int]:
+    """(height, width) in pixels of a still image after the official resize."""
+    _refuse_conflict(options, patch, merge, "image")
+    factor = patch * merge
+    low = _given(options.min_pixels, IMAGE_MIN_TOKENS * factor**2)
+    high = _given(options.max_pixels, IMAGE_MAX_TOKENS * factor**2)
+    return _fitted(height, width, factor, low, high, options)
+
+
+def pixel_conflict(
+    options: VisionOptions, patch: int, merge: int, kind: str
+) -> tuple[int, dict[str, int]] | None:
+    """The floor that `max_pixels` is below, which the official resize refuses, and the option that
+    repairs it. A given `min_pixels` is the floor, else 128 tokens for each frame of a "video" and 4
+    for an "image"."""
+    token = (patch * merge) ** 2
+    least, most = (
+        IMAGE_MIN_TOKENS * token,
+        IMAGE_MAX_TOKENS * token if kind == "image" else math.inf,
+    )
+    floor = _given(options.min_pixels, least if kind == "image" else FRAME_MIN_TOKENS * token)
+    high = _given(options.max_pixels, most)
+    if high >= floor or None not in (options.resized_height, options.resized_width):
+        return None
+    return math.ceil(floor), {"min_pixels": least} if high >= least else {
+        "max_pixels": math.ceil(floor)
+    }
+
+
+def _refuse_conflict(options: VisionOptions, patch: int, merge: int, kind: str) -> None:
+    if conflict := pixel_conflict(options, patch, merge, kind):
+        floor, ((name, value),) = conflict[0], conflict[1].items()
+        message = (
+            f"got max_pixels {options.max_pixels} below min_pixels {floor}, expected it at or above"
+        )
+        fix = Fix(changes={f"{options.table}.{name}": value})
+        raise bad_input("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, fix)
+
+
+def video_tokens(height: int, width: int, nframes: int, options: VisionOptions, patch: int) -> int:
+    """Vision tokens of a clip sampled at `nframes` frames (timestamps and vision markers not
+    included)."""
+    resized = frame_size(height, width, nframes, options, patch)
+    return math.ceil(nframes / FRAME_FACTOR) * math.prod(resized) // (2 * patch) ** 2
+
+
+def image_tokens(height: int, width: int, options: VisionOptions, patch: int) -> int:
+    """Vision tokens of a still image (vision markers not included)."""
+    return math.prod(image_size(height, width, options, patch)) // (2 * patch) ** 2
+
+
+def _fitted(
+    height: int, width: int, factor: int, low: float, high: float, options: VisionOptions
+) -> tuple[int, int]:
+    if options.resized_height is not None and options.resized_width is not None:
+        height, width = options.resized_height, options.resized_width
+        low, high = IMAGE_MIN_TOKENS * factor**2, IMAGE_MAX_TOKENS * factor**2
+    return smart_resize(height, width, factor, low, high)
+
+
+def smart_resize(
+    height: int, width: int, factor: int, min_pixels: float, max_pixels: float
+) -> tuple[int, int]:
+    """Nearest size with sides divisible by `factor` and area within the bounds, keeping the aspect
+    ratio."""
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        message = f"got {width}x{height}, expected an aspect ratio of at most {MAX_ASPECT_RATIO}"
+        raise bad_input("DATA-MEDIA-RATIO", "media", message)
+    resized = tuple(max(factor, round(side / factor) * factor) for side in (height, width))
+    if math.prod(resized) > max_pixels:
+        shrink = math.sqrt(height * width / max_pixels)
+        resized = tuple(math.floor(side / shrink / factor) * factor for side in (height, width))
+    elif math.prod(resized) < min_pixels:
+        grow = math.sqrt(min_pixels / (height * width))
+        resized = tuple(math.ceil(side * grow / factor) * factor for side in (height, width))
+    if 0 in resized:
+        message = (
+            f"got {width}x{height}, too narrow for max_pixels {max_pixels:.0f}: "
+            "a side would become 0"
+        )
+        raise bad_input("DATA-MEDIA-RATIO", "media", message)
+    return resized
+
+
+def _given(value, default):
+    return default if value is None else value
+
+
+def patch_size(model: str) -> int:
+    """Pixels per side of a vision patch: what the model folder says, else that of its family."""
+    config = Path(model) / "config.json"
+    usual = model_names.known_family(model).patch
+    if model and os.path.isfile(config):
+        return read_json(config).get("vision_config", {}).get("patch_size", usual)
+    return usual

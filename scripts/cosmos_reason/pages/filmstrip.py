@@ -1,0 +1,69 @@
+"""Pictures of a medium for a page: a few frames side by side, inside the page as a data URI."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.data import located
+from cosmos_reason.data.annotations import Media
+from cosmos_reason.media import files as media
+
+if TYPE_CHECKING:
+    import numpy as np
+
+FRAMES = 4
+HEIGHT = 132  # pixels
+WIDEST_FRAME = 4 * HEIGHT
+GREY = 160  # between the frames
+JPEG_QUALITY = 76
+# Decoded per clip at most, about 290 frames of 1920x1080; of a longer clip the beginning is shown.
+CLIP_PIXELS = 600_000_000
+
+
+def filmstrip(path: media.Source) -> tuple[str, str]:
+    """(data URI of FRAMES frames side by side, when they are); ("", why not) for what cannot be
+    decoded."""
+    try:
+        if isinstance(path, str):
+            path = located.source(Media("video", path), str)
+        frames, caption = _decoded(located.local(path))
+    except Failure as failure:
+        return "", failure.findings[0].message
+    height = min(HEIGHT, frames.shape[1])
+    width = max(1, round(frames.shape[2] * height / frames.shape[1]))
+    frames = media.resize(frames, height, min(width, WIDEST_FRAME))
+    return _data_uri(_side_by_side(frames)), caption
+
+
+def _decoded(path: Path | media.Pictures) -> tuple[np.ndarray, str]:
+    """uint8[n, h, w, 3] and a caption."""
+    facts = media.probe(path)
+    if facts.kind == "image":
+        return media.read_image(path)[None], "still image"
+    reach = max(1, min(facts.frames, CLIP_PIXELS // (facts.width * facts.height)))
+    indices = sorted({int(reach * (number + 0.5) / FRAMES) for number in range(FRAMES)})
+    seconds = ", ".join(f"{index / facts.fps:.1f}" for index in indices)
+    return media.decode_frames(path, indices), f"frames at {seconds} s"
+
+
+def _side_by_side(frames: np.ndarray) -> np.ndarray:
+    """One picture, with a grey gap between the frames."""
+    import numpy as np
+
+    gap = math.ceil(frames.shape[1] / 66)
+    with_gap = ((0, 0), (0, 0), (0, gap), (0, 0))
+    framed = np.pad(frames, with_gap, constant_values=GREY)
+    return np.concatenate(list(framed), axis=1)[:, :-gap]
+
+
+def _data_uri(picture: np.ndarray) -> str:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

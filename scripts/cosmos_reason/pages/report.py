@@ -1,0 +1,189 @@
+"""The report of an evaluation: one HTML file that opens offline, with everything it shows inside
+it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from cosmos_reason import answers
+from cosmos_reason.evaluation import metrics
+from cosmos_reason.evaluation.evaluation_record import cut_answers
+from cosmos_reason.evaluation.gaps import Gap
+from cosmos_reason.evaluation.rows import Row
+from cosmos_reason.pages.filmstrip import filmstrip
+from cosmos_reason.pages.loss_chart import Curve, chart
+from cosmos_reason.pages.render import TEMPLATES, render, shortened
+
+CARDS = 48
+IMAGE_BUDGET = 3_500_000  # characters of base64; the page as a whole stays below 5 MB
+MATRIX_LABELS = 20
+LISTED = 500
+# What evaluation.json says about what was asked, in the order a reader wants it.
+FACTS = {
+    "model": "Model",
+    "checkpoint": "Checkpoint",
+    "base_model": "Base model",
+    "annotations": "Annotations",
+    "vision": "Frames and pixels",
+    "prompt": "Prompt",
+    "sampling": "Sampling",
+    "hardware": "Answered by",
+}
+
+
+def page(
+    rows: Sequence[Row],
+    gaps: Sequence[Gap],
+    summary: dict,
+    record: dict,
+    before: Sequence[Row] | None = None,
+    pair: dict | None = None,
+    curves: Sequence[Curve] = (),
+) -> tuple[str, int]:
+    """The page for graded `rows`, and how many gaps it shows as clips: `summary` is gaps.summary,
+    `record` evaluation.json, `before` an earlier run's graded rows, `pair` comparison.compare,
+    `curves` what loss_chart.read_curve read."""
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    shown = cards(gaps, before or ())
+    text = render(
+        "report.html.j2",
+        with_option=with_option,
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        name=model_name(record),
+        asked_on=shortened(record.get("annotations"), 200),
+        facts=facts(record),
+        all=metrics.summary(rows),
+        cut=cut_answers(rows, record),
+        pair=pair,
+        types=type_table(rows, pair),
+        matrices=matrices(rows),
+        chart=chart(curves),
+        summary=summary,
+        cards=shown,
+        listed=[gap.row for gap in gaps[:LISTED]],
+    )
+    return text, len(shown)
+
+
+def model_name(record: dict) -> str:
+    """The last parts of the model's path or name: what tells one checkpoint of a run from
+    another."""
+    name = record.get("checkpoint") or record.get("model") or "an unnamed model"
+    return "/".join(part for part in name.split("/")[-3:] if part != "safetensors")
+
+
+def facts(record: dict) -> list[tuple[str, str]]:
+    """(title, text) of what was evaluated, as far as the record tells."""
+    lines = []
+    for key, title in FACTS.items():
+        if record.get(key):
+            lines.append((title, shortened(_in_words(record[key]), 500)))
+    return lines
+
+
+def _in_words(value: object) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    parts = [f"{key} {part}" for key, part in value.items() if part not in (None, "", [], {})]
+    return ", ".join(parts)
+
+
+def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
+    """One line per question type, the commonest first: the summary now, and before for the same
+    questions."""
+    earlier = pair["earlier_per_type"] if pair else {}
+    by_type = defaultdict(list)
+    for row in rows:
+        by_type[row.type].append(row)
+    lines = []
+    for kind in sorted(by_type, key=lambda kind: len(by_type[kind]), reverse=True):
+        now = metrics.summary(by_type[kind])
+        lines.append({"type": kind, "now": now, "before": earlier.get(kind)})
+    return lines
+
+
+def matrices(rows: Sequence[Row]) -> list[dict]:
+    """A confusion matrix per closed type that was asked."""
+    tables = []
+    for kind in answers.CLOSED_TYPES:
+        counts = metrics.confusion(row for row in rows if row.type == kind)
+        if counts:
+            tables.append({"type": kind, **_matrix(counts)})
+    return tables
+
+
+def _matrix(counts: dict[tuple[str, str], int]) -> dict:
+    """Columns and lines of the MATRIX_LABELS commonest expected classes, and how many there are."""
+    classes = metrics.per_class(counts)
+    commonest = sorted(classes, key=lambda label: classes[label]["support"], reverse=True)
+    labels = sorted(commonest[:MATRIX_LABELS])
+    columns = []
+    for label in metrics.matrix(counts)["labels"]:
+        if label in labels or label in (metrics.UNPARSEABLE, metrics.FAILED):
+            columns.append(label)
+    lines = []
+    for label in labels:
+        support = classes[label]["support"]
+        cells = []
+        for given in columns:
+            count = counts[label, given]
+            cells.append({"given": given, "n": count, "share": count / support})
+        lines.append({"label": label, "cells": cells, **classes[label]})
+    return {"columns": columns, "lines": lines, "classes": len(classes)}
+
+
+def sample(gaps: Sequence[Gap]) -> list[Gap]:
+    """At most CARDS gaps, taken in turn from every error type and confusion, the most frequent ones
+    first."""
+    groups = defaultdict(list)
+    for gap in gaps:
+        groups[gap.row.type, gap.error_type, gap.confusion].append(gap)
+    largest_first = sorted(groups.values(), key=len, reverse=True)
+    drawn = []
+    for turn in zip_longest(*[group[:CARDS] for group in largest_first]):
+        drawn += [gap for gap in turn if gap is not None]
+    return drawn[:CARDS]
+
+
+def cards(gaps: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
+    """What the page shows of the sampled gaps: the row, a filmstrip while IMAGE_BUDGET lasts, the
+    earlier answer."""
+    earlier_rows = {(row.id, row.question, row.gt): row for row in before}
+    strips: dict[str, tuple[str, str]] = {}
+    budget = IMAGE_BUDGET
+    shown = []
+    for gap in sample(gaps):
+        row = gap.row
+        if gap.path not in strips:
+            strips[gap.path] = filmstrip(gap.path)
+        image, caption = strips[gap.path]
+        if len(image) > budget:
+            image, caption = "", "left out to keep this page small"
+        budget -= len(image)
+        earlier = earlier_rows.get((row.id, row.question, row.gt))
+        status = ""
+        if earlier:
+            status = "broken" if earlier.correct else "still"
+        card = {
+            "gap": gap,
+            "row": row,
+            "image": image,
+            "caption": caption,
+            "earlier": earlier,
+            "status": status,
+        }
+        shown.append(card)
+    return shown
+
+
+def with_option(text: str | None, row: Row) -> str | None:
+    """A bare letter with the option it stands for: `B · turn right`."""
+    if not text or row.type != "mcq":
+        return text
+    option = answers.options(row.question).get(text.strip("() ."))
+    return f"{text} · {option}" if option else text

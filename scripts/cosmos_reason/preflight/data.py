@@ -1,0 +1,161 @@
+"""The data and the spec by their own checks, as far as the data can be read here."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.data import checks, survey
+from cosmos_reason.data.annotations import locate
+from cosmos_reason.estimate import record_tokens
+from cosmos_reason.media import archives
+from cosmos_reason.media import checks as clip_checks
+from cosmos_reason.media.files import LIST, ClipReport, MediaFacts, Source
+from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules.case import Case
+from cosmos_reason.spec import actions
+
+CLIPS_LOOKED_AT = 64  # headers, when there are no dataset facts; check_dataset looks at all of them
+CLIP_SECONDS = 10.0
+
+
+def data_and_spec(launch: Launch) -> Iterator[Finding]:
+    """every rule of build_spec and every check of check_dataset that can be made here"""
+    case = launch.case
+    data = actions.data_keys(case.action)
+    validation = actions.validation_keys(case.action)
+    with tempfile.TemporaryDirectory() as folder:
+        facts = None
+        if launch.options.dataset_facts:
+            facts = Path(launch.options.dataset_facts)
+        elif data:
+            facts, found = survey_data(case, data, Path(folder))
+            yield from found
+        if validation and case("validation.enable"):
+            _, found = survey_data(case, validation, Path(folder) / "validation")
+            yield from found
+        is_laid_out = case.cosmos and case.action in actions.TRAINING
+        gpus_per_node = launch.gpus_per_node if is_laid_out else None
+        yield from launch.completed
+        if launch.has_own_data:
+            message = f"data of {launch.options.entry_script} are not read here: lengths not known"
+            yield findings.warning("PRE-DATA-UNREAD", "--entry-script", message)
+        yield from rules.check(
+            case.action,
+            case.engine,
+            launch.written,
+            facts,
+            gpus_per_node,
+            launch.nodes,
+            launch=True,
+            has_own_data=launch.has_own_data,
+        )
+        launch.case = replace(case, facts_path=facts)
+        _read_tokens(launch.case)
+
+
+def _read_tokens(case: Case) -> None:
+    """Read the tokens of all records, while their table is there. Raises Failure for what is wrong
+    with the sampling keys, which `case.tokens` passes over."""
+    if case.facts and case.facts["records"] and not case.tokens:
+        record_tokens.tokens_for_spec(case.facts_path, case.full)
+
+
+def survey_data(
+    case: Case, keys: actions.DataKeys, folder: Path
+) -> tuple[Path | None, list[Finding]]:
+    """(dataset facts written into `folder`, findings) of the annotations and media that two keys
+    name; no facts of data that is not here."""
+    written = case(keys.annotations)
+    media = case(keys.media)
+    if not written:
+        return None, []  # a rule of the spec says so
+    if not _is_here(written, media or ""):
+        message = f"got {written}, which cannot be read here: lengths are not known"
+        fix = f"scripts/check_dataset.py {written} --facts dataset_facts.json"
+        return None, [findings.warning("PRE-DATA-UNREAD", keys.table, message, fix)]
+    found = survey.take(locate(written), "", case.model)
+    found.media_path = checks.media_path(found, media or None)
+    notes = look_at_clips(found)
+    checks.check_clips(found)
+    is_validation = keys == actions.validation_keys(case.action)
+    if is_validation and case(case.vision + "fps"):  # of the training data a rule says it
+        checks.check_rates(found, is_gate=case.engine == "tao")
+    folder.mkdir(exist_ok=True)
+    facts = folder / "dataset_facts.json"
+    checks.write_facts(found, facts)
+    return facts, [*notes, *checks.findings(found, evaluation=case.action == "evaluate")]
+
+
+def _is_here(annotations: str, media: str) -> bool:
+    """Whether the annotations can be read here, and so can the names in an archive of media."""
+    if "://" in media and archives.is_archive(media):
+        return False
+    return "://" not in annotations and locate(annotations).is_file()
+
+
+def look_at_clips(found: survey.Survey) -> list[Finding]:
+    """Reports of the clips: missing files of all, headers of the first few (and of those looked at
+    before); of an archive the headers of the clips that come first in it."""
+    how = ("none", VisionOptions(nframes=8), CLIP_SECONDS, clip_checks.Cache())
+    paths = checks.files(found)
+    packed = checks.members(found)
+    if packed:
+        archive = Path(found.media_path)
+        found.reports |= clip_checks.examine_archive(archive, packed, *how, first_only=True)
+    local = _local_files(paths, packed)
+    missing = ClipReport(check="DATA-MEDIA-MISSING", message="got no such file, expected one")
+    for number, path in local.items():
+        if not all(map(os.path.exists, clip_checks.parts(path))):
+            found.reports[number] = missing
+    waiting = {number: path for number, path in local.items() if number not in found.reports}
+    first_few = dict(islice(waiting.items(), CLIPS_LOOKED_AT))
+    found.reports |= clip_checks.examine_all(first_few, *how)
+    looked_at = len(found.reports)
+    _suppose_others_alike(found)
+    if looked_at == len(found.clips):
+        return []
+    message = (
+        f"looked at {looked_at} of {len(found.clips)} clips; "
+        "the others are taken to be like the largest of them"
+    )
+    annotations = shlex.quote(str(found.annotations))
+    fix = f"scripts/check_dataset.py {annotations} --facts dataset_facts.json"
+    return [findings.info("PRE-DATA-SAMPLED", found.annotations, message, fix)]
+
+
+def _local_files(paths: dict[int, Source], packed: dict[int, str]) -> dict[int, Source]:
+    """Those of the clips' paths, by number, that are files of this machine."""
+    local = {}
+    for number in sorted(paths.keys() - packed.keys()):
+        if "://" not in str(clip_checks.parts(paths[number])[0]):
+            local[number] = paths[number]
+    return local
+
+
+def _suppose_others_alike(found: survey.Survey) -> None:
+    """A clip that was not looked at is taken to be like the largest one of its kind, with as many
+    frames as are listed for it."""
+    largest: dict[str, MediaFacts] = {}
+    for report in found.reports.values():
+        facts = report.facts
+        if facts and (facts.kind not in largest or _pixels(facts) > _pixels(largest[facts.kind])):
+            largest[facts.kind] = facts
+    for medium, number in found.clips.items():
+        facts = largest.get(medium.kind)
+        if facts and medium.pictures:
+            facts = replace(facts, frames=len(medium.pictures), pictures=LIST)
+        found.reports.setdefault(number, ClipReport(facts=facts))
+
+
+def _pixels(facts: MediaFacts) -> int:
+    return facts.frames * facts.width * facts.height

@@ -1,0 +1,96 @@
+"""The launch that options and a spec describe, before anything is looked at."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.preflight.options import Launch, PreflightOptions
+from cosmos_reason.remote import model_names, s3
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import completion
+from cosmos_reason.spec import actions, document, images, origins, validation
+
+
+def launch_of(options: PreflightOptions, platform: str, engine: str | None = None) -> Launch:
+    """Raises Failure (exit 2) for a spec that cannot be read."""
+    engine = engine or origins.engine_of(options.spec, platform)
+    launch = Launch(
+        platform=platform,
+        options=options,
+        deadline=time.monotonic() + options.timeout,
+        engine=engine,
+        image=options.image or images.default(engine) or "",
+        paths=dict(options.path),
+        nodes=options.nodes or 1,
+    )
+    if launch.has_own_data:
+        launch.paths["--entry-script"] = options.entry_script
+    if options.spec:
+        table, action = read_spec(options.spec)
+        take_spec(launch, table, action)
+    launch.gpus_per_node = max(launch.gpus_per_node, options.gpu_min_count or 1)
+    return launch
+
+
+def read_spec(path: str) -> tuple[dict, str]:
+    """(a spec, the action that knows most of its keys). Raises Failure (exit 2)."""
+    try:
+        table = document.load(Path(path))
+    except Failure as failure:
+        how = f"scripts/build_spec.py train --train-root DIR -o {shlex.quote(path)}"
+        found = [
+            replace(finding, fix=finding.fix or Fix(command=how)) for finding in failure.findings
+        ]
+        raise Failure(found, EXIT_BAD_INPUT) from None
+    return table, actions.of_file(Path(path))
+
+
+def take_spec(launch: Launch, table: dict, action: str) -> None:
+    """What the spec says of paths, outputs, GPUs and sizes. What is invalid in it counts as the
+    template's."""
+    written = table
+    table, launch.completed = completion.completed(action, written)
+    if launch.engine == images.ENGINE:
+        version = launch.options.image_version
+        launch.completed += images.check(action, written, launch.image, version)
+    launch.written = table
+    invalid = [finding.where for finding in validation.validate(action, table)]
+    launch.case = rules.Case(action, launch.engine, rules.sound(action, table, invalid))
+    _take_paths(launch)
+    _take_models(launch)
+    needed = launch.case.needed_gpus
+    launch.nodes = launch.options.nodes or math.ceil(needed / 8)
+    launch.gpus_per_node = math.ceil(needed / launch.nodes)
+
+
+def _take_paths(launch: Launch) -> None:
+    for key, schema in document.keys(launch.case.action).items():
+        path = launch.case(key)
+        if not isinstance(path, str):
+            continue
+        kind = schema.get("x-path")
+        if kind == "input" and path:
+            launch.paths.setdefault(key, path)
+        elif kind == "output":
+            launch.outputs.append(path or ".")
+
+
+def _take_models(launch: Launch) -> None:
+    """The model and, of an adapter, its base model; a folder among them is a path to look at
+    too."""
+    params = launch.case.params
+    for key in (params["model"], params.get("base")):
+        written = launch.case(key) if key else ""
+        if not written:
+            continue
+        in_bucket = written.startswith(s3.SCHEME)
+        name = written if in_bucket else model_names.canonical(written, key)
+        launch.models.append(name)
+        if name.startswith("/"):
+            launch.paths.setdefault(key, name)

@@ -1,0 +1,188 @@
+"""Whether the Docker engine can run the job: the engine, its NVIDIA runtime, the image, a container
+with GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import docker_client
+from cosmos_reason.preflight.gates import check_driver
+from cosmos_reason.preflight.machines import ask_for_gpus
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.remote.machine import COMMAND_SECONDS, NO_COMMAND, Answer, call
+from cosmos_reason.spec import images
+
+DENIED = ("denied", "unauthorized", "authentication required", "403 Forbidden", "401 Unauthorized")
+ABSENT = ("manifest unknown", "no such manifest", "not found", "name unknown")
+REGISTRY_SECONDS = 30
+SMOKE_SECONDS = 60
+SCRIPT_NEEDS = ("av", "numpy", "PIL")
+ASK_MODULES = """
+import importlib.util, sys
+print(*(name for name in sys.argv[1:] if importlib.util.find_spec(name) is None), sep=", ")
+"""
+MAY_USE_DOCKER = "sudo usermod -aG docker $USER && newgrp docker"
+START_DOCKER = "sudo systemctl start docker"
+
+
+def check(launch: Launch) -> Iterator[Finding]:
+    """engine, NVIDIA runtime, driver, toolkit, image, GPUs, a container that sees them"""
+    if launch.docker is None and launch.machine is None:
+        return  # no such engine: said before
+    yield from ask_for_gpus(launch, launch.machine)
+    if launch.docker is None:
+        return  # no docker command: said before
+    answer = _docker(launch, *docker_client.INFO)
+    problem = unreachable(answer)
+    if problem:
+        yield problem
+        return
+    facts = docker_client.parse_info(answer.out)
+    launch.result["docker"] = {
+        "version": facts["ServerVersion"],
+        "rootless": docker_client.is_rootless(facts),
+    }
+    has_gpu_devices = bool(facts.get("DiscoveredDevices"))  # CDI, which needs no runtime
+    runtime = docker_client.has_nvidia(facts) or has_gpu_devices
+    if not runtime:
+        report = findings.error if launch.wants_gpus else findings.warning
+        message = "got an engine without the NVIDIA runtime, expected one"
+        yield report("PRE-DOCKER-RUNTIME", "docker", message, docker_client.RUNTIME)
+    if launch.engine == "tao" or "tao-toolkit" in launch.image:
+        yield from check_driver(launch.driver, _toolkit_version(launch))
+    yield from _image(launch)
+    yield from _entry_script(launch)
+    if runtime:
+        yield from _smoke(launch)
+
+
+def _docker(launch: Launch, *words: str, limit: float = COMMAND_SECONDS) -> Answer:
+    return call(["docker", *words], limit, launch.docker)
+
+
+def unreachable(answer: Answer) -> Finding | None:
+    """Why the client got no answer from an engine, though it may exit with 0."""
+    if answer.code == NO_COMMAND and "no command docker" in answer.err:
+        message = "got no docker command here"
+        fix = "apt-get install --yes docker.io"
+        return findings.error("PRE-TOOL-MISSING", "docker", message, fix)
+    facts = docker_client.parse_info(answer.out)
+    errors = facts.get("ServerErrors")
+    if not answer.code and facts.get("ServerVersion") and not errors:
+        return None
+    reason = answer.last_words or "no answer"
+    if errors:
+        reason = "; ".join(map(str, errors))
+    fix = MAY_USE_DOCKER if "permission denied" in reason else START_DOCKER
+    message = f"got {reason}, expected a running engine"
+    return findings.error("PRE-DOCKER-UNREACHABLE", "docker", message, fix)
+
+
+def _toolkit_version(launch: Launch) -> str:
+    if launch.machine is None:
+        return ""
+    printed = launch.machine.call("nvidia-ctk", "--version").out
+    version = re.search(r"version ([\d.]+)", printed)
+    return version[1] if version else ""
+
+
+def _image(launch: Launch) -> Iterator[Finding]:
+    """Whether the image is here, or can be pulled."""
+    image = launch.image
+    if not image:
+        message = f"got none, and engine {launch.engine} has no image of its own"
+        yield findings.error("PRE-IMAGE", "--image", message, Fix(flags={"--image": "NAME"}))
+        return
+    inspected = _docker(launch, "image", "inspect", "--format", "{{.Architecture}}", image)
+    launch.result["image"] = {
+        "name": image,
+        "present": not inspected.code,
+        "architecture": inspected.out.strip(),
+    }
+    if not inspected.code:
+        return
+    answer = _docker(launch, "manifest", "inspect", image, limit=REGISTRY_SECONDS)
+    if answer.code == 0:
+        message = "not here yet; it can be pulled"
+        yield findings.info("PRE-IMAGE-PULL", image, message, f"docker pull {image}")
+    else:
+        yield _no_image(image, answer.last_words)
+
+
+def _no_image(image: str, reason: str) -> Finding:
+    """Why the image cannot be pulled, by what the registry answered."""
+    message = f"got {reason}; expected it here, or in a registry that lets it be pulled."
+    if any(word in reason for word in DENIED):
+        fix = "docker login nvcr.io --username '$oauthtoken'"
+        return findings.error("PRE-IMAGE-DENIED", image, message, fix)
+    if any(word in reason for word in ABSENT):
+        known = bundle.skill_info()["images"]
+        message += findings.did_you_mean(image, known)
+        fix = Fix(flags={"--image": next(iter(known))})
+        return findings.error("PRE-IMAGE-MISSING", image, message, fix)
+    return findings.error("PRE-IMAGE-UNREACHABLE", image, message, f"docker pull {image}")
+
+
+def _entry_script(launch: Launch) -> Iterator[Finding]:
+    """Whether the image has what our dataset script imports; only one that is here is asked."""
+    if launch.options.entry_script:
+        return
+    if launch.engine != "tao" or not launch.result.get("image", {}).get("present"):
+        return
+    if launch.case and launch.case.action != "train":
+        return
+    python = images.facts(launch.image, launch.options.image_version)["python"]
+    container = ["run", "--rm", "--network", "none", "--entrypoint", python]
+    program = [launch.image, "-c", ASK_MODULES, *SCRIPT_NEEDS]
+    answer = _docker(launch, *container, *program, limit=SMOKE_SECONDS)
+    if answer.code == 0 and not answer.out.strip():
+        return
+    got = f"no {answer.out.strip()}" if answer.code == 0 else answer.last_words
+    message = f"got {got} in the image, expected {', '.join(SCRIPT_NEEDS)} for our dataset script"
+    fix = "add --entry-script image to scripts/launch_job.py submit"
+    yield findings.warning("PRE-ENTRY-SCRIPT", launch.image, message, fix)
+
+
+def _smoke(launch: Launch) -> Iterator[Finding]:
+    """Start a container that lists its GPUs. A pull before it has the rest of the run's time, not
+    the container's."""
+    image = launch.options.gpu_smoke_image or launch.image
+    if not image:
+        return  # said before
+    problem = _fetch_smoke_image(launch, image)
+    if problem:
+        yield problem
+        return
+    indices = launch.options.target_gpu_index
+    devices = f'"device={",".join(map(str, indices))}"' if indices else "all"
+    container = ["run", "--rm", "--network", "none", "--gpus", devices]
+    program = ["--entrypoint", "nvidia-smi", image, "-L"]
+    answer = _docker(launch, *container, *program, limit=SMOKE_SECONDS)
+    seen = len(re.findall(r"^GPU \d+", answer.out, re.M))
+    launch.result["smoke"] = {"image": image, "gpus": seen}
+    needed = max(launch.gpus_per_node, len(indices or ()))
+    if answer.code == 0 and seen >= needed:
+        return
+    got = answer.last_words if answer.code else seen
+    message = f"got {got} in a container, expected {needed} GPUs"
+    fix = docker_client.RUNTIME if answer.code or not seen else "nvidia-smi -L"
+    yield findings.error("PRE-SMOKE", image, message, fix)
+
+
+def _fetch_smoke_image(launch: Launch, image: str) -> Finding | None:
+    """A finding when the image is not here after this."""
+    if not _docker(launch, "image", "inspect", "--format", "{{.Id}}", image).code:
+        return None
+    if not (launch.options.pull_smoke_image and launch.options.gpu_smoke_image):
+        message = "not here, so no container was tried with the GPUs"
+        fix = Fix(flags={"--gpu-smoke-image": image, "--pull-smoke-image": True})
+        return findings.warning("PRE-SMOKE", image, message, fix)
+    answer = _docker(launch, "pull", "--quiet", image, limit=launch.seconds_left())
+    if not answer.code:
+        return None
+    message = f"got {answer.last_words}; expected to pull it"
+    return findings.error("PRE-SMOKE", image, message, f"docker pull {image}")

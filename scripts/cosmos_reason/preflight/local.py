@@ -1,0 +1,65 @@
+"""Whether this machine has what the embedded engine or cosmos-rl needs to run here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.jobs import cosmos_environment
+from cosmos_reason.preflight.gates import chosen
+from cosmos_reason.preflight.gpus import architecture
+from cosmos_reason.preflight.machines import ask_for_gpus
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.remote.machine import Host, call
+
+EMBEDDED_ENGINE_NEEDS = ("torch", "transformers", "peft")
+IMPORT_SECONDS = 60
+ASK_TORCH = "import json,torch;c=torch.cuda;print(json.dumps([c.is_available(),c.get_arch_list()]))"
+
+
+def check(launch: Launch) -> Iterator[Finding]:
+    """torch or cosmos-rl, CUDA, GPUs"""
+    yield from ask_for_gpus(launch, Host())
+    if launch.engine == "transformers":
+        yield from check_torch(launch)
+    elif launch.engine == "cosmos-rl":
+        yield from cosmos_environment.findings(launch.case.action if launch.case else "train")
+
+
+def check_torch(launch: Launch) -> Iterator[Finding]:
+    """Whether torch is here, and was built for the chosen GPUs."""
+    pip = f"{sys.executable} -m pip install"
+    absent = [name for name in EMBEDDED_ENGINE_NEEDS if not importlib.util.find_spec(name)]
+    if absent:
+        message = f"got no {', '.join(absent)}, expected the embedded engine's"
+        fix = f"{pip} -r {bundle.ROOT / 'requirements-engine.txt'}"
+        yield findings.error("PRE-TORCH", sys.executable, message, fix)
+        return
+    version = importlib.metadata.version("torch")
+    launch.result["torch"] = version
+    if not launch.driver.gpus:
+        return
+    answer = call([sys.executable, "-c", ASK_TORCH], IMPORT_SECONDS)
+    if answer.code or not answer.out.startswith("["):
+        message = f"got {answer.last_words}, expected a torch that can be imported"
+        yield findings.error("PRE-TORCH", sys.executable, message)
+        return
+    sees_gpus, built_for = json.loads(answer.out)
+    if not sees_gpus:
+        message = f"got torch {version} that sees no GPU, though nvidia-smi does"
+        # The package index has the CUDA build for Linux, and pip takes a CPU build for the same
+        # version.
+        fix = f"{pip} --force-reinstall torch=={version.partition('+')[0]}"
+        yield findings.error("PRE-TORCH-CUDA", sys.executable, message, fix)
+        return
+    gpus, _ = chosen(launch.driver, launch.options)
+    architectures = {gpu.arch for gpu in gpus if gpu.arch}
+    missing = sorted(architectures - {architecture(name) for name in built_for})
+    if missing:
+        message = f"got GPUs of {', '.join(missing)}, torch was built for {', '.join(built_for)}"
+        yield findings.warning("PRE-TORCH-ARCH", sys.executable, message)

@@ -1,0 +1,79 @@
+"""Which machine a platform's jobs run on, and what its GPUs are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.jobs import docker_client
+from cosmos_reason.preflight.gates import missing_description
+from cosmos_reason.preflight.gpus import Driver, driver
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.remote.machine import Host, over_ssh
+
+ON_THE_HOST = "run this command on the GPU host"
+
+
+def locate(launch: Launch) -> Iterator[Finding]:
+    """where the job's paths lie: this machine, the Docker engine's or the cluster's"""
+    if launch.platform == "local":
+        launch.machine = Host()
+    elif launch.platform == "docker":
+        yield from _docker_machine(launch)
+    elif launch.platform == "slurm":
+        yield from _login_node(launch)
+
+
+def _docker_machine(launch: Launch) -> Iterator[Finding]:
+    """Note the machine of the Docker engine that launch_job would take, and how docker is told of
+    that engine. There is no machine to ask behind an address of tcp."""
+    given = launch.options.docker_host
+    try:
+        address = docker_client.engine_host(given)
+    except Failure as failure:
+        # Docker is to be installed here: what else is wrong here is said in the same run.
+        launch.machine = docker_client.machine_without_client(given)
+        yield from failure.findings
+        return
+    launch.docker = docker_client.variables(address)
+    launch.machine = docker_client.machine(address)
+
+
+def _login_node(launch: Launch) -> Iterator[Finding]:
+    """Note the cluster's login node by $SLURM_HOSTNAME, else this machine where it has SLURM's
+    commands. Raises Failure for a name that is none."""
+    name = os.environ.get("SLURM_HOSTNAME", "")
+    if name:
+        user = os.environ.get("SLURM_USER", "")
+        target = f"{user}@{name}" if user else name
+        launch.machine = over_ssh(target, key=os.environ.get("SSH_KEY_PATH", ""))
+    elif shutil.which("sinfo"):
+        launch.machine = Host()
+    else:
+        message = "got no SLURM commands here and no $SLURM_HOSTNAME, expected a login node"
+        fix = "export SLURM_HOSTNAME=LOGIN_NODE"
+        yield findings.error("PRE-TOOL-MISSING", "sinfo", message, fix)
+
+
+def ask_for_gpus(launch: Launch, machine: Host | None) -> Iterator[Finding]:
+    """Note the GPUs of the machine in `launch.driver`; they are checked when everything else is
+    known."""
+    if machine is None:
+        launch.driver = Driver(problem="an engine over tcp cannot be asked")
+    else:
+        launch.driver = driver(machine)
+    if launch.driver.gpus:
+        return
+    where = machine.name if machine else "docker"
+    message = f"got no GPU of {where} ({launch.driver.problem or 'it has none'})"
+    if not launch.wants_gpus:
+        yield findings.info("PRE-GPU-NONE", "nvidia-smi", message)
+        return
+    report = findings.warning if launch.options.describes_gpus else findings.error
+    unsaid = str(missing_description(launch.options))
+    if unsaid:
+        message += f"; from elsewhere its GPUs are described with {unsaid}"
+    yield report("PRE-GPU-NONE", "nvidia-smi", message, ON_THE_HOST if unsaid else "")

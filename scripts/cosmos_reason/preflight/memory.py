@@ -1,0 +1,203 @@
+"""What a run will take: memory of one GPU and of the host, steps, hours, checkpoints on the
+disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.media import files, sampling
+from cosmos_reason.preflight import gates
+from cosmos_reason.preflight.gpus import Gpu
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.lengths import loader_gib
+from cosmos_reason.spec import actions
+
+SMALL_MODEL = 3  # billion parameters
+QUESTION_TOKENS = 500  # of a record that nobody has seen
+UNREADABLE_CLIP_TOKENS = 4096
+USABLE_HOST_MEMORY = 0.9  # part of it
+SPARE = 1.2  # of a checkpoint's size
+RULE_OF_THUMB = "GPUs (rule of thumb for full fine-tuning of 8B models)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Tokens of the longest sample, `total` with what is generated for it. `measured`: of the data,
+    else of a clip that was assumed."""
+
+    total: int
+    vision: int
+    longest_text: int
+    measured: bool
+
+
+def check(launch: Launch, gpus: list[Gpu]) -> Iterator[Finding]:
+    """The memory of one GPU under the spec, on the chosen GPUs and on every type that skill_info
+    knows."""
+    case = launch.case
+    has_records = case.facts and case.facts["records"]
+    if has_records and not case.tokens:
+        return  # impossible vision settings: said before
+    sample = longest_sample(case)
+    plan = gpu_memory.of_spec(case, sample.total, sample.vision, sample.longest_text)
+    if plan is None:
+        message = f"got {case.model}, whose widths are not known here, so memory is not predicted"
+        key = case.params["model"]
+        yield findings.warning("PRE-MEMORY-UNKNOWN", key, message, Fix(flags={"--model": "DIR"}))
+        return
+    launch.result["prediction"] = prediction(launch, plan, sample.measured)
+    fits_measured = False
+    sizes = [gpu.gib for gpu in gpus if gpu.gib]
+    if sizes:
+        yield from _fit(launch, plan, min(sizes), len(gpus))
+        is_fit = launch.result["prediction"]["verdict"] == gpu_memory.FITS
+        fits_measured = is_fit and sample.measured
+    elif launch.wants_gpus:
+        needed = gpu_memory.total(plan)
+        message = (
+            f"needs {needed:.1f} GiB on each GPU, whose memory is not known, "
+            "so this is not compared"
+        )
+        fix = gates.missing_description(launch.options)
+        yield findings.warning("PRE-MEMORY-UNSEEN", "GPU memory", message, fix)
+    if case.action == "train" and case.cosmos:
+        set_aside = _why_less_is_enough(plan, fits_measured)
+        least = bundle.skill_info()["memory_minimums"]["full_sft_total_gb"]
+        yield from gates.check_total(gpus, launch.nodes, least, RULE_OF_THUMB, set_aside)
+    yield from _host_memory(launch, plan)
+
+
+def longest_sample(case: Case) -> Sample:
+    """Raises Failure for impossible vision settings."""
+    generated = case("rollout.max_response_length") if case.action == "grpo" else 0
+    if not case.tokens:
+        vision = assumed_vision_tokens(case)
+        total = vision + QUESTION_TOKENS + generated
+        return Sample(total, vision, QUESTION_TOKENS, measured=False)
+    longest = max(case.tokens, key=lambda record: record.total)
+    longest_text = max(record.text for record in case.tokens)
+    return Sample(longest.total + generated, longest.vision, longest_text, measured=True)
+
+
+def assumed_vision_tokens(case: Case) -> int:
+    """Vision tokens of a sample that nobody has seen: of the clip that inference is to look at,
+    else of ten seconds of 1920x1080 at 30 frames/s. Raises Failure for impossible vision
+    settings."""
+    height, width, total, fps = 1080, 1920, 300, 30.0
+    try:
+        clip = case("media") if case.action == "inference" else ""
+        if clip and Path(clip).is_file():
+            facts = files.probe(clip)
+            height, width, total, fps = facts.height, facts.width, facts.frames, facts.fps
+        options = sampling.VisionOptions.from_spec(case.full)
+        patch = sampling.patch_size(case.model)
+        if total == 1:
+            return sampling.image_tokens(height, width, options, patch)
+        frames = sampling.frame_count(total, fps, options)
+        return sampling.video_tokens(height, width, frames, options, patch)
+    except Failure as failure:
+        if failure.findings[0].id.startswith("SPEC-"):
+            raise
+        return UNREADABLE_CLIP_TOKENS  # the path's check says what is wrong with the clip
+
+
+def prediction(launch: Launch, plan: gpu_memory.Plan, measured: bool) -> dict:
+    """What is predicted before the GPUs are compared with it."""
+    case = launch.case
+    needed = gpu_memory.total(plan)
+    types = bundle.skill_info()["gpu_types"]
+    steps = case.steps if case.action == "train" else None
+    hours = None
+    if steps and launch.options.seconds_per_step:
+        hours = round(steps * launch.options.seconds_per_step / 3600, 2)
+    return {
+        "tokens": plan.tokens,
+        "measured": measured,
+        "gib": round(needed, 1),
+        "terms": gpu_memory.terms(plan),
+        "gpu_types": {name: gpu_memory.verdict(needed, gib) for name, gib in types.items()},
+        "steps": steps,
+        "hours": hours,
+    }
+
+
+def _fit(launch: Launch, plan: gpu_memory.Plan, gib: float, count: int) -> Iterator[Finding]:
+    """The prediction against the smallest of `count` GPUs, which has `gib`."""
+    needed = gpu_memory.total(plan)
+    verdict = gpu_memory.verdict(needed, gib)
+    launch.result["prediction"]["verdict"] = verdict
+    terms = ", ".join(f"{name} {size:g}" for name, size in gpu_memory.terms(plan).items())
+    samples = f"{plan.tokens} tokens x {plan.batch}"
+    message = f"{verdict}: {needed:.1f} GiB of {gib:.1f} at {samples} ({terms})"
+    if verdict == gpu_memory.FITS:
+        yield findings.info("PRE-MEMORY", "GPU memory", message)
+        return
+    fix = Fix()
+    change = gpu_memory.cheapest_fix(plan, gib, count, launch.case.token_side**2)
+    if change:
+        fix, gib_then = change
+        message += f"; with the fix {gib_then:.1f} GiB"
+    else:
+        message += "; no change of the spec is enough: take larger GPUs"
+    without_samples = dataclasses.replace(plan, tokens=0, vision_tokens=0, loss_tokens=0)
+    too_large_anyway = gpu_memory.total(without_samples) > gib
+    is_certain = launch.result["prediction"]["measured"] or too_large_anyway
+    does_not_fit = verdict == gpu_memory.DOES_NOT_FIT
+    report = findings.error if does_not_fit and is_certain else findings.warning
+    yield report("PRE-MEMORY", "GPU memory", message, fix)
+
+
+def _why_less_is_enough(plan: gpu_memory.Plan, fits_measured: bool) -> str:
+    """Why the rule of thumb about all GPUs together does not count; '' when it does."""
+    if plan.lora_rank:
+        return "LoRA trains a small part of it"
+    billions = plan.geometry.parameters / 1e9
+    if billions < SMALL_MODEL:
+        return f"the model has {billions:.1f} billion parameters"
+    if fits_measured:
+        return "the memory prediction says that it fits"
+    return ""
+
+
+def _host_memory(launch: Launch, plan: gpu_memory.Plan) -> Iterator[Finding]:
+    """What is offloaded, and the frames that loaders hold ready, against this machine's memory."""
+    gpus = launch.gpus_per_node
+    loaders = 0.0
+    if launch.case.action == "train":
+        loaders = loader_gib(launch.case) * gpus
+    needed = gpu_memory.host_states(plan) * gpus + loaders
+    launch.result["prediction"]["host_gib"] = round(needed, 1)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / gpu_memory.GIB
+    if launch.platform != "local" or needed <= USABLE_HOST_MEMORY * there:
+        return
+    message = f"got {there:.0f} GiB, expected {needed:.0f} (loaders {loaders:.0f})"
+    fix = Fix(changes={"train.fsdp_offload": False})
+    if loaders:
+        fix = Fix(changes={"train.train_policy.dataloader_prefetch_factor": 1})
+    yield findings.error("PRE-HOST-MEMORY", "host memory", message, fix)
+
+
+def kept_checkpoints(case: Case) -> tuple[int, float]:
+    """(how many checkpoints are kept, GiB of one): what is resumed from and the exported model,
+    with some to spare."""
+    if case.action not in actions.TRAINING or not case("train.ckpt.enable_checkpoint"):
+        return 0, 0.0
+    plan = gpu_memory.of_spec(case, 1, 1, 1)
+    if plan is None:
+        return 0, 0.0
+    kept = case("train.ckpt.max_keep") or 1
+    if case.steps and case.save_interval:
+        saved = max(1, math.ceil(case.steps / case.save_interval))
+        kept = min(saved, kept)
+    exported = plan.trained * (4 if plan.lora_rank else 2)
+    resumed_from = 4 * plan.master * plan.trained
+    return kept, (resumed_from + exported) * SPARE / gpu_memory.GIB

@@ -1,0 +1,287 @@
+"""Asking a server that speaks OpenAI's chat completions: the one place for evaluations and the
+judge of answers.
+
+The retries are our own: httpx repeats connections only, and what repeats answers as well (the Hub's
+client) cannot be stopped in a pause nor keep a time limit for a whole answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import httpx
+
+from cosmos_reason.base.findings import Failure, bad_input, nearest, outside
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec.values import shown
+
+ATTEMPTS = 6
+FIRST_DELAY = 1.0  # seconds
+LONGEST_DELAY = 60.0  # seconds
+TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
+KEY_REFUSED = {401, 403}
+REFUSING = KEY_REFUSED | {404, 405}  # the answer would be the same for every question
+DEFAULT_KEY = "OPENAI_API_KEY"
+NAMES_SHOWN = 10
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Reply(NamedTuple):
+    """What the server answered; `is_cut` when the tokens ran out before the answer ended; `tokens`
+    of the answer where the server counts them."""
+
+    text: str
+    is_cut: bool
+    tokens: int | None = None
+
+
+class Problem(NamedTuple):
+    """Why an attempt gave no reply. `pause`: the seconds that the server asked for; `status`: of
+    HTTP, 0 when there was none."""
+
+    text: str
+    may_pass: bool
+    is_unreachable: bool = False
+    pause: float = 0.0
+    status: int = 0
+
+
+class ChatServer:
+    """The server at `url`, the part before /chat/completions.
+
+    `flag` and `naming` are the flags for its address and its model, for messages; `key_variable`
+    names the environment variable with its key, `timeout` is in seconds for a whole answer,
+    `concurrency` the requests in flight at a time. Requests are made while it is `connected`.
+    """
+
+    def __init__(
+        self, url: str, flag: str, naming: str, key_variable: str, timeout: float, concurrency: int
+    ):
+        self.naming = naming
+        self.url = checked_address(url, flag)
+        self.key = key_of(key_variable)
+        self.timeout, self.concurrency = timeout, concurrency
+        self.as_given = f"{flag} http://HOST:8000/v1, {naming} as the server names it, and its key"
+        self.stopped = threading.Event()
+
+    def each(self, ask: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[list[Result]]:
+        """What `ask`, which calls `complete`, returns for each item, in lists as they come, in any
+        order. The first Failure of `ask` ends it, after the other results of the moment were
+        given."""
+        with self.connected():
+            yield from self._each(ask, items)
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        limits = httpx.Limits(max_connections=self.concurrency)
+        with httpx.Client(headers=headers, timeout=self.timeout, limits=limits) as self.client:
+            yield
+
+    def _each(self, ask: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[list[Result]]:
+        pool = ThreadPoolExecutor(self.concurrency)
+        waiting: set[Future] = set()
+        rest = iter(items)
+        try:
+            while True:
+                free = 2 * self.concurrency - len(waiting)
+                waiting |= {pool.submit(ask, item) for item in islice(rest, free)}
+                if not waiting:
+                    return
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                results = [future.result() for future in done if not future.exception()]
+                if results:
+                    yield results
+                for future in done:
+                    future.result()  # raises the Failure of one that has none
+        finally:
+            self.stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+    def complete(self, body: dict) -> Reply:
+        """Raises Failure: exit 2 for this request alone, with the `status` of HTTP in its data, and
+        exit 3 when it concerns them all."""
+        return self._patiently(lambda: self._completion(body))
+
+    def check_model(self, name: str) -> None:
+        """Raises Failure (exit 2) for a model that the server does not name among its own; not
+        every server tells their names."""
+        served = self._patiently(self._served)
+        if not served or name in served:
+            return
+        more = ", ..." if len(served) > NAMES_SHOWN else ""
+        names = ", ".join(shown(known) for known in served[:NAMES_SHOWN])
+        message = f"got {shown(name)}, expected a model that this server serves: {names}{more}"
+        meant = served if len(served) == 1 else nearest(name, served)
+        fix = Fix(flags={self.naming: meant[0]}) if meant else ""
+        raise bad_input("EVAL-ENDPOINT-MODEL", self.url, message, fix)
+
+    def _patiently(self, act: Callable[[], Result | Problem]) -> Result:
+        """What `act` returns, which is tried again while its Problem may pass. Raises Failure."""
+        for attempt in range(1, ATTEMPTS + 1):
+            outcome = act()
+            if not isinstance(outcome, Problem):
+                return outcome
+            if not outcome.may_pass or attempt == ATTEMPTS:
+                break
+            delay = min(LONGEST_DELAY, max(outcome.pause, _backoff(attempt)))
+            if self.stopped.wait(delay):
+                break
+        if outcome.is_unreachable:
+            message = f"got {outcome.text} {attempt} times"
+            raise outside("EVAL-ENDPOINT-UNREACHABLE", self.url, message, "start the server")
+        message = f"got {outcome.text}, after {attempt} attempt(s)"
+        raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, message, status=outcome.status)
+
+    def _completion(self, body: dict) -> Reply | Problem:
+        """Raises Failure for what would be the same at every attempt."""
+        outcome = self._attempt("POST", "/chat/completions", body)
+        if not isinstance(outcome, Problem):
+            return self._reply(outcome)
+        if outcome.status in REFUSING or 0 < outcome.status < 400:
+            raise self._refusal(outcome)
+        return outcome
+
+    def _served(self) -> list[str] | Problem:
+        """The names of its models; empty when it does not tell them."""
+        outcome = self._attempt("GET", "/models")
+        if not isinstance(outcome, Problem):
+            return _names(outcome)
+        if outcome.status in KEY_REFUSED:
+            raise self._refusal(outcome)
+        if outcome.status and not outcome.may_pass:
+            return []
+        return outcome
+
+    def _refusal(self, problem: Problem) -> Failure:
+        return outside("EVAL-ENDPOINT-REFUSED", self.url, f"got {problem.text}", self.as_given)
+
+    def _attempt(self, method: str, path: str, body: dict | None = None) -> bytes | Problem:
+        """The content of an answer with status 200."""
+        try:
+            reply, content = self._exchange(method, path, body)
+        except httpx.RequestError as error:
+            text = f"{type(error).__name__} {error}".strip()
+            is_unreachable = isinstance(error, httpx.ConnectError | httpx.UnsupportedProtocol)
+            may_pass = not isinstance(error, httpx.DecodingError)
+            return Problem(text, may_pass, is_unreachable)
+        status = reply.status_code
+        if status == 200:
+            return content
+        text = f"HTTP {status}: {self._shown(content)}"
+        pause = seconds_of(reply.headers.get("retry-after"))
+        return Problem(text, may_pass=status in TRANSIENT, pause=pause, status=status)
+
+    def _exchange(self, method: str, path: str, body: dict | None) -> tuple[httpx.Response, bytes]:
+        """The reply and its content, which may take `timeout` seconds as a whole, not only from
+        byte to byte."""
+        end = time.monotonic() + self.timeout
+        content = bytearray()
+        with self.client.stream(method, f"{self.url}{path}", json=body) as reply:
+            for part in reply.iter_bytes():
+                content += part
+                if time.monotonic() > end:
+                    raise httpx.ReadTimeout(f"no whole answer within {self.timeout} s")
+        return reply, bytes(content)
+
+    def _reply(self, content: bytes) -> Reply:
+        try:
+            reply = json.loads(content)
+            choice = reply["choices"][0]
+            usage = reply.get("usage")
+            tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+            text = (choice["message"]["content"] or "").encode("utf-8", "replace").decode()
+            is_cut = choice.get("finish_reason") == "length"
+            return Reply(self._masked(text), is_cut, tokens if type(tokens) is int else None)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            message = f"got {self._shown(content)}, expected a chat completion with a text"
+            raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, message) from None
+
+    def _shown(self, content: bytes) -> str:
+        """The start of what a server answered, without our key."""
+        text = self._masked(content[:1_000_000].decode("utf-8", "replace"))
+        return " ".join(text[:1000].split())[:300] or "an empty answer"
+
+    def _masked(self, text: str) -> str:
+        """Without our key, also as it is written in JSON."""
+        escaped = json.dumps(self.key)[1:-1]
+        for form in (self.key, escaped, escaped.replace("/", "\\/")):
+            if form:
+                text = text.replace(form, "***")
+        return text
+
+
+def _names(content: bytes) -> list[str]:
+    """The names in an answer to /models; empty for one of another form."""
+    try:
+        return [
+            entry["id"] for entry in json.loads(content)["data"] if isinstance(entry["id"], str)
+        ]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return []
+
+
+def checked_address(url: str, flag: str) -> str:
+    """The address before /chat/completions. Raises Failure, also for one that holds a password."""
+    if not _is_plain_address(url):
+        message = (
+            "got no plain address, expected one such as http://localhost:8000/v1 "
+            "(a key goes into a variable)"
+        )
+        raise bad_input("EVAL-ENDPOINT-URL", flag, message)
+    return url.rstrip("/").removesuffix("/chat/completions")
+
+
+def _is_plain_address(url: str) -> bool:
+    try:
+        parts = httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    if parts.scheme not in ("http", "https") or not parts.host:
+        return False
+    return not parts.userinfo and not parts.query
+
+
+def key_of(variable: str) -> str:
+    """The key in a variable of the environment; only the default variable may be missing. Raises
+    Failure, never showing the key."""
+    key = os.environ.get(variable, "").strip()
+    is_missing = not key and variable != DEFAULT_KEY
+    if is_missing or not key.isascii() or not key.isprintable():
+        message = "got no key in this variable, expected one"
+        raise bad_input("EVAL-ENDPOINT-KEY", variable, message, f"export {variable}=...")
+    return key
+
+
+def _backoff(attempt: int) -> float:
+    return FIRST_DELAY * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+
+
+def seconds_of(retry_after: str | None) -> float:
+    """The pause that a Retry-After header asks for; it is a number of seconds or a date."""
+    if not retry_after:
+        return 0.0
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        seconds = _seconds_until(retry_after)
+    return seconds if seconds > 0 else 0.0  # also of "nan"
+
+
+def _seconds_until(date: str) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (ValueError, OverflowError):
+        return 0.0

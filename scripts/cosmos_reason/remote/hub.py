@@ -1,0 +1,240 @@
+"""The Hugging Face Hub: the few files of a model that are needed, publishing, and the token."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import Failure, bad_input, outside
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.remote import model_names, s3
+
+TOKEN_NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+TOKENS_PAGE = "https://huggingface.co/settings/tokens"
+
+
+def token(secrets_env: Path | None = None) -> str | None:
+    """The Hub token from a KEY=VALUE file, else from the environment. The value is never printed or
+    written."""
+    in_file = _read_variables(secrets_env) if secrets_env else {}
+    for name in TOKEN_NAMES:
+        value = in_file.get(name) or os.environ.get(name)
+        if value:
+            return value
+    return None
+
+
+def _read_variables(path: Path) -> dict[str, str]:
+    """The variables of a file with lines like KEY=VALUE or export KEY="VALUE"."""
+    variables = {}
+    for line in files.read_text(path).splitlines():
+        stripped = line.strip()
+        if not stripped.startswith("#"):
+            name, _, value = stripped.removeprefix("export ").partition("=")
+            variables[name.strip()] = value.strip().strip("'\"")
+    return variables
+
+
+def fetch_model(
+    written: str, patterns: list[str], flag: str, secrets_env=None, cache_dir: Path | None = None
+) -> Path:
+    """The local folder of a model by any of its names. Of a Hub model and of s3:// only the files
+    that match `patterns` are fetched, once. Raises Failure (exit 2 or 3)."""
+    if s3.is_uri(written):
+        return s3.snapshot(written, patterns)
+    local = Path(written).expanduser()
+    if local.is_file():
+        message = "got a file, expected the folder that holds it"
+        raise bad_input("CKPT-NOT-FOLDER", f"{flag} {written}", message, f"{flag} {local.parent}")
+    name = model_names.canonical(written, flag)
+    if not name.startswith(model_names.HUB):
+        return Path(name)
+    repo = name.removeprefix(model_names.HUB)
+    secret = token(secrets_env)
+    return snapshot(repo, commit(repo, secret), patterns, cache_dir, secret)
+
+
+def repo_of(folder: str | Path) -> str | None:
+    """ORG/NAME of the Hub model whose snapshot in a cache a folder is, None for any other folder. A
+    snapshot lies in models--ORG--NAME/snapshots/COMMIT."""
+    snapshots = Path(folder).parent
+    cached = snapshots.parent.name
+    if snapshots.name != "snapshots" or not cached.startswith("models--"):
+        return None
+    return cached.removeprefix("models--").replace("--", "/", 1)
+
+
+def commit(repo: str, secret: str | None) -> str:
+    """The immutable commit that `main` of a model repository is at. Raises Failure (exit 3)."""
+    with _api(repo, secret) as api:
+        return api.model_info(repo, timeout=30).sha
+
+
+def model_type(repo: str, secret: str | None) -> str | None:
+    """What the Hub tells of the config.json of a model, without a download; None when it tells
+    nothing. Raises Failure (exit 3)."""
+    with _api(repo, secret) as api:
+        return (api.model_info(repo, timeout=10).config or {}).get("model_type")
+
+
+def snapshot(
+    repo: str, revision: str, patterns: list[str], cache_dir: Path | None, secret: str | None
+) -> Path:
+    """A local snapshot of the files that match `patterns`, in a folder named by the commit. Raises
+    Failure (exit 3)."""
+    with _api(repo, secret) as api:
+        folder = api.snapshot_download(
+            repo, revision=revision, allow_patterns=patterns, cache_dir=cache_dir
+        )
+        return Path(folder)
+
+
+def dataset(repo: str, revision: str | None, secret: str | None) -> tuple[str, list[str]]:
+    """(commit, names of its files) of a dataset repository, at `revision` or `main`. Raises Failure
+    (exit 3)."""
+    with _api(repo, secret, "dataset") as api:
+        found = api.dataset_info(repo, revision=revision, timeout=30)
+        return found.sha, sorted(entry.rfilename for entry in found.siblings or [])
+
+
+def dataset_file(repo: str, commit: str, name: str, secret: str | None) -> Path:
+    """A local copy of one file of a dataset repository, downloaded once. Raises Failure (exit
+    3)."""
+    with _api(repo, secret, "dataset") as api:
+        return Path(api.hf_hub_download(repo, name, repo_type="dataset", revision=commit))
+
+
+def readable(repo: str, kind: str, secret: str | None) -> None:
+    """Ask for one file's facts, as a download would. Raises Failure (exit 3), which tells why this
+    token may not."""
+    with _api(repo, secret, kind) as api:
+        from huggingface_hub import errors
+
+        model_file = f"{repo}/resolve/main/config.json"
+        other_file = f"{kind}s/{repo}/resolve/main/README.md"
+        path = model_file if kind == "model" else other_file
+        with suppress(errors.EntryNotFoundError):
+            api.get_hf_file_metadata(url=f"{api.endpoint}/{path}", timeout=10)
+
+
+def writable(repo: str, secret: str | None) -> dict | None:
+    """What stands at `repo`: {"private": bool, "files": [names]}, or None when nothing does. Raises
+    Failure (exit 3) unless the token may write there, as far as the Hub says before a first write.
+    A name without an owner is the token's own."""
+    with _api(repo, secret) as api:
+        from huggingface_hub import errors
+
+        me = api.whoami()
+        owner, _, name = repo.rpartition("/")
+        owner = owner or me["name"]
+        repo = f"{owner}/{name}"
+        where = model_names.HUB + repo
+        if not _may_write(me.get("auth", {}).get("accessToken", {}), repo):
+            message = (
+                f"got a token of {me['name']} without the right to write, expected one that may"
+            )
+            raise outside("HUB-READ-TOKEN", where, message, "export HF_TOKEN=...")
+        try:
+            found = api.model_info(repo, timeout=30)
+        except errors.RepositoryNotFoundError:
+            spaces = [space["name"].lower() for space in (me, *me.get("orgs", []))]
+            if owner.lower() not in spaces:
+                message = (
+                    f"got a token of {me['name']}, expected one of {owner} to make a repository "
+                    "there"
+                )
+                fix = Fix(flags={"--hub": f"{me['name']}/{name}"})
+                raise outside("HUB-ACCESS", where, message, fix) from None
+            return None
+        api.auth_check(repo, write=True)
+        names = [entry.rfilename for entry in found.siblings or []]
+        return {"private": bool(found.private), "files": names}
+
+
+def _may_write(access: dict, repo: str) -> bool:
+    """What whoami says of a token: its role, and of a fine-grained one the rights to its account,
+    its organisations and single repositories."""
+    if access.get("role") != "fineGrained":
+        return access.get("role") != "read"
+    names = (repo.split("/")[0].lower(), repo.lower())
+    for scope in access.get("fineGrained", {}).get("scoped", []):
+        is_about_repo = scope.get("entity", {}).get("name", "").lower() in names
+        if is_about_repo and "repo.write" in scope.get("permissions", ()):
+            return True
+    return False
+
+
+def publish(repo: str, contents: Mapping[str, Path], private: bool, secret: str | None) -> str:
+    """Put {name: file} into a model repository as one commit; returns its address. What the Hub has
+    is not sent again, so an interrupted run can be repeated. Raises Failure (exit 3)."""
+    with _api(repo, secret) as api:
+        from huggingface_hub import CommitOperationAdd
+
+        api.create_repo(repo, private=private, exist_ok=True)
+        changes = [CommitOperationAdd(name, path) for name, path in contents.items()]
+        return api.create_commit(repo, changes, commit_message="Publish a checkpoint").commit_url
+
+
+@contextmanager
+def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
+    """The Hub's own client; what it raises about `repo` becomes findings of exit 3."""
+    import httpx
+    from huggingface_hub import HfApi, errors
+
+    where = f"hf_{kind}://{repo}"
+    try:
+        yield HfApi(token=secret)
+    except errors.GatedRepoError as problem:
+        raise _gated(repo, kind, problem.response.status_code) from None
+    except errors.RepositoryNotFoundError:
+        message = f"got no such folder here, and no such {kind} there that this token may see"
+        fix = f"look at {_page(repo, kind)}; set HF_TOKEN if it is private"
+        raise outside("HUB-NOT-FOUND", where, message, fix) from None
+    except errors.LocalTokenNotFoundError:
+        message = f"got no token, expected one of {TOKENS_PAGE}"
+        raise outside("HUB-NO-TOKEN", where, message, "export HF_TOKEN=...") from None
+    except errors.HfHubHTTPError as problem:
+        if problem.response.status_code in (401, 403):
+            raise _denied(where, problem.response.status_code) from None
+        raise _unreachable(where, problem) from None
+    except (OSError, httpx.HTTPError, RuntimeError, ValueError) as problem:
+        if getattr(problem, "errno", None) == errno.ENOSPC:
+            message = "got a full disk while it was fetched"
+            fix = "export HF_HOME=DIR, on a larger disk"
+            raise outside("HUB-DISK-FULL", where, message, fix) from None
+        raise _unreachable(where, problem) from None
+
+
+def _page(repo: str, kind: str) -> str:
+    folder = "datasets/" if kind == "dataset" else ""
+    return f"https://huggingface.co/{folder}{repo}"
+
+
+def _gated(repo: str, kind: str, status: int) -> Failure:
+    """A repository whose agreement was not accepted; the Hub says 401 when there is no token."""
+    page = _page(repo, kind)
+    if status == 401:
+        actual = "no token"
+        fix = f"accept it at {page}, then set HF_TOKEN"
+    else:
+        actual = "an account that did not"
+        fix = f"accept it at {page}, with the account of your HF_TOKEN"
+    message = f"got {actual}, expected a token of an account that accepted the {kind}'s agreement"
+    return outside("HUB-GATED", f"hf_{kind}://{repo}", message, fix)
+
+
+def _denied(where: str, status: int) -> Failure:
+    actual = "a token that the Hub does not know" if status == 401 else status
+    message = f"got {actual}, expected a token that may do this, of {TOKENS_PAGE}"
+    return outside("HUB-ACCESS", where, message, "export HF_TOKEN=...")
+
+
+def _unreachable(where: str, problem: Exception) -> Failure:
+    first_line = (str(problem) or "no answer").splitlines()[0][:200]
+    message = f"got {type(problem).__name__}: {first_line}"
+    fix = "check the network and run it again, or use a local folder"
+    return outside("HUB-UNREACHABLE", where, message, fix)

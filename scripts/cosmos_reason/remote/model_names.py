@@ -1,0 +1,158 @@
+"""Base model names: what people call them, what is written in a spec, and which architecture the
+trainer will see."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+from cosmos_reason.base import bundle, families, findings
+from cosmos_reason.base.families import FAMILIES, Family
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec.values import shown
+
+HUB = "hf_model://"
+# First parts of relative paths that people write; none is an organization on the Hub.
+FOLDERS = {"models", "checkpoints", "data", "jobs", "results", "outputs"}
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HUB_PAGE = re.compile(
+    r"^https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:/tree/main)?/?$"
+)
+
+
+def canonical(written: str, flag: str = "--model") -> str:
+    """`hf_model://ORG/NAME` for a Hub model, its web page or a spoken name; an absolute path for a
+    local folder.
+
+    Raises Failure (exit 2), naming the `flag` or spec key it was given with, for a name that is
+    neither.
+    """
+    name = HUB_PAGE.sub(r"\1", written.strip()).removeprefix(HUB)
+    local = Path(name).expanduser()
+    if not written.startswith(HUB) and _is_local(name, local):
+        return str(local.absolute())
+    aliases = _aliases()
+    if _plain(name) in aliases:
+        return HUB + aliases[_plain(name)]
+    says_hub = written.startswith(HUB) or HUB_PAGE.match(written.strip())
+    if not says_hub and _looks_like_a_missing_folder(name):
+        raise _missing_folder(written, name, local, flag)
+    if HUB_NAME.fullmatch(name):
+        return HUB + name
+    raise _unknown_name(written, name, aliases, flag)
+
+
+def _is_local(name: str, local: Path) -> bool:
+    """Whether a name is a folder here, or written as a path; the empty name is neither."""
+    if not name:
+        return False
+    return os.path.isdir(local) or name.startswith(("/", "./", "../", "~"))
+
+
+def _aliases() -> dict[str, str]:
+    """The known models by their plain names and aliases."""
+    found = {}
+    for model, facts in bundle.skill_info()["models"].items():
+        for alias in (model, *facts["aliases"]):
+            found[_plain(alias)] = model
+    return found
+
+
+def _looks_like_a_missing_folder(name: str) -> bool:
+    """Whether a name reads like a relative path rather than ORG/NAME or an address: it has more
+    than one slash, or begins with a folder of this place or a name that people give to folders."""
+    first, *rest = name.split("/")
+    is_address = ":" in first or "." in first
+    if is_address or not rest:
+        return False
+    return len(rest) > 1 or first in FOLDERS or os.path.isdir(first)
+
+
+def _missing_folder(written: str, name: str, local: Path, flag: str) -> Failure:
+    message = (
+        f"got {shown(written)}, no folder here; expected one, or its absolute path where the job "
+        "will run"
+    )
+    if name.count("/") == 1:
+        message += f"; a Hub model is {HUB}{name}"
+    first = name.split("/")[0]
+    is_organization = HUB_NAME.fullmatch(name) and first not in FOLDERS  # with a folder of its name
+    meant = HUB + name if is_organization else str(local.absolute())
+    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
+
+
+def _unknown_name(written: str, name: str, aliases: dict[str, str], flag: str) -> Failure:
+    close = [aliases[alias] for alias in findings.nearest(_plain(name), aliases)]
+    if not close:
+        close = [bundle.skill_info()["default_model"]]
+    message = (
+        f"got {shown(written)}, expected hf_model://ORG/NAME, ORG/NAME, an existing folder or a "
+        f"known name. Did you mean {', '.join(dict.fromkeys(close))}?"
+    )
+    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, close[0]))
+
+
+def _given_as(flag: str, value: str) -> Fix:
+    """Another value for what was given with a flag, or by a key of the spec."""
+    if flag.startswith("--"):
+        return Fix(flags={flag: value})
+    return Fix(changes={flag: value})
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).lower()
+
+
+def meant_of_nvidia(name: str) -> list[str]:
+    """The known models that a canonical name of NVIDIA's, which is none of them, may have meant;
+    else empty."""
+    known = bundle.skill_info()["models"]
+    repository = name.removeprefix(HUB)
+    if not repository.startswith("nvidia/") or repository in known:
+        return []
+    return findings.nearest(repository, known) or [bundle.skill_info()["default_model"]]
+
+
+def family(name: str) -> tuple[str | None, bool]:
+    """(architecture, whether it is an unconverted Omni checkpoint) of a canonical name; (None,
+    False) when unknown.
+
+    For a local folder both come from its config.json; what is not here may tell its family by its
+    name.
+    """
+    known = bundle.skill_info()["models"].get(name.removeprefix(HUB))
+    if known:
+        return known["family"], known["omni"]
+    model_type = read_table(Path(name) / "config.json").get("model_type")
+    if model_type == "cosmos3_omni":
+        return "qwen3_vl", True
+    if model_type is None:
+        model_type = families.by_name(name)
+    return model_type, False
+
+
+def known_family(name: str) -> Family:
+    """The facts of a model's architecture; those of Qwen3-VL, which most have, for a model that is
+    not known."""
+    return FAMILIES.get(family(name)[0], FAMILIES["qwen3_vl"])
+
+
+def adapter_base(name: str) -> str:
+    """The base model under the LoRA adapter in a local folder, "MODEL" when it is not told; empty
+    without adapter."""
+    config = Path(name) / "adapter_config.json"
+    if not os.path.isfile(config):
+        return ""
+    return read_table(config).get("base_model_name_or_path") or "MODEL"
+
+
+def read_table(path: Path) -> dict:
+    """A JSON object; empty when the file is not there or holds something else."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return table if isinstance(table, dict) else {}

@@ -1,0 +1,122 @@
+"""Rules about the parameters that are trained: frozen ones, and LoRA adapters."""
+
+from __future__ import annotations
+
+import re
+
+from cosmos_reason.base.findings import ERROR, INFO
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules.keys import GRID
+from cosmos_reason.rules.layout import MOVED, moved_to_shards
+from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.spec.values import shown
+
+FREEZE, TRAIN = "policy.freeze_pattern", "policy.trainable_pattern"
+LAYERS_OF_TABLE = {  # where an adapter can be, in the Qwen3-VL and Qwen2.5-VL models
+    "language_model.layers.0.self_attn": "q_proj k_proj v_proj o_proj",
+    "language_model.layers.0.mlp": "gate_proj up_proj down_proj",
+    "visual.blocks.0.attn": "qkv proj",
+    "visual.blocks.0.mlp": "linear_fc1 linear_fc2 gate_proj up_proj down_proj",
+    "visual.merger": "linear_fc1 linear_fc2 mlp.0 mlp.2",
+    "visual.deepstack_merger_list.0": "linear_fc1 linear_fc2",
+}
+LAYERS = "lm_head " + " ".join(
+    f"model.{table}.{name}" for table, names in LAYERS_OF_TABLE.items() for name in names.split()
+)
+# The number of a layer stands between dots, first, or last after the list's name. Others are parts
+# of names: linear_fc1 of Qwen3-VL, merger.mlp.2 of Qwen2.5-VL.
+LAYER_NUMBER = re.compile(
+    r"(?<![^.])\d+(?=\.)|(?<=layers\.)\d+$|(?<=blocks\.)\d+$|(?<=_list\.)\d+$"
+)
+
+
+@rule(
+    "SPEC-FREEZE", ERROR, TRAINING, TRAIN, "freeze_pattern is written too; keep one",
+    reads=(FREEZE,), fix=Fix(changes={TRAIN: None}),
+)  # fmt: skip
+def frozen_and_trained(case):
+    return case(FREEZE) and case(TRAIN)
+
+
+def bad_patterns(patterns: list[str] | None) -> str:
+    """Those that Python's re refuses, as the trainer would."""
+    wrong = []
+    for pattern in patterns or []:
+        try:
+            re.compile(pattern)
+        except re.error:
+            wrong.append(shown(pattern))
+    return ", ".join(wrong)
+
+
+@rule(
+    "SPEC-PATTERN-FREEZE", ERROR, TRAINING, FREEZE, "no regular expression",
+    fix=Fix(changes={FREEZE: None}),
+)  # fmt: skip
+def bad_freeze_pattern(case):
+    return bad_patterns(case(FREEZE))
+
+
+@rule(
+    "SPEC-PATTERN", ERROR, TRAINING, TRAIN, "no regular expression",
+    fix=Fix(changes={TRAIN: None}),
+)  # fmt: skip
+def bad_trainable_pattern(case):
+    return bad_patterns(case(TRAIN))
+
+
+def targets(case) -> list[str] | str:
+    """The layers that get adapters: entries of a list, or one word for a group of layers."""
+    return (case("policy.lora") and case("policy.lora.target_modules")) or []
+
+
+def is_part_of_a_layer(entry: str) -> bool:
+    return " " not in entry and LAYER_NUMBER.sub("0", entry) in LAYERS
+
+
+def unmatched_targets(case) -> list[str]:
+    if not isinstance(targets(case), list):
+        return []
+    return [entry for entry in targets(case) if not is_part_of_a_layer(entry)]
+
+
+def matched_targets(case) -> list[str] | str:
+    return [entry for entry in targets(case) if is_part_of_a_layer(entry)] or "all-linear"
+
+
+@rule(
+    "SPEC-LORA-LAYERS", ERROR, TRAINING, "policy.lora.target_modules", "part of no layer's name",
+    reads=("policy.lora",), fix=matched_targets,
+)  # fmt: skip
+def adapters_on_no_layer(case):
+    return ", ".join(shown(entry) for entry in unmatched_targets(case))
+
+
+@rule(
+    "SPEC-LORA-MERGE", INFO, TRAINING, "policy.lora.target_modules",
+    "vLLM loads no adapter on these layers; serve the merged model",
+    reads=("policy.lora",),
+    fix=Fix(command="scripts/select_checkpoint.py OUTPUT_DIR --merge DIR"),
+)  # fmt: skip
+def adapters_to_be_merged(case):
+    entries = targets(case)
+    if isinstance(entries, str):
+        entries = [entries]
+    unserved = ("visual", "lm_head", "embed", "all-linear", "qkv")
+    return "proj" in entries or any(name in entry for entry in entries for name in unserved)
+
+
+@rule(
+    "SPEC-LORA-GRPO-TP", ERROR, "grpo", GRID + "tp_size", "LoRA needs tp_size 1",
+    reads=("policy.lora", *MOVED), fix=moved_to_shards("tp_size"),
+)  # fmt: skip
+def adapters_in_tensor_parallel(case):
+    return case("policy.lora") and case("policy.parallelism.tp_size") > 1
+
+
+@rule(
+    "SPEC-LORA-GRPO-COMPILE", ERROR, "grpo", "train.compile", "LoRA needs compile false",
+    reads=("policy.lora",), fix=False,
+)  # fmt: skip
+def compiled_adapters(case):
+    return case("policy.lora") and case("train.compile")

@@ -1,0 +1,78 @@
+"""Cosmos-Reason1's evaluation config as one evaluate spec: a YAML that names datasets, which lie
+below a data folder, and whose frame rate stands among the options of the evaluation."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+from cosmos_reason.base.findings import bad_input
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import annotations, mixture
+from cosmos_reason.rules import command_line
+from cosmos_reason.rules.draft import Draft, absolute
+
+DATASETS = "datasets"  # the key that tells such a config
+FLAG = "--eval-root"
+SYSTEM_PROMPT = "Answer the questions."
+# What the evaluator sets by itself for an answer type, whatever the config says.
+OF_ANSWER_TYPE = {
+    "letter": {"temperature": 0.0, "top_k": 1, "max_tokens": 10},
+    "reasoning": {"top_p": 0.95},
+}
+
+
+def is_config(table: dict) -> bool:
+    names = table.get(DATASETS)
+    return isinstance(names, list) and bool(names) and all(isinstance(one, str) for one in names)
+
+
+def converted(table: dict, engine: str) -> dict:
+    """The evaluate spec that the config means, without the datasets. `tp_size` says how many GPUs
+    there are; the embedded engine shares out the questions among them, and not the model."""
+    spec = copy.deepcopy(table)
+    del spec[DATASETS]
+    evaluation, generation = spec.setdefault("evaluation", {}), spec.setdefault("generation", {})
+    model = spec.setdefault("model", {})
+    spec["vision"] = {"fps": evaluation.pop("fps", 4)}
+    spec["dataset"] = {"system_prompt": SYSTEM_PROMPT}
+    evaluation.setdefault("answer_type", "reasoning")
+    generation.update(OF_ANSWER_TYPE.get(evaluation["answer_type"], {}))
+    spec["num_gpus"] = model.get("tp_size", 1)
+    spec["results_dir"] = ""
+    if engine == "transformers":
+        model.pop("tp_size", None)
+        evaluation.pop("num_processes", None)
+    return spec
+
+
+def take_datasets(draft: Draft, names: list[str], data: str | None, output: str) -> None:
+    """The questions of the named datasets below the data folder: of one its own file, of several
+    one file beside the spec, whose records carry the name of theirs as a tag. Raises Failure."""
+    if not data:
+        message = f"got the datasets {', '.join(names)}, expected the folder that holds them"
+        fix = Fix(flags={FLAG: "data"})
+        raise bad_input("SPEC-BENCHMARK-ROOT", DATASETS, message, fix)
+    names = list(dict.fromkeys(names))
+    roots = [_root(data, name) for name in names]
+    if len(names) == 1:
+        command_line.take_root(draft, FLAG, roots[0])
+        return
+    mixed = mixture.mix([mixture.Part(root, 1.0) for root in roots], tags=names)
+    path = os.path.splitext(absolute(output))[0] + ".annotations.json"
+    draft.files[path] = mixed.records
+    for key, value in zip(draft.params["eval_root"], (path, mixed.media_path), strict=True):
+        if draft.name(key, draft.flags[FLAG]):
+            draft.put(key, value, f"{FLAG} {mixed.told}")
+
+
+def _root(data: str, name: str) -> str:
+    """The folder of a dataset: below `benchmark` in the data folder, as the guide downloads it, or
+    in the data folder itself. Raises Failure."""
+    tried = [os.path.join(absolute(data), *parts, name) for parts in (("benchmark",), ())]
+    for root in tried:
+        if annotations.locate(root).is_file():
+            return root
+    message = f"got no questions in {' or '.join(tried)}, expected {name}_benchmark_qa_pairs.json"
+    command = f"hf download nvidia/Cosmos-Reason1-Benchmark --repo-type dataset --local-dir {data}"
+    raise bad_input("SPEC-BENCHMARK-ROOT", f"{DATASETS}.{name}", message, Fix(command=command))

@@ -1,0 +1,376 @@
+"""What the words of the command line of build_spec do to a draft: profile, tuning, GPUs, model,
+data, settings."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+import shlex
+from collections import deque
+from collections.abc import Mapping
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix, value_text
+from cosmos_reason.data import annotations, mixture
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.media import archives
+from cosmos_reason.media.files import resolve
+from cosmos_reason.remote import model_names
+from cosmos_reason.rules import completion
+from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
+from cosmos_reason.rules.keys import BATCH, GRID, MINI_BATCH, RATE, SHARD, WARMUP, WARMUP_EPOCHS
+from cosmos_reason.rules.layout import standard_layout
+from cosmos_reason.spec import actions, document, legal, names, values
+
+# ---- recipes, tuning, GPUs -----------------------------------------------------------------------
+
+
+def take_profile(draft: Draft, name: str) -> None:
+    """What a published recipe sets; its source becomes part of each origin."""
+    profiles = bundle.skill_info()["profiles"]
+    fitting = [known for known, profile in profiles.items() if profile["action"] == draft.action]
+    if name not in fitting:
+        _refuse_profile(draft, name, fitting)
+        return
+    for key, value in profiles[name]["set"].items():
+        if key == draft.params["model"]:
+            value = model_names.canonical(value)
+        draft.put(key, value, f"profile {name} ({profiles[name]['source']})")
+        _give_way(draft, key)
+
+
+def _refuse_profile(draft: Draft, name: str, fitting: list[str]) -> None:
+    wanted = f"none: no {draft.action} has any"
+    if fitting:
+        wanted = f"one of {', '.join(fitting)} (--explain profiles)"
+    close = f.nearest(name, fitting)
+    fix = Fix(command=f"drop {brief(draft.flags['--profile'])}")
+    if close:
+        fix = Fix(flags={"--profile": close[0]})
+    message = f"got {values.shown(name)}, expected {wanted}"
+    draft.refuse("SPEC-PROFILE", "--profile", message, fix)
+
+
+def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
+    """`lora` adds what is missing of the adapter table, `full` removes it. Adapters want a higher
+    learning rate than all weights do: it moves along, unless the user set it."""
+    if draft.action not in actions.TRAINING:
+        draft.not_for("--tuning", "a train or grpo spec")
+        return
+    was = "full" if document.get(draft.spec, LORA) is None else "lora"
+    if tuning == "full":
+        draft.name(LORA, "--tuning full")
+        document.delete(draft.spec, LORA)
+    else:
+        for key, value in bundle.skill_info()["tuning"]["lora"][draft.action].items():
+            if key.startswith(LORA) and document.get(draft.spec, key) is None:
+                draft.put(key, value, "--tuning lora")
+    if was != tuning and not rate_given:
+        _move_rate(draft, tuning)
+
+
+def _move_rate(draft: Draft, tuning: str) -> None:
+    """Take the learning rate that suits the tuning, unless an earlier spec's `--set` chose
+    another."""
+    before, origin = document.get(draft.spec, RATE), draft.origins.get(RATE, "")
+    rates = {
+        "full": document.get(document.template(draft.action), RATE),
+        "lora": bundle.skill_info()["tuning"]["lora"][draft.action][RATE],
+    }
+    chosen_here = origin.startswith(("template", "profile", "--tuning"))
+    if origin.startswith("--set") or not (chosen_here or before in rates.values()):
+        return
+    draft.put(RATE, rates[tuning], f"--tuning {tuning}")
+    suited = "adapters" if tuning == "lora" else "all weights"
+    message = f"{value_text(before)} became {rates[tuning]}, which suits {suited}"
+    draft.findings.append(f.info("SPEC-TUNING-RATE", RATE, message))
+
+
+def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
+    """Lay the run out over the GPUs, but for sizes that the command line sets."""
+    if not _runs_on_so_many(draft, nodes):
+        flag = "--gpus-per-node" if nodes is None else "--nodes"
+        draft.not_for(flag, "a spec that runs on so many")
+        return
+    if not _both_counts_are_known(draft, per_node, nodes):
+        return
+    origin = " ".join(
+        draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags
+    )
+    if nodes is None:
+        nodes = 1
+    sizes = standard_layout(draft.action, per_node, nodes, str(document.get(draft.spec, "mode")))
+    if _uses_one_gpu(draft, next(iter(sizes))):
+        _refuse_more_than_one_gpu(draft, per_node, nodes)
+        return
+    if not _nodes_can_be_had(draft, per_node, nodes):
+        return
+    for key, value in sizes.items():
+        if not any(document.overlap(key, named) for named in draft.named):
+            draft.put(key, value, origin)
+
+
+def _runs_on_so_many(draft: Draft, nodes: int | None) -> bool:
+    if draft.action == "quantize":
+        return False
+    return draft.action in actions.TRAINING or nodes is None or nodes <= 1
+
+
+def _refuse_more_than_one_gpu(draft: Draft, per_node: int, nodes: int) -> None:
+    if per_node == nodes == 1:
+        return
+    message = (
+        f"got {nodes} nodes of {per_node} GPUs, expected 1 GPU: engine {draft.engine} uses one"
+    )
+    fix = Fix(flags={"--gpus-per-node": 1, "--nodes": 1})
+    draft.refuse("SPEC-GPUS-ENGINE", "--gpus-per-node", message, fix)
+
+
+def _nodes_can_be_had(draft: Draft, per_node: int, nodes: int) -> bool:
+    """Refuse nodes of other sizes than the launcher takes; the fix is the largest below."""
+    counts = bundle.skill_info()["gpu_counts_per_node"]
+    if per_node in counts and nodes >= 1:
+        return True
+    wanted = ", ".join(map(str, counts))
+    message = f"got {nodes} nodes of {per_node} GPUs, expected nodes of {wanted}"
+    largest = max([count for count in counts if count <= per_node], default=1)
+    fix = Fix(flags={"--gpus-per-node": largest, "--nodes": max(nodes, 1)})
+    draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
+    return False
+
+
+def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None) -> bool:
+    """Refuse one count when the other cannot be taken for granted; the fix takes it from the
+    spec."""
+    gpus_key = SHARD if draft.action in actions.TRAINING else "num_gpus"
+    gpus_before = _whole_number(draft.base, gpus_key)
+    nodes_before = _whole_number(draft.base, GRID + "dp_replicate_size")
+    if per_node is not None and (nodes is not None or nodes_before == 1):
+        return True
+    if gpus_before not in bundle.skill_info()["gpu_counts_per_node"]:
+        gpus_before = 1
+    message = (
+        "got one of --gpus-per-node and --nodes, expected both: the layout depends on their product"
+    )
+    per_node = per_node or gpus_before
+    fix = Fix(flags={"--gpus-per-node": per_node, "--nodes": max(nodes or nodes_before, 1)})
+    draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
+    return False
+
+
+def _whole_number(table: dict, key: str) -> int:
+    value = document.get(table, key)
+    return value if type(value) is int else 1
+
+
+def _uses_one_gpu(draft: Draft, size: str) -> bool:
+    """Whether the engine has the action, and no use for a size of the layout."""
+    if draft.action not in bundle.skill_info()["engines"][draft.engine]["actions"]:
+        return False  # which is a finding of its own
+    return draft.engine not in document.keys(draft.action)[size]["x-engines"]
+
+
+# ---- the batch of all GPUs ---------------------------------------------------------------------
+
+
+def take_global_batch(draft: Draft, records: int, ranks: int) -> None:
+    """Deal the records of an optimizer step to the data-parallel ranks. A forward pass that nobody
+    chose takes so many of a rank's records that they can be taken in equal parts."""
+    flag = draft.flags["--global-batch"]
+    if draft.action != "train":
+        draft.not_for("--global-batch", "a train spec")
+        return
+    if records < 1 or records % ranks:
+        message = (
+            f"got {records}, expected a multiple of the {ranks} data-parallel ranks, each of which "
+            "takes as many records"
+        )
+        fix = Fix(flags={"--global-batch": max(1, records // ranks) * ranks})
+        draft.refuse("SPEC-GLOBAL-BATCH", "--global-batch", message, fix)
+        return
+    if not draft.name(BATCH, flag):
+        return
+    each = records // ranks
+    draft.put(BATCH, each, f"{flag} over {ranks} ranks")
+    in_one_pass = _whole_number(draft.spec, MINI_BATCH)
+    if MINI_BATCH not in draft.named and in_one_pass > 0 and each % in_one_pass:
+        draft.put(MINI_BATCH, math.gcd(each, in_one_pass), flag)
+
+
+# ---- model and data ------------------------------------------------------------------------------
+
+
+def take_model(draft: Draft, written: str) -> None:
+    model, key = model_names.canonical(written), draft.params["model"]
+    if draft.name(key, draft.flags["--model"]):
+        draft.put(key, model, "--model")
+
+
+def take_root(draft: Draft, flag: str, root: str) -> None:
+    """A dataset root stands for its annotation file, `<root>/annotations.json` unless only another
+    usual one is there, and for the place of the media: `<root>`, or the archive in it that holds
+    them."""
+    keys = draft.params.get(flag.removeprefix("--").replace("-", "_"))
+    if not keys:
+        draft.not_for(flag, f"one of the roots of {actions.a_spec(draft.action)}")
+        return
+    if not root.strip():
+        message = "got an empty name, expected a folder or an s3:// prefix"
+        draft.refuse("SPEC-ROOT", flag, message, f"drop {draft.flags[flag]}")
+        return
+    whole = absolute(root)
+    annotation_path = f"{whole.rstrip('/')}/annotations.json"
+    if os.path.isdir(whole):
+        annotation_path = str(annotations.locate(whole))
+    media = _media_of_root(whole, annotation_path)
+    for key, value in zip(keys, (annotation_path, media), strict=True):
+        if draft.name(key, draft.flags[flag]):
+            draft.put(key, value, flag)
+    if flag == "--eval-root" and draft.action in actions.TRAINING:
+        draft.put("validation.enable", True, flag)
+
+
+def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
+    """One root as it is; several, or a share of one, as one annotation file beside the spec, which
+    is written with it. Raises Failure."""
+    flag = mixture.FLAG
+    parts = [mixture.part(root) for root in roots]
+    keys = draft.params.get("train_root")
+    if not keys or (len(parts) == 1 and parts[0].share == 1):
+        take_root(draft, flag, roots[0])
+        return
+    mixed = mixture.mix(parts)
+    path = os.path.splitext(absolute(output))[0] + ".train_annotations.json"
+    draft.files[path] = mixed.records
+    for key, value in zip(keys, (path, mixed.media_path), strict=True):
+        if draft.name(key, draft.flags[flag]):
+            draft.put(key, value, f"{flag} {mixed.told}")
+
+
+def _media_of_root(root: str, annotation_path: str) -> str:
+    """The archive of a local root when its first medium is not in the root itself, or the media
+    root that its annotations state, else the root. What is in S3 is looked at when it is fetched,
+    and annotations that cannot be read are for check_dataset to report."""
+    if not os.path.isfile(annotation_path):
+        return root
+    with contextlib.suppress(f.Failure):
+        records = JsonRecords(annotation_path)
+        with_media = (one for one in annotations.stream(records, annotations.Tally()) if one.media)
+        sample = next(with_media, None)
+        if records.header:  # what stands around the records may stand behind them
+            deque(with_media, maxlen=0)
+        stated = records.header.get("media_root")
+        if isinstance(stated, str):
+            return os.path.normpath(resolve(root, stated))
+        if sample:
+            first = sample.media[0]
+            return archives.in_root(root, first.kind, first.path) or root
+    return root
+
+
+def look_for_paths(draft: Draft) -> None:
+    """A warning for each input that this machine does not see: it may be there where the job
+    runs."""
+    missing = []
+    for key, schema in document.keys(draft.action).items():
+        path = document.get(draft.spec, key)
+        is_input = schema.get("x-path") in ("input", "model")
+        if not is_input or not isinstance(path, str) or not path.startswith("/"):
+            continue
+        is_told = any(found.startswith(path) for found in missing)
+        if is_told or os.path.exists(path) or path in draft.files:
+            continue
+        missing.append(path)
+        message = "not visible from this machine; fine if it is from where the job runs"
+        draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", path, message))
+
+
+def complete(draft: Draft) -> None:
+    """Write what a spec from elsewhere leaves out, but for what the command line says."""
+    whole, found = completion.completed(draft.action, draft.spec, draft.named)
+    for key, value in document.items(draft.action, whole):
+        if document.get(draft.spec, key, document.MISSING) != value:
+            draft.put(key, value, "not in the spec")
+    draft.findings += found
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+
+def take_settings(draft: Draft, settings: list[str], unset: list[str], extra: list[str]) -> None:
+    """`--unset key` for a key or a table, then `--set key=value` with short names and TOML values.
+
+    Keys in `extra` may be unknown: they are listed in the spec itself, so that later checks let
+    them pass too.
+    """
+    draft.base = copy.deepcopy(draft.spec)
+    if extra:
+        allowed = list(dict.fromkeys([*document.extra_keys(draft.spec), *extra]))
+        draft.put("custom.extra_keys", allowed, "--allow-extra-key")
+    for name in unset:
+        _unset(draft, name)
+    for setting in settings:
+        name, equals, written = setting.partition("=")
+        flag = f"--set {shlex.quote(setting)}"
+        if equals and all(part.strip() for part in name.split(".")):
+            _set(draft, name.strip(), written, flag, extra)
+        else:
+            message = "got no key and '=', expected --set key=value"
+            draft.refuse("SPEC-SET", brief(setting), message, f"drop {brief(flag)}")
+    for key in extra:
+        if "." not in key or document.get(draft.spec, key) is None:
+            message = "got a key that is not set, or that is in no table"
+            flag = f"--allow-extra-key {shlex.quote(key)}"
+            draft.refuse("SPEC-FLAG", key, message, f"drop {brief(flag)}")
+
+
+def take_changes(draft: Draft, changes: Mapping[str, object]) -> None:
+    """Take the changes of a fix, as if `--unset` and `--set` had said them."""
+    for key, value in changes.items():
+        if value is None:
+            draft.named[key] = f"--unset {key}"
+            document.delete(draft.spec, key)
+    for key, value in changes.items():
+        if value is not None:
+            draft.named[key] = f"--set {key}"
+            draft.put(key, located(draft, key, value), f"--set {key}")
+            _give_way(draft, key)
+
+
+def _unset(draft: Draft, name: str) -> None:
+    key = names.full_name(draft.action, name)
+    flag = f"--unset {shlex.quote(name)}"
+    if key == LORA and draft.flags.get("--tuning") == "--tuning lora":
+        draft.named[LORA] = "--tuning lora"  # which else lets its keys be set
+    if draft.name(key, flag) and not document.delete(draft.spec, key):
+        hint = f.did_you_mean(key, [there for there, _ in document.items(draft.action, draft.spec)])
+        message = f"got a key that is not in the spec.{hint}"
+        draft.refuse("SPEC-UNSET", key, message, f"drop {brief(flag)}")
+
+
+def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> None:
+    key = names.full_name(draft.action, name)
+    schema = document.keys(draft.action).get(key, {})
+    value = values.parse(schema, written)
+    if not draft.name(key, flag):
+        return
+    is_allowed = "." in key and key in extra
+    is_theirs = legal.is_trainers_own(draft.action, key, value)
+    if not (schema or is_allowed or is_theirs or names.is_free(draft.action, key)):
+        draft.findings.append(names.unknown_key(draft.action, key, value))
+        return
+    draft.put(key, located(draft, key, value), f"--set {name}")
+    _give_way(draft, key)
+
+
+def _give_way(draft: Draft, key: str) -> None:
+    """Setting one of two keys that exclude each other takes the other away, unless it was asked for
+    too."""
+    vision = draft.params["vision"]
+    for first, second in ((f"{vision}.nframes", f"{vision}.fps"), (WARMUP, WARMUP_EPOCHS)):
+        other = {first: second, second: first}.get(key)
+        if other and other not in draft.named:
+            document.delete(draft.spec, other)

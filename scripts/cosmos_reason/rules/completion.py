@@ -1,0 +1,154 @@
+"""Makes a spec from elsewhere one of ours: in our words, and with nothing that hurts left to the
+trainer's defaults."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.fix import value_text
+from cosmos_reason.media import sampling
+from cosmos_reason.spec import actions, document, images, validation
+
+POLICY_TYPE = "train.train_policy.type"
+# Where the trainer's own default hurts: it is not written, and this is why.
+HURTING = {
+    "policy.parallelism.tp_size": "the trainer would share every layer between 2 GPUs",
+    "train.compile": "the trainer would compile the model, which ends a run of a Qwen3-VL model",
+    "train.ckpt.enable_checkpoint": "the trainer would save nothing",
+    "policy.model_name_or_path": "the trainer would take Qwen/Qwen2.5-VL-7B-Instruct",
+    POLICY_TYPE: "without train.train_policy the trainer would take grpo",
+}
+FRAMES = "no frames are given, and the processor would take 2 for each second of a clip"
+ONE_GPU = "the launcher counts -1 as one GPU"
+COUNTED = ("policy.parallelism.dp_shard_size", "rollout.parallelism.dp_shard_size")
+
+
+def completed(
+    action: str, spec: dict, kept: Collection[str] = ()
+) -> tuple[dict, list[findings.Finding]]:
+    """A copy of `spec` in our words, in which nothing that must be written is left to the trainer,
+    and what was written: an info about an image's keys and about the trainer's own defaults, a
+    warning about each other value.
+
+    Besides training only the results are completed: an evaluator's own folder is the job's here.
+    Nothing is written over a key of `kept`, or beside a table that lacks its `type`, which the
+    trainer refuses.
+    """
+    if actions.other_than(action, spec):
+        return copy.deepcopy(spec), []
+    whole, translations = images.translated(action, spec)
+    if action not in actions.TRAINING:
+        return whole, translations + _results(action, whole, kept)
+    spec = copy.deepcopy(whole)
+    kept = set(kept) | validation.brought_by_renamings(validation.validate(action, spec))
+    template, found, usual = document.template(action), [], []
+    for key, schema in _left_out(action, spec):
+        if any(document.overlap(key, name) for name in kept):
+            continue
+        value = document.get(template, key)
+        if key in HURTING and not (key == POLICY_TYPE and action == "grpo"):
+            found.append(_written(key, value, HURTING[key]))
+        else:
+            value = value if key == "train.output_dir" else schema.get("default", value)
+            usual.append(f"{key} = {value_text(value) or repr(value)}")
+        document.set_value(whole, key, value)
+    if usual:
+        message = f"got no value, wrote the trainer's own: {', '.join(usual)}"
+        found.insert(0, findings.info("SPEC-COMPLETED", "spec", message))
+    found += _frames(action, whole, kept) + _counted_sizes(whole)
+    return whole, translations + found + _floor_of_pixels(action, whole, kept)
+
+
+def _results(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
+    if "results_dir" in kept or "results_dir" in whole:
+        return []
+    whole["results_dir"] = ""
+    message = "got no value, wrote an empty one: results go into the folder of the job"
+    return [findings.info("SPEC-COMPLETED", "results_dir", message)]
+
+
+def _left_out(action: str, spec: dict) -> Iterator[tuple[str, dict]]:
+    """The keys without a value that the schema requires or whose default hurts, each with its
+    schema."""
+    for key, schema in document.keys(action).items():
+        if document.get(spec, key, document.MISSING) is not document.MISSING:
+            continue
+        if key != "train.ckpt.enable_checkpoint" and not _is_required(action, spec, key):
+            continue
+        if _is_completable(spec, key, schema):
+            yield key, schema
+
+
+def _is_completable(spec: dict, key: str, schema: dict) -> bool:
+    """Whether a value can stand there, and there is one that is not a guess at what was meant."""
+    table = key.rpartition(".")[0]
+    parts = table.split(".")
+    around = [".".join(parts[: count + 1]) for count in range(len(parts))]
+    if not all(isinstance(document.get(spec, name, {}), dict) for name in around):
+        return False
+    if key == POLICY_TYPE:
+        return document.get(spec, table) is None
+    return schema.get("default") is not None
+
+
+def _is_required(action: str, spec: dict, key: str) -> bool:
+    """Whether the schema wants the key written, in a table that is there or is wanted too."""
+    node, table = bundle.schema(action), spec
+    for part in key.split("."):
+        is_there = isinstance(table, dict) and part in table
+        if part not in node.get("required", ()) and not is_there:
+            return False
+        node = node["properties"][part]
+        table = table.get(part, {}) if isinstance(table, dict) else {}
+    return True
+
+
+def _frames(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
+    table = actions.places(action)["vision"]
+    custom, vision = document.get(whole, "custom", {}), document.get(whole, table, {})
+    if not isinstance(custom, dict) or not isinstance(vision, dict):
+        return []
+    if vision.keys() & {"nframes", "fps"} or any(document.overlap(table, key) for key in kept):
+        return []
+    key = f"{table}.nframes"
+    value = document.get(document.template(action), key)
+    document.set_value(whole, key, value)
+    return [_written(key, value, FRAMES)]
+
+
+def _counted_sizes(whole: dict) -> list[findings.Finding]:
+    found = []
+    for key in COUNTED:
+        if document.get(whole, key) == -1:
+            document.set_value(whole, key, 1)
+            found.append(_written(key, 1, ONE_GPU, got="-1"))
+    return found
+
+
+def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
+    """`min_pixels`, when it is left out and its default is above `max_pixels`: what another dataset
+    script bears, and the processor of ours does not. Beside data of ours it is an error."""
+    if document.get(whole, "custom.train_dataset") is not None:
+        return []
+    table = actions.places(action)["vision"]
+    vision, key = document.get(whole, table, {}), f"{table}.min_pixels"
+    is_sized = isinstance(vision, dict) and "resized_height" in vision
+    largest = document.get(whole, f"{table}.max_pixels")
+    if type(largest) is not int or is_sized or key in kept or "min_pixels" in vision:
+        return []
+    model = actions.model_of(whole)
+    patch = sampling.patch_size(model if isinstance(model, str) else "")
+    options = sampling.VisionOptions(max_pixels=largest)
+    conflict = sampling.pixel_conflict(options, patch, 2, "video")
+    if not conflict or "min_pixels" not in conflict[1]:
+        return []
+    floor, least = conflict[0], conflict[1]["min_pixels"]
+    document.set_value(whole, key, least)
+    return [_written(key, least, f"its default, {floor}, is above max_pixels, {largest}")]
+
+
+def _written(key: str, value, reason: str, got: str = "no value") -> findings.Finding:
+    message = f"got {got}, wrote {value_text(value)}: {reason}"
+    return findings.warning("SPEC-COMPLETED-OTHERWISE", key, message)

@@ -1,0 +1,170 @@
+"""Rules about the data of a run: validation sets, loaders, loggers, and what is trained of each
+record."""
+
+from __future__ import annotations
+
+import shlex
+
+from cosmos_reason.base.findings import ERROR, WARNING
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules.keys import DROP_LAST, LOADERS, PREFETCH, RESPONSE_MODE, SAVE_INTERVAL
+from cosmos_reason.rules.rule import LATER, TRAINING, rule
+
+TRAIN_ANNOTATIONS = "custom.train_dataset.annotation_path"
+OF_GUIDES = "custom.dataset"
+VALIDATION_DATA = ("custom.val_dataset.annotation_path", "validation.dataset.name")
+
+
+def has_validation_data(case) -> bool:
+    return any(case(key) for key in VALIDATION_DATA)
+
+
+@rule(
+    "SPEC-VALIDATION-DATA", ERROR, TRAINING, "custom.val_dataset.annotation_path",
+    "validation is on without data; "
+    "a trainer would split off a tenth of the training data by itself",
+    reads=(
+        "validation.enable", "train.train_policy.dataset.test_size", *VALIDATION_DATA,
+        TRAIN_ANNOTATIONS,
+    ),
+    fix=Fix(flags={"--eval-root": "DIR"}),
+)  # fmt: skip
+def validation_without_data(case):
+    if not case("validation.enable") or case(VALIDATION_DATA[0]) or case.has_own_data:
+        return False
+    if case(TRAIN_ANNOTATIONS):
+        return True  # our dataset script reads no other, and splits nothing
+    is_split = case.cosmos and case("train.train_policy.dataset.test_size")  # as was asked for
+    return not case(VALIDATION_DATA[1]) and not is_split
+
+
+@rule(
+    "SPEC-VALIDATION-OFF", WARNING, TRAINING, "validation.enable",
+    "validation data is given but not used",
+    reads=VALIDATION_DATA, fix=True,
+)  # fmt: skip
+def unused_validation_data(case):
+    return has_validation_data(case) and not case("validation.enable")
+
+
+@rule(
+    "SPEC-VALIDATION-LOSS", WARNING, "train", DROP_LAST,
+    "the validation loss leaves out the last batch and is too low",
+    reads=("validation.enable", "validation.batch_size"), fix=False,
+)  # fmt: skip
+def validation_loss_without_last_batch(case):
+    drops = case("validation.enable") and case(DROP_LAST)
+    return case.cosmos and drops and case("validation.batch_size") != 1
+
+
+def validate_at_saves(case) -> Fix:
+    """Validate when saving; a change of how often is saved only where both count steps."""
+    epochs = case("train.ckpt.save_freq_in_epoch")
+    if not epochs:
+        return Fix(changes={"train.ckpt.save_freq": case("validation.freq")})
+    if case.engine == "tao":
+        return Fix(changes={"validation.freq_in_epoch": epochs})
+    if case.save_interval:
+        return Fix(changes={"validation.freq": case.save_interval})
+    return Fix(
+        command="scripts/check_dataset.py ROOT --facts dataset_facts.json, then",
+        flags={"--dataset-facts": "dataset_facts.json"},
+    )
+
+
+@rule(
+    "SPEC-BEST", WARNING, TRAINING, "validation.freq",
+    "best is found only when every save (save_freq, save_freq_in_epoch) falls on a validation",
+    reads=(
+        "validation.enable", "validation.freq_in_epoch", "train.ckpt.enable_checkpoint",
+        *SAVE_INTERVAL,
+    ),
+    fix=validate_at_saves,
+)  # fmt: skip
+def saves_between_validations(case):
+    both = case("validation.enable") and case("train.ckpt.enable_checkpoint")
+    if not both or not case.cosmos or case.has("validation.freq_in_epoch"):
+        return False
+    if not case.save_interval:
+        return True
+    if case.save_interval % case("validation.freq"):
+        return f"saves every {case.save_interval} steps"
+    return None
+
+
+@rule(
+    "SPEC-CACHE", WARNING, TRAINING, "train.train_policy.enable_dataset_cache",
+    "the cache does not notice changed annotations, frames, pixels or model",
+    fix=False,
+)  # fmt: skip
+def dataset_cache(case):
+    return case("train.train_policy.enable_dataset_cache")
+
+
+@rule(
+    "SPEC-PREFETCH", WARNING, TRAINING, PREFETCH, "needs dataloader_num_workers above 0",
+    reads=(LOADERS,), fix=Fix(changes={PREFETCH: None}),
+)  # fmt: skip
+def prefetch_without_workers(case):
+    return case(PREFETCH) and not case(LOADERS)
+
+
+def loggers_with_effect(case) -> list[str]:
+    """Console and what else was asked for and has an effect."""
+    without = {"console", "tao"} if case.engine == "cosmos-rl" else {"console"}
+    return ["console", *(name for name in case("logging.logger") if name not in without)]
+
+
+@rule(
+    "SPEC-LOGGER", WARNING, TRAINING, "logging.logger",
+    "console reports the steps; tao means nothing to cosmos-rl",
+    fix=loggers_with_effect,
+)  # fmt: skip
+def loggers_without_effect(case):
+    return case.cosmos and set(loggers_with_effect(case)) != set(case("logging.logger"))
+
+
+def data_of_guides(case) -> Fix:
+    """Name the data where this project reads them, when NVIDIA's guides named them in their own
+    table."""
+    theirs = case(OF_GUIDES)
+    annotations = theirs.get("annotation_path") if isinstance(theirs, dict) else None
+    if not annotations or not isinstance(annotations, str):
+        return Fix(flags={"--train-root": "DIR"})
+    changes = {TRAIN_ANNOTATIONS: annotations}
+    if isinstance(theirs.get("media_path"), str):
+        changes["custom.train_dataset.media_path"] = theirs["media_path"]
+    if theirs.get("system_prompt") and isinstance(theirs["system_prompt"], str):
+        changes["train.train_policy.system_prompt"] = theirs["system_prompt"]
+    return Fix(changes=changes)
+
+
+@rule(
+    "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
+    "must be known before a launch, unless a dataset script of your own reads other data "
+    "(launch_job.py --entry-script FILE)",
+    reads=(OF_GUIDES,), fix=data_of_guides,
+)  # fmt: skip
+def no_training_data(case):
+    return not case(TRAIN_ANNOTATIONS) and not case.has_own_data
+
+
+def train_reasoning(case) -> Fix | str:
+    """A change of the key where the engine applies it, else data whose answers hold it."""
+    if case.engine != "cosmos-rl":
+        return "think"
+    source = case(TRAIN_ANNOTATIONS) or "DIR"
+    command = f"scripts/build_dataset.py {shlex.quote(source)} -o data-thinking"
+    return Fix(command=command)
+
+
+@rule(
+    "SPEC-REASONING", WARNING, "train", RESPONSE_MODE,
+    "reasoning beside the answers is not trained; think trains it, hybrid both forms",
+    reads=(TRAIN_ANNOTATIONS,), fix=train_reasoning,
+)  # fmt: skip
+def reasoning_left_out(case):
+    reasoned = case.facts and case.facts.get("reasoning_beside")
+    if reasoned and case(RESPONSE_MODE) == "answer":
+        return f"{reasoned} of {case.facts['records']} records have it"
+    return None

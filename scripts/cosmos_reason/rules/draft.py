@@ -1,0 +1,190 @@
+"""A spec that is being put together: its values, the origin of each, and what was found wrong on
+the way.
+
+`inherited` fills it from an earlier spec or job, `command_line` from the words of build_spec;
+`engine_switch` fits it to its engine.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.remote import model_names
+from cosmos_reason.rules.case import WINDOWS_PATH
+from cosmos_reason.rules.keys import BATCH
+from cosmos_reason.spec import actions, document
+
+LORA = "policy.lora"
+LONG_FLAG = 200  # characters
+KEPT_OF_LONG_FLAG = 50  # say which one is meant
+
+
+@dataclass
+class Draft:
+    """A spec being put together.
+
+    `origins`: key -> source of its value. `named`: key -> the flag that said it. `base`: the spec
+    before --unset and --set. `trained`: key -> value in training. `resumed`: the spec of the run to
+    resume. `finished`: the model of that run when no step of it is left. `follows`: the model
+    folder whose training tells how to ask, when it is not the spec's own model. `benchmarks`:
+    names of datasets that an earlier config asks about. `flags`: flag -> how it was given, for
+    flags given once. `files`: path -> records to write with the spec.
+    `exit_code`: 2 once something could not be read.
+    """
+
+    action: str
+    engine: str
+    spec: dict = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    named: dict[str, str] = field(default_factory=dict)
+    base: dict = field(default_factory=dict)
+    findings: list[f.Finding] = field(default_factory=list)
+    trained: dict[str, object] = field(default_factory=dict)
+    resumed: dict = field(default_factory=dict)
+    finished: str = ""
+    follows: Path | None = None
+    benchmarks: list[str] = field(default_factory=list)
+    flags: dict[str, str] = field(default_factory=dict)
+    files: dict[str, list[dict]] = field(default_factory=dict)
+    exit_code: int = f.EXIT_CHECKS_FAILED
+
+    @property
+    def params(self) -> dict:
+        return actions.places(self.action)
+
+    def attempt(self, act, *words, **options):
+        """What `act(*words, **options)` returns; None, and a finding among the others, when it
+        cannot read its input."""
+        try:
+            return act(*words, **options)
+        except f.Failure as failure:
+            self.findings += failure.findings
+            self.exit_code = max(self.exit_code, failure.exit_code)
+            return None
+
+    def refuse(self, id: str, where: str, message: str, fix: Fix | str = "") -> None:
+        self.findings.append(f.error(id, where, message, fix))
+
+    def not_for(self, flag: str, wanted: str) -> None:
+        message = f"got it for {actions.a_spec(self.action)}, expected {wanted}"
+        self.refuse("SPEC-FLAG", flag, message, f"drop {self.flags[flag]}")
+
+    def put(self, key: str, value, origin: str) -> None:
+        document.set_value(self.spec, key, value)
+        self.origins[key] = origin
+
+    def overlay(self, table: dict, origin: str, origins: dict[str, str] | None = None) -> None:
+        """Take over a spec that was written earlier, its paths and model names as they are written
+        today."""
+        for key, value in document.items(self.action, table):
+            self.put(key, located(self, key, value), (origins or {}).get(key, origin))
+
+    def name(self, key: str, flag: str) -> bool:
+        """Note that the command line sets `key`; a second flag for it, or for its table, is a
+        contradiction."""
+        for other, before in self.named.items():
+            if not document.overlap(key, other):
+                continue
+            is_setting = flag.startswith(("--set", "--unset"))
+            superfluous = flag if is_setting and "--unset" not in before else before
+            message = f"got it from {brief(before)} and from {brief(flag)}, expected one of them"
+            self.refuse("SPEC-KEY-TWICE", key, message, f"drop {brief(superfluous)}")
+            return False
+        self.named[key] = flag
+        return True
+
+    def origin_table(self) -> dict[str, str]:
+        """The origin of every value that is still there."""
+        return {key: self.origins[key] for key, _ in document.items(self.action, self.spec)}
+
+
+def brief(flag: str) -> str:
+    """A flag, of which only the beginning is told when it is long; a quotation mark there would
+    have no end."""
+    if len(flag) <= LONG_FLAG:
+        return flag
+    return flag[:KEPT_OF_LONG_FLAG].replace("'", "") + "..."
+
+
+def pasteable(draft: Draft, fix: Fix) -> Fix:
+    """A fix as a change to the command line that was given: flags about the same keys make way for
+    it."""
+    if fix.command:
+        return fix
+    given = _flags_in_the_way(draft, fix)
+    if not given:
+        return fix
+    old = " ".join(brief(flag) for flag in given)
+    changes = {}
+    for key, value in fix.changes.items():
+        is_undone = value is None and _flags_about(draft, [key]) and not _was_in_base(draft, key)
+        if not is_undone:
+            changes[key] = value
+    if changes or fix.flags:
+        return Fix(command=f"replace {old} with", changes=changes, flags=fix.flags)
+    return Fix(command=f"drop {old}")
+
+
+def _flags_in_the_way(draft: Draft, fix: Fix) -> list[str]:
+    given = []
+    for key in fix.changes:
+        given += _flags_about(draft, [key])
+    for flag in fix.flags:
+        about_same_keys = _flags_about(draft, _keys_set_by(draft, flag))
+        given += about_same_keys
+        if not about_same_keys and flag in draft.flags:
+            given.append(draft.flags[flag])
+    return list(dict.fromkeys(given))
+
+
+def _flags_about(draft: Draft, keys: list[str]) -> list[str]:
+    """The flags of the command line that set one of the keys, or a table around it or in it."""
+    about = []
+    for named, given in draft.named.items():
+        if any(document.overlap(key, named) for key in keys):
+            about.append(given)
+    return about
+
+
+def _keys_set_by(draft: Draft, flag: str) -> list[str]:
+    """The keys that a flag of a fix is about; a root has several."""
+    if flag == "--tuning":
+        return [LORA]
+    if flag == "--global-batch":
+        return [BATCH]
+    if flag == "--model":
+        return [draft.params["model"]]
+    return draft.params.get(flag.removeprefix("--").replace("-", "_"), [])
+
+
+def _was_in_base(draft: Draft, key: str) -> bool:
+    """Whether the spec had the key before --unset and --set; an unknown key that a flag named was
+    refused."""
+    refused = key in draft.named and key not in document.keys(draft.action)
+    return not refused and document.get(draft.base, key, document.MISSING) is not document.MISSING
+
+
+# ---- paths ---------------------------------------------------------------------------------------
+
+
+def absolute(written: str) -> str:
+    """A local path as an absolute one; empty text, URIs and paths of Windows (which the rules
+    refuse) stay."""
+    if not written or "://" in written or WINDOWS_PATH.match(written):
+        return written
+    return os.path.abspath(os.path.expanduser(written))
+
+
+def located(draft: Draft, key: str, value):
+    """The value of a key that names a path or a model, as every platform reads it; other values
+    stay."""
+    kind = document.keys(draft.action).get(key, {}).get("x-path")
+    if not kind or not isinstance(value, str) or not value or value.lower() in ("true", "false"):
+        return value
+    if kind == "model":
+        return draft.attempt(model_names.canonical, value, key) or value
+    return absolute(value)

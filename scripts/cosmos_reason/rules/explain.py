@@ -1,0 +1,279 @@
+"""What a key, a group of keys, a short name, a profile or a word means: the text behind
+`build_spec.py --explain`."""
+
+from __future__ import annotations
+
+import re
+
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.fix import value_text
+from cosmos_reason.rules.rule import Rule
+from cosmos_reason.rules.spec_rules import RULES, other_checks
+from cosmos_reason.spec import document, values
+from cosmos_reason.spec.actions import places
+from cosmos_reason.spec.document import last_part
+from cosmos_reason.spec.names import full_name
+
+MOST_LINES = 20
+MOST_CONNECTIONS = 8
+STOP_WORDS = set(
+    [
+        "a",
+        "an",
+        "and",
+        "at",
+        "by",
+        "for",
+        "in",
+        "is",
+        "of",
+        "on",
+        "or",
+        "per",
+        "the",
+        "to",
+        "what",
+        "with",
+    ]
+)
+
+
+def explain(word: str, action: str | None = None) -> str:
+    """A few lines of text. Raises Failure (exit 2) with near names when nothing has to do with
+    `word`."""
+    word = word.strip()
+    profiles, checks = bundle.skill_info()["profiles"], _checks(word)
+    if word == "profiles":
+        return _list_of_profiles(profiles)
+    if word in profiles:
+        return _profile(word, profiles[word])
+    if word in checks:
+        return checks[word]
+    text = _keys_about(word, [action]) if action else ""
+    text = text or _keys_about(word, list(bundle.ACTIONS))
+    if text:
+        return text
+    known = {*_names_of_keys(), *profiles, *checks}
+    message = (
+        f"got {word!r}, expected a key, part of one, a short name, a profile "
+        "or the id of a check (--list-rules)."
+    )
+    hint = findings.did_you_mean(word, known)
+    raise findings.bad_input("SPEC-EXPLAIN", "--explain", message + hint)
+
+
+# ---- profiles and checks -------------------------------------------------------------------------
+
+
+def _list_of_profiles(profiles: dict[str, dict]) -> str:
+    lines = []
+    for name, profile in profiles.items():
+        lines.append(f"{name:24} {profile['action']:6} {profile['source']}")
+    return "\n".join(lines)
+
+
+def _profile(name: str, profile: dict) -> str:
+    lines = [f"--profile {name} ({profile['action']}): {profile['source']}"]
+    lines += [f"  {key} = {value_text(value)}" for key, value in profile["set"].items()]
+    return "\n".join(lines)
+
+
+def _checks(word: str) -> dict[str, str]:
+    """Id -> text of the rules, and, when the word looks like an id, of the other checks."""
+    checks = {
+        rule.id: f"{rule.id} ({rule.severity}; {rule.actions})\n  {rule.key}: {rule.reason}"
+        for rule in RULES
+    }
+    if word.startswith("SPEC-"):
+        checks |= {id: f"{id}\n  {reason}" for id, reason in other_checks()["checks"].items()}
+    return checks
+
+
+# ---- which keys a word is about ------------------------------------------------------------------
+
+
+def _keys_about(word: str, actions: list[str]) -> str:
+    """The one key that the word names, else a list of those that have to do with it; empty when
+    none has."""
+    key = exact(word, actions)
+    if key:
+        return _key(key, _actions(key)) + _namesakes(key, word)
+    lines = _search(word.lower(), actions) if word else []
+    shown = lines[:MOST_LINES]
+    if len(lines) > MOST_LINES:
+        shown.append(f"... and {len(lines) - MOST_LINES} more; name a longer prefix")
+    return "\n".join(shown)
+
+
+def exact(word: str, actions: list[str]) -> str | None:
+    """The one key that `word` names: itself, a short name ("learning rate", "number of epochs"), a
+    former name, or the last part of one key only in the first action that has such a part."""
+    short = "_".join(word.lower().replace("number of ", "num ").split())
+    former = bundle.skill_info()["former_keys"].get(short, {}).get("key")
+    for action in actions:
+        for name in (full_name(action, short), former):
+            if name in document.keys(action):
+                return name
+        if any(last_part(key) == short for key in document.keys(action)):
+            return None  # several, which are listed
+    return None
+
+
+def _namesakes(key: str, word: str) -> str:
+    """A line that says what the word means in the actions that do not have the key."""
+    others: dict[str, list[str]] = {}
+    for action in bundle.ACTIONS:
+        if action in _actions(key):
+            continue
+        other = exact(word, [action])
+        if other:
+            others.setdefault(other, []).append(action)
+    return "".join(f"\n  in {', '.join(names)}: {other}" for other, names in others.items())
+
+
+def _names_of_keys() -> set[str]:
+    """Keys of all actions, the last parts of them, and their short names."""
+    names = set()
+    for action in bundle.ACTIONS:
+        names |= bundle.skill_info()["shorthand"][action].keys()
+        for key in document.keys(action):
+            names |= {key, last_part(key)}
+    return names
+
+
+def _search(word: str, actions: list[str]) -> list[str]:
+    """Keys below the prefix `word`, else keys that take it as a value or have it in their name,
+    else keys whose name, description and short names have all of its words."""
+    descriptions, taking = {}, []
+    for action in reversed(actions):
+        for key, schema in document.keys(action).items():
+            descriptions[key] = schema["description"]
+            if word in [str(value).lower() for value in schema.get("enum", ())]:
+                taking.append(key)
+    found = [key for key in descriptions if key.startswith(f"{word.rstrip('.')}.")]
+    if not found:
+        in_name = [key for key in descriptions if word.replace(" ", "_") in key.lower()]
+        found = list(dict.fromkeys([*taking, *in_name]))
+    if not found:
+        found = _with_all_words(word, descriptions, actions)
+    return [f"{key} ({', '.join(_actions(key))}): {descriptions[key]}" for key in found]
+
+
+def _with_all_words(word: str, descriptions: dict[str, str], actions: list[str]) -> list[str]:
+    words = re.findall(r"\w+", word.replace("_", " "))
+    wanted = [part for part in words if part not in STOP_WORDS]
+    if not wanted:
+        return []
+    found = []
+    for key, description in descriptions.items():
+        text = " ".join([key, description, *_short_names(key, actions)])
+        text = text.lower().replace("_", " ")
+        if all(part in text for part in wanted):
+            found.append(key)
+    return found
+
+
+def _short_names(key: str, actions: list[str]) -> list[str]:
+    names = set()
+    for action in actions:
+        for name, full in bundle.skill_info()["shorthand"][action].items():
+            if full == key:
+                names.add(name)
+    return sorted(names)
+
+
+def _actions(key: str) -> list[str]:
+    return [action for action in bundle.ACTIONS if key in document.keys(action)]
+
+
+# ---- one key -------------------------------------------------------------------------------------
+
+
+def _key(key: str, actions: list[str]) -> str:
+    schema = document.keys(actions[0])[key]
+    lines = [
+        f"{key} ({', '.join(actions)})",
+        f"  {schema['description']}",
+        f"  takes: {values.expected(schema)}",
+        f"  when absent: {_default(schema)}; template: {_in_templates(key, actions)}",
+    ]
+    if "popular" in schema:
+        popular = ", ".join(value_text(value) for value in schema["popular"])
+        lines.append(f"  popular: {popular}")
+    short_names = _short_names(key, actions)
+    if short_names:
+        lines.append(f"  short names: {', '.join(short_names)}")
+    instead = f" ({schema['x-instead']})" if "x-instead" in schema else ""
+    lines.append(f"  engines: {', '.join(schema['x-engines'])}{instead}")
+    if schema.get("automl_enabled"):
+        lines.append(f"  searched by AutoML: {_search_space(schema)}")
+    connections = _moves_with(key, actions[0]) + _rules_about(key, actions)
+    return "\n".join(lines + [f"  {line}" for line in connections[:MOST_CONNECTIONS]])
+
+
+def _default(schema: dict) -> str:
+    if "default" not in schema:
+        return "no default"
+    return "off" if schema["default"] is None else value_text(schema["default"])
+
+
+def _in_templates(key: str, actions: list[str]) -> str:
+    """The values in the actions' templates."""
+    found = []
+    for action in actions:
+        value = document.get(document.template(action), key, document.MISSING)
+        if value is not document.MISSING:
+            found.append(f"{value_text(value)} ({action})")
+    return ", ".join(found) or "leaves it out"
+
+
+def _search_space(schema: dict) -> str:
+    """What AutoML searches, for all weights and for adapters."""
+    space = schema["enum"] if "enum" in schema else schema["automl_range"]
+    text = value_text(space)
+    if "automl_range_lora" in schema:
+        text += f", with adapters {value_text(schema['automl_range_lora'])}"
+    if "automl_scale" in schema:
+        text += " (log scale)"
+    return text
+
+
+def _moves_with(key: str, action: str) -> list[str]:
+    """What is set together with the key."""
+    known = document.keys(action)
+    tied = [other for other, schema in known.items() if schema.get("depends_on") == key]
+    if "depends_on" in known[key]:
+        tied.append(known[key]["depends_on"])
+    lines = []
+    if tied:
+        lines.append(f"moves with: {', '.join(tied)}")
+    lora = bundle.skill_info()["tuning"]["lora"].get(action, {})
+    if key in lora:
+        lines.append(f"--tuning lora: {value_text(lora[key])}")
+    return lines
+
+
+def _rules_about(key: str, actions: list[str]) -> list[str]:
+    """The rules that point at the key or name it in their reason."""
+    lines = []
+    for rule in RULES:
+        with_rule = [action for action in actions if action in rule.actions.split()]
+        if not with_rule:
+            continue
+        where = rule.key.format(**places(with_rule[0]))
+        if where == key or _is_named(key, where, rule, actions[0]):
+            scope = "" if with_rule == actions else f" ({rule.actions} only)"
+            lines.append(f"{rule.id}: {last_part(where)}: {rule.reason}{scope}")
+    return lines
+
+
+def _is_named(key: str, where: str, rule: Rule, action: str) -> bool:
+    """Whether the reason of a rule, which points at `where`, names the key: its last part means the
+    key when no other key has it, when the rule points into the same table, or when the table is
+    named before it."""
+    table, _, leaf = key.rpartition(".")
+    if not re.search(rf"\b{re.escape(leaf)}\b", rule.reason):
+        return False
+    namesakes = [name for name in document.keys(action) if last_part(name) == leaf]
+    in_same_table = where.rpartition(".")[0] == table
+    return len(namesakes) == 1 or in_same_table or (table != "" and f"{table} " in rule.reason)

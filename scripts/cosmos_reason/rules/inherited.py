@@ -1,0 +1,264 @@
+"""What a draft takes over from what there was before it: an earlier spec, a job, or the output
+folder of a training that no job here recorded."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base import files, findings
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import adapters, run_outputs
+from cosmos_reason.remote import model_names
+from cosmos_reason.rules import benchmark
+from cosmos_reason.rules.case import differences
+from cosmos_reason.rules.draft import LORA, Draft
+from cosmos_reason.rules.keys import GRID
+from cosmos_reason.spec import actions, document, images, origins
+from cosmos_reason.spec.values import shown
+
+STEP = re.compile(r"(?:step|epoch)_\d+")
+ENDED = ("COMPLETE", "ERROR", "CANCELED")
+
+
+# ---- an earlier spec -----------------------------------------------------------------------------
+
+
+def take_file(draft: Draft, file: str, asked: set[str]) -> None:
+    """Start from an earlier spec; where its values came from is read from the origins beside it.
+
+    `asked`: keys that the command line sets.
+    """
+    table = document.load(Path(file))
+    if draft.action == "evaluate" and benchmark.is_config(table):
+        draft.benchmarks = table[benchmark.DATASETS]
+        table = benchmark.converted(table, draft.engine)
+    other = actions.other_than(draft.action, table)
+    if other is None:
+        table, told = images.translated(draft.action, table)
+        draft.findings += told
+        draft.overlay(table, file, origins.of_values(file))
+        return
+    message = f"got {actions.a_spec(other)}, expected {actions.a_spec(draft.action)}"
+    given = draft.flags["--spec"]
+    fix = Fix(command=f"drop {given}")
+    kept = _view_worth_keeping(draft, table, asked)
+    if kept:
+        fix = Fix(command=f"replace {given} with", changes=kept)
+    draft.refuse("SPEC-ACTION", file, message, fix)
+
+
+def _view_worth_keeping(draft: Draft, trained: dict, asked: set[str]) -> dict[str, object]:
+    """What a training spec says of frames, pixels and system message that the template and the
+    command line do not."""
+    if draft.action in actions.TRAINING:
+        return {}
+    sampling = {f"{draft.params['vision']}.{name}" for name in ("nframes", "fps")}
+    decided = asked | sampling if asked & sampling else asked
+    template = document.template(draft.action)
+    kept = {}
+    for key, value in actions.trained_view(trained, draft.action).items():
+        if key not in decided and document.get(template, key) != value:
+            kept[key] = value
+    return kept
+
+
+# ---- a job ---------------------------------------------------------------------------------------
+
+
+def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Callable) -> None:
+    """What an earlier train job left: its last model, unless one is given; for train, its spec and
+    where to resume. An output folder without a record, and one model in it, tell as much as they
+    can.
+
+    `newest_resume(folder, record)` finds the last state that an unfinished job saved.
+    """
+    if os.path.isdir(folder) and not os.path.isfile(folder / "job.json"):
+        _take_output(draft, folder, model_given)
+        return
+    record, origin = files.read_json(folder / "job.json"), f"parent job {folder.name}"
+    if draft.action == "train":
+        _resume(draft, folder, record, newest_resume, origin)
+        return
+    checkpoint = document.get(record, "evidence.checkpoint")
+    has_trained = document.get(record, "action") in actions.TRAINING
+    if not has_trained or not isinstance(checkpoint, str) or record.get("state") != "COMPLETE":
+        message = "got a job without a verified model, expected a COMPLETE train job"
+        raise findings.bad_input("SPEC-PARENT", folder, message, _ask_for_status(folder))
+    parent = document.load(folder / "spec.toml")
+    if not model_given:
+        is_adapter = document.get(parent, LORA) is not None
+        _take_last_model(draft, checkpoint, is_adapter, origin)
+        if is_adapter and draft.action != "grpo":
+            base = document.get(parent, "policy.model_name_or_path", "")
+            draft.put(draft.params["adapter"], True, origin)
+            draft.put(draft.params["base"], model_names.canonical(base), origin)
+    if draft.action != "grpo":
+        _take_view(draft, parent, origin)
+
+
+def _ask_for_status(folder: Path) -> Fix:
+    return Fix(command=f"scripts/launch_job.py status {folder.name}")
+
+
+def _resume(draft: Draft, folder: Path, record: dict, newest_resume: Callable, origin: str) -> None:
+    """Continue a job that failed or was canceled. One that is COMPLETE has no step left, which is
+    said unless the command line tells something else to resume."""
+    state = document.get(record, "state")
+    if document.get(record, "action") != "train" or state not in ENDED:
+        message = "got no train job that has ended, expected one"
+        raise findings.bad_input("SPEC-PARENT", folder, message, _ask_for_status(folder))
+    if state == "COMPLETE":
+        model = str(document.get(record, "evidence.checkpoint"))
+        draft.finished = model
+        policy = _policy_beside(Path(model))
+        message = f"got a job whose model is {shown(model)}, expected .../safetensors/step_N"
+    else:
+        policy = newest_resume(folder, record)
+        message = (
+            f"got a job that ended as {state} and left no complete checkpoint here, "
+            "expected one to go on from"
+        )
+    if policy is None:
+        fix = Fix(
+            command=f"replace {draft.flags['--parent-job']} with",
+            flags={"--spec": folder / "spec.toml"},
+            changes={"train.resume": True},
+        )
+        raise findings.bad_input("SPEC-PARENT", folder, message, fix)
+    engine = record.get("engine", draft.engine)
+    if engine != draft.engine:
+        message = f"got {draft.engine}, but the run to resume is of {engine}"
+        draft.refuse("SPEC-RESUME-OTHER", "--engine", message, Fix(flags={"--engine": engine}))
+    draft.overlay(document.load(folder / "spec.toml"), origin)
+    draft.put("train.resume", policy, origin)
+    draft.resumed = copy.deepcopy(draft.spec)
+
+
+def _policy_beside(model: Path) -> str | None:
+    """The folder to resume from that cosmos-rl saved together with .../safetensors/step_N."""
+    if model.parent.name != "safetensors" or not STEP.fullmatch(model.name):
+        return None
+    return str(model.parents[1] / "checkpoints" / model.name / "policy")
+
+
+def _take_last_model(draft: Draft, checkpoint: str, is_adapter: bool, origin: str) -> None:
+    key = draft.params["model"]
+    choose = f"scripts/select_checkpoint.py {shlex.quote(str(Path(checkpoint).parents[2]))}"
+    draft.put(key, checkpoint, origin)
+    if is_adapter and draft.action == "grpo":
+        message = "got a LoRA adapter, expected a merged model to start reinforcement learning from"
+        fix = Fix(command=f"{choose} --merge DIR, then", flags={"--model": "DIR"})
+        draft.refuse("SPEC-PARENT-ADAPTER", key, message, fix)
+        return
+    message = "this is the model of the last step; another may be better"
+    fix = Fix(command=f"{choose} --by METRIC, then", flags={"--model": "DIR"})
+    draft.findings.append(findings.info("SPEC-PARENT-LAST", key, message, fix))
+
+
+def _take_view(draft: Draft, parent: dict, origin: str) -> None:
+    """The model must be asked as it was trained: same frames, same pixels, same system message."""
+    document.delete(draft.spec, draft.params["vision"])
+    draft.trained = actions.trained_view(parent, draft.action)
+    for key, value in draft.trained.items():
+        draft.put(key, value, origin)
+
+
+# ---- an output folder that no job here recorded --------------------------------------------------
+
+
+def _take_output(draft: Draft, folder: Path, model_given: bool) -> None:
+    """Its last model, or the one that the folder itself is. How it was trained is read from the
+    files around it (`model_folder.take_training`)."""
+    if draft.action == "train":
+        raise _only_with_its_spec(draft, folder)
+    model, is_chosen = _model_meant(folder.resolve())
+    draft.follows = model
+    origin = f"train output {folder}"
+    if model_given:
+        return
+    if is_chosen and draft.action != "grpo":
+        draft.put(draft.params["model"], str(model), origin)
+        return
+    is_adapter = run_outputs.kind(model) == run_outputs.ADAPTER
+    _take_last_model(draft, str(model), is_adapter, origin)
+
+
+def _only_with_its_spec(draft: Draft, folder: Path) -> findings.Failure:
+    message = "got no job of this skill, expected one: another run continues with its own spec"
+    resume = run_outputs.newest_resume(folder)
+    fix = Fix()
+    if resume:
+        fix = Fix(
+            command=f"replace {draft.flags['--parent-job']} with",
+            flags={"--spec": "FILE"},
+            changes={"train.resume": str(resume.absolute())},
+        )
+    return findings.bad_input("SPEC-PARENT", folder, message, fix)
+
+
+def _model_meant(folder: Path) -> tuple[Path, bool]:
+    """The model that a folder is or that a run there saved last, and whether it is the folder
+    itself. Raises Failure."""
+    if any((folder / name).is_file() for name in ("config.json", adapters.CONFIG)):
+        return folder, True
+    output = folder.parent if folder.name in run_outputs.PARTS else folder
+    found = run_outputs.models(output, numbers=True)
+    trained = [checkpoint for checkpoint in found if checkpoint.path.parent.name == "safetensors"]
+    if not trained:
+        message = "got no job.json and no model, expected a job or TIMESTAMP/safetensors/step_N"
+        raise findings.bad_input("SPEC-PARENT", folder, message)
+    last = trained[-1]
+    if not last.complete:
+        message = f"got a damaged last model, {last.name}, expected a whole one"
+        fix = Fix(command=f"scripts/select_checkpoint.py {shlex.quote(str(output))}")
+        raise findings.bad_input("SPEC-PARENT", folder, message, fix)
+    return last.path, False
+
+
+# ---- whether the draft still goes with them ------------------------------------------------------
+
+
+def compare_with_resumed(draft: Draft) -> None:
+    """An error for what makes the checkpoint of the parent job unfit: another model, other
+    adapters, another layout."""
+    if not draft.resumed:
+        return
+    if document.get(draft.spec, "train.resume") != draft.resumed["train"]["resume"]:
+        return
+    if draft.finished:
+        message = (
+            f"got a finished run, of which no step is left; take its model, {draft.finished}, "
+            "or train on in a new run that starts from it (--model)"
+        )
+        output = shlex.quote(str(Path(draft.finished).parents[2]))
+        fix = Fix(command=f"scripts/select_checkpoint.py {output}")
+        draft.refuse("SPEC-RESUME-DONE", "train.resume", message, fix)
+    key = draft.params["model"]
+    before, value = document.get(draft.resumed, key), document.get(draft.spec, key)
+    if before != value:
+        message = f"got {shown(value)}, but the run to resume has {shown(before)}"
+        draft.refuse("SPEC-RESUME-OTHER", key, message, Fix(changes={key: before}))
+    is_cosmos = draft.engine != "transformers"
+    given = [draft.flags[flag] for flag in ("--gpus-per-node", "--nodes") if flag in draft.flags]
+    for finding in differences(draft.spec, draft.resumed, is_cosmos):
+        if given and finding.where.startswith(GRID):
+            finding = replace(finding, fix=Fix(command=f"drop {' '.join(given)}"))
+        draft.findings.append(finding)
+
+
+def compare_with_training(draft: Draft) -> None:
+    """A warning for each sampling key and system message that no longer is the parent job's."""
+    for key, trained in draft.trained.items():
+        now = document.get(draft.spec, key)
+        if now == trained:
+            continue
+        got = "no value" if now is None else shown(now)
+        message = f"got {got}, but training used {shown(trained)}"
+        fix = Fix(changes={key: trained})
+        draft.findings.append(findings.warning("SPEC-TRAINED-OTHERWISE", key, message, fix))

@@ -1,0 +1,33 @@
+"""Keys that several rules read together, and the sizes that make up a layout."""
+
+from __future__ import annotations
+
+GRID, ROLLOUT = "policy.parallelism.", "rollout.parallelism."
+SHARD = GRID + "dp_shard_size"
+POLICY_SIZES = (
+    "n_init_replicas",
+    "tp_size",
+    "cp_size",
+    "pp_size",
+    "dp_shard_size",
+    "dp_replicate_size",
+)
+ROLLOUT_SIZES = ("n_init_replicas", "tp_size", "pp_size", "dp_shard_size")
+
+BATCH, RATE = "train.train_batch_per_replica", "train.optm_lr"
+WARMUP, WARMUP_EPOCHS = "train.optm_warmup_steps", "train.optm_warmup_epochs"
+ANNOTATIONS = "custom.train_dataset.annotation_path"
+RESPONSE_MODE = "custom.train_dataset.response_mode"
+MINI_BATCH = "train.train_policy.mini_batch"
+DROP_LAST = "train.train_policy.dataloader_drop_last"
+LOADERS = "train.train_policy.dataloader_num_workers"
+PREFETCH = "train.train_policy.dataloader_prefetch_factor"
+
+# What the properties of a case read.
+POLICY_GPUS = tuple(GRID + size for size in POLICY_SIZES)
+ROLLOUT_GPUS = tuple(ROLLOUT + size for size in ROLLOUT_SIZES)
+RANKS = (GRID + "n_init_replicas", SHARD, GRID + "dp_replicate_size")
+STEPS_PER_EPOCH = (ANNOTATIONS, RESPONSE_MODE, BATCH, DROP_LAST, *RANKS)
+STEPS = ("train.epoch", "train.max_num_steps", *STEPS_PER_EPOCH)
+SAVE_INTERVAL = ("train.ckpt.save_freq_in_epoch", "train.ckpt.save_freq", *STEPS_PER_EPOCH)
+RESUMED = ("train.resume", "train.output_dir")

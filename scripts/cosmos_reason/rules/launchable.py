@@ -1,0 +1,46 @@
+"""What this version launches: each action with which engine on which platform (`launched` in
+skill_info.yaml)."""
+
+from __future__ import annotations
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.base.fix import Fix
+
+BY_HAND = "; the spec is one for `cosmos-rl --config SPEC DATASET_SCRIPT`, where that is installed"
+
+
+def ways(action: str | None = None) -> list[tuple[str, str]]:
+    """(engine, platform) of all that is launched, or of what is launched of one action."""
+    found = []
+    for engine, facts in bundle.skill_info()["engines"].items():
+        for platform, actions in facts["launched"].items():
+            if action is None or action in actions:
+                found.append((engine, platform))
+    return found
+
+
+def check(platform: str, engine: str, action: str) -> list[Finding]:
+    """An error, with the nearest way out, for an action that is not launched with the engine on the
+    platform."""
+    able = ways(action)
+    if (engine, platform) in able:
+        return []
+    got = f"got {action} with {engine} on {platform}"
+    if not able:
+        message = f"{got}, which this version launches with no engine{BY_HAND}"
+        return [error("JOB-ACTION", action, message)]
+    expected = " or ".join(f"{name} on {place}" for name, place in able)
+    message = f"{got}, which this version does not launch; expected {expected}"
+    if engine == "cosmos-rl":
+        message += BY_HAND
+    near_engine, near_platform = max(able, key=lambda way: (way[0] == engine, way[1] == platform))
+    flags = {}
+    if near_engine != engine:
+        flags["--engine"] = near_engine
+        build = f"scripts/build_spec.py {action} --spec SPEC --engine {near_engine} -o NEW"
+        message += f"; {build} fits the spec to it"
+    if near_platform != platform:
+        flags["--platform"] = near_platform
+    where = "--engine" if near_engine != engine else "--platform"
+    return [error("JOB-ENGINE", where, message, Fix(flags=flags))]

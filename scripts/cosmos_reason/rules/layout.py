@@ -1,0 +1,253 @@
+"""Rules about GPUs and how a run is laid out over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from cosmos_reason.base.findings import ERROR, WARNING
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules.keys import (
+    BATCH,
+    GRID,
+    POLICY_GPUS,
+    POLICY_SIZES,
+    ROLLOUT,
+    ROLLOUT_GPUS,
+    ROLLOUT_SIZES,
+    SHARD,
+)
+from cosmos_reason.rules.rule import TRAINING, rule
+
+PRODUCT = " x ".join(POLICY_SIZES)
+
+
+def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> dict[str, int]:
+    """Shards over the GPUs of a node, replicas over nodes; GRPO gives half of the GPUs to the
+    rollouts, or has replicas of up to 4 GPUs that policy and rollouts share."""
+    if action == "train":
+        return {SHARD: per_node, GRID + "dp_replicate_size": nodes}
+    if action != "grpo":
+        return {"num_gpus": per_node}
+    if "colocated" in mode:
+        shared = min(per_node, 4)
+        replicas = per_node * nodes // shared
+        return {
+            SHARD: shared,
+            GRID + "dp_replicate_size": 1,
+            ROLLOUT + "tp_size": shared,
+            GRID + "n_init_replicas": replicas,
+            ROLLOUT + "n_init_replicas": replicas,
+        }
+    half = max(1, per_node // 2)
+    groups = nodes if per_node > 1 else max(1, nodes // 2)
+    return {
+        SHARD: half,
+        GRID + "dp_replicate_size": groups,
+        ROLLOUT + "tp_size": half,
+        ROLLOUT + "n_init_replicas": groups,
+    }
+
+
+def layout_for_gpus(case) -> Fix:
+    """The standard layout, with 1 for every other size."""
+    if case.action == "grpo" and case.gpus < 2:
+        return Fix(flags={"--gpus-per-node": 4})
+    keys = [*POLICY_GPUS, *ROLLOUT_GPUS] if case.action == "grpo" else POLICY_GPUS
+    standard = standard_layout(case.action, case.gpus_per_node, case.nodes, case("mode") or "")
+    return Fix(changes=dict.fromkeys(keys, 1) | standard)
+
+
+def shards_for_gpus(case) -> Fix | int:
+    """The shards that fill the GPUs beside the other sizes, or the standard layout when those do
+    not divide them."""
+    others = case.policy_gpus // case(SHARD)
+    if case.gpus % others:
+        return layout_for_gpus(case)
+    return case.gpus // others
+
+
+def moved_to_shards(size: str) -> Callable:
+    """A fix: 1 for a size, and for those that Qwen3-VL models have not, on as many GPUs as
+    before."""
+
+    def fix(case) -> Fix:
+        names = {size}
+        if case.qwen3:
+            names |= {"cp_size", "pp_size"}
+        keys = [GRID + name for name in POLICY_SIZES if name in names]
+        shards = case(SHARD) * math.prod(case(key) for key in keys)
+        return Fix(changes=dict.fromkeys(keys, 1) | {SHARD: shards})
+
+    return fix
+
+
+MOVED = ("{model}", SHARD, GRID + "cp_size", GRID + "pp_size")  # what moved_to_shards reads
+
+
+@rule(
+    "SPEC-GPUS", ERROR, "train", SHARD, f"{PRODUCT} must be the number of GPUs",
+    reads=(*POLICY_GPUS, "mode"), fix=shards_for_gpus,
+)  # fmt: skip
+def layout_is_not_the_gpus(case):
+    if case.gpus and case.policy_gpus != case.gpus:
+        return f"layout of {case.policy_gpus}, {case.gpus} GPUs"
+    return None
+
+
+@rule(
+    "SPEC-GPUS-GRPO", ERROR, "grpo", SHARD,
+    f"{PRODUCT}, and those of rollout.parallelism unless colocated, "
+    "must not exceed the number of GPUs",
+    reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"), fix=layout_for_gpus,
+)  # fmt: skip
+def layout_beyond_gpus(case):
+    if case.gpus and case.needed_gpus > case.gpus:
+        return f"{case.needed_gpus} needed, {case.gpus} GPUs"
+    return None
+
+
+@rule(
+    "SPEC-GPUS-IDLE", WARNING, "grpo", SHARD, "some GPUs stay idle",
+    reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"),
+)  # fmt: skip
+def idle_gpus(case):
+    if case.gpus and case.needed_gpus < case.gpus:
+        return f"{case.needed_gpus} of {case.gpus} GPUs in use"
+    return None
+
+
+def rollouts_like_the_policy(case) -> Fix:
+    replicas = case(GRID + "n_init_replicas")
+    sizes = {"n_init_replicas": replicas, "tp_size": case.policy_gpus // replicas}
+    return Fix(changes={ROLLOUT + size: sizes.get(size, 1) for size in ROLLOUT_SIZES})
+
+
+@rule(
+    "SPEC-COLOCATED", ERROR, "grpo", "mode",
+    "colocated needs as many replicas, of as many GPUs, on both sides",
+    reads=(*POLICY_GPUS, *ROLLOUT_GPUS), fix=rollouts_like_the_policy,
+)  # fmt: skip
+def replica_mismatch(case):
+    if case("mode") != "colocated":
+        return None
+    policy, rollout = case(GRID + "n_init_replicas"), case(ROLLOUT + "n_init_replicas")
+    policy_size, rollout_size = case.policy_gpus // policy, case.rollout_gpus // rollout
+    if policy != rollout or policy_size != rollout_size:
+        return (
+            f"{policy} policy replicas of {policy_size} GPUs, "
+            f"{rollout} rollout replicas of {rollout_size}"
+        )
+    return None
+
+
+@rule(
+    "SPEC-GPUS-FEW", WARNING, "train", SHARD,
+    "full fine-tuning of the 7B and 8B models needs at least 2 GPUs, better 4 of 80 GB",
+    reads=("policy.lora", "{model}"), fix=Fix(flags={"--tuning": "lora"}),
+)  # fmt: skip
+def one_gpu_for_all_weights(case):
+    return case.gpus == 1 and not case("policy.lora") and "2B" not in case.model
+
+
+@rule(
+    "SPEC-GPUS-FEW-GRPO", WARNING, "grpo", SHARD,
+    "at least 4 GPUs are needed: 2 for the policy, 2 for rollout",
+    fix=Fix(flags={"--gpus-per-node": 4}),
+)  # fmt: skip
+def fewer_gpus_than_grpo_needs(case):
+    return case.gpus and case.gpus < 4
+
+
+@rule(
+    "SPEC-QWEN3-COMPILE", ERROR, TRAINING, "train.compile",
+    "cosmos-rl runs Qwen3-VL as a plain Hugging Face model",
+    reads=("{model}",), fix=False,
+)  # fmt: skip
+def compiled_qwen3(case):
+    return case("train.compile") and case.qwen3
+
+
+@rule(
+    "SPEC-QWEN3-CONTEXT", ERROR, TRAINING, GRID + "cp_size",
+    "context parallelism does not exist for Qwen3-VL models",
+    reads=MOVED, fix=moved_to_shards("cp_size"),
+)  # fmt: skip
+def qwen3_in_context_parallel(case):
+    return case("policy.parallelism.cp_size") > 1 and case.qwen3
+
+
+@rule(
+    "SPEC-QWEN3-PIPELINE", ERROR, TRAINING, GRID + "pp_size",
+    "pipeline stages do not exist for Qwen3-VL models",
+    reads=MOVED, fix=moved_to_shards("pp_size"),
+)  # fmt: skip
+def qwen3_in_pipeline(case):
+    return case("policy.parallelism.pp_size") > 1 and case.qwen3
+
+
+@rule(
+    "SPEC-REPLICATE-1D", ERROR, TRAINING, SHARD,
+    "replicas with tp_size above 1 need sharding too",
+    reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"), fix=moved_to_shards("tp_size"),
+)  # fmt: skip
+def replicas_without_shards(case):
+    replicated = case("policy.parallelism.dp_replicate_size") > 1
+    unsharded = case("policy.parallelism.dp_shard_size") == 1
+    tensor_parallel = case("policy.parallelism.tp_size") > 1
+    return unsharded and replicated and tensor_parallel and case.qwen3
+
+
+@rule(
+    "SPEC-PIPELINE-REPLICATE", ERROR, TRAINING, GRID + "dp_replicate_size",
+    "excludes pp_size above 1",
+    reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
+)  # fmt: skip
+def replicated_pipeline(case):
+    pipeline = case("policy.parallelism.pp_size") > 1
+    return pipeline and case("policy.parallelism.dp_replicate_size") > 1
+
+
+@rule(
+    "SPEC-PIPELINE-MICRO", ERROR, TRAINING, GRID + "pp_micro_batch_size",
+    "must divide train_batch_per_replica",
+    reads=(GRID + "pp_size", BATCH), fix=1,
+)  # fmt: skip
+def uneven_micro_batches(case):
+    pipeline = case("policy.parallelism.pp_size") > 1
+    return pipeline and case(BATCH) % case("policy.parallelism.pp_micro_batch_size")
+
+
+@rule(
+    "SPEC-PIPELINE-OFFLOAD", ERROR, TRAINING, "train.fsdp_offload",
+    "offload and pp_size above 1 exclude each other",
+    reads=(GRID + "pp_size",), fix=False,
+)  # fmt: skip
+def offloaded_pipeline(case):
+    return case("policy.parallelism.pp_size") > 1 and case("train.fsdp_offload")
+
+
+@rule(
+    "SPEC-PIPELINE-LORA", ERROR, TRAINING, GRID + "pp_size",
+    "LoRA models with pipeline stages cannot be exported",
+    reads=("policy.lora", *MOVED), fix=moved_to_shards("pp_size"),
+)  # fmt: skip
+def adapters_in_pipeline(case):
+    return case("policy.parallelism.pp_size") > 1 and case("policy.lora")
+
+
+@rule(
+    "SPEC-EXPERT-TENSOR", ERROR, TRAINING, GRID + "ep_size",
+    "ep_size and tp_size exclude each other",
+    reads=(GRID + "tp_size",), fix=1,
+)  # fmt: skip
+def experts_and_tensor_parallel(case):
+    return case("policy.parallelism.ep_size") > 1 and case("policy.parallelism.tp_size") > 1
+
+
+@rule(
+    "SPEC-ASYNC-TP", ERROR, TRAINING, "train.async_tp_enabled", "needs train.compile",
+    reads=("train.compile",), fix=False,
+)  # fmt: skip
+def async_tensor_parallel_uncompiled(case):
+    return case("train.async_tp_enabled") and not case("train.compile")

@@ -1,0 +1,127 @@
+"""Rules that need to know how long records are: the longest sequence, and the memory of loaders."""
+
+from __future__ import annotations
+
+import math
+
+from cosmos_reason.base.findings import ERROR, WARNING
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.estimate import record_tokens
+from cosmos_reason.rules.keys import BATCH, LOADERS, PREFETCH
+from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.spec import actions
+
+DEFAULT_LENGTH = 40960
+LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary
+TOKENS = ("{vision}", "{model}")  # what the tokens of a record depend on
+
+
+def limit_and_room(case) -> tuple[int, int]:
+    """The longest sequence, and how much of it is kept for what is generated."""
+    limit, generated = record_tokens.LENGTHS[case.action]
+    return case(limit), case(generated) if generated else 0
+
+
+def too_long(case):
+    """Records whose tokens, with room for what is generated, exceed the longest sequence."""
+    limit, room = limit_and_room(case)
+    long = [record for record in case.tokens if record.total > limit - room]
+    if not long:
+        return None
+    worst = max(record.total for record in long)
+    return (
+        f"{len(long)} of {len(case.tokens)} records have up to {worst} tokens",
+        [record.id for record in long],
+    )
+
+
+def longer_max_length(case) -> int | Fix | None:
+    """A length in which every record fits, or, when that is beyond the default, a pixel budget that
+    makes them fit."""
+    limit, room = limit_and_room(case)
+    longest = max(record.total for record in case.tokens)
+    needed = math.ceil((longest + room) / 1024) * 1024
+    if needed <= max(limit, DEFAULT_LENGTH):
+        return needed
+    left = limit - room - max(record.total - record.vision for record in case.tokens)
+    budget = {case.vision + "total_pixels": max(1, int(0.9 * left)) * case.token_side**2}
+    for changes in (budget, budget | {case.vision + "min_pixels": None}):
+        records = case.tokens_with(changes)  # none where the changes make no sense
+        if records and all(record.total <= limit - room for record in records):
+            return Fix(changes=changes)
+    return None
+
+
+@rule(
+    "SPEC-LENGTH-SAMPLE", ERROR, TRAINING, "policy.model_max_length",
+    "a record that does not fit, in grpo with rollout.max_response_length, ends the run",
+    reads=(*TOKENS, "rollout.max_response_length"), fix=longer_max_length,
+)  # fmt: skip
+def record_beyond_length(case):
+    return too_long(case)
+
+
+@rule(
+    "SPEC-LENGTH-ANSWER", ERROR, "evaluate", "model.max_length", "prompt and answer must fit",
+    reads=(*TOKENS, "generation.max_tokens"), fix=longer_max_length,
+)  # fmt: skip
+def answer_beyond_length(case):
+    return case.engine == "tao" and too_long(case)
+
+
+@rule(
+    "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", "quantize.max_sequence_length",
+    "a record that is cut fails",
+    reads=TOKENS, fix=longer_max_length,
+)  # fmt: skip
+def calibration_beyond_length(case):
+    return too_long(case)
+
+
+def loader_gib(case) -> float:
+    """Decoded frames that the loaders of one rank hold ready when every record is as long as the
+    longest."""
+    most = max((record.vision for record in case.tokens), default=0)
+    return record_tokens.loader_bytes(case.full["train"], most, case.token_side // 2) / 2**30
+
+
+def fewer_batches(case) -> Fix:
+    ready = case(LOADERS) * (case(PREFETCH) or record_tokens.TORCH_PREFETCH)
+    if loader_gib(case) / ready <= LOADER_GIB:
+        return Fix(changes={LOADERS: 1, PREFETCH: 1})
+    return Fix(changes={LOADERS: 0, PREFETCH: None})
+
+
+@rule(
+    "SPEC-LOADER-MEMORY", WARNING, "train", PREFETCH, "host memory may not suffice",
+    reads=(LOADERS, BATCH, *TOKENS), fix=fewer_batches,
+)  # fmt: skip
+def loaders_beyond_memory(case):
+    gib = loader_gib(case)
+    if gib > LOADER_GIB:
+        return f"up to {gib:.0f} GiB of decoded frames on each rank"
+    return None
+
+
+@rule(
+    "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
+    "they describe other annotations",
+    reads=("custom.train_dataset.annotation_path", "dataset.annotation_path"),
+)  # fmt: skip
+def facts_of_other_data(case):
+    if not case.facts:
+        return None
+    annotations = case(actions.data_keys(case.action).annotations)
+    described = case.facts.get("annotations")
+    if annotations and described != annotations:
+        return f"facts are of {described}"
+    return None
+
+
+@rule(
+    "SPEC-LENGTH-LOW", WARNING, TRAINING, "policy.model_max_length",
+    f"below {DEFAULT_LENGTH}; one longer record, vision tokens included, ends the run",
+    fix=DEFAULT_LENGTH,
+)  # fmt: skip
+def short_length(case):
+    return case("policy.model_max_length") < DEFAULT_LENGTH

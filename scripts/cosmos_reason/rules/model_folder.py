@@ -1,0 +1,122 @@
+"""What the folder of a model tells a draft that asks or quantizes it: whether it is a LoRA adapter,
+of which base, and how it was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import ERROR
+from cosmos_reason.checkpoints import adapters, run_outputs
+from cosmos_reason.evaluation import as_trained
+from cosmos_reason.remote import model_names
+from cosmos_reason.rules.draft import Draft
+from cosmos_reason.spec import actions, document
+
+TEMPLATE = "template"  # the origin of values that nobody chose
+
+
+def take_adapter(draft: Draft) -> None:
+    """An adapter is verified as select_checkpoint does. Its base is taken from it when the command
+    line names the adapter or nothing names a base."""
+    folder = _local_model(draft)
+    if folder is None or run_outputs.kind(folder) != run_outputs.ADAPTER:
+        return
+    for finding in run_outputs.verify(folder, numbers=True):
+        # Which base it is may be said by the spec.
+        if finding.severity == ERROR and finding.id != "CKPT-ADAPTER-BASE":
+            draft.findings.append(finding)
+    if draft.params["adapter"] not in draft.named:
+        draft.put(draft.params["adapter"], True, adapters.CONFIG)
+    key = draft.params["base"]
+    is_of_this_model = draft.params["model"] not in draft.named and document.get(draft.spec, key)
+    if key not in draft.named and not is_of_this_model:
+        _take_base(draft, folder)
+
+
+def _take_base(draft: Draft, folder: Path) -> None:
+    key = draft.params["base"]
+    written = model_names.read_table(folder / adapters.CONFIG).get("base_model_name_or_path")
+    if isinstance(written, str) and written:
+        base = draft.attempt(model_names.canonical, written, key)
+        if base:
+            draft.put(key, base, adapters.CONFIG)
+
+
+def take_training(draft: Draft) -> None:
+    """Frames, pixels and system message of the training that left the model, in place of values
+    that nobody chose; a warning for what no file tells."""
+    folder = draft.follows or _local_model(draft)
+    if folder is None or draft.trained or draft.action in actions.TRAINING:
+        return
+    is_in_run = run_outputs.is_in_run(folder.resolve())
+    is_adapter = run_outputs.kind(folder) == run_outputs.ADAPTER
+    if not (draft.follows or is_in_run or is_adapter):
+        return  # an untouched model, as far as its folder tells
+    trained = None
+    if is_in_run:
+        trained = draft.attempt(as_trained.training_spec, folder.resolve())
+    if trained:
+        draft.trained = actions.trained_view(trained, draft.action)
+    _take_view(draft, folder)
+    _say_what_is_unknown(draft, folder)
+
+
+def _local_model(draft: Draft) -> Path | None:
+    """The folder of the model that is asked or quantized, when it is here."""
+    model = document.get(draft.spec, draft.params["model"])
+    if "adapter" not in draft.params or not isinstance(model, str) or not model.startswith("/"):
+        return None
+    folder = Path(model)
+    return folder if folder.is_dir() else None
+
+
+def _take_view(draft: Draft, folder: Path) -> None:
+    vision = draft.params["vision"]
+    origin = f"training of {folder.name}"
+    sampling = {key: value for key, value in draft.trained.items() if _is_in(vision, key)}
+    if sampling and not _is_chosen(draft, vision):
+        document.delete(draft.spec, vision)
+        for key, value in sampling.items():
+            draft.put(key, value, origin)
+    prompt = draft.params.get("system_prompt")
+    if prompt in draft.trained and not _is_chosen(draft, prompt):
+        draft.put(prompt, draft.trained[prompt], origin)
+
+
+def _is_in(table: str, key: str) -> bool:
+    return key.startswith(f"{table}.")
+
+
+def _is_chosen(draft: Draft, table: str) -> bool:
+    """Whether somebody set the key, or a key of the table: the command line, an earlier spec or a
+    profile."""
+    if any(document.overlap(table, named) for named in draft.named):
+        return True
+    for key, _ in document.items(draft.action, draft.spec):
+        is_meant = key == table or _is_in(table, key)
+        if is_meant and draft.origins.get(key, TEMPLATE) != TEMPLATE:
+            return True
+    return False
+
+
+def _say_what_is_unknown(draft: Draft, folder: Path) -> None:
+    vision, prompt = draft.params["vision"], draft.params.get("system_prompt")
+    unknown = []
+    is_read = draft.engine in document.keys(draft.action)[f"{vision}.nframes"]["x-engines"]
+    if (
+        is_read
+        and not any(_is_in(vision, key) for key in draft.trained)
+        and not _is_chosen(draft, vision)
+    ):
+        unknown.append("frames and pixels")
+    if prompt and prompt not in draft.trained and not _is_chosen(draft, prompt):
+        unknown.append("system prompt")
+    if not unknown:
+        return
+    message = (
+        f"nothing beside this model tells {' and '.join(unknown)} of its training "
+        "(a cosmos_config, config.toml or spec.toml would), so the spec has defaults; "
+        "set what training used"
+    )
+    draft.findings.append(findings.warning("SPEC-TRAINING-UNKNOWN", folder, message))

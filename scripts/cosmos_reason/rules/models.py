@@ -1,0 +1,100 @@
+"""Rules about the model that is trained, asked or quantized."""
+
+from __future__ import annotations
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import ERROR, WARNING
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.remote import model_names
+from cosmos_reason.rules.rule import ANY, LATER, TRAINING, rule
+
+
+def convert(case) -> Fix:
+    return Fix(
+        command="scripts/prepare_cosmos3_vlm_checkpoint.py",
+        flags={"--checkpoint-path": case.model, "--output-path": "DIR"},
+    )
+
+
+@rule(
+    "SPEC-MODEL-OMNI", LATER, ANY, "{model}",
+    "an Omni checkpoint; launch with its converted folder as --model",
+    fix=convert,
+)  # fmt: skip
+def omni_on_hub(case):
+    return case.omni and not case.model.startswith("/")
+
+
+@rule(
+    "SPEC-MODEL-OMNI-LOCAL", ERROR, ANY, "{model}",
+    "an Omni checkpoint, which no engine here loads; convert it first",
+    fix=convert,
+)  # fmt: skip
+def omni_in_folder(case):
+    return case.omni and case.model.startswith("/")
+
+
+def unloadable(case) -> str:
+    """The architecture of the model, or of the base of an adapter, that the engine has no class
+    for."""
+    for name in ("model", "base"):
+        key = case.params.get(name)
+        model = case(key) if key else None
+        family = model_names.family(model)[0] if model else None
+        if family and not bundle.loads(case.engine, family):
+            return family
+    return ""
+
+
+def engine_that_loads(case) -> Fix:
+    return engine_for(case.action, unloadable(case))
+
+
+def engine_for(action: str, architecture: str) -> Fix:
+    """An engine that has the action and loads the architecture."""
+    for engine, facts in bundle.skill_info()["engines"].items():
+        runs = facts.get("runs", facts["actions"])
+        if action in runs and bundle.loads(engine, architecture):
+            return Fix(flags={"--engine": engine})
+    return Fix()
+
+
+@rule(
+    "SPEC-MODEL-FAMILY", ERROR, "train grpo quantize", "{model}",
+    "an architecture that this engine does not load",
+    reads=("{base}",), fix=engine_that_loads,
+)  # fmt: skip
+def unloadable_model(case):
+    return unloadable(case)
+
+
+@rule(
+    "SPEC-MODEL-FAMILY-ASKED", LATER, "evaluate inference", "{model}",
+    "an architecture that this engine does not load; "
+    "a server may (launch_job.py --endpoint URL)",
+    reads=("{base}",), fix=engine_that_loads,
+)  # fmt: skip
+def unloadable_model_to_ask(case):
+    return unloadable(case)
+
+
+def published_name(case) -> Fix:
+    return Fix(flags={"--model": model_names.meant_of_nvidia(case.model)[0]})
+
+
+@rule(
+    "SPEC-MODEL-UNKNOWN", WARNING, ANY, "{model}",
+    "NVIDIA is not known to publish this model",
+    fix=published_name,
+)  # fmt: skip
+def unpublished_model(case):
+    return bool(model_names.meant_of_nvidia(case.model))
+
+
+@rule(
+    "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",
+    "a LoRA adapter; training starts from a whole model",
+    fix=Fix(command="scripts/select_checkpoint.py OUTPUT_DIR --merge DIR, then --model DIR"),
+)  # fmt: skip
+def training_from_adapter(case):
+    return bool(case.adapter_base)

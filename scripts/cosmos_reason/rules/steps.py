@@ -1,0 +1,255 @@
+"""Rules about batches, steps, saves and validations within a run, warm-up and the learning rate."""
+
+from __future__ import annotations
+
+import math
+
+from cosmos_reason.base.findings import ERROR, INFO, WARNING
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.estimate import steps as schedule
+from cosmos_reason.rules.keys import (
+    BATCH,
+    DROP_LAST,
+    GRID,
+    MINI_BATCH,
+    RATE,
+    SAVE_INTERVAL,
+    SHARD,
+    STEPS,
+    STEPS_PER_EPOCH,
+    WARMUP,
+    WARMUP_EPOCHS,
+)
+from cosmos_reason.rules.rule import TRAINING, rule
+
+FEW_STEPS = 20
+
+
+def largest_multiple(batch: int, of: int) -> int:
+    """The largest multiple that is not above the batch, and at least one."""
+    return max(1, batch // of) * of
+
+
+@rule(
+    "SPEC-BATCH-MULTIPLE", ERROR, "train", BATCH, "must be a multiple of mini_batch",
+    reads=(MINI_BATCH,), fix=lambda case: largest_multiple(case(BATCH), case(MINI_BATCH)),
+)  # fmt: skip
+def batch_not_in_mini_batches(case):
+    if case(BATCH) % case(MINI_BATCH):
+        return f"mini_batch is {case(MINI_BATCH)}"
+    return None
+
+
+def mini_batches_of_all_ranks(case) -> int:
+    return case(MINI_BATCH) * case(SHARD) * case(GRID + "dp_replicate_size")
+
+
+@rule(
+    "SPEC-BATCH-MESH", ERROR, "grpo", BATCH,
+    "must be a multiple of dp_shard_size x dp_replicate_size x mini_batch",
+    reads=(MINI_BATCH, SHARD, GRID + "dp_replicate_size"),
+    fix=lambda case: largest_multiple(case(BATCH), mini_batches_of_all_ranks(case)),
+)  # fmt: skip
+def batch_not_over_all_ranks(case):
+    wanted = mini_batches_of_all_ranks(case)
+    if case(BATCH) % wanted:
+        return f"that is {wanted}"
+    return None
+
+
+def keep_incomplete_batches(case) -> Fix | None:
+    return Fix(changes={DROP_LAST: False}) if case.records else None
+
+
+@rule(
+    "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
+    reads=STEPS_PER_EPOCH, fix=keep_incomplete_batches,
+)  # fmt: skip
+def no_step(case):
+    if case.steps_per_epoch != 0:
+        return None
+    records = case.records
+    if not records:
+        return "no records"
+    share = math.ceil(records / case.ranks)
+    return (
+        f"{records} records over {case.ranks} ranks are {share} each; "
+        "dataloader_drop_last leaves out incomplete batches"
+    )
+
+
+@rule(
+    "SPEC-STEPS-FEW", WARNING, "train", "train.epoch",
+    f"below {FEW_STEPS} a run hardly trains; take more epochs or data",
+    reads=(*STEPS, "train.resume"),
+    fix=lambda case: math.ceil(FEW_STEPS / case.steps_per_epoch),
+)  # fmt: skip
+def few_steps(case):
+    """Too few to train anything, unless a limit says that so few are wanted, or an earlier run goes
+    on."""
+    if case("train.max_num_steps") or case("train.resume"):
+        return None
+    if case.steps and case.steps < FEW_STEPS:
+        return f"{case.steps} steps in all"
+    return None
+
+
+def warms_up_by_epochs(case) -> bool:
+    return case.has(WARMUP_EPOCHS) and not case.has(WARMUP)
+
+
+def warmup_is_a_share(case) -> bool:
+    return isinstance(case(WARMUP), float) and case(WARMUP) <= 1
+
+
+@rule(
+    "SPEC-STEPS", INFO, "train", WARMUP, "how long the learning rate rises",
+    reads=(WARMUP_EPOCHS, *STEPS),
+)  # fmt: skip
+def length_of_warmup(case):
+    """Told once, when the spec is built."""
+    if case.launch or not case.steps or warms_up_by_epochs(case):
+        return None
+    steps = schedule.warmup_steps(case(WARMUP), case.steps)
+    if warmup_is_a_share(case):
+        percent = 100 * case(WARMUP)
+        return f"a warm-up of {percent:g} % of {case.steps} steps is {steps} steps"
+    return f"a warm-up of {steps} of {case.steps} steps"
+
+
+def interval_beyond_run(case, epochs_key: str, steps: int) -> str | None:
+    """An interval of more epochs than the run has, or, when it counts steps, of more steps."""
+    epochs, run_epochs = case(epochs_key), case("train.epoch")
+    if epochs:
+        return f"{run_epochs} epochs" if epochs > run_epochs else None
+    if case.steps and steps > case.steps:
+        return f"{case.steps} steps"
+    return None
+
+
+def save_half_way(case) -> Fix:
+    if not case.steps:
+        return Fix(changes={"train.ckpt.save_freq_in_epoch": 1})
+    half = max(1, int(case.steps) // 2)
+    return Fix(changes={"train.ckpt.save_freq_in_epoch": 0, "train.ckpt.save_freq": half})
+
+
+@rule(
+    "SPEC-SAVE-NEVER", WARNING, "train", "train.ckpt.save_freq",
+    "the run ends before the first save",
+    reads=("train.ckpt.enable_checkpoint", *SAVE_INTERVAL, *STEPS), fix=save_half_way,
+)  # fmt: skip
+def first_save_beyond_run(case):
+    if case("train.ckpt.enable_checkpoint"):
+        return interval_beyond_run(case, "train.ckpt.save_freq_in_epoch", case.save_interval or 0)
+    return None
+
+
+def validate_within_run(case) -> Fix | int:
+    if case("validation.freq_in_epoch"):
+        return Fix(changes={"validation.freq_in_epoch": 1})
+    return max(1, int(case.steps) // 2)
+
+
+@rule(
+    "SPEC-VALIDATION-NEVER", ERROR, "train", "validation.freq",
+    "the run ends before the first validation",
+    reads=("validation.enable", "validation.freq_in_epoch", *STEPS), fix=validate_within_run,
+)  # fmt: skip
+def first_validation_beyond_run(case):
+    if case("validation.enable"):
+        return interval_beyond_run(case, "validation.freq_in_epoch", case("validation.freq"))
+    return None
+
+
+def keep_one_warmup(case) -> Fix:
+    """Engine tao reads the epochs, the others the steps."""
+    superfluous = WARMUP if case.engine == "tao" else WARMUP_EPOCHS
+    return Fix(changes={superfluous: None})
+
+
+@rule(
+    "SPEC-WARMUP-TWICE", ERROR, "train", WARMUP_EPOCHS,
+    "optm_warmup_steps is written too; keep one",
+    reads=(WARMUP,),
+    fix=keep_one_warmup,
+)  # fmt: skip
+def warmup_written_twice(case):
+    return case.has(WARMUP_EPOCHS) and case.has(WARMUP)
+
+
+def warmup_in_whole_steps(case) -> int | float:
+    if case.steps and case(WARMUP) >= case.steps:
+        return 0.03
+    return math.ceil(case(WARMUP))
+
+
+@rule(
+    "SPEC-WARMUP-FLOAT", ERROR, TRAINING, WARMUP,
+    "a float counts as a fraction up to 1.0; steps are whole numbers",
+    reads=STEPS, fix=warmup_in_whole_steps,
+)  # fmt: skip
+def warmup_steps_as_float(case):
+    return isinstance(case(WARMUP), float) and case(WARMUP) > 1
+
+
+def warmup_share(case) -> float:
+    """The part of the run that warms up; 0 when it is not known."""
+    if warms_up_by_epochs(case):
+        return case(WARMUP_EPOCHS) / case("train.epoch")
+    if warmup_is_a_share(case):
+        return case(WARMUP)
+    return case(WARMUP) / case.steps if case.steps else 0.0
+
+
+def short_warmup(case) -> Fix:
+    if warms_up_by_epochs(case):
+        return Fix(changes={WARMUP_EPOCHS: 0.03 * case("train.epoch")})
+    return Fix(changes={WARMUP: 0.03})
+
+
+@rule(
+    "SPEC-WARMUP-ALL", ERROR, TRAINING, WARMUP,
+    "warm-up fills the run: the learning rate never peaks",
+    reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
+)  # fmt: skip
+def warmup_fills_run(case):
+    return warmup_share(case) >= 1
+
+
+@rule(
+    "SPEC-WARMUP-LONG", WARNING, TRAINING, WARMUP, "warm-up takes more than a fifth of the run",
+    reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
+)  # fmt: skip
+def long_warmup(case):
+    share = warmup_share(case)
+    if 0.2 < share < 1:
+        return f"{share:.0%}"
+    return None
+
+
+@rule(
+    "SPEC-DECAY", ERROR, TRAINING, "train.optm_decay_ratio", "needs an optm_decay_type",
+    reads=("train.optm_decay_type",), fix=Fix(changes={"train.optm_decay_type": "cosine"}),
+)  # fmt: skip
+def decay_without_type(case):
+    untyped = case("train.optm_decay_type") in (None, "none")
+    return untyped and case("train.optm_decay_ratio") is not None
+
+
+@rule(
+    "SPEC-RATE-HIGH", WARNING, TRAINING, RATE,
+    "published recipes stay under 1e-4 (1e-3 with LoRA); expect instability",
+    reads=("policy.lora",), fix=lambda case: 1e-4 if case("policy.lora") else 1e-5,
+)  # fmt: skip
+def high_rate(case):
+    return case(RATE) >= (1e-3 if case("policy.lora") else 1e-4)
+
+
+@rule(
+    "SPEC-SEED", WARNING, TRAINING, "train.seed",
+    "cosmos-rl takes 42 when train.deterministic is true",
+    reads=("train.deterministic",), fix=42,
+)  # fmt: skip
+def seed_without_effect(case):
+    return case.cosmos and case("train.deterministic") and case("train.seed") not in (None, 42)

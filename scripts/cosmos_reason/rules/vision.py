@@ -1,0 +1,180 @@
+"""Rules about the frames and pixels that a model sees."""
+
+from __future__ import annotations
+
+from cosmos_reason.base.findings import ERROR, WARNING
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.estimate import record_tokens
+from cosmos_reason.media import sampling
+from cosmos_reason.rules.rule import ANY, rule
+from cosmos_reason.spec import document
+
+PIXEL_SIZES = ("min_pixels", "max_pixels", "resized_height", "resized_width")
+
+
+def sampled(case, name: str):
+    """The value of one of the action's sampling keys."""
+    return case(case.vision + name)
+
+
+def removed(case, *names: str) -> Fix:
+    """The fix that takes some of the action's sampling keys away."""
+    return Fix(changes={case.vision + name: None for name in names})
+
+
+@rule(
+    "SPEC-FRAMES-ONE", ERROR, ANY, "{vision}.fps", "nframes is written too; exactly one of them",
+    reads=("{vision}.nframes",), fix=lambda case: removed(case, "nframes"),
+)  # fmt: skip
+def two_ways_to_sample(case):
+    return case.has(case.vision + "fps") and case.has(case.vision + "nframes")
+
+
+@rule(
+    "SPEC-FRAMES-NONE", ERROR, ANY, "{vision}.nframes", "expected nframes or fps",
+    reads=("{vision}.fps",), fix=8,
+)  # fmt: skip
+def no_way_to_sample(case):
+    if not case.reads_frames:
+        return False
+    return not case.has(case.vision + "fps") and not case.has(case.vision + "nframes")
+
+
+@rule(
+    "SPEC-FRAMES-BOUNDS", WARNING, ANY, "{vision}.max_frames",
+    "min_frames and max_frames belong to fps, not to nframes",
+    reads=("{vision}.nframes", "{vision}.min_frames"),
+    fix=lambda case: removed(case, "min_frames", "max_frames"),
+)  # fmt: skip
+def bounds_beside_nframes(case):
+    bounded = case.has(case.vision + "min_frames") or case.has(case.vision + "max_frames")
+    return bounded and case.has(case.vision + "nframes")
+
+
+@rule(
+    "SPEC-FRAMES-ORDER", ERROR, ANY, "{vision}.min_frames", "must not exceed max_frames",
+    reads=("{vision}.max_frames",), fix=lambda case: sampled(case, "max_frames"),
+)  # fmt: skip
+def crossed_frame_bounds(case):
+    least, most = sampled(case, "min_frames"), sampled(case, "max_frames")
+    if least and most and least > most:
+        return f"max_frames is {most}"
+    return None
+
+
+def pixel_conflict(case) -> tuple[int, dict] | None:
+    """The floor that max_pixels is below, and the changes that repair it; media of unknown kind
+    count as clips."""
+    options = sampling.VisionOptions(**{name: sampled(case, name) for name in PIXEL_SIZES})
+    only_images = document.get(case.facts or {}, "media.frames.max", 1) is None
+    kind = "image" if only_images or case("type") == "image" else "video"
+    conflict = sampling.pixel_conflict(options, case.token_side // 2, 2, kind)
+    if not conflict:
+        return None
+    floor, changes = conflict
+    return floor, {case.vision + name: value for name, value in changes.items()}
+
+
+@rule(
+    "SPEC-VISION-PIXELS", ERROR, ANY, "{vision}.max_pixels",
+    "below min_pixels, which when absent is 128 tokens for a frame of a clip and 4 for an image; "
+    "every record would fail",
+    reads=("{model}", "type", *(f"{{vision}}.{name}" for name in PIXEL_SIZES)),
+    fix=lambda case: Fix(changes=pixel_conflict(case)[1]),
+)  # fmt: skip
+def pixels_below_floor(case):
+    conflict = pixel_conflict(case)
+    if conflict:
+        return f"min_pixels is {conflict[0]}"
+    return None
+
+
+@rule(
+    "SPEC-PIXELS-BUDGET", WARNING, ANY, "{vision}.total_pixels",
+    "the floor per frame wins: more tokens than budgeted",
+    reads=("{model}", "{vision}.nframes", "{vision}.max_frames", "{vision}.min_pixels"),
+    fix=lambda case: removed(case, "total_pixels"),
+)  # fmt: skip
+def floor_beyond_budget(case):
+    total = sampled(case, "total_pixels")
+    frames = sampled(case, "nframes") or sampled(case, "max_frames")
+    floor = sampled(case, "min_pixels") or sampling.FRAME_MIN_TOKENS * case.token_side**2
+    if total and frames and frames > 2 * total / (1.05 * floor):
+        return f"{frames} frames of at least {floor} pixels"
+    return None
+
+
+def complete_size(case) -> Fix | int:
+    if case.has(case.vision + "resized_width"):
+        return 448
+    return Fix(changes={case.vision + "resized_width": 448})
+
+
+@rule(
+    "SPEC-RESIZE-PAIR", ERROR, ANY, "{vision}.resized_height",
+    "resized_height and resized_width go together",
+    reads=("{vision}.resized_width",), fix=complete_size,
+)  # fmt: skip
+def half_a_size(case):
+    return case.has(case.vision + "resized_height") != case.has(case.vision + "resized_width")
+
+
+def fewer_frames(case) -> int | None:
+    """The most frames, below those asked for, that every clip has; None when a clip cannot be
+    sampled at all."""
+    asked = sampled(case, "nframes") or 0
+    for frames in range(asked - 2, 0, -2):
+        records = case.tokens_with({case.vision + "nframes": frames})
+        if not any(record.problem for record in records):
+            return frames
+    return None
+
+
+@rule(
+    "SPEC-FRAMES-CLIP", ERROR, ANY, "{vision}.nframes", "these clips cannot be sampled so",
+    reads=("{vision}", "{model}"), fix=fewer_frames,
+)  # fmt: skip
+def clips_too_short(case):
+    failing = [record for record in case.tokens if record.problem]
+    if not failing:
+        return None
+    first = failing[0].problem.message
+    return (
+        f"{len(failing)} of {len(case.tokens)} records: {first}",
+        [record.id for record in failing],
+    )
+
+
+@rule(
+    "SPEC-PICTURES", ERROR, "evaluate", "dataset.annotation_path",
+    "engine tao evaluates clips only; engine transformers takes pictures too",
+    fix=Fix(flags={"--engine": "transformers"}),
+)  # fmt: skip
+def videos_of_pictures(case):
+    """Records that engine tao's evaluation cannot read."""
+    if case.engine != "tao" or not case.facts:
+        return None
+    names = record_tokens.records_of_pictures(case.facts_path)
+    if names:
+        return f"{len(names)} of {case.facts['records']} records have a video of pictures", names
+    return None
+
+
+@rule(
+    "SPEC-FPS-RATES", ERROR, "train", "{vision}.fps",
+    "engine tao samples by fps only where records give video_fps; rebuild the data with "
+    "build_dataset, which writes the rates, or take a number of frames",
+    reads=("{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames"),
+    fix=lambda case: Fix(changes={case.vision + "nframes": 8})
+    | removed(case, "fps", "min_frames", "max_frames"),
+)  # fmt: skip
+def records_without_rate(case):
+    """Records that the loader of engine tao ends at."""
+    by_fps = case.has(case.vision + "fps") and not case.has(case.vision + "nframes")
+    if not by_fps or case.engine != "tao" or not case.facts:
+        return None
+    unrated = record_tokens.records_without_rate(case.facts_path)
+    if unrated:
+        words = f"{len(unrated)} of {case.facts['records']} records give no video_fps"
+        return words, list(unrated.values())
+    return None

@@ -1,1 +1,0 @@
-"""AutoML: what is varied (space), how it begins (prepare), its folder (study), trials as jobs (runner), the results."""

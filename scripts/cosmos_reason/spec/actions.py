@@ -1,0 +1,183 @@
+"""What differs between actions: which one a spec is for, where it keeps its model and its data, and
+how it asks the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, error
+from cosmos_reason.spec import document
+
+TRAINING = ("train", "grpo")
+ASKING = ("evaluate", "inference", "quantize")
+TRAINING_TABLES = {"train", "policy"}
+TABLES_OF_EVALUATION = {"dataset", "model", "vision", "evaluation", "generation", "metrics"}
+FRAMEWORK = "cosmos-framework"  # which trains in its own way
+TABLES_OF_FRAMEWORK = {"job", "model", "trainer"}
+POLICIES = {"sft": "train", "grpo": "grpo"}  # by train.train_policy.type
+
+
+class DataKeys(NamedTuple):
+    """The two keys that say where a dataset is."""
+
+    annotations: str
+    media: str
+
+    @property
+    def table(self) -> str:
+        return self.annotations.rpartition(".")[0]
+
+
+# ---- which action --------------------------------------------------------------------------------
+
+
+def of_spec(spec: dict) -> str:
+    """The action that knows most of a spec's keys; of the two that train, the one its policy
+    names."""
+    known = {}
+    for action in bundle.ACTIONS:
+        keys = document.keys(action)
+        known[action] = sum(key in keys for key, _ in document.items(action, spec))
+    best = max(known, key=known.get)
+    return (_policy(spec) or best) if best in TRAINING else best
+
+
+def of_file(path: Path) -> str:
+    """The action of a spec file, which nobody named. Raises Failure: exit 2 for what cannot be
+    read, exit 1 for the spec of another trainer."""
+    spec = document.load(path)
+    if is_of_framework(spec):
+        message = (
+            f"got {a_spec(FRAMEWORK)}, which only its own trainer reads "
+            "(torchrun -m cosmos_framework.scripts.train); expected one of cosmos-rl or TAO"
+        )
+        raise Failure([error("SPEC-ACTION", str(path), message)], EXIT_CHECKS_FAILED)
+    return of_spec(spec)
+
+
+def is_of_framework(spec: dict) -> bool:
+    return spec.keys() >= TABLES_OF_FRAMEWORK and not TRAINING_TABLES & spec.keys()
+
+
+def other_than(action: str, spec: dict) -> str | None:
+    """The action whose tables these are, or the other trainer, when they are not those of `action`;
+    None for tables of no action."""
+    tables = spec.keys()
+    if is_of_framework(spec):
+        return FRAMEWORK
+    if TRAINING_TABLES & tables:
+        return _other_than_training(action, spec)
+    fitting = [name for name in ASKING if _has_tables_of(name, tables)]
+    if fitting:
+        return None if action in fitting else fitting[0]
+    is_evaluation = len(tables & TABLES_OF_EVALUATION) > 1
+    return "evaluate" if is_evaluation and action in TRAINING else None
+
+
+def _other_than_training(action: str, spec: dict) -> str | None:
+    """The training that a spec is for, when `action` is another."""
+    trained = _policy(spec)
+    if action == "train" and "rollout" not in spec:
+        return None  # a type of grpo alone is a wrong value
+    if action in TRAINING:
+        return trained if trained != action else None
+    if not spec.keys() >= TRAINING_TABLES:
+        return None
+    return trained or of_spec(spec)
+
+
+def _has_tables_of(action: str, tables) -> bool:
+    """Whether all that the action needs is there, and nothing that it does not know."""
+    schema = bundle.schema(action)
+    return set(schema["required"]) <= tables <= schema["properties"].keys()
+
+
+def _policy(spec: dict) -> str | None:
+    return POLICIES.get(str(document.get(spec, "train.train_policy.type")))
+
+
+def a_spec(action: str) -> str:
+    article = "an" if action[0] in "aei" else "a"
+    return f"{article} {action} spec"
+
+
+# ---- which engine --------------------------------------------------------------------------------
+
+
+def engine_told_by(spec: dict) -> tuple[str, str] | None:
+    """(the engine that a spec is written for, the key that tells): one that only this engine reads,
+    or data that our own dataset script does not. None where nothing tells."""
+    action = of_spec(spec)
+    if is_of_framework(spec):
+        return None
+    engines = bundle.skill_info()["engines"]
+    able = [name for name, facts in engines.items() if action in facts["actions"]]
+    if len(able) == 1:
+        return able[0], "train.train_policy.type"
+    schemas, template = document.keys(action), document.template(action)
+    for key, value in document.items(action, spec):
+        readers = schemas.get(key, {}).get("x-engines", ())
+        if len(readers) == 1 and document.get(template, key, document.MISSING) != value:
+            return readers[0], key
+    if action not in TRAINING or document.get(spec, "custom.train_dataset"):
+        return None
+    for key in ("custom.dataset", "train.train_policy.dataset.name"):
+        if document.get(spec, key):
+            return "cosmos-rl", key
+    return None
+
+
+# ---- where it keeps what -------------------------------------------------------------------------
+
+
+def places(action: str) -> dict:
+    """The keys of an action by what they hold (`model`, `adapter`, `vision`, ...), of
+    skill_info.yaml."""
+    return bundle.skill_info()["spec_params"][action]
+
+
+def data_keys(action: str) -> DataKeys | None:
+    """Where the data are that the action works on: trains on, asks or calibrates with. None for
+    inference."""
+    roots = places(action)
+    keys = roots.get("train_root") or roots.get("eval_root")
+    return DataKeys(*keys) if keys else None
+
+
+def validation_keys(action: str) -> DataKeys | None:
+    """Where the data are that a training validates on, or that a quantization is measured by."""
+    roots = places(action)
+    has_both = "train_root" in roots and "eval_root" in roots
+    return DataKeys(*roots["eval_root"]) if has_both else None
+
+
+def model_of(spec: dict) -> str:
+    """The model that a spec of any action names; "" when it names none."""
+    for action in bundle.ACTIONS:
+        name = document.get(spec, places(action)["model"])
+        if name:
+            return name
+    return ""
+
+
+# ---- how it asks the model -----------------------------------------------------------------------
+
+
+def trained_view(trained: dict, action: str) -> dict[str, object]:
+    """Frames, pixels and system message of a training spec, by the keys of an action that is to
+    ask the model as it was trained."""
+    params = places(action)
+    view = {}
+    vision = document.get(trained, "custom.vision")
+    if isinstance(vision, dict):
+        for name, value in vision.items():
+            if value is not None:  # what a trainer saves has every option, chosen or not
+                view[f"{params['vision']}.{name}"] = value
+    if "system_prompt" in params:
+        prompt = document.get(trained, "train.train_policy.system_prompt", "")
+        prompt = prompt or document.get(trained, "custom.system_prompt", "")  # TAO 7.2.0's name
+        view[params["system_prompt"]] = prompt
+    known = document.keys(action)
+    return {key: value for key, value in view.items() if key in known}

@@ -1,0 +1,245 @@
+"""What NVIDIA's images make of a spec, version by version: `images` of skill_info.yaml.
+
+A spec of ours has one word for a thing, whatever the image. `translated` reads a spec that has an
+image's own keys, `check` says which of them an image lacks, and `rendered` writes the spec for one.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.fix import Fix, value_text
+from cosmos_reason.spec import actions, document
+
+ENGINE = "tao"  # the engine whose programs are in these images
+
+
+# ---- which image ---------------------------------------------------------------------------------
+
+
+def default(engine: str) -> str | None:
+    """The image of an engine that has one of its own."""
+    return bundle.skill_info()["engines"][engine].get("default_image")
+
+
+def versions() -> list[str]:
+    return [facts["version"] for facts in bundle.skill_info()["images"].values()]
+
+
+def facts(name: str, version: str | None = None) -> dict:
+    """The facts of an image: those of `version`, or of the version in its name, or else of the
+    default image."""
+    images = bundle.skill_info()["images"]
+    wanted = version or _version_in(name)
+    for known in images.values():
+        if known["version"] == wanted:
+            return known
+    return images[default(ENGINE)]
+
+
+def name_of(version: str) -> str:
+    images = bundle.skill_info()["images"]
+    return next(name for name, known in images.items() if known["version"] == version)
+
+
+def _version_in(name: str) -> str | None:
+    """The version of NVIDIA's that an image's tag names."""
+    tag = name.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    found = re.match(r"v?(\d+\.\d+\.\d+)(?![\d.])", tag)
+    return found[1] if found and found[1] in versions() else None
+
+
+def issue(name: str, engine: str, version: str | None) -> tuple[str, str] | None:
+    """What is known against an image, and an image that nothing is known against."""
+    images = bundle.skill_info()["images"]
+    if engine != ENGINE and name not in images:
+        return None
+    known = facts(name, version).get("known_issue")
+    if not known:
+        return None
+    sound = next(other for other, about in images.items() if "known_issue" not in about)
+    return known, sound
+
+
+# ---- a spec for one image ------------------------------------------------------------------------
+
+
+def rendered(action: str, spec: dict, image: dict, job: str) -> dict:
+    """A copy of a spec of ours as the programs of an image read it. `job` is the path of the job's
+    folder there."""
+    rules = image["specs"].get(action, {})
+    whole = copy.deepcopy(spec)
+    for key in rules.get("needs", ()):
+        if document.get(whole, key, document.MISSING) is document.MISSING:
+            usual = document.keys(action)[key]["default"]
+            document.set_value(whole, key, copy.deepcopy(usual))
+    for ours, theirs in rules.get("copies", {}).items():
+        value = document.get(whole, ours, "")
+        if value != "":
+            document.set_value(whole, theirs, value)
+    for ours, theirs in rules.get("renames", {}).items():
+        value = document.get(whole, ours, document.MISSING)
+        if value is not document.MISSING:
+            document.delete(whole, ours)
+            document.set_value(whole, theirs, value)
+    written = dict(rules.get("writes", {}))
+    adapter = actions.places(action).get("adapter")
+    if adapter and document.get(spec, adapter):
+        written |= rules.get("adapter_writes", {})
+    for key, entry in written.items():
+        document.set_value(whole, key, entry["value"].format(job=job))
+    return whole
+
+
+# ---- a spec with an image's own keys -------------------------------------------------------------
+
+
+def passed_on(action: str) -> set[str]:
+    """The keys of all images that we have no word for."""
+    return {key for rules in _rules(action) for key in rules.get("adds", ())}
+
+
+def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
+    """A copy of a spec in our words, and what was said in an image's own. What an image is given
+    when it is launched is taken out; two names with different values are left, to be refused."""
+    whole = copy.deepcopy(spec)
+    told = []
+    for ours, theirs in _own_names(action).items():
+        value = document.get(whole, theirs, document.MISSING)
+        if value is document.MISSING or document.get(whole, ours, value) != value:
+            continue
+        document.delete(whole, theirs)
+        document.set_value(whole, ours, value)
+        told.append(f"{theirs} is {ours} = {value_text(value)}")
+    given, found = _taken_out(action, whole)
+    told += given
+    if told:
+        message = f"got an image's own keys: {', '.join(told)}"
+        found.insert(0, findings.info("SPEC-TRANSLATED", "spec", message))
+    return whole, found
+
+
+def _taken_out(action: str, whole: dict) -> tuple[list[str], list[findings.Finding]]:
+    """Take out of a spec what images are given anyway: what is to be told of it, and a warning for
+    each other value."""
+    told, found = [], []
+    for key, entry in _given(action).items():
+        value = document.get(whole, key, document.MISSING)
+        if value is document.MISSING:
+            continue
+        document.delete(whole, key)
+        if value in (entry["value"], ""):
+            told.append(f"{key} is written for the images that have it")
+        else:
+            message = f"got {value_text(value)}, left it out: {entry['reason']}"
+            found.append(findings.warning("SPEC-COMPLETED-OTHERWISE", key, message))
+    return told, found
+
+
+def check(action: str, written: dict, name: str, version: str | None) -> list[findings.Finding]:
+    """An error for the keys of a spec, as somebody wrote it, that another image has and this one
+    would ignore; word of the version whose rules are taken for an image that is not listed."""
+    image = facts(name, version)
+    found = _taken_for(name, version)
+    lacking = {}
+    for other in bundle.skill_info()["images"].values():
+        for key in _own_keys(action, other) - _own_keys(action, image):
+            if document.get(written, key, "") != "":
+                lacking.setdefault(key, other["version"])
+    if lacking:
+        found.append(_refusal(action, lacking, image["version"]))
+    return found
+
+
+def refused_variables(names: list[str], name: str, version: str | None) -> list[findings.Finding]:
+    """An error for each variable that only other images are given."""
+    image = facts(name, version)
+    found = []
+    for other in bundle.skill_info()["images"].values():
+        for variable in sorted(set(names) & other.get("environment", {}).keys()):
+            if variable not in image.get("environment", {}):
+                message = (
+                    f"got a variable that image {other['version']} is given, expected none of it: "
+                    f"{image['version']} would write its status log where the job may not"
+                )
+                fix = Fix(flags={"--image": name_of(other["version"])})
+                found.append(findings.error("JOB-IMAGE-KEY", f"--env {variable}", message, fix))
+    return found
+
+
+def _taken_for(name: str, version: str | None) -> list[findings.Finding]:
+    """The version that an image is taken for, where that is not plain; an error when a listed image
+    is said to be another."""
+    listed = bundle.skill_info()["images"].get(name)
+    if listed and version not in (None, listed["version"]):
+        message = f"got --image-version {version}, but this image is {listed['version']}"
+        fix = Fix(flags={"--image-version": listed["version"]})
+        return [findings.error("JOB-IMAGE-VERSION", name, message, fix)]
+    if listed or version:
+        return []
+    taken = facts(name)["version"]
+    if _version_in(name):
+        message = f"got an image that is not listed, took it for {taken} by its name"
+        return [findings.info("JOB-IMAGE-VERSION", name, message)]
+    others = " or ".join(other for other in versions() if other != taken)
+    message = (
+        f"got an image that is not listed and whose name tells no version, took it for {taken}; "
+        f"when it is {others}, say so with --image-version"
+    )
+    fix = Fix(flags={"--image-version": taken})
+    return [findings.warning("JOB-IMAGE-VERSION", name, message, fix)]
+
+
+def _refusal(action: str, lacking: dict[str, str], version: str) -> findings.Finding:
+    """The error about keys, each with the version that has it."""
+    ours = {theirs: word for word, theirs in _own_names(action).items()}
+    has_no_word = passed_on(action)
+    parts = []
+    for key in sorted(lacking):
+        instead = f" ({ours[key]} there)" if key in ours else ""
+        parts.append(f"{key}{instead}")
+    other = next(iter(lacking.values()))
+    message = (
+        f"got keys of image {other}, which {version} would ignore: {', '.join(parts)}; "
+        f"build_spec.py {action} --spec FILE -o NEW makes a spec for both"
+    )
+    without = [key for key in sorted(lacking) if key in has_no_word]
+    if without:
+        message += f", with --unset of {', '.join(without)}"
+    where = min(lacking) if len(lacking) == 1 else "spec"
+    fix = Fix(flags={"--image": name_of(other)})
+    return findings.error("JOB-IMAGE-KEY", where, message, fix)
+
+
+# ---- what the images' rules say ------------------------------------------------------------------
+
+
+def _rules(action: str) -> list[dict]:
+    images = bundle.skill_info()["images"].values()
+    return [image["specs"].get(action, {}) for image in images]
+
+
+def _own_names(action: str) -> dict[str, str]:
+    """Our key -> the one that stands for it in an image's spec."""
+    names = {}
+    for rules in _rules(action):
+        names |= rules.get("copies", {}) | rules.get("renames", {})
+    return names
+
+
+def _given(action: str) -> dict[str, dict]:
+    """Key -> value and reason of what images are given whatever the spec says."""
+    given = {}
+    for rules in _rules(action):
+        given |= rules.get("writes", {}) | rules.get("adapter_writes", {})
+    return given
+
+
+def _own_keys(action: str, image: dict) -> set[str]:
+    """The keys of an image's spec that a spec of ours does not have."""
+    rules = image["specs"].get(action, {})
+    names = {*rules.get("copies", {}).values(), *rules.get("renames", {}).values()}
+    return {*names, *rules.get("writes", {}), *rules.get("adapter_writes", {}),
+            *rules.get("adds", ())}  # fmt: skip

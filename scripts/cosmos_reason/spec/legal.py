@@ -1,0 +1,88 @@
+"""Which values a key may have: those its schema takes, and that every trainer's TOML reader keeps
+as they are."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+
+from cosmos_reason.base import bundle
+from cosmos_reason.spec import document, images, values
+
+PER_PART = ("train.optm_lr", "train.optm_impl")
+
+
+@functools.cache
+def validator(action: str):
+    """jsonschema's, for which 3.0 is no whole number: a trainer would not take it as a count."""
+    import jsonschema
+
+    base = jsonschema.Draft202012Validator
+    integers = base.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return jsonschema.validators.extend(base, type_checker=integers)(bundle.schema(action))
+
+
+def meant(action: str, key: str, value):
+    """`value` itself when the key takes it, else a legal one that it may have meant, or MISSING."""
+    if key not in document.keys(action):
+        return document.MISSING
+    schema = document.keys(action)[key]
+    is_valid = validator(action).evolve(schema=schema).is_valid
+    for candidate in (value, *values.near(schema, value)):
+        if is_valid(candidate) and not any(unportable(candidate, key)):
+            return candidate
+    return document.MISSING
+
+
+def is_trainers_own(action: str, key: str, value) -> bool:
+    """Whether cosmos-rl 0.4.7, a version before it, or an image of NVIDIA's has what no schema here
+    describes: a key, an empty table, or one value for each part of the model."""
+    if key in PER_PART and isinstance(value, list | dict) and value:
+        is_valid = validator(action).evolve(schema=document.keys(action)[key]).is_valid
+        entries = value.values() if isinstance(value, dict) else value
+        return all(is_valid(entry) for entry in entries)
+    if value == {}:
+        return any(name.startswith(f"{key}.") for name in document.extra_keys_of(action))
+    if key in images.passed_on(action):
+        return True
+    return document.is_extra(action, key) or key in document.former_keys_of(action)
+
+
+def unportable(value, key: str = "") -> Iterator[tuple[str, str]]:
+    """(key, problem) of what the schema cannot refuse but no trainer's TOML can hold, or
+    cosmos-rl's reader of it (toml 0.10.2) loses."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from unportable(inner, f"{key}.{name}" if key else str(name))
+        return
+    if isinstance(value, list):
+        for entry in value:
+            yield from unportable(entry, key)
+            if isinstance(entry, str) and entry.lstrip().startswith(","):
+                reason = "the trainer's TOML reader cuts it"
+                yield key, f"an entry that begins with a comma, expected other text: {reason}"
+        return
+    problem = _text_problem(value) if isinstance(value, str) else _number_problem(value)
+    if problem:
+        yield key, problem
+
+
+def _text_problem(text: str) -> str:
+    if "\x00" in text or text.encode("utf-8", "replace").decode() != text:
+        return "text with a NUL or with bytes that are not UTF-8, expected valid text"
+    if text == '"' or text.startswith('""'):
+        reason = "the trainer's TOML reader loses it"
+        return f"quotation marks at the beginning, expected other text: {reason}"
+    return ""
+
+
+def _number_problem(value) -> str:
+    """What is wrong with a value that is no text, list or table."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"{value}, expected a finite number"
+    if isinstance(value, int):
+        in_range = -(2**63) <= value < 2**63
+        return "" if in_range else "a number beyond 64 bits, expected a smaller one"
+    kind = "null" if value is None else type(value).__name__
+    return f"{kind}, expected text, a number, true/false or a list"

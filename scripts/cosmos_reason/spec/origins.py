@@ -1,0 +1,75 @@
+"""spec.origins.json, beside a spec that build_spec wrote: its action, its engine, and the origin of
+each value."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.spec import actions, document
+
+
+def path_beside(spec: str | Path) -> Path:
+    return Path(spec).with_suffix(".origins.json")
+
+
+def write(
+    spec: Path, action: str, engine: str, origins: dict[str, str], facts: Path | None = None
+) -> Path:
+    """Write them beside a spec that is already there; `facts` are those of its data that it was
+    checked with."""
+    beside = path_beside(spec)
+    record = {"schema_version": 1, "action": action, "engine": engine}
+    if facts:
+        record["dataset_facts"] = os.path.abspath(facts)
+    files.write_json(beside, record | {"spec_sha256": files.sha256(spec), "origins": origins})
+    return beside
+
+
+def of_values(spec: str | Path) -> dict[str, str]:
+    """Key -> origin. Empty when there are none, or when the spec was deleted or edited since they
+    were written."""
+    record = _read(spec)
+    origins = record.get("origins")
+    if not isinstance(origins, dict) or not os.path.isfile(spec):
+        return {}
+    return origins if record.get("spec_sha256") == files.sha256(spec) else {}
+
+
+def engine_of(spec: str | Path | None, platform: str = "docker", action: str | None = None) -> str:
+    """The engine that build_spec made a spec for (one of `action`, when given), as it noted beside
+    it: a spec that was edited since is still meant for it. Without a note, the engine that its keys
+    tell, else the usual one of the platform."""
+    record = _read(spec) if spec and os.path.isfile(spec) else {}
+    is_noted = record.get("engine") in bundle.ENGINES
+    if is_noted and action in (None, record.get("action")):
+        return record["engine"]
+    told = None if is_noted else engine_told(spec)
+    if told:
+        return told[0]
+    return "transformers" if platform == "local" else "tao"
+
+
+def facts_of(spec: str | Path) -> Path | None:
+    """The dataset_facts.json that build_spec checked a spec with, when it is still there."""
+    noted = _read(spec).get("dataset_facts")
+    return Path(noted) if isinstance(noted, str) and os.path.isfile(noted) else None
+
+
+def engine_told(spec: str | Path | None) -> tuple[str, str] | None:
+    """The engine that the keys of a spec from elsewhere tell, and by which; None for one of our own
+    and for what is no spec, which others say."""
+    if not spec or not os.path.isfile(spec) or _read(spec):
+        return None
+    try:
+        return actions.engine_told_by(document.load(Path(spec)))
+    except Failure:
+        return None
+
+
+def _read(spec: str | Path) -> dict:
+    beside = path_beside(spec)
+    record = files.read_json(beside) if os.path.isfile(beside) else {}
+    return record if isinstance(record, dict) else {}

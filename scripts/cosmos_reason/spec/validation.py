@@ -1,0 +1,128 @@
+"""What is wrong with a spec by its schema alone, one finding per key."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec import actions, document, legal, names
+from cosmos_reason.spec.values import expected, shown
+
+
+def validate(action: str, spec: dict) -> list[findings.Finding]:
+    """Every way in which `spec` departs from the action's schema, one finding per key.
+
+    What only the trainer's own configuration class knows is passed on and told in one info.
+    """
+    other = actions.other_than(action, spec)
+    if other:
+        message = f"got {actions.a_spec(other)}, expected {actions.a_spec(action)}"
+        return [findings.error("SPEC-ACTION", "spec", message)]
+    found: dict[str, findings.Finding] = {}
+    rest = copy.deepcopy(spec)
+    for key, problem in legal.unportable(spec):
+        found[key] = findings.error("SPEC-VALUE", key, f"got {problem}", restored(action, key))
+        document.delete(rest, key)
+    unchecked = trainers_own(action, rest)
+    for key in unchecked:
+        document.delete(rest, key)
+    for key in document.extra_keys(rest):
+        if "." in key and key not in document.keys(action) and document.delete(rest, key):
+            message = "passed on as --allow-extra-key asked; cosmos-rl 0.4.7 does not read it"
+            found[key] = findings.warning("SPEC-KEY-EXTRA", key, message)
+    for problem in legal.validator(action).iter_errors(rest):
+        for finding in _explained(action, rest, problem):
+            found.setdefault(finding.where, finding)
+    found |= names.below_custom(action, rest)
+    if unchecked:
+        where = unchecked[0] if len(unchecked) == 1 else "spec"
+        message = f"got what the trainer reads and nothing here checks: {', '.join(unchecked)}"
+        found.setdefault(where, findings.info("SPEC-KEY-EXTRA", where, message))
+    return _without_those_that_a_renaming_brings(found)
+
+
+def trainers_own(action: str, spec: dict) -> list[str]:
+    """The keys and values of a spec that cosmos-rl takes and no schema here describes."""
+    return [
+        key
+        for key, value in document.items(action, spec)
+        if legal.is_trainers_own(action, key, value)
+    ]
+
+
+def brought_by_renamings(found: Iterable[findings.Finding]) -> set[str]:
+    """The keys that the fixes of unknown ones set."""
+    brought = set()
+    for finding in found:
+        if finding.id in ("SPEC-KEY-UNKNOWN", "SPEC-KEY-FORMER"):
+            brought |= {key for key, value in finding.fix.changes.items() if value is not None}
+    return brought
+
+
+def _without_those_that_a_renaming_brings(
+    found: dict[str, findings.Finding],
+) -> list[findings.Finding]:
+    """A missing key or table is not reported when the fix of an unknown one sets it."""
+    renamed = brought_by_renamings(found.values())
+    kept = []
+    for key, finding in found.items():
+        is_brought = any(f"{name}.".startswith(f"{key}.") for name in renamed)
+        if finding.id != "SPEC-KEY-MISSING" or not is_brought:
+            kept.append(finding)
+    return kept
+
+
+def _explained(action: str, spec: dict, problem) -> Iterator[findings.Finding]:
+    """The findings about one error of jsonschema."""
+    where = ".".join(part for part in problem.absolute_path if isinstance(part, str))
+    prefix = f"{where}." if where else ""
+    if problem.validator == "additionalProperties" and "properties" in problem.schema:
+        for name in problem.instance.keys() - problem.schema["properties"].keys():
+            yield names.unknown_key(action, f"{prefix}{name}", problem.instance[name])
+    elif problem.validator == "required":
+        for name in problem.validator_value:
+            if name not in problem.instance:
+                yield _missing(action, where, f"{prefix}{name}")
+    else:
+        yield _wrong_value(action, spec, where, problem)
+
+
+def _missing(action: str, table: str, key: str) -> findings.Finding:
+    fix = Fix(flags={"--tuning": "lora"}) if table == "policy.lora" else restored(action, key)
+    message = "got no value, expected the key to be written"
+    return findings.error("SPEC-KEY-MISSING", key, message, fix)
+
+
+def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Finding:
+    got = problem.instance
+    meant = legal.meant(action, where, document.get(spec, where))
+    hint = ""
+    if isinstance(got, str) and type(meant) is float:
+        hint = " YAML reads 1e-5 as text and 1.0e-5 as a number."
+    elif isinstance(meant, str | bool):
+        hint = f" Did you mean {shown(meant)}?"
+    fix = Fix(changes={where: meant})
+    if meant is document.MISSING:
+        fix = restored(action, where)
+        is_number = type(got) in (int, float)
+        if is_number and None in fix.changes.values():
+            fix = Fix()  # the range is told; which number was meant is not known
+        fix = replace(fix, sure=False)
+    wanted = expected(document.keys(action).get(where) or problem.schema)
+    message = f"got {shown(got)}, expected {wanted}.{hint}"
+    return findings.error("SPEC-VALUE", where or "spec", message, fix)
+
+
+def restored(action: str, key: str) -> Fix:
+    """The fix that gives a key, or each key of a table, the template's value back, or takes a key
+    away."""
+    if not key:
+        return Fix()
+    ours = {}
+    for name, value in document.items(action, document.template(action)):
+        if f"{name}.".startswith(f"{key}."):
+            ours[name] = value
+    return Fix(changes=ours or {key: document.keys(action).get(key, {}).get("default")})

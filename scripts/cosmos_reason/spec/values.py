@@ -1,0 +1,184 @@
+"""Values of keys: how a command line writes them, what a key accepts, and what a wrong value may
+have meant."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.fix import value_text
+from cosmos_reason.base.texts import shortened
+
+MAX_DEPTH = 32
+# tomllib needs time and memory that grow with the square of a dotted key's length.
+LONG_KEY = re.compile(rf"""(?:(?>[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{MAX_DEPTH}}}""")
+CLOSING = {"(": ")", "[": "]", "{": "}"}
+BOUNDS = {
+    "divisible by": "multipleOf",
+    "from": "minimum",
+    "above": "exclusiveMinimum",
+    "to": "maximum",
+    "below": "exclusiveMaximum",
+}
+KINDS = {
+    "boolean": "true or false",
+    "string": "text",
+    "object": "a table of keys",
+    "integer": "a whole number",
+    "number": "a number",
+}
+
+
+# ---- as they are written -------------------------------------------------------------------------
+
+
+def parse(schema: dict, written: str):
+    """The value of `--set key=written`: TOML where the key takes more than text, plain text
+    otherwise.
+
+    `a,b` for a list is two entries. Text that does not read as the key's kind stays text, for
+    `validate` to refuse.
+    """
+    if schema.get("type") == "string":
+        return _unquoted(written)
+    value = _toml(written)
+    if not isinstance(value, str) or _is_choice(schema, written):
+        return value
+    lists = [option for option in _options(schema) if option.get("type") == "array"]
+    return _list(lists[0], written) if lists else value
+
+
+def _unquoted(written: str) -> str:
+    if written.startswith(('"', "'")):
+        value = _toml(written)
+        if isinstance(value, str):
+            return value
+    return written
+
+
+def _list(schema: dict, written: str) -> list:
+    """The entries of `a,b`, each perhaps quoted."""
+    quoted = _toml(f"[{written}]")
+    if isinstance(quoted, list) and quoted and all(isinstance(entry, str) for entry in quoted):
+        return quoted
+    return [parse(schema["items"], entry) for entry in _entries(written)]
+
+
+def _entries(written: str) -> list[str]:
+    """The entries of a list, cut at commas; those inside brackets belong to a regular
+    expression."""
+    if re.fullmatch(r"\[[\w\s.,/-]*\]", written):
+        written = written[1:-1]
+    entries = [""]
+    to_close = ""  # the brackets that are open, by the sign that closes each
+    for sign in written:
+        if sign == "," and not to_close:
+            entries.append("")
+            continue
+        entries[-1] += sign
+        if to_close and sign == to_close[-1]:
+            to_close = to_close[:-1]
+        else:
+            to_close += CLOSING.get(sign, "")
+    if to_close:  # no brackets of an expression after all
+        entries = written.split(",")
+    return [entry.strip() for entry in entries]
+
+
+def _toml(written: str):
+    """The value that the text is in TOML, else the text."""
+    if LONG_KEY.search(written):
+        return written
+    try:
+        read = tomllib.loads(f"value = {written}")
+    except (ValueError, RecursionError):  # ValueError: bad TOML, or a number of thousands of digits
+        return written
+    return read["value"] if len(read) == 1 else written
+
+
+def _options(schema: dict) -> list[dict]:
+    return schema.get("anyOf", [schema])
+
+
+def _is_choice(schema: dict, written: str) -> bool:
+    """Whether the text is legal as it stands, so that it is not taken for a list with one entry."""
+    for option in _options(schema):
+        is_text = option.get("type") == "string" and "," not in written
+        if is_text or option.get("const") == written:
+            return True
+    return False
+
+
+# ---- as they are told ----------------------------------------------------------------------------
+
+
+def shown(value, limit: int = 80) -> str:
+    """A value as it appears in a message, cut when long."""
+    return shortened(repr(value), limit)
+
+
+def expected(schema: dict) -> str:
+    """What a key accepts, in words: 'a whole number from 1 to 64', 'one of sft'."""
+    if "anyOf" in schema:
+        return " or ".join(expected(option) for option in schema["anyOf"])
+    if "const" in schema:
+        return _choices([schema["const"]])
+    if "enum" in schema:
+        return _choices(schema["enum"])
+    kind = schema.get("type")
+    if kind == "array":
+        return _expected_list(schema)
+    if schema.get("pattern") == ".*/.*":
+        return "a path"
+    if kind == "string" and schema.get("minLength"):
+        return "non-empty text"
+    return KINDS[kind] + _bounds(schema)
+
+
+def _choices(options: list) -> str:
+    texts = [value_text(option) or '""' for option in options]
+    prefix = "one of " if len(texts) > 1 else ""
+    return prefix + ", ".join(texts)
+
+
+def _expected_list(schema: dict) -> str:
+    least = schema.get("minItems", 0)
+    count = f"{least}: " if least == schema.get("maxItems") else ""
+    unique = ", each once" if schema.get("uniqueItems") else ""
+    return f"a list of {count}{expected(schema['items'])}{unique}"
+
+
+def _bounds(schema: dict) -> str:
+    return "".join(f" {word} {schema[name]}" for word, name in BOUNDS.items() if name in schema)
+
+
+# ---- what was meant ------------------------------------------------------------------------------
+
+
+def near(schema: dict, value) -> list:
+    """What a value that `schema` refuses may have meant, legal or not: text as what it says or the
+    nearest choice, a whole number. Never another number: that would not be the user's."""
+    if isinstance(value, float) and value.is_integer():
+        return [int(value)]
+    choices = schema.get("items", {}).get("enum")
+    if isinstance(value, list) and choices:
+        return [_legal_entries(choices, value)]
+    if not isinstance(value, str):
+        return []
+    choices = {}
+    for option in _options(schema):
+        for choice in option.get("enum", [option.get("const")]):
+            if choice is not None:
+                choices[str(choice).lower()] = choice
+    named = [choices[name] for name in findings.nearest(value.lower(), choices)]
+    return [parse(schema, value), parse(schema, value.lower()), *named]
+
+
+def _legal_entries(choices: list[str], entries: list) -> list[str]:
+    """The entries that are choices or misspell one, each once; of no other anybody knows the
+    meaning."""
+    meant = []
+    for entry in entries:
+        meant += [entry] if entry in choices else findings.nearest(str(entry), choices, 1)
+    return list(dict.fromkeys(meant))

@@ -1,0 +1,83 @@
+"""Our own commands, run for a study: launch_job.py and score_predictions.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.spec import document
+from cosmos_reason.tuning.prepare import evaluate_spec
+from cosmos_reason.tuning.study import Study, trial_spec
+
+
+def run(
+    command: list[str],
+    folder: Path,
+    variables: dict[str, str] | None = None,
+    inherited: tuple[int, ...] = (),
+    failing: int = findings.EXIT_CHECKS_FAILED,
+) -> dict:
+    """The result of a script in scripts/, run in `folder` with --json. `variables` are set where
+    the environment lacks them; `inherited` are descriptors that it keeps. Raises Failure with its
+    findings and exit code when that is `failing` or more."""
+    script, *words = command
+    path = str(bundle.ROOT / "scripts" / script)
+    done = subprocess.run(
+        [sys.executable, path, *words],
+        cwd=folder,
+        env={**(variables or {}), **os.environ},
+        pass_fds=inherited,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        printed = json.loads(done.stdout)
+    except ValueError:
+        said = done.stderr.strip()[-500:] or "nothing"
+        message = f"got {said}, expected a JSON document"
+        raise findings.outside("TUNE-COMMAND", script, message) from None
+    if done.returncode >= failing:
+        found = [Finding(**row) for row in printed["findings"]]
+        errors = [finding for finding in found if finding.severity == findings.ERROR]
+        raise Failure(errors or found, done.returncode)
+    return printed["result"]
+
+
+def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None) -> list[str]:
+    """What follows `launch_job.py VERB`. No ids at all: the CPU; None: the platform chooses."""
+    words = [action, "--spec", str(path), "--platform", plan["platform"]]
+    words += ["--engine", plan["engine"]]
+    if gpu_ids is not None:
+        words += ["--gpu-ids", ",".join(gpu_ids) or "none"]
+    return words + plan["launch"]
+
+
+def rehearse(study: Study) -> None:
+    """Ask launch_job what it has against such jobs, all of them at once. Raises Failure with its
+    findings and exit code."""
+    plan = study.plan
+    specs = {"train": trial_spec(plan["spec"])}
+    if not study.minimizes:
+        specs["evaluate"] = evaluate_spec(plan["evaluate"], plan["spec"], None)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
+        commands = []
+        for action, table in specs.items():
+            path = Path(folder) / f"{action}.toml"
+            document.dump(table, path)
+            for gpu_ids in plan["groups"]:
+                words = launch_words(plan, action, path, gpu_ids)
+                command = ["launch_job.py", "plan", *words, "--jobs-dir", folder, "--json"]
+                if command not in commands:
+                    commands.append(command)
+        answers = [pool.submit(run, command, Path(folder)) for command in commands]
+        for answer in answers:
+            answer.result()

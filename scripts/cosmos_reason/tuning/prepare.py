@@ -1,0 +1,288 @@
+"""From the words of the command line to study.json: the spec as it will run, what is varied, how a
+trial is judged."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shlex
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files, findings
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints.checkpoint_metrics import TASK_METRICS
+from cosmos_reason.data import annotations
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import launchable
+from cosmos_reason.rules.draft import Draft
+from cosmos_reason.spec import document, images, origins
+from cosmos_reason.tuning import space
+from cosmos_reason.tuning.study import VAL_LOSS, VERSION
+
+SHARES = TASK_METRICS  # from 0 to 1
+OBJECTIVES = (*SHARES, "text.bleu", "text.rouge_l", VAL_LOSS)
+OF_TYPE = re.compile(r"per_type\.[^.]+\.(accuracy|balanced_accuracy|precision|recall|f1)")
+MODEL = "policy.model_name_or_path"
+PROXY = (
+    "validation loss is a proxy: the lowest is often not the best accuracy; "
+    "the base model is not compared"
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A study as the command line describes it. `evaluate`: how trials are judged, on the
+    validation data when it is None."""
+
+    spec: Path
+    engine: str
+    objective: str
+    words: str = ""
+    ranges: tuple[str, ...] = ()
+    evaluate: Path | None = None
+    facts: Path | None = None
+    metric_file: Path | None = None
+    sampler: str = "tpe"
+    pruner: str = "halving"
+    seed: int = 0
+
+
+def prepare(request: Request) -> tuple[dict, list[Finding]]:
+    """(study.json, findings). Nothing is written."""
+    engine = request.engine
+    refuse_incomplete(request.spec, engine)
+    table = located("train", engine, request.spec)
+    found = rules.check("train", engine, table, request.facts, launch=True)
+    if findings.has_errors(found):
+        found = with_one_fix(found, "train", request.spec, engine)
+        raise Failure(found, findings.EXIT_CHECKS_FAILED)
+    if request.metric_file:
+        files.read_text(request.metric_file)
+    cap = samples_per_rank(table, engine, request.facts)
+    ranges = list(request.ranges)
+    set_by_user = keys_set_by_user(request.spec)
+    dimensions, found = space.build(table, request.words, ranges, cap, set_by_user)
+    problems = objective_findings(table, request.objective, request.metric_file)
+    found += with_one_fix(problems, "train", request.spec, engine)
+    evaluate = None
+    if request.objective != VAL_LOSS:
+        evaluate, problems = evaluation(table, request.evaluate, engine)
+        if request.evaluate:
+            found += with_one_fix(problems, "evaluate", request.evaluate, engine)
+        else:
+            found += with_one_fix(problems, "train", request.spec, engine)
+    plan = {
+        "schema_version": VERSION,
+        "created_at": jobs.now(),
+        "spec": table,
+        "evaluate": evaluate,
+        "dimensions": [asdict(dimension) for dimension in dimensions],
+        "objective": request.objective,
+        "engine": engine,
+        "facts": absolute(request.facts),
+        "metric_file": absolute(request.metric_file),
+        "sampler": request.sampler,
+        "pruner": request.pruner,
+        "seed": request.seed,
+        "platform": "local",
+        "launch": [],
+        "keep": 1,
+    }
+    plan["fingerprints"] = fingerprints(plan)
+    return json.loads(json.dumps(plan)), found
+
+
+def absolute(path: Path | None) -> str | None:
+    return str(path.absolute()) if path else None
+
+
+def keys_set_by_user(spec_file: Path) -> set[str]:
+    """Keys that build_spec was told to set."""
+    written = origins.of_values(spec_file)
+    return {key for key, origin in written.items() if origin.startswith("--set ")}
+
+
+def refuse_incomplete(spec_file: Path, engine: str) -> None:
+    """Raises Failure when the bundle lacks what AutoML needs; without the schema a plain training
+    cannot run either."""
+    message = "AutoML is enabled but cannot run: got no such file"
+    schema = bundle.SCHEMAS / "train.schema.json"
+    if not schema.is_file():
+        raise findings.bad_input("TUNE-NOT-RUNNABLE", schema, message, bundle.restoring(schema))
+    template = bundle.template_path("train")
+    if not template.is_file():
+        plain = ["scripts/launch_job.py", "submit", "train", "--spec", str(spec_file)]
+        plain += ["--engine", engine]
+        platforms = [platform for name, platform in launchable.ways("train") if name == engine]
+        if platforms:
+            plain += ["--platform", platforms[0]]
+        raise findings.bad_input("TUNE-NOT-RUNNABLE", template, message, shlex.join(plain))
+
+
+def located(action: str, engine: str, file: Path) -> dict:
+    """The spec with local paths made absolute, since trials run elsewhere. Raises Failure for a
+    model that is none."""
+    draft = Draft(action, engine)
+    table, _ = images.translated(action, document.load(file))
+    draft.overlay(table, str(file))
+    if draft.findings:
+        raise Failure(draft.findings, findings.EXIT_BAD_INPUT)
+    return draft.spec
+
+
+def with_one_fix(found: list[Finding], action: str, file: Path, engine: str) -> list[Finding]:
+    """The findings; errors that flags of build_spec mend in `file` get the one command that mends
+    them all."""
+    errors = [finding for finding in found if finding.severity == findings.ERROR]
+    mendable = [finding for finding in errors if finding.fix and not finding.fix.command]
+    together = Fix()
+    for finding in mendable:
+        together |= finding.fix
+    name = shlex.quote(str(file))
+    flags = {**together.flags, "-o": file}
+    if not origins.of_values(file):
+        flags["--force"] = True
+    command = f"scripts/build_spec.py {action} --spec {name} --engine {engine}"
+    fix = Fix(changes=together.changes, flags=flags, command=command)
+    return [replace(finding, fix=fix) if finding in mendable else finding for finding in found]
+
+
+# -- the files that decide what a trial reaches --------------------------------------------------
+
+
+def fingerprints(plan: dict) -> dict[str, str | int]:
+    """Path -> what tells whether a file is still the same: annotations, facts, metric file and
+    configuration by content, the model's weights by size."""
+    table = plan["spec"]
+    model = Path(document.get(table, MODEL))
+    read_whole = [
+        document.get(table, "custom.train_dataset.annotation_path"),
+        document.get(table, "custom.val_dataset.annotation_path"),
+        document.get(plan["evaluate"] or {}, "dataset.annotation_path"),
+        plan["facts"],
+        plan["metric_file"],
+        model / "config.json",
+    ]
+    marks: dict[str, str | int] = {}
+    for path in sorted(model.glob("*.safetensors")):
+        marks[str(path)] = path.stat().st_size
+    for name in read_whole:
+        if name and Path(name).is_file():
+            marks[str(Path(name))] = files.sha256(Path(name))
+    return marks
+
+
+def changed_files(plan: dict) -> list[str]:
+    """The files that are no longer as they were when the study began."""
+    now = fingerprints(plan)
+    then = plan["fingerprints"]
+    return sorted(path for path in now.keys() | then.keys() if now.get(path) != then.get(path))
+
+
+def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None:
+    """Training records of each data-parallel rank; None when the annotations cannot be counted from
+    here."""
+    path = Path(document.get(table, "custom.train_dataset.annotation_path", ""))
+    if facts:
+        records = rules.read_facts(facts)["records"]
+    elif path.is_file():
+        samples, *_ = annotations.read(path)
+        records = len(samples)
+    else:
+        return None
+    return max(1, records // rules.Case("train", engine, table).ranks)
+
+
+# -- how a trial is judged -----------------------------------------------------------------------
+
+
+def objective_findings(table: dict, objective: str, metric_file: Path | None) -> list[Finding]:
+    """A metric that score_predictions does not have, and what follows from validation loss."""
+    is_custom = objective.startswith("custom.") and metric_file is not None
+    if not is_custom and objective not in OBJECTIVES and not OF_TYPE.fullmatch(objective):
+        near = findings.nearest(objective, OBJECTIVES) or ["accuracy"]
+        hint = findings.did_you_mean(objective, OBJECTIVES)
+        message = (
+            f"got {objective!r}, expected one of {', '.join(OBJECTIVES)}, "
+            f"per_type.TYPE.accuracy, or custom.NAME with --metric-file.{hint}"
+        )
+        fix = f"replace --objective {shlex.quote(objective)} with --objective {near[0]}"
+        return [findings.error("TUNE-OBJECTIVE", "--objective", message, fix)]
+    if objective != VAL_LOSS:
+        return []
+    if not document.get(table, "validation.enable", False):
+        message = "got a spec without validation, expected validation data"
+        fix = Fix(flags={"--eval-root": "DIR"})
+        return [findings.error("TUNE-OBJECTIVE", "validation.enable", message, fix)]
+    return [findings.warning("TUNE-PROXY", "--objective", PROXY, "drop --objective val_loss")]
+
+
+def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[Finding]]:
+    """The evaluate spec of every trial, but for its model: the given one, or one that asks the
+    validation data."""
+    found = []
+    if file:
+        asked = located("evaluate", engine, file)
+    else:
+        asked = _ask_validation_data(table)
+        message = (
+            "trials are compared on the validation data; "
+            "judge the winner on data that the search has not seen"
+        )
+        found.append(findings.info("TUNE-EVAL-DATA", "--eval-spec", message))
+    if not document.get(asked, "dataset.annotation_path"):
+        message = (
+            "got no questions to compare trials with, "
+            "expected validation data in the spec or an evaluate spec"
+        )
+        fix = Fix(flags={"--eval-root": "DIR"})
+        return asked, [findings.error("TUNE-EVAL-DATA", "--eval-spec", message, fix)]
+    as_asked = evaluate_spec(asked, table, None)
+    replaced = []
+    for key in ("vision", "dataset.system_prompt"):
+        if document.get(asked, key) != document.get(as_asked, key):
+            replaced.append(key)
+    if file and replaced:
+        message = (
+            f"got another {' and '.join(replaced)} than training has; "
+            "trials are asked as they are trained"
+        )
+        found.append(findings.warning("TUNE-EVAL-VIEW", "--eval-spec", message))
+    for finding in rules.check("evaluate", engine, as_asked, launch=True):
+        if finding.severity == findings.ERROR:
+            # No flag mends a spec that stands in no file.
+            found.append(finding if file else replace(finding, fix=Fix()))
+    return asked, found
+
+
+def _ask_validation_data(table: dict) -> dict:
+    asked = document.template("evaluate")
+    data = document.get(table, "custom.val_dataset", {})
+    document.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
+    document.set_value(asked, "dataset.media_dir", data.get("media_path", ""))
+    return asked
+
+
+def evaluate_spec(asked: dict, trained: dict, checkpoint: str | None) -> dict:
+    """The evaluate spec of one trial: its model (None: the untouched one), seen and asked as it was
+    trained."""
+    asked = copy.deepcopy(asked)
+    keys = document.keys("evaluate")
+    asked["vision"] = {}
+    for name, value in document.get(trained, "custom.vision", {}).items():
+        if f"vision.{name}" in keys:
+            asked["vision"][name] = value
+    base = document.get(trained, MODEL)
+    is_adapter = checkpoint is not None and document.get(trained, "policy.lora") is not None
+    document.set_value(asked, "model.model_name", checkpoint or base)
+    document.set_value(asked, "model.enable_lora", is_adapter)
+    document.set_value(asked, "model.base_model_path", base if is_adapter else "")
+    prompt = document.get(trained, "train.train_policy.system_prompt")
+    if prompt:
+        document.set_value(asked, "dataset.system_prompt", prompt)
+    document.set_value(asked, "results_dir", "")
+    return asked

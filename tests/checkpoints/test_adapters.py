@@ -1,0 +1,475 @@
+"""Adapters judged by PEFT: what it merges we merge, and what we fix it loads."""
+
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support import ROOT, run_script
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.checkpoints import adapters, conversion, omni, run_outputs, safetensors_files
+from cosmos_reason.demo import tiny_omni
+
+LANGUAGE = "model.language_model.layers."
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    tiny_omni.build(folder / "omni", seed=1, text="left right yes no")
+    conversion.convert(
+        omni.open_source(folder / "omni"), folder / "model", 500_000, force=False, jobs=1
+    )
+    return folder / "model"
+
+
+def load(base, dtype):
+    from transformers import Qwen3VLForConditionalGeneration
+
+    return Qwen3VLForConditionalGeneration.from_pretrained(base, dtype=dtype)
+
+
+@pytest.fixture(scope="module")
+def trained(base, tmp_path_factory):
+    """A PEFT adapter on language and vision layers, with two ranks, an alpha of its own, and a
+    module saved whole."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    config = LoraConfig(
+        r=4,
+        lora_alpha=6,
+        use_rslora=True,
+        target_modules=["q_proj", "down_proj", "attn.qkv"],
+        rank_pattern={"down_proj": 2},
+        alpha_pattern={r"layers\.1\.self_attn\.q_proj": 11},
+        modules_to_save=["lm_head"],
+    )
+    network = get_peft_model(load(base, torch.float32), config)
+    for parameter in network.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    network.peft_config["default"].base_model_name_or_path = str(base)
+    folder = tmp_path_factory.mktemp("adapter") / "step_1"
+    network.save_pretrained(folder)
+    return folder
+
+
+def as_cosmos_rl(folder, target):
+    """The same adapter as cosmos-rl writes it: parts of names as targets, fields of its own,
+    nulls."""
+    shutil.copytree(folder, target)
+    path = target / "adapter_config.json"
+    config = json.loads(path.read_text())
+    kept = {
+        key: config[key]
+        for key in ("r", "lora_alpha", "use_rslora", "alpha_pattern", "base_model_name_or_path")
+    }
+    own = {
+        "lora_names": ["default"],
+        "lora_path": None,
+        "primary_adapter": None,
+        "r_pattern": config["rank_pattern"],
+    }
+    kept |= {
+        "target_modules": ["self_attn.q", "mlp.down", "qkv"],
+        "modules_to_save": ["lm_head"],
+        "peft_type": "LORA",
+    }
+    kept["init_lora_weights"] = "pissa"
+    path.write_text(json.dumps(kept | own))
+    return target
+
+
+def weights(folder):
+    import torch
+
+    tensors, findings = safetensors_files.read_folder(folder)
+    assert not findings
+    return {
+        name: torch.from_numpy(safetensors_files.read_float32(tensor))
+        for name, tensor in tensors.items()
+    }
+
+
+def test_merges_as_peft_does(base, trained, tmp_path):
+    import torch
+    from peft import PeftModel
+
+    adapters.merge(adapters.read(trained), base, tmp_path / "merged", jobs=2)
+    merged, before = weights(tmp_path / "merged"), weights(base)
+    expected = (
+        PeftModel.from_pretrained(load(base, torch.float32), trained)
+        .merge_and_unload()
+        .state_dict()
+    )
+    assert set(merged) == set(expected)
+    changed = {name for name in merged if not torch.equal(merged[name], before[name])}
+    # 3 layers with q_proj and down_proj, 2 vision blocks, the head
+    assert len(changed) == 9 and "lm_head.weight" in changed
+    for name, values in merged.items():
+        rounded = expected[name].to(torch.bfloat16).float()
+        # The order of a sum may round another way: then it is the neighbouring bfloat16.
+        assert torch.allclose(values, rounded, rtol=2**-7, atol=0)
+        assert (values == rounded).float().mean() > 0.999
+
+
+def test_the_merged_folder_is_a_whole_model(base, trained, tmp_path):
+    adapters.merge(adapters.read(trained), base, tmp_path / "merged", jobs=1)
+    assert run_outputs.verify(tmp_path / "merged") == []
+    names = {path.name for path in (tmp_path / "merged").iterdir()}
+    assert names == {path.name for path in base.iterdir()} - {conversion.PROVENANCE}
+
+
+def test_a_cosmos_rl_adapter_merges_the_same_and_loads_when_fixed(base, trained, tmp_path):
+    import torch
+    from peft import PeftModel
+
+    foreign = as_cosmos_rl(trained, tmp_path / "foreign")
+    adapter = adapters.read(foreign)
+    adapters.merge(adapter, base, tmp_path / "a", jobs=1)
+    adapters.merge(adapters.read(trained), base, tmp_path / "b", jobs=1)
+    for name, values in weights(tmp_path / "a").items():
+        assert torch.equal(values, weights(tmp_path / "b")[name])
+    adapters.fix(adapter, tmp_path / "fixed")
+    ours = (
+        PeftModel.from_pretrained(load(base, torch.float32), tmp_path / "fixed")
+        .merge_and_unload()
+        .state_dict()
+    )
+    theirs = (
+        PeftModel.from_pretrained(load(base, torch.float32), trained)
+        .merge_and_unload()
+        .state_dict()
+    )
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_short_writes_and_reads_change_nothing(base, trained, tmp_path, monkeypatch):
+    """The kernel writes at most 2 GiB in one call, and less on a disk that gets full."""
+    adapters.merge(adapters.read(trained), base, tmp_path / "a", jobs=1)
+    write = os.pwrite
+    monkeypatch.setattr(
+        os, "pwrite", lambda target, data, position: write(target, data[:20_001], position)
+    )
+    monkeypatch.setattr(safetensors_files, "_READ_BYTES", 64)
+    adapters.merge(adapters.read(trained), base, tmp_path / "b", jobs=2)
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+
+
+def test_a_whole_module_of_another_dtype_is_rounded_a_part_at_a_time(
+    base, trained, tmp_path, monkeypatch
+):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    wide = shutil.copytree(base, tmp_path / "wide")
+    for path in wide.glob("*.safetensors"):
+        save_file(
+            {name: tensor.float() for name, tensor in load_file(path).items()},
+            path,
+            {"format": "pt"},
+        )
+    monkeypatch.setattr(safetensors_files, "_READ_BYTES", 64)
+    adapters.merge(adapters.read(trained), wide, tmp_path / "merged", jobs=1)
+    saved = load_file(trained / adapters.WEIGHTS)["base_model.model.lm_head.weight"]
+    assert torch.equal(weights(tmp_path / "merged")["lm_head.weight"], saved.float())
+
+
+def test_qwen_2_5_is_stored_under_other_names_than_peft_uses(tmp_path):
+    import torch
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    text = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
+    text |= {
+        "num_key_value_heads": 2,
+        "vocab_size": 320,
+        "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+    }
+    model = Qwen2_5_VLForConditionalGeneration(
+        Qwen2_5_VLConfig(text_config=text, vision_config=vision)
+    )
+    model.save_pretrained(tmp_path / "base")
+    assert any(
+        name.startswith("model.layers.")
+        for name in safetensors_files.read_folder(tmp_path / "base")[0]
+    )
+    network = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "attn.qkv"]))
+    for name, parameter in network.named_parameters():
+        if "lora_B" in name:
+            parameter.data.normal_()
+    network.save_pretrained(tmp_path / "adapter")
+    adapters.merge(
+        adapters.read(tmp_path / "adapter"), tmp_path / "base", tmp_path / "merged", jobs=1
+    )
+    kind = Qwen2_5_VLForConditionalGeneration
+    ours = kind.from_pretrained(tmp_path / "merged", dtype=torch.float32).state_dict()
+    theirs = PeftModel.from_pretrained(
+        kind.from_pretrained(tmp_path / "base"), tmp_path / "adapter"
+    )
+    for name, tensor in theirs.merge_and_unload().state_dict().items():
+        assert torch.allclose(ours[name], tensor, atol=1e-5)
+
+
+def rewrite(folder, change):
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(folder / adapters.WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / adapters.WEIGHTS)
+
+
+def first(tensors, part):
+    return next(name for name in tensors if part in name)
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (lambda t: t.pop(first(t, "lora_B")), "CKPT-ADAPTER-PAIR"),
+        (
+            lambda t: t.update({first(t, "lora_B"): t[first(t, "lora_B")][:, :1].copy()}),
+            "CKPT-ADAPTER-PAIR",
+        ),
+        (
+            lambda t: t.update({"base_model.model.x.lora_magnitude_vector": t[first(t, "lora_A")]}),
+            "CKPT-ADAPTER-UNSUPPORTED",
+        ),
+        (lambda t: [t.pop(name) for name in list(t) if "lora" in name], "CKPT-ADAPTER-EMPTY"),
+        (
+            lambda t: t.update({"base_model.model.nowhere.weight": t[first(t, "lora_A")]}),
+            "CKPT-ADAPTER-OTHER-BASE",
+        ),
+    ],
+)
+def test_adapters_that_cannot_be_merged(base, trained, tmp_path, change, finding):
+    folder = shutil.copytree(trained, tmp_path / "adapter")
+    rewrite(folder, change)
+    with pytest.raises(Failure) as caught:
+        adapters.merge(adapters.read(folder), base, tmp_path / "merged", jobs=1)
+    assert finding in {found.id for found in caught.value.findings}
+    assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lora_alpha": None},
+        {"lora_alpha": float("nan")},
+        {"lora_alpha": "8"},
+        {"alpha_pattern": ["x"]},
+        {"alpha_pattern": {"(": 1}},
+    ],
+)
+def test_alphas_that_make_no_sense(base, trained, tmp_path, change):
+    folder = shutil.copytree(trained, tmp_path / "adapter")
+    path = folder / adapters.CONFIG
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(Failure, match="CKPT-ADAPTER-UNSUPPORTED"):
+        adapters.merge(adapters.read(folder), base, tmp_path / "merged", jobs=1)
+    assert not (tmp_path / "merged").exists()
+
+
+def test_a_diverged_adapter_is_not_merged(base, trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "adapter")
+    rewrite(folder, lambda tensors: tensors[first(tensors, "lora_B")].fill(float("nan")))
+    with pytest.raises(Failure, match="CKPT-NOT-FINITE"):
+        adapters.merge(adapters.read(folder), base, tmp_path / "merged", jobs=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
+
+
+def test_a_base_that_shrinks_or_is_not_finite_gives_no_model(base, trained, tmp_path):
+    shrinking = shutil.copytree(base, tmp_path / "base")
+    adapter, out = adapters.read(trained), tmp_path / "merged"
+
+    def cut(count):
+        for path in shrinking.glob("*.safetensors"):
+            os.truncate(path, 1000)
+
+    with pytest.raises(OSError, match="shorter"):
+        adapters.merge(adapter, shrinking, out, jobs=1, copied=cut)
+    broken = shutil.copytree(base, tmp_path / "broken")
+    name = "model.language_model.layers.0.self_attn.q_proj.weight"
+    tensor = safetensors_files.read_folder(broken)[0][name]
+    with open(tensor.file, "r+b") as handle:
+        handle.seek(tensor.begin + 64)
+        handle.write(b"\xff\xff")
+    with pytest.raises(Failure, match="CKPT-NOT-FINITE"):
+        adapters.merge(adapter, broken, out, jobs=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "broken"]
+
+
+def test_merges_that_end_at_any_moment(base, trained, tmp_path):
+    """SIGTERM, SIGKILL and a file size limit, which refuses bytes as a full disk does, at random
+    moments."""
+    run = tmp_path / "out" / "20260101000000" / "safetensors"
+    shutil.copytree(trained, run / "step_1")
+    out, chance = tmp_path / "merged", random.Random(3)
+    script = [
+        sys.executable,
+        ROOT / "scripts/select_checkpoint.py",
+        tmp_path / "out",
+        "--by",
+        "step_1",
+        "--merge",
+        out,
+    ]
+    for number in range(6):
+        if number % 3 == 2:
+            limit = f"ulimit -f {chance.randrange(1, 400)}; exec " + shlex.join(map(str, script))
+            done = subprocess.run(
+                ["bash", "-c", limit], capture_output=True, text=True, check=False
+            )
+            assert (
+                done.returncode == 3
+                and "OS-ERROR" in done.stderr
+                and "Traceback" not in done.stderr
+            )
+        else:
+            process = subprocess.Popen(script, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(chance.uniform(0.1, 0.6))
+            process.send_signal(signal.SIGKILL if number % 3 else signal.SIGTERM)
+            process.wait()
+        if out.exists():  # the signal may come when all is done
+            assert run_outputs.verify(out) == []
+            shutil.rmtree(out)
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and sorted(path.name for path in tmp_path.iterdir()) == [
+        "merged",
+        "out",
+    ]
+    adapters.merge(adapters.read(trained), base, tmp_path / "calm", jobs=1)
+    for path in out.iterdir():
+        assert path.read_bytes() == (tmp_path / "calm" / path.name).read_bytes()
+
+
+def test_merges_that_are_killed_full_or_two_at_once(base, trained, tmp_path, monkeypatch):
+    adapter, out = adapters.read(trained), tmp_path / "merged"
+    script = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+from pathlib import Path
+from cosmos_reason.checkpoints import adapters
+def wait(count):
+    print("writing", flush=True)
+    sys.stdin.read()
+adapter = adapters.read(Path({str(trained)!r}))
+adapters.merge(adapter, Path({str(base)!r}), Path({str(out)!r}), 1, wait)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout.readline() == b"writing\n"
+    with pytest.raises(Failure, match="CKPT-OUTPUT-BUSY"):
+        adapters.merge(adapter, base, out, jobs=1)
+    process.kill()
+    process.communicate()
+    assert not out.exists() and len(list(tmp_path.iterdir())) == 2, (
+        "its lock and its unfinished folder"
+    )
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Failure, match="CKPT-DISK-FULL"):
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+        adapters.merge(adapter, base, out, jobs=1)
+    assert list(tmp_path.iterdir()) == []
+    adapters.merge(adapter, base, out, jobs=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["merged"]
+
+
+@pytest.fixture
+def command(trained, tmp_path):
+    """The words that choose the adapter of a run in tmp_path/out."""
+    run = tmp_path / "out" / "20260101000000" / "safetensors"
+    shutil.copytree(trained, run / "step_1")
+    return ("select_checkpoint.py", tmp_path / "out", "--by", "step_1")
+
+
+@pytest.fixture
+def moved(command, tmp_path):
+    """The same words, where the adapter names a base that is not here."""
+    path = tmp_path / "out/20260101000000/safetensors/step_1/adapter_config.json"
+    config = json.loads(path.read_text())
+    config["base_model_name_or_path"] = "/workspace/models/base"
+    path.write_text(json.dumps(config))
+    return command
+
+
+def test_the_command_says_where_the_adapter_is_and_where_it_was_merged(command, tmp_path):
+    step = tmp_path / "out" / "20260101000000" / "safetensors" / "step_1"
+    merged = tmp_path / "merged"
+    for flags, path in (([], step), (["--merge", merged], merged)):
+        done = run_script(*command, *flags)
+        assert done.returncode == 0
+        assert done.stdout.strip() == str(path)
+        assert "next:" not in done.stderr  # no job tells which engine and which questions
+    again = run_script(*command, "--merge", merged, "--json")
+    assert again.returncode == 2
+    assert json.loads(again.stdout)["findings"][0]["id"] == "CKPT-OUTPUT-EXISTS"
+
+
+def test_the_command_fixes_an_adapter(command, tmp_path):
+    assert run_script(*command, "--fix-adapter", tmp_path / "fixed").returncode == 0
+
+
+def test_without_a_name_the_fix_says_how_one_is_chosen(command, tmp_path):
+    merge = (*command[:2], "--merge", tmp_path / "x")
+    unnamed = run_script(*merge, "--json")
+    assert unnamed.returncode == 2
+    fix = json.loads(unnamed.stdout)["findings"][0]["fix"].split()
+    assert run_script(*merge, *fix).returncode == 0
+
+
+def test_an_adapter_whose_base_moved_needs_to_be_told_where(base, moved, tmp_path):
+    assert run_script(*moved, "--merge", tmp_path / "y").returncode != 0
+    assert not (tmp_path / "y").exists()
+    done = run_script(*moved, "--merge", tmp_path / "y", "--base-model", base)
+    assert done.returncode == 0
+    assert "CKPT-ADAPTER-BASE" not in done.stderr
+
+
+def without_vision(base, folder):
+    """A copy of the base whose shards and index lack the vision tower."""
+    blind = shutil.copytree(base, folder)
+    index = json.loads((blind / safetensors_files.INDEX_NAME).read_text())
+    kept = {name: file for name, file in index["weight_map"].items() if "visual" not in name}
+    for file in set(index["weight_map"].values()):
+        stored = safetensors_files.read_header(blind / file)
+        safetensors_files.copy_tensors(
+            blind / "new", {n: t for n, t in stored.items() if n in kept}, lambda count: None
+        )
+        os.replace(blind / "new", blind / file)
+    safetensors_files.write_index(blind, kept, 0)
+    return blind
+
+
+def test_a_base_without_the_layers_or_cut_off_is_not_merged_with(base, moved, tmp_path):
+    blind = without_vision(base, tmp_path / "blind")
+    done = run_script(*moved, "--merge", tmp_path / "z", "--base-model", blind)
+    assert done.returncode == 1
+    assert "CKPT-TENSOR-MISSING" in done.stderr
+    assert not (tmp_path / "z").exists()
+    damaged = shutil.copytree(base, tmp_path / "damaged")
+    os.truncate(next(damaged.glob("*.safetensors")), 1000)
+    assert run_script(*moved, "--merge", tmp_path / "z", "--base-model", damaged).returncode == 1

@@ -1,0 +1,61 @@
+"""The tensors that an architecture is said to have, against the classes that load them."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+from cosmos_reason.checkpoints import architectures, qwen2_5_vl, run_outputs
+
+# Of nvidia/Cosmos-Reason1-7B: the text's keys stand at the top.
+REASON1 = {
+    "model_type": "qwen2_5_vl",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "tie_word_embeddings": False,
+    "vocab_size": 152064,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "vision_config": {
+        "depth": 32,
+        "hidden_size": 1280,
+        "in_chans": 3,
+        "intermediate_size": 3420,
+        "num_heads": 16,
+        "out_hidden_size": 3584,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "spatial_patch_size": 14,
+        "temporal_patch_size": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_hidden_layers": 3, "vocab_size": 999}])
+def test_qwen2_5_vl_has_the_tensors_of_its_class(changes):
+    config = REASON1 | changes
+    with torch.device("meta"):
+        model = Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**config))
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    assert architectures.compare("x", config, shapes) == []
+    listed = qwen2_5_vl.expected_tensors(config)
+    assert {qwen2_5_vl.stored_name(name): shape for name, shape in shapes.items()} == listed
+    assert changes or len(listed) == 729
+    shapes.pop("lm_head.weight")
+    assert [one.id for one in architectures.compare("x", config, shapes)] == ["CKPT-TENSOR-MISSING"]
+
+
+def test_a_reason1_without_a_tensor_or_with_a_stranger_is_damaged(tiny_reason1, tmp_path):
+    folder = shutil.copytree(tiny_reason1, tmp_path / "model")
+    shard = folder / "model-00001-of-00002.safetensors"
+    tensors = load_file(shard)
+    name = next(iter(tensors))
+    tensors[name + "_of_another"] = tensors.pop(name)
+    save_file(tensors, shard, {"format": "pt"})
+    (folder / "model.safetensors.index.json").unlink()
+    found = {finding.id for finding in run_outputs.verify(folder)}
+    assert found & {"CKPT-TENSOR-MISSING", "CKPT-INDEX-MISSING", "CKPT-INDEX"}, found

@@ -1,0 +1,373 @@
+"""A conversion's output: when it is reused, replaced or refused, and what runs that end early
+leave."""
+
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+from omni_layouts import as_export, contents, convert, edit_json, finding_ids
+from support import ROOT, run_script
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.checkpoints import conversion, omni, safetensors_files
+from cosmos_reason.demo import tiny_omni
+
+SCRIPT = "prepare_cosmos3_vlm_checkpoint.py"
+TEXT = "Which way does the red circle move, left or right? "
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("published") / "omni"
+    tiny_omni.build(folder, seed=1, text=TEXT)
+    return folder
+
+
+def test_a_valid_output_is_reused_and_another_one_is_not_touched(published, tmp_path):
+    out = tmp_path / "out"
+    convert(published, out)
+    stamps = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    again = convert(published, out)
+    assert again.stdout.endswith("status=skipped_existing\n")
+    _, script, *args = shlex.split(again.stderr.splitlines()[-1])
+    assert (
+        run_script(Path(script).name, *args, cwd=tmp_path).returncode == 0
+        and (tmp_path / "spec.toml").is_file()
+    )
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == stamps
+    other = tmp_path / "other"
+    tiny_omni.build(other, seed=2, text=TEXT)
+    refused = convert(other, out, flags=["--json"])
+    assert refused.returncode == 1 and finding_ids(refused) == [
+        "CKPT-OUTPUT-EXISTS",
+        "CKPT-OUTPUT-OTHER",
+    ]
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == stamps
+    assert convert(other, out, flags=["--force"]).stdout.endswith("status=converted\n")
+    assert conversion.check_output(out, omni.open_source(other).fingerprint) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["truncate", "delete", "edit", "provenance", "emptied", "keys", "number", "stray", "adapter"],
+)
+def test_a_damaged_output_is_not_reused(published, tmp_path, damage):
+    out = tmp_path / "out"
+    convert(published, out)
+    shard = next(out.glob("*.safetensors"))
+    if damage == "truncate":
+        os.truncate(shard, shard.stat().st_size - 1)
+    elif damage == "delete":
+        shard.unlink()
+    elif damage == "edit":
+        edit_json(out / "tokenizer_config.json", lambda value: value.update(model_max_length=1))
+    elif damage == "provenance":
+        (out / conversion.PROVENANCE).unlink()
+    elif damage == "emptied":
+        edit_json(out / conversion.PROVENANCE, lambda value: value.update(files={}))
+        (out / "tokenizer.json").unlink()
+    elif damage == "keys":
+        edit_json(out / conversion.PROVENANCE, lambda value: value.pop("tensors"))
+    elif damage == "number":
+        edit_json(out / conversion.PROVENANCE, lambda value: value.update(source=5))
+    else:
+        (out / {"stray": "model.safetensors", "adapter": "adapter_config.json"}[damage]).write_text(
+            "{}"
+        )
+    done = convert(published, out)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert convert(published, out, flags=["--force"]).returncode == 0
+    assert convert(published, out).stdout.endswith("skipped_existing\n")
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_only_model_folders_are_ever_replaced(published, tmp_path, force):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.md").write_text("years of work")
+    (tmp_path / "loop").symlink_to("loop")
+    project = tmp_path / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "src" / "thesis.txt").write_text("years of work")
+    (project / "config.json").write_text('{"model_type": "x", "architectures": []}')
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / "config.json").write_text('{"port": 1}')
+    others = (project, tmp_path / "server", tmp_path / "loop")
+    for output in (tmp_path / "thesis", tmp_path / "thesis" / "chapter.md", *others):
+        done = convert(published, output, flags=["--json", *force])
+        assert (done.returncode, finding_ids(done)) == (2, ["CKPT-OUTPUT-FOREIGN"]), done.stderr
+        flag, other = json.loads(done.stdout)["findings"][0]["fix"].split()
+        assert flag == "--output-path" and not os.path.lexists(other)
+    assert (tmp_path / "thesis" / "chapter.md").read_text() == "years of work" and (
+        project / "src"
+    ).is_dir()
+    assert convert(published, other).returncode == 0
+
+
+def test_an_output_that_is_a_link_to_another_disk_stays_one(published, tmp_path):
+    (tmp_path / "large").mkdir()
+    (tmp_path / "out").symlink_to("large")
+    assert (
+        convert(published, tmp_path / "out").stdout
+        == f"converted_checkpoint={tmp_path / 'out'}\nstatus=converted\n"
+    )
+    assert convert(published, tmp_path / "out", flags=["--force"]).returncode == 0
+    assert (tmp_path / "out").is_symlink() and sorted(p.name for p in tmp_path.iterdir()) == [
+        "large",
+        "out",
+    ]
+
+
+def test_a_hashed_conversion_notices_one_changed_bit(published, tmp_path):
+    out = tmp_path / "out"
+    assert convert(published, out, flags=["--hash"]).returncode == 0
+    assert convert(published, out, flags=["--hash"]).stdout.endswith("skipped_existing\n")
+    shard = next(out.glob("*.safetensors"))
+    with open(shard, "r+b") as handle:
+        handle.seek(-1, os.SEEK_END)
+        last = handle.read(1)[0]
+        handle.seek(-1, os.SEEK_END)
+        handle.write(bytes([last ^ 1]))
+    assert convert(published, out).stdout.endswith("skipped_existing\n"), (
+        "headers only, as promised"
+    )
+    noticed = convert(published, out, flags=["--hash", "--json"])
+    assert noticed.returncode == 1 and finding_ids(noticed) == [
+        "CKPT-OUTPUT-EXISTS",
+        "CKPT-FILE-CHANGED",
+    ]
+    fix = json.loads(noticed.stdout)["findings"][0]["fix"]
+    assert convert(published, out, flags=["--hash", fix]).stdout.endswith("converted\n")
+    schema = json.loads((ROOT / "schemas" / "provenance.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(
+        json.loads((out / conversion.PROVENANCE).read_text())
+    )
+
+
+@pytest.mark.parametrize("kib", [1, random.Random(5).randrange(2, 1500), 1900])
+def test_a_disk_that_refuses_in_the_middle(published, tmp_path, kib):
+    """The kernel refuses bytes beyond a file size limit, as it does on a full disk."""
+    script = [
+        sys.executable,
+        ROOT / "scripts" / SCRIPT,
+        "--checkpoint-path",
+        published,
+        "--output-path",
+    ]
+    command = f"ulimit -f {kib}; exec " + shlex.join(map(str, [*script, tmp_path / "out"]))
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "OS-ERROR" in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert convert(published, tmp_path / "out").returncode == 0
+
+
+def test_a_killed_run_leaves_nothing_that_looks_complete_and_the_next_one_ends_right(
+    published, tmp_path
+):
+    """SIGKILL again and again while it runs with slowed copies, then once to the end."""
+    out = tmp_path / "out"
+    slowed = f"""
+import sys, time
+sys.argv = ["prepare", "--checkpoint-path", {str(published)!r}, "--output-path", {str(out)!r}]
+sys.argv += ["--max-shard-size", "200KB"]
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+import os
+from cosmos_reason import cli
+from cosmos_reason.checkpoints import omni, safetensors_files
+import prepare_cosmos3_vlm_checkpoint as script
+copy = os.copy_file_range
+os.copy_file_range = lambda *args: (time.sleep(0.004), copy(*args))[1]
+sys.exit(cli.run(script.parser(), script.main))
+"""
+    for number in range(8):
+        process = subprocess.Popen(
+            [sys.executable, "-c", slowed], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        time.sleep(0.12 + 0.04 * number)
+        process.send_signal(signal.SIGKILL if number % 2 else signal.SIGTERM)
+        if process.wait() == 0 or out.exists():  # the signal may come when all is done
+            assert conversion.check_output(out) == []
+            break
+    assert convert(published, out).returncode == 0
+    assert conversion.check_output(out, omni.open_source(published).fingerprint) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    expected = {
+        omni.target_name(name): value
+        for name, value in contents(published).items()
+        if omni.target_name(name)
+    }
+    assert contents(out) == expected
+
+
+def test_an_interrupted_run_is_resumed_not_repeated(published, tmp_path, monkeypatch):
+    source, out = omni.open_source(published), tmp_path / "out"
+
+    def stop(count, seen=[0]):  # noqa: B006
+        seen[0] += count
+        if seen[0] > source.total_size // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="keeps what is done"):
+        conversion.convert(source, out, 300_000, force=False, jobs=2, copied=stop)
+    work = next(tmp_path.glob(".out.incomplete-*"))
+    finished = {path.name: path.stat().st_ino for path in work.glob("*.safetensors")}
+    assert finished and not out.exists()
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Failure, match="CKPT-DISK-FULL"):
+        patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+        conversion.convert(source, out, 300_000, force=False, jobs=1)
+    assert conversion.convert(source, out, 300_000, force=False, jobs=1) == conversion.CONVERTED
+    assert {name: (out / name).stat().st_ino for name in finished} == finished
+
+
+def test_a_second_run_says_that_one_is_writing(published, tmp_path):
+    source, out = omni.open_source(published), tmp_path / "out"
+    seen = []
+
+    def second(count):
+        if not seen:
+            seen.append(convert(published, out, flags=["--json"]))
+
+    assert (
+        conversion.convert(source, out, 10**9, force=False, jobs=2, copied=second)
+        == conversion.CONVERTED
+    )
+    assert seen[0].returncode == 3 and finding_ids(seen[0]) == ["CKPT-OUTPUT-BUSY"]
+
+
+def test_too_little_space_is_said_before_the_first_byte(published, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(Failure) as caught:
+        conversion.convert(
+            omni.open_source(published), tmp_path / "out", 10**9, force=False, jobs=1
+        )
+    assert caught.value.exit_code == 3 and caught.value.findings[0].id == "CKPT-DISK-FULL"
+    assert list(tmp_path.iterdir()) == []
+
+
+def overwrite(shard):
+    """Other bytes, the same size."""
+    with open(shard, "r+b") as handle:
+        handle.seek(-5000, os.SEEK_END)
+        handle.write(b"<" * 64)
+
+
+def test_hash_and_validate_read_every_number_and_a_conversion_a_sample(published, tmp_path):
+    source, out = shutil.copytree(published, tmp_path / "omni"), tmp_path / "out"
+    shard = source / "vision_encoder" / "model.safetensors"
+    tensor = max(safetensors_files.read_header(shard).values(), key=lambda one: one.nbytes)
+    with open(shard, "r+b") as handle:
+        handle.seek(tensor.begin)
+        handle.write(b"\xc0\x7f")  # one NaN, at the beginning
+    assert convert(source, out).returncode == 0
+    said = convert(source, tmp_path / "other", ["--hash", "--json"])
+    assert (said.returncode, finding_ids(said)) == (1, ["CKPT-NOT-FINITE"])
+    with open(shard, "r+b") as handle:
+        handle.seek(tensor.begin)
+        handle.write(b"\xc0\x7f" * (tensor.nbytes // 2))
+    for flags in (["--json"], ["--check-only", "--json"]):
+        said = convert(source, tmp_path / "none", flags)
+        assert (said.returncode, finding_ids(said)) == (1, ["CKPT-NOT-FINITE"])
+        assert str(shard) in said.stdout and not (tmp_path / "none").exists()
+
+
+def test_a_source_that_was_changed_since_is_not_taken_for_converted(published, tmp_path):
+    source, out = shutil.copytree(published, tmp_path / "omni"), tmp_path / "out"
+    assert convert(source, out, ["--hash"]).returncode == 0
+    shard = source / "vision_encoder" / "model.safetensors"
+    stamp = shard.stat().st_mtime_ns
+    overwrite(shard)
+    os.utime(shard, ns=(stamp, stamp))
+    assert convert(source, out).stdout.endswith("skipped_existing\n"), (
+        "nothing that can be seen has changed"
+    )
+    assert finding_ids(convert(source, out, ["--hash", "--json"])) == [
+        "CKPT-OUTPUT-EXISTS",
+        "CKPT-FILE-CHANGED",
+    ]
+    os.utime(shard)
+    assert finding_ids(convert(source, out, ["--json"])) == [
+        "CKPT-OUTPUT-EXISTS",
+        "CKPT-OUTPUT-OTHER",
+    ]
+    assert convert(source, out, ["--force"]).returncode == 0
+
+
+def test_shards_of_a_changed_source_are_not_mixed_with_new_ones(published, tmp_path):
+    folder, out = shutil.copytree(published, tmp_path / "omni"), tmp_path / "out"
+
+    def stop(count, seen=[0]):  # noqa: B006
+        seen[0] += count
+        if seen[0] > 1_500_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        conversion.convert(omni.open_source(folder), out, 300_000, force=False, jobs=1, copied=stop)
+    for shard in folder.glob("*/*.safetensors"):
+        overwrite(shard)
+    assert convert(folder, out, ["--max-shard-size", "300KB"]).returncode == 0
+    new = {
+        omni.target_name(name): value
+        for name, value in contents(folder).items()
+        if omni.target_name(name)
+    }
+    assert contents(out) == new
+
+
+def test_what_was_converted_is_told_though_its_validation_fails(published, tmp_path):
+    command = (
+        SCRIPT,
+        "--checkpoint-path",
+        published,
+        "--output-path",
+        "out",
+        "--validate-with-image",
+        "foo:1",
+    )
+    done = run_script(*command, cwd=tmp_path, env={"PATH": "/nowhere"})
+    assert done.returncode == 3 and "CKPT-NO-DOCKER" in done.stderr
+    assert done.stdout == f"converted_checkpoint={tmp_path / 'out'}\nstatus=converted\n"
+    done = run_script(*command, "--json", cwd=tmp_path, env={"PATH": "/nowhere"})
+    assert (
+        json.loads(done.stdout)["result"]["status"] == "skipped_existing" and done.returncode == 3
+    )
+
+
+def test_flags_that_count_for_nothing_are_told(published, tmp_path):
+    flags = [
+        "--check-only",
+        "--force",
+        "--output-path",
+        tmp_path / "x",
+        "--validate-with-image",
+        "foo:1",
+        "--json",
+    ]
+    done = run_script(SCRIPT, "--checkpoint-path", published, *flags)
+    assert done.returncode == 0 and finding_ids(done) == ["CKPT-CONVERTIBLE", "CKPT-NO-EFFECT"]
+    assert convert(published, tmp_path / "out").returncode == 0
+    missing = convert(published, tmp_path / "out", ["--donor", "./nosuch", "--json"])
+    assert (missing.returncode, finding_ids(missing)) == (2, ["CKPT-DONOR-MISSING"])
+    done = convert(published, tmp_path / "out", ["--donor", tmp_path / "out", "--json"])
+    assert (done.returncode, finding_ids(done)) == (0, ["CKPT-DONOR-UNUSED"])
+    bare = as_export(published, tmp_path / "bare", bare=True)
+    donor = shutil.copytree(tmp_path / "out", tmp_path / "donor")
+    done = convert(bare, donor, ["--donor", donor, "--force", "--json"])
+    assert (done.returncode, finding_ids(done)) == (2, ["CKPT-OUTPUT-OVERLAPS"])
+    missing = convert(bare, tmp_path / "out2", ["--donor", "./nosuch", "--json"])
+    assert (missing.returncode, finding_ids(missing)) == (2, ["CKPT-DONOR-MISSING"])
+    assert (
+        run_script(
+            SCRIPT, "--checkpoint-path", published, "--output-path", "", cwd=tmp_path
+        ).returncode
+        == 2
+    )

@@ -1,0 +1,507 @@
+"""Choosing a checkpoint: by metric, validation loss, best link or name; and the command for it."""
+
+import json
+import os
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from run_folders import RUN, add_adapter, add_step, said, write_halves
+from support import run_script
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.checkpoints import (
+    best_link,
+    checkpoint_metrics,
+    run_outputs,
+    safetensors_files,
+    selection,
+)
+from cosmos_reason.spec import document as spec
+
+
+@pytest.mark.parametrize(
+    ("halves", "finding"),
+    [
+        ({"parts": "A"}, "CKPT-ADAPTER-PAIR"),
+        ({"ranks": (4, 2)}, "CKPT-ADAPTER-PAIR"),
+        ({"dtype": "F64"}, "CKPT-ADAPTER-UNSUPPORTED"),
+        ({"number": b"\xff" * 4}, "CKPT-NOT-FINITE"),
+    ],
+)
+def test_adapters_that_would_not_merge_are_not_chosen(tmp_path, model, halves, finding):
+    write_halves(add_adapter(tmp_path / RUN, "step_1", model), **halves)
+    for flags in ([], ["--by", "step_1"]):
+        code, document = said(tmp_path, *flags)
+        assert code == 1 and finding in [f["id"] for f in document["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "FILE-MISSING"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "CKPT-FILE-BAD"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "CKPT-FILE-MISSING"),
+        (lambda folder: (folder / "preprocessor_config.json").unlink(), "CKPT-FILE-MISSING"),
+        (lambda folder: next(folder.glob("*.safetensors")).unlink(), "CKPT-SHARD-DAMAGED"),
+        (lambda folder: os.truncate(next(folder.glob("*.safetensors")), 9), "CKPT-SHARD-DAMAGED"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x"), "CKPT-WEIGHTS-TWICE"),
+        (
+            lambda folder: [
+                os.rename(next(folder.glob("*.safetensors")), folder / "consolidated.safetensors"),
+                (folder / safetensors_files.INDEX_NAME).unlink(),
+            ],
+            "CKPT-INDEX-MISSING",
+        ),
+        (
+            lambda folder: os.rename(folder, folder.with_name("step_10.incomplete-ab12")),
+            "CKPT-INCOMPLETE",
+        ),
+    ],
+)
+def test_damaged_models_are_listed_and_never_chosen(output, damage, finding):
+    damage(output / RUN / "safetensors" / "step_10")
+    damaged = next(c for c in run_outputs.find(output) if not c.complete)
+    assert damaged.step.startswith("step_10") and {f.id for f in damaged.findings} == {finding}
+    with pytest.raises(Failure):
+        selection.select(output, damaged.step)
+
+
+def test_choosing_by_metric(output):
+    table = {}
+    numbers = {"step_9": (0.5, 2.0), "step_10": (0.9, 1.0), "step_20": (0.9, 0.5)}
+    for step, (accuracy, loss) in numbers.items():
+        row = {"accuracy": accuracy, "val/loss": loss, "rows": 9, "x": [1]}
+        table[f"{RUN}/safetensors/{step}"] = row
+    (output / checkpoint_metrics.FILE).write_text(json.dumps(table))
+    assert selection.select(output, "accuracy")[0].step == "step_10"
+    assert selection.select(output, "val/loss")[0].step == "step_20"
+    with pytest.raises(Failure, match="got 'rows', expected a metric"):
+        selection.select(output, "rows")
+    assert selection.select(output / RUN, "accuracy")[0].step == "step_10", (
+        "one run, scored in the folder above"
+    )
+    listed = run_script("select_checkpoint.py", output).stderr.splitlines()[-1]
+    assert listed.endswith(f"select_checkpoint.py {output} --by accuracy")
+    (output / RUN / "safetensors" / "step_10" / "config.json").unlink()
+    chosen, findings = selection.select(output, "accuracy")
+    assert chosen.step == "step_20" and [finding.id for finding in findings] == ["CKPT-NOT-SCORED"]
+    with pytest.raises(Failure, match="Did you mean accuracy"):
+        selection.select(output, "acuracy")
+
+
+def test_choosing_by_validation_loss(output, model):
+    rows = [
+        {"step": 9, "val/avg_loss": 0.7},
+        {"step": 10, "val/avg_loss": 0.3},
+        {"step": 20, "val/avg_loss": 0.0},
+    ]
+    text = "\n".join(map(json.dumps, [*rows, {"step": 11, "val/avg_loss": 0.1}])) + '\n{"step": 2'
+    (output / RUN / "metrics.jsonl").write_text(text)
+    chosen, findings = selection.select(output, "val_loss")
+    assert chosen.step == "step_10" and str(output / RUN / "metrics.jsonl") in findings[0].message
+    assert [f.id for f in findings] == ["CKPT-VAL-LOSS-PROXY", "CKPT-LOWEST-NOT-SAVED"]
+    assert "step 11" in findings[1].message
+    shutil.copytree(output / RUN / "safetensors" / "step_10", output / RUN / "merged" / "step_10")
+    add_step(output / RUN, "final", model)
+    with open(output / RUN / "metrics.jsonl", "a") as lines:
+        lines.write('\n{"val/avg_loss": 0.01}\n{"step": [1], "val/avg_loss": 0.01}')
+        lines.write('\n{"step": 9, "val/avg_loss": ' + "9" * 400 + "}")
+    chosen, findings = selection.select(output, "val_loss")
+    assert chosen.name == f"{RUN}/safetensors/step_10"
+    assert f"{RUN}/merged/step_10" in next(f.message for f in findings if f.id == "CKPT-SAME-STEP")
+    add_step(output / RUN, "epoch_2", model)  # its trainer state says step 20
+    (output / RUN / "metrics.jsonl").write_text(json.dumps({"step": 20, "val/avg_loss": 0.1}))
+    shutil.rmtree(output / RUN / "safetensors" / "step_20")
+    assert selection.select(output, "val_loss")[0].step == "epoch_2"
+
+
+def test_a_best_by_reward_is_not_the_best_by_loss(output):
+    (output / RUN / "metrics.jsonl").write_bytes(b'\xff\n{"step": 9, "val/avg_loss": "low"}\n[1]\n')
+    best_link.write(output / RUN, "step_9", 0.4, metric="val/reward_avg")
+    assert selection.select(output, "best")[0].step == "step_9"
+    with pytest.raises(Failure, match="val/reward_avg"):
+        selection.select(output, "val_loss")
+
+
+def test_best_written_by_us_survives_moving(output, tmp_path):
+    best_link.write(output / RUN, "step_9", 0.4)
+    best_link.write(output / RUN, "step_10", 0.3)
+    assert "best_score.json" in selection.select(output, "val_loss")[1][0].message
+    shutil.move(output, tmp_path / "moved")
+    moved = tmp_path / "moved"
+    for part in ("safetensors", "checkpoints"):
+        assert (moved / "best" / part).resolve() == (moved / RUN / part / "step_10").resolve()
+    for folder in (moved, moved / RUN):
+        assert selection.select(folder, "best")[0].path == moved / RUN / "safetensors" / "step_10"
+    assert selection.select(moved, "val_loss")[0].step == "step_10"
+    record = json.loads((moved / "best" / "best_score.json").read_text())
+    assert record["best_score"] == 0.3 and record["metric"] == "val_loss"
+
+
+def test_best_links_of_a_container(output):
+    """cosmos-rl writes absolute paths of the container; the same run and step is that checkpoint,
+    another is not."""
+    best = output / "best"
+    best.mkdir()
+    (best / "safetensors").symlink_to(f"/results/train/{RUN}/safetensors/step_20")
+    (best / "best_score.json").write_text(
+        json.dumps({"best_ckpt_abs_dir": f"/results/train/{RUN}/checkpoints/step_20"})
+    )
+    assert selection.select(output, "best")[0].step == "step_20"
+    (best / "best_score.json").write_text(
+        json.dumps({"best_ckpt_abs_dir": f"/results/{RUN}/checkpoints/step_9"})
+    )
+    with pytest.raises(Failure, match="step_20 and /results"):
+        selection.select(output, "best")
+    for gone in (
+        f"/results/train/{RUN}/safetensors/step_8",
+        "/results/train/20200101000000/safetensors/step_20",
+    ):
+        (best / "safetensors").unlink()
+        (best / "safetensors").symlink_to(gone)
+        (best / "best_score.json").unlink(missing_ok=True)
+        for by in ("best", "val_loss"):
+            with pytest.raises(Failure, match=r"step_8|20200101000000") as caught:
+                selection.select(output, by)
+            assert caught.value.findings[0].data["checkpoints"][0] == f"{RUN}/safetensors/step_9"
+
+
+LOG = (
+    "[cosmos] 2026-01-01 12:00:00,000 - cosmos - INFO - "
+    "[SFT] Validation loss: {} for train step {}/20, epoch 1\n"
+)
+
+
+@pytest.mark.parametrize("place", ["run", "job above", "job elsewhere"])
+def test_a_broken_best_link_leaves_the_choice_to_who_reads_the_losses(output, tmp_path, place):
+    """The log is listed, not followed: what it says of a step may be of another run."""
+    job = tmp_path / "jobs" / "train-20260101-120000-0a1b2c"
+    job.mkdir(parents=True)
+    if place == "job above":
+        output = Path(shutil.move(output, job / "results"))
+    (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(output)}}))
+    log = output / RUN / "log.txt" if place == "run" else job / "log.txt"
+    log.write_text(
+        "loading\n"
+        + "".join(LOG.format(*row) for row in ((0.42, 9), (0.31, 10), (0.37, 20), (0.2, 15)))
+    )
+    (output / "best").mkdir()
+    (output / "best" / "safetensors").symlink_to(f"/results/{RUN}/safetensors/step_24")
+    code, document = said(job, "--by", "val_loss")
+    (finding,) = document["findings"]
+    assert (code, finding["id"], finding["fix"]) == (1, "CKPT-NOT-FOUND", "")
+    losses = {
+        f"{RUN}/safetensors/step_{step}": loss for step, loss in ((9, 0.42), (10, 0.31), (20, 0.37))
+    }
+    assert (
+        finding["data"]["losses"] == losses
+        and "step_10 (validation loss 0.31)" in finding["message"]
+    )
+    code, document = said(job)
+    (broken,) = document["findings"]
+    assert (code, broken["id"], broken["fix"], "next" in document) == (
+        0,
+        "CKPT-BEST-BROKEN",
+        "",
+        False,
+    )
+    assert "step_10 (validation loss 0.31)" in broken["message"]
+
+
+def test_every_command_proposes_the_same(output, model):
+    add_step(output / RUN, "final", model)
+    (output / "best").mkdir()
+    for scored in (False, True):
+        if scored:
+            table = {f"{RUN}/safetensors/step_10": {"accuracy": 0.5}}
+            (output / checkpoint_metrics.FILE).write_text(json.dumps(table))
+        fixes = {
+            said(output, *flags)[1]["findings"][0]["fix"]
+            for flags in ([], ["--by", "best"], ["--by", "setp_1"])
+        }
+        assert fixes == {"--by accuracy" if scored else ""}
+    shutil.rmtree(output / "best")
+    best_link.write(output / RUN, "step_9", 0.4)
+    (output / checkpoint_metrics.FILE).unlink()
+    assert said(output)[1]["next"].endswith("--by best")
+    assert said(output, "--by", "setp_1")[1]["findings"][0]["fix"] == "--by best"
+
+
+def test_metrics_in_the_folder_of_a_job_choose_in_its_output_elsewhere(output, tmp_path):
+    job = tmp_path / "jobs" / "train-20260101-120000-0a1b2c"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(output)}}))
+    rows = ({"step": 9, "val/avg_loss": 0.7}, {"step": 10, "val/avg_loss": 0.3})
+    (job / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    code, document = said(job, *shlex.split(said(job)[1]["next"])[2:])
+    assert code == 0 and document["result"]["selected"]["path"].endswith("step_10")
+
+
+def test_a_name_in_two_runs_must_be_spelled_out(output, model):
+    add_step(output / "20260102000000", "step_9", model)
+    with pytest.raises(Failure, match="got 2 checkpoints named 'step_9'"):
+        selection.select(output, "step_9")
+    name = "20260102000000/safetensors/step_9"
+    assert selection.select(output, name)[0].name == name
+
+
+def test_scores_of_other_questions_are_not_compared_in_silence(output):
+    table = {f"{RUN}/safetensors/step_9": {"accuracy": 0.5, "rows": 100},
+             f"{RUN}/safetensors/step_10": {"accuracy": 0.9, "rows": 10}}  # fmt: skip
+    (output / checkpoint_metrics.FILE).write_text(json.dumps(table))
+    chosen, found = selection.select(output, "accuracy")
+    assert chosen.step == "step_10" and [f.id for f in found] == [
+        "CKPT-NOT-SCORED",
+        "CKPT-UNEQUAL-SCORES",
+    ]
+
+
+def test_what_to_do_next_where_nothing_can_be_chosen(output, tmp_path):
+    """The folder next to the right one is named, and the fix works as printed."""
+    step = output / RUN / "safetensors" / "step_9"
+    jobs = tmp_path / "jobs"
+    shutil.copytree(output, jobs / "train-20260101-120000-0a1b2c" / "results")
+    for wrong in (step, output / RUN / "safetensors", tmp_path / "jobs", tmp_path):
+        code, document = said(wrong)
+        assert (code, document["findings"][0]["id"]) == (1, "CKPT-NONE")
+        script, *args = document["findings"][0]["fix"].split()
+        assert run_script(script.removeprefix("scripts/"), *args).returncode == 0, document
+    (tmp_path / "empty").mkdir()
+    for flags in ([], ["--by", "accuracy"], ["--by", "val_loss"], ["--by", "best"]):
+        code, document = said(tmp_path / "empty", *flags)
+        assert (code, [f["id"] for f in document["findings"]]) == (1, ["CKPT-NONE"])
+    code, document = said(output, "--by", "accuracy")
+    assert (code, document["findings"][0]["id"]) == (1, "CKPT-NOT-SCORED")
+    assert "score_predictions" in document["findings"][0]["fix"]
+
+
+def test_the_folder_of_a_train_job_stands_for_its_output(output, tmp_path):
+    job = tmp_path / "jobs" / "train-20260101-120000-0a1b2c"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(output)}}))
+    code, document = said(job, "--by", "step_9")
+    assert code == 0 and document["result"]["selected"]["path"] == str(
+        output / RUN / "safetensors" / "step_9"
+    )
+    shutil.rmtree(output / RUN)
+    (job / "results").mkdir()
+    (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(job / "results")}}))
+    code, document = said(job)
+    fix = document["findings"][0]["fix"]
+    assert code == 1 and fix.endswith(f"scripts/launch_job.py status {job.name}")
+    (job / "job.json").write_text(json.dumps({"outputs": {"results_dir": "x"}}))
+    assert said(job)[0] == 2
+
+
+@pytest.mark.parametrize("state", ["COMPLETE", "ERROR"])
+def test_a_chosen_checkpoint_is_evaluated_as_its_job_knows(output, model, dataset, tmp_path, state):
+    job = tmp_path / "jobs" / "train-20260101-120000-0a1b2c"
+    record = {
+        "outputs": {"output_dir": str(output)},
+        "engine": "transformers",
+        "state": state,
+        "action": "train",
+    }
+    last = str(output / RUN / "safetensors" / "step_20")
+    job.mkdir(parents=True)
+    (job / "job.json").write_text(
+        json.dumps(record | {"job_id": job.name, "evidence": {"checkpoint": last}})
+    )
+    trained, eval_root = spec.template("train"), dataset / "eval"
+    data = {"annotation_path": str(eval_root / "annotations.json"), "media_path": str(eval_root)}
+    trained["custom"] |= {"val_dataset": data, "vision": {"nframes": 6}}
+    spec.dump(trained, job / "spec.toml")
+    code, document = said(job, "--by", "step_9")
+    script, *args = shlex.split(document["next"])
+    done = run_script(Path(script).name, *args, cwd=tmp_path)
+    assert (code, done.returncode) == (0, 0), done.stderr
+    made = spec.load(tmp_path / "evaluate.toml")
+    assert made["model"]["model_name"] == str(output / RUN / "safetensors" / "step_9")
+    assert (
+        made["dataset"]["annotation_path"] == data["annotation_path"]
+        and "--engine transformers" in document["next"]
+    )
+    assert (made["vision"]["nframes"] == 6) == (state == "COMPLETE")
+    trained["custom"].pop("val_dataset")
+    spec.dump(trained, job / "spec.toml")
+    assert "next" not in said(job, "--by", "step_9")[1]
+
+
+def test_the_listing_tells_what_each_checkpoint_can_be_used_for(output):
+    code, document = said(output)
+    assert (code, document["findings"]) == (0, [])
+    uses = {row["kind"]: row["can"] for row in document["result"]["checkpoints"]}
+    assert uses == {"model": ["evaluate"], "resume": ["resume"]}
+
+
+def test_a_damaged_best_is_told_and_another_is_chosen_by_accuracy(output):
+    best_link.write(output / RUN, "step_9", 0.4)
+    assert [f["id"] for f in said(output)[1]["findings"]] == ["CKPT-BEST"]
+    (output / RUN / "safetensors" / "step_9" / "tokenizer.json").unlink()
+    nothing_tells_the_others_apart = ({}, "")
+    scored = ({f"{RUN}/safetensors/step_10": {"accuracy": 0.5}}, "--by accuracy")
+    for scores, fix in (nothing_tells_the_others_apart, scored):
+        (output / checkpoint_metrics.FILE).write_text(json.dumps(scores))
+        best = next(f for f in said(output)[1]["findings"] if f["where"] == str(output / "best"))
+        assert (best["id"], best["severity"]) == ("CKPT-BEST-DAMAGED", "warning")
+        assert "step_9" in best["message"]
+        assert best["fix"] == fix
+    code, document = said(output, *best["fix"].split())
+    assert code == 0 and document["result"]["selected"]["path"].endswith("step_10")
+
+
+def test_a_best_that_leads_nowhere_is_told_and_cannot_be_chosen(output):
+    best_link.write(output / RUN, "step_9", 0.4)
+    shutil.rmtree(output / RUN / "safetensors" / "step_9")
+    code, document = said(output)
+    assert (code, [f["id"] for f in document["findings"]]) == (0, ["CKPT-BEST-BROKEN"])
+    assert said(output, "--by", "best")[0] == 1
+    (output / "best" / "best_score.json").write_text('{"best_ckpt_abs_dir": 5}')
+    assert said(output, "--by", "best")[1]["findings"][0]["id"] == "CKPT-NOT-FOUND"
+
+
+def test_an_empty_name_is_wrong_usage():
+    assert run_script("select_checkpoint.py", "").returncode == 2
+
+
+def test_the_command(output):
+    listed = run_script("select_checkpoint.py", output, "--json")
+    result = json.loads(listed.stdout)["result"]
+    assert listed.returncode == 0 and result["selected"] is None and len(result["checkpoints"]) == 6
+    chosen = run_script("select_checkpoint.py", output, "--by", "step_9")
+    assert chosen.stdout.strip() == str(output / RUN / "safetensors" / "step_9")
+    assert "next:" not in chosen.stderr  # nobody knows what to evaluate on
+    assert (
+        "next:" not in run_script("select_checkpoint.py", output).stderr
+    )  # nothing tells which is better
+    (output / RUN / "metrics.jsonl").write_text(json.dumps({"step": 10, "val/avg_loss": 0.4}))
+    _, script, *args = shlex.split(
+        run_script("select_checkpoint.py", output).stderr.splitlines()[-1]
+    )
+    assert run_script(Path(script).name, *args, cwd=output.parent).returncode == 0
+    (output / RUN / "safetensors" / "step_9" / "tokenizer.json").unlink()
+    assert run_script("select_checkpoint.py", output, "--by", "step_9").returncode == 1
+    assert run_script("select_checkpoint.py", output / "nowhere").returncode == 2
+    (output / checkpoint_metrics.FILE).write_text("[]")
+    assert run_script("select_checkpoint.py", output).returncode == 2
+
+
+# ---- the trainer's log ---------------------------------------------------------------------------
+
+STAMP = "[rank0]:[cosmos] 2026-01-01 12:00:00,000 - cosmos - INFO - "
+
+
+def trainer_log_of(run, rows):
+    """What cosmos-rl prints of a run: of each row its step, validation loss and checkpoint's name,
+    "" for a step that was not saved."""
+    lines = [f"{STAMP}[Policy] Loaded configuration: {{'custom': {{}}}}"]
+    for step, loss, name in rows:
+        lines.append(f"{STAMP}Step: {step}/24, Loss: 0.50000, Grad norm: 1.00000")
+        lines.append(f"{STAMP}[SFT] Validation loss: {loss} for train step {step}/24, epoch 1")
+        if name:
+            lines.append(
+                f"{STAMP}Saving huggingface checkpoint at step {step} to /results/{run}..."
+            )
+            lines.append(f"{STAMP}Saving cosmos checkpoint at step {step}...")
+            lines += [
+                "[rank0]:",
+                f"[rank0]:Exported safetensors to /results/{run}/safetensors/{name}",
+            ]
+            lines.append(
+                f"{STAMP}[Policy] Step: {step}, checkpoint saved successfully at "
+                f"/results/{run}/checkpoints/{name}/policy."
+            )
+            lines.append(f"{STAMP}Best checkpoint updated to step_{step} with score: {loss}")
+    return "\n".join(lines) + "\n"
+
+
+ROWS = [(9, 0.42, "step_9"), (10, 0.31, "step_10"), (20, 0.37, "step_20")]
+
+
+@pytest.mark.parametrize(
+    "place", ["policy_0.log", f"{RUN}/policy_0.log", "logs_20260101/policy_0.log", "../log.txt"]
+)
+def test_the_trainers_log_beside_an_output_tells_the_losses(output, place):
+    (output / place).parent.mkdir(exist_ok=True)
+    (output / place).write_text(trainer_log_of(RUN, ROWS))
+    (output / "best").mkdir()
+    (output / "best" / "safetensors").symlink_to(f"/results/{RUN}/safetensors/step_24")
+    code, document = said(output)
+    assert document["findings"][0]["fix"] == "--by val_loss"
+    code, document = said(output, "--by", "val_loss")
+    assert code == 0, document
+    assert document["result"]["selected"]["name"] == f"{RUN}/safetensors/step_10"
+
+
+def test_the_log_ties_a_step_to_the_epoch_it_was_saved_as(output, model):
+    """The best link names step_24, of which only epoch_2 exists."""
+    run = output / RUN
+    shutil.move(run / "safetensors" / "step_20", run / "safetensors" / "epoch_2")
+    (run / "checkpoints" / "step_20" / "policy" / "trainer_state.json").unlink()
+    log = [*ROWS[:2], (20, 0.2, ""), (24, 0.25, "epoch_2")]
+    (output / "policy_0.log").write_text(trainer_log_of(RUN, log))
+    (output / "best").mkdir()
+    (output / "best" / "safetensors").symlink_to(f"/results/{RUN}/safetensors/step_24")
+    chosen, _ = selection.select(output, "val_loss")
+    assert chosen.step == "epoch_2"
+
+
+def test_a_log_of_another_run_is_not_followed(output):
+    (output / "policy_0.log").write_text(trainer_log_of("20250101000000", ROWS))
+    with pytest.raises(Failure):
+        selection.select(output, "val_loss")
+    log = output.parent / "train.log"
+    log.write_text(trainer_log_of("20250101000000", ROWS))
+    named = selection.Beside(log=log)
+    assert selection.select(output, "val_loss", named)[0].step == "step_10", "its user says so"
+    log.write_text(
+        trainer_log_of("20250101000000", [(9, 0.1, "step_9")]) + trainer_log_of(RUN, ROWS)
+    )
+    assert selection.select(output, "val_loss", named)[0].step == "step_10", "one of its two runs"
+
+
+def test_a_named_log_is_followed_by_steps_and_must_have_losses(output, tmp_path):
+    log = tmp_path / "train.log"
+    log.write_text("".join(LOG.format(*row) for row in ((0.42, 9), (0.31, 10), (0.0, 20))))
+    listed = said(output, "--log", log)[1]["next"]
+    assert listed.endswith(f"--by val_loss --log {log}")
+    code, document = said(output, "--by", "val_loss", "--log", log)
+    assert (code, document["result"]["selected"]["name"]) == (0, f"{RUN}/safetensors/step_10")
+    log.write_text("Step: 3/60, Loss: 0.5\n")
+    assert said(output, "--log", log)[1]["findings"][0]["id"] == "CKPT-LOG"
+    assert said(output, "--log", tmp_path / "nowhere")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("vision", "frames"),
+    [
+        ({"nframes": 6}, {"num_frames": 6, "min_frames": 6, "max_frames": 6}),
+        ({"fps": 2.0, "max_frames": 32}, {"num_frames": -1, "fps": 2.0, "max_frames": 32}),
+        ({}, None),
+        ({"nframes": "many"}, None),
+    ],
+)
+def test_a_chosen_model_is_served_with_the_frames_of_its_training(output, vision, frames):
+    trained = spec.template("train")
+    trained["custom"]["vision"] = vision
+    saved = output / RUN / "checkpoints" / "step_9" / "policy" / "cosmos_config"
+    saved.write_text(json.dumps(trained))
+    chosen = run_script("select_checkpoint.py", output, "--by", "step_9")
+    path = str(output / RUN / "safetensors" / "step_9")
+    assert chosen.returncode == 0 and chosen.stdout.strip() == path
+    (line,) = [line for line in chosen.stderr.splitlines() if line.startswith("serve: ")]
+    flags = ["--media-io-kwargs", json.dumps({"video": frames})] if frames else []
+    assert shlex.split(line)[1:] == [
+        *("vllm", "serve", path, "--served-model-name", "step_9"),
+        *flags,
+        "--trust-request-mm-kwargs",
+    ]
+    assert said(output, "--by", "step_9")[1]["result"]["serve"] == line.removeprefix("serve: ")
+
+
+def test_an_adapter_is_not_served_before_it_is_merged(tmp_path, model):
+    add_adapter(tmp_path / RUN, "step_1", model)
+    result = said(tmp_path, "--by", "step_1")[1]["result"]
+    assert result["selected"]["kind"] == "adapter" and "serve" not in result

@@ -1,0 +1,116 @@
+"""One run says all that keeps a source from being built; records without a clip can be left out."""
+
+import json
+import shlex
+
+import pytest
+from clip_files import write_clip
+from support import run_script
+
+
+def build(source, out, *flags):
+    """(exit code, document) of build_dataset.py --json."""
+    done = run_script("build_dataset.py", source, "-o", out, *flags, "--json")
+    assert "Traceback" not in done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def ids(document):
+    return [finding["id"] for finding in document["findings"]]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Four clips, and a table that names six: no column is called answer, none asks a question."""
+    for number in range(4):
+        write_clip(tmp_path / "src" / "clips" / f"{number}.mp4", frames=8, tint=number)
+    rows = [f"clips/{n}.mp4,cam0,{'yes' if n % 2 else 'no'},t{n}" for n in range(6)]
+    (tmp_path / "src" / "labels.csv").write_text(
+        "\n".join(["clip_name,camera,light_on,recorded", *rows]) + "\n"
+    )
+    return tmp_path / "src"
+
+
+def test_all_problems_come_in_one_run_and_their_fixes_build_it(source, tmp_path):
+    code, document = build(source / "labels.csv", tmp_path / "out", "--eval-fraction", 2)
+    assert code == 2 and not (tmp_path / "out").exists()
+    assert ids(document) == ["USAGE", "BUILD-COLUMN", "BUILD-QUESTION", "BUILD-MEDIA-MISSING"]
+    _, column, question, missing = document["findings"]
+    assert column["fix"] == "--column answer=light_on"
+    assert missing["data"] == {"record_ids": ["4", "5"], "count": 2}
+    for number in (4, 5):
+        assert f"{source}/clips/{number}.mp4" in missing["message"]
+    fixes = [word for found in (column, question, missing) for word in shlex.split(found["fix"])]
+    code, document = build(source / "labels.csv", tmp_path / "out", *fixes)
+    assert code == 0 and document["result"]["written"] == {"train": 4}
+
+
+def test_records_left_out_are_counted_and_named(source, tmp_path):
+    flags = ("--column", "answer=light_on", "--question", "Is it lit?", "--skip-missing")
+    code, document = build(source / "labels.csv", tmp_path / "out", *flags, "--subset", 3)
+    assert code == 0 and document["result"]["skipped"] == 2
+    assert (document["result"]["read"], document["result"]["written"]) == (4, {"train": 3})
+    skipped = document["findings"][0]
+    assert (skipped["id"], skipped["severity"]) == ("BUILD-MEDIA-SKIPPED", "warning")
+    assert skipped["message"].endswith("no file clips/4.mp4, clips/5.mp4")
+    assert "2 of 6" in skipped["message"] and skipped["data"]["record_ids"] == ["4", "5"]
+    for clip in (source / "clips").iterdir():
+        clip.unlink()
+    code, document = build(source / "labels.csv", tmp_path / "none", *flags)
+    assert code == 1 and ids(document) == ["BUILD-MEDIA-SKIPPED", "BUILD-EMPTY"]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_row_without_a_name_is_a_missing_clip(source, tmp_path, skip):
+    (source / "rows.csv").write_text("clip,label,question\nclips/0.mp4,a,Which?\n,b,Which?\n")
+    flags = ("--skip-missing",) if skip else ()
+    code, document = build(source / "rows.csv", tmp_path / "out", *flags)
+    assert code == (0 if skip else 2)
+    finding = document["findings"][0]
+    assert finding["data"]["record_ids"] == ["row-1"] and "row 1" in finding["message"]
+
+
+def test_a_label_without_its_clip_can_be_left_out(source, tmp_path):
+    for number in range(3):
+        write_clip(tmp_path / "set" / "videos" / f"{number}.mp4", frames=8)
+    (tmp_path / "set" / "metas").mkdir()
+    for number in range(4):
+        path = tmp_path / "set" / "metas" / f"{number}.label.json"
+        path.write_text('{"light": "on"}' if number else '{"lihgt": "on"}')
+    flags = ("--fields", "light", "--question", "Is it lit?")
+    code, document = build(tmp_path / "set", tmp_path / "out", *flags)
+    assert code == 2 and ids(document) == ["BUILD-FIELD", "BUILD-MEDIA-MISSING"]
+    (tmp_path / "set" / "metas" / "0.label.json").unlink()
+    code, document = build(tmp_path / "set", tmp_path / "out", *flags, "--skip-missing")
+    assert code == 0 and document["result"]["written"] == {"train": 2}
+
+
+def test_records_of_annotations_without_their_clip_can_be_left_out(source, tmp_path):
+    turns = [{"from": "human", "value": "<video>\nLit?"}, {"from": "gpt", "value": "yes"}]
+    names = ("clips/0.mp4", "clips/9.mp4", "../x.mp4", "../y.mp4")
+    rows = [{"id": f"r{n}", "video": name, "conversations": turns} for n, name in enumerate(names)]
+    (source / "annotations.json").write_text(json.dumps(rows))
+    code, document = build(source, tmp_path / "out", "--column", "answer=x")
+    assert code == 2 and ids(document) == ["USAGE", "DATA-MEDIA-ESCAPE", "BUILD-MEDIA-MISSING"]
+    assert "and 1 more" in document["findings"][1]["message"]
+    (source / "annotations.json").write_text(json.dumps(rows[:2]))
+    code, document = build(source, tmp_path / "out", "--skip-missing")
+    assert code == 0 and document["findings"][0]["data"]["record_ids"] == ["r1"]
+
+
+@pytest.mark.parametrize("name", ["clip_name", "Video_File", "recording"])
+def test_the_column_of_clips_is_known_by_name_or_by_what_stands_in_it(source, tmp_path, name):
+    (source / "t.csv").write_text(f"note,{name},label,question\nx,clips/1.mp4,a,Which?\n")
+    assert build(source / "t.csv", tmp_path / "out")[1]["result"]["written"] == {"train": 1}
+
+
+def test_a_misspelt_column_and_an_existing_output_are_told_together(source, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").touch()
+    code, document = build(
+        source / "labels.csv", tmp_path / "out", "--column", "answer=light", "--skip-missing"
+    )
+    assert code == 2
+    assert ids(document)[:2] == ["BUILD-OUTPUT-FOREIGN", "BUILD-COLUMN"]
+    fix = document["findings"][1]["fix"]
+    assert fix == "replace --column answer=light with --column answer=light_on"

@@ -1,0 +1,225 @@
+"""Annotations as other projects write them: read as they are, or answered with one command that
+builds a dataset of them."""
+
+import json
+import os
+import shlex
+
+import pytest
+from clip_files import check, write_clip
+from support import run_script
+
+from cosmos_reason.base import files
+from cosmos_reason.data import annotations
+from cosmos_reason.spec import document
+
+ANSWERS = ("Yes", "No")
+WEATHER = ("rain", "sun")
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clips")
+    for number in range(4):
+        write_clip(folder / f"{number}.mp4", frames=8, tint=number)
+    return folder
+
+
+@pytest.fixture
+def source(clips, tmp_path):
+    """A folder with four clips, named by number."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for clip in clips.iterdir():
+        os.link(clip, folder / clip.name)
+    return folder
+
+
+def written(source, content, name="annotations.json"):
+    (source / name).write_text(json.dumps(content))
+    return source / name
+
+
+def each(make):
+    return [make(f"{number}.mp4", number % 2) for number in range(4)]
+
+
+MESSAGES = [{"role": "user", "content": "<video>Bright?"}, {"role": "assistant", "content": "Yes"}]
+READ = {
+    "LLaMA-Factory and ms-swift": lambda clip, _: {"messages": MESSAGES, "videos": [clip]},
+    "ms-swift, query": lambda clip, _: {
+        "query": "<video>Bright?", "response": "Yes", "videos": [clip],
+    },
+    "alpaca": lambda clip, _: {
+        "instruction": "<video>Bright?", "input": "", "output": "Yes", "videos": [clip],
+    },
+    "Qwen's demo": lambda clip, _: {
+        "video": clip,
+        "conversations": [
+            {"from": "human", "value": "<video>\nBright?"}, {"from": "gpt", "value": "Yes"},
+        ],
+    },
+    "LLaVA-Video": lambda clip, _: {
+        "video": clip,
+        "conversations": [
+            {"from": "human", "value": "<image>\nBright?"}, {"from": "gpt", "value": "Yes"},
+        ],
+    },
+    "pairs": lambda clip, _: {"video": clip, "QA": [{"i": "", "q": "Bright?", "a": "Yes"}]},
+    "captions as pairs": lambda clip, _: {"video": clip, "captions": [["Bright?", "Yes"]]},
+    "flat": lambda clip, _: {"video": clip, "question": "Bright?", "answer": "Yes"},
+    "flat, short": lambda clip, _: {"video": clip, "q": "Bright?", "a": "Yes"},
+    "DAFT": lambda clip, _: {"video_id": clip, "question": "Bright?", "answer": "Yes"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", READ)
+def test_records_of_others_are_read(source, form):
+    result, found = check(written(source, each(READ[form])))
+    assert not found.keys() - {"DATA-ID-MISSING"} and result["train"]["clips"] == 4
+    samples, _ = annotations.read(source / "annotations.json")
+    assert [[turn.text for turn in sample.turns] for sample in samples] == [["Bright?", "Yes"]] * 4
+
+
+def test_records_that_qwens_tools_packed_are_taken_out(source):
+    records = each(READ["Qwen's demo"])
+    result, _ = check(written(source, [records[:3], records[3:]]))
+    assert (result["train"]["records"], result["train"]["clips"]) == (4, 4)
+
+
+def test_mixed_records_of_one_file(source):
+    records = [make(f"{number % 4}.mp4", 0) for number, make in enumerate(READ.values())]
+    result, found = check(written(source, records))
+    assert result["train"]["records"] == len(READ) and result["train"]["clips"] == 4
+    assert not any(finding["severity"] == "error" for finding in found.values())
+
+
+def test_earlier_turns_and_a_system_prompt_are_kept(tmp_path):
+    record = {
+        "id": "a", "system": "Be short.", "history": [["Hi", "Hello"]],
+        "instruction": "<image>Count", "input": "the cars.", "output": "3", "images": ["a.png"],
+    }  # fmt: skip
+    ((sample,), _) = annotations.read(written(tmp_path, [record]))
+    assert [turn.text for turn in sample.turns] == [
+        "Be short.", "Hi", "Hello", "Count\nthe cars.", "3",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", [["red", "green"], {"A": "red", "B": "green"}])
+@pytest.mark.parametrize("key", ["options", "choices"])
+def test_options_beside_a_question_are_asked(tmp_path, key, options):
+    record = {"video_id": "0.mp4", "question": "Which?", "answer": "green", key: options}
+    ((sample,), _) = annotations.read(written(tmp_path, [record]))
+    question, answer = (turn.text for turn in sample.turns)
+    assert "(A) red\n(B) green" in question and answer == "B"
+    near = record | {"question": "Is it red or green?"}
+    ((sample,), _) = annotations.read(written(tmp_path, [near]))
+    assert "(A) red" in sample.turns[0].text
+    told = record | {"question": "Which?\nA. red\nB. green", "answer": "B"}
+    ((sample,), _) = annotations.read(written(tmp_path, [told]))
+    assert [turn.text for turn in sample.turns] == [told["question"], "B"]
+
+
+def test_a_clip_under_a_name_that_nobody_reads_is_an_error(tmp_path):
+    record = READ["Qwen's demo"]("0.mp4", 0)
+    record["video_path"] = record.pop("video")
+    record["conversations"][0]["value"] = "Bright?"
+    _, found = annotations.read(written(tmp_path, [record]))
+    assert "'video_path'" in {one.id: one.message for one in found}["DATA-MEDIA-TYPE"]
+
+
+BUILT = {
+    "a caption": each(lambda clip, n: {"video": clip, "caption": f"It is {ANSWERS[n]}."}),
+    "several captions": each(lambda clip, n: {"video": clip, "captions": ["It is.", f"{n}."]}),
+    "a clip by another name": each(
+        lambda clip, n: {"video_path": clip, "question": "Bright?", "answer": ANSWERS[n]}
+    ),
+    "a clip by its id": each(lambda clip, n: {"video_id": clip, "caption": f"It is {n}."}),
+    "a caption of a name": each(lambda clip, n: {"video_id": clip[:-4], "caption": f"It is {n}."}),
+    "labels": each(lambda clip, n: {"video": clip, "weather": WEATHER[n], "road": "wet"}),
+    "labels as an object": each(lambda clip, n: {"video": clip, "label": {"sky": WEATHER[n]}}),
+    "labels by clip": dict(each(lambda clip, n: (clip, WEATHER[n]))),
+    "objects by clip": dict(each(lambda clip, n: (clip, {"sky": WEATHER[n], "road": "wet"}))),
+    "questions by clip": dict(
+        each(lambda clip, n: (clip, [{"question": "Bright?", "answer": ANSWERS[n]}]))
+    ),
+}
+
+
+@pytest.mark.parametrize("form", BUILT)
+def test_one_command_builds_a_dataset_of_the_others(source, tmp_path, form):
+    path = written(source, BUILT[form])
+    _, found = check(path, expect=1)
+    errors = [finding for finding in found.values() if finding["severity"] == "error"]
+    assert [finding["id"] for finding in errors] == ["DATA-NOT-BUILT"]
+    script, *words = shlex.split(errors[0]["fix"])
+    done = run_script(script.rpartition("/")[2], *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result, _ = check(tmp_path / "data" / "train")
+    assert result["train"]["clips"] == 4
+    assert result["train"]["records"] == (8 if form == "several captions" else 4)
+
+
+def test_clips_called_without_their_suffix_are_found_by_a_build(source, tmp_path):
+    path = written(source, each(lambda clip, n: {"video_id": clip[:-4], "q": "?", "a": ANSWERS[n]}))
+    fix = shlex.split(check(path, expect=1)[1]["DATA-MEDIA-MISSING"]["fix"])
+    assert run_script("build_dataset.py", *fix[1:], cwd=tmp_path).returncode == 0
+    assert check(tmp_path / "data" / "train")[0]["train"]["clips"] == 4
+
+
+def test_labels_as_objects_are_asked_for_by_their_fields(source, tmp_path):
+    path = written(source, BUILT["objects by clip"])
+    fix = shlex.split(check(path, expect=1)[1]["DATA-NOT-BUILT"]["fix"])
+    assert fix[-1] == "Describe this video as JSON with the fields sky, road."
+    assert run_script("build_dataset.py", *fix[1:], cwd=tmp_path).returncode == 0
+    record = files.read_json(tmp_path / "data" / "train" / "annotations.json")[0]
+    question, answer = (turn["value"] for turn in record["conversations"])
+    assert question == f"<video>\n{fix[-1]}"
+    assert json.loads(answer) == {"sky": "rain", "road": "wet"}
+
+
+@pytest.fixture
+def daft(source):
+    """A DAFT annotation file's header, and its items of clips in the folder clips/."""
+    folder = source / "clips"
+    folder.mkdir()
+    for clip in source.glob("*.mp4"):
+        clip.rename(folder / clip.name)
+    header = {"format": "tao-vl-reason-v1.0", "metadata": {"type": "annotation", "license": "x"}}
+    items = each(READ["DAFT"])
+    return header, [item | {"item_index": number} for number, item in enumerate(items)]
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_the_media_root_of_a_daft_file_is_where_training_looks(source, daft, tmp_path, is_before):
+    header, items = daft
+    parts = [("media_root", "clips"), ("items", items)]
+    written(source, header | dict(parts if is_before else parts[::-1]))
+    result, found = check(source)
+    assert not found and result["train"]["clips"] == 4
+    words = ("train", "--train-root", source, "--model", "nvidia/Cosmos-Reason2-2B")
+    done = run_script("build_spec.py", *words, "-o", tmp_path / "spec.toml")
+    table = document.load(tmp_path / "spec.toml")["custom"]["train_dataset"]
+    assert table["media_path"] == str(source / "clips"), done.stderr
+
+
+def test_daft_files_of_several_tasks_are_built_together(source, daft, tmp_path):
+    header, items = daft
+    for task in ("bcq", "mcq"):
+        asked = [item | {"question": f"{task}: bright?"} for item in items]
+        written(source, header | {"media_root": "clips", "items": asked}, f"{task}.json")
+    done = run_script("check_dataset.py", source, "--json")
+    ((finding),) = json.loads(done.stdout)["findings"]
+    assert (done.returncode, finding["id"]) == (2, "DATA-NOT-BUILT")
+    script, *words = shlex.split(finding["fix"])
+    built = run_script(script.rpartition("/")[2], *words, cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert check(tmp_path / "data" / "train")[0]["train"]["records"] == 8
+
+
+def test_scenes_of_metropolis_are_for_dafts_own_tool(source):
+    for name in ("raw", "task", "contextual"):
+        (source / name).mkdir()
+    done = run_script("check_dataset.py", source, "--json")
+    ((finding),) = json.loads(done.stdout)["findings"]
+    assert finding["id"] == "DATA-NOT-BUILT" and "tao-daft convert" in finding["fix"]

@@ -1,0 +1,96 @@
+"""Held-out data that say little are told, with what would do."""
+
+import json
+
+import pytest
+from clip_files import check, record, write_clip, write_dataset
+from support import run_script
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COSMOS_CACHE", str(tmp_path / "cache"))
+
+
+def found_small(source, out, *flags):
+    """The finding about too little held-out data, None without one."""
+    done = run_script("build_dataset.py", source, "-o", out, *flags, "--json")
+    assert done.returncode == 0, done.stdout
+    found = [row for row in json.loads(done.stdout)["findings"] if row["id"] == "BUILD-EVAL-SMALL"]
+    return found[0] if found else None
+
+
+def test_too_few_held_out_questions_get_the_share_that_would_do(tmp_path):
+    clip = write_clip(tmp_path / "src" / "0.mp4", frames=4)
+    rows = []
+    for number in range(100):
+        (tmp_path / "src" / f"{number}.mp4").write_bytes(clip.read_bytes())
+        rows.append(f"{number}.mp4,{'no' if number % 10 else 'yes'},On?")
+    (tmp_path / "src" / "t.csv").write_text("\n".join(["clip,label,question", *rows]))
+    found = found_small(tmp_path / "src", tmp_path / "out", "--eval-fraction", 0.1)
+    assert found["severity"] == "warning"
+    assert "10 held-out questions, 1 of 'yes'" in found["message"]
+    # 30 questions at 0.3, but 5 of the 10 yes only at 0.5
+    assert found["fix"] == "replace --eval-fraction 0.1 with --eval-fraction 0.5 --force"
+    flags = ("--eval-fraction", 0.5, "--force")
+    assert found_small(tmp_path / "src", tmp_path / "out", *flags) is None
+    few = found_small(tmp_path / "src", tmp_path / "few", "--eval-fraction", 0.2, "--subset", 40)
+    assert few["fix"] == "no share up to 0.5 holds enough: add clips"
+
+
+def recorded(folder, cameras, question="Is it bright?", answer="Yes", **fields):
+    """A dataset with a clip of every camera in turn."""
+    records = []
+    for number, camera in enumerate(cameras):
+        turns = [
+            {"from": "human", "value": f"<video>\n{question}"},
+            {"from": "gpt", "value": answer},
+        ]
+        name = f"clips/{camera}_{number}.mp4"
+        records.append(record(number, id=f"{folder.name}{number}", video=name, conversations=turns))
+    write_dataset(folder, records, tint=100 if folder.name == "eval" else 0)
+    for number, camera in enumerate(cameras):
+        (folder / "clips" / f"{number}.mp4").rename(folder / "clips" / f"{camera}_{number}.mp4")
+    return folder
+
+
+def test_a_check_tells_small_other_worded_and_same_camera_data(tmp_path):
+    train = recorded(tmp_path / "train", ["cam0", "cam1"] * 3)
+    held_out = recorded(tmp_path / "eval", ["cam0"] * 2, question="Bright?")
+    _, findings = check(train, "--eval", held_out)
+    assert set(findings) == {"DATA-EVAL-SMALL", "DATA-EVAL-WORDING", "DATA-LEAK-PREFIX"}
+    small = findings.pop("DATA-EVAL-SMALL")
+    assert (
+        small["severity"] == "warning"
+        and small["fix"] == "no share up to 0.5 holds enough: add clips"
+    )
+    assert {finding["severity"] for finding in findings.values()} == {"info"}
+    assert "2 held-out questions" in small["message"]
+    assert findings["DATA-EVAL-WORDING"]["data"]["record_ids"] == ["eval0", "eval1"]
+    assert "cam0_*" in findings["DATA-LEAK-PREFIX"]["message"]
+    other = recorded(tmp_path / "other" / "eval", ["cam2"] * 2)
+    assert set(check(train, "--eval", other)[1]) == {"DATA-EVAL-SMALL"}
+
+
+def test_names_that_only_number_the_clips_are_no_cameras(tmp_path):
+    train = recorded(tmp_path / "train", ["clip"] * 4)
+    held_out = recorded(tmp_path / "eval", ["clip"] * 2)
+    assert set(check(train, "--eval", held_out)[1]) == {"DATA-EVAL-SMALL"}
+
+
+def test_building_and_checking_count_alike(tmp_path):
+    """Captions are no classes; of answers in other letters there is one class; half of the clips
+    would do."""
+    clip = write_clip(tmp_path / "src" / "0.mp4", frames=4)
+    rows = []
+    for number in range(64):
+        (tmp_path / "src" / f"{number}.mp4").write_bytes(clip.read_bytes() + b"\0" * number)
+        rows.append(f"{number}.mp4,{('Yes', 'yes', 'No')[number % 3]},On?")
+    (tmp_path / "src" / "t.csv").write_text("\n".join(["clip,label,question", *rows]))
+    found = found_small(tmp_path / "src", tmp_path / "out", "--eval-fraction", 0.25)
+    assert "'Yes'" not in found["message"] and "16 held-out" in found["message"]
+    assert "--eval-fraction 0.5" in found["fix"]
+    small = check(tmp_path / "out" / "train", "--eval", tmp_path / "out" / "eval")[1]
+    assert small["DATA-EVAL-SMALL"]["severity"] == found["severity"]
+    assert small["DATA-EVAL-SMALL"]["fix"] == "hold out more: build_dataset --eval-fraction"
+    assert small["DATA-EVAL-SMALL"]["message"].startswith(found["message"])

@@ -1,0 +1,549 @@
+"""The embedded engine on a real tiny checkpoint and real clips."""
+
+import fcntl
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import servers
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file
+from support import ROOT
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.checkpoints import adapters, best_link, run_outputs, safetensors_files
+from cosmos_reason.engine import model as models
+from cosmos_reason.engine import train
+from cosmos_reason.engine.encode import collate
+from cosmos_reason.engine.model import Responder
+from cosmos_reason.evaluation import questions
+from cosmos_reason.spec import document
+
+VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
+LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
+
+
+def short_training(model, dataset, output):
+    """A complete spec of 4 steps, 6 records each, saving and validating every second step."""
+    table = document.template("train")
+    splits = {"train_dataset": "train", "val_dataset": "eval"}
+    for name, split in splits.items():
+        folder = dataset / split
+        table["custom"][name] = {
+            "annotation_path": str(folder / "annotations.json"),
+            "media_path": str(folder),
+        }
+    changes = {
+        "custom.vision": dict(VISION),
+        "policy.model_name_or_path": str(model),
+        "train.output_dir": str(output),
+        "train.timestamp": "run",
+        "train.optm_lr": 1e-3,
+        "train.optm_warmup_steps": 1,
+        "train.max_num_steps": 4,
+        "train.train_batch_per_replica": 6,
+        "train.train_policy.mini_batch": 6,
+        "train.train_policy.dataloader_num_workers": 0,
+        "train.param_dtype": "float32",
+        "train.seed": 3,
+        "train.ckpt.save_freq": 2,
+        "validation.enable": True,
+        "validation.freq": 2,
+    }
+    for key, value in changes.items():
+        document.set_value(table, key, value)
+    return table
+
+
+@pytest.fixture
+def train_spec(tiny_model, dataset, tmp_path):
+    return short_training(tiny_model, dataset, tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_model, dataset, tmp_path_factory):
+    """The output of that training from the first step to the last."""
+    output = tmp_path_factory.mktemp("whole")
+    run(short_training(tiny_model, dataset, output))
+    return output
+
+
+@pytest.fixture
+def out(whole, train_spec):
+    """The output folder of `train_spec`, with that training in it."""
+    return shutil.copytree(whole, Path(train_spec["train"]["output_dir"]), symlinks=True)
+
+
+def run(table, **changes):
+    for key, value in changes.items():
+        document.set_value(table, key.replace("__", "."), value)
+    return train.run(document.with_defaults("train", table), None)
+
+
+def weights(folder, step="step_4"):
+    return load_file(folder / "safetensors" / step / "model.safetensors")
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(
+        torch.equal(first[name], second[name]) for name in first
+    )
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_leaves_checkpoints_metrics_and_a_best_link_that_resolves(out):
+    found = run_outputs.find(out)
+    assert {c.name: c.complete for c in found} == {
+        "run/safetensors/step_2": True,
+        "run/safetensors/step_4": True,
+        "run/checkpoints/step_2/policy": True,
+        "run/checkpoints/step_4/policy": True,
+    }
+    steps = [line for line in metrics(out / "run") if "train/loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3, 4]
+    assert steps[-1]["train/loss"] < steps[0]["train/loss"]
+    losses = {
+        line["step"]: line["val/avg_loss"]
+        for line in metrics(out / "run")
+        if "val/avg_loss" in line
+    }
+    best = min(losses, key=losses.get)
+    assert (out / "best" / "safetensors").resolve().name == f"step_{best}"
+    assert files.read_json(out / "best" / "best_score.json")["best_score"] == losses[best]
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(train_spec, tmp_path):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run(train_spec, train__timestamp=name, train__train_policy__dataloader_seed=seed)
+    first, again, other = (weights(tmp_path / "out" / name) for name in "abc")
+    assert same(first, again)
+    assert not same(first, other)
+
+
+def test_a_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(train_spec, out):
+    expected = weights(out / "run")
+    for part in ("checkpoints", "safetensors"):
+        shutil.rmtree(out / "run" / part / "step_4")
+    run(train_spec, train__timestamp="again", train__resume=True)
+    assert same(weights(out / "again"), expected)
+    assert [line["step"] for line in metrics(out / "again") if "train/loss" in line] == [3, 4]
+
+
+def test_resuming_a_finished_run_trains_nothing(train_spec, out):
+    run(train_spec, train__timestamp="again", train__resume=True)
+    assert (out / "again" / "metrics.jsonl").read_text() == ""
+
+
+def test_a_checkpoint_of_another_run_is_refused(train_spec, out):
+    with pytest.raises(Failure, match="ENGINE-RESUME-OTHER-RUN"):
+        run(train_spec, train__resume=True, train__max_num_steps=5)
+
+
+# -- kills, full disks, and what a resume makes up for -----------------------------------------
+
+
+def test_the_best_checkpoint_outlives_a_resume_into_the_same_folder(train_spec, tmp_path):
+    often = {"train__ckpt__save_freq": 1, "validation__freq": 1, "train__ckpt__max_keep": 2}
+    run(train_spec, **often | {"train__ckpt__max_keep": 4})
+    out = tmp_path / "out"
+    best_link.write(out / "run", "step_1", 0.0)
+    for part in ("checkpoints", "safetensors"):
+        for step in ("step_3", "step_4"):
+            shutil.rmtree(out / "run" / part / step)
+    run(train_spec, **often, train__resume=True)
+    assert sorted(path.name for path in (out / "run" / "safetensors").iterdir()) == [
+        "step_1",
+        "step_4",
+    ]
+    assert (out / "best" / "safetensors").resolve() == out / "run" / "safetensors" / "step_1"
+    assert (out / "best" / "checkpoints" / "policy" / "cosmos_config").is_file()
+
+
+@pytest.mark.parametrize("left", ["nothing", "another metric"])
+def test_a_best_score_that_is_no_validation_loss_of_a_model_that_is_there_does_not_count(
+    train_spec, out, left
+):
+    best_link.write(
+        out / "run", "step_2", 0.0, metric="val_loss" if left == "nothing" else "val/reward_avg"
+    )
+    for part in ("checkpoints", "safetensors"):
+        shutil.rmtree(out / "run" / part / "step_4")
+    if left == "nothing":
+        (out / "best" / "safetensors").unlink()
+        (out / "best" / "checkpoints").unlink()
+    run(train_spec, train__timestamp="again", train__resume=True)
+    assert (out / "best" / "safetensors").resolve().name == "step_4"
+
+
+@contextmanager
+def files_up_to(size):
+    """A disk on which no larger file fits."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+SMALL_STATE = {"policy__trainable_pattern": ["lm_head"]}  # so that it fits where the model does not
+
+
+@pytest.mark.parametrize("timestamp", ["run", "again"])
+def test_the_last_model_that_found_the_disk_full_is_written_by_the_resume(
+    train_spec, tmp_path, timestamp
+):
+    once = SMALL_STATE | {"train__ckpt__save_freq": 4, "validation__freq": 4}
+    run(train_spec, **once, train__output_dir=str(tmp_path / "whole"))
+    with files_up_to(1 << 20), pytest.raises(Failure, match="ENGINE-SAVE-FAILED"):
+        run(train_spec, **once, train__output_dir=str(tmp_path / "out"))
+    assert [(c.kind, c.complete) for c in run_outputs.find(tmp_path / "out")] == [("resume", True)]
+    run(train_spec, train__timestamp=timestamp, train__resume=True)
+    model = tmp_path / "out" / "run" / "safetensors" / "step_4"
+    assert run_outputs.verify(model) == [] and same(
+        weights(tmp_path / "whole" / "run"), weights(model.parents[1])
+    )
+    assert (tmp_path / "out" / "best" / "safetensors").resolve() == model
+    last = metrics(tmp_path / "out" / timestamp)[-1]
+    assert (last["step"], last["total_steps"]) == (4, 4), "what a job is judged by"
+
+
+@pytest.mark.parametrize("moved", ["", "policy"])
+def test_a_run_of_another_folder_is_finished_in_ones_own(train_spec, tmp_path, monkeypatch, moved):
+    with files_up_to(1 << 20), pytest.raises(Failure, match="ENGINE-SAVE-FAILED"):
+        run(
+            train_spec,
+            **SMALL_STATE,
+            train__ckpt__save_freq_in_epoch=1,
+            train__max_num_steps=6,
+            train__epoch=1,
+        )
+    (state,) = (tmp_path / "out" / "run" / "checkpoints").glob("*/policy")
+    if moved:
+        shutil.copytree(state, tmp_path / moved)
+        monkeypatch.chdir(tmp_path)
+    run(train_spec, train__output_dir=str(tmp_path / "other"), train__resume=moved or str(state))
+    names = {
+        checkpoint.name: checkpoint.complete for checkpoint in run_outputs.find(tmp_path / "other")
+    }
+    assert names == {"run/safetensors/epoch_1": True, "run/checkpoints/epoch_1/policy": True}
+    assert not (tmp_path / "out" / "run" / "safetensors" / "epoch_1").exists()
+
+
+def test_a_disk_too_full_for_the_state_may_still_take_the_model(train_spec, tmp_path):
+    with files_up_to(5 << 20), pytest.raises(Failure, match=r"ENGINE-SAVE-FAILED.*checkpoints"):
+        run(train_spec, train__ckpt__save_freq=4)
+    assert [(c.kind, c.step, c.complete) for c in run_outputs.find(tmp_path / "out")] == [
+        ("model", "step_4", True)
+    ]
+
+
+KILLED = """
+import json, os, shutil, signal, sys
+sys.path.insert(0, {scripts!r})
+from cosmos_reason.engine import train
+# An export copies the small files last.
+shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+train.run(json.load(open(sys.argv[1])), None)
+"""
+
+
+def test_a_training_killed_in_an_export_leaves_nothing_unfinished_once_it_was_resumed(
+    train_spec, whole, tmp_path
+):
+    files.write_json(tmp_path / "spec.json", document.with_defaults("train", train_spec))
+    program = KILLED.format(scripts=str(ROOT / "scripts"))
+    killed = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "spec.json"], timeout=120, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    exports = tmp_path / "out" / "run" / "safetensors"
+    (torn,) = exports.iterdir()
+    assert torn.name.startswith(".step_2.incomplete-")
+    (tmp_path / "out" / "run" / "checkpoints" / "step_4" / ".policy.incomplete-abcd").mkdir(
+        parents=True
+    )
+    live = exports / ".step_9.incomplete-abcd"
+    live.mkdir()
+    handle = os.open(live, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as who still fills it holds it
+    run(train_spec, train__timestamp="again", train__resume=True)
+    os.close(handle)
+    assert {path.name for path in exports.iterdir()} == {"step_2", live.name}, (
+        "and the model that was lost is made"
+    )
+    assert [path.name for path in (tmp_path / "out" / "run" / "checkpoints").iterdir()] == [
+        "step_2"
+    ]
+    assert same(weights(whole / "run"), weights(tmp_path / "out" / "again"))
+    assert same(weights(whole / "run", "step_2"), weights(tmp_path / "out" / "run", "step_2"))
+    best = (whole / "best" / "safetensors").resolve().name
+    assert (tmp_path / "out" / "best" / "safetensors").resolve().name == best
+
+
+# -- the arithmetic ----------------------------------------------------------------------------
+
+
+def test_the_loss_does_not_depend_on_the_mini_batch(train_spec, tmp_path):
+    """Answers differ in length, so a mean of per-mini-batch means would differ."""
+    annotations = files.read_json(train_spec["custom"]["train_dataset"]["annotation_path"])
+    for number, record in enumerate(annotations):
+        record["conversations"][1]["value"] = "left right " * (1 + number % 5)
+    files.write_json(tmp_path / "long.json", annotations)
+    for size in (1, 2, 6):
+        run(
+            train_spec,
+            custom__train_dataset__annotation_path=str(tmp_path / "long.json"),
+            train__timestamp=str(size),
+            train__train_policy__mini_batch=size,
+        )
+    losses = [
+        [
+            line["train/loss"]
+            for line in metrics(tmp_path / "out" / str(size))
+            if "train/loss" in line
+        ]
+        for size in (1, 2, 6)
+    ]
+    assert losses[0] == pytest.approx(losses[2], rel=1e-4)
+    assert losses[1] == pytest.approx(losses[2], rel=1e-4)
+
+
+def test_max_keep_prunes_but_never_the_best(train_spec, tmp_path):
+    run(
+        train_spec,
+        train__ckpt__max_keep=1,
+        train__ckpt__save_freq=1,
+        validation__freq=1,
+        train__optm_lr=1e-3,
+    )
+    kept = {path.name for path in (tmp_path / "out" / "run" / "safetensors").iterdir()}
+    best = (tmp_path / "out" / "best" / "safetensors").resolve().name
+    assert kept == {"step_4", best}
+
+
+def test_epochs_name_the_checkpoints_when_the_spec_counts_in_epochs(train_spec, tmp_path):
+    run(train_spec, train__max_num_steps=12, train__epoch=2, train__ckpt__save_freq_in_epoch=1)
+    names = {path.name for path in (tmp_path / "out" / "run" / "safetensors").iterdir()}
+    assert names == {"epoch_1", "epoch_2"}
+
+
+def test_lora_trains_only_adapters_and_its_export_is_evaluated_on_its_base(
+    train_spec, tiny_model, dataset, tmp_path
+):
+    run(train_spec, policy__lora=dict(LORA), train__optm_lr=1e-2)
+    folder = tmp_path / "out" / "run" / "safetensors" / "step_4"
+    assert run_outputs.kind(folder) == run_outputs.ADAPTER and run_outputs.verify(folder) == []
+    adapter = load_file(folder / "adapter_model.safetensors")
+    assert adapter and all(".q_proj.lora_" in name or ".v_proj.lora_" in name for name in adapter)
+    table = {"model_name": str(folder), "enable_lora": True, "base_model_path": ""}
+    merged, base = models.load_for_evaluation(table, torch.float32, torch.device("cpu"))
+    plain = models.load_model(tiny_model, torch.float32, torch.device("cpu"))
+    changed = {
+        n for n, p in merged.named_parameters() if not torch.equal(p, plain.get_parameter(n))
+    }
+    assert base == tiny_model
+    assert changed and all(name.endswith(("q_proj.weight", "v_proj.weight")) for name in changed)
+    with pytest.raises(Failure, match="EVAL-LORA-FLAG"):
+        models.load_for_evaluation(
+            table | {"enable_lora": False}, torch.float32, torch.device("cpu")
+        )
+
+
+def test_a_lora_target_that_matches_nothing_names_what_exists(train_spec):
+    with pytest.raises(Failure, match=r"ENGINE-LORA-TARGET.*q_proj"):
+        run(train_spec, policy__lora=LORA | {"target_modules": ["q_porj"]})
+
+
+def test_frozen_parameters_stay_as_they_were(train_spec, tiny_model, tmp_path):
+    run(train_spec, policy__freeze_pattern=["visual"])
+    before, after = (
+        load_file(tiny_model / "model-00001-of-00001.safetensors"),
+        weights(tmp_path / "out" / "run"),
+    )
+    changed = {name for name in after if not torch.equal(after[name], before[name].float())}
+    assert changed and not any("visual" in name for name in changed)
+
+
+def test_no_step_is_an_error_before_the_model_is_loaded(train_spec):
+    with pytest.raises(Failure, match="ENGINE-NO-STEPS"):
+        run(
+            train_spec,
+            train__train_batch_per_replica=1000,
+            train__train_policy__dataloader_drop_last=True,
+        )
+
+
+def test_an_omni_checkpoint_is_refused_with_the_conversion_command(train_spec, tiny_model):
+    with pytest.raises(Failure) as failure:
+        run(train_spec, policy__model_name_or_path=str(tiny_model.with_name("omni")))
+    assert failure.value.findings[0].id == "ENGINE-MODEL-OMNI"
+    assert "prepare_cosmos3_vlm_checkpoint.py" in str(failure.value.findings[0].fix)
+
+
+def test_an_architecture_that_is_not_loaded_here_is_refused_before_its_weights_are_fetched(
+    train_spec, tmp_path, monkeypatch
+):
+    files.write_json(tmp_path / "other" / "config.json", {"model_type": "llava"})
+    files.write_text(tmp_path / "other" / "model.safetensors", "16 GB")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with servers.hub({"lab/other": tmp_path / "other"}) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        with pytest.raises(Failure, match=r"ENGINE-MODEL-TYPE.*'llava'"):
+            run(train_spec, policy__model_name_or_path="hf_model://lab/other")
+        assert server.sent == ["config.json"]
+
+
+def test_a_missing_tensor_is_an_error_and_never_random(train_spec, tiny_model, tmp_path):
+    from safetensors.torch import save_file
+
+    broken = shutil.copytree(tiny_model, tmp_path / "broken")
+    shard = broken / "model-00001-of-00001.safetensors"
+    tensors = load_file(shard)
+    del tensors["model.visual.pos_embed.weight"]
+    save_file(tensors, shard, metadata={"format": "pt"})
+    with pytest.raises(Failure, match=r"ENGINE-MODEL-INCOMPLETE.*pos_embed"):
+        run(train_spec, policy__model_name_or_path=str(broken))
+
+
+def test_qwen2_5_vl_is_trained_exported_merged_and_asked_as_qwen3_vl_is(
+    train_spec, evaluate_spec, tiny_reason1, tmp_path
+):
+    model = {"policy__model_name_or_path": str(tiny_reason1)}
+    run(train_spec, **model)
+    exported = tmp_path / "out" / "run" / "safetensors" / "step_4"
+    assert run_outputs.verify(exported) == []
+    stored, _ = safetensors_files.read_folder(tiny_reason1)
+    assert safetensors_files.read_folder(exported)[0].keys() == stored.keys()
+    losses = [line["train/loss"] for line in metrics(tmp_path / "out/run") if "train/loss" in line]
+    assert losses[-1] < losses[0]
+    lora = {"policy__lora": LORA | {"target_modules": ["q_proj", "attn.qkv"]}}
+    run(train_spec, **model, **lora, train__optm_lr=1e-2, train__timestamp="lora")
+    adapter = tmp_path / "out" / "lora" / "safetensors" / "step_4"
+    assert run_outputs.verify(adapter) == []
+    adapters.merge(adapters.read(adapter), tiny_reason1, tmp_path / "merged", jobs=1)
+    assert run_outputs.verify(tmp_path / "merged") == []
+    asked = {}
+    for folder in (exported, adapter, tmp_path / "merged"):
+        is_adapter = folder == adapter
+        evaluate_spec["model"] |= {"model_name": str(folder), "enable_lora": is_adapter}
+        responder = Responder(evaluate_spec)
+        responder.load()
+        answers = responder.answer(questions.read(evaluate_spec["dataset"], -1))
+        assert {answer.error for answer in answers} == {None}
+        asked[folder.name] = [answer.response for answer in answers]
+    assert asked["merged"] == asked[adapter.name]
+
+
+def test_qwen2_5_vl_generates_at_the_positions_that_it_is_trained_at(evaluate_spec, tiny_reason1):
+    """Prompts of two lengths in one batch; each token must be the one that the whole text so far
+    predicts, at the encoder's own positions."""
+    evaluate_spec["model"]["model_name"] = str(tiny_reason1)
+    responder = Responder(evaluate_spec)
+    responder.load()
+    asked = questions.read(evaluate_spec["dataset"], 3)
+    encoded = [responder.encode(question) for question in asked]
+    assert len({len(inputs["input_ids"]) for inputs in encoded}) > 1
+    generated = [text for text, _, _ in responder.generate(encoded)]
+    for question, inputs, text in zip(asked, encoded, generated, strict=True):
+        visions = [responder.encoder.sampler.load(item) for item in question.sample.media]
+        prompt = len(inputs["input_ids"])
+        for _ in range(evaluate_spec["generation"]["max_tokens"]):
+            kinds = inputs["mm_token_type_ids"]
+            inputs["position_ids"] = responder.encoder.positions(kinds, visions)
+            with torch.no_grad():
+                logits = responder.network(**collate([inputs], 0, "left")).logits
+            inputs["input_ids"] = torch.cat([inputs["input_ids"], logits[0, -1:].argmax(-1)])
+            inputs["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(1)])
+        tokens = inputs["input_ids"][prompt:]
+        assert responder.tokenizer.decode(tokens, skip_special_tokens=True).startswith(text)
+
+
+def test_a_question_has_the_tokens_it_was_trained_with(
+    train_spec, evaluate_spec, tiny_model, tmp_path
+):
+    """Training and evaluation read the same clip and conversation; a difference would cost accuracy
+    in silence."""
+    folder = tmp_path / "eval"
+    records = files.read_json(folder / "annotations.json")
+    records[0]["conversations"] += [
+        {"from": "human", "value": "Sure?"},
+        {"from": "gpt", "value": "no"},
+    ]
+    files.write_json(folder / "annotations.json", records)
+    document.set_value(
+        train_spec, "custom.train_dataset", evaluate_spec["dataset"] | {"media_path": str(folder)}
+    )
+    trained, _ = train.datasets(
+        document.with_defaults("train", train_spec) | {"validation": {"enable": False}}, tiny_model,
+        models.load_tokenizer(tiny_model),
+    )  # fmt: skip
+    responder = Responder(evaluate_spec)
+    responder.load()
+    asked = questions.read(evaluate_spec["dataset"], -1)
+    assert [question.id for question in asked[:2]] == [
+        records[0]["id"],
+        f"{records[0]['id']}#2",
+    ]
+    for question in asked:
+        prompt = responder.encode(question)["input_ids"].tolist()
+        sample = trained[question.sample.index]
+        learned = sample["input_ids"][: len(prompt)].tolist()
+        assert prompt == learned
+        assert sample["labels"][len(prompt)] != -100, "the answer follows"
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_training_clip_is_a_finding_whoever_reads_it(train_spec, dataset, tmp_path, workers):
+    folder = shutil.copytree(dataset / "train", tmp_path / "train")
+    for clip in (folder / "videos").iterdir():
+        clip.write_bytes(clip.read_bytes()[:200])
+    data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
+    with pytest.raises(Failure, match="DATA-MEDIA-UNDECODABLE"):
+        run(
+            train_spec,
+            custom__train_dataset=data,
+            train__train_policy__dataloader_num_workers=workers,
+        )
+
+
+def test_a_bad_validation_clip_does_not_cost_the_checkpoint(train_spec, dataset, tmp_path):
+    folder = shutil.copytree(dataset / "eval", tmp_path / "broken")
+    for clip in (folder / "videos").iterdir():
+        clip.write_bytes(b"")
+    data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
+    with pytest.raises(Failure, match="DATA-MEDIA"):
+        run(train_spec, custom__val_dataset=data)
+    assert {c.complete for c in run_outputs.find(tmp_path / "out")} == {True}
+    assert (tmp_path / "out" / "run" / "safetensors" / "step_2").is_dir()
+
+
+def test_runs_of_one_second_get_folders_of_their_own_and_a_jobs_run_names_it(train_spec, tmp_path):
+    first, second = train.new_run_folder(tmp_path / "out"), train.new_run_folder(tmp_path / "out")
+    assert first != second and first.is_dir() and second.is_dir()
+    job = tmp_path / "train-20260101-000000-abcdef"
+    job.mkdir()
+    for key, value in {
+        "train.timestamp": "",
+        "train.max_num_steps": 1,
+        "validation.enable": False,
+    }.items():
+        document.set_value(train_spec, key, value)
+    made = train.run(document.with_defaults("train", train_spec), job)
+    assert run_outputs.run_marked_by(Path(made["run_dir"])) == job.name
+    assert run_outputs.run_marked_by(first) is None

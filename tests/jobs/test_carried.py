@@ -1,0 +1,133 @@
+"""A plan for a machine that is not here: written on one, started on the other by run.sh."""
+
+import json
+import os
+import subprocess
+
+import pytest
+from launch_site import Site, change
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.jobs import carried, launch
+from cosmos_reason.spec import document
+
+# A docker that notes its words, one per line, and says that it has no image.
+DOCKER = """#!/bin/sh
+[ "$1" = image ] && exit 1
+for word in "$@"; do printf '%s\\n' "$word"; done >> "$NOTES"
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    return Site(tmp_path, monkeypatch)
+
+
+def carry(site, action="train", host_user=None, **fields):
+    usual = {"platform": "docker", "engine": "tao", "gpu_ids": ["0"], "carried": True}
+    asked = site.request(action, **usual | fields)
+    job, found = launch.carry(asked, site.root / "plan", host_user)
+    return job, {one.id: one for one in found}
+
+
+def run(site, **variables):
+    """Start run.sh with a docker that notes what it is told: (exit code, what was said, words)."""
+    fake = site.root / "bin" / "docker"
+    fake.parent.mkdir(exist_ok=True)
+    fake.write_text(DOCKER)
+    fake.chmod(0o755)
+    there = site.root / "there"
+    there.mkdir(exist_ok=True)
+    notes = there / "notes"
+    environment = {"PATH": f"{fake.parent}:{os.environ['PATH']}", "NOTES": str(notes), **variables}
+    command = ["bash", str(site.root / "plan" / "run.sh")]
+    done = subprocess.run(command, cwd=there, env=environment, capture_output=True, text=True)
+    words = notes.read_text().splitlines() if notes.exists() else []
+    return done.returncode, done.stdout + done.stderr, words
+
+
+def test_a_carried_plan_starts_elsewhere_as_it_was_planned(site):
+    job, found = carry(site)
+    assert job and not [one for one in found.values() if one.severity == f.ERROR], found
+    plan = site.root / "plan"
+    assert subprocess.run(["bash", "-n", str(plan / "run.sh")]).returncode == 0
+    assert len((plan / "README").read_text().splitlines()) == 5
+    code, said, words = run(site)
+    assert code == 0, said
+    (folder,) = (site.root / "there" / "jobs").iterdir()
+    assert words[:2] == ["pull", job.image]
+    assert words[words.index("--name") + 1] == folder.name and folder.name.startswith("train-")
+    assert words[words.index("--gpus") + 1] == '"device=0"'
+    assert words[words.index("--user") + 1] == f"{os.getuid()}:{os.getgid()}"
+    program = words[words.index(job.image, 2) + 1 :]
+    assert program[1:3] == ["/skill/scripts/in_container/tao_train.py", "/job/container.toml"]
+
+
+def test_the_container_sees_what_the_plan_says(site):
+    carry(site)
+    plan = site.root / "plan"
+    words = run(site)[2]
+    (folder,) = (site.root / "there" / "jobs").iterdir()
+    assert f"type=bind,source={folder},target=/job" in words
+    assert f"type=bind,source={plan}/skill,target=/skill,readonly" in words
+    assert f"type=bind,source={site.root}/model,target={site.root}/model,readonly" in words
+    assert (plan / "skill" / "scripts" / "in_container" / "tao_train.py").is_file()
+    read = document.load(folder / "container.toml")
+    assert read == document.load(plan / "spec.toml")
+    assert read["train"]["output_dir"] == "/job/results"
+    assert (folder / "home" / ".cache").is_dir()
+    script = (plan / "run.sh").read_text()
+    assert "$" not in json.dumps(read) and "JOB_ID" not in script.replace(
+        '"TAO_API_JOB_ID=$id"', ""
+    )
+    assert f"TAO_API_JOB_ID={folder.name}" in words
+
+
+def test_each_run_has_an_id_of_its_own_and_the_user_that_was_named(site):
+    carry(site, host_user="1234:99")
+    _, _, words = run(site)
+    assert words[words.index("--user") + 1] == "1234:99"
+    run(site)
+    assert len(list((site.root / "there" / "jobs").iterdir())) == 2
+
+
+def test_what_is_not_here_is_a_warning_and_run_sh_looks_for_it(site):
+    change(site, "train", policy__model_name_or_path="/models of others/cosmos3")
+    job, found = carry(site)
+    elsewhere = found["JOB-INPUT-ELSEWHERE"]
+    assert (job is not None, elsewhere.severity) == (True, f.WARNING)
+    code, said, words = run(site)
+    assert (code, words) == (2, []) and "/models of others/cosmos3" in said
+    assert not (site.root / "there" / "jobs").exists()
+    usual = {"platform": "docker", "engine": "tao", "gpu_ids": ["0"], "docker_host": "unix:///x"}
+    _, refused = launch.plan(site.request("train", **usual))
+    assert "JOB-INPUT-MISSING" in {one.id for one in refused}, "here it is an error"
+
+
+def test_the_embedded_engine_is_carried_whole(site):
+    job, _ = carry(site, "evaluate", engine="transformers", image="mine:1")
+    assert job
+    skill = site.root / "plan" / "skill"
+    assert (skill / "scripts" / "cosmos_reason" / "cli.py").is_file()
+    assert (skill / "skill_info.yaml").is_file() and (skill / "schemas").is_dir()
+    words = run(site)[2]
+    program = words[words.index("mine:1", 2) + 1 :]
+    assert program[1] == "/skill/scripts/run_with_transformers.py"
+
+
+def test_no_secret_and_nothing_of_the_planner_is_carried(site, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_canary")
+    monkeypatch.setenv("USER", "planner")
+    carry(site)
+    written = (site.root / "plan" / "run.sh").read_text()
+    assert "hf_canary" not in written and "planner" not in written
+    assert "--env HF_TOKEN" in written and str(carried.bundle.ROOT) not in written
+
+
+def test_what_cannot_be_carried_is_refused(site):
+    change(site, "train", policy__model_name_or_path="hf_model://nvidia/Cosmos-Reason2-2B")
+    job, found = carry(site)
+    assert (job, found["JOB-NOT-CARRIED"].severity) == (None, f.ERROR)
+    assert not (site.root / "plan").exists()
+    job, found = carry(site, platform="local", engine="transformers")
+    assert (job, found["JOB-FLAG"].where) == (None, "--output")

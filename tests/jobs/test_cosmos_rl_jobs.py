@@ -1,0 +1,239 @@
+"""Jobs of open-source cosmos-rl on this machine, with small programs in place of the package's."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from launch_site import LOG_PREFIX, Site, ended
+from support import run_script
+
+from cosmos_reason.base import bundle
+from cosmos_reason.jobs import cosmos_environment, launch, platforms, progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.spec import document
+
+# As the real one: processes of its own, a redis that detaches itself, exit code 0 whatever became
+# of a replica.
+LAUNCHER = f"""#!{sys.executable}
+import json, os, pathlib, struct, subprocess, sys, time, tomllib
+with open(sys.argv[sys.argv.index("--config") + 1], "rb") as file:
+    spec = tomllib.load(file)
+do = json.loads(os.environ.get("LAUNCHER", "{{}}"))
+names = ("PATH", "COSMOS_REASON_ONE_NODE", "CUDA_VISIBLE_DEVICES")
+seen = {{name: os.environ.get(name) for name in names}}
+print("seen", json.dumps(seen), flush=True)
+print("script", sys.argv[-1], flush=True)
+sleeper = [sys.executable, "-c", "import time; time.sleep(60)"]
+redis = subprocess.Popen(sleeper, start_new_session=True)
+print("redis", redis.pid, flush=True)
+time.sleep(do.get("pause", 0))
+for step in range(1, do.get("steps", 3) + 1):
+    line = "{LOG_PREFIX}Step: %d/3, Loss: %.5f, Grad norm: 1.0, Iteration time: 0.1s"
+    print(line % (step, 1 / step), flush=True)
+if do.get("steps", 3) < 3:
+    print("Process 7 failed with return code 1", flush=True)
+    sys.exit(0)
+run = pathlib.Path(spec["train"]["output_dir"]) / "20260101000000"
+print("{LOG_PREFIX}[SFT] Validation loss: 0.25 for train step 3/3, epoch 0", flush=True)
+folder = run / "safetensors" / "step_3"
+folder.mkdir(parents=True)
+header = json.dumps({{"w": {{"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}}}).encode()
+(folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+for name in ("config", "tokenizer", "tokenizer_config", "preprocessor_config", "chat_template"):
+    text = '{{"model_type": "qwen3_vl", "quantization_config": {{}}}}'
+    (folder / f"{{name}}.json").write_text(text)
+"""
+VERSIONS = {
+    "cosmos-rl": "0.4.7",
+    "torch": "2.11.0+cu130",
+    "transformers": "5.17.0",
+    "qwen-vl-utils": "0.0.14",
+    "av": "18.1.0",
+}
+
+
+class Environment:
+    """A folder of programs as of make setup-cosmos-rl, on PATH."""
+
+    def __init__(self, root, monkeypatch):
+        self.bin, self.packages = root / "bin", root / "packages"
+        self.bin.mkdir()
+        self.monkeypatch = monkeypatch
+        self.program("cosmos-rl", LAUNCHER)
+        self.program("redis-server", "#!/bin/sh\n")
+        self.gpus(1)
+        python = f'#!/bin/sh\nPYTHONPATH={self.packages} exec {sys.executable} -S "$@"\n'
+        self.program("python", python)
+        self.has(**VERSIONS)
+        monkeypatch.setenv("PATH", f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def program(self, name, text):
+        (self.bin / name).write_text(text)
+        (self.bin / name).chmod(0o755)
+
+    def gpus(self, count):
+        lines = "".join(f"echo 'GPU {n}: H100 (UUID: GPU-{n})'\n" for n in range(count))
+        self.program("nvidia-smi", f"#!/bin/sh\n{lines}")
+
+    def has(self, **versions):
+        for name, version in versions.items():
+            folder = self.packages / f"{name.replace('-', '_')}.dist-info"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+            if version is None:
+                (folder / "METADATA").unlink()
+                folder.rmdir()
+
+
+@pytest.fixture
+def environment(tmp_path, monkeypatch):
+    return Environment(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch, environment):
+    site = Site(tmp_path, monkeypatch)
+    table = document.load(tmp_path / "train.toml")
+    table["train"]["compile"] = False
+    document.dump(table, tmp_path / "train.toml")
+    return site
+
+
+def submit(site, **fields):
+    job, found = launch.submit(site.request(engine="cosmos-rl", **fields))
+    assert job, found
+    return site.jobs / job.job_id
+
+
+def log_of(folder):
+    return (folder / jobs.LOG).read_text()
+
+
+def test_a_run_earns_its_end_by_steps_and_a_model(site, environment):
+    folder = submit(site)
+    job = ended(folder)
+    assert (job.state, job.reason) == ("COMPLETE", "")
+    assert job.evidence["last_step"] == job.evidence["total_steps"] == 3
+    assert job.evidence["checkpoint"].endswith("safetensors/step_3")
+    assert progress.newest(folder, whole=True)["train/loss"] == pytest.approx(1 / 3, abs=1e-4)
+    assert job.command[0] == str(environment.bin / "cosmos-rl")
+    told = log_of(folder)
+    assert str(bundle.ROOT / "scripts" / "train_with_cosmos_rl.py") in told
+    seen = json.loads(told.partition("seen ")[2].splitlines()[0])
+    assert seen["PATH"].startswith(f"{environment.bin}{os.pathsep}")
+    assert seen["COSMOS_REASON_ONE_NODE"] == "1"
+
+
+@pytest.mark.parametrize(
+    "steps, said", [(0, "no step was recorded"), (2, "stopped at step 2 of 3")]
+)
+def test_exit_code_0_after_a_replica_died_is_an_error(site, monkeypatch, steps, said):
+    monkeypatch.setenv("LAUNCHER", json.dumps({"steps": steps}))
+    job = ended(submit(site))
+    assert (job.state, job.exit_code) == ("ERROR", 0)
+    assert said in job.reason and "Process 7 failed" in job.reason
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_redis_ends_with_the_job(site, monkeypatch, cancel):
+    monkeypatch.setenv("LAUNCHER", json.dumps({"pause": 60 if cancel else 0}))
+    folder = submit(site)
+    deadline = time.monotonic() + 20
+    while "redis " not in (log_of(folder) if (folder / jobs.LOG).exists() else ""):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    redis = int(log_of(folder).partition("redis ")[2].split()[0])
+    if cancel:
+        platforms.stop(folder, grace=5)
+    ended(folder)
+    assert not psutil.pid_exists(redis) or psutil.Process(redis).status() == "zombie"
+
+
+def test_chosen_gpus_are_what_it_sees(site, environment):
+    environment.gpus(3)
+    folder = submit(site, gpu_ids=["2"])
+    ended(folder)
+    assert (
+        json.loads(log_of(folder).partition("seen ")[2].splitlines()[0])["CUDA_VISIBLE_DEVICES"]
+        == "2"
+    )
+
+
+def refused(site, **fields):
+    _, found = launch.submit(site.request(engine="cosmos-rl", **fields))
+    errors = [finding for finding in found if finding.severity == "error"]
+    assert errors and not site.jobs.exists()
+    return errors
+
+
+@pytest.mark.parametrize(
+    "versions, check, said",
+    [
+        ({"cosmos-rl": "0.3.9"}, "PRE-COSMOS-VERSION", "got 0.3.9, expected 0.4.7"),
+        ({"cosmos-rl": None}, "PRE-COSMOS-VERSION", "got none, expected 0.4.7"),
+        ({"torch": "2.13.0"}, "PRE-COSMOS-TORCH", "got torch 2.13.0, expected 2.11 at most"),
+        ({"av": None, "qwen-vl-utils": None}, "PRE-COSMOS-MISSING", "got no qwen-vl-utils, av"),
+    ],
+)
+def test_a_wrong_environment_is_one_finding_before_anything_is_recorded(
+    site, environment, versions, check, said
+):
+    environment.has(**versions)
+    (finding,) = refused(site)
+    assert finding.id == check and said in finding.message
+    assert "setup-cosmos-rl" in str(finding.fix)
+
+
+def test_programs_that_are_missing_are_told(site, environment, monkeypatch):
+    (environment.bin / "redis-server").unlink()
+    assert [finding.id for finding in refused(site)] == ["PRE-TOOL-MISSING"]
+    (environment.bin / "cosmos-rl").unlink()
+    monkeypatch.setattr(cosmos_environment, "OWN", Path("/nowhere"))
+    assert [finding.id for finding in refused(site)] == ["PRE-COSMOS-MISSING"]
+
+
+def test_what_make_set_up_is_found_without_path(site, environment, monkeypatch, tmp_path):
+    monkeypatch.setattr(cosmos_environment, "OWN", environment.bin)
+    smi = tmp_path / "smi"
+    smi.mkdir()
+    (environment.bin / "nvidia-smi").rename(smi / "nvidia-smi")
+    monkeypatch.setenv("PATH", f"{smi}{os.pathsep}/usr/bin{os.pathsep}/bin")
+    folder = submit(site)
+    assert ended(folder).state == "COMPLETE"
+
+
+@pytest.mark.parametrize(
+    "gpus, shown, said",
+    [
+        (0, None, "got 0 GPUs"),
+        (3, None, "got 3 GPUs, expected 1, 2, 4, 8"),
+        (8, "0,1,2", "got 3 GPUs"),
+    ],
+)
+def test_it_wants_one_two_four_or_eight_gpus(site, environment, monkeypatch, gpus, shown, said):
+    environment.gpus(gpus)
+    if shown:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    (finding,) = refused(site)
+    assert finding.id == "JOB-GPU-COUNT" and said in finding.message
+    assert str(finding.fix) == ("--gpu-ids 0" if gpus else "")
+
+
+def test_reinforcement_learning_needs_vllm(environment):
+    found = list(cosmos_environment.findings("grpo"))
+    assert [finding.id for finding in found] == ["PRE-COSMOS-VLLM", "PRE-COSMOS-ATTENTION"]
+    environment.has(vllm="0.20.0")
+    assert not any(finding.severity == "error" for finding in cosmos_environment.findings("grpo"))
+
+
+def test_preflight_says_the_same(site, environment):
+    environment.has(torch="2.13.0")
+    arguments = ("--platform", "local", "--engine", "cosmos-rl", "--spec", "train.toml", "--json")
+    done = run_script("check_tao_launch_preflight.py", *arguments, cwd=site.root)
+    found = {finding["id"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert found["PRE-COSMOS-TORCH"]["severity"] == "error" and "JOB-ENGINE" not in found

@@ -1,0 +1,509 @@
+"""The error catalog: every example is recognised, innocent lines are not, and every fix works when
+pasted."""
+
+import io
+import json
+import resource
+import runpy
+import shlex
+
+import pytest
+from clip_files import record, write_dataset
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT, run_script
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base import secrets
+from cosmos_reason.jobs import diagnosis
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.spec import document
+
+ENTRIES = diagnosis.catalog()
+BUILD_SPEC = runpy.run_path(str(ROOT / "scripts" / "build_spec.py"))
+INNOCENT = """\
+[cosmos] 2026-01-01 10:00:00 - cosmos - INFO - Step: 12/900, Loss: 1.20511, Iteration time: 3.10s
+[cosmos] 2026-01-01 10:00:00 - cosmos - INFO - [Policy] Step: 20, checkpoint saved successfully \
+at /o
+[SFT] Validation loss: 0.612 for train step 20/900, epoch 1
+Exported safetensors to /out/20260101120000/safetensors/step_20
+train.resume = false, train.compile = false, target_modules = ["q_proj"], mini_batch = 2
+Applied LoRA to 72 modules; trainable parameters 0.1 %
+Loading checkpoint shards: 100%|##########| 4/4 [00:03<00:00]
+qwen-vl-utils using torchcodec to read video, total_frames=300, video_fps=30.0
+/lib/torch/utils/checkpoint.py:91: UserWarning: None of the inputs have requires_grad=True
+INFO: 127.0.0.1:8000 - "POST /api/meta HTTP/1.1" 200 OK
+wandb: Tracking run with wandb version 0.19.1
+enable_dataset_cache = false
+nvidia-container-toolkit 1.19.1, driver 580.82.07, visible GPUs: 8, GPUs per node 8
+GPU memory 44.1 GiB of 79.1 GiB; prefetch_factor 4; Inference finished, nan-safe reduction on
+Resuming from checkpoint /out/20260101120000/checkpoints/step_40/policy with cp_size 1, pp_size 1
+argparse: unexpected positional argument was left out
+Loss: info follows
+Address already in use: trying next port
+WARNING: PermissionError: [Errno 13] Permission denied: '/root/.netrc'
+The visual prompt will be ignored
+enable_dataset_cache = false, found 3 files
+""".splitlines()
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_every_example_is_recognised_and_nothing_else_claims_it(entry):
+    context = [line for line in entry.example if any(text in line for text in entry.after)]
+    lines = [line for line in entry.example if line not in context]
+    assert lines
+    for line in lines:
+        found = diagnosis.diagnose([*INNOCENT, *context, line, *INNOCENT])
+        assert [
+            finding.id for finding in found if finding.id not in ("LOG-NO-ERROR", "LOG-UNKNOWN")
+        ] == [entry.id]
+        assert found[0].data["evidence"] == line.strip()
+        assert found[0].where == f"log:{len(INNOCENT) + len(context) + 1}"
+
+
+def test_ids_are_unique_and_entries_complete():
+    assert len({entry.id for entry in ENTRIES}) == len(ENTRIES)
+    for entry in ENTRIES:
+        assert (
+            entry.id.startswith("LOG-")
+            and entry.cause
+            and entry.signs
+            and entry.severity in (f.ERROR, f.INFO)
+        )
+        assert str(entry.fix) or entry.severity == f.INFO
+
+
+@pytest.mark.parametrize("line", INNOCENT)
+def test_innocent_lines_are_not_errors(line):
+    assert [finding.id for finding in diagnosis.diagnose([line] * 3)] == ["LOG-NO-ERROR"]
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in ENTRIES if str(e.fix).startswith("--")], ids=lambda entry: entry.id
+)
+def test_overrides_work_when_pasted_after_build_spec(entry, tmp_path):
+    """build_spec.py takes the fix and says nothing against the keys it changes."""
+    arguments = shlex.split(str(entry.fix))
+    args = BUILD_SPEC["parser"]().parse_args(
+        [entry.action, *arguments, "-o", str(tmp_path / "spec.toml")]
+    )
+    errors = [x for x in BUILD_SPEC["main"](args).findings if x.severity == f.ERROR]
+    pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
+    mentioned = [value.partition("=")[0] for _, value in pairs]
+    assert not [x for x in errors if any(x.where.startswith(key) for key in mentioned)], errors
+    assert not [x for x in errors if x.id.startswith("SPEC-KEY")]
+
+
+@pytest.mark.parametrize(("id", "broken"), [
+    ("LOG-LORA-RANK", {"r": 0}), ("LOG-LORA-TARGETS", {"target_modules": ["q_projj"]}),
+])  # fmt: skip
+def test_overrides_mend_the_spec_that_failed(id, broken, tmp_path):
+    path, table = tmp_path / "spec.toml", document.template("train")
+    document.set_value(
+        table, "policy.lora", {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]} | broken
+    )
+    document.dump(table, path)
+    fix = shlex.split(next(str(entry.fix) for entry in ENTRIES if entry.id == id))
+    done = run_script(
+        "build_spec.py", "train", "--spec", path, *fix, "-o", tmp_path / "mended.toml"
+    )
+    assert "SPEC-LORA" not in done.stderr and "policy.lora" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in ENTRIES if str(e.fix).startswith("scripts/")], ids=lambda entry: entry.id
+)
+def test_commands_in_fixes_are_commands_of_ours(entry):
+    script, *words = shlex.split(str(entry.fix))
+    known = run_script(script.removeprefix("scripts/"), "--help").stdout
+    assert known and (ROOT / script).is_file()
+    for flag in [word for word in words if word.startswith("--")]:
+        assert flag in known or flag in ("--spec", "--platform", "--engine", "--image")
+
+
+def test_the_same_error_means_something_else_in_another_action():
+    line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
+    assert diagnosis.diagnose([line])[0].id == "LOG-GPU-MEMORY"
+    assert diagnosis.diagnose([line], action="evaluate")[0].id == "LOG-GPU-MEMORY-EVALUATE"
+    assert [x.id for x in diagnosis.diagnose(["+ cosmos-rl-evaluate --config x", line, line])] == [
+        "LOG-GPU-MEMORY-EVALUATE"
+    ]
+
+
+@pytest.mark.parametrize(("status", "expected"), [(401, "LOG-HUB-TOKEN"), (403, "LOG-HUB-GATED")])
+@pytest.mark.parametrize(("url", "page"), [
+    ("nvidia/Cosmos-Reason2-8B/resolve/main/config.json", "nvidia/Cosmos-Reason2-8B"),
+    ("api/models/nvidia/Cosmos-Reason2-8B.", "nvidia/Cosmos-Reason2-8B"),
+    ("datasets/a/b.c/resolve/main/x", "datasets/a/b.c"), ("api/datasets/a/b", "datasets/a/b"),
+])  # fmt: skip
+def test_a_token_that_is_missing_is_not_an_agreement_that_is(status, expected, url, page):
+    """The lines of huggingface_hub: the repository stands below the status."""
+    lines = [
+        f"huggingface_hub.errors.GatedRepoError: {status} Client Error. (Request ID: Root=1-65)",
+        "",
+        f"Cannot access gated repo for url https://huggingface.co/{url}.",
+        "Access to model x/y is restricted and you are not in the authorized list.",
+    ]
+    for log in (lines, [lines[0] + lines[2]]):
+        (found,) = diagnosis.diagnose(log)
+        agreement = (
+            f"accept the agreement at https://huggingface.co/{page} "
+            "with the account of your HF_TOKEN, "
+        )
+        assert found.id == expected and str(found.fix).startswith(
+            "export" if status == 401 else agreement
+        )
+    help = "See https://discuss.huggingface.co/t/x https://huggingface.co/papers/1 https://huggingface.co/api/spaces/a/b"
+    if status == 403:
+        assert str(diagnosis.diagnose([lines[0], help, *lines[2:]])[0].fix).startswith(agreement)
+    far = [lines[0], *["fine"] * 60, lines[2]]  # of something else
+    assert page not in str(diagnosis.diagnose(far)[0].fix)
+
+
+def test_errors_stand_in_order_of_appearance_and_once():
+    lines = ["Loss: nan", "OSError: [Errno 28] No space left on device", "Loss: nan"]
+    assert [(x.id, x.where) for x in diagnosis.diagnose(lines)] == [
+        ("LOG-LOSS-NAN", "log:1"),
+        ("LOG-DISK-FULL", "log:2"),
+    ]
+
+
+def test_unknown_errors_come_with_the_last_block():
+    first = ["Traceback (most recent call last):", "  File a", "ValueError: first"]
+    second = ["Traceback (most", "  File b", "QuantumError: second"]
+    lines = [*first, *["fine"] * 60, *second]
+    (found,) = diagnosis.diagnose(lines)
+    assert (
+        found.id == "LOG-UNKNOWN"
+        and found.data["lines"] == lines[-3:]
+        and "QuantumError: second" in found.message
+    )
+    (nothing,) = diagnosis.diagnose(INNOCENT)
+    assert (
+        nothing.id == "LOG-NO-ERROR"
+        and nothing.severity == f.INFO
+        and nothing.data["lines"][-1] == INNOCENT[-1]
+    )
+
+
+STATUS = ["Traceback (most recent call last):", '  File "status.py"', "KeyError: 'TAO_API_JOB_ID'"]
+
+
+def test_a_harmless_traceback_is_no_error():
+    assert [x.id for x in diagnosis.diagnose([*INNOCENT, *STATUS, "fine", *STATUS])] == [
+        "LOG-TAO-STATUS",
+        "LOG-NO-ERROR",
+    ]
+    lines = ["Traceback (most", "QuantumError: first", *["fine"] * 60, *STATUS, "fine"]
+    status, unknown = diagnosis.diagnose(lines)
+    assert (
+        status.severity == f.INFO
+        and unknown.id == "LOG-UNKNOWN"
+        and "QuantumError" in unknown.message
+    )
+    _, unknown = diagnosis.diagnose(["Traceback (most", "QuantumError: first", *STATUS])
+    assert unknown.data["lines"] == ["Traceback (most", "QuantumError: first"]
+    source = [
+        "Traceback (most",
+        "  job = os.environ['TAO_API_JOB_ID']",
+        '  File "<frozen os>"',
+        STATUS[-1],
+        "fine",
+    ]
+    assert diagnosis.diagnose([f"[rank0]: {line}" for line in source])[-1].id == "LOG-NO-ERROR"
+    # Harmless too, and no end of a traceback.
+    cache = "Loading samples from dataset cache /root/.cache/cosmos"
+    assert "LOG-UNKNOWN" in [
+        x.id for x in diagnosis.diagnose(["Traceback (most", "QuantumError: 1", cache, STATUS[-1]])
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["bash: line 1: cosmos-rl: command not found", "Segmentation fault (core dumped)"]
+)
+def test_errors_of_the_shell_are_not_overlooked(line):
+    assert [x.id for x in diagnosis.diagnose([*INNOCENT, line])] == ["LOG-UNKNOWN"]
+
+
+def test_findings_of_our_own_commands_are_read_back():
+    printed = f.as_text(
+        [f.error("ENGINE-MODEL", "models/x", "got no config.json, expected one", "fix it")]
+    )
+    (found,) = diagnosis.diagnose(printed.splitlines())
+    assert (found.id, found.message) == (
+        "ENGINE-MODEL",
+        "models/x: got no config.json, expected one",
+    )
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), max_size=30))
+def test_no_text_breaks_it(lines):
+    for finding in diagnosis.diagnose(lines):
+        json.dumps(finding.to_json())
+
+
+def test_secrets_are_not_quoted(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "canary-0123456789")
+    lines = [
+        "wandb: ERROR key canary-0123456789 refused",
+        "pull access denied for https://bob:hunter22@nvcr.io",
+        "401 Client Error for token hf_abcdefghijklmnopqrstuv",
+        "Killed Error canary-0123456789",
+        "Error: AWS_SECRET_ACCESS_KEY=canary/abc123",
+        "Error: Authorization: Bearer canary.x-y",
+        "Fatal",
+        "error: GET https://b/x?X-Amz-Signature=canary00ff&b=1 refused",
+    ]
+    text = json.dumps([x.to_json() for x in diagnosis.diagnose(lines)])
+    assert (
+        not any(value in text for value in ("canary", "hunter22", "hf_abc"))
+        and text.count(secrets.HIDDEN) >= 3
+    )
+
+
+def test_a_long_log_is_streamed():
+    """25 MB, half of it one line without an end, in little memory."""
+
+    def chunks():
+        for _ in range(100_000):
+            yield INNOCENT[0] + "\n"
+        yield "Killed process\n"
+
+    lines = chunks()
+
+    class Endless(io.TextIOBase):
+        given = 0
+
+        def readline(self, size=-1):
+            self.given += 1
+            return "x" * size if self.given < 200 else next(lines, "")
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = diagnosis.diagnose(diagnosis.read_lines(Endless()))
+    assert [x.id for x in found] == ["LOG-UNKNOWN"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+
+
+# -- the command -------------------------------------------------------------------------------
+
+
+def job_folder(path, job, engine="transformers", changes=None, **more):
+    """A failed job, with the template as its spec."""
+    action, folder = job.partition("-")[0], path / "jobs" / job
+    folder.mkdir(parents=True)
+    table = document.template(action)
+    for key, value in (changes or {}).items():
+        document.set_value(table, key, value)
+    document.dump(table, folder / "spec.toml")
+    copied = {
+        "path": str(folder / "spec.toml"),
+        "source": str(path / "gone.toml"),
+        "source_sha256": "",
+    }
+    outputs = {"output_dir": str(folder / "results")}
+    record = {
+        "job_id": job,
+        "state": jobs.ERROR,
+        "action": action,
+        "engine": engine,
+        "spec": copied,
+    }
+    (folder / "job.json").write_text(
+        json.dumps(record | {"outputs": outputs, "parent_job": None} | more)
+    )
+    return folder
+
+
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory."
+
+
+@pytest.mark.parametrize(("engine", "changes", "offered"), [
+    ("transformers", {}, ["total_pixels"]),
+    ("tao", {}, ["total_pixels", "activation_offload", "fsdp_offload"]),
+    ("tao", {"train.fsdp_offload": True, "custom.vision.total_pixels": 65536},
+     ["activation_offload"]),
+    ("transformers", {"train.train_policy.mini_batch": 2, "custom.vision.total_pixels": 65536},
+     ["mini_batch"]),
+    ("transformers", {"custom.vision.total_pixels": 65536}, []),
+])  # fmt: skip
+def test_fixes_of_a_job_change_its_spec(engine, changes, offered, tmp_path):
+    """Only what its engine applies and its spec does not have yet; the whole command runs when
+    pasted."""
+    job = "train-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job, engine, changes)
+    (folder / "log.txt").write_text(MEMORY)
+    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
+        "findings"
+    ]
+    words = shlex.split(found["fix"])
+    assert [word.partition("=")[0].rpartition(".")[2] for word in words if "=" in word] == offered
+    assert (str(folder / "spec.toml") in words) == bool(offered)
+    if offered == ["total_pixels"]:
+        done = run_script(words[0].removeprefix("scripts/"), *words[1:], cwd=tmp_path)
+        assert (
+            done.returncode == 0 and "total_pixels = 2097152" in (tmp_path / words[-1]).read_text()
+        ), done.stderr
+
+
+def test_fixes_of_a_log_and_of_a_job_without_its_spec_name_the_command(tmp_path):
+    job, usual = (
+        "train-20260101-120000-0a1b2c",
+        "/build_spec.py train --spec spec.toml --set custom.vision.",
+    )
+    folder = job_folder(tmp_path, job)
+    (folder / "log.txt").write_text(MEMORY)
+    (tmp_path / "log.txt").write_text(MEMORY)
+    assert usual in run_script("diagnose_log.py", tmp_path / "log.txt").stderr
+    for text in ("policy = 3", "= broken"):
+        (folder / "spec.toml").write_text(text)
+        assert "/build_spec.py train" in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
+    (folder / "spec.toml").unlink()
+    assert usual in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
+
+
+def test_fixes_of_an_evaluation_have_its_keys_and_the_model_s_job(tmp_path):
+    train, job = "train-20260101-120000-0a1b2c", "evaluate-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job, parent_job=train)
+    ways = {
+        "KeyError: 'video_fps'": "",
+        "lm_head.lora_A is unsupported LoRA weight": f"{tmp_path}/jobs/{train} --by NAME",
+        "KeyError: 'output_dir'": "build_spec.py evaluate --engine transformers "
+        f"--spec {folder}/spec.toml -o",
+    }
+    for line, expected in ways.items():
+        (folder / "log.txt").write_text(f"ValueError: {line}" if "LoRA" in line else line)
+        (found, *_) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
+            "findings"
+        ]
+        assert (
+            expected in found["fix"]
+            and "custom" not in found["fix"]
+            and (expected or not found["fix"])
+        )
+
+
+@pytest.mark.parametrize(("job", "table", "media"), [
+    ("train-20260101-120000-0a1b2c", "custom.train_dataset", "media_path"),
+    ("evaluate-20260101-120000-0a1b2c", "dataset", "media_dir"),
+])  # fmt: skip
+def test_fixes_of_a_job_name_its_data(job, table, media, tmp_path):
+    root = write_dataset(tmp_path / "my data", [record(0)])
+    data = {
+        f"{table}.annotation_path": str(root / "annotations.json"),
+        f"{table}.{media}": str(root),
+    }
+    folder = job_folder(tmp_path, job, changes=data)
+    (folder / "log.txt").write_text(
+        "RuntimeError: Requested next frame while there are no more frames left to decode."
+    )
+    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
+        "findings"
+    ]
+    script, *words = shlex.split(found["fix"])
+    assert words == [str(root / "annotations.json"), "--media-path", str(root), "--decode", "all"]
+    assert run_script(script.removeprefix("scripts/"), *words).returncode == 0
+    job_folder(tmp_path, job.replace("0a", "1a"), changes={key: "" for key in data})
+    (tmp_path / "jobs" / job.replace("0a", "1a") / "log.txt").write_text(
+        (folder / "log.txt").read_text()
+    )
+    assert (
+        "check_dataset.py ROOT"
+        in run_script("diagnose_log.py", job.replace("0a", "1a"), cwd=tmp_path).stderr
+    )
+
+
+def test_several_logs_are_told_apart(tmp_path):
+    (tmp_path / "a.log").write_text("fine\n")
+    (tmp_path / "b.log").write_text("KeyError: 'video_fps'\n")
+    done = run_script("diagnose_log.py", "a.log", "b.log", "--json", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert [(x["id"], x["where"]) for x in found["findings"]] == [
+        ("LOG-NO-ERROR", "a.log"),
+        ("LOG-VIDEO-FPS-KEY", "b.log:1"),
+    ]
+    assert done.returncode == 1 and found["result"] == {"cause": "LOG-VIDEO-FPS-KEY"}
+    done = run_script("diagnose_log.py", "b.log", "c.log", "d.log", cwd=tmp_path)
+    assert done.returncode == 2 and "c.log" in done.stderr and "d.log" in done.stderr
+    assert done.stderr.index("LOG-VIDEO-FPS-KEY") < done.stderr.index("c.log"), (
+        "what was found is told all the same"
+    )
+
+
+def test_file_stdin_and_job(tmp_path):
+    log = tmp_path / "log.txt"
+    log.write_bytes(b"\xff\xfe step 1\rstep 2\rKeyError: 'video_fps'\n")
+    done = run_script("diagnose_log.py", log, "--json")
+    (found,) = json.loads(done.stdout)["findings"]
+    assert (
+        done.returncode == 1 and found["id"] == "LOG-VIDEO-FPS-KEY" and found["where"] == f"{log}:3"
+    )
+    job = "evaluate-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job, reason="every row is an error, most often: QuantumError")
+    (folder / "log.txt").write_text(
+        "error: EVAL-ALL-FAILED r.json: got no answer to any question: see `error`\n"
+    )
+    assert "most often: QuantumError" in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
+    (folder / "log.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
+    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
+    (folder / "log.txt").write_text(
+        "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 1 DUE TO NODE FAILURE ***\n"
+    )
+    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["findings"][0]["fix"].endswith(
+        f"/launch_job.py retry {job}"
+    )  # a passing reason
+    (folder / "log.txt").write_text("Loss: 1.2\n")
+    done = run_script(
+        "diagnose_log.py", job, "--json", cwd=tmp_path
+    )  # the record knows that it failed
+    assert done.returncode == 1 and json.loads(done.stdout)["result"] == {"cause": "LOG-UNKNOWN"}
+
+
+def test_what_is_not_a_log_is_refused(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "policy_0.log").write_text("")
+    done = run_script("diagnose_log.py", tmp_path / "logs")
+    assert done.returncode == 2 and "policy_0.log" in done.stderr and "Traceback" not in done.stderr
+    assert (
+        run_script("diagnose_log.py", "train-20260101-120000-0a1b2d", cwd=tmp_path).returncode == 2
+    )
+    assert run_script("diagnose_log.py").returncode == 2
+    (tmp_path / "odd.log").write_text("Traceback (most\n  File a\nQuantumError: b\n")
+    assert run_script("diagnose_log.py", tmp_path / "odd.log").stdout.splitlines()[1:] == [
+        "  File a",
+        "QuantumError: b",
+    ]
+
+
+def test_list_checks_names_every_error():
+    listed = json.loads(run_script("diagnose_log.py", "--list-checks", "--json").stdout)["result"][
+        "checks"
+    ]
+    assert set(listed) == {entry.id for entry in ENTRIES}
+
+
+def test_one_error_is_explained():
+    entry = next(entry for entry in ENTRIES if entry.id == "LOG-HUB-GATED")
+    told = json.loads(run_script("diagnose_log.py", "--explain", entry.id, "--json").stdout)[
+        "result"
+    ]
+    assert (told["cause"], told["fix"], told["example"]) == (
+        entry.cause,
+        str(entry.fix),
+        list(entry.example),
+    )
+    done = run_script("diagnose_log.py", "x.log", "--explain", entry.id)
+    assert done.returncode == 2 and "drop x.log" in done.stderr
+    done = run_script("diagnose_log.py", "--explain", "LOG-HUB-GATE")
+    assert done.returncode == 2 and "LOG-HUB-GATED" in done.stderr
+
+
+def test_template_keys_of_overrides_exist():
+    for entry in ENTRIES:
+        arguments = shlex.split(str(entry.fix)) if str(entry.fix).startswith("--") else []
+        for flag, word in zip(arguments[::2], arguments[1::2], strict=True):
+            assert flag != "--set" or word.partition("=")[0] in document.keys(entry.action), (
+                entry.id,
+                word,
+            )

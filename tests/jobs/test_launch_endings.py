@@ -1,0 +1,156 @@
+"""How local jobs end, and what is believed of it."""
+
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from jsonschema import Draft202012Validator
+from launch_site import Site, ended, marked, running
+from support import run_script
+
+from cosmos_reason.base import bundle
+from cosmos_reason.jobs import launch, progress
+from cosmos_reason.jobs.platforms import local
+from cosmos_reason.spec import document
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    return Site(tmp_path, monkeypatch)
+
+
+def test_a_whole_training_is_complete(site):
+    folder = site.submit()
+    record = ended(folder)
+    assert (record.state, record.exit_code, record.reason) == ("COMPLETE", 0, "")
+    assert record.evidence["last_step"] == record.evidence["total_steps"] == 3
+    assert Path(record.evidence["checkpoint"]).name == "step_3"
+    for line in progress.read_metrics(folder)[0]:
+        Draft202012Validator(bundle.schema("metrics_line")).validate(line)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ({"steps": 2}, "stopped at step 2 of 3"),
+        ({"steps": 0, "model": False}, "no step was recorded"),
+        ({"model": False}, "results"),
+        ({"model": "cut"}, "the last model is damaged"),
+        ({"exit": 3}, "exit code 3; log ends: step 3"),
+        ({"signal": 9}, "SIGKILL (often: out of memory)"),
+        ({"signal": 11}, "SIGSEGV"),
+    ],
+)
+def test_a_training_without_evidence_is_an_error_whatever_its_exit_code(site, what, reason):
+    record = ended(site.submit(**what))
+    assert record.state == "ERROR" and reason in record.reason
+    assert record.exit_code == what.get("exit", 128 + what["signal"] if "signal" in what else 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "questions", "state", "reason"),
+    [
+        (["a", "b"], 2, "COMPLETE", ""),
+        (["a"], 2, "ERROR", "1 rows for 2 questions"),
+        (["a", "a"], 2, "ERROR", "two rows with the same id"),
+    ],
+)
+def test_an_evaluation_is_complete_when_every_question_has_its_row(
+    site, rows, questions, state, reason
+):
+    record = ended(site.submit("evaluate", steps=0, model=False, rows=rows, questions=questions))
+    assert record.state == state and reason in record.reason
+
+
+def test_results_of_an_earlier_run_prove_nothing(site):
+    site.does(steps=0, model=False)
+    old = site.root / "old"
+    old.mkdir()
+    for name, text in (("results.json", "[]"), ("evaluation.json", '{"questions": 0}')):
+        (old / name).write_text(text)
+        os.utime(old / name, (1, 1))
+    evaluate = document.load(site.root / "evaluate.toml")
+    document.dump(evaluate | {"results_dir": "old"}, site.root / "evaluate.toml")
+    record, _ = launch.submit(site.request("evaluate"))
+    assert "no results.json was written" in ended(site.jobs / record.job_id).reason
+
+
+def test_the_reason_ends_with_what_was_wrong_and_the_diagnosis_names_it(site):
+    said = (
+        "error: ENGINE-NO-CUDA device: got cuda, this machine offers no CUDA GPU\n"
+        "  fix: --set device=cpu"
+    )
+    site.runs([sys.executable, "-c", f"import sys; print({said!r}); sys.exit(2)"])
+    record, _ = launch.submit(site.request())
+    folder = site.jobs / record.job_id
+    record = ended(folder)
+    assert record.reason.endswith(
+        "log ends: error: ENGINE-NO-CUDA device: got cuda, this machine offers no CUDA GPU"
+    )
+    assert [finding["id"] for finding in record.diagnosis] == ["ENGINE-NO-CUDA"]
+    for verb in ("status", "watch"):
+        done = run_script("launch_job.py", verb, folder.name, "--jobs-dir", site.jobs)
+        assert "ENGINE-NO-CUDA" in done.stdout + done.stderr
+
+
+def test_known_errors_in_the_log_are_diagnosed_with_their_fix(site):
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. "
+        "GPU 0 has a total capacity of 79 GiB"
+    )
+    site.runs([sys.executable, "-c", f"import sys; print({text!r}, file=sys.stderr); sys.exit(1)"])
+    record, _ = launch.submit(site.request())
+    (finding,) = ended(site.jobs / record.job_id).diagnosis
+    assert finding["fix"] and finding["severity"] == "error" and finding["id"] != "LOG-UNKNOWN"
+
+
+def test_an_evaluation_with_failed_rows_says_how_many_and_one_with_nothing_else_is_an_error(site):
+    what = {"steps": 0, "model": False, "rows": ["a", "b"], "questions": 2}
+    record = ended(site.submit("evaluate", **what, bad=["b"]))
+    assert record.state == "COMPLETE" and record.evidence["failed"] == 1
+    assert record.reason == "1 of 2 rows are errors"
+    record = ended(site.submit("evaluate", **what, bad=["a", "b"]))
+    assert record.state == "ERROR" and "every row" in record.reason
+
+
+def test_a_program_that_is_not_there_is_an_error(site):
+    site.runs(["/no/such/program"])
+    record, _ = launch.submit(site.request())
+    record = ended(site.jobs / record.job_id)
+    assert (
+        "could not be started: /no/such/program: No such file" in record.reason
+        and record.exit_code is None
+    )
+
+
+def test_a_spec_edited_before_the_start_is_not_run(site):
+    start = local.start
+
+    def edited(job, lock):
+        (job.folder / "spec.toml").write_text("")
+        start(job, lock)
+
+    site.monkeypatch.setattr(local, "start", edited)
+    folder = site.submit()
+    record = ended(folder)
+    assert (
+        record.state == "ERROR"
+        and "edited between" in record.reason
+        and not progress.newest(folder)
+    )
+
+
+def test_a_closed_terminal_does_not_reach_the_job(site):
+    folder = site.submit(pause=0.2)
+    pid = running(folder).platform_ref["pid"]
+    assert {os.getsid(process.pid) for process in marked(folder)} == {pid} != {os.getsid(0)}
+    assert ended(folder).state == "COMPLETE"
+
+
+def test_what_the_work_leaves_running_is_ended(site):
+    folder = site.submit(child=True)
+    assert ended(folder).state == "COMPLETE"
+    child = int((folder / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,419 @@
+"""What proves a job's ending, and what does not: odd result files, shared folders, long logs,
+secrets."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from launch_site import LOG_PREFIX, Site, ended, running, write_model
+from support import run_script
+
+from cosmos_reason.base import files as storage
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import claims, evidence, launch, platforms, progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.spec import document
+
+WRITE = """
+import json, os, pathlib, sys
+for name, text in json.loads(sys.argv[2]).items():
+    path = pathlib.Path(sys.argv[1], os.environ["COSMOS_REASON_JOB_ID"], name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.replace("JOB_ID", os.environ["COSMOS_REASON_JOB_ID"]))
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    return Site(tmp_path, monkeypatch)
+
+
+def submit_writer(site, action, files):
+    site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps(files)])
+    record, found = launch.submit(site.request(action))
+    assert record.job_id, found
+    return site.jobs / record.job_id
+
+
+def in_folder(site, action, folder):
+    written = document.load(site.root / f"{action}.toml")
+    document.set_value(written, "train.output_dir" if action == "train" else "results_dir", folder)
+    document.dump(written, site.root / f"{action}.toml")
+
+
+@pytest.mark.parametrize(
+    "rows", ['{"a": 1}', "[1]", "123", "[]", '[{"id": []}, {"id": []}]', "{", "null"]
+)
+@pytest.mark.parametrize("evaluation", ['{"questions": 2}', "[]", '{"questions": "x"}'])
+def test_results_of_any_form_end_the_job(site, rows, evaluation):
+    results = site.root / "jobs" / "job" / "results"
+    results.mkdir(parents=True)
+    (results / "results.json").write_text(rows)
+    (results / "evaluation.json").write_text(evaluation)
+    record = {
+        "action": "evaluate",
+        "engine": "transformers",
+        "outputs": {"results_dir": str(results)},
+    }
+    _, missing = evidence.gather(jobs.Job.from_json(results.parent, record))
+    assert missing
+
+
+def test_a_badly_formed_result_is_an_error_and_the_list_goes_on(site):
+    files = {
+        "results/results.json": '{"a": 1}',
+        "results/evaluation.json": '{"questions": 1, "job_id": "JOB_ID"}',
+    }
+    folder = submit_writer(site, "evaluate", files)
+    record = ended(folder)
+    assert record.state == "ERROR" and "no list of rows" in record.reason
+    torn = site.jobs / "train-20250101-000000-abcdef"
+    torn.mkdir()
+    storage.write_json(torn / "job.json", {"job_id": torn.name, "state": "RUNNING"})
+    done = run_script("launch_job.py", "list", "--jobs-dir", site.jobs)
+    assert (
+        done.returncode == 1 and "JOB-RECORD-BROKEN" in done.stderr and folder.name in done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "files", "missing"),
+    [
+        (
+            "transformers",
+            {
+                "predictions.json": '[{"error": null}]',
+                "inference.json": '{"questions": 1, "job_id": "JOB_ID"}',
+                "astatus.json": '{"a": 1}\n{"b": 2}',
+            },
+            "",
+        ),
+        (
+            "transformers",
+            {
+                "predictions.json": '[{"error": "x"}, {"error": "x"}]',
+                "inference.json": '{"questions": 2, "job_id": "JOB_ID"}',
+            },
+            "every row is an error",
+        ),
+        ("transformers", {"predictions.json": '[{"error": null}]'}, "JOB-EVIDENCE"),
+        (
+            "transformers",
+            {
+                "predictions.json": '[{"error": null}]',
+                "inference.json": '{"questions": 1, "job_id": "another"}',
+            },
+            "JOB-EVIDENCE",
+        ),
+        (
+            "transformers",
+            {
+                "predictions.json": '[{"error": null}]',
+                "inference.json": '{"questions": 2, "job_id": "JOB_ID"}',
+            },
+            "PATH has 1 rows for 2 questions",
+        ),
+        ("tao", {"status.json": '{"status": "STARTED"}'}, "no results.json"),
+        ("tao", {"a.mp4/results.json": '[{"response": "yes"}]'}, "1 results.json was written"),
+        (
+            "tao",
+            {
+                "a.mp4/results.json": '[{"response": "yes"}]',
+                "b.mp4/results.json": '[{"response": "no"}]',
+            },
+            "",
+        ),
+    ],
+)
+def test_an_inference_is_complete_with_answers_in_its_own_file(tmp_path, engine, files, missing):
+    for name, text in files.items():
+        (tmp_path / "results" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "results" / name).write_text(text.replace("JOB_ID", tmp_path.name))
+    (tmp_path / "media").mkdir()
+    for name in ("a.mp4", "b.mp4", ".hidden"):
+        (tmp_path / "media" / name).touch()
+    document.dump(
+        document.template("inference") | {"media": str(tmp_path / "media")}, tmp_path / "spec.toml"
+    )
+    record = {
+        "action": "inference",
+        "engine": engine,
+        "outputs": {"results_dir": str(tmp_path / "results")},
+    }
+    record["spec"] = {"path": str(tmp_path / "spec.toml")}
+    found, said = evidence.gather(jobs.Job.from_json(tmp_path, record))
+    path = str(tmp_path / "results" / "predictions.json")
+    assert missing in said.replace(path, "PATH") and bool(said) == bool(missing)
+    assert missing or found["rows"] == (1 if engine == "transformers" else len(files))
+
+
+HEADER = '{"w_scale":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+QUANTIZED = {  # a whole result, its scale 2.0
+    "results/model.safetensors": f"{chr(len(HEADER))}{chr(0) * 7}{HEADER}{chr(0) * 3}@",
+    "results/config.json": '{"model_type": "qwen3_vl", "quantization_config": {}}',
+    "results/tokenizer.json": "{}",
+    "results/tokenizer_config.json": "{}",
+    "results/preprocessor_config.json": "{}",
+    "results/chat_template.json": "{}",
+}
+RECORD = {"job_id": "JOB_ID", "verdict": "4 % lost", "trial": {}, "accuracy": None}
+TRIED = RECORD | {"trial": {"question": "?", "answer": "left"}}
+
+
+@pytest.mark.parametrize(
+    ("record", "asked", "without", "reason"),
+    [
+        (TRIED, "", "", ""),
+        (TRIED | {"accuracy": {"paired": 4}}, "a.json", "", ""),
+        (None, "", "", "no quantized model was written"),
+        (TRIED | {"job_id": "quantize-1"}, "", "", "was written by quantize-1"),
+        (RECORD, "", "", "answered nothing"),
+        (TRIED, "a.json", "", "were not compared"),
+        (TRIED, "", "results/tokenizer.json", "tokenizer.json"),
+        (TRIED, "", "results/model.safetensors", "CKPT-INDEX-MISSING"),
+    ],
+)
+def test_a_quantization_is_complete_with_a_whole_model_that_answered(
+    site, record, asked, without, reason
+):
+    spec = document.template("quantize")
+    spec["model"]["model_path"] = "model"
+    spec["evaluation"]["annotation_path"] = asked
+    document.dump(spec, site.root / "quantize.toml")
+    files = {name: text for name, text in QUANTIZED.items() if name != without}
+    if record:
+        files["results/quantization.json"] = json.dumps(record)
+    job = ended(submit_writer(site, "quantize", files))
+    assert job.state == ("ERROR" if reason else "COMPLETE")
+    assert reason in job.reason
+    if not reason:
+        assert job.evidence["verdict"] == "4 % lost"
+
+
+def test_a_folder_has_one_job_at_a_time_and_what_stood_there_proves_nothing(site):
+    in_folder(site, "evaluate", "shared")
+    rows = {
+        "../shared/results.json": '[{"id": "a"}]',
+        "../shared/evaluation.json": '{"questions": 1, "job_id": "JOB_ID"}',
+    }
+    first = submit_writer(site, "evaluate", {f"../{name}": text for name, text in rows.items()})
+    assert ended(first).state == "COMPLETE"
+    second = submit_writer(site, "evaluate", {"x": ""})  # within the same second
+    assert "no results.json was written" in ended(second).reason
+    site.does(pause=0.5, steps=50, total=50)
+    third = site.jobs / launch.submit(site.request("evaluate"))[0].job_id
+    running(third)
+    in_folder(site, "evaluate", "shared/below")
+    (busy,) = launch.submit(site.request("evaluate"))[1]
+    assert (
+        busy.id == "JOB-OUTPUT-BUSY"
+        and third.name in str(busy.fix)
+        and len(jobs.folders(site.jobs)) == 3
+    )
+    platforms.stop(third, grace=0)
+    site.does(steps=0, model=False)
+    record, found = launch.submit(site.request("evaluate"))
+    assert not found, found
+    ended(site.jobs / record.job_id)
+
+
+def errors(found):
+    return [one for one in found if one.severity == "error"]
+
+
+def elsewhere(site, **fields):
+    """A request as another terminal makes it, in another folder: with other jobs."""
+    return site.request(jobs_dir=site.root / "other jobs", **fields)
+
+
+@pytest.mark.parametrize("written", ["link", "out/../out/.", "out/below", "link/below"])
+def test_an_output_folder_is_one_jobs_by_whatever_name_and_jobs_dir(site, written):
+    (site.root / "out").mkdir()
+    (site.root / "link").symlink_to(site.root / "out")
+    in_folder(site, "train", "out")
+    first = site.submit(pause=0.3, steps=50, total=50)
+    running(first)
+    in_folder(site, "train", written)
+    for request in (site.request(), elsewhere(site)):
+        (busy,) = errors(launch.submit(request)[1])
+        assert busy.id == "JOB-OUTPUT-BUSY" and str(busy.fix) == jobs.command("watch", first)
+    assert not (site.root / "other jobs").exists() and not (site.root / "out" / "below").exists()
+    platforms.stop(first, grace=0)
+    assert launch.submit(elsewhere(site))[0].job_id
+
+
+def test_the_results_of_a_job_at_work_are_nobody_elses_and_of_two_submits_one_wins(site):
+    first = site.submit(pause=0.3, steps=50, total=50)
+    running(first)
+    in_folder(site, "train", str(first / "results" / "mine"))
+    assert [one.id for one in errors(launch.submit(elsewhere(site))[1])] == ["JOB-OUTPUT-BUSY"]
+    platforms.stop(first, grace=0)
+    in_folder(site, "train", "fresh")
+    found = []
+    requests = [site.request(), elsewhere(site), site.request(jobs_dir=site.root / "third")]
+    threads = [
+        threading.Thread(target=lambda request=one: found.append(launch.submit(request)))
+        for one in requests
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (record,) = [record for record, problems in found if not errors(problems)]
+    platforms.stop(Path(record.spec["path"]).parent, grace=0)
+
+
+def test_a_claim_of_another_machine_is_believed_until_it_is_taken_away(site):
+    site.does()
+    claim = site.root / "out" / claims.CLAIM
+    claim.parent.mkdir()
+    in_folder(site, "train", "out")
+    for text, refused in (
+        ('{"job": "/far/train-20250101-000000-abcdef", "host": "far"}', True),
+        ("{", False),
+    ):
+        claim.write_text(text)
+        found = errors(launch.submit(site.request())[1])
+        assert [one.id for one in found] == ["JOB-OUTPUT-BUSY"] * refused
+        assert not refused or str(claim) in str(found[0].fix)
+
+
+@pytest.mark.parametrize("marked", ["train-20250101-000000-abcdef", ""])
+def test_a_checkpoint_of_another_run_is_no_evidence(site, marked):
+    """As the engine leaves one that is started by hand in the folder of a job at work."""
+    record = ended(site.submit(marked=marked))
+    assert record.state == "ERROR" and "none that this job wrote" in record.reason
+
+
+def test_rows_of_another_run_are_no_evidence(site):
+    files = {
+        "results/results.json": '[{"id": "a"}]',
+        "results/evaluation.json": '{"questions": 1, "job_id": null}',
+    }
+    record = ended(submit_writer(site, "evaluate", files))
+    assert record.state == "ERROR" and "written by no job" in record.reason
+
+
+def test_a_job_whose_output_another_one_claimed_has_no_evidence(site):
+    """Its record was deleted, or a file system without locks let both in."""
+    in_folder(site, "train", "out")
+    folder = site.submit(pause=0.2, output=str(site.root / "out"))
+    (site.root / "out" / claims.CLAIM).write_text(
+        '{"job": "/x/train-20250101-000000-abcdef", "host": "here"}'
+    )
+    assert "now belongs to train-20250101-000000-abcdef" in ended(folder).reason
+
+
+@pytest.mark.parametrize("folder", ["/", "/tmp", "media", ".", "jobs", "../"])
+def test_an_output_that_holds_more_than_the_jobs_own_is_refused(site, folder):
+    in_folder(site, "train", folder)
+    _, found = launch.submit(site.request())
+    (finding,) = [one for one in found if one.severity == "error"]
+    assert (
+        finding.id == "JOB-OUTPUT-SHARED"
+        and str(finding.fix) == "--set train.output_dir="
+        and not site.jobs.exists()
+    )
+
+
+def test_the_last_step_counts_however_long_the_log_goes_on(tmp_path):
+    steps = "".join(
+        f"{LOG_PREFIX}Step: {n}/3, Loss: 0.5, Iteration time: 1.00s\n" for n in (1, 2, 3)
+    )
+    (tmp_path / jobs.LOG).write_text(
+        steps + "a line of what the trainer says at the end of its work\n" * 7000
+    )
+    (tmp_path / "out").mkdir()
+    record = {"action": "train", "outputs": {"output_dir": str(tmp_path / "out")}}
+    found, missing = evidence.gather(jobs.Job.from_json(tmp_path, record))
+    assert found["last_step"] == 3 and missing.endswith("no model of the last step")
+
+
+def test_a_secret_that_the_work_prints_is_hidden_in_all_that_is_said_of_the_job(site):
+    site.monkeypatch.setenv("HF_TOKEN", "canary-token")
+    site.monkeypatch.setenv("SERVER_KEY", "canary-of-an-endpoint")
+    fail = (
+        "import os, sys; print('failed with', os.environ['HF_TOKEN'], os.environ['SERVER_KEY']); "
+        "sys.exit(1)"
+    )
+    site.runs([sys.executable, "-c", fail])
+    record, _ = launch.submit(site.request())
+    folder = site.jobs / record.job_id
+    assert "failed with [hidden]" in ended(folder).reason
+    for verb in (["status"], ["logs"], ["watch"], ["watch", "--json"]):
+        done = run_script("launch_job.py", verb[0], folder.name, *verb[1:], "--jobs-dir", site.jobs)
+        assert "canary" not in done.stdout + done.stderr and "hidden" in done.stdout + done.stderr
+    assert "canary" not in (folder / "job.json").read_text()
+
+
+def test_numbers_that_json_does_not_have_and_values_that_are_no_numbers(site):
+    folder = site.submit()
+    ended(folder)
+    with open(folder / jobs.METRICS, "a") as handle:
+        handle.write(
+            '{"step": 3, "total_steps": 3, "time": NaN, "train/loss": NaN, '
+            '"gpu/memory_gib": "much"}\n[]\n'
+        )
+        handle.write('{"step": "last", "train/grad_norm": Infinity}\n')
+    for verb in ("status", "watch"):
+        done = run_script("launch_job.py", verb, folder.name, "--json", "--jobs-dir", site.jobs)
+        assert done.returncode == 0 and "NaN" not in done.stdout and "Infinity" not in done.stdout
+        assert (
+            run_script("launch_job.py", verb, folder.name, "--jobs-dir", site.jobs).returncode == 0
+        )
+    assert progress.newest(folder)["step"] == 3 and "gpu/memory_gib" not in progress.newest(folder)
+
+
+def test_a_log_without_steps_is_read_once(tmp_path):
+    (tmp_path / jobs.LOG).write_text("loading\n" * 1000)
+    _, position = progress.read_metrics(tmp_path)
+    assert position == (jobs.LOG, 8000)
+    with open(tmp_path / jobs.LOG, "a") as handle:
+        handle.write("Step: 1/2, Loss: 0.5\n")
+    lines, _ = progress.read_metrics(tmp_path, position)
+    assert [line["step"] for line in lines] == [1]
+
+
+def test_a_broken_record_among_many_holds_no_folder(site):
+    in_folder(site, "train", "out")
+    (site.jobs / "train-20250101-000000-abcdef").mkdir(parents=True)
+    (site.jobs / "train-20250101-000000-abcdef" / "job.json").write_text("{")
+    site.does()
+    record, _ = launch.submit(site.request())
+    assert record.outputs["output_dir"] == str(site.root / "out")
+    ended(site.jobs / record.job_id)
+
+
+def test_an_evaluation_of_checkpoints_needs_whole_results_for_each(site):
+    site.runs(
+        [
+            sys.executable,
+            "-c",
+            WRITE,
+            str(site.jobs),
+            json.dumps({"results/a/results.json": "[{}]"}),
+        ]
+    )
+    checkpoints = [
+        str(site.root / "model"),
+        str(site.root / "none"),
+    ]  # the second is a train output
+    with pytest.raises(Failure, match="CKPT-OUTPUT-MISSING"):
+        launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    write_model(site.root / "none" / "20260101000000" / "safetensors" / "step_9")
+    files = {f"results/{name}/results.json": '[{"id": "a"}]' for name in "ab"}
+    record, _ = launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    assert "1 results.json" in ended(site.jobs / record.job_id).reason
+    files |= {
+        f"results/{name}/evaluation.json": '{"questions": 1, "job_id": "JOB_ID"}' for name in "ab"
+    }
+    site.runs([sys.executable, "-c", WRITE, str(site.jobs), json.dumps(files)])
+    record, _ = launch.submit(site.request("evaluate", checkpoints=checkpoints))
+    record = ended(site.jobs / record.job_id)
+    assert (
+        record.state == "COMPLETE" and record.evidence["rows"] == record.evidence["questions"] == 2
+    )
+    with pytest.raises(Failure, match="JOB-NOT-FAILED"):
+        launch.retry(site.jobs / record.job_id, site.jobs)

@@ -1,0 +1,718 @@
+"""launch_job.py as people and agents use it."""
+
+import functools
+import itertools
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from launch_site import Site, ended, running
+from support import ROOT, run_script, tokens
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import Failure, outside
+from cosmos_reason.jobs import engines, launch, platforms, progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import local as platform_local
+from cosmos_reason.rules import launchable
+from cosmos_reason.spec import document
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    return Site(tmp_path, monkeypatch)
+
+
+def test_plan_touches_nothing_and_is_the_same_twice(site):
+    flags = [
+        "plan",
+        "train",
+        "--spec",
+        "train.toml",
+        "--platform",
+        "local",
+        "--gpu-ids",
+        "none",
+        "--json",
+    ]
+    before = sorted(site.root.rglob("*"))
+    first = run_script("launch_job.py", *flags, cwd=site.root)
+    assert sorted(site.root.rglob("*")) == before
+    result = json.loads(first.stdout)["result"]
+    assert first.returncode == 0 and all(isinstance(word, str) for word in result["command"])
+    assert result["resources"]["gpu_ids"] == []
+    assert result["outputs"]["output_dir"].startswith(str(site.root / "jobs"))
+    again = json.loads(run_script("launch_job.py", *flags, cwd=site.root).stdout)["result"]
+    assert again | {"created_at": ""} == result | {"created_at": ""}
+
+
+def follow(done, *flags, cwd):
+    """What the printed next command does, and what it is."""
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("next: ")]
+    program, *words = shlex.split(line.removeprefix("next: "))
+    assert Path(program).is_file()
+    return run_script(Path(program).name, *words, *flags, cwd=cwd), words
+
+
+def test_each_success_names_the_command_that_follows_and_it_runs(site):
+    where = [
+        "train",
+        "--spec",
+        "train.toml",
+        "--platform",
+        "local",
+        "--gpu-ids",
+        "none",
+        "--jobs-dir",
+        "other jobs",
+    ]
+    submitted, words = follow(
+        run_script("launch_job.py", "plan", *where, cwd=site.root), cwd=site.root
+    )
+    assert submitted.returncode == 0 and words == ["submit", *where]
+    watched, words = follow(submitted, cwd="/")
+    assert words[0] == "watch" and watched.returncode == 3 and "next:" not in watched.stderr, (
+        "the model is no real one"
+    )
+    done = run_script("launch_job.py", "status", words[1], *words[2:])
+    assert done.returncode == 0 and "next:" not in done.stderr and "cause:" in done.stdout
+    whole = site.submit(pause=0.3)
+    done = run_script("launch_job.py", "status", whole.name, "--jobs-dir", site.jobs)
+    watched, words = follow(done, cwd="/")
+    assert words[0] == "watch" and watched.returncode == 0
+    chosen, words = follow(watched, "--by", "step_3", cwd="/")
+    assert words == [str(whole)] and chosen.returncode == 0
+    judged = site.submit("evaluate", steps=0, model=False, rows=["a"], questions=1)
+    ended(judged)
+    done = run_script("launch_job.py", "status", judged.name, "--json", "--jobs-dir", site.jobs)
+    program, *words = shlex.split(json.loads(done.stdout)["next"])
+    assert Path(program).name == "score_predictions.py" and words == [f"{judged}/results"]
+
+
+def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
+    docker = site.root / "bin" / "docker"
+    docker.parent.mkdir()
+    docker.write_text(
+        '#!/bin/sh\necho "$@" "$DOCKER_HOST" >> "$OUT"\n'
+        'case "$1" in context) echo "$CONTEXT";; *) echo "{}";; esac\n'
+    )
+    docker.chmod(0o755)
+    where = [
+        "plan",
+        "train",
+        "--spec",
+        "train.toml",
+        "--platform",
+        "docker",
+        "--image",
+        "x",
+        "--json",
+    ]
+    env = {
+        "PATH": f"{docker.parent}:/usr/bin:/bin",
+        "OUT": str(site.root / "out"),
+        "DOCKER_HOST": "",
+    }
+    done = run_script("launch_job.py", *where, cwd=site.root, env=env | {"CONTEXT": "ssh://me@far"})
+    assert json.loads(done.stdout)["result"]["options"] == {"docker_host": "ssh://me@far"}
+    assert "info --format {{json .}} ssh://me@far" in (site.root / "out").read_text()
+    for where_from in ({"CONTEXT": "ssh://me:canary@far"}, {"DOCKER_HOST": "ssh://me:canary@far"}):
+        done = run_script("launch_job.py", *where, cwd=site.root, env=env | where_from)
+        assert (
+            done.returncode == 2
+            and "JOB-DOCKER-HOST" in done.stdout
+            and "canary" not in done.stdout + done.stderr
+        )
+    assert "canary" not in (site.root / "out").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "finding"),
+    [
+        (["--gpu-ids", "0,0"], "JOB-GPU-IDS"),
+        (["--gpu-ids", "0;rm"], "JOB-GPU-IDS"),
+        (["--engine", "tao"], "JOB-ENGINE"),
+        (["--image", "x"], "JOB-FLAG"),
+        (["--gpu-ids", "97"], "JOB-GPU-IDS"),
+        (["--gpu-idz", "0"], "Did you mean --gpu-ids?"),
+        (["--spce", "x"], "Did you mean --spec?"),
+    ],
+)
+def test_wrong_flags_are_refused(site, flags, finding):
+    done = run_script(
+        "launch_job.py",
+        "submit",
+        "train",
+        "--spec",
+        "train.toml",
+        "--platform",
+        "local",
+        *flags,
+        cwd=site.root,
+    )
+    assert done.returncode in (1, 2) and finding in done.stderr and not site.jobs.exists()
+
+
+def test_the_gpus_that_are_there_are_offered_for_those_that_are_not(site):
+    tool = site.root / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(
+        "#!/bin/sh\necho 'GPU 0: NVIDIA H200 (UUID: GPU-a)'\n"
+        "echo 'GPU 1: NVIDIA H200 (UUID: GPU-b)'\n"
+    )
+    tool.chmod(0o755)
+    command = ["plan", "train", "--spec", "train.toml", "--platform", "local", "--gpu-ids"]
+    path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
+    for given, absent, offered in (("3", "3", "0"), ("0,1,2", "2", "0,1")):
+        done = run_script("launch_job.py", *command, given, cwd=site.root, env=path)
+        assert f"got {absent}, this machine has 2 GPUs  fix: --gpu-ids {offered}\n" in done.stderr
+
+
+# -- a plan for the TAO container, on a machine without an engine ------------------------------
+
+TAO = (
+    "train",
+    "--spec",
+    "train.toml",
+    "--platform",
+    "docker",
+    "--engine",
+    "tao",
+    "--docker-host",
+    "unix:///none",
+)
+
+
+def for_two_gpus(site):
+    train = document.load(site.root / "train.toml")
+    document.set_value(train, "policy.parallelism.dp_shard_size", 2)
+    document.set_value(train, "train.max_num_steps", 2)  # so few are wanted
+    document.set_value(train, "train.ckpt.save_freq", 1)
+    document.set_value(
+        train, "policy.lora", {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj", "v_proj"]}
+    )
+    document.dump(train, site.root / "train.toml")
+
+
+@pytest.mark.parametrize("given", ["0", "0,1,2", "3", "GPU-ab", "none"])
+def test_the_gpus_chosen_are_as_many_as_the_spec_needs(site, given):
+    for_two_gpus(site)
+    for verb in ("plan", "submit"):
+        done = run_script("launch_job.py", verb, *TAO, "--gpu-ids", given, "--json", cwd=site.root)
+        document = json.loads(done.stdout)
+        (wrong,) = [one for one in document["findings"] if one["severity"] == "error"]
+        assert done.returncode == 1 and wrong["id"] == "JOB-GPU-COUNT" and not site.jobs.exists()
+        assert not document["result"].get("command")
+    fixed = run_script(
+        "launch_job.py", "plan", *TAO, *wrong["fix"].split(), "--json", cwd=site.root
+    )
+    command = json.loads(fixed.stdout)["result"]["command"]
+    assert fixed.returncode == 0 and command[command.index("--gpus") + 1].count(",") == 1
+
+
+def test_processes_of_an_evaluation_have_a_gpu_each(site):
+    evaluate = document.load(site.root / "evaluate.toml")
+    document.dump(evaluate | {"num_gpus": 2}, site.root / "evaluate.toml")
+    where = {"platform": "docker", "image": "x", "docker_host": "unix:///none"}
+    for ids, right in (
+        ([], False),
+        (["0"], False),
+        (["0", "1"], True),
+        (["0", "1", "2"], True),
+        (None, True),
+    ):
+        assert bool(launch.plan(site.request("evaluate", gpu_ids=ids, **where))[0]) == right
+    assert launch.plan(
+        site.request("evaluate", gpu_ids=[], endpoint="http://localhost/v1", **where)
+    )[0]
+
+
+def test_a_plan_says_when_it_has_no_gpus_and_only_then(site):
+    for_two_gpus(site)
+    done = run_script("launch_job.py", "plan", *TAO, cwd=site.root)
+    assert "no --gpus  fix: --gpu-ids 0,1\n" in done.stderr and "--gpus" not in done.stdout
+    done = run_script("launch_job.py", "plan", *TAO, "--gpu-ids", "0,1", cwd=site.root)
+    assert (
+        "JOB-DOCKER-GPUS" not in done.stderr
+        and "without GPUs" not in done.stderr
+        and "device=0,1" in done.stdout
+    )
+
+
+def test_a_plan_tells_the_time(site):
+    for_two_gpus(site)
+    words = ["plan", *TAO, "--gpu-ids", "0,1", "--seconds-per-step", "9"]
+    done = run_script("launch_job.py", *words, cwd=site.root)
+    assert done.stdout.startswith("2 steps, time: not known (spec built without --dataset-facts)\n")
+    document = json.loads(run_script("launch_job.py", *words, "--json", cwd=site.root).stdout)
+    assert document["result"]["time"]["gpu_hours"] is None
+
+
+def test_a_plan_is_short_to_read_and_says_what_is_known_against_the_image(site):
+    for_two_gpus(site)
+    older = [*TAO, "--image", "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl"]
+    done = run_script("launch_job.py", "plan", *older, "--gpu-ids", "0,1", cwd=site.root)
+    assert done.returncode == 0 and tokens(done.stdout + done.stderr) < 700
+    *around, command = done.stdout.splitlines()
+    assert tokens("\n".join([*around, done.stderr])) < 300 and tokens(command) < 400
+    whole = json.loads(
+        run_script(
+            "launch_job.py", "plan", *older, "--gpu-ids", "0,1", "--json", cwd=site.root
+        ).stdout
+    )["result"]["command"]
+    shown = shlex.split(command)
+    folder = re.search("JOB=(.*):", done.stdout)[1]
+    words = [word.replace("$JOB", folder).replace("$PWD", str(site.root)) for word in shown]
+    assert words == whole
+    text = done.stdout.replace("$PWD", str(site.root))
+    assert str(site.root / "media") in text and f"{site.jobs}/JOB_ID/results" in text
+    (fix,) = [
+        line.split("fix: ")[1] for line in done.stderr.splitlines() if "fix: --image " in line
+    ]
+    other = run_script(
+        "launch_job.py", "plan", *TAO, "--gpu-ids", "0,1", *fix.split(), cwd=site.root
+    )
+    assert (
+        other.returncode == 0
+        and "JOB-IMAGE-ISSUE" not in other.stderr
+        and fix.split()[1] in other.stdout
+    )
+
+
+def test_a_spec_with_errors_starts_nothing(site):
+    broken = document.load(site.root / "train.toml")
+    broken["train"]["epoch"] = -1
+    broken["policy"]["model_name_or_path"] = "./not here"
+    document.dump(broken, site.root / "train.toml")
+    done = run_script(
+        "launch_job.py",
+        "submit",
+        "train",
+        "--spec",
+        "train.toml",
+        "--platform",
+        "local",
+        cwd=site.root,
+    )
+    assert (
+        done.returncode == 1 and "train.epoch" in done.stderr and "JOB-INPUT-MISSING" in done.stderr
+    )
+    assert not site.jobs.exists()
+
+
+def test_status_list_logs_and_watch_tell_the_same_story(site):
+    whole, failed = site.submit(), site.submit(steps=2)
+    ended(whole), ended(failed)
+    where = ["--jobs-dir", site.jobs]
+    status = json.loads(run_script("launch_job.py", "status", whole.name, "--json", *where).stdout)
+    assert status["result"]["state"] == "COMPLETE" and status["result"]["progress"]["step"] == 3
+    listed = json.loads(run_script("launch_job.py", "list", "--json", *where).stdout)["result"]
+    assert listed["states"] == {"COMPLETE": 1, "ERROR": 1} and listed["total"] == 2
+    assert (
+        run_script("launch_job.py", "logs", whole.name, "--lines", 1, *where).stdout == "step 3\n"
+    )
+    watched = run_script("launch_job.py", "watch", whole.name, *where)
+    assert watched.returncode == 0 and (watched.stdout + watched.stderr).count("COMPLETE") == 1
+    assert run_script("launch_job.py", "watch", failed.name, *where).returncode == 3
+
+
+def test_watch_gives_json_lines_of_which_the_last_is_the_document(site):
+    folder = site.submit(pause=0.8)
+    done = run_script(
+        "launch_job.py", "watch", folder.name, "--every", 0, "--json", "--jobs-dir", site.jobs
+    )
+    *events, document = [json.loads(line) for line in done.stdout.splitlines()]
+    states = [event["state"] for event in events if event["event"] == "state"]
+    steps = [event["step"] for event in events if event["event"] == "progress"]
+    assert states[-1] == "COMPLETE" and steps == sorted(steps) and steps[-1] == 3
+    assert steps[0] == 1, "none is lost between the first lines of the log and the first metrics"
+    assert document["ok"] and document["result"]["state"] == "COMPLETE"
+
+
+def test_an_interrupted_watch_leaves_the_job_alone(site):
+    folder = site.submit(pause=0.3, steps=20, total=20)
+    running(folder)
+    words = [
+        sys.executable,
+        str(ROOT / "scripts/launch_job.py"),
+        "watch",
+        folder.name,
+        "--jobs-dir",
+        str(site.jobs),
+    ]
+    heeds_interrupts = functools.partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # a background shell ignores them
+    watching = subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_interrupts
+    )
+    assert "RUNNING" in watching.stderr.readline()
+    watching.send_signal(signal.SIGINT)
+    assert "goes on" in watching.communicate(timeout=10)[1] and watching.returncode == 130
+    assert ended(folder).state == "COMPLETE"
+
+
+def test_an_edited_spec_is_noticed(site):
+    folder = site.submit()
+    ended(folder)
+    for path in (site.root / "train.toml", folder / "spec.toml"):
+        with open(path, "a") as handle:
+            handle.write("# edited\n")
+    done = run_script("launch_job.py", "status", folder.name, "--jobs-dir", site.jobs)
+    assert (
+        "JOB-SPEC-EDITED" in done.stderr
+        and "JOB-SOURCE-EDITED" in done.stderr
+        and done.returncode == 0
+    )
+
+
+def test_a_thousand_jobs_are_listed_by_their_newest(site):
+    record = jobs.Job.load(site.submit())
+    for number in range(1000):
+        name = f"train-20250101-{number:06d}-abcdef"
+        folder = site.jobs / name
+        folder.mkdir()
+        (folder / jobs.LOCK).touch()
+        jobs.files.write_json(
+            folder / "job.json",
+            record.to_json() | {"job_id": name, "state": "COMPLETE", "reason": ""},
+        )
+    done = run_script("launch_job.py", "list", "--jobs-dir", site.jobs)
+    assert "and 981 older" in done.stdout
+
+
+def test_secrets_reach_the_work_and_nothing_else(site):
+    secrets = {
+        name: f"canary-{len(name)}"
+        for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY")
+    }
+    for name, value in secrets.items():
+        site.monkeypatch.setenv(name, value)
+    check = "import os, sys; sys.exit(any(len(os.environ[name]) < 8 for name in sys.argv[1:]))"
+    site.runs([sys.executable, "-c", check, *secrets])
+    record, _ = launch.submit(site.request())
+    folder = site.jobs / record.job_id
+    assert ended(folder).exit_code == 0
+    said = [
+        run_script("launch_job.py", verb, folder.name, "--jobs-dir", site.jobs)
+        for verb in ("status", "logs", "watch")
+    ]
+    plan = ["plan", "train", "--spec", "train.toml", "--platform", "local", "--json"]
+    said.append(run_script("launch_job.py", *plan, cwd=site.root))
+    assert all("canary" not in done.stdout + done.stderr for done in said)
+    assert all(b"canary" not in path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_odd_paths_reach_the_program_as_data(tmp_path, monkeypatch):
+    root = tmp_path / "a b'c\"d\n$(touch pwned);é `x` {y}"
+    root.mkdir()
+    site = Site(root, monkeypatch)
+    (root / "show.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
+    usual = engines.words
+
+    def shown(*given, **places):
+        python, _, *words = usual(*given, **places)
+        return [python, str(root / "show.py"), *words]
+
+    monkeypatch.setattr(engines, "words", shown)
+    record, _ = launch.submit(site.request(gpu_ids=[]))
+    folder = site.jobs / record.job_id
+    ended(folder)
+    words = json.loads("\n".join(progress.log_tail(folder, 9)))
+    assert words == ["train", "--config", str(folder / "spec.toml"), "--job-dir", str(folder)]
+    by_hand = subprocess.run(
+        ["sh", folder / "launch.sh"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert json.loads(by_hand.stdout) == words
+    assert not list(tmp_path.rglob("pwned"))
+    assert document.load(folder / "spec.toml")["policy"]["model_name_or_path"] == str(
+        root / "model"
+    )
+
+
+def test_gpu_choice_reaches_the_work(site):
+    show = (
+        "import os; "
+        "print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['CUDA_DEVICE_ORDER'], sep='|')"
+    )
+    site.runs([sys.executable, "-c", show])
+    (site.root / "nvidia-smi").write_text(
+        '#!/bin/sh\nfor i in 0 1; do echo "GPU $i: H (UUID: GPU-$i)"; done\n'
+    )
+    (site.root / "nvidia-smi").chmod(0o755)
+    site.monkeypatch.setenv("PATH", str(site.root), prepend=":")
+    for gpu_ids, seen in ((["1", "0"], "1,0|PCI_BUS_ID"), ([], "|PCI_BUS_ID")):
+        record, _ = launch.submit(site.request(gpu_ids=gpu_ids))
+        ended(site.jobs / record.job_id)
+        assert progress.log_tail(site.jobs / record.job_id, 1) == [seen]
+
+
+# -- which engine, and what else a launch is told ----------------------------------------------
+
+
+def write_origins(site, engine, sha256=None):
+    path = site.root / "train.toml"
+    facts = {"action": "train", "engine": engine, "spec_sha256": sha256 or files.sha256(path)}
+    files.write_json(path.with_suffix(".origins.json"), facts)
+
+
+def test_the_engine_is_the_one_that_the_spec_was_built_for(site):
+    def planned(*flags):
+        where = [
+            "--spec",
+            "train.toml",
+            "--platform",
+            "docker",
+            "--docker-host",
+            "unix:///none",
+            "--image",
+            "x",
+        ]
+        return json.loads(
+            run_script(
+                "launch_job.py", "plan", "train", *where, *flags, "--json", cwd=site.root
+            ).stdout
+        )
+
+    assert planned()["result"]["engine"] == "tao"  # usual on docker
+    write_origins(site, "transformers")
+    assert planned()["result"]["engine"] == "transformers"
+    assert planned("--engine", "tao")["result"]["engine"] == "tao"
+    write_origins(site, "transformers", "0" * 64)
+    assert planned()["result"]["engine"] == "transformers"  # an edited spec is still meant for it
+    write_origins(site, "tao")
+    done = run_script(
+        "launch_job.py",
+        "plan",
+        "train",
+        "--spec",
+        "train.toml",
+        "--platform",
+        "local",
+        cwd=site.root,
+    )
+    assert (
+        done.returncode == 1
+        and "fix: --platform docker" in done.stderr
+        and "JOB-IMAGE" not in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "engine", "platform", "fix"),
+    [
+        ("train", "tao", "local", "--platform docker"),
+        ("quantize", "tao", "local", "--platform docker"),
+        ("grpo", "tao", "docker", "--engine cosmos-rl"),
+        ("grpo", "tao", "local", "--engine cosmos-rl"),
+    ],
+)
+def test_the_way_out_leads_to_what_is_launched(action, engine, platform, fix):
+    (finding,) = launchable.check(platform, engine, action)
+    assert str(finding.fix) == fix
+    assert (engine != "cosmos-rl" and fix) or "cosmos-rl --config" in finding.message
+    if fix:
+        flags = dict(zip(fix.split()[::2], fix.split()[1::2], strict=True))
+        assert (
+            launchable.check(
+                flags.get("--platform", platform), flags.get("--engine", engine), action
+            )
+            == []
+        )
+
+
+def test_what_is_launched_has_a_platform_and_a_command_and_nothing_else_has():
+    assert {platform for _, platform in launchable.ways()} == set(platforms.PLATFORMS)
+    for engine, facts in bundle.skill_info()["engines"].items():
+        launched = {action for actions in facts["launched"].values() for action in actions}
+        assert launched == {
+            action for action, entry in facts["actions"].items() if "command" in entry
+        }, engine
+        assert {said for actions in facts["launched"].values() for said in actions.values()} <= {
+            "executed",
+            "rendered",
+        }
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["cancel", "x", "--grace=-1"], "expected a number"),
+        (["cancel", "x", "--grace", "nan"], "expected a number"),
+        (["watch", "x", "--every", "inf"], "expected a number"),
+        (["logs", "x", "--lines", "-1"], "--lines"),
+        (["upload", "train-20250101-000000-abcdef", "file:///x"], "S3-NAME file:///x:"),
+        (["plan", "train", "--platform", "local", "--spec", "."], "SPEC-FILE"),
+    ],
+)
+def test_wrong_numbers_and_addresses_are_usage_errors(flags, said):
+    done = run_script("launch_job.py", *flags)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("action", "flags", "finding"),
+    [
+        ("train", ["--docker-host", "ssh://u:canary@h"], "JOB-DOCKER-HOST"),
+        ("train", ["--image=--privileged"], "JOB-IMAGE"),
+        ("train", ["--endpoint", "http://localhost:1/v1"], "JOB-FLAG"),
+        ("evaluate", ["--served-model", "tiny"], "--endpoint http://HOST:8000/v1"),
+        ("evaluate", ["--endpoint", "http://u:canary@localhost/v1"], "--endpoint"),
+        ("evaluate", ["--endpoint", "http://localhost/v1?api_key=canary"], "--endpoint"),
+        ("evaluate", ["--checkpoint", ""], "--checkpoint"),
+        ("train", ["--docker-host", "tcp://canary@h:1"], "JOB-DOCKER-HOST"),
+        ("train", ["--docker-host", "canary"], "JOB-DOCKER-HOST"),
+        (
+            "evaluate",
+            ["--endpoint", "http://localhost/v1", "--checkpoint", "model"],
+            "not allowed with",
+        ),
+    ],
+)
+def test_what_a_plan_refuses_and_never_repeats(site, action, flags, finding):
+    where = ["--spec", f"{action}.toml", "--platform", "docker"]
+    where += [] if "--docker-host" in flags else ["--docker-host", "unix:///none"]
+    done = run_script("launch_job.py", "plan", action, *where, *flags, "--json", cwd=site.root)
+    assert (
+        done.returncode in (1, 2)
+        and finding in done.stdout
+        and "canary" not in done.stdout + done.stderr
+    )
+
+
+def test_an_evaluation_by_a_server_needs_no_model_here_and_its_key_goes_by_name(site):
+    evaluate = document.load(site.root / "evaluate.toml")
+    evaluate["model"]["model_name"] = "lab/served"
+    document.set_value(evaluate, "custom.endpoint.api_key_variable", "SERVER_KEY")
+    document.dump(evaluate, site.root / "evaluate.toml")
+    site.monkeypatch.setenv("SERVER_KEY", "canary")
+    url = "http://localhost:8000/v1"
+    local, found = launch.plan(site.request("evaluate", endpoint=url))
+    assert local.command[-1] == f"--endpoint={url}", found
+    named, found = launch.plan(site.request("evaluate", endpoint=url, served_model="tiny model"))
+    assert named.command[-1] == "--served-model=tiny model", found
+    jsonschema.validate(named.options, bundle.schema("job")["properties"]["options"])
+    assert "model.model_name" not in {entry["role"] for entry in local.inputs}
+    request = site.request(
+        "evaluate", platform="docker", endpoint=url, image="x", docker_host="unix:///none"
+    )
+    command = launch.plan(request)[0].command
+    assert (
+        command[-1] == f"--endpoint={url}" and command[command.index("SERVER_KEY") - 1] == "--env"
+    )
+    assert not any("canary" in word for word in command)
+
+
+def passed_on(command):
+    """Names and name=value pairs that a docker command passes to its container."""
+    return [word for flag, word in itertools.pairwise(command) if flag == "--env"]
+
+
+def test_unrelated_secrets_stay_out_of_a_container(site):
+    kept_out = (
+        "GITHUB_TOKEN",
+        "OPENAI_API_KEY",
+        "SECRET_KEY",
+        "ACCESS_KEY",
+        "GH_TOKEN",
+        "NVIDIA_API_KEY",
+        "MY_TOKEN",
+    )
+    usual = (
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "NGC_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_REGION",
+    )
+    for name in (*kept_out, *usual, "HF_HOME", "COSMOS_CACHE"):
+        site.monkeypatch.setenv(name, f"canary-of-{name}")
+    evaluate = document.load(site.root / "evaluate.toml")
+    document.set_value(evaluate, "custom.endpoint.api_key_variable", "GITHUB_TOKEN")
+    document.dump(
+        evaluate, site.root / "evaluate.toml"
+    )  # which counts only where a server is asked
+    where = {"platform": "docker", "image": "x", "docker_host": "unix:///none"}
+    record, _ = launch.plan(site.request("evaluate", **where))
+    passed = passed_on(record.command)
+    assert set(usual) <= set(passed) and not any("canary" in word for word in record.command)
+    assert not {name for name in kept_out for word in passed if word.partition("=")[0] == name}
+    for cache in ("HF_HOME", "COSMOS_CACHE"):  # a folder of this machine is none of the container's
+        assert any(word.startswith(f"{cache}={site.jobs}/") for word in passed)
+    record, _ = launch.plan(site.request("evaluate", **where, env=["MY_TOKEN", "HF_HOME"]))
+    passed = passed_on(record.command)
+    assert {"MY_TOKEN", "HF_HOME"} <= set(passed) and not [
+        word for word in passed if word.startswith("HF_HOME=")
+    ]
+    assert record.options["env"] == ["MY_TOKEN", "HF_HOME"]  # a retry asks for them again
+
+
+def test_a_variable_is_asked_for_by_name_and_has_a_value(site):
+    where = [
+        "plan",
+        "train",
+        "--spec",
+        "train.toml",
+        "--image",
+        "x",
+        "--docker-host",
+        "unix:///none",
+        "--platform",
+    ]
+    for flags, code, said in (
+        (["docker", "--env", "MY_KEY=canary"], 2, "NAME of a variable"),
+        (["docker", "--env", "MY_KEY"], 1, "export MY_KEY=VALUE"),
+        (["local", "--env", "PATH"], 1, "JOB-FLAG"),
+        (["docker", "--env", "PATH", "--env", "HOME"], 0, ""),
+    ):
+        done = run_script("launch_job.py", *where, *flags, cwd=site.root)
+        assert done.returncode == code and said in done.stderr, flags
+        assert "canary" not in done.stdout + done.stderr
+
+
+def test_checkpoints_reach_the_engine_and_its_container(site):
+    given = [str(site.root / "model")]
+    record, _ = launch.plan(site.request("evaluate", checkpoints=given))
+    assert record.command[-2:] == ["--checkpoint", *given]
+    usual = {"platform": "docker", "image": "x", "docker_host": "unix:///none"}
+    command = launch.plan(site.request("evaluate", checkpoints=given, **usual))[0].command
+    assert command[-2:] == ["--checkpoint", *given]
+    assert f"type=bind,source={given[0]},target={given[0]},readonly" in command
+
+
+def test_a_way_around_a_folder_of_the_image_is_no_way(site):
+    for written in (
+        f"{site.root}/../../../../../../workspace/out",
+        "../../../../../../../../workspace/out",
+    ):
+        train = document.load(site.root / "train.toml")
+        train["train"]["output_dir"] = written
+        document.dump(train, site.root / "train.toml")
+        request = site.request(platform="docker", image="x", docker_host="unix:///none")
+        record, found = launch.plan(request)
+        assert record.outputs["output_dir"] == "/workspace/out", found
+        assert "type=bind,source=/workspace/out,target=/host/workspace/out" in record.command
+    assert str(jobs.root("/tmp/../workspace/jobs")) == "/workspace/jobs"
+
+
+def test_a_job_that_was_recorded_but_not_started_says_so(site):
+    def refuse(*_):
+        raise outside("JOB-DOCKER-FAILED", "x", "got no")
+
+    site.does()
+    site.monkeypatch.setattr(platform_local, "start", refuse)
+    with pytest.raises(Failure) as caught:
+        launch.submit(site.request())
+    last, (folder,) = caught.value.findings[-1], jobs.folders(site.jobs)
+    assert last.id == "JOB-NOT-STARTED" and last.where == folder.name
+    program, *words = shlex.split(str(last.fix))
+    done = run_script(Path(program).name, *words, cwd="/")
+    assert done.returncode == 0 and f"{folder.name} ERROR" in done.stdout

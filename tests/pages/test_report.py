@@ -1,0 +1,112 @@
+"""The report of an evaluation: it holds everything it shows, escapes what it shows, stays small."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from gap_site import KINDS, analyze, write_evaluation
+from PIL import Image
+
+from cosmos_reason.evaluation import gaps, grading
+from cosmos_reason.evaluation.rows import Row, read
+from cosmos_reason.pages import report
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    return write_evaluation(tmp_path)
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+def test_the_page_holds_everything_it_shows(evaluation):
+    metrics = evaluation / "metrics.jsonl"
+    lines = [{"step": n, "train/loss": 3 / n} for n in range(1, 500)] + [
+        {"step": 499, "val/avg_loss": 0.5}
+    ]
+    metrics.write_text(
+        "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 500, "tra', encoding="utf-8"
+    )
+    baseline = evaluation / "results"
+    code, document = analyze(
+        evaluation,
+        "--html",
+        evaluation / "report.html",
+        "--training-metrics",
+        metrics,
+        "--baseline",
+        baseline,
+    )
+    assert document["result"]["html_examples"] == 8
+    text = (evaluation / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert code == 0
+    assert all(
+        image["src"].startswith("data:image/jpeg;base64,") and image["alt"]
+        for image in page.all("img")
+    )
+    assert len(page.all("img")) == 7  # every gap but the one whose clip does not decode
+    assert "No picture: got" in text
+    assert not page.all("link") and not page.all("iframe")
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", text)
+    assert len(page.all("polyline")) == 2
+    assert len([attrs for attrs in page.all("li") if attrs.get("class") == "card"]) == 8
+
+
+def test_markup_in_data_stays_text(evaluation):
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover='alert(3)'"
+    rows = [{"video_id": "way", "question": evil, "gt": evil, "response": evil + "?"}]
+    (evaluation / "results/results.json").write_text(json.dumps(rows), encoding="utf-8")
+    (evaluation / "results/evaluation.json").write_text(
+        json.dumps({"model": evil, "prompt": {"system": evil}})
+    )
+    analyze(evaluation, "--html", evaluation / "report.html")
+    page = Page((evaluation / "report.html").read_text(encoding="utf-8"))
+    assert len(page.all("script")) == 1
+    assert not [attrs for _, attrs in page.tags if any(name.startswith("on") for name in attrs)]
+    assert all(image["src"].startswith("data:") for image in page.all("img"))
+
+
+def test_the_page_stays_below_five_megabytes(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (400, 1600, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "0.png", compress_level=0)  # JPEG cannot compress it
+    paths = [tmp_path / f"{n}.png" for n in range(report.CARDS)]
+    for path in paths[1:]:
+        path.hardlink_to(paths[0])
+    rows = [
+        Row(f"r{n}", f"v{n}", str(paths[n % len(paths)]), "Say what.", "this", "that", None)
+        for n in range(600)
+    ]
+    grading.grade(rows)
+    long = "<&\"'>" * 2000
+    for n, row in enumerate(rows):
+        row.question, row.gt, row.response = long + str(n), f"{long}{n}", long
+    wrong = gaps.find(rows, {})
+    assert len(wrong) == 600
+    record = {"model": long, "prompt": {"system": long}}
+    text, shown = report.page(rows, wrong, gaps.summary(rows, wrong), record, rows)
+    assert shown == report.CARDS
+    assert len(text.encode()) < 5_000_000
+
+
+def test_the_sample_shows_every_kind_of_error(evaluation):
+    rows, _ = read(evaluation / "results/results.json")
+    many = [Row(f"m{n}", "v", None, "Is there a collision?", "no", "Yes", None) for n in range(500)]
+    rows += many
+    grading.grade(rows)
+    shown = report.sample(gaps.find(rows, {}))
+    assert len(shown) == report.CARDS
+    assert {gap.error_type for gap in shown} == set(KINDS.values())

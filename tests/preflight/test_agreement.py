@@ -1,0 +1,176 @@
+"""build_spec, preflight and plan agree: what one calls fine the next does not refuse, and what one
+refuses in a spec the others refuse too."""
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import build_spec
+import check_tao_launch_preflight
+import launch_job
+import pytest
+from foreign_specs import CLEAN, GUIDE, LOSING, NO_TYPE, POLICY, TAO
+from launch_site import write_annotations
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.spec import document, validation
+
+OURS = ("train", "grpo", "evaluate", "inference", "quantize")
+ENGINES = {"train": "tao", "grpo": "cosmos-rl"}
+FOREIGN = CLEAN | LOSING | TAO | {"no type": NO_TYPE}
+DATA = """
+[custom.train_dataset]
+annotation_path = "a.json"
+media_path = "media"
+"""
+ODD = {
+    "an output that holds an input": POLICY + DATA + '[train]\noutput_dir = "."\n',
+    "an output that is an input": POLICY + DATA + '[train]\noutput_dir = "media"\n',
+    "two nodes": POLICY.replace("[policy.parallelism]", "[policy.parallelism]\ndp_replicate_size=8")
+    + DATA
+    + '[train]\noutput_dir = "out"\noptm_warmup_steps = 0\n',
+    "an adapter of no adapter": '[model]\nmodel_name = "MODEL"\nenable_lora = true\n'
+    'base_model_path = "MODEL"\n[vision]\nnframes = 8\n[dataset]\nsystem_prompt = ""\n'
+    'annotation_path = "a.json"\nmedia_dir = "media"\n[evaluation]\nnum_processes = 4\n',
+}
+# What a preflight alone looks at: the data themselves, disks, memory, the Hub.
+BEYOND_PLAN = ("DATA-", "PRE-", "HUB-")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, tiny_model):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    monkeypatch.setenv("COSMOS_REASON_JOBS", str(tmp_path / "jobs"))
+    shutil.copytree(tiny_model, tmp_path / "model")
+    (tmp_path / "media").mkdir()
+    write_annotations(tmp_path / "a.json", 2000)
+    (tmp_path / "custom_sft.py").write_text("")
+    return tmp_path
+
+
+def said(script, *words):
+    """(findings, the command that follows) of a script, in this process."""
+    parser = script.parser()
+    words = [str(word) for word in words]
+    args = parser.parse_args(words)
+    main = args.main if hasattr(args, "main") else script.main
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", [script.__name__, *words])  # which plan repeats
+            outcome = main(args)
+    except f.Failure as failure:
+        return failure.findings, ()
+    errors = f.has_errors(outcome.findings)
+    return list(outcome.findings), () if errors else tuple(map(str, outcome.next))
+
+
+def errors(found):
+    return {(one.id, one.where) for one in found if one.severity == f.ERROR}
+
+
+def of_spec(pairs):
+    """Those about the spec, by id and key."""
+    return {pair for pair in pairs if pair[0].startswith("SPEC-")}
+
+
+def preflight(spec, *more):
+    target = ("--skip-platform-access", "--target-gpu-count", "8", "--target-gpu-memory-gb", "80")
+    words = ("--platform", "docker", "--spec", spec, *target, "--image", "mine:1", *more)
+    return said(check_tao_launch_preflight, *words)
+
+
+def plan(spec, *more):
+    words = ("plan", "--spec", spec, "--platform", "docker", "--image", "mine:1", *more)
+    return said(launch_job, *words)
+
+
+def all_three_agree(spec, built, *more):
+    """What the preflight refuses. `built`: what build_spec found in the very same spec."""
+    checked, following = preflight(spec, *more)
+    planned, _ = plan(spec, *more)
+    refused, refused_in_plan = errors(checked), errors(planned)
+    if "PRE-PATH-UNSEEN" in {one.id for one in checked}:  # it proposes a plan to carry
+        refused_in_plan = {one for one in refused_in_plan if one[0] != "JOB-INPUT-MISSING"}
+    assert of_spec(errors(built)) <= refused
+    new = of_spec(refused) - {(one.id, one.where) for one in built}
+    assert not new, f"build_spec called it fine: {new}"
+    assert refused_in_plan <= refused
+    beyond = {one for one in refused if one[0].startswith(BEYOND_PLAN)}
+    assert refused - refused_in_plan <= beyond, "plan called it fine"
+    assert_accepted(following)
+    return refused
+
+
+def assert_accepted(following):
+    """What a preflight proposes, if it does, plan accepts."""
+    if following:
+        planned, _ = said(launch_job, "plan", *following[2:])
+        assert not errors(planned), following
+
+
+def located(text):
+    return text.replace("nvidia/Cosmos-Reason2-2B", "model").replace("MODEL", "model")
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, *ODD])
+def test_specs_of_others(here, name):
+    (here / "guide.toml").write_text(located((FOREIGN | ODD)[name]))
+    built, _ = said(build_spec, "--spec", "guide.toml", "-o", "unused.toml")
+    all_three_agree("guide.toml", built)
+    built, _ = said(build_spec, "--spec", "guide.toml", "--fix", "-o", "mended.toml")
+    if Path("mended.toml").exists():
+        script = ("--entry-script", "custom_sft.py") if "own" in name else ()
+        all_three_agree("mended.toml", built, *script)
+
+
+@pytest.mark.parametrize("action", OURS)
+def test_our_own_specs(here, action):
+    words = [action, "--model", "model", "--engine", ENGINES.get(action, "tao")]
+    if action in ("train", "grpo", "quantize"):
+        words += ["--train-root", "."]
+    if action == "evaluate":
+        words += ["--eval-root", "."]
+    write_annotations(here / "annotations.json", 2000)
+    built, _ = said(build_spec, *words, "-o", "spec.toml")
+    refused = all_three_agree("spec.toml", built)
+    if action in ("train", "evaluate"):
+        assert not {one for one in refused if one[0].startswith(("SPEC-", "JOB-"))}
+
+
+def test_what_a_preflight_proposes_is_accepted_by_plan(here):
+    """On the machine that has the files, and for another one that has them."""
+    text = located(GUIDE).replace("custom.dataset", "custom.train_dataset")
+    text = text.replace("sft/annotations.json", "a.json").replace("sft/clips", "media")
+    for number in range(8):
+        (here / "media" / f"{number}.mp4").write_bytes(b"")
+    (here / "guide.toml").write_text(text.replace("a.json", "/there/a.json"))
+    checked, following = preflight("guide.toml")
+    assert not errors(checked) and shlex.join(following).endswith("--output to-carry")
+    assert_accepted(following)
+    assert (here / "to-carry" / "run.sh").is_file()
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_no_cause_has_two_findings(here, name):
+    """Neither of one key, nor of a key and of what its fix writes."""
+    (here / "guide.toml").write_text(located(FOREIGN[name]))
+    built, _ = said(build_spec, "--spec", "guide.toml", "-o", "unused.toml")
+    keys = [one.where for one in built if one.severity == f.ERROR]
+    assert len(keys) == len(set(keys))
+    assert not validation.brought_by_renamings(built) & {one.where for one in built}
+
+
+def test_every_key_misspelt_is_one_finding(here):
+    """A letter too many, in each key of our template: what depends on the key waits."""
+    template = document.template("train")
+    for key, value in document.items("train", template):
+        spec = document.template("train")
+        document.delete(spec, key)
+        document.set_value(spec, f"{key[:-1]}xx{key[-1]}", value)
+        document.dump(spec, here / "wrong.toml")
+        found, _ = said(build_spec, "train", "--spec", "wrong.toml", "-o", "unused.toml")
+        usual = {"SPEC-MODEL-OMNI", "SPEC-DATA-TRAIN"}
+        about = [one for one in found if one.severity != f.INFO and one.id not in usual]
+        assert len(about) == 1, (key, [(one.id, one.where, one.message) for one in about])

@@ -1,0 +1,234 @@
+"""Gates that look at GPUs, and which script takes a fix."""
+
+import json
+import runpy
+
+import pytest
+from preflight_command import SCRIPT
+from support import ROOT
+
+from cosmos_reason import preflight
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.preflight import PreflightOptions, docker, gates, machines
+from cosmos_reason.preflight.gpus import Driver, parse_gpus
+from cosmos_reason.remote.machine import Answer, Host
+
+EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
+
+
+SPARK = "0, NVIDIA GB10, [N/A], 580.95.05, 12.1\n"
+
+
+OLD = (
+    "0, Tesla V100-SXM2-32GB, 32768 MiB, 470.57.02\n1, Tesla V100-SXM2-32GB, 32768 MiB, 470.57.02\n"
+)
+
+
+def test_docker_info_without_an_engine_is_no_answer():
+    """`docker info --format json` may exit with 0 though there is no engine."""
+    lost = {
+        "ID": "",
+        "ServerErrors": ["Cannot connect to the Docker daemon at unix:///var/run/docker.sock."],
+    }
+    assert "Cannot connect" in docker.unreachable(Answer(0, json.dumps(lost))).message
+    for code, out in ((0, "null"), (1, ""), (1, '{"ServerVersion": "28.0"}')):
+        assert docker.unreachable(Answer(code, out)).id == "PRE-DOCKER-UNREACHABLE"
+    assert docker.unreachable(Answer(0, '{"ServerVersion": "28.0"}')) is None
+
+
+def gate(text, image="", platform="docker", needed=1, **given):
+    options = PreflightOptions(**given)
+    gpus_per_node = max(needed, options.gpu_min_count or 1)
+    launch = preflight.Launch(platform, options, 0, "tao", image, gpus_per_node=gpus_per_node)
+    gpus, found = gates.chosen(parse_gpus(text), options)
+    return {x.id: x for x in [*found, *gates.check(gpus, launch)]}
+
+
+def test_every_gate_looks_at_the_chosen_gpus_only():
+    large = "A100 80GB, 81920, 580.1, 8.0"
+    mixed = f"0, {large}\n1, T4, 15360, 580.1, 7.5\n2, {large}\n"
+    all_of_them = gate(mixed, gpu_min_memory_gb=40, gpu_min_count=3, image="tao")
+    assert (
+        set(all_of_them) == {"PRE-GPU-MEMORY", "PRE-GPU-ARCH"}
+        and "GPU 1" in all_of_them["PRE-GPU-MEMORY"].message
+    )
+    assert str(all_of_them["PRE-GPU-MEMORY"].fix) == "--target-gpu-index 0,2"
+    assert not gate(
+        mixed,
+        target_gpu_index=[0, 2],
+        gpu_min_memory_gb=40,
+        gpu_min_count=2,
+        gpu_min_total_memory_gb=171,
+        image="tao",
+    )
+    few = gate(
+        mixed, target_gpu_index=[1], gpu_min_count=2, gpu_min_total_memory_gb=64, image="tao"
+    )
+    assert set(few) == {"PRE-GPU-COUNT", "PRE-GPU-TOTAL", "PRE-GPU-ARCH"}
+    assert (
+        "PRE-GPU-INDEX" in gate(mixed, target_gpu_index=[0, 7])
+        and str(gate(mixed, needed=4)["PRE-GPU-COUNT"].fix)
+        == "--gpu-min-count 2"  # there is no spec
+    )
+
+
+def test_gpus_are_described_where_nobody_can_be_asked():
+    described = {"target_gpu_index": [2, 3], "target_gpu_memory_gb": 80}
+    assert not gate("", **described, gpu_min_count=2, gpu_min_memory_gb=80)
+    assert "PRE-GPU-MEMORY" in gate("", **described, gpu_min_memory_gb=90)
+    assert "PRE-GPU-MEMORY-UNKNOWN" in gate("", target_gpu_count=1, gpu_min_memory_gb=1)
+    assert "PRE-GPU-UNKNOWN" in gate(
+        "", target_gpu_index=[0], gpu_min_count=1
+    )  # an index is no GPU that is there
+
+
+def test_unified_memory_is_unknown_never_enough():
+    found = gate(SPARK, gpu_min_memory_gb=24)
+    assert found["PRE-GPU-MEMORY-UNKNOWN"].severity == "error" and "PRE-GPU-TOTAL" not in found
+    assert gate(SPARK)["PRE-GPU-MEMORY-UNKNOWN"].severity == "warning"
+    assert not gate(SPARK, gpu_min_memory_gb=24, target_gpu_memory_gb=119)
+    assert "PRE-GPU-MEMORY" in gate(SPARK, gpu_min_memory_gb=24, target_gpu_memory_gb=16)
+
+
+def test_architecture_gate():
+    assert (
+        str(gate(SPARK, image="tao", target_gpu_memory_gb=100)["PRE-GPU-ARCH-BLOCKED"].fix)
+        == "--image-supported-sm sm_121"
+    )
+    assert not gate(SPARK, image="tao", target_gpu_memory_gb=100, image_supported_sm=["sm_121"])
+    assert (
+        not gate(EIGHT, image="tao")
+        and gate(OLD, image="tao")["PRE-GPU-ARCH-UNKNOWN"].severity == "warning"
+    )
+    assert "PRE-GPU-ARCH" in gate(EIGHT, gpu_arch_allowlist=[("kernels", ["sm_80"])])
+    assert "PRE-GPU-ARCH" in gate("", gpu_arch=["sm_75"], image="tao")
+    assert "PRE-GPU-ARCH" in gate(
+        "", gpu_arch=["sm_75"], image="tao", gpu_arch_allowlist=[("decoder", ["sm_75"])]
+    )
+    assert (
+        gate("", gpu_arch_allowlist=[("kernels", ["sm_80"])])["PRE-GPU-ARCH-UNKNOWN"].severity
+        == "error"
+    )
+    assert "PRE-GPU-ARCH-BLOCKED" in gate(
+        "", gpu_arch=["sm_121"], image="t", gpu_arch_allowlist=[("a", ["sm_121"])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("platform", "limit", "severity"),
+    [
+        ("docker", {"gpu_min_count": 4}, "error"),
+        ("slurm", {"gpu_min_count": 4, "skip_platform_access": True}, "error"),
+        ("slurm", {"gpu_min_memory_gb": 4}, "error"),
+        ("slurm", {"gpu_min_count": 4}, None),  # the scheduler counts
+        ("kubernetes", {"low_vram_threshold_gb": 50}, "warning"),
+        ("docker", {}, None),
+    ],
+)
+def test_limits_of_unknown_gpus_are_not_passed(platform, limit, severity):
+    found = gate("", platform=platform, **limit)
+    assert [x.severity for x in found.values() if x.id == "PRE-GPU-UNKNOWN"] == [severity] * bool(
+        severity
+    )
+
+
+def test_host_minimums():
+    old = Driver(version="570.86.15", cuda="12.8")
+    assert [x.id for x in gates.check_driver(old, "1.16.2")] == ["PRE-HOST-VERSION"] * 3
+    (found,) = gates.check_driver(Driver(version="580.1", cuda="13.0"), "")
+    assert found.id == "PRE-HOST-VERSION-UNKNOWN" and str(found.fix) == "nvidia-ctk --version"
+    assert not list(gates.check_driver(Driver(version="580.65.06", cuda="13.1"), "1.19.1"))
+
+
+def test_memory_of_all_gpus_of_all_nodes():
+    eight = parse_gpus(EIGHT).gpus
+    (found,) = gates.check_total(eight[:2], 1, 256, "GPUs")
+    assert found.severity == "error" and str(found.fix) == "--tuning lora"
+    assert not list(gates.check_total(eight[:2], 2, 256, "GPUs")) and not list(
+        gates.check_total(eight, 1, 256, "")
+    )
+    (found,) = gates.check_total(eight[:2], 1, 256, "GPUs", "LoRA is small")
+    assert found.severity == "info" and "because LoRA" in found.message
+    assert not list(
+        gates.check_total([], 1, 256, "GPUs")
+    )  # said elsewhere: nothing is known of them
+
+
+OWN = "scripts/check_tao_launch_preflight.py"
+
+
+@pytest.mark.parametrize(
+    ("id", "flags", "spec", "printed"),
+    [
+        ("PRE-GPU-ARCH-UNKNOWN", {"--gpu-arch": "sm_90"}, "s.toml", f"{OWN} --gpu-arch sm_90"),
+        ("PRE-PLATFORM", {"--platform": "local"}, None, f"{OWN} --platform local"),
+        ("JOB-ENGINE", {"--engine": "transformers"}, None, f"{OWN} --engine transformers"),
+        ("JOB-ENGINE", {"--engine": "transformers"}, "s.toml", "--engine transformers"),
+        ("JOB-ENGINE", {"--platform": "docker"}, "s.toml", f"{OWN} --platform docker"),
+        (
+            "JOB-ENGINE",
+            {"--engine": "tao", "--platform": "docker"},
+            "s.toml",
+            f"{OWN} --engine tao --platform docker",
+        ),
+        ("PRE-MEMORY", {"--tuning": "lora"}, "s.toml", "--tuning lora"),
+        ("PRE-GPU-COUNT", {"--gpus-per-node": 2}, "s.toml", "--gpus-per-node 2"),
+        (
+            "DATA-MEDIA-ESCAPE",
+            {"--media-path": "d"},
+            "s.toml",
+            "scripts/check_dataset.py --media-path d",
+        ),
+        ("PRE-IMAGE", {"--image": "X"}, None, "--image X"),
+    ],
+)
+def test_a_fix_says_which_script_takes_its_flags(id, flags, spec, printed):
+    finding = f.error(id, "x", "y", Fix(flags=flags))
+    assert str(preflight.shown(finding, PreflightOptions(spec=spec)).fix) == printed
+
+
+@pytest.mark.parametrize(
+    ("fix", "printed"),
+    [(Fix(changes={"a.b": 1}), "--set a.b=1"), ("sudo x --y", "sudo x --y")],
+)
+def test_a_fix_without_flags_names_no_script(fix, printed):
+    finding = f.error("DATA-CLIP-TOO-SHORT", "x", "y", fix)
+    assert str(preflight.shown(finding, PreflightOptions(spec="s.toml")).fix) == printed
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "severity", "unsaid"),
+    [
+        ("tao", {}, "error", "--target-gpu-count N --target-gpu-memory-gb GIB"),
+        ("tao", {"target_gpu_index": [0, 1]}, "error", "--target-gpu-memory-gb GIB"),
+        ("tao", {"target_gpu_count": 2}, "warning", "--target-gpu-memory-gb GIB"),
+        ("tao", {"target_gpu_index": [1], "target_gpu_memory_gb": 80}, "warning", ""),
+        ("transformers", {}, "info", ""),
+    ],
+)
+def test_no_gpu_is_told_once_with_what_is_still_to_say(
+    engine, given, severity, unsaid, monkeypatch
+):
+    monkeypatch.setattr(machines, "driver", lambda _: Driver(problem="no command nvidia-smi"))
+    (found,) = machines.ask_for_gpus(
+        preflight.Launch("local", PreflightOptions(**given), 0, engine), Host()
+    )
+    assert (found.id, found.severity) == ("PRE-GPU-NONE", severity)
+    assert found.message.partition(" described with ")[2] == unsaid
+    assert str(found.fix) == ("run this command on the GPU host" if unsaid else "")
+
+
+def test_a_launch_gets_as_many_gpus_as_the_spec_needs():
+    gpu_words = runpy.run_path(str(ROOT / "scripts" / SCRIPT))["gpu_words"]
+    for there, named, expected in (
+        ([2, 3, 4], None, "2,3"),
+        ([3], None, "0,1"),
+        ([], [5, 6], "5,6"),
+        ([], [5], "0,1"),
+    ):
+        launch = preflight.Launch(
+            "docker", PreflightOptions(target_gpu_index=named), 0, "cosmos-rl", gpus_per_node=2
+        )
+        launch.result["gpus"] = [{"index": index} for index in there]
+        assert gpu_words(launch) == ["--gpu-ids", expected]

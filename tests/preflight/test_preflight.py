@@ -1,0 +1,817 @@
+"""The preflight command: arguments, platforms, time limits, a spec, secrets."""
+
+import json
+import os
+import runpy
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from preflight_command import CANARY, SCRIPT, preflight_json
+from support import ROOT, run_script
+
+from cosmos_reason import preflight
+from cosmos_reason.preflight import gpus, local, memory
+from cosmos_reason.remote.machine import Answer
+from cosmos_reason.rules import case as rules
+from cosmos_reason.spec import document as spec
+
+pytest_plugins = ("preflight_site",)
+EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+LOCAL = ("--platform", "local", "--path", "train=/x")
+
+
+@pytest.mark.parametrize(
+    ("args", "id", "hint"),
+    [
+        (("--platform", "kuberntes"), "PRE-PLATFORM", "Did you mean kubernetes?"),
+        ((), "PRE-PLATFORM", "slurm"),
+        ((*LOCAL, "--path", "eval"), "USAGE", "LABEL=PATH"),
+        ((*LOCAL, "--json-required-field", "trian=id"), "PRE-LABEL", "Did you mean train?"),
+        ((*LOCAL, "--effective-batch-limit", "train=4"), "USAGE", "whole number"),
+        ((*LOCAL, "--effective-batch-limit", "train=4,0"), "USAGE", "whole number"),
+        ((*LOCAL, "--min-free-disk-gb", "train=lots"), "USAGE", "above 0"),
+        ((*LOCAL, "--gpu-arch", "hopper"), "USAGE", "sm_90"),
+        ((*LOCAL, "--target-gpu-index", "0,x"), "USAGE", "0,1"),
+        ((*LOCAL, "--gpu-min-count", "0"), "USAGE", "whole number"),
+        ((*LOCAL, "--timeout", "nan"), "USAGE", "number above 0"),
+        ((*LOCAL, "--timeout", "1e300"), "USAGE", "at most 86400"),
+        ((*LOCAL, "--target-gpu-count", "2000000000"), "USAGE", "from 1 to 1024"),
+        ((*LOCAL, "--json-required-field", "train="), "USAGE", "names"),
+        ((*LOCAL, "--path", "train=/y"), "PRE-LABEL", "twice"),
+        ((*LOCAL, "--dataset-facts", "nope.json"), "PRE-FACTS", "without a spec"),
+    ],
+)
+def test_wrong_arguments_fail_closed_with_a_hint(args, id, hint, tmp_path):
+    done = run_script(SCRIPT, *args, "--json", cwd=tmp_path)
+    (found,) = json.loads(done.stdout)["findings"]
+    assert done.returncode == 2 and found["id"] == id and hint in found["message"]
+
+
+def test_platform_and_labels_are_named_together():
+    args = ["--platform", "cloud", "--min-free-disk-gb", "a=1", "--json-required-field", "b=x"]
+    done = run_script(SCRIPT, *args, "--json")
+    assert [x["id"] for x in json.loads(done.stdout)["findings"]] == [
+        "PRE-PLATFORM",
+        "PRE-LABEL",
+        "PRE-LABEL",
+    ]
+
+
+def test_paths_fail_closed(tmp_path):
+    (tmp_path / "train.json").write_text('[{"id": "a", "video": "a.mp4"}, {"id": "b"}]')
+    _, found = preflight_json(
+        "--platform",
+        "local",
+        "--path",
+        "empty=",
+        "--path",
+        "odd=S3://b/k",
+        "--path",
+        f"gone={tmp_path}/trian.json",
+        "--path",
+        f"train={tmp_path}/train.json",
+        "--json-required-field",
+        "train=id,video",
+        "--effective-batch-limit",
+        "train=2,2",
+        "--min-free-disk-gb",
+        "train=100000000",
+        env={"PATH": os.environ["PATH"]},
+    )
+    assert "Did you mean s3?" in found["PRE-PATH-SCHEME"]["message"] and found["PRE-PATH-EMPTY"]
+    assert "Did you mean train.json?" in found["PRE-PATH-MISSING"]["message"]
+    assert found["PRE-FIELD-MISSING"]["data"]["record_ids"] == ["1"]
+    assert (
+        found["PRE-BATCH-LIMIT"]["fix"] == "--set train.train_batch_per_replica=1"
+        and found["PRE-DISK"]
+    )
+
+
+SKIP = "--skip-platform-access"
+ALLOWED = ("--gpu-arch-allowlist", "image=sm_90", "--container-image", "x")
+
+
+@pytest.mark.parametrize(
+    ("args", "id"),
+    [
+        (("--platform", "kubernetes", SKIP, "--gpu-arch", "sm_121"), "PRE-GPU-ARCH-BLOCKED"),
+        (("--platform", "slurm", SKIP, "--gpu-arch", "sm_75", *ALLOWED), "PRE-GPU-ARCH"),
+        (("--platform", "docker", SKIP, "--gpu-min-count", "4"), "PRE-GPU-UNKNOWN"),
+        (
+            ("--platform", "local", "--path", "v=hf://a/b", "--min-free-disk-gb", "v=1e9"),
+            "PRE-DISK-UNKNOWN",
+        ),
+        (
+            ("--platform", "kubernetes", "--path", "v=/v", SKIP, "--min-free-disk-gb", "v=1"),
+            "PRE-DISK-UNKNOWN",
+        ),
+        (
+            ("--platform", "local", "--path", "t=empty.json", "--json-required-field", "t=id"),
+            "PRE-RECORDS-EMPTY",
+        ),
+    ],
+)
+def test_what_cannot_be_compared_does_not_pass(args, id, tmp_path):
+    (tmp_path / "empty.json").write_text("[]")
+    _, found = preflight_json(*args, cwd=tmp_path, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert found[id]["severity"] == "error"
+
+
+def test_space_is_added_up_per_file_system(tmp_path):
+    part = 0.6 * shutil.disk_usage(tmp_path).free / 2**30
+    one = ["--platform", "local", "--path", f"a={tmp_path}", "--min-free-disk-gb", f"a={part}"]
+    two = ["--path", f"b={tmp_path.parent}", "--min-free-disk-gb", f"b={part}"]
+    assert "PRE-DISK" not in preflight_json(*one)[1] and "PRE-DISK" in preflight_json(*one, *two)[1]
+
+
+def test_fixes_of_paths_and_fields(tmp_path):
+    (tmp_path / "t.json").write_text('[{"a": 1}, {"b": 1}]')
+    _, found = preflight_json(
+        "--platform",
+        "local",
+        "--path",
+        "p=file:///etc/passwd",
+        "--path",
+        f"t={tmp_path}/t.json",
+        "--json-required-field",
+        "t=a",
+    )
+    assert found["PRE-PATH-SCHEME"]["fix"].endswith(f"{SCRIPT} --path p=/etc/passwd")
+    assert "mean a?" not in found["PRE-FIELD-MISSING"]["message"]
+
+
+def test_a_docker_context_may_be_another_machine(tools):
+    """Its GPUs and paths are asked there; an address with a password is in no argument."""
+    folder = tools("ssh", EIGHT)
+    info = '{"ServerVersion": "28.0", "Runtimes": {"nvidia": {}}}'
+    tools(
+        "docker",
+        script=f"case \"$*\" in *context*) echo ssh://gpu-box; exit;; *info*) echo '{info}';; esac",
+    )
+    document, _ = preflight_json(
+        "--platform", "docker", "--path", "d=/data", env={"DOCKER_HOST": ""}
+    )
+    calls = (folder / "calls").read_text()
+    assert len(document["result"]["gpus"]) == 8 and "gpu-box test -e /data" in calls.replace(
+        "'", ""
+    )
+    done = run_script(
+        SCRIPT, "--platform", "docker", env={"DOCKER_HOST": f"tcp://u:{CANARY}@box:2375"}
+    )
+    assert CANARY not in (folder / "calls").read_text() + done.stdout + done.stderr
+
+
+def test_torch_is_compared_with_the_chosen_gpus(monkeypatch):
+    mixed = gpus.parse_gpus("0, H100, 81559, 580.1, 9.0\n1, T4, 15360, 580.1, 7.5\n")
+    monkeypatch.setattr(local, "call", lambda *_: Answer(0, '[true, ["sm_90"]]'))
+    for indices, ids in (([0], []), (None, ["PRE-TORCH-ARCH"])):
+        options = preflight.PreflightOptions(target_gpu_index=indices)
+        launch = preflight.Launch("local", options, 0, "transformers", driver=mixed)
+        assert [x.id for x in local.check_torch(launch)] == ids
+
+
+def test_every_check_is_described():
+    listed = json.loads(run_script(SCRIPT, "--list-checks", "--json").stdout)["result"]["checks"]
+    assert set(listed) == {
+        *preflight.BEFORE,
+        *preflight.CHECKS,
+        *preflight.PLATFORMS,
+        *preflight.AFTER,
+        *preflight.LAST,
+    }
+    assert set(preflight.NEED_A_SPEC) < set(preflight.CHECKS)
+
+
+def test_docker_with_eight_gpus(tools, tmp_path):
+    folder = tools(
+        "nvidia-smi", EIGHT, script='[ $# = 0 ] && echo "| CUDA Version: 13.0 |" && exit 0'
+    )
+    tools("nvidia-ctk", "NVIDIA Container Toolkit CLI version 1.19.1\n")
+    info = {
+        "ServerVersion": "28.0.1",
+        "Runtimes": {"runc": {}, "nvidia": {}},
+        "SecurityOptions": ["name=rootless"],
+    }
+    seen = "".join(f"GPU {n}: H100\\n" for n in range(8))
+    script = (
+        f"case \"$*\" in *info*) echo '{json.dumps(info)}';; *find_spec*) echo ;; "
+        f"*image*) echo amd64;; *run*) printf '{seen}';; esac"
+    )
+    tools("docker", script=script)
+    document, found = preflight_json(
+        "--platform",
+        "local-docker",
+        "--gpu-min-count",
+        "8",
+        "--target-gpu-index",
+        "2,3,4,5,6,7,0,1",
+    )
+    assert document["ok"] and not [x for x in found.values() if x["severity"] != "info"]
+    assert document["result"]["docker"]["rootless"] and document["result"]["smoke"]["gpus"] == 8
+    calls = (folder / "calls").read_text()
+    assert '--gpus "device=2,3,4,5,6,7,0,1"' in calls and "pull" not in calls
+    tools("docker", script=script.replace(seen, "GPU 0: H100"))
+    _, found = preflight_json("--platform", "docker", "--gpu-min-count", "8")
+    assert "got 1 in a container, expected 8" in found["PRE-SMOKE"]["message"]
+    tools("docker", script=script.replace("echo ;;", "echo av, PIL;;"))
+    _, found = preflight_json("--platform", "docker")
+    lacking = found["PRE-ENTRY-SCRIPT"]
+    assert (lacking["severity"], "got no av, PIL in the image" in lacking["message"]) == (
+        "warning",
+        True,
+    )
+    assert "--entry-script image" in lacking["fix"]
+
+
+def test_docker_finds_what_is_missing(tools):
+    tools(
+        "nvidia-smi",
+        EIGHT.replace("580.65.06", "535.1"),
+        script='[ $# = 0 ] && echo "CUDA Version: 12.2" && exit 0',
+    )
+    info = {"ServerVersion": "28.0.1", "Runtimes": {"nvidia": {}}}
+    tools("nvidia-ctk", code=127)
+    script = (
+        f"case \"$*\" in *info*) echo '{json.dumps(info)}'; exit 0;; *'image inspect'*) exit 1;; "
+        "*manifest*) echo 'unauthorized: authentication required' >&2; exit 1;; esac"
+    )
+    tools("docker", script=script)
+    _, found = preflight_json("--platform", "docker", "--gpu-smoke-image", "cuda:13")
+    assert "535.1" in str(found["PRE-HOST-VERSION"]) or "12.2" in str(found["PRE-HOST-VERSION"])
+    assert (
+        found["PRE-IMAGE-DENIED"]["fix"].startswith("docker login")
+        and found["PRE-SMOKE"]["severity"] == "warning"
+    )
+    absent = script.replace("echo 'unauthorized: authentication required' >&2; exit 1", "exit 0")
+    tools("docker", script=absent)  # to be pulled, so nothing was tried in a container
+    options = ["--platform", "docker", "--engine", "cosmos-rl", "--container-image"]
+    _, found = preflight_json(*options, "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl")
+    assert "PRE-HOST-VERSION" in found and "PRE-IMAGE-PULL" in found and "PRE-SMOKE" in found
+    assert "PRE-HOST-VERSION" not in preflight_json(*options, "busybox")[1]
+    tcp = ["--docker-host", "tcp://gpu-box:2376", "--target-gpu-count", "8"]
+    assert "PRE-HOST-VERSION-UNKNOWN" in preflight_json("--platform", "docker", *tcp)[1]
+    tools(
+        "docker",
+        script='case "$*" in *info*) '
+        'echo \'{"ServerVersion": "28", "Runtimes": {"runc": {}}}\';; esac',
+    )
+    assert preflight_json("--platform", "docker")[1]["PRE-DOCKER-RUNTIME"]["severity"] == "error"
+
+
+def test_docker_hosts_fail_closed():
+    for address in ("ssh:/host", "http://host", "-oProxyCommand=x"):
+        _, found = preflight_json("--platform", "docker", f"--docker-host={address}")
+        assert "JOB-DOCKER-HOST" in found
+    _, found = preflight_json(
+        "--platform", "docker", "--docker-host", "ssh://-oProxyCommand=touch pwned"
+    )
+    assert (
+        found.keys() & {"PRE-HOST-NAME", "PRE-DOCKER-UNREACHABLE"} and not (ROOT / "pwned").exists()
+    )
+
+
+def test_kubernetes_with_captured_answers(tools):
+    def node(gpus, ready="True", **spec):
+        conditions = [{"type": "Ready", "status": ready}]
+        return {
+            "status": {"allocatable": {"nvidia.com/gpu": gpus}, "conditions": conditions},
+            "spec": spec,
+        }
+
+    nodes = {
+        "items": [
+            node("8"),
+            node("8", "False"),
+            node("8", unschedulable=True),
+            {"status": {}, "spec": {}},
+        ]
+    }
+    script = (
+        f'case "$*" in *current-context*) echo dev;; *can-i*) echo yes;; '
+        f"*'get nodes'*) echo '{json.dumps(nodes)}';; "
+        "*'get secret ngc'*) "
+        "echo 'Error from server (NotFound): secrets \"ngc\" not found' >&2; exit 1;; "
+        "*'get secret'*) echo secret/ngc-pull;; *) echo ok;; esac"
+    )
+    tools("kubectl", script=script)
+    document, found = preflight_json(
+        "--platform", "kubernetes", "--pull-secret", "ngc", "--nodes", "2", "--path", "train=/data"
+    )
+    assert document["result"]["kubernetes"] == {"nodes": 1, "gpus": [8]}
+    assert (
+        "expected 2" in found["PRE-K8S-GPUS"]["message"]
+        and found["PRE-PATH-UNSEEN"]["severity"] == "warning"
+    )
+    assert "PRE-K8S-MISSING" in found
+    tools(
+        "kubectl",
+        script='case "$*" in *context*) echo dev;; '
+        '*) echo "no - no RBAC policy matched"; exit 1;; esac',
+    )
+    assert "PRE-K8S-RIGHTS" in preflight_json("--platform", "kubernetes")[1]
+    tools(
+        "kubectl",
+        script='case "$*" in *context*) echo dev;; *can-i*) echo yes;; '
+        '*"get nodes"*) exit 1;; esac',
+    )
+    for args, severity in ((["--gpu-min-count", "8"], "error"), ([], "warning")):
+        _, found = preflight_json("--platform", "kubernetes", *args)
+        assert found["PRE-K8S-NODES-UNKNOWN"]["severity"] == severity
+
+
+def test_missing_tools_are_findings(tmp_path):
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    for platform in ("docker", "slurm", "kubernetes"):
+        _, found = preflight_json(
+            "--platform", platform, env={"PATH": str(tmp_path), "DOCKER_HOST": ""}
+        )
+        assert found.keys() & {"PRE-TOOL-MISSING", "JOB-DOCKER-UNREACHABLE"}, platform
+
+
+def test_without_docker_one_run_says_all_that_is_wrong_on_this_machine(tmp_path):
+    """Where neither a docker command nor an address is there; a context may be another machine."""
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    args = ["--platform", "docker", "--path", f"train={tmp_path}/gone"]
+    env = {"PATH": str(tmp_path), "DOCKER_HOST": "", "DOCKER_CONTEXT": ""}
+    _, found = preflight_json(*args, env=env)
+    assert found.keys() >= {"JOB-DOCKER-UNREACHABLE", "PRE-PATH-MISSING", "PRE-GPU-NONE"}
+    assert found["PRE-PATH-MISSING"]["severity"] == "error"
+    _, found = preflight_json(*args, env=env | {"DOCKER_CONTEXT": "gpu-box"})
+    assert "PRE-PATH-UNSEEN" in found and not found.keys() & {"PRE-PATH-MISSING", "PRE-GPU-NONE"}
+
+
+def test_gpus_that_nobody_can_name_never_pass_a_limit(tools):
+    tools(
+        "nvidia-smi",
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+        code=9,
+    )
+    _, found = preflight_json("--platform", "local", "--gpu-min-memory-gb", "40")
+    assert (
+        found["PRE-GPU-NONE"]["severity"] == "error"
+        and "communicate" in found["PRE-GPU-NONE"]["message"]
+    )
+    _, found = preflight_json(
+        "--platform", "docker", "--skip-platform-access", "--gpu-min-total-memory-gb", "256"
+    )
+    assert found["PRE-GPU-UNKNOWN"]["severity"] == "error"
+    described = ["--target-gpu-count", "4", "--target-gpu-memory-gb", "80", "--gpu-arch", "9.0"]
+    gates = ["--gpu-min-total-memory-gb", "256", "--gpu-min-count", "4"]
+    document, found = preflight_json(
+        "--platform", "docker", "--skip-platform-access", *gates, *described
+    )
+    assert document["ok"] and set(found) == {"PRE-PLATFORM-SKIPPED"}
+
+
+# ---- a spec ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(tmp_path, dataset, tiny_model):
+    """A folder with a spec of the tiny model that the embedded engine could run here."""
+    roots = ["--train-root", dataset / "train", "--eval-root", dataset / "eval"]
+    more = ["--engine", "transformers", "--model", tiny_model, "--set", "validation.freq=2"]
+    done = run_script("build_spec.py", "train", *roots, *more, "-o", "spec.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def test_a_good_spec_passes_with_a_prediction(site, tools):
+    tools(
+        "nvidia-smi",
+        "0, NVIDIA L4, 23034, 580.1, 8.9\n",
+        script='[ "$1" = -L ] && echo "GPU 0: NVIDIA L4 (UUID: GPU-1)" && exit 0\n'
+        '[ $# = 0 ] && echo "CUDA Version: 13.0" && exit 0',
+    )
+    document, found = preflight_json(
+        "--platform", "local", "--spec", "spec.toml", "--seconds-per-step", "36", cwd=site
+    )
+    errors = [x for x in found.values() if x["severity"] == "error"]
+    assert not [x for x in errors if x["id"] != "PRE-TORCH-CUDA"], (
+        errors
+    )  # torch here is built for the CPU
+    prediction = document["result"]["prediction"]
+    assert (
+        prediction["measured"]
+        and prediction["verdict"] == "fits"
+        and prediction["terms"]["CUDA context"] == 1.0
+    )
+    assert prediction["hours"] == pytest.approx(prediction["steps"] / 100, abs=0.006)
+    assert set(prediction["gpu_types"].values()) == {"fits"}
+
+
+def test_a_success_names_the_launch_that_was_checked(site, tools):
+    tools("nvidia-smi", code=9)
+    document, _ = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=site)
+    script, verb, *words = shlex.split(document["next"])
+    launched = "train --spec spec.toml --platform local --engine transformers --gpu-ids none"
+    assert verb == "submit" and words == launched.split()
+    done = run_script(Path(script).name, "plan", *words, cwd=site)  # all but the start
+    assert done.returncode == 0, done.stderr
+    args = [
+        "--platform",
+        "docker",
+        SKIP,
+        "--target-gpu-index",
+        "2,3",
+        "--target-gpu-memory-gb",
+        "80",
+    ]
+    more = [
+        "--engine",
+        "tao",
+        "--container-image",
+        "i",
+        "--gpu-arch",
+        "9.0",
+        "--docker-host",
+        "ssh://box",
+    ]
+    run_script(
+        "build_spec.py", "train", "--spec", "spec.toml", *more[:2], "-o", "two.toml", cwd=site
+    )
+    document, found = preflight_json(*args, *more, "--spec", "two.toml", cwd=site)
+    assert document["ok"], found
+    launched = "--engine tao --gpu-ids 2 --image i --docker-host ssh://box"
+    assert document["next"].endswith(f"submit train --spec two.toml --platform docker {launched}")
+
+
+@pytest.mark.parametrize(
+    ("platform", "engine"),
+    [
+        ("local", "tao"),
+        ("slurm", "tao"),
+        ("kubernetes", "transformers"),
+        ("slurm", "cosmos-rl"),
+    ],
+)
+def test_what_launch_job_refuses_does_not_pass_and_the_fix_leads_out(site, platform, engine):
+    made = run_script(
+        "build_spec.py",
+        "train",
+        "--spec",
+        "spec.toml",
+        "--engine",
+        engine,
+        "-o",
+        "two.toml",
+        cwd=site,
+    )
+    assert made.returncode == 0, made.stderr
+    document, found = preflight_json("--platform", platform, SKIP, "--spec", "two.toml", cwd=site)
+    refused = found["JOB-ENGINE"]
+    assert (
+        refused["severity"] == "error" and platform in refused["message"] and "next" not in document
+    )
+    if platform in ("local", "docker"):
+        done = run_script(
+            "launch_job.py", "plan", "train", "--spec", "two.toml", "--platform", platform, cwd=site
+        )
+        assert done.returncode == 1 and "JOB-ENGINE" in done.stderr
+    words = shlex.split(refused["fix"])
+    if words[0] == "--engine":  # a flag for build_spec
+        engine, words = words[1], words[2:]
+        fitted = ["train", "--spec", "two.toml", "--engine", engine, "-o", "three.toml"]
+        assert run_script("build_spec.py", *fitted, cwd=site).returncode == 0
+    else:
+        fitted = ["two.toml"]
+    platform = words[words.index("--platform") + 1] if "--platform" in words else platform
+    _, found = preflight_json("--platform", platform, SKIP, "--spec", fitted[-1], cwd=site)
+    assert "JOB-ENGINE" not in found
+
+
+def test_a_platform_that_nothing_launches_on_is_said_without_a_spec():
+    for engine in ("tao", "cosmos-rl", "transformers"):
+        _, found = preflight_json("--platform", "slurm", "--engine", engine, SKIP)
+        assert found["PRE-NOT-LAUNCHED"]["severity"] == "warning"
+    assert "PRE-NOT-LAUNCHED" not in preflight_json("--platform", "docker", SKIP)[1]
+
+
+def test_a_flag_without_effect_is_said():
+    _, found = preflight_json("--platform", "docker", SKIP, "--skill-bank", "a bank")
+    assert found["PRE-SKILL-BANK"]["fix"] == "drop --skill-bank 'a bank'"
+
+
+def test_a_launch_is_named_when_only_this_machine_is_in_its_way(site, tools):
+    """With the image that avoids the known fault and the GPUs that the spec needs; not when the
+    spec is at fault."""
+    tools("nvidia-smi", code=9)
+    info = {"ServerVersion": "28.0.1", "Runtimes": {"runc": {}}}
+    tools("docker", script=f"case \"$*\" in *info*) echo '{json.dumps(info)}';; esac")
+    words = ["--engine", "tao", "--gpus-per-node", "2"]
+    done = run_script(
+        "build_spec.py",
+        "train",
+        "--spec",
+        "spec.toml",
+        *words,
+        "-o",
+        "two.toml",
+        "--json",
+        cwd=site,
+    )
+    _, *checks = shlex.split(json.loads(done.stdout)["next"])
+    assert checks[-2:] == ["--target-gpu-index", "0,1"]
+    checks += ["--image", "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl"]
+    document, found = preflight_json(*checks, cwd=site)
+    errors = {x["id"] for x in found.values() if x["severity"] == "error"}
+    assert errors == {"PRE-GPU-NONE", "PRE-DOCKER-RUNTIME"} and "next" not in document
+    launch = "submit train --spec two.toml --platform docker --engine tao --gpu-ids 0,1 "
+    assert document["result"]["launch"].endswith(launch + found["PRE-IMAGE-ISSUE"]["fix"])
+    done = run_script(SCRIPT, *checks, cwd=site)
+    assert (
+        done.stdout.splitlines()[-1].startswith("the launch, where these are mended: ")
+        and launch in done.stdout
+    )
+    script, _, *words = shlex.split(done.stdout.splitlines()[-1].partition(": ")[2])
+    assert "JOB-IMAGE-ISSUE" not in run_script(Path(script).name, "plan", *words, cwd=site).stderr
+    (site / "two.toml").write_text(
+        (site / "two.toml").read_text().replace("mini_batch = 1", "mini_batch = 3")
+    )
+    assert "launch" not in preflight_json(*checks, cwd=site)[0]["result"]
+
+
+def test_what_is_not_known_of_gpus_is_asked_for_once(site, tools):
+    tools("nvidia-smi", code=9)
+    tools("docker", code=1)
+    args = ["--platform", "docker", "--engine", "tao", "--spec", "spec.toml"]
+    _, found = preflight_json(*args, cwd=site)
+    assert found.keys() >= {"PRE-GPU-NONE", "PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN"}
+    (fix,) = [
+        x["fix"] for x in found.values() if "--target-gpu" in x["fix"] or "--gpu-arch" in x["fix"]
+    ]
+    assert fix.endswith(
+        f"{SCRIPT} --gpu-arch sm_90 --target-gpu-count N --target-gpu-memory-gb GIB"
+    )
+    _, found = preflight_json(
+        *args, *fix.replace("N", "2").replace("GIB", "80").split()[1:], cwd=site
+    )
+    assert (
+        not found.keys() & {"PRE-MEMORY-UNSEEN", "PRE-GPU-ARCH-UNKNOWN"}
+        and not found["PRE-GPU-NONE"]["fix"]
+    )
+    assert found["PRE-GPU-NONE"]["severity"] == "warning"
+
+
+def test_the_engine_is_the_one_the_spec_was_built_for(site):
+    model = ["--engine", "cosmos-rl", "--model", "nvidia/Cosmos-Reason2-2B"]
+    run_script("build_spec.py", "train", "--spec", "spec.toml", *model, "-o", "rl.toml", cwd=site)
+    args = ["--platform", "docker", "--skip-platform-access", "--spec", "rl.toml"]
+    _, found = preflight_json(*args, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert (
+        "PRE-MEMORY-UNSEEN" in found and "PRE-GPU-ARCH-UNKNOWN" not in found
+    )  # not the container's engine
+
+
+def test_a_docker_context_that_is_none(tmp_path):
+    if not shutil.which("docker"):
+        pytest.skip("no docker command")
+    _, found = preflight_json(
+        "--platform", "docker", env={"DOCKER_CONTEXT": "nope", "DOCKER_HOST": ""}
+    )
+    assert found["JOB-DOCKER-FAILED"]["severity"] == "error" and "PRE-GPU-NONE" not in found
+
+
+def test_data_and_spec_are_checked(site):
+    text = (site / "spec.toml").read_text().replace("mini_batch = 1", "mini_batch = 3")
+    text = text.replace("[custom.vision]", "[custom.vison]")
+    (site / "spec.toml").write_text(text)
+    _, found = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=site)
+    assert {"SPEC-BATCH-MULTIPLE", "SPEC-KEY-UNKNOWN"} <= found.keys()
+
+
+def test_an_8b_model_that_does_not_fit_comes_with_the_cheapest_change(site, hub):
+    model = ["--engine", "tao", "--model", "nvidia/Cosmos-Reason2-8B", "--gpus-per-node", "2"]
+    done = run_script(
+        "build_spec.py", "train", "--spec", "spec.toml", *model, "-o", "big.toml", cwd=site
+    )
+    assert done.returncode == 0, done.stderr
+    target = ["--skip-platform-access", "--target-gpu-count", "2", "--target-gpu-memory-gb", "44"]
+    args = ["--platform", "docker", *target, "--spec"]
+    _, found = preflight_json(*args, "big.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    assert (
+        found["PRE-MEMORY"]["severity"] == "error" and found["PRE-GPU-TOTAL"]["severity"] == "error"
+    )
+    assert found["PRE-PLATFORM-SKIPPED"]["severity"] == "warning" and found["HUB-NOT-FOUND"]
+    fix = found["PRE-MEMORY"]["fix"].split()
+    done = run_script(
+        "build_spec.py", "train", "--spec", "big.toml", *fix, "-o", "fits.toml", cwd=site
+    )
+    assert done.returncode == 0, done.stderr
+    _, found = preflight_json(*args, "fits.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    assert (
+        found["PRE-MEMORY"]["severity"] == "info" and found["PRE-GPU-TOTAL"]["severity"] == "info"
+    )
+
+
+def test_what_the_job_would_not_find(site, hub):
+    """A model folder that is not there, a file where results go, a Hub that is away when it is to
+    be written to."""
+    (site / "taken").write_text("")
+    table = spec.load(site / "spec.toml")
+    for key, value in (
+        ("policy.model_name_or_path", "/nowhere/model"),
+        ("train.ckpt.upload_hf", True),
+        ("train.output_dir", f"{site}/taken"),
+    ):
+        spec.set_value(table, key, value)
+    spec.dump(table, site / "odd.toml")
+    env = {
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "HF_TOKEN": "hf_something",
+        "DOCKER_HOST": "unix:///var/run/docker.sock",
+    }
+    for platform in ("docker", "local"):
+        _, found = preflight_json("--platform", platform, "--spec", "odd.toml", cwd=site, env=env)
+        assert (
+            "/nowhere/model" in found["PRE-PATH-MISSING"]["where"]
+            and found["PRE-OUTPUT"]["severity"] == "error"
+        )
+        assert "HUB-UNREACHABLE" in found and "PRE-CHECK-BROKEN" not in found
+    assert found["PRE-OUTPUT"]["message"].startswith("got a file")
+
+
+def test_memory_that_was_not_measured(site):
+    """Weights alone that exceed the card are an error; GPUs that are not known are said not to be
+    compared."""
+    run_script(
+        "build_spec.py",
+        "evaluate",
+        "--model",
+        "nvidia/Cosmos-Reason2-8B",
+        "-o",
+        "eval.toml",
+        cwd=site,
+    )
+    args = ["--platform", "kubernetes", "--skip-platform-access", "--spec"]
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    small = ["--target-gpu-count", "1", "--target-gpu-memory-gb", "12"]
+    _, found = preflight_json(*args, "eval.toml", *small, cwd=site, env=env)
+    assert found["PRE-MEMORY"]["severity"] == "error"
+    _, found = preflight_json(*args, "eval.toml", cwd=site, env=env)
+    assert found["PRE-MEMORY-UNSEEN"]["severity"] == "warning"
+    run_script(
+        "build_spec.py", "train", "--model", "nvidia/Cosmos-Reason2-8B", "-o", "full.toml", cwd=site
+    )
+    _, found = preflight_json(*args, "full.toml", cwd=site, env=env)
+    assert "PRE-MEMORY-UNSEEN" in found and "PRE-GPU-TOTAL" not in found
+
+
+def test_an_image_with_a_known_fault_comes_with_one_that_both_commands_take(site):
+    args = [
+        "--platform",
+        "docker",
+        "--skip-platform-access",
+        "--engine",
+        "tao",
+        "--spec",
+        "spec.toml",
+    ]
+    assert "PRE-IMAGE-ISSUE" not in preflight_json(*args, cwd=site)[1]
+    older = ["--image", "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl"]
+    _, found = preflight_json(*args, *older, cwd=site)
+    assert "launch_job" in found["PRE-IMAGE-ISSUE"]["message"]
+    fix = found["PRE-IMAGE-ISSUE"]["fix"].split()
+    assert "PRE-IMAGE-ISSUE" not in preflight_json(*args, *fix, cwd=site)[1]
+    words = [
+        "plan",
+        "train",
+        "--spec",
+        "spec.toml",
+        "--platform",
+        "docker",
+        "--engine",
+        "tao",
+        *fix,
+    ]
+    assert "JOB-IMAGE-ISSUE" not in run_script("launch_job.py", *words, cwd=site).stderr
+
+
+def test_a_spec_is_checked_for_the_image_that_is_to_run_it(site):
+    table = spec.load(site / "spec.toml")
+    spec.set_value(table, "policy.qwen3_vl_patch_embed", "linear")
+    spec.dump(table, site / "theirs.toml")
+    args = ["--platform", "docker", SKIP, "--engine", "tao", "--spec", "theirs.toml"]
+    _, found = preflight_json(*args, cwd=site)
+    assert found["SPEC-TRANSLATED"]["severity"] == "info"
+    assert not {"JOB-IMAGE-KEY", "SPEC-KEY-UNKNOWN"} & found.keys()
+    older = ["--image", "mine:1", "--image-version", "7.1.0"]
+    document, found = preflight_json(*args, *older, cwd=site)
+    refused = found["JOB-IMAGE-KEY"]
+    assert refused["severity"] == "error" and "7.1.0" in refused["message"]
+    assert refused["fix"].startswith("--image nvcr.io/") and "7.2.0" in refused["fix"]
+    assert "next" not in document
+    document, found = preflight_json(*args[:-1], "spec.toml", *older, cwd=site)
+    assert not {"JOB-IMAGE-KEY", "JOB-IMAGE-VERSION"} & found.keys()
+    _, found = preflight_json(*args, "--image", "mine:1", cwd=site)
+    assert found["JOB-IMAGE-VERSION"]["severity"] == "warning"
+    assert found["JOB-IMAGE-VERSION"]["fix"] == "--image-version 7.2.0"
+
+
+@pytest.mark.parametrize("action", ["train", "inference"])
+def test_impossible_vision_settings_are_errors_and_nothing_is_assumed(action, site):
+    """With the data at hand, and without."""
+    table = spec.load(site / "spec.toml") if action == "train" else spec.template(action)
+    vision = (
+        spec.get(table, "custom.vision") if action == "train" else table.setdefault("vision", {})
+    )
+    vision["max_pixels"] = 4096
+    spec.dump(table, site / "small.toml")
+    args = ["--platform", "local", "--skip-platform-access", "--spec", "small.toml"]
+    document, found = preflight_json(*args, cwd=site, env={"HF_ENDPOINT": "http://127.0.0.1:9"})
+    assert (
+        found["SPEC-VISION-PIXELS"]["severity"] == "error"
+        and "prediction" not in document["result"]
+    )
+    assert [x["id"] for x in document["findings"]].count("SPEC-VISION-PIXELS") == 1
+
+
+def test_what_fits_is_one_line(site):
+    done = run_script(SCRIPT, "--platform", "local", "--spec", "spec.toml", cwd=site)
+    (line,) = [line for line in done.stdout.splitlines() if "RTX 4090" in line]
+    assert line.strip() == "fits every listed GPU from RTX 4090 (23.5 GiB) up"
+    on_types = runpy.run_path(str(ROOT / "scripts" / SCRIPT))["on_types"]
+    told = on_types({"H200": "fits", "L40S": "does not fit", "H100 80GB": "tight", "B200": "fits"})
+    rest = "tight on H100 80GB (79.6 GiB); does not fit L40S (44.5 GiB)"
+    assert told == f"fits every listed GPU from H200 (139.8 GiB) up; {rest}"
+    assert on_types({"L40S": "does not fit"}) == "fits no listed GPU; does not fit L40S (44.5 GiB)"
+
+
+def test_a_spec_that_is_not_there_comes_with_how_to_build_one(tmp_path):
+    _, found = preflight_json("--platform", "local", "--spec", "spec.toml", cwd=tmp_path)
+    assert "scripts/build_spec.py train" in found["FILE-MISSING"]["fix"]
+
+
+def test_checkpoints_that_are_made_at_most():
+    table = spec.template("train")
+    spec.set_value(table, "train.ckpt", {"enable_checkpoint": True, "save_freq": 20, "max_keep": 5})
+    for steps, expected in ((4, 1), (60, 3), (4000, 5)):
+        spec.set_value(table, "train.max_num_steps", steps)
+        kept, each = memory.kept_checkpoints(rules.Case("train", "cosmos-rl", table))
+        assert kept == expected and each > 100
+
+
+@settings(max_examples=8)
+@given(text=st.text(max_size=60))
+def test_no_spec_makes_a_traceback(text, tmp_path_factory):
+    path = tmp_path_factory.mktemp("spec") / "spec.toml"
+    path.write_text(text, errors="replace")
+    env = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    preflight_json("--platform", "local", "--spec", path, "--skip-platform-access", env=env)
+
+
+def test_secrets_stay_where_they_are(site, tools, hub):
+    """Values of credentials are in no output and in no argument of a process, whatever a tool
+    prints."""
+    names = [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "NGC_CLI_API_KEY",
+        "HUGGINGFACE_HUB_TOKEN",
+        "OPENAI_API_KEY",
+        "NGC_API_KEY",
+        "ACCESS_KEY",
+        "SECRET_KEY",
+        "AWS_SESSION_TOKEN",
+    ]
+    folder = tools("docker", script="env >&2; exit 1")
+    for tool in ("nvidia-smi", "nvidia-ctk", "ssh", "kubectl"):
+        tools(tool, script="env >&2; exit 1")
+    env = {name: f"{CANARY}-{name}" for name in names} | {
+        "HF_ENDPOINT": hub,
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    }
+    for platform in ("docker", "slurm", "kubernetes", "local"):
+        for form in ([], ["--json"]):
+            places = (
+                "d=s3://bucket/x",
+                "m=hf://nvidia/gated",
+                f"p=s4://AKIA0123456789ABCDEF:{CANARY}@h/x",
+            )
+            args = [
+                "--platform",
+                platform,
+                "--spec",
+                "spec.toml",
+                *(x for place in places for x in ("--path", place)),
+            ]
+            done = run_script(
+                SCRIPT,
+                *args,
+                "--timeout",
+                "20",
+                *form,
+                cwd=site,
+                env=env | {"SLURM_HOSTNAME": "login"},
+            )
+            assert CANARY not in done.stdout + done.stderr, platform
+    assert CANARY not in (folder / "calls").read_text()

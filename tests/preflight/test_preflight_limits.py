@@ -1,0 +1,66 @@
+"""The preflight's time limits: no tool and no endpoint holds it."""
+
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from preflight_command import CANARY, preflight_json
+
+from cosmos_reason import preflight
+from cosmos_reason.base import findings as f
+from cosmos_reason.remote import machine
+
+pytest_plugins = ("preflight_site",)
+
+
+@pytest.mark.parametrize(
+    "args", [["docker", "docker"], ["slurm", "sinfo"], ["kubernetes", "kubectl"], ["docker", "ssh"]]
+)
+def test_a_hanging_tool_never_holds_the_run(args, tools, tmp_path):
+    platform, tool = args
+    for name in ("sbatch", "srun", "squeue", "scontrol"):
+        tools(name)
+    folder = tools(tool, script=f"(trap '' TERM; sleep 300; touch {tmp_path}/alive) & sleep 300")
+    more = ["--docker-host", "ssh://gpu-box" if tool == "ssh" else "unix:///x"]
+    if tool == "ssh":
+        tools("docker", script="sleep 300")
+    started = time.monotonic()
+    document, found = preflight_json("--platform", platform, "--timeout", "2", *more)
+    assert time.monotonic() - started < 60 and not document["ok"] and folder
+    assert found["PRE-TIMEOUT"]["where"] == platform
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert f"{folder}/{tool}" not in left
+
+
+def test_nothing_is_started_or_reported_after_the_end(monkeypatch):
+    monkeypatch.setattr(machine, "OVER", threading.Event())
+    seen = []
+
+    def late(launch):
+        seen.append(machine.call(["sleep", "301"]).code)
+        seen.append(machine.call(["sleep", "302"]).code)
+        yield f.error("PRE-LATE", "x", "too late")
+
+    options = preflight.PreflightOptions(timeout=0.5)
+    launch = preflight.Launch("local", options, time.monotonic() + 0.5, "tao")
+    assert [x.id for x in preflight.gather({"late": late}, launch)] == ["PRE-TIMEOUT"]
+    time.sleep(0.3)
+    assert seen[1:] == [machine.NO_ANSWER] and not machine.RUNNING
+
+
+def test_a_silent_endpoint_never_holds_the_run(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        env = {"HF_ENDPOINT": address, "AWS_ENDPOINT_URL": address}
+        env |= {"AWS_ACCESS_KEY_ID": CANARY, "AWS_SECRET_ACCESS_KEY": CANARY}
+        started = time.monotonic()
+        paths = [
+            "--path",
+            "model=hf://nvidia/Cosmos-Reason2-8B",
+            "--path",
+            "data=s3://bucket/train",
+        ]
+        _, found = preflight_json("--platform", "local", "--timeout", "3", *paths, env=env)
+        assert time.monotonic() - started < 60 and found["PRE-TIMEOUT"]["where"] == "paths"

@@ -1,0 +1,87 @@
+"""What SLURM's commands print, and whether a partition fits."""
+
+import pytest
+
+from cosmos_reason import preflight
+from cosmos_reason.preflight import PreflightOptions, slurm
+
+
+def test_slurm_times():
+    times = {
+        "30": 30,
+        "10:00": 10,
+        "1:00:00": 60,
+        "2-00:00:00": 2880,
+        "1-12": 2160,
+        "1-12:30": 2190,
+        "0:30": 1,
+        "infinite": slurm.UNLIMITED,
+        "UNLIMITED": slurm.UNLIMITED,
+        "soon": None,
+        "": None,
+    }
+    assert {written: slurm.minutes(written) for written in times} == times
+
+
+def test_sinfo_rows():
+    text = """batch*|up|2-00:00:00|12|gpu:h100:8(S:0-1)|mix
+batch*|up|2-00:00:00|3|gpu:h100:8(S:0-1)|drain
+cpu|up|infinite|40|(null)|idle
+mixed|down|1:00:00|2|gpu:a100:4,gpu:l40s:2,nvme:1|idle*
+noise"""
+    rows = slurm.parse_partitions(text)
+    assert [(r.partition, r.gpus, r.count, r.state, r.is_up) for r in rows] == [
+        ("batch", 8, 12, "mix", True),
+        ("batch", 8, 3, "drain", True),
+        ("cpu", 0, 40, "idle", True),
+        ("mixed", 6, 2, "idle*", False),
+    ]
+    assert rows[0].is_default and rows[0].minutes == 2880 and rows[2].minutes == slurm.UNLIMITED
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:3090:4(S:0-1)", 4),
+        ("gpu:1080ti:4", 4),
+        ("gpu:4", 4),
+        ("gpu:a100:3(S:0,2),gpu:3090:1", 4),
+        ("(null)", 0),
+        ("gpu:a100_3g.20gb:2,shard:16", 2),
+    ],
+)
+def test_gpus_of_a_node(gres, gpus):
+    (row,) = slurm.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle")
+    assert row.gpus == gpus
+
+
+@pytest.mark.parametrize(
+    ("state", "usable"),
+    [
+        *(
+            (state, True)
+            for state in ("idle", "mix", "alloc", "comp", "plnd", "resv", "idle~", "idle#", "mix-")
+        ),
+        *(
+            (state, False)
+            for state in (
+                "idle*",
+                "mix*",
+                "drain",
+                "drng",
+                "down",
+                "down*",
+                "maint",
+                "fail",
+                "unk",
+                "inval",
+            )
+        ),
+    ],
+)
+def test_states_of_nodes(state, usable):
+    launch = preflight.Launch("slurm", PreflightOptions(), 0, "tao")
+    found = slurm.check_partition(
+        slurm.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}"), launch
+    )
+    assert [x.id for x in found] == ([] if usable else ["PRE-SLURM-NODES"])

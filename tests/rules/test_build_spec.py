@@ -1,0 +1,517 @@
+"""build_spec.py as a person meets it: one command, all findings at once, whole files or none."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+
+import build_spec
+import jsonschema
+import pytest
+import support_specs
+from launch_site import write_state
+from support import ROOT, run_script, tokens
+from support_specs import write_facts
+
+from cosmos_reason import cli
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base import findings as f
+from cosmos_reason.estimate import record_tokens
+from cosmos_reason.spec import document as spec
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with train/ and held_out/ dataset roots."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train", "held_out"):
+        files.write_text(tmp_path / "data" / name / "annotations.json", support_specs.RECORDS)
+    return tmp_path
+
+
+def run(line, output="spec.toml"):
+    """(exit code, findings by id, spec or None) of a command line, in this process."""
+    code, found, written = support_specs.run(line, output)
+    return code, {one.id: one for one in found}, written
+
+
+# ---- what it makes -------------------------------------------------------------------------------
+
+
+def test_a_lora_spec_for_eight_gpus_is_one_command(here):
+    words = ["--tuning", "lora", "--train-root", "data/train", "--gpus-per-node", 8]
+    done = run_script("build_spec.py", "train", *words, "-o", "s.toml", cwd=here)
+    assert done.returncode == 0, done.stderr
+    made = tomllib.loads((here / "s.toml").read_text())
+    assert made["policy"]["parallelism"]["dp_shard_size"] == 8
+    assert made["policy"]["lora"]["target_modules"]
+    assert made["custom"]["train_dataset"]["media_path"] == str(here / "data" / "train")
+    assert (
+        done.stdout.startswith("wrote s.toml: global batch 32 (4 x 8 data-parallel ranks)")
+        and "next:" not in done.stderr
+    )  # the model must be converted first
+    origins = json.loads((here / "s.origins.json").read_text())
+    jsonschema.validate(origins, bundle.schema("origins"))
+    assert origins["origins"]["policy.parallelism.dp_shard_size"] == "--gpus-per-node 8"
+    assert origins["origins"]["train.epoch"] == "template"
+    assert origins["origins"].keys() == dict(spec.items("train", made)).keys()
+
+
+def test_json_is_one_document(here):
+    done = run_script(
+        "build_spec.py", "train", "--train-root", "data/train", "-o", "s.toml", "--json", cwd=here
+    )
+    document = json.loads(done.stdout)
+    assert (document["ok"], document["command"], document["result"]["spec"]) == (
+        True,
+        "build_spec",
+        "s.toml",
+    )
+    assert {finding["id"] for finding in document["findings"]} == {"SPEC-MODEL-OMNI", "SPEC-STEPS"}
+
+
+@pytest.mark.parametrize(
+    ("line", "platform"),
+    [
+        ("train --engine transformers --train-root data/train", "local"),
+        ("train --train-root data/train --gpus-per-node 8", "docker"),
+        ("evaluate --eval-root data/train", "docker"),
+        ("train --train-root data/train --gpus-per-node 8 --nodes 2", None),  # a job has one node
+        ("train --train-root data/elsewhere", None),
+        ("train", None),  # without data
+        ("grpo --engine cosmos-rl --train-root data/train", "local"),
+        ("quantize --engine transformers --train-root data/train", "local"),
+    ],
+)
+def test_the_preflight_on_its_platform_comes_next(here, line, platform):
+    done = run_script(
+        "build_spec.py", *line.split(), "--model", "reason2-2b", "-o", "my spec.toml", cwd=here
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("next: " in done.stderr) == bool(platform)
+    assert (
+        f"check_tao_launch_preflight.py --platform {platform} --spec 'my spec.toml'" in done.stderr
+        or not platform
+    )
+    gpus = {
+        "docker": " --target-gpu-index 0,1,2,3,4,5,6,7" if "8" in line else " --target-gpu-index 0"
+    }
+    assert not platform or done.stderr.endswith(f"'my spec.toml'{gpus.get(platform, '')}\n")
+
+
+def test_the_command_that_comes_next_passes(here, dataset, tiny_model):
+    facts = run_script(
+        "check_dataset.py", dataset / "train", "--facts", "facts/dataset_facts.json", cwd=here
+    )
+    assert facts.returncode == 0, facts.stderr
+    words = [
+        "--model",
+        tiny_model,
+        "--train-root",
+        dataset / "train",
+        "--dataset-facts",
+        "facts/dataset_facts.json",
+    ]
+    done = run_script(
+        "build_spec.py",
+        "train",
+        "--engine",
+        "transformers",
+        *words,
+        "-o",
+        "s.toml",
+        "--json",
+        cwd=here,
+    )
+    line = shlex.split(json.loads(done.stdout)["next"])
+    assert line[-2:] == ["--dataset-facts", "facts/dataset_facts.json"]
+    done = run_script("check_tao_launch_preflight.py", *line[1:], cwd=here)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("action", bundle.ACTIONS)
+def test_every_action_builds_on_every_engine_that_has_it(here, action):
+    for engine, facts in bundle.skill_info()["engines"].items():
+        code, found, _ = run(f"{action} --engine {engine}", f"{action}-{engine}.toml")
+        assert code == (0 if action in facts["actions"] else 1)
+        assert ("SPEC-ENGINE-ACTION" in found) == (action not in facts["actions"])
+
+
+@pytest.mark.parametrize("name", bundle.skill_info()["profiles"])
+def test_every_profile_is_free_of_errors_and_names_its_source(here, name):
+    profile = bundle.skill_info()["profiles"][name]
+    engine = "cosmos-rl" if profile["action"] == "grpo" else "tao"
+    code, found, made = run(
+        f"{profile['action']} --engine {engine} --profile {name} --gpus-per-node 8"
+    )
+    assert code == 0, found
+    for key, value in profile["set"].items():
+        assert key.startswith("policy.model_name") or spec.get(made, key) == value
+    origins = files.read_json(here / "spec.origins.json")["origins"]
+    assert profile["source"] in origins[next(iter(profile["set"]))]
+    costs = record_tokens.tokens_for_spec(
+        write_facts(here, 4), spec.with_defaults(profile["action"], made)
+    )
+    assert all(cost.vision and not cost.problem for cost in costs)
+
+
+def test_layers_come_in_order_and_later_ones_win(here):
+    _, _, made = run(
+        "train --profile reason2-traffic --tuning lora --set train.optm_lr=3e-5 "
+        "--model cosmos-reason2-8b"
+    )
+    assert made["train"]["optm_lr"] == 3e-5
+    assert made["policy"]["model_name_or_path"] == "hf_model://nvidia/Cosmos-Reason2-8B"
+    assert made["train"]["train_batch_per_replica"] == 32
+
+
+def test_a_spec_is_taken_as_it_is_and_changed_where_asked(here):
+    run("train --train-root data/train", "first.toml")
+    _, _, made = run("train --spec first.toml --set nframes=16 --unset train.optm_decay_type")
+    first = spec.load(here / "first.toml")
+    assert made["custom"]["vision"] == {"nframes": 16}
+    assert "optm_decay_type" not in made["train"]
+    spec.set_value(first, "custom.vision.nframes", 16)
+    spec.delete(first, "train.optm_decay_type")
+    assert made == first
+
+
+def test_the_yaml_template_is_a_spec_too(here):
+    _, _, made = run(f"train --spec {bundle.template_path('train')}")
+    assert made == spec.template("train")
+
+
+def test_frames_by_rate_take_the_number_of_frames_away(here):
+    _, _, made = run("train --set fps=2")
+    assert made["custom"]["vision"] == {"fps": 2}
+    code, found, _ = run("train --set fps=2 --set nframes=8", "both.toml")
+    assert (code, "SPEC-FRAMES-ONE" in found) == (1, True)
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_layouts_use_all_gpus(here, gpus, nodes):
+    _, _, made = run(f"train --gpus-per-node {gpus} --nodes {nodes}")
+    sizes = made["policy"]["parallelism"]
+    assert sizes["dp_shard_size"] * sizes["dp_replicate_size"] * sizes["tp_size"] == gpus * nodes
+    assert sizes["dp_replicate_size"] == nodes
+    _, _, made = run(f"evaluate --gpus-per-node {gpus}", "eval.toml")
+    assert made["num_gpus"] == gpus
+
+
+def test_validation_data_turns_validation_on(here):
+    _, _, made = run("train --train-root data/train --eval-root data/held_out")
+    assert made["validation"]["enable"] is True
+    assert made["custom"]["val_dataset"]["annotation_path"] == str(
+        here / "data" / "held_out" / "annotations.json"
+    )
+
+
+def test_paths_become_absolute_and_uris_stay(here):
+    _, _, made = run(
+        "train --train-root s3://bucket/set/ --set output_dir=../runs "
+        "--set train.resume=runs/x/policy"
+    )
+    assert made["custom"]["train_dataset"]["annotation_path"] == "s3://bucket/set/annotations.json"
+    assert made["train"]["output_dir"] == str(here.parent / "runs")
+    assert made["train"]["resume"] == str(here / "runs" / "x" / "policy")
+
+
+def test_open_source_engine_gets_plain_hub_names_and_translated_keys(here):
+    line = "train --engine cosmos-rl --set train.optm_warmup_epochs=0.5 --set results_dir=/out"
+    _, found, made = run(line)
+    assert made["policy"]["model_name_or_path"] == "nvidia/Cosmos3-Nano"
+    assert (made["train"]["optm_warmup_steps"], made["train"]["output_dir"]) == (0.25, "/out")
+    assert "SPEC-TRANSLATED" in found
+    origins = files.read_json(here / "spec.origins.json")["origins"]
+    assert "translated" in origins["train.optm_warmup_steps"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("validation.freq_in_epoch=1", "--dataset-facts"),
+        ("validation.dataloader_num_workers=2", "train.train_policy"),
+        ("custom_script=/x.py", "launch_job"),
+        ("policy.parallelism.cp_rotate_method=alltoall", "one method"),
+        ("train.optm_warmup_epochs=1 --set train.max_num_steps=50", "optm_warmup_steps"),
+    ],
+)
+def test_keys_without_an_equivalent_are_refused_with_the_reason(here, setting, reason):
+    code, found, _ = run(f"train --engine cosmos-rl --set {setting}")
+    assert code == 1
+    assert reason in found["SPEC-ENGINE-KEY"].message
+    assert run(f"train --set {setting}", "tao.toml")[0] == 0
+
+
+def test_validation_by_epoch_is_computed_from_the_facts(here):
+    write_facts(here, 80)
+    line = "train --engine cosmos-rl --eval-root data/held_out --dataset-facts dataset_facts.json"
+    code, found, made = run(f"{line} --set validation.freq_in_epoch=1")
+    assert code == 0, found
+    assert made["validation"]["freq"] == 20  # 80 records, 4 a step
+    assert "freq_in_epoch" not in made["validation"]
+
+
+def test_an_extra_key_passes_and_is_named(here):
+    code, found, made = run(
+        "train --allow-extra-key profiler.of_tomorrow --set profiler.of_tomorrow=true"
+    )
+    assert (code, made["profiler"]) == (0, {"of_tomorrow": True})
+    assert found["SPEC-KEY-EXTRA"].where == "profiler.of_tomorrow"
+    code, found, _ = run("train --spec spec.toml", "again.toml")
+    assert (code, found["SPEC-KEY-EXTRA"].severity) == (0, f.WARNING)
+
+
+# ---- parent jobs ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parent(here):
+    """The folder of a finished LoRA train job that sampled by fps and had a system message."""
+    run(
+        "train --engine transformers --tuning lora --train-root data/train --set fps=2 "
+        "--set max_pixels=262144 --set system_prompt='Answer briefly.' --model reason2-2b",
+        "jobs/train-20260101-000000-abcdef/spec.toml",
+    )
+    folder = here / "jobs" / "train-20260101-000000-abcdef"
+    checkpoint = here / "out" / "20260101000000" / "safetensors" / "step_20"
+    record = {
+        "job_id": folder.name,
+        "action": "train",
+        "state": "COMPLETE",
+        "evidence": {"checkpoint": str(checkpoint)},
+    }
+    files.write_json(folder / "job.json", record)
+    return folder
+
+
+def test_evaluation_asks_the_model_as_it_was_trained(parent):
+    code, found, made = run(
+        f"evaluate --engine transformers --parent-job {parent} --eval-root data/held_out"
+    )
+    assert code == 0, found
+    assert made["model"]["model_name"].endswith("/safetensors/step_20")
+    assert (made["model"]["enable_lora"], made["model"]["base_model_path"]) == (
+        True,
+        "nvidia/Cosmos-Reason2-2B",
+    )
+    assert made["vision"] == {"fps": 2, "max_pixels": 262144}
+    assert made["dataset"]["system_prompt"] == "Answer briefly."
+    assert "SPEC-PARENT-LAST" in found
+
+
+def test_asking_otherwise_than_trained_is_a_warning(parent):
+    code, found, _ = run(f"evaluate --engine transformers --parent-job {parent} --set nframes=8")
+    assert (code, found["SPEC-TRAINED-OTHERWISE"].severity) == (0, f.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("action", "key"), [("inference", "model_path"), ("quantize", "model.model_path")]
+)
+def test_other_actions_take_the_model_too(parent, action, key):
+    _, _, made = run(f"{action} --engine transformers --parent-job {parent}")
+    assert spec.get(made, key).endswith("/safetensors/step_20")
+
+
+@pytest.mark.parametrize("state", ["CANCELED", "ERROR"])
+def test_training_goes_on_from_the_exact_checkpoint_that_a_job_left(parent, here, state):
+    ended = {
+        "state": state,
+        "started_at": "2026-01-01T00:00:00Z",
+        "outputs": {"output_dir": str(here / "out")},
+    }
+    files.write_json(
+        parent / "job.json", files.read_json(parent / "job.json") | ended | {"evidence": {}}
+    )
+    code, found, _ = run(f"train --engine transformers --parent-job {parent}")
+    assert (code, "left no complete checkpoint" in found["SPEC-PARENT"].message) == (2, True)
+    for step in (10, 20):
+        policy = here / "out" / "20260101000000" / "checkpoints" / f"step_{step}" / "policy"
+        write_state(policy, step, 40)
+        files.write_json(policy / "cosmos_config", {"policy": {"lora": {"r": 16}}})
+    code, _, made = run(f"train --engine transformers --parent-job {parent}")
+    assert (code, made["train"]["resume"]) == (
+        0,
+        str(here / "out/20260101000000/checkpoints/step_20/policy"),
+    )
+    assert made["custom"]["vision"] == {"fps": 2, "max_pixels": 262144}
+
+
+def test_a_finished_job_has_no_step_to_train(parent, here):
+    code, found, _ = run(f"train --engine transformers --parent-job {parent} --set epochs=4")
+    done = found["SPEC-RESUME-DONE"]
+    assert (code, done.severity, "step_20" in done.message) == (1, f.ERROR, True)
+    assert str(done.fix) == f"scripts/select_checkpoint.py {here / 'out'}"
+    code, found, made = run(f"train --engine transformers --parent-job {parent} --set resume=false")
+    assert (code, made["train"]["resume"]) == (0, False)
+
+
+def test_a_running_job_is_not_continued(parent):
+    files.write_json(
+        parent / "job.json", files.read_json(parent / "job.json") | {"state": "RUNNING"}
+    )
+    code, found, _ = run(f"train --engine transformers --parent-job {parent}")
+    assert (code, "has ended" in found["SPEC-PARENT"].message) == (2, True)
+
+
+def test_reinforcement_learning_wants_the_adapter_merged(parent):
+    code, found, _ = run(f"grpo --engine cosmos-rl --parent-job {parent}")
+    assert (code, "--merge" in str(found["SPEC-PARENT-ADAPTER"].fix)) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"state": "ERROR", "evidence": {"checkpoint": "/x/a/b/c"}}, {"state": "COMPLETE"}, []],
+)
+def test_a_job_without_a_model_is_no_parent(parent, record):
+    files.write_json(parent / "job.json", record)
+    code, found, _ = run(f"evaluate --parent-job {parent}")
+    assert (code, "SPEC-PARENT" in found) == (2, True)
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+def test_all_findings_come_at_once(here):
+    line = (
+        "train --set epochs=0 --set trian.epoch=3 --set fps=2 --set nframes=8 --gpus-per-node 5 "
+        "--set max_keep=x"
+    )
+    _, found, _ = run(line)
+    assert found.keys() >= {
+        "SPEC-VALUE",
+        "SPEC-KEY-UNKNOWN",
+        "SPEC-FRAMES-ONE",
+        "SPEC-GPUS-PER-NODE",
+    }
+
+
+@pytest.mark.parametrize(
+    "value",
+    ['say "hi"', "C:\\new\\table", "a\nb", "名前 📹", "it's $(touch x); `id`", "a = b", "[x"],
+)
+def test_awkward_text_reaches_the_spec_unchanged(here, value):
+    done = run_script(
+        "build_spec.py", "train", "--set", f"system_prompt={value}", "-o", "s.toml", cwd=here
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        tomllib.loads((here / "s.toml").read_text())["train"]["train_policy"]["system_prompt"]
+        == value
+    )
+
+
+def test_bytes_that_are_no_text_are_a_finding(here):
+    done = run_script(
+        "build_spec.py", "train", "--set", "system_prompt=\udcff\udcfe", "-o", "s.toml", cwd=here
+    )
+    assert done.returncode == 1
+    assert "UTF-8" in done.stderr
+    assert not (here / "s.toml").exists()
+
+
+def test_an_output_that_cannot_be_written_is_exit_3(here):
+    (here / "file").write_text("")
+    done = run_script("build_spec.py", "train", "-o", "file/spec.toml", cwd=here)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["train"], ["-o", "x.toml"], ["trian", "-o", "x.toml"], ["train", "--modle", "x"]],
+)
+def test_wrong_usage_is_exit_2(here, arguments):
+    done = run_script("build_spec.py", *arguments, cwd=here)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_path_that_is_not_here_is_no_hub_model_and_suggests_none(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("models/cosmos3-nan", "mine/model", "jobs/train-1/results", "a/b/c"):
+        done = run_script("build_spec.py", "train", "--model", name, "-o", "x.toml", cwd=tmp_path)
+        assert (
+            done.returncode == 2
+            and "SPEC-MODEL-NAME" in done.stderr
+            and "Cosmos3-Nano" not in done.stderr
+        )
+        meant = f"hf_model://{name}" if name == "mine/model" else tmp_path / name
+        assert f"with --model {meant}" in done.stderr and not (tmp_path / "x.toml").exists()
+    done = run_script(
+        "build_spec.py", "train", "--model", "hf_model://models/other", "-o", "x.toml", cwd=tmp_path
+    )
+    assert done.returncode == 0
+
+
+def test_a_spec_that_is_changed_stays_with_its_engine(tmp_path):
+    run_script("build_spec.py", "train", "--engine", "transformers", "-o", "one.toml", cwd=tmp_path)
+    done = run_script(
+        "build_spec.py", "train", "--spec", "one.toml", "-o", "two.toml", cwd=tmp_path
+    )
+    assert done.returncode == 0
+    assert files.read_json(tmp_path / "two.origins.json")["engine"] == "transformers"
+
+
+HEAVY = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+import build_spec
+from cosmos_reason import cli
+cli.run(build_spec.parser(), build_spec.main, ["train", "--tuning", "lora", "-o", "spec.toml"])
+heavy = {{"torch", "transformers", "boto3", "numpy", "pyarrow", "av", "PIL"}}
+print(sorted(heavy & sys.modules.keys()))
+"""
+
+
+def test_heavy_packages_are_not_imported(here):
+    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert (here / "spec.toml").exists()
+
+
+def test_help_is_short_and_names_every_flag():
+    text = build_spec.parser().format_help()
+    assert tokens(text) < 600
+    assert set(re.findall(r"--[a-z-]+", text)) >= {
+        "--engine",
+        "--explain",
+        "--allow-extra-key",
+        "--dataset-facts",
+    }
+    assert cli.EXIT_CODES.strip().splitlines()[0] in text
+
+
+def test_a_flag_given_twice_is_refused(here):
+    done = run_script(
+        "build_spec.py",
+        "train",
+        "--model",
+        "reason2-8b",
+        "--model",
+        "reason2-2b",
+        "-o",
+        "s.toml",
+        cwd=here,
+    )
+    assert done.returncode == 2 and "given twice" in done.stderr
+    assert not (here / "s.toml").exists()
+
+
+def test_nothing_is_left_when_the_spec_cannot_be_written(here):
+    (here / "folder.toml").mkdir()
+    done = run_script(
+        "build_spec.py",
+        "train",
+        "--model",
+        "reason2-8b",
+        "--train-root",
+        "data/train",
+        "-o",
+        "folder.toml",
+        cwd=here,
+    )
+    assert done.returncode == 2 and not (here / "folder.origins.json").exists()

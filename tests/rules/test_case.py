@@ -1,0 +1,591 @@
+"""Each rule on the smallest spec that breaks it: its finding, its fix, and silence when all is
+well."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from launch_site import write_model, write_state
+from support_specs import BREAKS, QWEN2, REASON1, changed, legal_values, write_facts
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base import findings as f
+from cosmos_reason.checkpoints import qwen3_vl
+from cosmos_reason.estimate import record_tokens
+from cosmos_reason.estimate import steps as schedule
+from cosmos_reason.media import sampling
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import lengths, spec_rules
+from cosmos_reason.spec import document
+
+
+def found(action, engine="tao", gpus=None, nodes=1, facts=None, launch=False, **changes):
+    """Rule id -> finding."""
+    table = changed(action, {name.replace("__", "."): value for name, value in changes.items()})
+    return {one.id: one for one in rules.check(action, engine, table, facts, gpus, nodes, launch)}
+
+
+NEEDS_A_FOLDER = {
+    "SPEC-MODEL-OMNI-LOCAL", "SPEC-MODEL-ADAPTER", "SPEC-ADAPTER-FOLDER", "SPEC-RESUME-INCOMPLETE",
+    "SPEC-RESUME-DONE",
+}  # fmt: skip
+NEEDS_FACTS = {
+    "SPEC-STEPS-ZERO", "SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE", "SPEC-LENGTH-ANSWER",
+    "SPEC-LENGTH-CALIBRATION", "SPEC-LOADER-MEMORY", "SPEC-REASONING", "SPEC-FACTS-OTHER",
+    "SPEC-STEPS-FEW", "SPEC-FPS-RATES", "SPEC-CALIBRATION-MANY", "SPEC-PICTURES",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "action", "engine", "changes"), BREAKS, ids=lambda value: str(value)[:40]
+)
+def test_a_broken_rule_is_found(rule, action, engine, changes):
+    assert rule in found(action, engine, **changes)
+
+
+def test_every_rule_has_a_case_here():
+    assert {rule.id for rule in spec_rules.RULES} == {row[0] for row in BREAKS} - {
+        "SPEC-ENGINE-ACTION", "SPEC-ENGINE-KEY", "SPEC-CUSTOM-TABLE", "SPEC-KEY-UNKNOWN",
+    } | NEEDS_A_FOLDER | NEEDS_FACTS  # fmt: skip
+
+
+def test_the_templates_are_quiet_about_all_but_what_a_person_must_give():
+    quiet = {
+        "SPEC-MODEL-OMNI",
+        "SPEC-DATA-TRAIN",
+        "SPEC-DATA-EVAL",
+        "SPEC-MEDIA",
+        "SPEC-PROMPT",
+        "SPEC-GRPO-START",
+    }
+    quiet |= {"SPEC-ENGINE-RUNS"}
+    for action in bundle.ACTIONS:
+        assert found(action, "cosmos-rl" if action == "grpo" else "tao").keys() <= quiet
+
+
+def test_keys_of_other_engines_count_when_they_ask_for_something():
+    asked = {
+        "policy.parallelism.tp_size": 2,
+        "train.fsdp_offload": False,
+        "train.optm_warmup_epochs": 1,
+    }
+    table = changed("train", asked)  # 2 is the trainer's own tp_size, but not ours
+    for engine, keys in {
+        "transformers": ["train.optm_warmup_epochs", "policy.parallelism.tp_size"],
+        "cosmos-rl": ["train.optm_warmup_epochs"],
+        "tao": [],
+    }.items():
+        assert [
+            one.where for one in rules.unapplied_findings(rules.Case("train", engine, table))
+        ] == keys
+
+
+def test_what_may_be_missing_in_a_draft_may_not_at_launch():
+    for launch, severity in ((False, f.WARNING), (True, f.ERROR)):
+        one = found("train", launch=launch)
+        assert {one["SPEC-MODEL-OMNI"].severity, one["SPEC-DATA-TRAIN"].severity} == {severity}
+
+
+def test_a_converted_folder_is_no_omni_checkpoint(tmp_path):
+    for model_type, expected in (("cosmos3_omni", True), ("qwen3_vl", False)):
+        files.write_json(tmp_path / "config.json", {"model_type": model_type})
+        one = found("train", policy__model_name_or_path=str(tmp_path))
+        assert ("SPEC-MODEL-OMNI-LOCAL" in one) == expected
+
+
+@pytest.mark.parametrize("model", ["/lustre/converted", "myorg/tuned"])
+def test_a_model_nobody_sees_here_is_taken_for_the_usual_family(model):
+    one = found("train", "cosmos-rl", policy__model_name_or_path=model, train__compile=True)
+    assert "taken for Qwen3-VL" in one["SPEC-QWEN3-COMPILE"].message
+    one = found(
+        "train",
+        "cosmos-rl",
+        policy__model_name_or_path="Qwen/Qwen2.5-VL-7B-Instruct",
+        train__compile=True,
+    )
+    assert "SPEC-QWEN3-COMPILE" not in one
+
+
+@pytest.mark.parametrize(
+    ("layers", "legal"),
+    [
+        ("all-linear", True),
+        (["q_proj"], True),
+        (["layers.17.mlp.up"], True),
+        (["visual.merger"], True),
+        (["17.mlp.up_proj", ".5.attn.qkv", "layers.17", "blocks.3", "merger_list.2"], True),
+        (["merger.mlp.2"], True),  # of Qwen2.5-VL
+        (["merger.mlp.1"], False),
+        (["linear_fc3"], False),
+        (["q_prj"], False),
+    ],
+)
+def test_adapters_must_match_a_layer(layers, legal):
+    one = found("train", policy__lora={"r": 8, "lora_alpha": 16, "target_modules": layers})
+    assert ("SPEC-LORA-LAYERS" not in one) == legal
+
+
+def test_every_linear_layer_can_have_an_adapter(tiny_model):
+    shapes = qwen3_vl.expected_tensors(files.read_json(tiny_model / "config.json"))
+    names = [
+        name.removesuffix(".weight")
+        for name, shape in shapes.items()
+        if len(shape) == 2 and "embed" not in name
+    ]
+    parts = {name.split(".", cut)[-1] for name in names for cut in range(name.count(".") + 1)}
+    assert {
+        "linear_fc1",
+        "blocks.0.mlp.linear_fc1",
+        "1.mlp.gate_proj",
+        "merger.linear_fc2",
+    } <= parts
+    one = found("train", policy__lora={"r": 8, "lora_alpha": 16, "target_modules": sorted(parts)})
+    assert "SPEC-LORA-LAYERS" not in one, one["SPEC-LORA-LAYERS"].message
+
+
+@pytest.mark.parametrize(
+    ("engine", "by"), [("transformers", True), ("transformers", "folder"), ("tao", True)]
+)
+def test_a_finished_run_is_not_resumed_and_one_whose_model_is_missing_is(tmp_path, engine, by):
+    policy = tmp_path / "20260101000000" / "checkpoints" / "step_4" / "policy"
+    write_state(policy, 4, 4)
+    if engine == "tao":  # whose states do not tell how many steps there are to be
+        (policy / "trainer_state.json").unlink()
+        for part in ("model", "optimizer", "scheduler", "extra_info"):
+            (policy / f"{part}_rank_0.pth").touch()
+    changes = {"train__output_dir": str(tmp_path), "train__max_num_steps": 4}
+    changes["train__resume"] = str(policy) if by == "folder" else by
+    assert "SPEC-RESUME-DONE" not in found("train", engine, **changes)
+    model = tmp_path / "20260101000000" / "safetensors" / "step_4"
+    write_model(model)
+    done = found("train", engine, **changes)["SPEC-RESUME-DONE"]
+    assert (
+        str(model) in done.message and str(done.fix) == f"scripts/select_checkpoint.py {tmp_path}"
+    )
+    (model / "tokenizer.json").unlink()
+    assert "SPEC-RESUME-DONE" not in found("train", engine, **changes)
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_an_architecture_that_the_engine_does_not_load_is_refused_before_a_download(
+    tmp_path, action
+):
+    key = {"train": "policy__model_name_or_path", "evaluate": "model__model_name"}[action]
+    files.write_json(tmp_path / "config.json", {"model_type": "llava"})
+    for model, family in (
+        (QWEN2, "qwen2_vl"),
+        (str(tmp_path), "llava"),
+    ):
+        refused = found(action, "transformers", launch=True, **{key: model})
+        one = refused.get("SPEC-MODEL-FAMILY") or refused["SPEC-MODEL-FAMILY-ASKED"]
+        assert (one.severity, family in one.message, str(one.fix)) == (
+            f.ERROR,
+            True,
+            "--engine tao",
+        )
+        assert not [
+            one
+            for one in found(action, "tao", **{key: model})
+            if one.startswith("SPEC-MODEL-FAMILY")
+        ]
+    for model in ("hf_model://nvidia/Cosmos-Reason2-2B", REASON1, "lab/of_unknown_family"):
+        assert not [
+            one
+            for one in found(action, "transformers", **{key: model})
+            if one.startswith("SPEC-MODEL-FAMILY")
+        ]
+
+
+def test_an_adapter_is_of_the_architecture_of_its_base(tmp_path):
+    files.write_json(
+        tmp_path / "adapter_config.json", {"base_model_name_or_path": "Qwen/Qwen2-VL-7B-Instruct"}
+    )
+    changes = {
+        "model__enable_lora": True,
+        "model__base_model_path": QWEN2,
+        "model__model_name": str(tmp_path),
+    }
+    assert "SPEC-MODEL-FAMILY-ASKED" in found("evaluate", "transformers", **changes)
+
+
+def test_qwen25_models_may_compile_and_use_context_parallelism():
+    one = found(
+        "train",
+        policy__model_name_or_path=REASON1,
+        train__compile=True,
+        policy__parallelism__cp_size=2,
+    )
+    assert not {"SPEC-QWEN3-COMPILE", "SPEC-QWEN3-CONTEXT"} & one.keys()
+
+
+def test_an_invalid_value_silences_the_rules_that_read_it_and_no_others():
+    one = found(
+        "train",
+        train__train_batch_per_replica="many",
+        train__train_policy__mini_batch=3,
+        train__compile=True,
+    )
+    assert "SPEC-QWEN3-COMPILE" in one
+    assert "SPEC-BATCH-MULTIPLE" not in one
+    assert one["SPEC-VALUE"].where == "train.train_batch_per_replica"
+
+
+def test_every_engine_that_has_not_the_action_is_an_error_that_names_those_that_have():
+    table = {
+        "tao": {"train", "evaluate", "inference", "quantize"},
+        "cosmos-rl": {"train", "grpo"},
+        "transformers": {"train", "evaluate", "inference", "quantize"},
+    }
+    for engine, actions in table.items():
+        for action in bundle.ACTIONS:
+            wrong = rules.engine_findings(action, engine)
+            assert bool(wrong) == (action not in actions)
+            assert (
+                all(name in wrong[0].message for name in table if action in table[name])
+                if wrong
+                else True
+            )
+
+
+# ---- with dataset facts --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def facts(tmp_path):
+    """20 records, one with a clip of 6 frames."""
+    return write_facts(tmp_path, 20, [64] * 19 + [6])
+
+
+def test_facts_find_records_that_do_not_fit(facts):
+    one = found("train", facts=facts, policy__model_max_length=2048, custom__vision__nframes=6)
+    finding = one["SPEC-LENGTH-SAMPLE"]
+    assert finding.severity == f.ERROR
+    assert len(finding.data["record_ids"]) == 20
+    longer = int(str(finding.fix).rsplit("=", 1)[1])
+    assert "SPEC-LENGTH-SAMPLE" not in found(
+        "train", facts=facts, policy__model_max_length=longer, custom__vision__nframes=6
+    )
+
+
+def test_a_record_beyond_every_length_gets_a_pixel_budget(facts):
+    big = {
+        "custom__vision__nframes": 6,
+        "policy__model_max_length": 4096,
+        "custom__vision__min_pixels": 40_000_000,
+    }
+    finding = found("train", facts=facts, **big)["SPEC-LENGTH-SAMPLE"]
+    assert str(finding.fix).startswith("--set custom.vision.total_pixels=")
+    assert str(finding.fix).endswith("--unset custom.vision.min_pixels")
+
+
+def test_contradictory_sampling_beside_facts_is_one_finding_among_others(facts):
+    one = found("train", facts=facts, custom__vision__fps=2, train__compile=True)
+    assert one.keys() >= {"SPEC-FRAMES-ONE", "SPEC-QWEN3-COMPILE"}
+    one = found("train", facts=facts, custom__vision__nframes="many")
+    assert not {"SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE"} & one.keys()
+
+
+def test_facts_find_clips_that_are_too_short_for_the_frames(facts):
+    finding = found("train", facts=facts)["SPEC-FRAMES-CLIP"]
+    assert finding.data["record_ids"] == ["r19"]
+    assert "SPEC-FRAMES-CLIP" not in found("train", facts=facts, custom__vision__nframes=6)
+
+
+def test_sampling_by_fps_with_engine_tao_wants_the_rate_of_every_record(tmp_path):
+    by_fps = {
+        "facts": write_facts(tmp_path, 3, video_fps=[8.0, None, 0.0]),
+        "custom__vision": {"fps": 2.0},
+    }
+    finding = found("train", "tao", **by_fps)["SPEC-FPS-RATES"]
+    assert finding.severity == f.ERROR and finding.data["record_ids"] == ["r1", "r2"]
+    assert str(finding.fix) == "--set custom.vision.nframes=8 --unset custom.vision.fps"
+    assert "SPEC-FPS-RATES" not in found("train", "transformers", **by_fps)
+    assert "SPEC-FPS-RATES" not in found(
+        "train", "tao", **by_fps | {"custom__vision": {"nframes": 8}}
+    )
+    rated = {"facts": write_facts(tmp_path, 3, video_fps=[8.0] * 3), "custom__vision": {"fps": 2.0}}
+    assert "SPEC-FPS-RATES" not in found("train", "tao", **rated)
+
+
+def test_engine_tao_evaluates_no_videos_of_pictures(tmp_path):
+    facts = write_facts(tmp_path, 3, pictures=["", "list", "folder"])
+    finding = found("evaluate", "tao", facts=facts)["SPEC-PICTURES"]
+    assert finding.severity == f.ERROR and finding.data["record_ids"] == ["r1", "r2"]
+    assert str(finding.fix) == "--engine transformers"
+    for action, engine in (("evaluate", "transformers"), ("train", "tao")):
+        assert "SPEC-PICTURES" not in found(action, engine, facts=facts)
+    clips = write_facts(tmp_path, 3)
+    assert "SPEC-PICTURES" not in found("evaluate", "tao", facts=clips)
+
+
+@pytest.mark.parametrize(
+    ("model", "vision", "refused"),
+    [  # qwen-vl-utils 0.0.14: 128 tokens of 32 x 32 or 28 x 28 pixels for a frame
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 131071}, True),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 131072}, False),
+        ("nvidia/Cosmos-Reason1-7B", {"max_pixels": 100351}, True),
+        ("nvidia/Cosmos-Reason1-7B", {"max_pixels": 100352}, False),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8192}, False),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "min_pixels": 8193}, True),
+        (
+            "nvidia/Cosmos-Reason2-8B",
+            {"max_pixels": 8192, "resized_height": 64, "resized_width": 64},
+            False,
+        ),
+        ("nvidia/Cosmos-Reason2-8B", {"max_pixels": 8192, "resized_height": 64}, True),
+    ],
+)
+def test_the_floor_of_the_sampler_is_known_before_a_clip_is_read(facts, model, vision, refused):
+    keys = {
+        "evaluate": ("model__model_name", "vision__"),
+        "train": ("policy__model_name_or_path", "custom__vision__"),
+    }
+    for action, (named, table) in keys.items():
+        changes = {named: model} | {table + name: value for name, value in vision.items()}
+        assert ("SPEC-VISION-PIXELS" in found(action, "transformers", **changes)) == refused
+    options = sampling.VisionOptions(**vision)
+    try:
+        sampling.frame_size(480, 640, 4, options, sampling.patch_size(model))
+    except f.Failure as failure:
+        assert refused and failure.findings[0].id == "SPEC-VISION-PIXELS"
+    else:
+        assert not refused
+
+
+def test_images_have_a_lower_floor(tmp_path):
+    small = {"vision__max_pixels": 4096, "model_path": "nvidia/Cosmos-Reason2-8B"}
+    assert "SPEC-VISION-PIXELS" in found("inference", "transformers", **small)
+    assert "SPEC-VISION-PIXELS" not in found("inference", "transformers", type="image", **small)
+    facts = write_facts(tmp_path, 3)
+    small = {"custom__vision__max_pixels": 4096}
+    assert "SPEC-VISION-PIXELS" in found("train", facts=facts, **small)
+    files.write_json(
+        facts, files.read_json(facts) | {"media": {"frames": {"max": None}}}
+    )  # no clips
+    assert "SPEC-VISION-PIXELS" not in found("train", facts=facts, **small)
+
+
+@pytest.mark.parametrize("action", bundle.ACTIONS)
+def test_popular_pixels_suit_every_model(action):
+    params = bundle.skill_info()["spec_params"][action]
+    for pixels in document.keys(action)[f"{params['vision']}.max_pixels"]["popular"]:
+        for model in bundle.skill_info()["models"]:
+            changes = {f"{params['vision']}.max_pixels": pixels, params["model"]: model}
+            table = changed(action, changes)
+            assert "SPEC-VISION-PIXELS" not in {
+                one.id for one in rules.check(action, "transformers", table)
+            }
+
+
+def test_reasoning_that_would_be_left_out_is_told_and_trained_when_asked_for(facts):
+    files.write_json(facts, files.read_json(facts) | {"reasoning_beside": 5})
+    mode = "custom__train_dataset__response_mode"
+    for engine, fix in {
+        "tao": "think",
+        "transformers": "think",
+        "cosmos-rl": "build_dataset.py",
+    }.items():
+        assert fix in str(found("train", engine, facts=facts)["SPEC-REASONING"].fix)
+    assert "SPEC-REASONING" not in found("train", facts=facts, **{mode: "think"})
+    assert "SPEC-ENGINE-KEY" not in found("train", "transformers", facts=facts, **{mode: "think"})
+    steps = []
+    for one in ("answer", "think", "hybrid"):
+        spec = changed("train", {mode.replace("__", "."): one})
+        steps.append(rules.count_steps("train", "tao", spec, facts)[1])
+    assert steps == [10, 10, 20]
+
+
+def test_facts_find_a_batch_no_rank_can_fill(facts):
+    batch = {"train__train_batch_per_replica": 4, "policy__parallelism__dp_shard_size": 8}
+    assert "SPEC-STEPS-ZERO" not in found(
+        "train", facts=facts, **batch
+    )  # the template keeps incomplete batches
+    assert "SPEC-STEPS-ZERO" in found(
+        "train", facts=facts, train__train_policy__dataloader_drop_last=True, **batch
+    )
+
+
+def test_facts_give_steps_to_the_rules_about_intervals(facts):
+    one = found("train", facts=facts)  # 20 records / 4 per step x 2 epochs = 10 steps
+    assert "SPEC-SAVE-NEVER" in one
+    assert "10 steps" in one["SPEC-SAVE-NEVER"].message
+
+
+def test_a_run_of_a_few_steps_is_told_with_the_epochs_that_are_enough(facts):
+    finding = found("train", facts=facts)["SPEC-STEPS-FEW"]  # 10 steps, as above
+    assert (finding.severity, str(finding.fix)) == ("warning", "--set train.epoch=4")
+    assert "10 steps in all" in finding.message
+    assert "SPEC-STEPS-FEW" in found("train", facts=facts, train__epoch=3)
+    for wanted in ({"train__epoch": 4}, {"train__max_num_steps": 2}, {"train__resume": True}):
+        assert "SPEC-STEPS-FEW" not in found("train", facts=facts, **wanted), wanted
+    assert "SPEC-STEPS-FEW" not in found("train", facts=facts, train__train_batch_per_replica=1)
+
+
+def test_facts_find_prefetch_beyond_host_memory(facts):
+    eager = {
+        "train__train_policy__dataloader_num_workers": 8,
+        "train__train_policy__dataloader_prefetch_factor": 8,
+    }
+    batch = {"train__train_batch_per_replica": 32, "custom__vision__nframes": 6}
+    assert "SPEC-LOADER-MEMORY" in found("train", facts=facts, **eager, **batch)
+    assert "SPEC-LOADER-MEMORY" not in found("train", facts=facts, custom__vision__nframes=6)
+
+
+def test_prompt_and_answers_of_reinforcement_must_fit_together(facts):
+    short = {
+        "custom__vision__nframes": 6,
+        "policy__model_max_length": 10240,
+        "rollout__max_response_length": 1024,
+    }
+    assert "SPEC-LENGTH-SAMPLE" not in found("grpo", "cosmos-rl", facts=facts, **short)
+    short["rollout__max_response_length"] = 10000
+    finding = found("grpo", "cosmos-rl", facts=facts, **short)["SPEC-LENGTH-SAMPLE"]
+    longer = int(str(finding.fix).rpartition("=")[2])
+    assert "SPEC-LENGTH-SAMPLE" not in found(
+        "grpo", "cosmos-rl", facts=facts, **short | {"policy__model_max_length": longer}
+    )
+
+
+def test_no_records_are_no_steps(tmp_path):
+    finding = found("train", facts=write_facts(tmp_path, 0))["SPEC-STEPS-ZERO"]
+    assert "no records" in finding.message and not str(finding.fix)
+
+
+def test_the_patch_of_the_model_counts_for_every_action():
+    import pyarrow as arrow
+
+    clips = {"kind": ["video"], "height": [1080], "width": [1920], "frames": [64], "fps": [8.0]}
+    tables = arrow.table(clips), arrow.table({"id": ["a"], "text_tokens": [9], "clips": [[0]]})
+    for action in bundle.ACTIONS:
+        key = bundle.skill_info()["spec_params"][action]["model"]
+        costs = [
+            record_tokens.tokens_for_spec(
+                tables, document.with_defaults(action, changed(action, {key: model}))
+            )[0].total
+            for model in ("nvidia/Cosmos-Reason1-7B", "nvidia/Cosmos-Reason2-8B")
+        ]
+        assert costs[0] != costs[1], action
+
+
+def test_facts_of_other_data_are_noticed(facts):
+    mine = {"custom__train_dataset__annotation_path": "/other/annotations.json"}
+    assert "SPEC-FACTS-OTHER" in found("train", facts=facts, **mine)
+    mine = {"custom__train_dataset__annotation_path": "/data/annotations.json"}
+    assert "SPEC-FACTS-OTHER" not in found("train", facts=facts, **mine)
+
+
+def test_facts_check_room_for_answers_and_calibration(facts):
+    one = found("evaluate", facts=facts, model__max_length=2048, vision__nframes=6)
+    assert "SPEC-LENGTH-ANSWER" in one
+    one = found(
+        "quantize", "tao", facts=facts, quantize__max_sequence_length=4096, vision__nframes=40
+    )
+    assert "SPEC-LENGTH-CALIBRATION" in one
+
+
+@pytest.mark.parametrize(
+    "content", ['{"records": "many"}', "[]", '{"schema_version": 2, "records": 1}', "{broken"]
+)
+def test_other_files_are_no_facts(tmp_path, content):
+    (tmp_path / "facts.json").write_text(content)
+    with pytest.raises(f.Failure) as failure:
+        found("train", facts=tmp_path / "facts.json")
+    assert failure.value.exit_code == f.EXIT_BAD_INPUT
+
+
+@given(st.integers(1, 500), st.integers(1, 16), st.integers(1, 8), st.booleans(), st.integers(1, 4))
+def test_steps_are_those_of_a_sampler_that_deals_and_batches(
+    records, batch, ranks, drop_last, epochs
+):
+    import json
+    import tempfile
+    from pathlib import Path
+
+    dealt = [list(range(records))[rank::ranks] for rank in range(ranks)]
+    longest = max(len(share) for share in dealt)  # the others are padded to it
+    steps = (
+        sum(1 for start in range(0, longest, batch) if not drop_last or start + batch <= longest)
+        * epochs
+    )
+    changes = {
+        "train.train_batch_per_replica": batch,
+        "train.epoch": epochs,
+        "policy.parallelism.dp_shard_size": ranks,
+    }
+    table = changed("train", changes | {"train.train_policy.dataloader_drop_last": drop_last})
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "facts.json")
+        path.write_text(json.dumps({"schema_version": 1, "records": records}))
+        assert rules.Case("train", "tao", table, path).steps == steps
+    assert schedule.steps_per_epoch(records, batch, ranks, drop_last) * epochs == steps
+
+
+@given(st.data())
+def test_no_legal_values_make_a_rule_raise(data):
+    action = data.draw(st.sampled_from(bundle.ACTIONS))
+    known = document.keys(action)
+    chosen = data.draw(st.lists(st.sampled_from(sorted(known)), max_size=6, unique=True))
+    table = changed(action, data.draw(legal_values(known)(chosen)))
+    engine = data.draw(st.sampled_from(bundle.ENGINES))
+    for finding in rules.check(
+        action, engine, table, None, data.draw(st.sampled_from([None, 1, 8])), 2
+    ):
+        assert finding.message
+
+
+# What is known to break runs (validators and run-time aborts of cosmos-rl 0.4.7, and reports of
+# users): each is checked under an id, or stands, by some of its words, in the list of what no spec
+# can tell.
+TRAPS = {
+    "unknown, former, missing keys": "SPEC-KEY-UNKNOWN SPEC-KEY-FORMER SPEC-KEY-MISSING",
+    "lax types, choices never enforced, senseless numbers": "SPEC-VALUE",
+    "a fixed time stamp": "SPEC-RUN-FOLDER",
+    "resume as text, without checkpoint, in another layout": "SPEC-VALUE SPEC-RESUME-FOLDER "
+    "SPEC-RESUME-NOTHING SPEC-RESUME-INCOMPLETE SPEC-RESUME-OTHER SPEC-RESUME-STEPS",
+    "GPU counts and meshes": "SPEC-GPUS-PER-NODE SPEC-GPUS SPEC-GPUS-GRPO SPEC-COLOCATED "
+    "SPEC-REPLICATE-1D",
+    "pipeline and expert sizes": "SPEC-PIPELINE-MICRO SPEC-PIPELINE-REPLICATE "
+    "SPEC-PIPELINE-OFFLOAD SPEC-PIPELINE-LORA SPEC-EXPERT-TENSOR SPEC-ASYNC-TP",
+    "plain Hugging Face models": "SPEC-QWEN3-COMPILE SPEC-QWEN3-CONTEXT SPEC-QWEN3-PIPELINE",
+    "batches": "SPEC-BATCH-MULTIPLE SPEC-BATCH-MESH SPEC-STEPS-ZERO SPEC-SAVE-NEVER "
+    "SPEC-VALIDATION-NEVER",
+    "warm-up and decay": "SPEC-WARMUP-FLOAT SPEC-WARMUP-ALL SPEC-WARMUP-LONG SPEC-WARMUP-TWICE "
+    "SPEC-STEPS SPEC-DECAY",
+    "validation": "SPEC-VALIDATION-DATA SPEC-VALIDATION-LOSS SPEC-BEST",
+    "checkpoints and uploads": "SPEC-SAVE-OFF SPEC-S3-BUCKET SPEC-HUB-NAME",
+    "GRPO": "SPEC-ON-POLICY SPEC-LORA-GRPO-TP SPEC-LORA-GRPO-COMPILE SPEC-ROLLOUT-ROOM "
+    "SPEC-KL-ZERO SPEC-KL-HIGH",
+    "sequences beyond the maximum": "SPEC-LENGTH-SAMPLE SPEC-LENGTH-ANSWER SPEC-LENGTH-CALIBRATION "
+    "SPEC-LENGTH-LOW",
+    "frames and pixels": "SPEC-FRAMES-ONE SPEC-FRAMES-CLIP SPEC-PIXELS-BUDGET SPEC-VISION-PIXELS "
+    "SPEC-RESIZE-PAIR",
+    "another view in evaluation than in training": "SPEC-TRAINED-OTHERWISE "
+    "|the evaluator's processor",
+    "frozen and trained parameters, seeds": "SPEC-FREEZE SPEC-SEED SPEC-CACHE SPEC-PREFETCH "
+    "SPEC-LOADER-MEMORY",
+    "Omni checkpoints, adapters": "SPEC-MODEL-OMNI SPEC-MODEL-ADAPTER SPEC-ADAPTER-FOLDER "
+    "SPEC-LORA-MERGE",
+    "memory, disk, permissions": "|GPU memory |free disk",
+    "gated models, images, several nodes": "|gated |redis-server |flash-attn |multi-node",
+    "clips, turns, empty validation sets": "|do not decode |turns |empty validation data",
+    "broken exports, widths when quantized, exit codes": "|misses shards |multiple of 16 "
+    "|returned 0",
+    "adapters that match no layer, keys that nothing checks": "SPEC-LORA-LAYERS SPEC-KEY-EXTRA "
+    "|nothing here checks",
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_every_known_trap_is_checked_or_listed(trap):
+    other = spec_rules.other_checks()
+    ids, *words = TRAPS[trap].split("|")
+    assert set(ids.split()) <= {rule.id for rule in spec_rules.RULES} | other["checks"].keys()
+    listed = " ".join(other["elsewhere"])
+    assert all(word.strip() in listed for word in words)
+
+
+def test_fewer_batches_are_a_fix_where_the_spec_leaves_the_prefetch_to_torch():
+    table = document.template("train")
+    document.set_value(table, lengths.LOADERS, 4)
+    document.delete(table, lengths.PREFETCH)
+    fix = lengths.fewer_batches(rules.Case("train", "tao", table))
+    assert fix.changes == {lengths.LOADERS: 1, lengths.PREFETCH: 1}

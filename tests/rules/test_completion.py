@@ -1,0 +1,156 @@
+"""Specs from elsewhere: what they leave out is written and told; the file itself stays as it is."""
+
+import copy
+import tomllib
+
+import pytest
+import support_specs
+from foreign_specs import CLEAN, GUIDE
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import completion
+from cosmos_reason.spec import document
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def severities(found):
+    return {one.where: one.severity for one in found if one.id.startswith("SPEC-COMPLETED")}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_the_trainer_reads_whole_passes(here, name):
+    (here / "guide.toml").write_text(CLEAN[name])
+    code, found, _ = support_specs.run("train --engine cosmos-rl --spec guide.toml")
+    assert code == 0, found
+    told = [(one.id, one.where) for one in found]
+    assert len(told) == len(set(told))
+
+
+@pytest.mark.parametrize("engine", ["cosmos-rl", "tao"])
+def test_a_spec_of_a_guide_becomes_one_that_runs(here, engine):
+    (here / "guide.toml").write_text(GUIDE)
+    code, found, made = support_specs.run(f"train --engine {engine} --spec guide.toml")
+    assert code == 0, found
+    assert (here / "guide.toml").read_text() == GUIDE
+    assert severities(found) == {
+        "spec": f.INFO,
+        "policy.parallelism.tp_size": f.WARNING,
+        "train.compile": f.WARNING,
+        "train.ckpt.enable_checkpoint": f.WARNING,
+        "custom.vision.nframes": f.WARNING,
+    }
+    assert made["policy"]["parallelism"] == {
+        "dp_shard_size": 4,
+        "tp_size": 1,
+        "n_init_replicas": 1,
+        "cp_size": 1,
+        "ep_size": 1,
+        "pp_size": 1,
+        "dp_replicate_size": 1,
+    }
+    assert (made["train"]["compile"], made["train"]["ckpt"]) == (False, {"enable_checkpoint": True})
+    assert made["train"]["optm_lr"] == [1e-5, 2e-5]
+    assert made["custom"]["dataset"] == {
+        "annotation_path": "sft/annotations.json",
+        "media_path": "sft/clips",
+    }
+
+
+def test_what_the_command_line_says_is_not_told_again(here):
+    (here / "guide.toml").write_text(GUIDE)
+    line = "train --engine cosmos-rl --spec guide.toml --set policy.parallelism.tp_size=2"
+    code, found, made = support_specs.run(f"{line} --set nframes=4")
+    assert code == 0, found
+    assert made["policy"]["parallelism"]["tp_size"] == 2
+    assert not {"policy.parallelism.tp_size", "custom.vision.nframes"} & severities(found).keys()
+    code, found, _ = support_specs.run(
+        "train --spec guide.toml --unset train.compile", "other.toml"
+    )
+    assert "SPEC-UNSET" in {one.id for one in found}  # the file has no such key
+
+
+def test_our_own_templates_have_nothing_to_complete():
+    for action in ("train", "grpo", "evaluate", "inference", "quantize"):
+        template = document.template(action)
+        assert completion.completed(action, template) == (template, [])
+
+
+def test_a_training_without_a_policy_table_is_sft_and_a_table_without_type_is_an_error():
+    spec = tomllib.loads(GUIDE)
+    del spec["train"]["train_policy"]
+    whole, found = completion.completed("train", spec)
+    assert whole["train"]["train_policy"] == {"type": "sft", "mini_batch": 2}
+    assert severities(found)["train.train_policy.type"] == f.WARNING
+    spec["train"]["train_policy"] = {"mini_batch": 1}
+    whole, _ = completion.completed("train", spec)
+    (error,) = [one for one in rules.check("train", "cosmos-rl", whole) if one.severity == f.ERROR]
+    assert (error.id, error.where) == ("SPEC-KEY-MISSING", "train.train_policy.type")
+    assert error.fix.changes == {"train.train_policy.type": "sft"}
+
+
+def test_defaults_that_hurt_are_told_one_by_one():
+    spec = tomllib.loads(GUIDE)
+    spec["policy"]["parallelism"]["dp_shard_size"] = -1
+    spec["custom"]["vision"] = {"fps": 1, "max_pixels": 40960}
+    before = copy.deepcopy(spec)
+    whole, found = completion.completed("train", spec)
+    assert spec == before
+    assert whole["policy"]["parallelism"]["dp_shard_size"] == 1
+    assert whole["custom"]["vision"] == {"fps": 1, "max_pixels": 40960, "min_pixels": 4096}
+    told = {one.where: one.message for one in found}
+    assert "got -1, wrote 1" in told["policy.parallelism.dp_shard_size"]
+    assert "131072" in told["custom.vision.min_pixels"]
+    assert not f.has_errors(rules.check("train", "cosmos-rl", whole))
+
+
+@pytest.mark.parametrize("wrong", [{"train": 3}, {"policy": {"parallelism": []}}, {"custom": 1}])
+def test_values_in_the_place_of_tables_stay(wrong):
+    whole, _ = completion.completed("train", wrong)
+    (name, value) = next(iter(wrong.items()))
+    assert whole[name] == value or whole[name]["parallelism"] == []
+
+
+def test_a_grpo_spec_is_completed_with_its_rollouts():
+    spec = tomllib.loads(GUIDE)
+    spec["train"]["train_policy"] = {"type": "grpo", "mini_batch": 2}
+    spec["rollout"] = {"n_generation": 4, "max_response_length": 512}
+    whole, found = completion.completed("grpo", spec)
+    assert whole["rollout"]["parallelism"] == {
+        "n_init_replicas": 1,
+        "tp_size": 2,
+        "dp_shard_size": 1,
+        "pp_size": 1,
+    }
+    assert "rollout.parallelism.tp_size = 2" in found[0].message
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_a_spec_of_another_trainer_is_one_finding(here, action):
+    (here / "other.toml").write_text(
+        '[job]\ntask = "vlm"\n[model]\nname = "m"\n[trainer]\nmax_iter = 3\n'
+    )
+    code, found, _ = support_specs.run(f"{action} --spec other.toml")
+    (error,) = [one for one in found if one.severity == f.ERROR]
+    assert (code, error.id) == (1, "SPEC-ACTION")
+    assert "cosmos-framework" in error.message
+
+
+def test_the_action_of_an_incomplete_spec_is_recognised(here):
+    (here / "guide.toml").write_text(GUIDE)
+    (here / "asks.toml").write_text(
+        '[model]\nmodel_name = "nvidia/Cosmos-Reason2-2B"\n[vision]\nnframes = 8\n'
+        "[evaluation]\nbatch_size = 1\n[generation]\nmax_tokens = 64\n"
+    )
+    for line, expected in (
+        ("evaluate --spec guide.toml", "got a train spec, expected an evaluate spec"),
+        ("grpo --engine cosmos-rl --spec guide.toml", "got a train spec, expected a grpo spec"),
+        ("train --spec asks.toml", "got an evaluate spec, expected a train spec"),
+    ):
+        _, found, _ = support_specs.run(line)
+        assert [one.message for one in found if one.severity == f.ERROR] == [expected]

@@ -1,0 +1,607 @@
+"""What moves along when a spec is made from an earlier one, a job, a tuning, a model: values,
+paths, origins."""
+
+import json
+
+import pytest
+import support
+import support_specs
+from run_folders import write_halves
+from support_specs import write_facts
+
+from cosmos_reason.base import files
+from cosmos_reason.base import findings as f
+from cosmos_reason.rules import case as rules
+from cosmos_reason.spec import document
+
+SAMPLES = "quantize.num_calibration_samples"
+TURNS = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "This."}]
+JOB = "jobs/train-20260101-000000-abcdef"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files.write_text(tmp_path / "data" / "annotations.json", support_specs.RECORDS)
+    return tmp_path
+
+
+def run(line, output="spec.toml"):
+    code, found, written = support_specs.run(line, output)
+    return code, {one.id: one for one in found}, written
+
+
+def printed(here, line):
+    """What a command line that writes a spec prints."""
+    return support.run_script("build_spec.py", *line.split(), "-o", "told.toml", cwd=here).stdout
+
+
+def origins(file="spec.origins.json"):
+    return files.read_json(file)["origins"]
+
+
+@pytest.fixture
+def job(here):
+    """A finished LoRA train job whose checkpoint is on disk."""
+    run(
+        "train --engine transformers --tuning lora --train-root data --model reason2-2b",
+        f"{JOB}/spec.toml",
+    )
+    checkpoint = here / "out" / "20260101000000" / "safetensors" / "step_20"
+    files.write_text(
+        checkpoint / "adapter_config.json",
+        '{"base_model_name_or_path": "nvidia/Cosmos-Reason2-2B"}',
+    )
+    record = {"action": "train", "state": "COMPLETE", "evidence": {"checkpoint": str(checkpoint)}}
+    files.write_json(here / JOB / "job.json", record)
+    return checkpoint
+
+
+# ---- tuning and its learning rate ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "rate"),
+    [
+        ("--tuning lora", "--tuning full", 1e-6),
+        (
+            "--tuning lora",
+            "--unset policy.lora",
+            1e-4,
+        ),  # it moves with --tuning alone; SPEC-RATE-HIGH warns
+        (
+            "--tuning lora --set lr=5e-5",
+            "--tuning full",
+            5e-5,
+        ),  # the user's own, kept in the origins
+        ("--tuning lora", "--tuning full --set lr=2e-6", 2e-6),
+        ("", "--tuning lora", 1e-4),
+        ("", "--set lora_rank=8 --set lora_alpha=16 --set policy.lora.target_modules=q_proj", 1e-6),
+        ("--set lr=3e-5", "--tuning lora", 3e-5),
+        ("--profile tao-default", "--tuning lora", 1e-6),  # a recipe for LoRA
+        ("--profile reason2-traffic", "--tuning lora", 1e-4),  # a recipe for all weights
+        ("--tuning lora", "--tuning lora", 1e-4),
+    ],
+)
+def test_the_learning_rate_moves_with_the_tuning_unless_the_user_set_it(here, first, then, rate):
+    run(f"train {first}", "first.toml")
+    code, found, made = run(f"train --spec first.toml {then}")
+    assert (code, made["train"]["optm_lr"]) == (0, rate)
+    assert ("SPEC-TUNING-RATE" in found) == (
+        rate != document.load("first.toml")["train"]["optm_lr"] and "lr=" not in then
+    )
+
+
+@pytest.mark.parametrize(("written", "rate"), [(1e-4, 1e-6), (7e-5, 7e-5)])
+def test_without_origins_only_the_rate_of_the_old_tuning_moves(here, written, rate):
+    run(f"train --tuning lora --set lr={written}", "first.toml")
+    (here / "first.origins.json").unlink()
+    assert run("train --spec first.toml --tuning full")[2]["train"]["optm_lr"] == rate
+
+
+# ---- earlier specs -------------------------------------------------------------------------------
+
+
+def test_origins_survive_a_second_build_and_an_edit_makes_them_forgotten(here):
+    run("train --set lr=2e-6 --train-root data", "j.toml")
+    run("train --spec j.toml --set epochs=3", "j.toml")
+    assert origins("j.origins.json")["train.optm_lr"] == "--set lr"
+    assert origins("j.origins.json")["train.ckpt.max_keep"] == "template"
+    (here / "j.toml").write_text(
+        (here / "j.toml").read_text().replace("max_keep = 5", "max_keep = 6")
+    )
+    run("train --spec j.toml", "k.toml")
+    assert set(origins("k.origins.json").values()) == {"j.toml"}
+
+
+def test_an_earlier_spec_is_read_as_the_command_line_is(here):
+    table = document.template("train")
+    document.set_value(table, "policy.model_name_or_path", "Cosmos Reason 2 2B")
+    document.set_value(table, "custom.train_dataset.annotation_path", "data/annotations.json")
+    document.set_value(table, "custom.train_dataset.media_path", "nowhere")
+    document.dump(table, here / "mine.toml")
+    code, found, made = run("train --spec mine.toml")
+    assert (code, made["policy"]["model_name_or_path"]) == (
+        0,
+        "hf_model://nvidia/Cosmos-Reason2-2B",
+    )
+    assert made["custom"]["train_dataset"]["annotation_path"] == str(
+        here / "data" / "annotations.json"
+    )
+    assert found["SPEC-PATH-NOT-HERE"].where == str(here / "nowhere")
+    document.set_value(table, "policy.model_name_or_path", "reasn2")
+    document.dump(table, here / "mine.toml")
+    code, found, _ = run("train --spec mine.toml")
+    assert (code, found["SPEC-MODEL-NAME"].where) == (2, "policy.model_name_or_path")
+
+
+def test_what_cannot_be_read_does_not_hide_what_else_is_wrong(here):
+    line = (
+        "train --spec no.toml --profile no --model no --dataset-facts no.json --set epochs=0 "
+        "--gpus-per-node 3"
+    )
+    code, found, _ = run(line)
+    assert code == 2
+    assert found.keys() >= {
+        "FILE-MISSING",
+        "SPEC-PROFILE",
+        "SPEC-MODEL-NAME",
+        "SPEC-VALUE",
+        "SPEC-GPUS-PER-NODE",
+    }
+
+
+# ---- models and adapters -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["--model merged", "--set model=merged"])
+def test_a_merged_model_is_no_adapter_of_the_job(here, job, words):
+    (here / "merged").mkdir()
+    code, found, made = run(
+        f"evaluate --engine transformers --parent-job {JOB} {words.replace('=merged', '=./merged')}"
+    )
+    assert (code, made["model"]["enable_lora"], made["model"]["base_model_path"]) == (0, False, "")
+    assert not {"SPEC-PARENT-LAST", "SPEC-PARENT-ADAPTER"} & found.keys()
+    code, found, made = run(
+        f"grpo --engine cosmos-rl --parent-job {JOB} {words.replace('=merged', '=./merged')}"
+    )
+    assert (code, made["policy"]["model_name_or_path"]) == (0, str(here / "merged"))
+
+
+def test_a_folder_with_an_adapter_is_noticed(here, job):
+    code, found, _ = run(f"evaluate --model {job}")
+    assert (code, "CKPT-SHARD-DAMAGED" in found) == (1, True), "it has no weights"
+    write_halves(job)
+    code, _, made = run(f"evaluate --model {job}")
+    assert (code, made["model"]["enable_lora"]) == (0, True)
+    assert made["model"]["base_model_path"] == "hf_model://nvidia/Cosmos-Reason2-2B"
+    code, found, _ = run(f"evaluate --model {job} --set enable_lora=false")
+    fix = str(found["SPEC-ADAPTER-FOLDER"].fix)
+    assert (code, "model.enable_lora=true" in fix) == (1, True)
+    code, found, _ = run(f"train --model {job}")
+    assert (code, "--merge" in str(found["SPEC-MODEL-ADAPTER"].fix)) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("written", "finding", "fix"),
+    [
+        ("nvidia/Cosmos-Reason2-7B", "SPEC-MODEL-UNKNOWN", "nvidia/Cosmos-Reason2-8B"),
+        ("hf_model://nvidia/Cosmos3-Nanoo", "SPEC-MODEL-UNKNOWN", "nvidia/Cosmos3-Nano"),
+        ("/not/here", "SPEC-PATH-NOT-HERE", ""),
+    ],
+)
+def test_models_that_may_not_exist_are_a_warning(here, written, finding, fix):
+    for engine in ("tao", "cosmos-rl"):
+        code, found, _ = run(f"train --engine {engine} --model {written}")
+        assert (code, found[finding].severity, fix in str(found[finding].fix)) == (
+            0,
+            f.WARNING,
+            True,
+        )
+    assert (
+        not {"SPEC-MODEL-UNKNOWN", "SPEC-PATH-NOT-HERE"}
+        & run("train --model Qwen/Qwen3-VL-2B-Instruct")[1].keys()
+    )
+
+
+# ---- warm-up, frames, loaders with dataset facts -------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "warmup"),
+    [("", 0.5), ("--set max_steps=30", 20), ("--set max_steps=30 --set batch_size=8", 10)],
+)
+def test_warmup_epochs_are_steps_where_those_are_known(here, words, warmup):
+    facts = write_facts(here, 80)
+    line = (
+        f"train --engine cosmos-rl --dataset-facts {facts} --set train.optm_warmup_epochs=1 {words}"
+    )
+    code, found, made = run(line)
+    assert (code, made["train"]["optm_warmup_steps"]) == (0, warmup), found
+    assert type(made["train"]["optm_warmup_steps"]) is type(warmup)
+
+
+@pytest.mark.parametrize(
+    ("words", "each", "in_one_pass"),
+    [
+        ("--engine tao --gpus-per-node 8", 2, 1),
+        ("--engine transformers", 16, 1),
+        ("--engine tao --gpus-per-node 4 --nodes 2", 2, 1),
+        # A forward pass that does not divide the rank's records gives way, unless it was asked for.
+        ("--engine tao --gpus-per-node 8 --profile reason2-physics", 2, 2),
+        ("--engine tao --gpus-per-node 2 --set mini_batch=4", 8, 4),
+    ],
+)
+def test_a_global_batch_is_dealt_to_the_data_parallel_ranks(here, words, each, in_one_pass):
+    line = f"train --train-root data --model reason2-2b {words} --global-batch 16"
+    code, found, made = run(line)
+    assert code == 0, found
+    assert made["train"]["train_batch_per_replica"] == each
+    assert made["train"]["train_policy"]["mini_batch"] == in_one_pass
+    assert "--global-batch 16" in origins()["train.train_batch_per_replica"]
+
+
+@pytest.mark.parametrize(
+    ("words", "id", "fix"),
+    [
+        (
+            "train --gpus-per-node 8 --global-batch 18",
+            "SPEC-GLOBAL-BATCH",
+            "replace --global-batch 18 with --global-batch 16",
+        ),
+        (
+            "train --gpus-per-node 8 --global-batch 3",
+            "SPEC-GLOBAL-BATCH",
+            "replace --global-batch 3 with --global-batch 8",
+        ),
+        (
+            "train --global-batch 8 --set batch_size=4",
+            "SPEC-KEY-TWICE",
+            "drop --set batch_size=4",
+        ),
+        ("evaluate --global-batch 8", "SPEC-FLAG", "drop --global-batch 8"),
+        ("grpo --engine cosmos-rl --global-batch 8", "SPEC-FLAG", "drop --global-batch 8"),
+    ],
+)
+def test_a_global_batch_that_cannot_be_dealt_is_refused(here, words, id, fix):
+    code, found, _ = run(words)
+    assert code == 1 and str(found[id].fix) == fix
+
+
+def test_a_train_spec_tells_its_global_batch_and_steps(here):
+    facts = write_facts(here, 160)
+    line = f"train --train-root data --gpus-per-node 8 --global-batch 16 --dataset-facts {facts}"
+    done = support.run_script("build_spec.py", *line.split(), "-o", "told.toml", cwd=here)
+    size = "global batch 16 (2 x 8 data-parallel ranks), 20 steps (10 an epoch)"
+    assert done.stdout.splitlines() == [f"wrote told.toml: {size}"]
+
+
+@pytest.mark.parametrize(
+    ("drop_last", "told"),
+    [
+        ("true", "1 an epoch; dataloader_drop_last leaves out 4 records of each rank, a step less"),
+        ("false", "2 an epoch; the last with 4 records of each rank, which dataloader_drop_last"),
+    ],
+)
+def test_records_that_fill_no_batch_are_told(here, drop_last, told):
+    facts = write_facts(here, 24)
+    line = f"train --train-root data --gpus-per-node 2 --global-batch 16 --dataset-facts {facts}"
+    line += f" --set dataloader_drop_last={drop_last} -o told.toml"
+    done = support.run_script("build_spec.py", *line.split(), cwd=here)
+    assert told in done.stdout, done.stderr
+
+
+def test_the_steps_of_the_warmup_are_told(here):
+    facts = write_facts(here, 400)  # 100 steps an epoch, two epochs
+    assert (
+        "a warm-up of 3 % of 200 steps is 6 steps"
+        in run(f"train --dataset-facts {facts}")[1]["SPEC-STEPS"].message
+    )
+    assert (
+        "15 of 200 steps"
+        in run(f"train --dataset-facts {facts} --set warmup=15")[1]["SPEC-STEPS"].message
+    )
+    assert "SPEC-STEPS" not in run("train")[1]
+
+
+@pytest.mark.parametrize(
+    ("records", "words", "intervals"),
+    [
+        (12, "", (3, 3)),  # 6 steps, which the template's 20 never reach
+        (1, "", (1, 1)),
+        (12, "--set save_freq=2", (2, 2)),
+        (12, "--set validation_freq=2", (2, 2)),
+        (12, "--profile reason1-sft --set batch_size=4 --set warmup=0.03", (1, 1)),  # 3 steps
+        (60, "--profile production --set batch_size=4 --set epochs=2", (15, 15)),  # both 100
+        (60, "--set save_freq=20", (20, 20)),
+        (400, "", (20, 20)),
+        (400, "--set max_steps=10", (5, 5)),
+    ],
+)
+def test_a_short_run_saves_and_validates(here, records, words, intervals):
+    line = (
+        "train --tuning lora --train-root data --eval-root data "
+        f"--dataset-facts {write_facts(here, records)}"
+    )
+    code, found, made = run(f"{line} {words}")
+    assert (code, (made["train"]["ckpt"]["save_freq"], made["validation"]["freq"])) == (
+        0,
+        intervals,
+    ), found
+    assert not found.keys() & {"SPEC-SAVE-NEVER", "SPEC-VALIDATION-NEVER", "SPEC-BEST"}
+    assert ("SPEC-INTERVAL" in found) == (intervals != (20, 20))
+    if "--set" not in words and "SPEC-INTERVAL" in found:
+        steps = f"steps of the run: {6 if records == 12 else 2}"
+        assert found["SPEC-INTERVAL"].severity == f.INFO and origins()["validation.freq"] == steps
+
+
+def test_intervals_that_were_asked_for_stay(here):
+    facts = write_facts(here, 12)
+    line = f"train --eval-root data --dataset-facts {facts} --set validation_freq=9"
+    code, found, _ = run(line)
+    assert (code, found["SPEC-VALIDATION-NEVER"].severity) == (1, f.ERROR)
+    run("train --eval-root data --set validation_freq=9 --set batch_size=4", "mine.toml")
+    assert "SPEC-VALIDATION-NEVER" in run(f"train --spec mine.toml --dataset-facts {facts}")[1]
+
+
+@pytest.mark.parametrize(
+    ("frames", "asked", "fits"), [([64, 17], 32, 16), ([64, 6], 8, 6), ([64, 1], 8, None)]
+)
+def test_the_most_frames_that_fit_every_clip_are_proposed(here, frames, asked, fits):
+    facts = write_facts(here, len(frames), frames)
+    for action, key in (("train", "custom.vision.nframes"), ("evaluate", "vision.nframes")):
+        line = f"{action} --engine transformers --dataset-facts {facts} --set nframes={asked}"
+        finding = run(line)[1]["SPEC-FRAMES-CLIP"]
+        assert str(finding.fix) == (
+            f"replace --set nframes={asked} with --set {key}={fits}" if fits else ""
+        )
+
+
+def test_a_rate_of_frames_is_not_blamed_for_clips_of_one_frame(here):
+    facts = write_facts(here, 2, [64, 1])
+    assert str(run(f"train --dataset-facts {facts} --set fps=2")[1]["SPEC-FRAMES-CLIP"].fix) == ""
+
+
+@pytest.mark.parametrize("batch", [32, 512, 4096])
+def test_loaders_are_cut_down_to_what_memory_holds(here, batch):
+    line = f"train --dataset-facts {write_facts(here, 8)} --set batch_size={batch} --set nframes=64"
+    finding = run(f"{line} --set train.train_policy.dataloader_prefetch_factor=16")[1].get(
+        "SPEC-LOADER-MEMORY"
+    )
+    line += " --set train.train_policy.dataloader_prefetch_factor=16"
+    new = str(finding.fix).removeprefix(
+        "replace --set train.train_policy.dataloader_prefetch_factor=16 with "
+    )
+    assert (
+        "SPEC-LOADER-MEMORY"
+        not in run(line.replace("--set train.train_policy.dataloader_prefetch_factor=16", new))[1]
+    )
+
+
+# ---- resuming ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(here):
+    """The resume folder of a cosmos-rl run on 2 shards."""
+    folder = here / "out" / "20260101000000" / "checkpoints" / "step_20" / "policy"
+    sizes = {
+        "tp_size": 1,
+        "cp_size": 1,
+        "pp_size": 1,
+        "dp_shard_size": 2,
+        "dp_replicate_size": 1,
+        "n_init_replicas": 1,
+    }
+    files.write_text(
+        folder / "cosmos_config", json.dumps({"policy": {"parallelism": sizes, "lora": None}})
+    )
+    for rank in (0, 1):
+        for name in ("model", "optimizer", "scheduler", "extra_info"):
+            files.write_text(folder / f"{name}_rank_{rank}.pth", "")
+        files.write_text(folder / f".rank_{rank}_complete", "")
+    return folder
+
+
+@pytest.mark.parametrize("words", ["--set resume={0}", "--set output_dir=out --set resume=true"])
+def test_a_run_is_resumed_in_its_own_layout(saved, words):
+    line = f"train --engine cosmos-rl {words.format(saved)}"
+    code, found, _ = run(line)
+    one = found["SPEC-RESUME-OTHER"]
+    assert (code, one.where) == (1, "policy.parallelism.dp_shard_size")
+    code, found, _ = run(f"{line} {one.fix!s}")
+    assert (code, "SPEC-RESUME-OTHER" in found, "SPEC-RESUME-NOTHING" in found) == (0, False, False)
+    found = support_specs.run(f"{line} {one.fix!s} --tuning lora")[1]
+    assert [(one.where, str(one.fix)) for one in found if one.id == "SPEC-RESUME-OTHER"] == [
+        ("policy.lora", "replace --tuning lora with --tuning full")
+    ]
+    assert (
+        "saved by cosmos-rl"
+        in run(line.replace("cosmos-rl", "transformers"))[1]["SPEC-RESUME-OTHER"].message
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ("", set()),
+        ("--set epochs=9 --set output_dir=elsewhere", set()),
+        ("--tuning full", {"policy.lora"}),
+        ("--set lora_rank=4", {"policy.lora.r"}),
+        ("--gpus-per-node 4 --nodes 2", {"policy.parallelism.dp_shard_size"}),
+        ("--model reason2-8b", {"policy.model_name_or_path"}),
+        ("--engine transformers", {"--engine"}),
+        ("--tuning full --set resume=false", set()),
+    ],
+)
+def test_a_parent_job_is_resumed_as_it_was_even_where_its_folder_is_not_seen(here, words, where):
+    run(
+        "train --engine cosmos-rl --model reason2-2b --tuning lora --gpus-per-node 8 --nodes 2",
+        f"{JOB}/spec.toml",
+    )
+    record = {"action": "train", "engine": "cosmos-rl", "state": "COMPLETE"}
+    checkpoint = "/cluster/out/20260101000000/safetensors/step_20"
+    files.write_json(here / JOB / "job.json", record | {"evidence": {"checkpoint": checkpoint}})
+    engine = "" if "--engine" in words else "--engine cosmos-rl"
+    _, found, _ = support_specs.run(f"train {engine} --parent-job {JOB} {words}")
+    assert {one.where for one in found if one.id == "SPEC-RESUME-OTHER"} == where
+
+
+@pytest.mark.parametrize("checkpoint", ["/model", "/out/20260101000000/safetensors/final"])
+def test_a_model_without_a_step_tells_no_folder_to_resume_from(job, here, checkpoint):
+    record = files.read_json(here / JOB / "job.json") | {"evidence": {"checkpoint": checkpoint}}
+    files.write_json(here / JOB / "job.json", record)
+    line = f"train --engine transformers --parent-job {JOB}"
+    code, found, _ = run(line)
+    assert (code, checkpoint in found["SPEC-PARENT"].message) == (2, True)
+    old, new = str(found["SPEC-PARENT"].fix).removeprefix("replace ").split(" with ")
+    code, _, made = run(line.replace(old, new))
+    assert (code, made["train"]["resume"]) == (0, True)
+
+
+# ---- layouts, saves ------------------------------------------------------------------------------
+
+
+def test_only_what_was_given_is_the_origin_of_a_layout(here):
+    run("train --gpus-per-node 8 --nodes 2", "wide.toml")
+    assert (
+        origins("wide.origins.json")["policy.parallelism.dp_replicate_size"]
+        == "--gpus-per-node 8 --nodes 2"
+    )
+    run("train --gpus-per-node 4")
+    assert origins()["policy.parallelism.dp_replicate_size"] == "--gpus-per-node 4"
+    assert files.read_json("spec.origins.json")["engine"] == "tao"
+
+
+@pytest.mark.parametrize("mode", ["colocated", "colocated_separated"])
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (2, 1), (4, 2), (8, 1), (8, 2)])
+def test_colocated_layouts_use_every_gpu_for_both_sides(here, mode, gpus, nodes):
+    line = f"grpo --engine cosmos-rl --set mode={mode} --gpus-per-node {gpus} --nodes {nodes}"
+    code, found, made = run(line)
+    assert code == 0 and not {"SPEC-GPUS-IDLE", "SPEC-COLOCATED", "SPEC-GPUS-GRPO"} & found.keys()
+    assert rules.Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
+
+
+def test_separated_sides_may_differ_and_need_the_gpus_of_the_policy(here):
+    line = (
+        "grpo --engine cosmos-rl --set mode={} --set dp_shard_size=4 --set rollout_tp_size=2 "
+        "--gpus-per-node 4"
+    )
+    code, found, _ = run(line.format("colocated_separated"))
+    assert (code, "SPEC-GPUS-IDLE" in found) == (0, False)
+    assert "SPEC-COLOCATED" in run(line.format("colocated"))[1]
+
+
+@pytest.mark.parametrize("profile", ["small-dataset", "tao-default"])
+def test_profiles_that_save_by_epoch_validate_by_epoch(here, profile):
+    line = f"train --profile {profile} --eval-root data"
+    _, found, made = run(line)
+    assert "SPEC-BEST" not in found and made["validation"]["freq_in_epoch"] == 1
+    _, found, made = run(f"{line} --engine cosmos-rl --dataset-facts {write_facts(here, 80)}")
+    assert "SPEC-BEST" not in found and made["train"]["ckpt"]["save_freq_in_epoch"] == 1
+    finding = run(f"{line} --engine cosmos-rl")[1]["SPEC-BEST"]
+    assert "save_freq" not in str(finding.fix) and "--dataset-facts" in str(finding.fix)
+    made = run(f"{line} --set validation.freq=7")[2]  # asked for
+    assert made["validation"] == {
+        "enable": True,
+        "freq": 7,
+        **{k: v for k, v in made["validation"].items() if "freq" not in k},
+    }
+
+
+def test_a_short_reinforcement_run_needs_no_other_warm_up(here):
+    assert run("grpo --engine cosmos-rl --set max_steps=10")[0] == 0
+
+
+def test_a_folder_that_is_no_complete_checkpoint_is_refused(saved):
+    (saved / ".rank_1_complete").unlink()
+    assert "SPEC-RESUME-INCOMPLETE" in run(f"train --set resume={saved}")[1]
+    assert "SPEC-RESUME-NOTHING" in run("train --set output_dir=out --set resume=true")[1]
+    assert "SPEC-PATH-NOT-HERE" in run("train --set resume=/other/checkpoints/step_1/policy")[1]
+
+
+@pytest.mark.parametrize(
+    "config", ["[broken", "[]", '{"policy": 3}', '{"policy": {"parallelism": [1], "lora": null}}']
+)
+def test_a_broken_record_of_the_layout_is_no_crash(saved, config):
+    (saved / "cosmos_config").write_text(config)
+    code, found, _ = run(f"train --engine cosmos-rl --set resume={saved}")
+    assert (code, "SPEC-RESUME-OTHER" in found) == (0, False)
+
+
+def test_facts_without_their_tables_are_one_finding_among_others(here):
+    facts = write_facts(here, 8)
+    (here / "clips.parquet").write_text("broken")
+    code, found, _ = run(f"train --dataset-facts {facts} --set epochs=0")
+    assert (code, found.keys() >= {"DATA-FACTS", "SPEC-VALUE"}) == (2, True)
+
+
+def test_the_text_true_is_no_path(here):
+    code, found, _ = run("train --set resume=True")
+    assert (code, str(found["SPEC-VALUE"].fix)) == (
+        1,
+        "replace --set resume=True with --set train.resume=true",
+    )
+
+
+def test_a_spec_of_another_action_is_one_finding(here):
+    for action in ("evaluate", "grpo", "quantize", "inference"):
+        found = rules.check(action, "transformers", document.template("train"))
+        assert [one.id for one in found] == ["SPEC-ACTION"]
+    assert "SPEC-ACTION" not in {
+        one.id for one in rules.check("train", "tao", {"train": {"epoch": 3}})
+    }
+
+
+def test_steps_are_counted_where_the_annotations_are(here):
+    """Without facts, and of a mixture before it is written."""
+    records = [{"id": f"r{n}", "video": "a.mp4", "conversations": TURNS} for n in range(128)]
+    files.write_json(here / "data" / "annotations.json", records[:120])
+    line = "train --tuning lora --train-root data --global-batch 16 --set epochs=1"
+    line += " --set dataloader_drop_last=true"
+    done = printed(here, f"{line} --set save_freq=50")
+    assert "7 steps (7 an epoch; dataloader_drop_last leaves out 8 records" in done
+    code, found, _ = run(f"{line} --set save_freq=50")
+    assert code == 0 and "7 steps" in found["SPEC-SAVE-NEVER"].message
+    files.write_json(here / "more" / "annotations.json", records[120:])
+    code, found, _ = run(f"{line} --train-root more --set save_freq=50")
+    assert "8 steps" in found["SPEC-SAVE-NEVER"].message
+    code, found, _ = run(line.replace("batch 16", "batch 128"))
+    assert code == 1 and "120 records over 1 ranks" in found["SPEC-STEPS-ZERO"].message
+
+
+def test_of_large_annotations_and_thoughts_the_steps_are_unknown(here):
+    line = "train --tuning lora --train-root data"
+    thoughts = "--set custom.train_dataset.response_mode=hybrid"
+    assert "steps unknown without --dataset-facts" in printed(here, f"{line} {thoughts}")
+    (here / "data" / "annotations.json").write_text(" " * (rules.COUNTED_BYTES + 1) + "[]")
+    assert "steps unknown without --dataset-facts" in printed(here, line)
+
+
+# ---- quantize ------------------------------------------------------------------------------------
+
+
+def test_more_calibration_records_than_there_are_is_a_warning(here):
+    records = [{"id": f"r{n}", "video": "a.mp4", "conversations": TURNS} for n in range(100)]
+    files.write_json(here / "data" / "annotations.json", records)
+    line = "quantize --engine tao --train-root data --set precision=FP8"
+    _, found, made = run(line)
+    finding = found["SPEC-CALIBRATION-MANY"]
+    assert (finding.severity, str(finding.fix)) == (f.WARNING, f"--set {SAMPLES}=100")
+    assert "the data has 100 records, so 100 are used" in finding.message
+    assert made["quantize"]["num_calibration_samples"] == 512
+    _, found, _ = run(f"{line} --set samples=100")
+    assert not any(id.startswith("SPEC-CALIBRATION") for id in found)
+    _, found, _ = run(f"{line} --set samples=10")
+    fix = found["SPEC-CALIBRATION-FEW"].fix
+    assert str(fix) == f"replace --set samples=10 with --set {SAMPLES}=100"
+    assert "SPEC-CALIBRATION-MANY" not in run(line.replace("=FP8", "=FP8_DYNAMIC"))[1]
+
+
+def test_what_the_quantizer_of_the_image_is_not_told_is_not_in_its_spec(here):
+    made = run("quantize --engine tao --train-root data --set precision=FP8")[2]
+    assert "vision" not in made and "seed" not in made
+    code, found, made = run("quantize --engine tao --train-root data --set seed=7")
+    assert code == 0 and made["seed"] == 7 and found["SPEC-ENGINE-KEY"].where == "seed"
+    made = run("quantize --engine transformers --train-root data")[2]
+    assert made["seed"] == 42 and made["vision"] == {"nframes": 8}

@@ -1,0 +1,173 @@
+"""Models and train outputs that no job here recorded: what their own files tell a spec."""
+
+import json
+
+import pytest
+import support_specs
+from run_folders import RUN, add_adapter, write_halves
+
+from cosmos_reason.base import files
+from cosmos_reason.base import findings as f
+from cosmos_reason.spec import document
+
+ASKING = [
+    ("evaluate", "model.model_name", "model.base_model_path", "model.enable_lora"),
+    ("inference", "model_path", "base_model_path", "enable_lora"),
+    ("quantize", "model.model_path", "model.base_model_path", "model.enable_lora"),
+]
+# As the trainer dumps it: every key of its own, `custom` as it was written.
+TRAINED = {
+    "custom": {"vision": {"nframes": 6, "resized_height": 64, "resized_width": 64}},
+    "train": {"train_policy": {"type": "sft", "system_prompt": ""}, "timestamp": RUN},
+    "policy": {"model_name_or_path": "/models/base", "lora": {"r": 16}},
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files.write_text(tmp_path / "data" / "annotations.json", support_specs.RECORDS)
+    return tmp_path
+
+
+def run(line):
+    code, found, written = support_specs.run(line)
+    return code, {one.id: one for one in found}, written
+
+
+@pytest.fixture
+def output(here):
+    """What cosmos-rl leaves of a LoRA training: adapters with the base's JSON files beside them."""
+    base = here / "base"
+    base.mkdir()
+    for step in (10, 20):
+        adapter = add_adapter(here / "out" / RUN, f"step_{step}", base, lora_names=["default"])
+        (adapter / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+        (adapter / "config.json").write_text('{"model_type": "qwen3_vl"}')
+        policy = here / "out" / RUN / "checkpoints" / f"step_{step}" / "policy"
+        files.write_json(policy / "cosmos_config", TRAINED)
+    return here / "out"
+
+
+def step(output, number):
+    return output / RUN / "safetensors" / f"step_{number}"
+
+
+@pytest.mark.parametrize(("action", "model", "base", "flag"), ASKING)
+def test_an_adapter_brings_its_base_and_its_training(output, action, model, base, flag):
+    code, found, made = run(f"{action} --engine transformers --model {step(output, 10)}")
+    assert code == 0, found
+    assert document.get(made, model) == str(step(output, 10))
+    assert (document.get(made, flag), document.get(made, base)) == (
+        True,
+        str(output.parent / "base"),
+    )
+    assert made["vision"] == TRAINED["custom"]["vision"]
+    assert "SPEC-TRAINING-UNKNOWN" not in found
+
+
+@pytest.mark.parametrize(("action", "model", "base", "flag"), ASKING)
+def test_an_adapter_without_weights_is_refused(output, action, model, base, flag):
+    (step(output, 10) / "adapter_model.safetensors").unlink()
+    code, found, _ = run(f"{action} --engine transformers --model {step(output, 10)}")
+    assert (code, "CKPT-SHARD-DAMAGED" in found) == (1, True), found
+    write_halves(step(output, 10), parts="")
+    code, found, _ = run(f"{action} --engine transformers --set {model}={step(output, 10)}")
+    assert (code, found["CKPT-ADAPTER-EMPTY"].severity) == (1, f.ERROR)
+
+
+def test_what_the_command_line_says_of_an_adapter_wins(output):
+    (output.parent / "moved").mkdir()
+    words = f"--model {step(output, 10)} --set base_model_path=./moved --set nframes=8"
+    code, found, made = run(f"evaluate --engine transformers {words}")
+    assert (code, made["model"]["base_model_path"]) == (0, str(output.parent / "moved"))
+    assert made["vision"]["nframes"] == 8
+    assert found["SPEC-TRAINED-OTHERWISE"].severity == f.WARNING
+
+
+def test_an_adapter_that_does_not_name_its_base_needs_one(output):
+    config = step(output, 10) / "adapter_config.json"
+    config.write_text(json.dumps({"r": 4}))
+    code, found, _ = run(f"evaluate --engine transformers --model {step(output, 10)}")
+    assert (code, "SPEC-ADAPTER-BASE" in found) == (1, True)
+    words = f"--model {step(output, 10)} --set base_model_path=./base"
+    code, found, made = run(f"evaluate --engine transformers {words}")
+    assert (code, made["model"]["enable_lora"]) == (0, True), found
+
+
+def test_an_adapter_alone_says_that_the_frames_are_defaults(output):
+    alone = output.parent / "adapter"
+    step(output, 10).rename(alone)
+    code, found, made = run(f"evaluate --engine transformers --model {alone}")
+    unknown = found["SPEC-TRAINING-UNKNOWN"]
+    assert (code, unknown.severity, unknown.where) == (0, f.WARNING, str(alone))
+    assert "frames and pixels and system prompt" in unknown.message
+    assert made["vision"] == document.template("evaluate")["vision"]
+    words = "--set nframes=4 --set system_prompt=Hello"
+    assert "SPEC-TRAINING-UNKNOWN" not in run(f"evaluate --model {alone} {words}")[1]
+
+
+# ---- a train output as parent --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["", RUN, f"{RUN}/safetensors"])
+def test_a_train_output_is_a_parent(output, part):
+    code, found, made = run(f"evaluate --engine transformers --parent-job {output / part}")
+    assert code == 0, found
+    assert made["model"]["model_name"] == str(step(output, 20))
+    assert made["model"]["base_model_path"] == str(output.parent / "base")
+    assert made["vision"] == TRAINED["custom"]["vision"]
+    assert str(output) in str(found["SPEC-PARENT-LAST"].fix)
+
+
+def test_one_model_of_an_output_is_a_parent(output):
+    code, found, made = run(f"evaluate --engine transformers --parent-job {step(output, 10)}")
+    assert (code, made["model"]["model_name"]) == (0, str(step(output, 10)))
+    assert "SPEC-PARENT-LAST" not in found
+
+
+def test_a_parent_that_tells_nothing_says_so(output, here):
+    files.write_text(here / "tuned" / "config.json", "{}")
+    code, found, made = run(f"evaluate --engine transformers --parent-job {here / 'tuned'}")
+    assert (code, made["model"]["model_name"]) == (0, str(here / "tuned"))
+    assert "SPEC-TRAINING-UNKNOWN" in found
+
+
+def test_another_model_is_asked_as_the_output_was_trained(output):
+    (output.parent / "merged").mkdir()
+    words = f"--parent-job {output} --model ./merged"
+    code, found, made = run(f"evaluate --engine transformers {words}")
+    assert (code, made["vision"]["nframes"], made["model"]["enable_lora"]) == (0, 6, False), found
+
+
+def test_an_output_says_what_it_does_not_tell(output):
+    saved = output / RUN / "checkpoints" / "step_20" / "policy" / "cosmos_config"
+    files.write_json(saved, {"custom": {}, "train": TRAINED["train"]})
+    code, found, _ = run(f"evaluate --engine transformers --parent-job {output}")
+    unknown = found["SPEC-TRAINING-UNKNOWN"]
+    assert (code, "frames and pixels of its" in unknown.message) == (0, True)
+    saved.unlink()
+    unknown = run(f"evaluate --engine transformers --parent-job {output}")[1][
+        "SPEC-TRAINING-UNKNOWN"
+    ]
+    assert "frames and pixels and system prompt" in unknown.message
+
+
+def test_the_system_prompt_of_tao_is_read(output):
+    saved = output / RUN / "checkpoints" / "step_20" / "policy" / "cosmos_config"
+    custom = {**TRAINED["custom"], "system_prompt": "Answer briefly."}
+    files.write_json(saved, {**TRAINED, "custom": custom})
+    _, _, made = run(f"evaluate --engine transformers --parent-job {output}")
+    assert made["dataset"]["system_prompt"] == "Answer briefly."
+
+
+def test_an_output_that_cannot_be_a_parent_is_refused(output, here):
+    code, found, _ = run(f"train --engine cosmos-rl --parent-job {output}")
+    assert (code, "own spec" in found["SPEC-PARENT"].message) == (2, True)
+    code, found, _ = run(f"grpo --engine cosmos-rl --parent-job {output}")
+    assert (code, "--merge" in str(found["SPEC-PARENT-ADAPTER"].fix)) == (1, True)
+    write_halves(step(output, 20), parts="A")
+    code, found, _ = run(f"evaluate --engine transformers --parent-job {output}")
+    assert (code, "damaged" in found["SPEC-PARENT"].message) == (2, True)
+    code, found, _ = run(f"evaluate --engine transformers --parent-job {here / 'data'}")
+    assert (code, "no model" in found["SPEC-PARENT"].message) == (2, True)

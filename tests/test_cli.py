@@ -1,0 +1,114 @@
+"""What every script does with usage, output and failures, seen from outside."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from support import ROOT, run_script
+
+SCRIPT = "build_spec.py"
+
+
+@pytest.mark.parametrize(
+    "words", [["--modle", "x"], ["--engine", "toa"], ["--model"], ["--nodes", "two"]]
+)
+def test_wrong_usage_is_one_json_document_when_json_is_asked_for(words):
+    done = run_script(SCRIPT, "train", *words, "--json")
+    document = json.loads(done.stdout)
+    assert done.returncode == 2 and document["ok"] is False
+    assert [finding["id"] for finding in document["findings"]] == ["USAGE"]
+
+
+def test_a_misspelt_flag_is_answered_with_the_near_one():
+    done = run_script(SCRIPT, "train", "--modle", "x")
+    assert done.returncode == 2 and "--model" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_full_disk_behind_stdout_is_exit_three():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, str(ROOT / "scripts" / SCRIPT), "--list-rules"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+
+
+def test_names_that_the_terminal_cannot_show_are_escaped():
+    done = run_script(
+        SCRIPT, "train", "-o", "\u00fc.txt", env=os.environ | {"PYTHONIOENCODING": "ascii"}
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_failure():
+    script = f"{sys.executable} {ROOT / 'scripts' / SCRIPT} --list-rules | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_suggestions_paste_from_the_folder_of_the_scripts():
+    command = ["./diagnose_log.py", "--explain", "LOG-X"]
+    done = subprocess.run(
+        command, cwd=ROOT / "scripts", capture_output=True, text=True, check=False
+    )
+    assert "fix: ./diagnose_log.py --list-checks" in done.stderr, done.stderr
+
+
+def test_a_package_that_is_not_installed_is_a_finding_with_the_way_to_get_it():
+    command = [sys.executable, "-S", str(ROOT / "scripts" / SCRIPT), "train", "-o", "x.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "PACKAGE-MISSING yaml" in done.stderr and f"make -C {ROOT} tools" in done.stderr
+
+
+def helps() -> dict[str, tuple[str, ...]]:
+    """Name -> words that print the help of a script or of one verb of it."""
+    known = json.loads((ROOT / "tests/fixtures/public_names.json").read_text())["flags"]
+    return {
+        f"{script} {verb}".strip(): (script, *verb.split())
+        for script, verbs in known.items()
+        for verb in verbs
+    }
+
+
+HELPS = helps()
+
+
+@pytest.mark.parametrize("name", HELPS)
+def test_a_help_costs_less_than_a_page_and_names_every_flag(name):
+    short = run_script(*HELPS[name], "--help").stdout
+    assert 0 < len(short) < 1500, short
+    _, *verb = HELPS[name]
+    known = json.loads((ROOT / "tests/fixtures/public_names.json").read_text())["flags"]
+    hidden = {"--install-missing-tools", "--skill-bank", "--min-gpu-memory-gb"}
+    alternatives = {"--container-image", "--donor", "--output"}
+    flags = set(known[HELPS[name][0]]["".join(verb)]) - hidden - alternatives - {"-h", "--help"}
+    words = short.replace(",", " ").replace("[", " ").split()
+    flags = {flag.rstrip(":") for flag in flags if flag.startswith("--") and flag != "--"}
+    assert flags <= {word.strip("():]") for word in words}
+    if "--help-all" in flags:
+        whole = run_script(*HELPS[name], "--help-all").stdout
+        assert len(whole) > len(short)
+        assert flags <= set(whole.replace(",", " ").replace("[", " ").replace("]", " ").split())
+
+
+def test_wrong_usage_repeats_one_line_of_usage():
+    done = run_script("score_predictions.py", "--typo", "x")
+    assert done.returncode == 2 and len(done.stderr) < 300 and "--typo" in done.stderr
+    assert done.stderr.startswith("usage: score_predictions.py RESULTS [flags]\n")
+
+
+def test_quiet_leaves_out_what_is_neither_wrong_nor_asked_for(tmp_path):
+    words = ["train", "-o", "spec.toml", "--set", "epochs=3"]
+    loud = run_script(SCRIPT, *words, "--tuning", "lora", cwd=tmp_path)
+    assert "info: SPEC-TUNING-RATE" in loud.stderr
+    words += ["--force", "--set", "train_annotations=none.json"]
+    quiet = run_script(SCRIPT, *words, "--tuning", "lora", "--quiet", cwd=tmp_path)
+    assert "info: " not in quiet.stderr and "next: " not in quiet.stderr
+    assert "warning: SPEC-PATH-NOT-HERE" in quiet.stderr
+    assert quiet.stdout.startswith("wrote spec.toml")
+    words += ["--tuning", "lora", "--json", "--quiet"]
+    document = json.loads(run_script(SCRIPT, *words, cwd=tmp_path).stdout)
+    assert any(finding["severity"] == "info" for finding in document["findings"])

@@ -1,0 +1,112 @@
+"""What is told of a study, as text and as a page."""
+
+import shutil
+
+import pytest
+from study_world import add, new_study, ran
+
+from cosmos_reason.tuning import lock, page, study, summary
+
+
+def test_a_study_that_was_moved_finds_its_checkpoint(tmp_path):
+    made = new_study(tmp_path / "old", "lr=1e-6..1e-4")
+    add(made, 0.1), add(made, 0.2, checkpoint="trials/0001/jobs/x")
+    (made.trial_folder(1) / "jobs/x").mkdir(parents=True)
+    shutil.copytree(tmp_path / "old", tmp_path / "new")
+    found = summary.summary(study.open_or_begin(tmp_path / "new"))
+    assert found["best"]["checkpoint"] == str(tmp_path / "new/trials/0001/jobs/x")
+    shutil.rmtree(tmp_path / "new/trials/0001/jobs/x")
+    assert summary.summary(study.open_or_begin(tmp_path / "new"))["best"]["checkpoint"] is None
+
+
+def test_a_base_model_that_wins_is_said(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4")
+    for objective in (0.9, 0.5, 0.6):
+        add(made, objective)
+    ran(made, trials=2)
+    (told,) = summary.verdict(made := study.open_or_begin(tmp_path), summary.summary(made))
+    assert (told.id, told.severity) == ("TUNE-BASE-WINS", "warning")
+    text = page.write(made).read_text()
+    assert "no training is better</h1>" in text and "best of 2 trainings that ended well" in text
+
+
+def test_there_is_no_verdict_while_a_trial_runs(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4", ended="3 of 3 trainings")
+    add(made, 0.9), add(made, 0.5), add(made)
+    found = summary.summary(made)
+    assert summary.verdict(made, found) == [] and found["ended"] == ""
+    with lock.owned(tmp_path):
+        assert "so far none is better; 1 running" in summary.text(made, summary.summary(made))
+    assert "no training is better so far</h1>" in page.write(made).read_text()
+    made.write(made.trial(2) | {"state": study.COMPLETE, "objective": 0.95})
+    assert "ended: 3 of 3 trainings" in summary.text(made, found := summary.summary(made))
+    assert summary.verdict(made, found) == []
+    made.plan["ended"] = ""
+    assert "so far trial 2 is the best; none running" in summary.text(made, summary.summary(made))
+    del made.plan["ended"]
+    assert "ended: 2 trainings" in summary.text(made, summary.summary(made)), (
+        "begun before the reason was noted"
+    )
+
+
+def test_trials_that_a_killed_run_left_are_told_from_those_that_somebody_drives(tmp_path):
+    def told():
+        return summary.text(made, summary.summary(made)).rpartition("; ")[2]
+
+    made = new_study(tmp_path, "lr=1e-6..1e-4", ended="")
+    add(made), add(made)
+    assert told() == "2 left by a run that ended: `run` continues it"
+    with lock.owned(tmp_path):
+        assert told() == "2 running"
+
+
+@pytest.mark.parametrize("budget, why", [
+    ({"trials": 2}, "2 of 2 trainings"),
+    ({"trials": 2, "target": 0.9}, "2 of 2 trainings; target 0.9 not reached (best 0.1667)"),
+    ({"trials": 9, "target": 0.1}, "2 of 9 trainings; target 0.1 reached (best 0.1667)"),
+    ({"trials": 9, "hours": 1, "worked_seconds": 3600}, "2 of 9 trainings; 1 hours used"),
+    ({"trials": 9}, "2 of 9 trainings; nothing is left to try"),
+])  # fmt: skip
+def test_why_a_study_ended_is_written_and_said(tmp_path, budget, why):
+    made = new_study(tmp_path, "batch_size=[2,4]")
+    for objective in (0, 0.125, 1 / 6):
+        add(made, objective)
+    made = ran(made, **budget)
+    assert (
+        made.plan["ended"] == why
+        and f"ended: {why}\n" in summary.text(made, summary.summary(made)) + "\n"
+    )
+    assert f"Ended: {why}." in page.write(made).read_text()
+
+
+@pytest.mark.parametrize("objective, after, noise", [
+    ("accuracy", [0.3, 0.8], True), ("accuracy", [0.6, 0.9], False),
+    ("accuracy", None, False), ("f1", [0.3, 0.8], False),
+])  # fmt: skip
+def test_a_gain_within_noise_is_said(tmp_path, objective, after, noise):
+    made = new_study(tmp_path, "lr=1e-6..1e-4", objective=objective, ended="1 of 1 trainings")
+    add(made, 0.2, metrics={"interval": [0.1, 0.5]}), add(made, 0.6, metrics={"interval": after})
+    told = summary.verdict(made, summary.summary(made))
+    assert [finding.id for finding in told] == ["TUNE-NOISE"] * noise
+    assert ("may be noise: the 95 % intervals overlap" in page.write(made).read_text()) == noise
+
+
+def test_the_page_shows_every_trial_and_needs_no_network(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4", "lr_schedule=[none,cosine]", "batch_size=[4,8,16]")
+    assert "No trial has ended well" in page.write(made).read_text()
+    for number in range(8):
+        add(made, 0.1 * number)
+    add(made, state=study.FAILED, reason="<script>alert(1)</script>")
+    text = page.write(made).read_text()
+    assert (
+        "by trial 7" in text
+        and "<script" not in text
+        and "http" not in text.replace("http-equiv", "")
+    )
+    assert all(f'<th scope="row">{number}' in text for number in range(9))
+    found = summary.summary(made)
+    assert (
+        found["baseline"] == 0
+        and found["best"]["number"] == 7
+        and "trial 8 failed" in summary.text(made, found)
+    )
