@@ -250,9 +250,12 @@ def test_a_plan_tells_the_time(site):
     for_two_gpus(site)
     words = ["plan", *TAO, "--gpu-ids", "0,1", "--seconds-per-step", "9"]
     done = run_script("launch_job.py", *words, cwd=site.root)
-    assert done.stdout.startswith("2 steps, time: not known (spec built without --dataset-facts)\n")
+    given = "2 steps, time: about 18 seconds, 0.01 GPU-hours (given by --seconds-per-step 9)\n"
+    assert done.stdout.startswith(given)
     document = json.loads(run_script("launch_job.py", *words, "--json", cwd=site.root).stdout)
-    assert document["result"]["time"]["gpu_hours"] is None
+    assert document["result"]["time"]["gpu_hours"] == 2 * 2 * 9 / 3600
+    done = run_script("launch_job.py", *words[:-2], cwd=site.root)
+    assert done.stdout.startswith("2 steps, time: not known (spec built without --dataset-facts)\n")
 
 
 def test_a_plan_is_short_to_read_and_says_what_is_known_against_the_image(site):
