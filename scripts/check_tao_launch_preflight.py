@@ -324,6 +324,8 @@ def submit(launch, image: str | None) -> tuple[str, ...]:
     verb = "plan" if carried else "submit"
     command = ["launch_job.py", verb, launch.case.action, "--spec", launch.options.spec]
     command += ["--platform", launch.platform, "--engine", launch.engine]
+    if launch.nodes > 1:
+        command += ["--nodes", str(launch.nodes)]
     command += gpu_words(launch)
     if launch.options.entry_script:
         command += ["--entry-script", launch.options.entry_script]

@@ -24,6 +24,7 @@ import os
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from cosmos_reason import cli
@@ -135,6 +136,12 @@ def add_request(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)"
     )
+    verb.add_argument(
+        "--nodes",
+        type=partial(cli.positive, most=100_000),
+        metavar="N",
+        help="train and grpo on cosmos-rl or tao (default: as few as hold the spec's GPUs)",
+    )
     verb.add_argument("--image", help="docker: the image to run (default: the one of engine tao)")
     verb.add_argument(
         "--image-version",
@@ -245,6 +252,7 @@ def request(args) -> launch.Request:
         engine=args.engine or origins.engine_of(args.spec, args.platform, action),
         jobs_dir=jobs.root(args.jobs_dir),
         working_dir=Path.cwd(),
+        nodes=args.nodes,
         gpu_ids=gpu_ids(args.gpu_ids),
         image=args.image,
         image_version=args.image_version,

@@ -15,7 +15,7 @@ import pytest
 from launch_site import Site, change, ended, write_annotations
 from support import run_script
 
-from cosmos_reason.base import files
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import launch, mounts
 from cosmos_reason.jobs import record as jobs
@@ -390,7 +390,7 @@ def run_wrapper(tmp_path, wrapper, program, *words):
     of the image's."""
     (tmp_path / program).write_text('#!/bin/sh\nprintf "%s|" "$@" >> "$OUT"; echo >> "$OUT"\n')
     (tmp_path / program).chmod(0o755)
-    path = docker.bundle.ROOT / "scripts" / "in_container" / wrapper
+    path = bundle.ROOT / "scripts" / "in_container" / wrapper
     env = os.environ | {
         "PATH": f"{tmp_path}:/usr/bin:/bin",
         "OUT": str(tmp_path / "out"),

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.jobs import mounts
+from cosmos_reason.jobs import containers, mounts
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import docker
 from cosmos_reason.jobs.record import Job
@@ -57,7 +57,7 @@ def write(job: Job, spec: dict, output: Path, host_user: str | None) -> None:
     if Path(script).is_absolute():
         inputs.append(script)
     outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
-    homes = [f'"$job/{below}"' for below in docker.HOME_VARIABLES.values()]
+    homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
     outputs = dict.fromkeys(job.outputs.values())
     results = ", ".join(path.replace(str(JOB), "jobs/ID", 1) for path in outputs)
     facts = {

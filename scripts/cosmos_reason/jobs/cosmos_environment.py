@@ -42,9 +42,8 @@ def folder() -> Path | None:
 
 def added(place: Path) -> dict[str, str]:
     """What a job's environment gets: the program's own folder first on PATH, because cosmos-rl
-    starts its processes as `python`, and what skill_info.yaml says."""
-    path = f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    return {"PATH": path, **bundle.skill_info()["engines"]["cosmos-rl"]["environment"]}
+    starts its processes as `python`."""
+    return {"PATH": f"{place}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
 def findings(action: str) -> Iterator[Finding]:

@@ -21,6 +21,15 @@ def dataset_script(job: Job) -> str:
     return job.options.get("entry_script") or str(ours)
 
 
+def environment(job: Job) -> dict[str, str]:
+    """What skill_info.yaml says of the environment of the engine's processes."""
+    facts = bundle.skill_info()["engines"][job.engine]
+    found = dict(facts.get("environment", {}))
+    if job.resources["nodes"] == 1:
+        found |= facts.get("one_node_environment", {})
+    return found
+
+
 def words(
     job: Job, spec: dict, /, inside: Callable[[str], str] = str, **values: object
 ) -> list[str]:
@@ -62,7 +71,7 @@ def summary(job: Job) -> str:
     if not reads:
         reads = _without_repeats(entry["path"] for entry in job.inputs)
     outputs = _without_repeats(job.outputs.values())
-    gpus = _gpus_in_words(job.resources["gpu_ids"])
+    gpus = _gpus_in_words(job.resources)
     lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {job.platform}, {gpus}"]
     if job.image:
         lines.append(f"image {job.image}")
@@ -84,7 +93,10 @@ def _without_repeats(texts) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _gpus_in_words(gpu_ids: list[str] | None) -> str:
+def _gpus_in_words(resources: dict) -> str:
+    gpu_ids = resources["gpu_ids"]
+    if resources["nodes"] > 1:
+        return f"{resources['nodes']} nodes of {resources['gpus_per_node']} GPUs"
     if gpu_ids is None:
         return "GPUs not chosen"
     return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "no GPU"

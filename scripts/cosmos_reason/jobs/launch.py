@@ -20,7 +20,7 @@ from cosmos_reason.base.findings import (
     has_errors,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import carried, claims, engines, inputs, platforms
+from cosmos_reason.jobs import carried, claims, containers, engines, inputs, nodes, platforms
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import case as rules
@@ -39,6 +39,14 @@ OPTIONS = (
     "image_version",
     "carried",
 )
+# Flags that only some platforms take (their TAKES), with the field of a request that holds them.
+PLATFORM_FLAGS = {
+    "--image": "image",
+    "--docker-host": "docker_host",
+    "--network": "network",
+    "--env": "env",
+    "--output": "carried",
+}
 PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
 
 
@@ -52,6 +60,7 @@ class Request:
     or "image" for that of NVIDIA's image.
     `image_version`: the version of NVIDIA's that `image` is, where its name does not tell.
     `carried`: the plan is for a machine that is not asked, whose paths are not here.
+    `nodes`: None for as few as hold the GPUs of the spec.
     """
 
     action: str
@@ -60,6 +69,7 @@ class Request:
     engine: str
     jobs_dir: Path
     working_dir: Path
+    nodes: int | None = None
     gpu_ids: list[str] | None = None
     image: str | None = None
     image_version: str | None = None
@@ -94,9 +104,7 @@ def carry(
     """Write the plan as a folder to carry to the machine that runs it."""
     job, spec, found = _prepare(request, carried.JOB, acting=False)
     if job:
-        carried.write(
-            job, platforms.module(job.platform).in_container(job, spec), output, host_user
-        )
+        carried.write(job, containers.spec_inside(job, spec), output, host_user)
     return job, found
 
 
@@ -173,6 +181,7 @@ def retry(folder: Path, jobs_dir: Path) -> tuple[Job | None, list[Finding]]:
         engine=job.engine,
         jobs_dir=jobs_dir,
         working_dir=Path(job.working_dir),
+        nodes=job.resources["nodes"],
         gpu_ids=job.resources["gpu_ids"],
         image=job.image,
         retry_of=job.job_id,
@@ -215,7 +224,7 @@ def _objections(
     if has_errors(found):
         return found
     needed = _needed_gpus(request, spec)
-    return found + (_node_findings(request, needed) or _gpu_findings(request, needed))
+    return found + (nodes.check(request, needed) or _gpu_findings(request, needed))
 
 
 def _needed_gpus(request: Request, spec: dict) -> int:
@@ -236,12 +245,13 @@ def _prepare(
     found += _objections(request, folder, spec, named, acting)
     if has_errors(found):
         return None, spec, found
-    found += platform.check(request, _needed_gpus(request, spec), acting)
+    needed = _needed_gpus(request, spec)
+    found += platform.check(request, needed, acting)
     if has_errors(found):
         return None, spec, found
     if acting:
         named = inputs.stage(request, spec, named)
-    job = _job(request, folder, named, outputs)
+    job = _job(request, folder, needed, named, outputs)
     return platform.prepare(job, spec), spec, found
 
 
@@ -259,19 +269,15 @@ def _spec_findings(request: Request, spec: dict) -> list[Finding]:
 
 def _useless_flags(request: Request) -> dict[str, object]:
     """The flags that this action, engine and platform have no use for, with their values."""
+    takes = platforms.module(request.platform).TAKES
     useless = {}
-    if request.platform != "docker":
-        useless |= {
-            "--image": request.image,
-            "--docker-host": request.docker_host,
-            "--network": request.network,
-            "--env": request.env,
-            "--output": request.carried,
-        }
+    for flag, name in PLATFORM_FLAGS.items():
+        if name not in takes:
+            useless[flag] = getattr(request, name)
     asks = request.action in bundle.skill_info()["endpoint_actions"]
     if not asks or request.engine != "transformers":
         useless |= {"--endpoint": request.endpoint, "--checkpoint": request.checkpoints}
-    if (request.engine, request.platform) != ("tao", "docker"):
+    if not _takes_images_of_nvidia(request):
         useless |= {"--image-version": request.image_version}
     if not _takes_entry_script(request):
         useless |= {"--entry-script": request.entry_script}
@@ -296,21 +302,17 @@ def _flag_findings(request: Request) -> list[Finding]:
 def _takes_entry_script(request: Request) -> bool:
     if request.own_script:
         return request.action in actions.TRAINING and request.engine in rules.COSMOS
-    return (request.action, request.engine, request.platform) == ("train", "tao", "docker")
+    return request.action == "train" and _takes_images_of_nvidia(request)
 
 
-def _node_findings(request: Request, needed: int) -> list[Finding]:
-    """An error for a spec that wants more GPUs than the one node of a job has."""
-    most = max(bundle.skill_info()["gpu_counts_per_node"])
-    if needed <= most or request.endpoint:
-        return []
-    message = f"got a spec of {needed} GPUs, expected at most {most}: a job has one node"
-    return [error("JOB-GPU-COUNT", "--gpu-ids", message, Fix(flags={"--gpus-per-node": most}))]
+def _takes_images_of_nvidia(request: Request) -> bool:
+    takes = platforms.module(request.platform).TAKES
+    return request.engine == images.ENGINE and "image" in takes
 
 
 def _image_findings(request: Request, written: dict) -> list[Finding]:
     """What the spec, as it was written, and the environment ask of NVIDIA's image."""
-    if (request.engine, request.platform) != (images.ENGINE, "docker"):
+    if not _takes_images_of_nvidia(request):
         return []
     image = request.image or images.default(request.engine)
     found = images.check(request.action, written, image, request.image_version)
@@ -338,10 +340,11 @@ def _gpu_findings(request: Request, needed: int) -> list[Finding]:
     return [error("JOB-GPU-COUNT", "--gpu-ids", message, fix)]
 
 
-def _job(request: Request, folder: Path, named: list[dict], outputs: dict[str, str]) -> Job:
+def _job(
+    request: Request, folder: Path, needed: int, named: list[dict], outputs: dict[str, str]
+) -> Job:
     """The record of a job before it starts. The hash of its spec is known once that is written; the
     platform fills in the command and what it chooses of the options."""
-    gpu_ids = request.gpu_ids
     options = {name: getattr(request, name) for name in OPTIONS}
     sources = [entry["path"] for entry in named] + (request.checkpoints or [])
     return Job(
@@ -360,14 +363,19 @@ def _job(request: Request, folder: Path, named: list[dict], outputs: dict[str, s
         working_dir=str(request.working_dir),
         image=request.image,
         options={name: value for name, value in options.items() if value},
-        resources={
-            "nodes": 1,
-            "gpus_per_node": None if gpu_ids is None else len(gpu_ids),
-            "gpu_ids": gpu_ids,
-        },
+        resources=_resources(request, needed),
         inputs=named,
         outputs=outputs,
         platform_ref={"host": socket.gethostname()},
         parent_job=jobs.owner(sources),
         retry_of=request.retry_of,
     )
+
+
+def _resources(request: Request, needed: int) -> dict:
+    """What the record says of nodes and GPUs; who has several nodes is given their GPUs."""
+    node_count = 1 if request.endpoint else nodes.count(request.nodes, needed)
+    gpus = needed // node_count if node_count > 1 else None
+    if request.gpu_ids is not None:
+        gpus = len(request.gpu_ids)
+    return {"nodes": node_count, "gpus_per_node": gpus, "gpu_ids": request.gpu_ids}

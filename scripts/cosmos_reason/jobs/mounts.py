@@ -34,9 +34,10 @@ def inside(path: Path | str) -> str:
     return str(path)
 
 
-def flags(job: Job, spec: dict) -> list[str]:
-    """`--mount` flags of docker, whose values are lines of CSV: the inputs are read, the job's
-    folder and its outputs written. Raises Failure (exit 2) for media it could not show."""
+def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
+    """The folders and files that the container has, each with whether it may write there: the
+    inputs are read, the job's folder and its outputs written. Raises Failure (exit 2) for media it
+    could not show."""
     named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
     programs = set() if job.options.get("carried") else {bundle.ROOT}  # run.sh has its own copy
     own = _of_own_script(job, spec)
@@ -46,10 +47,15 @@ def flags(job: Job, spec: dict) -> list[str]:
         linked |= link_targets(path)
     readable = outermost({*inputs, *linked, *named_folders(job, spec), *programs})
     writable = outermost({job.folder, *map(Path, job.outputs.values())})
+    return [(path, path in writable) for path in sorted(readable | writable)]
+
+
+def flags(job: Job, spec: dict) -> list[str]:
+    """`--mount` flags of docker, whose values are lines of CSV."""
     words = []
-    for path in sorted(readable | writable):
+    for path, is_writable in places(job, spec):
         fields = ["type=bind", f"source={path}", f"target={inside(path)}"]
-        if path not in writable:
+        if not is_writable:
             fields.append("readonly")
         words += ["--mount", _csv_line(fields)]
     return words

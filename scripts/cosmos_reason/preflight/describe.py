@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.remote import model_names, s3
 from cosmos_reason.rules import case as rules
@@ -65,7 +66,7 @@ def take_spec(launch: Launch, table: dict, action: str) -> None:
     _take_paths(launch)
     _take_models(launch)
     needed = launch.case.needed_gpus
-    launch.nodes = launch.options.nodes or math.ceil(needed / 8)
+    launch.nodes = nodes.count(launch.options.nodes, needed)
     launch.gpus_per_node = math.ceil(needed / launch.nodes)
 
 

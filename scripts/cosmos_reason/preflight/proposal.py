@@ -60,6 +60,7 @@ def not_said(planned: list[Finding], found: list[Finding]) -> list[Finding]:
 
 def request(launch: Launch) -> jobs_launch.Request:
     on_docker = launch.platform == "docker"
+    takes = platforms.module(launch.platform).TAKES
     return jobs_launch.Request(
         action=launch.case.action,
         spec_path=Path(launch.options.spec).absolute(),
@@ -67,8 +68,9 @@ def request(launch: Launch) -> jobs_launch.Request:
         engine=launch.engine,
         jobs_dir=record.root(None),
         working_dir=Path.cwd(),
+        nodes=launch.nodes,
         gpu_ids=gpu_ids(launch),
-        image=launch.options.image if on_docker else None,
+        image=launch.options.image if "image" in takes else None,
         image_version=launch.options.image_version,
         entry_script=launch.options.entry_script,
         docker_host=launch.options.docker_host if on_docker else None,
@@ -78,7 +80,9 @@ def request(launch: Launch) -> jobs_launch.Request:
 
 def gpu_ids(launch: Launch) -> list[str] | None:
     """As many as the spec needs of the GPUs that were found or named, else the first ones; none
-    where the embedded engine finds none, and None where nobody was asked."""
+    where the embedded engine finds none, and None where nobody was asked or of several nodes."""
+    if launch.nodes > 1:
+        return None
     needed = launch.gpus_per_node
     found = [gpu["index"] for gpu in launch.result.get("gpus", ())]
     if not found and not launch.wants_gpus:

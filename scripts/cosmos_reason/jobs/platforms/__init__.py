@@ -1,5 +1,6 @@
 """Where jobs run: one module per platform, each with the same parts.
 
+TAKES                            fields of a request that this platform takes and others do not
 machine(request)                 where the paths of a request lie, None where that cannot be asked
 check_words(request)             findings: what stands against its words alone
 check(request, needed, acting)   findings: what stands against a request for a spec that needs so

@@ -9,7 +9,6 @@ finds it by its name.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import math
 import os
@@ -22,18 +21,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import files
 from cosmos_reason.base.findings import (
     EXIT_BAD_INPUT,
     Failure,
     Finding,
-    error,
     outside,
     say,
     warning,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import docker_client, engines, evidence, mounts
+from cosmos_reason.jobs import containers, docker_client, evidence, mounts
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.docker_client import (
     PATIENCE,
@@ -47,8 +45,9 @@ from cosmos_reason.jobs.docker_client import (
 from cosmos_reason.jobs.engines import launch_text
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.spec import document, images
+from cosmos_reason.spec import images
 
+TAKES = ("image", "docker_host", "network", "env", "carried")
 LABEL = "tao-job"
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)
 QUICK = 5  # seconds for an answer about a job's state
@@ -57,28 +56,6 @@ FOLLOWED = 600  # seconds after which a log is asked for anew: a lost connection
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 # What is assumed of the engine that a plan is carried to.
 CARRIED_TO = {"Runtimes": {"nvidia": {}}, "SecurityOptions": []}
-# Variables of this machine that a container gets, if they are set; others only when they are asked
-# for by name.
-PASSED_VARIABLES = re.compile(
-    r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|WANDB_API_KEY|NGC_API_KEY|HF_ENDPOINT|AWS_\w+", re.ASCII
-)
-# What needs a place to write for a user that the image does not know, in the job's folder.
-CACHES = (
-    "XDG_CACHE_HOME",
-    "HF_HOME",
-    "COSMOS_CACHE",
-    "TORCH_HOME",
-    "TRITON_CACHE_DIR",
-    "TORCHINDUCTOR_CACHE_DIR",
-    "MPLCONFIGDIR",
-)
-HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for name in CACHES}
-# What an image of one's own has to have, for the engines that have none.
-IMAGE_NEEDS = {
-    "transformers": "one with Python 3.11, torch, transformers and what requirements-engine.txt "
-    "names",
-    "cosmos-rl": "one with cosmos-rl, redis-server and what requirements-cosmos-rl.txt names",
-}
 
 
 # -- before the start --------------------------------------------------------------------------
@@ -120,20 +97,7 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
 
 
 def check_words(request) -> list[Finding]:
-    """Whether there is an image to run."""
-    image = request.image or images.default(request.engine)
-    if not image:
-        message = f"got none, and engine {request.engine} has no image of its own"
-        fix = f"--image NAME, {IMAGE_NEEDS[request.engine]}"
-        return [error("JOB-IMAGE", "--image", message, fix)]
-    if not IMAGE_NAME.fullmatch(image):
-        message = f"got {image!r}, expected a name such as REGISTRY/NAME:TAG"
-        return [error("JOB-IMAGE", "--image", message)]
-    issue = images.issue(image, request.engine, request.image_version)
-    if issue:
-        what, better_image = issue
-        return [warning("JOB-IMAGE-ISSUE", image, what, Fix(flags={"--image": better_image}))]
-    return []
+    return containers.check_image(request, IMAGE_NAME, "REGISTRY/NAME:TAG")
 
 
 def _unreachable_findings(request, needed: int, unreachable: Finding) -> list[Finding]:
@@ -165,26 +129,8 @@ def prepare(job: Job, spec: dict) -> Job:
     image = job.image or images.default(job.engine)
     job = replace(job, image=image, options=job.options | {"docker_host": host})
     command = ["docker", "--host", host, "run", *_run_flags(job, spec, facts), job.image]
-    image_facts = _image_facts(job)
-    command += engines.words(
-        job,
-        in_container(job, spec),
-        inside=mounts.inside,
-        python=image_facts.get("python", "python3"),
-        entry_script=_entry_script(job, image_facts),
-        cosmos_rl="cosmos-rl",
-        config=mounts.inside(job.folder / jobs.CONTAINER_SPEC),
-        job=mounts.inside(job.folder),
-        scripts=mounts.inside(bundle.ROOT / "scripts"),
-    )
+    command += containers.command(job, spec)
     return replace(job, command=command)
-
-
-def _entry_script(job: Job, image_facts: dict) -> str | None:
-    script = engines.dataset_script(job)
-    if script == engines.IMAGES_SCRIPT:
-        return image_facts.get("entry_script")
-    return mounts.inside(script)
 
 
 def _run_flags(job: Job, spec: dict, facts: dict) -> list[str]:
@@ -196,27 +142,6 @@ def _run_flags(job: Job, spec: dict, facts: dict) -> list[str]:
         flags += ["--network", job.options["network"]]
     flags += ["--workdir", mounts.inside(job.folder), *mounts.flags(job, spec)]
     return flags + _environment(job, spec)
-
-
-def in_container(job: Job, spec: dict) -> dict:
-    """The spec with the container's paths, as its image reads it."""
-    mapped = copy.deepcopy(spec)
-    for entry in job.inputs:
-        document.set_value(mapped, entry["role"], mounts.inside(entry["path"]))
-    for key, schema in document.keys(job.action).items():
-        value = document.get(mapped, key)
-        if schema.get("x-path") == "output" and isinstance(value, str) and value:
-            document.set_value(mapped, key, mounts.inside(value))
-    if job.engine != images.ENGINE:
-        return mapped
-    return images.rendered(job.action, mapped, _image_facts(job), mounts.inside(job.folder))
-
-
-def _image_facts(job: Job) -> dict:
-    """What is known of NVIDIA's image that runs the job; nothing of an image of one's own."""
-    if job.engine != images.ENGINE:
-        return {}
-    return images.facts(job.image, job.options.get("image_version"))
 
 
 def _user(facts: dict) -> list[str]:
@@ -241,18 +166,10 @@ def _gpus(gpu_ids: list[str] | None, facts: dict) -> list[str]:
 
 def _environment(job: Job, spec: dict) -> list[str]:
     """Values that are no secrets, and the names of what is passed on: docker takes their values
-    from the environment of its caller. The image is somebody else's program, so it gets what it may
-    need and what was asked for by name."""
-    passed = _passed_variables(job, spec)
-    user = os.environ.get("USER") or f"uid{os.getuid()}"
-    values = {"USER": user, "LOGNAME": user, "PYTHONUNBUFFERED": "1"}
-    values |= bundle.skill_info()["engines"][job.engine].get("environment", {})
-    for name, value in _image_facts(job).get("environment", {}).items():
-        values[name] = value.format(job_id=job.job_id, job=mounts.inside(job.folder))
-    for name, below in HOME_VARIABLES.items():
-        values[name] = mounts.inside(job.folder / below)
+    from the environment of its caller."""
+    passed = containers.passed(job, spec)
     words = []
-    for name, value in values.items():
+    for name, value in containers.values(job).items():
         if name not in passed:
             words += ["--env", f"{name}={value}"]
     for name in passed:
@@ -260,22 +177,9 @@ def _environment(job: Job, spec: dict) -> list[str]:
     return words
 
 
-def _passed_variables(job: Job, spec: dict) -> list[str]:
-    """Names of the variables with a value here that the container gets."""
-    names = sorted(name for name in os.environ if PASSED_VARIABLES.fullmatch(name))
-    names += job.options.get("env", [])
-    if job.options.get("endpoint"):
-        names.append(document.get(spec, "custom.endpoint.api_key_variable") or "")
-    return [name for name in dict.fromkeys(names) if os.environ.get(name)]
-
-
 def write(folder: Path, job: Job, spec: dict) -> Job:
     files.write_text(folder / jobs.LAUNCH, launch_text(job))
-    document.dump(in_container(job, spec), folder / jobs.CONTAINER_SPEC)
-    for below in HOME_VARIABLES.values():
-        (folder / below).mkdir(parents=True, exist_ok=True)
-    digest = files.sha256(folder / jobs.CONTAINER_SPEC)
-    return replace(job, spec=job.spec | {"container_sha256": digest})
+    return containers.write(folder, job, spec)
 
 
 # -- the container -----------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from cosmos_reason.jobs.platforms import MARK
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 
+TAKES = ()
 COSMOS_RL = "cosmos-rl"
 SECONDS_TO_DIE = 5  # after SIGKILL
 
@@ -110,7 +111,7 @@ def prepare(job: Job, spec: dict) -> Job:
 def environment(job: Job) -> dict[str, str]:
     """What the command's environment gets on top of the caller's. GPU ids count as in
     nvidia-smi."""
-    added = {"PYTHONUNBUFFERED": "1"}
+    added = {"PYTHONUNBUFFERED": "1"} | engines.environment(job)
     gpu_ids = job.resources["gpu_ids"]
     if gpu_ids is not None:
         added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}

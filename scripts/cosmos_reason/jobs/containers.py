@@ -1,0 +1,133 @@
+"""What a job in a container gets, whatever platform starts it: its image, its spec with the
+container's paths, its command there, its environment. What it sees of the machine: `mounts`."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import Finding, error, warning
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import engines, mounts
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import document, images
+
+# Variables of this machine that a container gets, if they are set; others only when they are asked
+# for by name.
+PASSED_VARIABLES = re.compile(
+    r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|WANDB_API_KEY|NGC_API_KEY|HF_ENDPOINT|AWS_\w+", re.ASCII
+)
+# What needs a place to write for a user that the image does not know, in the job's folder.
+CACHES = (
+    "XDG_CACHE_HOME",
+    "HF_HOME",
+    "COSMOS_CACHE",
+    "TORCH_HOME",
+    "TRITON_CACHE_DIR",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "MPLCONFIGDIR",
+)
+HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for name in CACHES}
+# What an image of one's own has to have, for the engines that have none.
+IMAGE_NEEDS = {
+    "transformers": "one with Python 3.11, torch, transformers and what requirements-engine.txt "
+    "names",
+    "cosmos-rl": "one with cosmos-rl, redis-server and what requirements-cosmos-rl.txt names",
+}
+
+
+def check_image(request, form: re.Pattern, example: str) -> list[Finding]:
+    """Whether there is an image to run, its name in the platform's `form`."""
+    image = request.image or images.default(request.engine)
+    if not image:
+        message = f"got none, and engine {request.engine} has no image of its own"
+        fix = f"--image NAME, {IMAGE_NEEDS[request.engine]}"
+        return [error("JOB-IMAGE", "--image", message, fix)]
+    if not form.fullmatch(image):
+        return [error("JOB-IMAGE", "--image", f"got {image!r}, expected a name such as {example}")]
+    issue = images.issue(image, request.engine, request.image_version)
+    if issue:
+        what, better_image = issue
+        return [warning("JOB-IMAGE-ISSUE", image, what, Fix(flags={"--image": better_image}))]
+    return []
+
+
+def spec_inside(job: Job, spec: dict) -> dict:
+    """The spec with the container's paths, as its image reads it."""
+    mapped = copy.deepcopy(spec)
+    for entry in job.inputs:
+        document.set_value(mapped, entry["role"], mounts.inside(entry["path"]))
+    for key, schema in document.keys(job.action).items():
+        value = document.get(mapped, key)
+        if schema.get("x-path") == "output" and isinstance(value, str) and value:
+            document.set_value(mapped, key, mounts.inside(value))
+    if job.engine != images.ENGINE:
+        return mapped
+    return images.rendered(job.action, mapped, _image_facts(job), mounts.inside(job.folder))
+
+
+def command(job: Job, spec: dict) -> list[str]:
+    """The program of a job and its arguments, as the container runs them."""
+    image_facts = _image_facts(job)
+    return engines.words(
+        job,
+        spec_inside(job, spec),
+        inside=mounts.inside,
+        python=image_facts.get("python", "python3"),
+        entry_script=_entry_script(job, image_facts),
+        cosmos_rl="cosmos-rl",
+        config=mounts.inside(job.folder / jobs.CONTAINER_SPEC),
+        job=mounts.inside(job.folder),
+        scripts=mounts.inside(bundle.ROOT / "scripts"),
+    )
+
+
+def _entry_script(job: Job, image_facts: dict) -> str | None:
+    script = engines.dataset_script(job)
+    if script == engines.IMAGES_SCRIPT:
+        return image_facts.get("entry_script")
+    return mounts.inside(script)
+
+
+def _image_facts(job: Job) -> dict:
+    """What is known of NVIDIA's image that runs the job; nothing of an image of one's own."""
+    if job.engine != images.ENGINE:
+        return {}
+    return images.facts(job.image, job.options.get("image_version"))
+
+
+def values(job: Job) -> dict[str, str]:
+    """The variables of a container that are no secrets."""
+    user = os.environ.get("USER") or f"uid{os.getuid()}"
+    found = {"USER": user, "LOGNAME": user, "PYTHONUNBUFFERED": "1"}
+    found |= engines.environment(job)
+    for name, value in _image_facts(job).get("environment", {}).items():
+        found[name] = value.format(job_id=job.job_id, job=mounts.inside(job.folder))
+    for name, below in HOME_VARIABLES.items():
+        found[name] = mounts.inside(job.folder / below)
+    return found
+
+
+def passed(job: Job, spec: dict) -> list[str]:
+    """Names of the variables with a value here that the container gets. The image is somebody
+    else's program: it gets what it may need and what was asked for by name."""
+    names = sorted(name for name in os.environ if PASSED_VARIABLES.fullmatch(name))
+    names += job.options.get("env", [])
+    if job.options.get("endpoint"):
+        names.append(document.get(spec, "custom.endpoint.api_key_variable") or "")
+    return [name for name in dict.fromkeys(names) if os.environ.get(name)]
+
+
+def write(folder: Path, job: Job, spec: dict) -> Job:
+    """Write the container's spec and the folders of its home; returns the record with the hash of
+    that spec."""
+    document.dump(spec_inside(job, spec), folder / jobs.CONTAINER_SPEC)
+    for below in HOME_VARIABLES.values():
+        (folder / below).mkdir(parents=True, exist_ok=True)
+    digest = files.sha256(folder / jobs.CONTAINER_SPEC)
+    return replace(job, spec=job.spec | {"container_sha256": digest})

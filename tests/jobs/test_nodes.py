@@ -1,0 +1,95 @@
+"""How many nodes a launch takes, and what is refused."""
+
+import json
+
+import pytest
+from launch_site import Site, change
+from support import run_script
+
+from cosmos_reason.jobs import launch, nodes
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    return Site(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("asked", "needed", "count"),
+    [(None, 0, 1), (None, 8, 1), (None, 9, 2), (None, 16, 2), (4, 16, 4), (1, 16, 1)],
+)
+def test_nodes_that_hold_the_gpus(asked, needed, count):
+    assert nodes.count(asked, needed) == count
+
+
+def spread(site, shards, replicas):
+    change(
+        site,
+        "train",
+        policy__parallelism__dp_shard_size=shards,
+        policy__parallelism__dp_replicate_size=replicas,
+    )
+
+
+def refusal(site, **fields):
+    """The finding about nodes, None without one."""
+    found = launch.objections(site.request(**fields))
+    return next((finding for finding in found if finding.id == "JOB-NODES"), None)
+
+
+ELSEWHERE = {"platform": "docker", "engine": "cosmos-rl", "image": "x"}
+
+
+@pytest.mark.parametrize("asked", [None, 1, 2])
+def test_two_nodes_of_eight_are_refused_where_a_job_has_one(site, asked):
+    spread(site, 8, 2)
+    finding = refusal(site, **ELSEWHERE, nodes=asked)
+    assert "the 16 GPUs of the spec" in finding.message and "on docker has one" in finding.message
+    assert "--gpu-ids" not in str(finding.fix)
+
+
+def test_the_platforms_that_can_are_named(site, monkeypatch):
+    spread(site, 8, 2)
+    able = {("train", "cosmos-rl"): ["elsewhere"]}
+    monkeypatch.setattr(nodes, "platforms", lambda *way: able.get(way, []))
+    finding = refusal(site, **ELSEWHERE)
+    assert finding.message.endswith("several: elsewhere")
+    assert finding.fix.flags == {"--platform": "elsewhere"}
+
+
+def test_the_embedded_engine_has_one_node(site):
+    finding = refusal(site, nodes=2)
+    assert "train with transformers on local has one" in finding.message
+    assert finding.fix.flags == {"--nodes": 1}
+    assert refusal(site, nodes=1) is None and refusal(site) is None
+
+
+@pytest.mark.parametrize(
+    ("shards", "replicas", "asked", "fix"),
+    [(8, 2, None, None), (4, 3, None, 3), (8, 2, 3, 2), (8, 2, 16, None), (8, 2, 1, 2)],
+)
+def test_nodes_are_alike_and_full(site, monkeypatch, shards, replicas, asked, fix):
+    monkeypatch.setattr(nodes, "platforms", lambda *_: ["docker"])
+    spread(site, shards, replicas)
+    finding = refusal(site, **ELSEWHERE, nodes=asked)
+    assert (finding and finding.fix.flags) == (fix and {"--nodes": fix})
+
+
+def test_the_record_has_the_nodes_and_a_retry_keeps_them(site, monkeypatch):
+    monkeypatch.setattr(nodes, "platforms", lambda *_: ["docker"])
+    spread(site, 4, 2)
+    asked = site.request(**ELSEWHERE, docker_host="unix:///none")
+    assert launch.plan(asked)[0].resources["nodes"] == 1
+    job, _ = launch.plan(site.request(**ELSEWHERE, docker_host="unix:///none", nodes=2))
+    assert job.resources == {"nodes": 2, "gpus_per_node": 4, "gpu_ids": None}
+    assert "COSMOS_REASON_ONE_NODE=1" not in job.command
+
+
+def test_preflight_proposes_what_it_was_asked(site):
+    spread(site, 8, 2)
+    words = ["--platform", "docker", "--engine", "cosmos-rl", "--spec", "train.toml"]
+    words += ["--image", "x", "--skip-platform-access", "--json"]
+    done = run_script("check_tao_launch_preflight.py", *words, cwd=site.root)
+    found = {finding["id"]: finding for finding in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 1 and "JOB-GPU-COUNT" not in found
+    assert found["JOB-NODES"]["fix"] == "--gpus-per-node 8"
