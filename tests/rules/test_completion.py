@@ -62,6 +62,16 @@ def test_a_spec_of_a_guide_becomes_one_that_runs(here, engine):
     }
 
 
+def test_what_is_empty_and_needless_is_left_out(here):
+    spec = {"results_dir": "", "custom_script": "", "train": {"output_dir": ""}}
+    whole, _ = completion.completed("train", spec)
+    assert whole.keys().isdisjoint({"results_dir", "custom_script"})
+    assert whole["train"]["output_dir"] == ""
+    (here / "tao.toml").write_text('results_dir = ""\n' + GUIDE)
+    code, found, made = support_specs.run("train --engine tao --spec tao.toml")
+    assert code == 0 and "results_dir" not in made, found
+
+
 def test_what_the_command_line_says_is_not_told_again(here):
     (here / "guide.toml").write_text(GUIDE)
     line = "train --engine cosmos-rl --spec guide.toml --set policy.parallelism.tp_size=2"

@@ -196,3 +196,26 @@ def test_what_the_images_say_of_our_keys_is_true_of_the_schemas():
             theirs = {*rules.get("copies", {}).values(), *rules.get("renames", {}).values()}
             theirs |= {*rules.get("writes", {}), *rules.get("adds", ())}
             assert not theirs & known.keys()
+
+
+OWN_VALUES = [("task.type", "metropolis_sgd"), ("task.type", "binary"),
+              ("task.type", "mcq"), ("task.type", "text"),
+              ("evaluation.answer_type", "naive")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), OWN_VALUES)
+def test_values_of_the_newest_image_pass_and_only_older_images_refuse_them(key, value):
+    spec = ours("evaluate", **{key: value})
+    assert not f.has_errors(validation.validate("evaluate", spec))
+    assert images.check("evaluate", spec, NAME.format("7.2.0"), None) == []
+    (refused,) = images.check("evaluate", spec, NAME.format("7.1.0"), None)
+    assert (refused.id, refused.severity, refused.where) == ("JOB-IMAGE-KEY", f.ERROR, key)
+    assert value in refused.message and refused.fix.flags == {"--image": NAME.format("7.2.0")}
+
+
+def test_an_inference_spec_of_the_images_is_read_in_our_words():
+    spec = {"model_path": "/m", "media": "a.mp4", "fps": 1, "total_pixels": 200704}
+    neutral, (told,) = images.translated("inference", spec | {"max_new_tokens": 32})
+    assert told.id == "SPEC-TRANSLATED"
+    assert neutral["vision"] == {"fps": 1, "total_pixels": 200704}
+    assert neutral["generation"] == {"max_tokens": 32} and "fps" not in neutral

@@ -32,7 +32,9 @@ MIN_ROWS_PER_LABEL = 2
 MIN_ROWS_PER_QUESTION = 10
 JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
 # task.type of an evaluate spec -> how its rows are read
-TASK_TYPES = {"": "auto", "its_directionality": "direction"}
+TASK_TYPES = {"": "auto", "its_directionality": "direction"} | dict.fromkeys(
+    ("binary", "mcq", "text", "metropolis_sgd"), "auto"
+)
 BY_THE_DATA = Fix(flags={"--type": "auto"})
 TYPES = ("auto", "its_directionality", *answers.TYPES)
 BOX_MEASURES = ("pixels", "1000")

@@ -294,6 +294,9 @@ def complete(draft: Draft) -> None:
     for key, value in document.items(draft.action, whole):
         if document.get(draft.spec, key, document.MISSING) != value:
             draft.put(key, value, "not in the spec")
+    for key, value in list(document.items(draft.action, draft.spec)):
+        if value == "" and document.get(whole, key, document.MISSING) is document.MISSING:
+            document.delete(draft.spec, key)
     draft.findings += found
 
 

@@ -39,6 +39,7 @@ def completed(
     if actions.other_than(action, spec):
         return copy.deepcopy(spec), []
     whole, translations = images.translated(action, spec)
+    _leave_out_what_is_empty(action, whole)
     if action not in actions.TRAINING:
         return whole, translations + _results(action, whole, kept)
     spec = copy.deepcopy(whole)
@@ -59,6 +60,14 @@ def completed(
         found.insert(0, findings.info("SPEC-COMPLETED", "spec", message))
     found += _frames(action, whole, kept) + _counted_sizes(whole)
     return whole, translations + found + _floor_of_pixels(action, whole, kept)
+
+
+def _leave_out_what_is_empty(action: str, whole: dict) -> None:
+    """An empty text says nothing where a key that may be left out wants more than that."""
+    for key, schema in document.keys(action).items():
+        is_needless = "default" not in schema and schema.get("minLength")
+        if is_needless and document.get(whole, key) == "":
+            document.delete(whole, key)
 
 
 def _results(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:

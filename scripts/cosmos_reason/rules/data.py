@@ -11,7 +11,8 @@ from cosmos_reason.rules.keys import DROP_LAST, LOADERS, PREFETCH, RESPONSE_MODE
 from cosmos_reason.rules.rule import LATER, TRAINING, rule
 
 TRAIN_ANNOTATIONS = "custom.train_dataset.annotation_path"
-OF_GUIDES = "custom.dataset"
+OF_GUIDES, NAME_OF_GUIDES = "custom.dataset", "train.train_policy.dataset.name"
+SPLIT = "train.train_policy.dataset.test_size"
 VALIDATION_DATA = ("custom.val_dataset.annotation_path", "validation.dataset.name")
 
 
@@ -19,22 +20,29 @@ def has_validation_data(case) -> bool:
     return any(case(key) for key in VALIDATION_DATA)
 
 
+def data_for_validation(case) -> Fix:
+    """A dataset of ours; a share that is said, where the trainer's own reader would split one."""
+    is_split_anyway = case.cosmos and case(NAME_OF_GUIDES) and not case(TRAIN_ANNOTATIONS)
+    if is_split_anyway:
+        return Fix(changes={SPLIT: 0.1})
+    return Fix(flags={"--eval-root": "DIR"})
+
+
 @rule(
     "SPEC-VALIDATION-DATA", ERROR, TRAINING, "custom.val_dataset.annotation_path",
     "validation is on without data; "
     "a trainer would split off a tenth of the training data by itself",
     reads=(
-        "validation.enable", "train.train_policy.dataset.test_size", *VALIDATION_DATA,
-        TRAIN_ANNOTATIONS,
+        "validation.enable", SPLIT, *VALIDATION_DATA, TRAIN_ANNOTATIONS, NAME_OF_GUIDES,
     ),
-    fix=Fix(flags={"--eval-root": "DIR"}),
+    fix=data_for_validation,
 )  # fmt: skip
 def validation_without_data(case):
     if not case("validation.enable") or case(VALIDATION_DATA[0]) or case.has_own_data:
         return False
     if case(TRAIN_ANNOTATIONS):
         return True  # our dataset script reads no other, and splits nothing
-    is_split = case.cosmos and case("train.train_policy.dataset.test_size")  # as was asked for
+    is_split = case.cosmos and case(SPLIT)  # as was asked for
     return not case(VALIDATION_DATA[1]) and not is_split
 
 
@@ -126,10 +134,13 @@ def loggers_without_effect(case):
 
 def data_of_guides(case) -> Fix:
     """Name the data where this project reads them, when NVIDIA's guides named them in their own
-    table."""
-    theirs = case(OF_GUIDES)
+    table; the script that reads them, when they are named otherwise."""
+    theirs, name = case(OF_GUIDES), case(NAME_OF_GUIDES)
     annotations = theirs.get("annotation_path") if isinstance(theirs, dict) else None
     if not annotations or not isinstance(annotations, str):
+        is_named = name and not case.has(TRAIN_ANNOTATIONS)
+        if case.cosmos and (theirs or is_named):
+            return Fix(command="add --entry-script FILE to preflight and scripts/launch_job.py")
         return Fix(flags={"--train-root": "DIR"})
     changes = {TRAIN_ANNOTATIONS: annotations}
     if isinstance(theirs.get("media_path"), str):
@@ -143,7 +154,7 @@ def data_of_guides(case) -> Fix:
     "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
     "must be known before a launch, unless a dataset script of your own reads other data "
     "(launch_job.py --entry-script FILE)",
-    reads=(OF_GUIDES,), fix=data_of_guides,
+    reads=(OF_GUIDES, NAME_OF_GUIDES), fix=data_of_guides,
 )  # fmt: skip
 def no_training_data(case):
     return not case(TRAIN_ANNOTATIONS) and not case.has_own_data

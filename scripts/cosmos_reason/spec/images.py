@@ -139,8 +139,9 @@ def _taken_out(action: str, whole: dict) -> tuple[list[str], list[findings.Findi
 
 
 def check(action: str, written: dict, name: str, version: str | None) -> list[findings.Finding]:
-    """An error for the keys of a spec, as somebody wrote it, that another image has and this one
-    would ignore; word of the version whose rules are taken for an image that is not listed."""
+    """Errors for the keys and values of a spec, as somebody wrote it, that another image has and
+    this one is not known to read; word of the version whose rules are taken for one that is not
+    listed."""
     image = facts(name, version)
     found = _taken_for(name, version)
     lacking = {}
@@ -150,6 +151,18 @@ def check(action: str, written: dict, name: str, version: str | None) -> list[fi
                 lacking.setdefault(key, other["version"])
     if lacking:
         found.append(_refusal(action, lacking, image["version"]))
+    return found + _refused_values(action, written, image)
+
+
+def _refused_values(action: str, written: dict, image: dict) -> list[findings.Finding]:
+    """An error for each value that another image takes and this one is not known to."""
+    found = []
+    for other in bundle.skill_info()["images"].values():
+        for key, value in sorted(_own_values(action, other) - _own_values(action, image)):
+            if document.get(written, key) == value:
+                message = f"got {value}, which {image['version']} is not known to take"
+                fix = Fix(flags={"--image": name_of(other["version"])})
+                found.append(findings.error("JOB-IMAGE-KEY", key, message, fix))
     return found
 
 
@@ -225,7 +238,7 @@ def _own_names(action: str) -> dict[str, str]:
     """Our key -> the one that stands for it in an image's spec."""
     names = {}
     for rules in _rules(action):
-        names |= rules.get("copies", {}) | rules.get("renames", {})
+        names |= rules.get("copies", {}) | rules.get("renames", {}) | rules.get("reads", {})
     return names
 
 
@@ -235,6 +248,12 @@ def _given(action: str) -> dict[str, dict]:
     for rules in _rules(action):
         given |= rules.get("writes", {}) | rules.get("adapter_writes", {})
     return given
+
+
+def _own_values(action: str, image: dict) -> set[tuple[str, str]]:
+    """(key, value) of our words that an image takes and others are not known to."""
+    values = image["specs"].get(action, {}).get("values", {})
+    return {(key, value) for key, taken in values.items() for value in taken}
 
 
 def _own_keys(action: str, image: dict) -> set[str]:

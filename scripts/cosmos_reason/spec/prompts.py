@@ -12,4 +12,4 @@ THINK_OF_LETTER = THINK_IN_TAGS.replace("your answer", "your single letter answe
 THOUGHT = "<think>\n{}\n</think>\n\n{}"
 CHOOSE = "Answer with the option's letter from the given choices directly."
 # What is added to a question, by `evaluation.answer_type`; reasoning as the default model reads it.
-ADDED = {"freeform": "", "reasoning": THINK, "letter": f"\n{CHOOSE}"}
+ADDED = {"freeform": "", "naive": "", "reasoning": THINK, "letter": f"\n{CHOOSE}"}
