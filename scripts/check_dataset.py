@@ -168,6 +168,8 @@ def reported(
         if prediction:
             facts["prediction"] = prediction
     is_asked = is_held_out or action == "evaluate"
+    if not is_asked:
+        dataset_checks.check_size(part)
     return facts, found + dataset_checks.findings(part, is_asked, facts_file and facts_file.parent)
 
 

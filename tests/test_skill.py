@@ -5,6 +5,8 @@ import functools
 import importlib.util
 import json
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 
@@ -15,11 +17,13 @@ from support import ROOT, run_script
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs import diagnosis
 from cosmos_reason.rules import launchable
+from cosmos_reason.spec import document
 
 TEXT = (ROOT / "SKILL.md").read_text(encoding="utf-8")
 _, HEAD, BODY = TEXT.split("---\n", 2)
 FRONTMATTER = yaml.safe_load(HEAD)
 REFERENCES = sorted((ROOT / "references").glob("*.md"))
+OTHER_TOOLS = "from-other-tools.md"
 SCRIPTS = {path.name for path in (ROOT / "scripts").glob("*.py")}
 NAME = FRONTMATTER["name"]
 
@@ -97,13 +101,40 @@ def test_every_script_has_its_place_in_the_routing():
 COMMAND = re.compile(r"^(?:scripts/)?(\w+\.py)((?: .*)?)$", re.M)
 
 
-@pytest.mark.parametrize("page", [ROOT / "SKILL.md", *REFERENCES], ids=lambda path: path.name)
+PAGES_OF_OURS = [path for path in REFERENCES if path.name != OTHER_TOOLS]
+
+
+@pytest.mark.parametrize("page", [ROOT / "SKILL.md", *PAGES_OF_OURS], ids=lambda path: path.name)
 def test_flags_of_commands_in_pages_exist(page):
     code = re.findall(r"```\n(.*?)```|`([^`\n]+)`", page.read_text(encoding="utf-8"), re.S)
     text = "\n".join("".join(pair) for pair in code).replace("\\\n", " ")
     for script, words in COMMAND.findall(text):
         known = flags(script, *words.split()[:1])
         assert set(re.findall(r"(?<= )--[a-z][a-z0-9-]+", words)) <= known, (script, words)
+
+
+def cells_of(page):
+    """The right cells of the page's tables."""
+    text = (ROOT / "references" / page).read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [row[1] for row in rows if row[1] != "here" and not row[1].startswith("---")]
+
+
+def test_what_stands_for_other_tools_parses_and_names_keys_that_exist(monkeypatch, capsys):
+    scripts = set()
+    keys = set()
+    for cell in cells_of(OTHER_TOOLS):
+        for code in re.findall(r"`([^`]+)`", cell):
+            script, *words_after = shlex.split(code)
+            if script.endswith(".py") and words_after:
+                monkeypatch.setattr(sys, "argv", [script, *words_after])
+                parser = runpy.run_path(str(ROOT / "scripts" / script))["parser"]()
+                parser.parse_args(words_after)  # exits, with what is wrong on stderr
+                scripts.add(script)
+            elif re.fullmatch(r"[a-z_]+(\.[a-z_]+)+", code) and not code.endswith(".jsonl"):
+                keys.add(code)
+    known = {key for action in bundle.ACTIONS for key in document.keys(action)}
+    assert len(scripts) == 8 and len(keys) >= 9 and keys <= known
 
 
 @functools.cache

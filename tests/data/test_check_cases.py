@@ -40,8 +40,9 @@ def test_names_inside_and_outside_the_media_path(tmp_path):
     done = run_script(
         "check_dataset.py", "d/annotations.json", "--media-path", "d", "--json", cwd=tmp_path
     )
-    (found,) = json.loads(done.stdout)["findings"]
-    assert (found["id"], found["data"]["record_ids"]) == ("DATA-MEDIA-OUTSIDE", ["r2"])
+    found = {one["id"]: one["data"] for one in json.loads(done.stdout)["findings"]}
+    assert set(found) == {"DATA-MEDIA-OUTSIDE", "DATA-SIZE"}
+    assert found["DATA-MEDIA-OUTSIDE"]["record_ids"] == ["r2"]
 
 
 def test_an_absolute_clip_beside_an_archive_and_a_damaged_one(tmp_path):

@@ -94,3 +94,18 @@ def test_building_and_checking_count_alike(tmp_path):
     assert small["DATA-EVAL-SMALL"]["severity"] == found["severity"]
     assert small["DATA-EVAL-SMALL"]["fix"] == "hold out more: build_dataset --eval-fraction"
     assert small["DATA-EVAL-SMALL"]["message"].startswith(found["message"])
+
+
+@pytest.mark.parametrize(
+    ("questions", "fix"), [(3, "--profile small-dataset"), (1000, "label more"), (10_000, None)]
+)
+def test_training_data_are_told_how_many_questions_are_wanted(tmp_path, questions, fix):
+    talk = record(0)["conversations"] * questions
+    data = write_dataset(tmp_path, [record(0, conversations=talk)])
+    for flags in ((), ("--eval", data)):
+        done = run_script("check_dataset.py", data, *flags, "--json")
+        sizes = [one for one in json.loads(done.stdout)["findings"] if one["id"] == "DATA-SIZE"]
+        assert len(sizes) == (fix is not None)
+        for size in sizes:
+            assert size["severity"] == "info" and fix in size["fix"]
+            assert f"got {questions:,} questions: 1,000 are the least" in size["message"]

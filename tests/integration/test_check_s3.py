@@ -21,9 +21,9 @@ def check(*args, expect=0, **env):
     done = run_script("check_dataset.py", *args, "--json", env=env)
     assert done.returncode == expect, done.stdout + done.stderr
     document = json.loads(done.stdout)
-    return document["result"], {
-        finding["id"]: finding["data"].get("record_ids") for finding in document["findings"]
-    }
+    found = {finding["id"]: finding["data"].get("record_ids") for finding in document["findings"]}
+    found.pop("DATA-SIZE", None)  # every dataset of a test is small
+    return document["result"], found
 
 
 def send(root, uri):

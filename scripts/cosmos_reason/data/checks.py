@@ -176,6 +176,11 @@ CHECKS = RECORD_CHECKS | {
         "clips of one camera or recording are not in both",
         "hold out whole cameras or recordings",
     ),
+    "DATA-SIZE": (
+        f.INFO,
+        "training data have 1,000 questions at least, better 10,000, for production 50,000",
+        "label more; until then build_spec.py train --profile small-dataset",
+    ),
     "DATA-EVAL-SMALL": (
         f.WARNING,
         "held-out data have 30 questions, and 5 of each answer",
@@ -226,6 +231,8 @@ TURNED = {
     "video": "turned by {} degrees in its container only, which torchcodec since 0.11, decord "
     "and the embedded engine apply and others ignore, expected upright frames",
 }
+# Questions that training data have -> what so many are.
+SIZES = {1_000: "the least", 10_000: "recommended", 50_000: "for production"}
 MISLEADING = {"image": media.VIDEO_SUFFIXES, "video": media.IMAGE_SUFFIXES}
 NO_MEDIA = frozenset({"no media"})  # stands for the content of a text-only record's clips
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
@@ -472,6 +479,17 @@ def _is_outside(name: str, media_path: str) -> bool:
     return os.path.isabs(name) and not Path(os.path.abspath(name)).is_relative_to(
         os.path.abspath(media_path)
     )
+
+
+def check_size(found: Survey) -> None:
+    """Training data with fewer questions than are recommended."""
+    questions = sum(found.asked)
+    if questions >= 10_000:
+        return
+    told = ", ".join(f"{count:,} are {meaning}" for count, meaning in SIZES.items())
+    found.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {told}")
+    if questions >= 1_000:
+        found.tally.fixes["DATA-SIZE"] = "label more"
 
 
 def check_leakage(train: Survey, evaluation: Survey) -> None:
