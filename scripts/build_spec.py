@@ -314,7 +314,22 @@ def size_of_run(case: rules.Case) -> str:
     epochs = f"{case.steps_per_epoch} an epoch" if case.steps_per_epoch else "the limit that is set"
     if case.incomplete_batch:
         epochs += f"; {case.incomplete_batch}"
-    return f"{batch}, {case.steps} steps ({epochs})"
+    text = f"{batch}, {case.steps} steps ({epochs})"
+    late = done_only_at_the_end(case)
+    return f"{text}; {' and '.join(late)} at the last step only" if late else text
+
+
+def done_only_at_the_end(case: rules.Case) -> list[str]:
+    """What a training of known steps does at no step before its last."""
+    saves, validates = case("train.ckpt.enable_checkpoint"), case("validation.enable")
+    words = {"saves": ("train.ckpt.save_freq", saves), "validates": ("validation.freq", validates)}
+    found = []
+    for word, (key, is_done) in words.items():
+        epochs = case(f"{key}_in_epoch")
+        interval = epochs * case.steps_per_epoch if epochs and case.steps_per_epoch else case(key)
+        if is_done and interval and interval >= case.steps:
+            found.append(word)
+    return found
 
 
 def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:

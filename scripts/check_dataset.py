@@ -37,6 +37,7 @@ from cosmos_reason.pages import dataset as dataset_page
 from cosmos_reason.remote import model_names, s3
 from cosmos_reason.spec import actions, document, images, origins, validation
 
+HELD_OUT = ("eval", "evaluation", "val", "validation", "test", "held_out")
 TABLES = (".csv", ".parquet", ".arrow")
 DEFAULT = "default: the annotation file's folder, or videos.tar.gz / images.tar.gz in it"
 
@@ -115,7 +116,8 @@ def main(args) -> cli.Outcome:
         result["html"] = args.html
     labels = {name: name if args.eval else args.annotations for name in parts}
     text = "\n".join(as_text(labels[name], result[name]) for name in parts)
-    command = () if args.spec else spec_command(parts, args.facts, meant)
+    is_next = not args.spec and not is_for_evaluation(parts)
+    command = spec_command(parts, args.facts, meant) if is_next else ()
     return cli.Outcome(result, found, text, command)
 
 
@@ -206,6 +208,12 @@ def predicted(
     Without a spec no engine is known."""
     engine = origins.engine_of(spec_path, action=action) if spec_path else ""
     return attempt(found, dataset_checks.predict, part, action, spec, engine, is_trained)
+
+
+def is_for_evaluation(parts: dict[str, survey.Survey]) -> bool:
+    """Whether the name of the only folder says that it is not to be trained on."""
+    folder = Path(dataset_checks.whole_name(parts["train"].source)).parent.name
+    return len(parts) == 1 and folder.lower() in HELD_OUT
 
 
 def spec_command(

@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, secrets
+from cosmos_reason.base import bundle, files, secrets
 from cosmos_reason.base.findings import (
     EXIT_OUTSIDE,
     WARNING,
@@ -77,7 +77,7 @@ def parser() -> cli.Parser:
         added.add_argument("job_id", metavar="JOB_ID")
         return added
 
-    planned = verb(plan, "show what submit would run; touches nothing", COMMON + " --output")
+    planned = verb(plan, "show what submit would run; starts nothing", COMMON + " --output --save")
     add_request(planned)
     planned.add_argument(
         "--output",
@@ -85,6 +85,7 @@ def parser() -> cli.Parser:
         metavar="DIR",
         help="docker: write run.sh and spec.toml for a machine that this one does not see",
     )
+    planned.add_argument("--save", type=cli.local, metavar="FILE", help="keep the plan as JSON too")
     planned.add_argument(
         "--host-user",
         type=user_and_group,
@@ -274,8 +275,14 @@ def folder(args) -> Path:
 
 
 def plan(args) -> cli.Outcome:
-    if args.output:
-        return carried_plan(args)
+    outcome = carried_plan(args) if args.output else plan_here(args)
+    if args.save and not has_errors(outcome.findings):
+        files.write_json(args.save, outcome.result)
+        outcome.text += f"\nsaved as {args.save}"
+    return outcome
+
+
+def plan_here(args) -> cli.Outcome:
     if args.host_user:
         message = "got it without --output, which alone writes a run.sh"
         raise bad_input("USAGE", "--host-user", message, Fix(flags={"--output": "DIR"}))
@@ -291,7 +298,7 @@ def plan(args) -> cli.Outcome:
     if found_ids & {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}:
         return cli.Outcome(result, found, text)  # to submit it would fail
     after_plan = sys.argv[sys.argv.index("plan") + 1 :]
-    given = cli.without(after_plan, "--json", run_time.FLAG)
+    given = cli.without(cli.without(after_plan, "--json", run_time.FLAG), "--json", "--save")
     return cli.Outcome(result, found, text, ("launch_job.py", "submit", *given))
 
 
@@ -407,21 +414,21 @@ def upload(args) -> cli.Outcome:
         raise bad_input("JOB-NOT-ENDED", args.job_id, message)
     target = publishing.look(s3.join(args.uri, args.job_id), None)
     with tempfile.TemporaryDirectory() as scratch:
-        files = files_to_upload(job, Path(scratch))
-        publishing.send(target, files, False, None)
-    result = {"uri": target.uri, "files": len(files)}
-    return cli.Outcome(result, text=f"{len(files)} files in {target.uri}")
+        sent = files_to_upload(job, Path(scratch))
+        publishing.send(target, sent, False, None)
+    result = {"uri": target.uri, "files": len(sent)}
+    return cli.Outcome(result, text=f"{len(sent)} files in {target.uri}")
 
 
 def files_to_upload(job: Job, scratch: Path) -> dict[str, Path]:
     """The files of a job by their names below the target. Of the log a copy without secrets, made
     in `scratch`: what the work printed was its own choice."""
-    files = {}
+    found = {}
     for name in OWN_FILES:
         if (job.folder / name).is_file():
-            files[name] = job.folder / name
-    if jobs.LOG in files:
-        files[jobs.LOG] = scratch / jobs.LOG
+            found[name] = job.folder / name
+    if jobs.LOG in found:
+        found[jobs.LOG] = scratch / jobs.LOG
         with (
             open(job.folder / jobs.LOG, errors="replace") as log,
             open(scratch / jobs.LOG, "w") as copy,
@@ -430,8 +437,8 @@ def files_to_upload(job: Job, scratch: Path) -> dict[str, Path]:
     for name, output in job.outputs.items():
         for path in Path(output).rglob("*"):
             if path.is_file() and not path.is_symlink() and path.name != claims.CLAIM:
-                files[f"{name}/{path.relative_to(output)}"] = path
-    return files
+                found[f"{name}/{path.relative_to(output)}"] = path
+    return found
 
 
 # -- all jobs ----------------------------------------------------------------------------------

@@ -317,7 +317,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         "gpu_ids": there.plan["groups"],
         "space": space,
         "repairs": first["repairs"] if first else [],
-        "estimate": cost.to_json(),
+        "estimate": cost.to_json() | {"evaluations": "not counted"},
     }
     following = ()
     if left:

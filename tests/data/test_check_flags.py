@@ -79,3 +79,14 @@ def test_one_dataset_is_called_by_its_name_and_two_by_what_they_are_for(long_cli
     other = write_dataset(tmp_path / "e", [record(number, id=f"e{number}") for number in range(2)])
     said = run_script("check_dataset.py", long_clips, "--eval", other).stdout
     assert said.startswith("train: 4 records") and "\neval: 2 records" in said
+
+
+@pytest.mark.parametrize(("name", "is_trained"), [("train", True), ("eval", False)])
+def test_a_training_on_held_out_data_is_not_proposed(tmp_path, name, is_trained):
+    root = write_dataset(tmp_path / name, [record(n, video_fps=8) for n in range(4)])
+    for number in range(4):
+        write_clip(root / "clips" / f"{number}.mp4", frames=16, tint=number)
+    flags = ("--nframes", 4, "--model", "cosmos3-nano", "--json")
+    proposed = json.loads(run_script("check_dataset.py", root, *flags).stdout).get("next", "")
+    assert ("--train-root" in proposed) == is_trained
+    assert ("custom.vision.nframes=4" in proposed and "Cosmos3-Nano" in proposed) == is_trained

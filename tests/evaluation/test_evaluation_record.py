@@ -46,6 +46,7 @@ def test_answers_that_max_tokens_cut_are_told(tmp_path):
         "3 of 4 answers are unparseable, of which 2 were cut at max_tokens=8: raise it"
         in told["message"]
     )
+    assert "b ends with 'Let me think'" in told["message"]
     scored = json.loads((tmp_path / "metrics.json").read_text())
     jsonschema.validate(scored, bundle.schema("metrics"))
     assert (scored["unparseable"], scored["cut_short"], scored["unparseable_cut"]) == (3, 2, 2)

@@ -719,3 +719,11 @@ def test_a_job_that_was_recorded_but_not_started_says_so(site):
     program, *words = shlex.split(str(last.fix))
     done = run_script(Path(program).name, *words, cwd="/")
     assert done.returncode == 0 and f"{folder.name} ERROR" in done.stdout
+
+
+def test_a_plan_is_shown_and_kept_in_one_call(site):
+    flags = ["--spec", "train.toml", "--platform", "local", "--gpu-ids", "none"]
+    done = run_script("launch_job.py", "plan", "train", *flags, "--save", "p.json", cwd=site.root)
+    kept = json.loads((site.root / "p.json").read_text())
+    assert done.returncode == 0 and kept["command"] and "saved as p.json" in done.stdout
+    assert "--save" not in done.stderr.partition("next: ")[2]

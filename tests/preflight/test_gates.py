@@ -215,7 +215,7 @@ def test_no_gpu_is_told_once_with_what_is_still_to_say(
         preflight.Launch("local", PreflightOptions(**given), 0, engine), Host()
     )
     assert (found.id, found.severity) == ("PRE-GPU-NONE", severity)
-    assert found.message.partition(" described with ")[2] == unsaid
+    assert found.message.partition(" describe its GPUs with ")[2] == unsaid
     assert str(found.fix) == ("run this command on the GPU host" if unsaid else "")
 
 

@@ -19,6 +19,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.estimate import record_tokens
+from cosmos_reason.rules import case as rules
 from cosmos_reason.spec import document as spec
 
 
@@ -515,3 +516,24 @@ def test_nothing_is_left_when_the_spec_cannot_be_written(here):
         cwd=here,
     )
     assert done.returncode == 2 and not (here / "folder.origins.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"train.ckpt.save_freq": 20, "validation.freq": 20}, "saves and validates"),
+        ({"train.ckpt.save_freq": 5, "validation.freq": 20}, "validates"),
+        ({"train.ckpt.save_freq_in_epoch": 2, "validation.freq": 5}, "saves"),
+        ({"train.ckpt.save_freq_in_epoch": 1, "validation.freq": 5}, ""),
+        ({"train.ckpt.enable_checkpoint": False, "validation.freq": 5}, ""),
+    ],
+)
+def test_what_is_done_at_the_last_step_only_is_said(here, keys, told):
+    trained = spec.template("train")
+    usual = {"train.epoch": 2, "train.train_batch_per_replica": 8, "validation.enable": True}
+    for key, value in (usual | keys).items():
+        spec.set_value(trained, key, value)
+    case = rules.Case("train", "transformers", trained, write_facts(here, 80))
+    text = build_spec.size_of_run(case)
+    assert "20 steps" in text
+    assert text.endswith(f"; {told} at the last step only" if told else "(10 an epoch)"), text

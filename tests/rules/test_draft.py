@@ -273,6 +273,7 @@ def test_a_train_spec_tells_its_global_batch_and_steps(here):
     line = f"train --train-root data --gpus-per-node 8 --global-batch 16 --dataset-facts {facts}"
     done = support.run_script("build_spec.py", *line.split(), "-o", "told.toml", cwd=here)
     size = "global batch 16 (2 x 8 data-parallel ranks), 20 steps (10 an epoch)"
+    size += "; saves at the last step only"
     assert done.stdout.splitlines() == [f"wrote told.toml: {size}"]
 
 

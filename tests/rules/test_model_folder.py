@@ -171,3 +171,16 @@ def test_an_output_that_cannot_be_a_parent_is_refused(output, here):
     assert (code, "damaged" in found["SPEC-PARENT"].message) == (2, True)
     code, found, _ = run(f"evaluate --engine transformers --parent-job {here / 'data'}")
     assert (code, "no model" in found["SPEC-PARENT"].message) == (2, True)
+
+
+@pytest.mark.parametrize(("megabytes", "is_told"), [(2, True), (101, False)])
+def test_a_miniature_is_no_model_to_judge_by(here, megabytes, is_told):
+    model = here / "model"
+    files.write_json(model / "config.json", {"model_type": "qwen3_vl"})
+    with open(model / "model.safetensors", "wb") as weights:
+        weights.truncate(megabytes * 10**6)
+    _, found, _ = run(f"evaluate --engine transformers --model {model}")
+    assert ("SPEC-MODEL-MINIATURE" in found) == is_told
+    if is_told:
+        assert "2.0 MB" in found["SPEC-MODEL-MINIATURE"].message
+        assert found["SPEC-MODEL-MINIATURE"].severity == f.WARNING

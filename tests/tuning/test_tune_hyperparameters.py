@@ -191,6 +191,7 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
     assert (told["trials"], told["hours"], told["target"]) == (4, 8, 0.9)
     assert (told["platform"], told["gpu_ids"]) == ("local", [[]])
     assert told["estimate"]["speed"] == "given" and told["estimate"]["tokens"] > 0
+    assert told["estimate"]["evaluations"] == "not counted"
     assert told["estimate"]["seconds"] > 0 and told["estimate"]["gpu_hours"] is None
     assert "--seconds-per-step" not in found["next"]
     text = run_script(SCRIPT, *words, "--study", "b", cwd=folder).stdout

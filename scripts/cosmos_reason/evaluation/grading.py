@@ -30,6 +30,7 @@ MAX_LABEL_CHARACTERS = 40
 MIN_ROWS_PER_LABEL = 2
 # A question that is asked so often has labels of its own; rarer ones share theirs.
 MIN_ROWS_PER_QUESTION = 10
+CUT_SHOWN = 60  # characters
 JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
 # task.type of an evaluate spec -> how its rows are read
 TASK_TYPES = {"": "auto", "its_directionality": "direction"} | dict.fromkeys(
@@ -76,6 +77,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         found += convert_boxes(graded, options.boxes, record.get("media_dir") or "")
     cut = evaluation_record.cut_answers(graded, record)
     if cut:
+        cut += f"; {_cut_end(graded)}"
         larger = max(4 * (evaluation_record.max_tokens(record) or 0), 1024)
         fix = Fix(changes={"generation.max_tokens": larger})
         found.append(findings.warning("EVAL-CUT-SHORT", path, cut, fix))
@@ -86,6 +88,12 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         )
         found.append(findings.error("EVAL-ALL-FAILED", path, message, _retry_command(path)))
     return graded, found
+
+
+def _cut_end(graded: list[Row]) -> str:
+    """Where the first of the answers that were cut ends."""
+    row = next(row for row in graded if row.is_cut)
+    return f"{row.id} ends with {(row.response or '')[-CUT_SHOWN:]!r}"
 
 
 def _retry_command(path: Path) -> str:

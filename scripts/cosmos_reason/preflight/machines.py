@@ -68,12 +68,13 @@ def ask_for_gpus(launch: Launch, machine: Host | None) -> Iterator[Finding]:
     if launch.driver.gpus:
         return
     where = machine.name if machine else "docker"
-    message = f"got no GPU of {where} ({launch.driver.problem or 'it has none'})"
+    reason = launch.driver.problem or "it names none"
+    message = f"looked for GPUs with nvidia-smi on {where} and found none ({reason})"
     if not launch.wants_gpus:
         yield findings.info("PRE-GPU-NONE", "nvidia-smi", message)
         return
     report = findings.warning if launch.options.describes_gpus else findings.error
     unsaid = str(missing_description(launch.options))
     if unsaid:
-        message += f"; from elsewhere its GPUs are described with {unsaid}"
+        message += f"; from elsewhere, describe its GPUs with {unsaid}"
     yield report("PRE-GPU-NONE", "nvidia-smi", message, ON_THE_HOST if unsaid else "")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.rule import ANY, LATER, TRAINING, rule
+
+MINIATURE = 100e6  # bytes
 
 
 def convert(case) -> Fix:
@@ -76,6 +80,19 @@ def unloadable_model(case):
 )  # fmt: skip
 def unloadable_model_to_ask(case):
     return unloadable(case)
+
+
+@rule(
+    "SPEC-MODEL-MINIATURE", WARNING, "evaluate inference", "{model}",
+    "a miniature, as the demo trains: its answers say nothing about a real model",
+    reads=("{base}",), fix=Fix(flags={"--model": "DIR"}),
+)  # fmt: skip
+def miniature(case):
+    whole = case(case.params["base"]) or case.model
+    if not whole.startswith("/"):
+        return None
+    size = sum(path.stat().st_size for path in Path(whole).glob("*.safetensors"))
+    return f"{size / 1e6:.1f} MB of weights" if 0 < size < MINIATURE else None
 
 
 def published_name(case) -> Fix:
