@@ -13,6 +13,8 @@ from cosmos_reason.engine.model import Responder
 from cosmos_reason.evaluation import run as evaluation
 from cosmos_reason.spec import document
 
+pytestmark = pytest.mark.integration
+
 TOPIC, STEPS = "colour", 200
 # What the records repeat: a tokenizer that has its words makes 25 tokens of a record, not 61.
 QUESTION = "<video>\nColour?"
