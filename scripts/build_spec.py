@@ -294,7 +294,7 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     output = Path(args.output)
     for path, records in draft.files.items():
         files.write_json(Path(path), records)
-    document.dump(draft.spec, output)
+    document.dump(draft.spec, output, args.action)
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     beside = origins.write(output, args.action, args.engine, draft.origin_table(), facts)
     result = {"spec": str(output), "origins": str(beside)}

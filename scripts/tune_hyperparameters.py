@@ -394,7 +394,7 @@ def best(args: argparse.Namespace) -> cli.Outcome:
         raise findings.bad_input("TUNE-NO-BEST", args.study, message, fix)
     winner = there.ranked(there.trials())[0]
     path = there.folder / "best.toml"
-    document.dump(study.winning_spec(there, winner), path)
+    document.dump(study.winning_spec(there, winner), path, "train")
     winning = result["best"] | {"spec": str(path), "ended": result["ended"]}
     lines = [
         str(path),

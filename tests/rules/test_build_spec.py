@@ -45,7 +45,9 @@ def test_a_lora_spec_for_eight_gpus_is_one_command(here):
     words = ["--tuning", "lora", "--train-root", "data/train", "--gpus-per-node", 8]
     done = run_script("build_spec.py", "train", *words, "-o", "s.toml", cwd=here)
     assert done.returncode == 0, done.stderr
-    made = tomllib.loads((here / "s.toml").read_text())
+    text = (here / "s.toml").read_text()
+    made = tomllib.loads(text)
+    assert text.startswith(f"#:schema {(ROOT / 'schemas/train.schema.json').as_uri()}\n")
     assert made["policy"]["parallelism"]["dp_shard_size"] == 8
     assert made["policy"]["lora"]["target_modules"]
     assert made["custom"]["train_dataset"]["media_path"] == str(here / "data" / "train")

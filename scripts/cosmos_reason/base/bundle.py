@@ -31,11 +31,15 @@ def loads(engine: str, architecture: str) -> bool:
     return architecture in facts.get("architectures", [architecture])
 
 
+def schema_path(name: str) -> Path:
+    return SCHEMAS / f"{name}.schema.json"
+
+
 @functools.cache
 def schema(name: str) -> dict:
     """`name` is an action or one of our own outputs ("finding", "job", "results", ...). Raises
     Failure (exit 3) for a file that the installation lacks."""
-    path = SCHEMAS / f"{name}.schema.json"
+    path = schema_path(name)
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -207,11 +207,15 @@ def load(path: Path) -> dict:
     return spec
 
 
-def dump(spec: dict, path: Path) -> None:
-    """Write `spec` as TOML; the file appears whole or not at all."""
+def dump(spec: dict, path: Path, edited_as: str = "") -> None:
+    """Write `spec` as TOML; the file appears whole or not at all. `edited_as` is the action whose
+    schema the first line names, for editors that know taplo."""
     import tomli_w
 
-    files.write_text(Path(path), tomli_w.dumps(spec))
+    text = tomli_w.dumps(spec)
+    if edited_as:
+        text = f"#:schema {bundle.schema_path(edited_as).as_uri()}\n{text}"
+    files.write_text(Path(path), text)
 
 
 def _refuse_what_is_no_spec(path: Path) -> None:
