@@ -203,6 +203,7 @@ def _quantize(
             compress.compress(network, tokenizer, table, config["model_type"], records)
             errors = compress.weight_errors(network, source, scheme)
             compress.save(network, source, work)
+        peak_memory = _peak_memory()  # before the trial, which loads the result
         del network
         _free()
         _refuse(quantized.verify(work))
@@ -220,7 +221,7 @@ def _quantize(
             "trial": None if table["skip_test_generation"] else trial(spec, work, records),
         }
         record["seconds"] = round(time.monotonic() - started, 1)
-        record["peak_memory"] = _peak_memory()
+        record["peak_memory"] = peak_memory
         quantized.write_record(work, record)
     return record
 
