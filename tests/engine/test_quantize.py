@@ -3,15 +3,16 @@ what stays when a run ends early. tests/integration/test_quantize.py has the lib
 
 import shutil
 
+import jsonschema
 import pytest
 import torch
 
-from cosmos_reason.base import files
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import quantized
 from cosmos_reason.engine import calibration, quantize
 from cosmos_reason.engine import model as models
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, quantizing
 
 VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
 
@@ -214,6 +215,54 @@ def test_the_result_of_other_inputs_has_another_identity(spec, tiny_model):
     assert quantize._identity(spec, tiny_model, None) != same
 
 
-def test_every_scheme_of_the_schema_is_known():
-    leaf = document.keys("quantize")[quantized.SCHEME_KEY]
-    assert leaf["enum"] == list(quantized.SCHEMES)
+def test_every_scheme_of_the_schemas_is_known():
+    leaf = document.keys("quantize")[quantizing.SCHEME]
+    record = bundle.schema("quantization")["properties"]["scheme"]
+    assert leaf["enum"] == record["enum"] == list(quantized.SCHEMES)
+    free = [name for name, scheme in quantized.SCHEMES.items() if not scheme.needs_data]
+    assert free == [quantizing.DATA_FREE]
+
+
+def table_of_the_page():
+    """The cells of each scheme in references/cosmos-reason-quantize.md, by its name."""
+    page = (bundle.ROOT / "references" / "cosmos-reason-quantize.md").read_text(encoding="utf-8")
+    cells = {}
+    for line in page.splitlines():
+        names, *rest = [cell.strip() for cell in line.strip("|").split("|")]
+        if names.split(", ")[0] in quantized.SCHEMES:
+            cells |= dict.fromkeys(names.split(", "), rest)
+    return cells
+
+
+@pytest.mark.parametrize("name", quantized.SCHEMES)
+def test_the_page_says_of_a_scheme_what_the_code_does(name):
+    scheme = quantized.SCHEMES[name]
+    weights, data, gpu = table_of_the_page()[name]
+    assert str(scheme.bits) in weights and ("128" in weights) == (scheme.multiple == 128)
+    assert (data == "none") == (not scheme.needs_data)
+    assert ("smoothed" in data) == scheme.smoothed and ("GPTQ" in data) == scheme.refined
+    least = ".".join(map(str, scheme.capability)) if scheme.capability else "any"
+    assert least in gpu.split()
+
+
+@pytest.fixture
+def without_library(monkeypatch):
+    """The library's part of a quantization left out: the result is the source under its name."""
+    parts = {
+        "compress": lambda *_: None,
+        "weight_errors": lambda *_: {"layers.0.mlp.up_proj": 0.02, "layers.1.mlp.up_proj": 0.01},
+        "save": lambda model, source, work: shutil.copytree(source, work, dirs_exist_ok=True),
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(quantize.compress, name, part)
+    monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setattr(quantize.importlib.metadata, "version", lambda name: "0.14.0.1")
+    monkeypatch.setattr(quantized, "verify", lambda folder: [])
+
+
+def test_the_record_is_as_its_schema_says(spec, tmp_path, without_library):
+    told, _ = quantize.run(spec, tmp_path / "quantize-1")
+    written = files.read_json(tmp_path / "out" / quantized.RECORD)
+    jsonschema.validate(written, bundle.schema("quantization"))
+    assert written == told and written["calibration"]["samples"] == 5
+    assert written["layers"]["worst"] == written["layers"]["errors"]

@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 
+import jsonschema
 import oracles
 import pytest
 import torch
 from safetensors.torch import load_file
 from support import ROOT, run_script
 
-from cosmos_reason.base import files
+from cosmos_reason.base import bundle, files
 from cosmos_reason.checkpoints import quantized
 from cosmos_reason.engine import model as models
 from cosmos_reason.spec import document
@@ -103,6 +104,7 @@ def test_a_quantized_model_is_whole_loads_and_answers(results, scheme):
     assert [path.name for path in results.iterdir() if "incomplete" in path.name] == []
     assert quantized.verify(output) == []
     record = files.read_json(output / "quantization.json")
+    jsonschema.validate(record, bundle.schema("quantization"))
     assert record["layers"]["count"] == 21
     assert 0 < record["layers"]["mean_error"] < 0.3
     assert record["bytes"]["after"] < 0.9 * record["bytes"]["before"]

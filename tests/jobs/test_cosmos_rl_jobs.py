@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,14 @@ from launch_site import LOG_PREFIX, Site, ended
 from support import run_script
 
 from cosmos_reason.base import bundle
-from cosmos_reason.jobs import cosmos_environment, launch, platforms, progress
+from cosmos_reason.jobs import (
+    cosmos_environment,
+    diagnosis,
+    evidence,
+    launch,
+    platforms,
+    progress,
+)
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
@@ -137,6 +145,31 @@ def test_exit_code_0_after_a_replica_died_is_an_error(site, monkeypatch, steps, 
     job = ended(submit(site))
     assert (job.state, job.exit_code) == ("ERROR", 0)
     assert said in job.reason and "Process 7 failed" in job.reason
+
+
+def rewarded(site, *spreads):
+    """The job of a reinforcement learning whose steps had rewards of these spreads."""
+    folder = ended(submit(site)).folder
+    line = "Step: {}/3, Reward Mean: 1.0000, Reward Std: {:.4f}, Reward Max: 1.0000\n"
+    steps = enumerate(spreads, 1)
+    text = "".join(LOG_PREFIX + line.format(step, spread) for step, spread in steps)
+    (folder / jobs.LOG).write_text(text)
+    return evidence.ended(replace(jobs.Job.load(folder), action="grpo"), 0)
+
+
+def test_rewards_that_never_differ_are_no_training(site):
+    job = rewarded(site, 0.0, 0.0, 0.0)
+    assert (job.state, job.evidence["flat_steps"]) == ("ERROR", 3)
+    assert "earned the same reward" in job.reason
+
+
+def test_steps_without_a_spread_of_rewards_are_counted(site):
+    job = rewarded(site, 0.5, 0.0, 0.25)
+    assert (job.state, job.evidence["flat_steps"]) == ("COMPLETE", 1)
+    assert job.reason == "1 of 3 steps taught nothing: all their rewards were equal"
+    (seen,) = diagnosis.diagnose((job.folder / jobs.LOG).read_text().splitlines())[:1]
+    assert (seen.id, seen.severity) == ("LOG-REWARD-FLAT", "info")
+    assert rewarded(site, 0.5, 0.1, 0.25).reason == ""
 
 
 @pytest.mark.parametrize("cancel", [False, True])

@@ -15,9 +15,9 @@ from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, safetensors_files
 from cosmos_reason.checkpoints.safetensors_files import FLOATS, Tensor
+from cosmos_reason.spec import quantizing
 
 RECORD = "quantization.json"
-SCHEME_KEY = "quantize.quantization_scheme"
 MAX_NAMES = 1000
 
 
@@ -115,7 +115,7 @@ def _uneven(folder: Path, layers: Mapping[str, Tensor], scheme_name: str) -> lis
     fix = Fix()
     for name, scheme in SCHEMES.items():
         if all(width % scheme.multiple == 0 for width in widths.values()):
-            fix = Fix(changes={SCHEME_KEY: name})
+            fix = Fix(changes={quantizing.SCHEME: name})
             break
     found = []
     for name, width in widths.items():

@@ -18,8 +18,8 @@ from cosmos_reason.data.annotations import Sample
 from cosmos_reason.engine.encode import Encoder, collate
 from cosmos_reason.engine.train import Inputs, Samples, raise_failures
 from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.spec import quantizing
 
-SAMPLES, LENGTH = "quantize.num_calibration_samples", "quantize.max_sequence_length"
 UNLIMITED = 1 << 30
 
 
@@ -92,8 +92,8 @@ def _chosen(samples: list[Sample], spec: dict, found: list[Finding]) -> list[Sam
     if len(samples) <= asked:
         if len(samples) < asked:
             message = f"got {len(samples)} records, expected {asked}; all of them are used"
-            fix = Fix(changes={SAMPLES: len(samples)})
-            found.append(findings.warning("QUANT-FEWER", SAMPLES, message, fix))
+            fix = Fix(changes={quantizing.SAMPLES: len(samples)})
+            found.append(findings.warning("QUANT-FEWER", quantizing.SAMPLES, message, fix))
         return samples
     indices = random.Random(spec["seed"]).sample(range(len(samples)), asked)
     return [samples[index] for index in sorted(indices)]
@@ -128,6 +128,10 @@ def _too_long(samples: list[Sample], lengths: list[int], limit: int) -> list[Fin
         f"got {len(names)} of {len(samples)} records longer than {limit} tokens "
         f"(the longest has {longest}); they are never cut"
     )
-    fix = Fix(changes={LENGTH: longest})
+    fix = Fix(changes={quantizing.LENGTH: longest})
     record_ids = names[: findings.MAX_RECORD_IDS]
-    return [findings.error("QUANT-RECORD-LENGTH", LENGTH, message, fix, record_ids=record_ids)]
+    return [
+        findings.error(
+            "QUANT-RECORD-LENGTH", quantizing.LENGTH, message, fix, record_ids=record_ids
+        )
+    ]

@@ -35,7 +35,7 @@ from cosmos_reason.engine.calibration import Records
 from cosmos_reason.evaluation import comparison, grading
 from cosmos_reason.evaluation import run as evaluation
 from cosmos_reason.evaluation.saved_answers import RESULTS
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, quantizing
 
 LIBRARY = "llmcompressor"
 SETUP = f"make -C {bundle.ROOT} setup-quantize"
@@ -143,8 +143,8 @@ def _check_gpu(name: str) -> list[Finding]:
         f"got {torch.cuda.get_device_name()} of compute capability {has[0]}.{has[1]}, which does "
         f"not compute in {name} ({least[0]}.{least[1]} or newer): there the model is smaller only"
     )
-    fix = Fix(changes={quantized.SCHEME_KEY: "W8A8"})
-    return [findings.warning("QUANT-GPU", quantized.SCHEME_KEY, message, fix)]
+    fix = Fix(changes={quantizing.SCHEME: "W8A8"})
+    return [findings.warning("QUANT-GPU", quantizing.SCHEME, message, fix)]
 
 
 def host_bytes(config: dict, model_bytes: int, tokens: int) -> int:
@@ -165,7 +165,7 @@ def _check_memory(needed: int) -> list[Finding]:
     if needed <= available:
         return []
     message = f"got {available / 1e9:.1f} GB of free host memory, expected {needed / 1e9:.1f} GB"
-    fix = Fix(changes={calibration.SAMPLES: 128})
+    fix = Fix(changes={quantizing.SAMPLES: 128})
     return [findings.warning("QUANT-MEMORY", "host", message, fix)]
 
 

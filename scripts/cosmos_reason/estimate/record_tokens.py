@@ -25,7 +25,7 @@ from cosmos_reason.media.sampling import (
     video_tokens,
 )
 from cosmos_reason.remote import model_names
-from cosmos_reason.spec import actions
+from cosmos_reason.spec import actions, quantizing
 from cosmos_reason.spec.document import get, set_value
 from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
 
@@ -40,7 +40,7 @@ LENGTHS = {
     "train": ("policy.model_max_length", ""),
     "grpo": ("policy.model_max_length", "rollout.max_response_length"),
     "evaluate": ("model.max_length", "generation.max_tokens"),
-    "quantize": ("quantize.max_sequence_length", ""),
+    "quantize": (quantizing.LENGTH, ""),
 }
 
 

@@ -35,9 +35,7 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
     diagnosed: list[dict] = []
     if exit_code in (0, None) and not missing:
         state = jobs.COMPLETE
-        reasons = [exit_text if exit_code is None else ""]
-        if found.get("failed"):
-            reasons.append(f"{found['failed']} of {found['rows']} rows are errors")
+        reasons = [exit_text if exit_code is None else "", *_remarks(found)]
     elif jobs.cancel_requested(job.folder):
         state = jobs.CANCELED
         reasons = ["canceled", missing or exit_text]
@@ -56,6 +54,17 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         evidence=job.evidence | found,
         diagnosis=diagnosed,
     )
+
+
+def _remarks(found: dict) -> list[str]:
+    """What a complete job did not do for a part of its work."""
+    remarks = []
+    if found.get("failed"):
+        remarks.append(f"{found['failed']} of {found['rows']} rows are errors")
+    if found.get("flat_steps"):
+        steps = f"{found['flat_steps']} of {found['total_steps']} steps"
+        remarks.append(f"{steps} taught nothing: all their rewards were equal")
+    return remarks
 
 
 def _last_line(job: Job) -> str:
@@ -109,7 +118,7 @@ def gather(job: Job) -> tuple[dict, str]:
             return {}, f"its output folder now belongs to {owner}"
     look = {
         "train": _of_training,
-        "grpo": _of_training,
+        "grpo": _of_reinforcement,
         "evaluate": _of_rows,
         "inference": _of_rows,
         "quantize": _of_quantization,
@@ -149,6 +158,17 @@ def _of_training(job: Job) -> tuple[dict, str]:
             return found, f"{output_dir} has a model of the last step, but none that this job wrote"
     found["checkpoint"] = str(models[-1].path)
     return found, _damage(models[-1].findings)
+
+
+def _of_reinforcement(job: Job) -> tuple[dict, str]:
+    """As a training, and the rewards of some step differed: an advantage is a difference."""
+    found, missing = _of_training(job)
+    lines, _ = progress.read_metrics(job.folder)
+    spreads = [line["train/reward_std"] for line in lines if "train/reward_std" in line]
+    found["flat_steps"] = spreads.count(0)
+    if not missing and spreads and not any(spreads):
+        missing = "nothing was learned: in every step all completions earned the same reward"
+    return found, missing
 
 
 def _new_models_of_step(job: Job, output_dir: Path, step: int) -> list[run_outputs.Checkpoint]:

@@ -6,9 +6,8 @@ from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from cosmos_reason.rules.rule import LATER, MODELS, rule
+from cosmos_reason.spec import quantizing
 
-SCHEME, SAMPLES = "quantize.quantization_scheme", "quantize.num_calibration_samples"
-NEEDS_NO_DATA = "FP8_DYNAMIC"
 USUAL_SAMPLES, FEW_SAMPLES = 512, 64
 
 
@@ -120,12 +119,12 @@ def no_prompt(case):
     return not case("prompt").strip() and not case("questions_file")
 
 
-CALIBRATED_BY = (SCHEME, "quantize.kv_precision")
+CALIBRATED_BY = (quantizing.SCHEME, quantizing.CACHE)
 
 
 def is_calibrated(case) -> bool:
-    is_static = case("quantize.kv_precision") == "fp8"
-    return is_static or case(SCHEME) != NEEDS_NO_DATA
+    is_static = case(quantizing.CACHE) == "fp8"
+    return is_static or case(quantizing.SCHEME) != quantizing.DATA_FREE
 
 
 @rule(
@@ -143,33 +142,33 @@ def no_calibration_data(case):
 def usual_samples(case) -> int | None:
     """The usual number of calibration records, or all there are when that is more than now."""
     most = min(USUAL_SAMPLES, case.records or USUAL_SAMPLES)
-    return most if most > case(SAMPLES) else None
+    return most if most > case(quantizing.SAMPLES) else None
 
 
 @rule(
-    "SPEC-CALIBRATION-FEW", WARNING, "quantize", SAMPLES, "enough to try it out only",
+    "SPEC-CALIBRATION-FEW", WARNING, "quantize", quantizing.SAMPLES, "enough to try it out only",
     reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=usual_samples,
 )  # fmt: skip
 def few_calibration_samples(case):
     reads_records = case.engine == "tao" or is_calibrated(case)
-    return reads_records and case(SAMPLES) < FEW_SAMPLES
+    return reads_records and case(quantizing.SAMPLES) < FEW_SAMPLES
 
 
 @rule(
-    "SPEC-CALIBRATION-MANY", WARNING, "quantize", SAMPLES, "each record is taken once",
+    "SPEC-CALIBRATION-MANY", WARNING, "quantize", quantizing.SAMPLES, "each record is taken once",
     reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=lambda case: case.records,
 )  # fmt: skip
 def more_samples_than_records(case):
-    wanted = case(SAMPLES)
+    wanted = case(quantizing.SAMPLES)
     if is_calibrated(case) and case.records and wanted > case.records:
         return f"the data has {case.records} records, so {case.records} are used"
     return None
 
 
 @rule(
-    "SPEC-CALIBRATION-LENGTH", ERROR, "quantize", "quantize.max_sequence_length",
+    "SPEC-CALIBRATION-LENGTH", ERROR, "quantize", quantizing.LENGTH,
     "a video record that is cut fails",
     fix=4096,
 )  # fmt: skip
 def cut_calibration_samples(case):
-    return case("quantize.max_sequence_length") < 4096
+    return case(quantizing.LENGTH) < 4096

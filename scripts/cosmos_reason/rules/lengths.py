@@ -9,7 +9,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.rules.keys import BATCH, LOADERS, PREFETCH
 from cosmos_reason.rules.rule import TRAINING, rule
-from cosmos_reason.spec import actions
+from cosmos_reason.spec import actions, quantizing
 
 DEFAULT_LENGTH = 40960
 LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary
@@ -70,7 +70,7 @@ def answer_beyond_length(case):
 
 
 @rule(
-    "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", "quantize.max_sequence_length",
+    "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", quantizing.LENGTH,
     "a record that is cut fails",
     reads=TOKENS, fix=longer_max_length,
 )  # fmt: skip
