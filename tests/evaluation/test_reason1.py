@@ -131,6 +131,45 @@ def test_several_datasets_are_asked_at_once_and_scored_each_and_together(
     assert groups == {"robovqa": 2, "av": 1} and metrics["rows"] == 3
 
 
+def test_its_result_folders_are_written_and_counted_by_its_rule(benchmark, tmp_path, tiny_reason1):
+    flags = "--engine", "transformers", "--model", tiny_reason1, "--eval-root", "data"
+    sets = "--set", "generation.max_tokens=4", "--set", "results.layout=reason1"
+    assert benchmark(*flags, *sets, model__tp_size=1)[0] == 0
+    spec = document.with_defaults("evaluate", document.load(tmp_path / "e.toml"))
+    spec["results_dir"] = str(tmp_path / "results")
+    layout = tmp_path / "results" / "reason1_layout"
+    write(layout / "other/letter/av/gone.json", [{"is_correct": True}])
+    run.run(spec, None, Responder(spec))
+    place = layout / Path(tiny_reason1).name / "reasoning"
+    assert {path.relative_to(place).as_posix() for path in place.rglob("*.json")} == {
+        "robovqa/a.json",
+        "av/a.json",
+    }
+    entries = files.read_json(place / "robovqa/a.json")
+    rows = files.read_json(tmp_path / "results" / "results.json")
+    assert [one["full_response"] for one in entries] == [row["response"] for row in rows[:2]]
+    assert [one["is_correct"] for one in entries] == [row["correct"] for row in rows[:2]]
+    assert entries[0]["datasource"] == "robovqa" and entries[0]["correct_answer"] == "A"
+    system, user = entries[0]["prompt"]
+    assert system == {"role": "system", "content": "Answer the questions."}
+    assert [part["type"] for part in user["content"]] == ["video", "text"]
+    assert "<answer> your single letter answer </answer>" in user["content"][1]["text"]
+
+    right = sum(row["correct"] for row in rows)
+    counted = score(layout, "--compat", "reason1")[1]
+    assert (counted["result"]["samples"], counted["result"]["correct"]) == (3, right)
+    code, scored = score(tmp_path / "results")  # from results.json alone
+    assert code == 0 and [one["rows"] for one in scored["result"]["runs"]] == [3]
+
+
+def test_result_folders_for_a_container_are_refused_with_a_fix(benchmark):
+    flags = "--engine", "tao", "--eval-root", "data", "--set", "results.layout=reason1"
+    code, said = benchmark(*flags, datasets=["robovqa"])
+    (found,) = [one for one in said["findings"] if one["where"] == "results.layout"]
+    assert code == 1 and found["id"] == "SPEC-ENGINE-KEY"
+    assert found["fix"] == "drop --set results.layout=reason1"
+
+
 def reason1_folder(folder: Path) -> Path:
     """A tree on which calculate_accuracy.py printed 6 samples, 4 correct, 0.6667 (66.67%)."""
     write(folder / "one/reasoning/robovqa/v1.json", REASON1)

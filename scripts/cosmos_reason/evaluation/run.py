@@ -13,7 +13,13 @@ from cosmos_reason.base import files, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.data.annotations import Question
-from cosmos_reason.evaluation import evaluation_record, grading, inference, questions
+from cosmos_reason.evaluation import (
+    evaluation_record,
+    grading,
+    inference,
+    questions,
+    reason1_layout,
+)
 from cosmos_reason.evaluation.questions import Responder
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.evaluation.saved_answers import (
@@ -84,7 +90,7 @@ def run(
         record["identity"] = saved.identity
         record["spec_sha256"] = spec_sha256
         record["job_id"] = job_dir.name if job_dir else None
-        saved.finish(_rows(spec, asked, by_id), record)
+        _write(spec, saved, asked, _rows(spec, asked, by_id), record)
     # Another shard may have merged all answers in the meantime, with those of this one.
     is_merged = is_whole or (bool(missing) and not saved.path.exists())
     return {
@@ -104,7 +110,7 @@ def identity(spec: dict, who: Responder) -> str:
     """Changes with the spec, the annotations and who answers: rows of one are never reused for
     another. What an inference asks is not part of it: each of its questions has a key of its
     own."""
-    unrelated = ("num_gpus", "results_dir", "metrics")
+    unrelated = ("num_gpus", "results", "results_dir", "metrics")
     asked = {key: value for key, value in spec.items() if key not in unrelated}
     same = {"skip_saved": None, "batch_size": None, "limit": None}
     asked["evaluation"] = spec["evaluation"] | same
@@ -129,6 +135,15 @@ def _cut_short(asked: list[Question], by_id: dict[str, dict]) -> int:
     """How many of the questions got a response that max_tokens ended."""
     saved = [by_id[question.id] for question in asked if question.id in by_id]
     return sum(bool(line["is_cut"]) for line in saved)
+
+
+def _write(
+    spec: dict, saved: SavedAnswers, asked: list[Question], rows: list[dict], record: dict
+) -> None:
+    """The files that a run leaves."""
+    if spec.get("results", {}).get("layout") == reason1_layout.NAME:
+        reason1_layout.write(saved.folder, spec, asked, rows)
+    saved.finish(rows, record)
 
 
 def _rows(spec: dict, asked: list[Question], by_id: dict[str, dict]) -> list[dict]:
