@@ -277,7 +277,7 @@ def folder(args) -> Path:
 def plan(args) -> cli.Outcome:
     outcome = carried_plan(args) if args.output else plan_here(args)
     if args.save and not has_errors(outcome.findings):
-        files.write_json(args.save, outcome.result)
+        files.write_json(args.save, cli.document_of("launch_job", outcome))
         outcome.text += f"\nsaved as {args.save}"
     return outcome
 

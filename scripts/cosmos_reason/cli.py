@@ -307,7 +307,7 @@ def run(
     try:
         _prepare_to_print(outcome)
         if as_json:
-            _print_document(parser.prog, outcome, indent)
+            print(f.as_json(document_of(parser.prog, outcome), indent), flush=True)
         else:
             _print(outcome, is_quiet)
     except BrokenPipeError:  # the reader went away (`| head`); what was done is done
@@ -343,7 +343,8 @@ def _prepare_to_print(outcome: Outcome) -> None:
     ]
 
 
-def _print_document(program: str, outcome: Outcome, indent: int | None) -> None:
+def document_of(program: str, outcome: Outcome) -> dict:
+    """What --json prints."""
     document = {
         "ok": not f.has_errors(outcome.findings),
         "command": program.removesuffix(".py"),
@@ -352,7 +353,7 @@ def _print_document(program: str, outcome: Outcome, indent: int | None) -> None:
     }
     if outcome.next:
         document["next"] = suggested(outcome.next)
-    print(f.as_json(document, indent), flush=True)
+    return document
 
 
 def _print(outcome: Outcome, is_quiet: bool) -> None:

@@ -725,5 +725,5 @@ def test_a_plan_is_shown_and_kept_in_one_call(site):
     flags = ["--spec", "train.toml", "--platform", "local", "--gpu-ids", "none"]
     done = run_script("launch_job.py", "plan", "train", *flags, "--save", "p.json", cwd=site.root)
     kept = json.loads((site.root / "p.json").read_text())
-    assert done.returncode == 0 and kept["command"] and "saved as p.json" in done.stdout
+    assert done.returncode == 0 and kept["result"]["command"] and "saved as p.json" in done.stdout
     assert "--save" not in done.stderr.partition("next: ")[2]

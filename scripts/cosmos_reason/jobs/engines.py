@@ -86,7 +86,7 @@ def _below(folder: str, text: str) -> str:
     """A text in which paths below the folder begin with $PWD."""
     if folder == "/":
         return text
-    return re.sub(rf"(?<![\w./-]){re.escape(folder)}/(?=\w)", "$PWD/", text)
+    return re.sub(rf"(?<![\w./-]){re.escape(folder)}/(?=[\w.])", "$PWD/", text)
 
 
 def _without_repeats(texts) -> list[str]:
