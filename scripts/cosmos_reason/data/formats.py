@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
+from cosmos_reason.data import caption_sets
 from cosmos_reason.data.columns import names_medium
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
@@ -90,7 +91,7 @@ def row_of_table(record: dict) -> str:
     name = form(record)
     if name not in ("", DAFT):
         return ""
-    if record and all(map(names_medium, record)):
+    if _is_by_clip(record):
         return f"labels by clip ({shown(next(iter(record)), 60)}, ...)"
     unread = unread_media(record)
     if unread:
@@ -98,6 +99,13 @@ def row_of_table(record: dict) -> str:
     fields = [name for name in record if name not in BESIDE and _is_label(record[name])]
     is_row = not name and MEDIA & record.keys() and fields
     return f"a row with {', '.join(fields[:4])}" if is_row else ""
+
+
+def _is_by_clip(record: dict) -> bool:
+    """Whether one record holds the labels or the captions of many clips."""
+    if caption_sets.has_sentences(record) or caption_sets.is_timed(record):
+        return True
+    return bool(record) and all(map(names_medium, record))
 
 
 def unread_media(record: dict) -> str:

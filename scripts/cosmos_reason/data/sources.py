@@ -22,8 +22,8 @@ from typing import NamedTuple
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import caption_sets, label_questions, source_files
 from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data import label_questions, source_files
 from cosmos_reason.data.annotations import (
     ANSWER_CHECKS,
     CHECKS,
@@ -213,7 +213,7 @@ def _read_tables(
             f.attempt(problems, _refuse_unused, reading, ("columns", "question"), what)
             items += _record_items(opened, tally, source.files, folder, problems)
         else:
-            here = _by_clip(list(opened))
+            here = _by_clip(caption_sets.rows(list(opened)))
             tally.take(opened)
             if here and _is_annotation(here[0]):  # questions by clip
                 listed = Rows(opened.path, iter(here))
