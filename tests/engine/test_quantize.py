@@ -9,7 +9,7 @@ import torch
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import quantized
+from cosmos_reason.checkpoints import quantized, run_outputs
 from cosmos_reason.engine import calibration, quantize
 from cosmos_reason.engine import model as models
 from cosmos_reason.spec import document, quantizing
@@ -258,6 +258,17 @@ def without_library(monkeypatch):
     monkeypatch.setattr(quantize.importlib.util, "find_spec", lambda name: True)
     monkeypatch.setattr(quantize.importlib.metadata, "version", lambda name: "0.14.0.1")
     monkeypatch.setattr(quantized, "verify", lambda folder: [])
+
+
+def test_a_folder_that_the_launcher_claimed_is_free_and_stays_claimed(
+    spec, tmp_path, without_library
+):
+    claim = tmp_path / "out" / run_outputs.CLAIM
+    claim.parent.mkdir()
+    claim.write_text('{"job": "jobs/quantize-1", "host": "here"}')
+    quantize.run(spec, tmp_path / "quantize-1")
+    assert (tmp_path / "out" / quantized.RECORD).is_file()
+    assert claim.read_text().startswith('{"job"')
 
 
 def test_the_record_is_as_its_schema_says(spec, tmp_path, without_library):

@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import jsonschema
 import oracles
@@ -15,6 +18,7 @@ from support import ROOT, run_script
 from cosmos_reason.base import bundle, files
 from cosmos_reason.checkpoints import quantized
 from cosmos_reason.engine import model as models
+from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
@@ -174,3 +178,38 @@ def test_an_adapter_is_merged_first_and_a_rerun_keeps_the_result(
     again = run_script("run_with_transformers.py", *arguments, env=environment)
     assert again.returncode == 0 and "not quantized again" in again.stderr
     assert weights.stat().st_mtime_ns == written
+
+
+def test_a_killed_job_leaves_nothing_half_made_and_its_retry_is_complete(
+    tiny_model, dataset, tmp_path, environment
+):
+    def succeed(name, *arguments):
+        done = run_script(name, *arguments, env=environment, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout.strip()
+
+    settings = [f"vision.{key}={value}" for key, value in VISION.items()]
+    settings += ["quantize.quantization_scheme=W4A16", "quantize.num_calibration_samples=6"]
+    words = ["quantize", "--engine", "transformers", "--model", tiny_model]
+    words += ["--train-root", dataset / "train", "-o", "quantize.toml"]
+    succeed("build_spec.py", *words, *(word for one in settings for word in ("--set", one)))
+    words = ("quantize", "--spec", "quantize.toml", "--platform", "local", "--gpu-ids", "none")
+    killed = tmp_path / "jobs" / succeed("launch_job.py", "submit", *words)
+    end = time.monotonic() + 300
+    while not list(killed.glob(".results.incomplete-*/*.safetensors")):  # written, not yet tried
+        assert time.monotonic() < end, (killed / "log.txt").read_text()[-3000:]
+        time.sleep(0.01)
+    os.killpg(jobs.Job.load(killed).platform_ref["pid"], signal.SIGKILL)
+    done = run_script("launch_job.py", "watch", killed.name, cwd=tmp_path)
+    job = jobs.Job.load(killed)
+    assert (done.returncode, job.state) == (3, "ERROR")
+    assert "no quantized model was written" in job.reason and not (killed / "results").exists()
+
+    again = tmp_path / "jobs" / succeed("launch_job.py", "retry", killed.name)
+    succeed("launch_job.py", "watch", again.name)
+    job = jobs.Job.load(again)
+    assert (job.state, job.retry_of) == ("COMPLETE", killed.name)
+    model = Path(job.evidence["checkpoint"])
+    record = files.read_json(model / "quantization.json")
+    assert record["job_id"] == again.name and quantized.verify(model) == []
+    assert not list(tmp_path.rglob(".results.incomplete-*"))

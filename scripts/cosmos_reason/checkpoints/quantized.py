@@ -148,13 +148,23 @@ def check_disk(output: Path, needed: int) -> list[Finding]:
 
 
 def check_output(output: Path) -> list[Finding]:
-    """An error for a folder with something in it: it would be replaced."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+    """An error for a folder with something in it, but for the launcher's claim: it would be
+    replaced."""
+    if not output.exists():
+        return []
+    if output.is_dir() and all(path.name == run_outputs.CLAIM for path in output.iterdir()):
         return []
     message = "got a folder with other files in it, expected a new one"
     if (output / RECORD).is_file():
         message = "got a model that other inputs were quantized into, expected a new folder"
     return [error("QUANT-OUTPUT", output, message, Fix(changes={"results_dir": "DIR"}))]
+
+
+def keep_claim(output: Path, work: Path) -> None:
+    """The folder `work`, which takes the place of `output`, belongs to the same job."""
+    claim = output / run_outputs.CLAIM
+    if claim.is_file():
+        shutil.copyfile(claim, work / run_outputs.CLAIM)
 
 
 # -- after it ------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ USES = {MODEL: ["evaluate"], ADAPTER: ["evaluate", "merge"], RESUME: ["resume"]}
 MODEL_PARTS = ("safetensors", "merged")
 PARTS = (*MODEL_PARTS, "checkpoints")
 RUN_MARK = ".job_id"  # in a run folder of the embedded engine: the job that writes it
+CLAIM = ".cosmos_reason_job"  # in an output folder: the job that writes there
 TRAINER_STATE = "trainer_state.json"
 # What each rank of cosmos-rl saves.
 _SAVED_PER_RANK = ("model", "optimizer", "scheduler", "extra_info")

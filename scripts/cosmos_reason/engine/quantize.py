@@ -223,6 +223,7 @@ def _quantize(
         record["seconds"] = round(time.monotonic() - started, 1)
         record["peak_memory"] = peak_memory
         quantized.write_record(work, record)
+        quantized.keep_claim(output, work)
     return record
 
 

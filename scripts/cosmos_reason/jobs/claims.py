@@ -16,10 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, Finding, error
+from cosmos_reason.checkpoints.run_outputs import CLAIM
 from cosmos_reason.jobs import platforms
 from cosmos_reason.jobs import record as jobs
-
-CLAIM = ".cosmos_reason_job"
 
 
 @contextmanager
