@@ -20,6 +20,7 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
+from cosmos_reason.jobs import nodes
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import (
     benchmark,
@@ -339,14 +340,20 @@ def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
     left_open |= {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
     if any(finding.id in left_open for finding in found):
         return ()
-    if document.get(draft.spec, "policy.parallelism.dp_replicate_size", 1) > 1:
-        return ()  # several nodes, of which jobs have one
+    case = rules.Case(args.action, args.engine, draft.spec)
     platforms = [name for engine, name in launchable.ways(args.action) if engine == args.engine]
+    count = nodes.count(args.nodes, case.needed_gpus)
+    if count > 1:
+        platforms = nodes.platforms(args.action, args.engine)
+        if not platforms:
+            return ()
     words = ["check_tao_launch_preflight.py", "--platform", platforms[0], "--spec", args.output]
+    if count > 1:
+        words += ["--nodes", str(count)]
     if args.dataset_facts:
         words += ["--dataset-facts", args.dataset_facts]
     if platforms[0] == "docker":
-        gpus = range(rules.Case(args.action, args.engine, draft.spec).needed_gpus)
+        gpus = range(case.needed_gpus)
         if gpus:
             words += ["--target-gpu-index", ",".join(map(str, gpus))]
     return tuple(words)

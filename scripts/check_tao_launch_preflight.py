@@ -329,6 +329,8 @@ def submit(launch, image: str | None) -> tuple[str, ...]:
     command += gpu_words(launch)
     if launch.options.entry_script:
         command += ["--entry-script", launch.options.entry_script]
+    if launch.platform == "slurm":
+        command += slurm_words(launch.options, image)
     if launch.platform == "docker":
         if image:
             command += ["--image", image]
@@ -339,6 +341,16 @@ def submit(launch, image: str | None) -> tuple[str, ...]:
     if carried:
         command += ["--output", "to-carry"]
     return tuple(command)
+
+
+def slurm_words(options, image: str | None) -> list[str]:
+    given = {
+        "--image": image,
+        "--image-version": options.image_version,
+        "--partition": options.partition,
+        "--time-limit": options.time_limit,
+    }
+    return [word for flag, value in given.items() if value for word in (flag, value)]
 
 
 def gpu_words(launch) -> list[str]:

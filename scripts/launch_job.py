@@ -143,12 +143,15 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         metavar="N",
         help="train and grpo on cosmos-rl or tao (default: as few as hold the spec's GPUs)",
     )
-    verb.add_argument("--image", help="docker: the image to run (default: the one of engine tao)")
+    verb.add_argument(
+        "--image",
+        help="docker, slurm: the image to run, on slurm also a .sqsh (default: engine tao's)",
+    )
     verb.add_argument(
         "--image-version",
         type=cli.image_version,
         metavar="X.Y.Z",
-        help="docker: the version of NVIDIA's that --image is, when its name does not tell",
+        help="the version of NVIDIA's that --image is, when its name does not tell",
     )
     verb.add_argument(
         "--docker-host",
@@ -162,9 +165,10 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         action="append",
         type=variable,
         metavar="NAME",
-        help="docker: a variable to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, AWS_*; "
-        "repeatable",
+        help="docker, slurm: a variable to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, "
+        "AWS_*; repeatable",
     )
+    add_slurm(verb)
     verb.add_argument(
         "--entry-script",
         type=entry_script,
@@ -193,6 +197,23 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         help="evaluate, inference: these models, or all of these train outputs, a results folder "
         "each",
     )
+
+
+def add_slurm(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--partition", metavar="P", help="slurm (default: $SLURM_PARTITION or the cluster's)")
+    add("--account", metavar="A", help="slurm: who pays")
+    add("--qos", metavar="Q", help="slurm: quality of service")
+    add("--time-limit", metavar="TIME", help="slurm: MINUTES, H:M:S or D-H:M:S (default: its own)")
+    add(
+        "--gres",
+        metavar="NAME",
+        help="slurm: how GPUs are asked for: gpu, gpu:TYPE, gpus-per-node[:TYPE] or none "
+        "(default: gpu)",
+    )
+    add("--exclusive", action="store_true", help="slurm: whole nodes")
+    add("--cpus", type=partial(cli.positive, most=4096), metavar="N", help="slurm: of each node")
+    add("--memory", metavar="SIZE", help="slurm: of each node, such as 200G (0: all of it)")
 
 
 def count(written: str) -> int:
@@ -263,6 +284,14 @@ def request(args) -> launch.Request:
         env=args.env,
         endpoint=args.endpoint,
         served_model=args.served_model,
+        partition=args.partition,
+        account=args.account,
+        qos=args.qos,
+        time_limit=args.time_limit,
+        gres=args.gres,
+        exclusive=args.exclusive,
+        cpus=args.cpus,
+        memory=args.memory,
         checkpoints=[os.path.abspath(path) for path in args.checkpoint],
     )
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_reason.preflight import gpus, slurm
+from cosmos_reason.jobs import slurm_partitions as partitions
+from cosmos_reason.preflight import gpus
 
 EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
 
@@ -36,8 +37,8 @@ def test_nvidia_smi_lists_are_read():
 @given(st.text(max_size=200))
 def test_no_output_breaks_the_parsers(text):
     gpus.parse_gpus(text)
-    slurm.parse_partitions(text)
-    slurm.minutes(text)
+    partitions.parse_partitions(text)
+    partitions.minutes(text)
     gpus.architecture(text)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from cosmos_reason import preflight
+from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.preflight import PreflightOptions, slurm
 
 
@@ -15,12 +16,12 @@ def test_slurm_times():
         "1-12": 2160,
         "1-12:30": 2190,
         "0:30": 1,
-        "infinite": slurm.UNLIMITED,
-        "UNLIMITED": slurm.UNLIMITED,
+        "infinite": partitions.UNLIMITED,
+        "UNLIMITED": partitions.UNLIMITED,
         "soon": None,
         "": None,
     }
-    assert {written: slurm.minutes(written) for written in times} == times
+    assert {written: partitions.minutes(written) for written in times} == times
 
 
 def test_sinfo_rows():
@@ -29,14 +30,16 @@ batch*|up|2-00:00:00|3|gpu:h100:8(S:0-1)|drain
 cpu|up|infinite|40|(null)|idle
 mixed|down|1:00:00|2|gpu:a100:4,gpu:l40s:2,nvme:1|idle*
 noise"""
-    rows = slurm.parse_partitions(text)
+    rows = partitions.parse_partitions(text)
     assert [(r.partition, r.gpus, r.count, r.state, r.is_up) for r in rows] == [
         ("batch", 8, 12, "mix", True),
         ("batch", 8, 3, "drain", True),
         ("cpu", 0, 40, "idle", True),
         ("mixed", 6, 2, "idle*", False),
     ]
-    assert rows[0].is_default and rows[0].minutes == 2880 and rows[2].minutes == slurm.UNLIMITED
+    assert (
+        rows[0].is_default and rows[0].minutes == 2880 and rows[2].minutes == partitions.UNLIMITED
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ noise"""
     ],
 )
 def test_gpus_of_a_node(gres, gpus):
-    (row,) = slurm.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle")
+    (row,) = partitions.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle")
     assert row.gpus == gpus
 
 
@@ -82,6 +85,6 @@ def test_gpus_of_a_node(gres, gpus):
 def test_states_of_nodes(state, usable):
     launch = preflight.Launch("slurm", PreflightOptions(), 0, "tao")
     found = slurm.check_partition(
-        slurm.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}"), launch
+        partitions.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}"), launch
     )
     assert [x.id for x in found] == ([] if usable else ["PRE-SLURM-NODES"])

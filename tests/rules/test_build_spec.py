@@ -81,7 +81,11 @@ def test_json_is_one_document(here):
         ("train --engine transformers --train-root data/train", "local"),
         ("train --train-root data/train --gpus-per-node 8", "docker"),
         ("evaluate --eval-root data/train", "docker"),
-        ("train --train-root data/train --gpus-per-node 8 --nodes 2", None),  # a job has one node
+        (
+            "train --train-root data/train --gpus-per-node 8 --nodes 2",
+            None,
+        ),  # the image has one node
+        ("train --engine cosmos-rl --train-root data/train --gpus-per-node 8 --nodes 2", "slurm"),
         ("train --train-root data/elsewhere", None),
         ("train", None),  # without data
         ("grpo --engine cosmos-rl --train-root data/train", "local"),

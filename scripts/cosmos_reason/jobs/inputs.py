@@ -126,7 +126,7 @@ def _absence(request, role: str, path: Path, machine: Host | None, acting: bool)
     if not is_elsewhere:
         return [] if path.exists() else [_missing_input(request, role, path)]
     if acting:
-        return _absence_there(role, path, machine)
+        return _absence_there(request, role, path, machine)
     if path.exists():
         return []
     who = "run.sh looks for it" if request.carried else f"submit asks {machine.name}"
@@ -134,13 +134,16 @@ def _absence(request, role: str, path: Path, machine: Host | None, acting: bool)
     return [findings.warning("JOB-INPUT-ELSEWHERE", path, message)]
 
 
-def _absence_there(role: str, path: Path, machine: Host) -> list[Finding]:
+def _absence_there(request, role: str, path: Path, machine: Host) -> list[Finding]:
     """Raises Failure (exit 3) when the machine does not answer."""
     there = machine.has(str(path))
     if there is None:
         message = f"got no answer whether {path} is there, expected one"
         check = shlex.join([*machine.ssh, "true"])
-        raise findings.outside("JOB-DOCKER-UNREACHABLE", machine.name, message, check)
+        unreachable = "JOB-DOCKER-UNREACHABLE"
+        if request.platform == "slurm":
+            unreachable = "JOB-SLURM-UNREACHABLE"
+        raise findings.outside(unreachable, machine.name, message, check)
     if there:
         return []
     message = f"got no such file or folder, expected what {role} names, on {machine.name}"

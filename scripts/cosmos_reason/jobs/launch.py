@@ -38,6 +38,15 @@ OPTIONS = (
     "entry_script",
     "image_version",
     "carried",
+    "slurm_host",
+    "partition",
+    "account",
+    "qos",
+    "time_limit",
+    "gres",
+    "exclusive",
+    "cpus",
+    "memory",
 )
 # Flags that only some platforms take (their TAKES), with the field of a request that holds them.
 PLATFORM_FLAGS = {
@@ -46,6 +55,14 @@ PLATFORM_FLAGS = {
     "--network": "network",
     "--env": "env",
     "--output": "carried",
+    "--partition": "partition",
+    "--account": "account",
+    "--qos": "qos",
+    "--time-limit": "time_limit",
+    "--gres": "gres",
+    "--exclusive": "exclusive",
+    "--cpus": "cpus",
+    "--memory": "memory",
 }
 PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
 
@@ -60,7 +77,9 @@ class Request:
     or "image" for that of NVIDIA's image.
     `image_version`: the version of NVIDIA's that `image` is, where its name does not tell.
     `carried`: the plan is for a machine that is not asked, whose paths are not here.
-    `nodes`: None for as few as hold the GPUs of the spec.
+    `nodes`: None for as few as hold the GPUs of the spec. `slurm_host`: the login node, where it is
+    not this machine; from `partition` to `memory` what sbatch is asked for, `cpus` and `memory` of
+    each node.
     """
 
     action: str
@@ -81,6 +100,15 @@ class Request:
     checkpoints: list[str] | None = None
     entry_script: str | None = None
     carried: bool = False
+    slurm_host: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time_limit: str | None = None
+    gres: str | None = None
+    exclusive: bool = False
+    cpus: int | None = None
+    memory: str | None = None
     retry_of: str | None = None
     resume: str | None = None
 
@@ -121,7 +149,7 @@ def submit(request: Request) -> tuple[Job | None, list[Finding]]:
         job, lock = _recorded(job, request, spec)
     try:
         platforms.module(job.platform).start(job, lock)
-        platforms.spawn(folder, lock)
+        platforms.spawn(job, lock)
     except Failure as failure:
         reason = failure.findings[0].message
         message = f"The job was recorded but could not be started: {reason}"
@@ -373,9 +401,11 @@ def _job(
 
 
 def _resources(request: Request, needed: int) -> dict:
-    """What the record says of nodes and GPUs; who has several nodes is given their GPUs."""
+    """What the record says of nodes and GPUs."""
     node_count = 1 if request.endpoint else nodes.count(request.nodes, needed)
-    gpus = needed // node_count if node_count > 1 else None
+    gpus = None
+    if node_count > 1 or platforms.module(request.platform).CHOOSES_GPUS:
+        gpus = 0 if request.endpoint else max(1, needed // node_count)
     if request.gpu_ids is not None:
         gpus = len(request.gpu_ids)
     return {"nodes": node_count, "gpus_per_node": gpus, "gpu_ids": request.gpu_ids}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.jobs import docker_client
+from cosmos_reason.jobs import docker_client, slurm_cluster
 from cosmos_reason.preflight.gates import missing_description
 from cosmos_reason.preflight.gpus import Driver, driver
 from cosmos_reason.preflight.options import Launch
-from cosmos_reason.remote.machine import Host, over_ssh
+from cosmos_reason.remote.machine import Host
 
 ON_THE_HOST = "run this command on the GPU host"
 
@@ -45,13 +44,9 @@ def _docker_machine(launch: Launch) -> Iterator[Finding]:
 def _login_node(launch: Launch) -> Iterator[Finding]:
     """Note the cluster's login node by $SLURM_HOSTNAME, else this machine where it has SLURM's
     commands. Raises Failure for a name that is none."""
-    name = os.environ.get("SLURM_HOSTNAME", "")
-    if name:
-        user = os.environ.get("SLURM_USER", "")
-        target = f"{user}@{name}" if user else name
-        launch.machine = over_ssh(target, key=os.environ.get("SSH_KEY_PATH", ""))
-    elif shutil.which("sinfo"):
-        launch.machine = Host()
+    where = slurm_cluster.host()
+    if not where.is_here or shutil.which("sinfo"):
+        launch.machine = where
     else:
         message = "got no SLURM commands here and no $SLURM_HOSTNAME, expected a login node"
         fix = "export SLURM_HOSTNAME=LOGIN_NODE"

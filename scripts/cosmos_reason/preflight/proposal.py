@@ -75,13 +75,16 @@ def request(launch: Launch) -> jobs_launch.Request:
         entry_script=launch.options.entry_script,
         docker_host=launch.options.docker_host if on_docker else None,
         carried=is_carried(launch),
+        partition=launch.options.partition if "partition" in takes else None,
+        time_limit=launch.options.time_limit if "time_limit" in takes else None,
     )
 
 
 def gpu_ids(launch: Launch) -> list[str] | None:
     """As many as the spec needs of the GPUs that were found or named, else the first ones; none
-    where the embedded engine finds none, and None where nobody was asked or of several nodes."""
-    if launch.nodes > 1:
+    where the embedded engine finds none, and None where nobody was asked or somebody else
+    chooses."""
+    if launch.nodes > 1 or launch.platform not in ("local", "docker"):
         return None
     needed = launch.gpus_per_node
     found = [gpu["index"] for gpu in launch.result.get("gpus", ())]

@@ -1,5 +1,7 @@
 """Where jobs run: one module per platform, each with the same parts.
 
+FOLLOWED                         whether a supervisor of ours follows its jobs
+CHOOSES_GPUS                     whether it is asked for a number of GPUs, not for certain ones
 TAKES                            fields of a request that this platform takes and others do not
 machine(request)                 where the paths of a request lie, None where that cannot be asked
 check_words(request)             findings: what stands against its words alone
@@ -35,7 +37,7 @@ from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 
-PLATFORMS = ("local", "docker")
+PLATFORMS = ("local", "docker", "slurm")
 MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job on this machine
 PATIENCE = 10  # seconds until an end that was brought about is recorded
 
@@ -44,8 +46,11 @@ def module(platform: str) -> ModuleType:
     return importlib.import_module(f"cosmos_reason.jobs.platforms.{platform}")
 
 
-def spawn(folder: Path, lock: int) -> None:
-    """Start the supervisor of a recorded job; it inherits the job's `lock`."""
+def spawn(job: Job, lock: int) -> None:
+    """Start the supervisor of a recorded job, where it has one; it inherits the job's `lock`."""
+    if not module(job.platform).FOLLOWED:
+        return
+    folder = job.folder
     with open(folder / jobs.LOG, "ab") as log:
         subprocess.Popen(
             [sys.executable, "-m", "cosmos_reason.jobs.platforms", str(folder), str(lock)],
@@ -77,7 +82,7 @@ def refresh(folder: Path) -> Job:
         if job != recorded:
             job.write()
         if not job.has_ended:
-            spawn(folder, lock)
+            spawn(job, lock)
         return job
     except BlockingIOError:  # somebody else asks
         return Job.load(folder)

@@ -47,6 +47,8 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import images
 
+FOLLOWED = True
+CHOOSES_GPUS = False
 TAKES = ("image", "docker_host", "network", "env", "carried")
 LABEL = "tao-job"
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)

@@ -26,6 +26,8 @@ from cosmos_reason.jobs.platforms import MARK
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 
+FOLLOWED = True
+CHOOSES_GPUS = False
 TAKES = ()
 COSMOS_RL = "cosmos-rl"
 SECONDS_TO_DIE = 5  # after SIGKILL
@@ -108,21 +110,21 @@ def prepare(job: Job, spec: dict) -> Job:
     return replace(job, command=command)
 
 
-def environment(job: Job) -> dict[str, str]:
-    """What the command's environment gets on top of the caller's. GPU ids count as in
-    nvidia-smi."""
+def environment(job: Job, program: str) -> dict[str, str]:
+    """What the environment of the command, which is `program` and its arguments, gets on top of the
+    caller's. GPU ids count as in nvidia-smi."""
     added = {"PYTHONUNBUFFERED": "1"} | engines.environment(job)
     gpu_ids = job.resources["gpu_ids"]
     if gpu_ids is not None:
         added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
     if job.engine == COSMOS_RL:
-        added |= cosmos_environment.added(Path(job.command[0]).parent)
+        added |= cosmos_environment.added(Path(program).parent)
     return added
 
 
 def launch_text(job: Job) -> str:
     before = f"cd {shlex.quote(job.working_dir)} || exit 1\n"
-    for name, value in environment(job).items():
+    for name, value in environment(job, job.command[0]).items():
         before += f"export {name}={shlex.quote(value)}\n"
     return engines.launch_text(job, before)
 
@@ -161,7 +163,7 @@ def run(job: Job, lock: int) -> int:
     with open(job.folder / jobs.LOG, "ab") as log:
         work = subprocess.Popen(
             job.command,
-            env=os.environ | environment(job),
+            env=os.environ | environment(job, job.command[0]),
             cwd=job.working_dir,
             stdin=subprocess.DEVNULL,
             stdout=log,

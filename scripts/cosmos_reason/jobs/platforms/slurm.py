@@ -1,0 +1,339 @@
+"""Jobs on a SLURM cluster, in an environment of the nodes or in a container of Pyxis and Enroot.
+
+The scheduler looks after a job: nothing of ours waits for its end. Whoever asks reads what the
+batch script noted in the job's folder, which all nodes see, and asks the cluster for the rest. A
+job has its id as its name there, by which it is found when the answer of sbatch was lost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base.findings import Failure, Finding, error, has_errors, warning
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import containers, evidence, nodes, slurm_cluster, slurm_script
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs import slurm_partitions as partitions
+from cosmos_reason.jobs.platforms import local
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote.machine import Host
+from cosmos_reason.spec import images
+
+FOLLOWED = False
+CHOOSES_GPUS = True
+TAKES = (
+    "image",
+    "env",
+    "partition",
+    "account",
+    "qos",
+    "time_limit",
+    "gres",
+    "exclusive",
+    "cpus",
+    "memory",
+)
+IMAGE_NAME = re.compile(r"/[\w./@+-]+\.sqsh|[A-Za-z0-9][\w.:/@-]*", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][\w.,+@-]{0,127}", re.ASCII)
+GRES = re.compile(r"none|(gpu|gpus-per-node)(:[A-Za-z0-9][\w.-]{0,63})?", re.ASCII)
+MEMORY = re.compile(r"\d{1,9}[KMGT]?", re.ASCII)
+# Fields of a request that are given to sbatch as they are, with their forms.
+FORMS = {
+    "partition": (NAME, "a partition of sinfo"),
+    "account": (NAME, "an account of sacctmgr"),
+    "qos": (NAME, "a quality of service of sacctmgr"),
+    "gres": (GRES, "gpu, gpu:TYPE, gpus-per-node, gpus-per-node:TYPE or none"),
+    "memory": (MEMORY, "0 for all of a node, or a size such as 200G"),
+}
+PATIENCE = 20  # seconds until the cluster knows of an end that the job's folder tells
+
+
+# -- before the start --------------------------------------------------------------------------
+
+
+def machine(request) -> Host:
+    return slurm_cluster.host(request.slurm_host)
+
+
+def check_words(request) -> list[Finding]:
+    """The forms of what goes to sbatch, and the image."""
+    found = []
+    for name, (form, expected) in FORMS.items():
+        value = getattr(request, name)
+        if value is not None and not form.fullmatch(value):
+            flag = f"--{name}"
+            found.append(error("JOB-SLURM-WORD", flag, f"got {value!r}, expected {expected}"))
+    written = request.time_limit
+    if written is not None and partitions.minutes(written) is None:
+        message = f"got {written!r}, expected MINUTES, H:M:S or D-H:M:S"
+        found.append(error("JOB-SLURM-WORD", "--time-limit", message))
+    if request.gpu_ids:
+        message = f"got {','.join(request.gpu_ids)}; SLURM chooses the GPUs, as many as needed"
+        found.append(error("JOB-GPU-IDS", "--gpu-ids", message, "leave --gpu-ids out"))
+    if request.engine == images.ENGINE or request.image:
+        found += containers.check_image(request, IMAGE_NAME, "REGISTRY/NAME:TAG or /PATH/FILE.sqsh")
+    return found
+
+
+def check(request, needed: int, acting: bool) -> list[Finding]:
+    """Whether the cluster answers and has what is asked for (a plan may do without)."""
+    where = machine(request)
+    found = []
+    if request.engine == local.COSMOS_RL and not request.image:
+        found += local.cosmos_environment.findings(request.action)
+    rows = "got no sbatch on this machine"
+    if slurm_cluster.has_commands(where):
+        rows = partitions.ask(where)
+    if isinstance(rows, str):
+        message = f"{rows}; expected a login node of a SLURM cluster"
+        if acting:
+            raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)
+        return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)]
+    name = partitions.wanted(rows, request.partition)
+    count = nodes.count(request.nodes, needed)
+    gpus = _gpus(request, needed, count)
+    fewer = Fix(flags={"--gpus-per-node": max(1, partitions.most_gpus(rows, name))})
+    asked = gpus if request.gres != "none" else 0
+    found += partitions.check(rows, name, request.time_limit, count, asked, fewer)
+    if gpus and not request.exclusive and not request.cpus:
+        message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
+        fix = Fix(flags={"--cpus": 8 * gpus})
+        found.append(warning("JOB-SLURM-CPUS", "--cpus, --exclusive", message, fix))
+    if not where.is_here and acting and not has_errors(found):
+        found += _folder_there(where, request.jobs_dir)
+    return found
+
+
+UNREACHED = "export SLURM_HOSTNAME=LOGIN_NODE"
+
+
+def _folder_there(where: Host, jobs_dir: Path) -> list[Finding]:
+    """An error when the login node does not see the folder of jobs. Raises Failure (exit 3)."""
+    nearest = next(folder for folder in (jobs_dir, *jobs_dir.parents) if folder.is_dir())
+    if where.has(str(nearest)):
+        return []
+    message = f"got no such folder on {where.name}, expected one that the cluster shares"
+    return [error("JOB-SLURM-FOLDER", nearest, message, "--jobs-dir on a shared file system")]
+
+
+def _gpus(request, needed: int, count: int) -> int:
+    """GPUs of each node."""
+    if request.gpu_ids == [] or request.endpoint:
+        return 0
+    return max(1, needed // count)
+
+
+def prepare(job: Job, spec: dict) -> Job:
+    """The sbatch command, the program at its end."""
+    image = job.image or images.default(job.engine)
+    where = slurm_cluster.host(job.options.get("slurm_host"))
+    options = dict(job.options)
+    if not where.is_here:
+        options["slurm_host"] = where.name
+    if "partition" not in options and os.environ.get("SLURM_PARTITION"):
+        options["partition"] = os.environ["SLURM_PARTITION"]
+    job = replace(job, image=image, options=options)
+    if job.image is None:
+        words = local.prepare(job, spec).command
+    else:
+        _refuse(slurm_script.unmountable(job, spec))
+        words = containers.command(job, spec)
+    script = str(job.folder / slurm_script.BATCH)
+    return replace(job, command=["sbatch", *_flags(job), script, *words])
+
+
+def _refuse(found: list[Finding]) -> None:
+    if found:
+        raise Failure(found, exit_code=2)
+
+
+def _flags(job: Job) -> list[str]:
+    """Of sbatch. Those on the command line win over its variables."""
+    options = job.options
+    # A folder may have a % in its name, which sbatch would read as a part of the job.
+    log = str(job.folder / jobs.LOG).replace("%", "%%")
+    flags = ["--parsable", f"--job-name={job.job_id}", f"--nodes={job.resources['nodes']}"]
+    flags += ["--ntasks-per-node=1", "--no-requeue", "--export=NONE", "--open-mode=append"]
+    flags += [f"--output={log}", f"--error={log}", f"--chdir={job.folder}"]
+    for name, flag in (
+        ("partition", "partition"),
+        ("account", "account"),
+        ("qos", "qos"),
+        ("time_limit", "time"),
+        ("cpus", "cpus-per-task"),
+        ("memory", "mem"),
+    ):
+        if name in options:
+            flags.append(f"--{flag}={options[name]}")
+    if options.get("exclusive"):
+        flags.append("--exclusive")
+    gpus = job.resources["gpus_per_node"]
+    gres = options.get("gres", "gpu")
+    if gpus and gres.startswith("gpus-per-node"):
+        kind = gres.partition(":")[2]
+        flags.append(f"--gpus-per-node={f'{kind}:' if kind else ''}{gpus}")
+    elif gpus and gres != "none":
+        flags.append(f"--gres={gres}:{gpus}")
+    return flags
+
+
+def write(folder: Path, job: Job, spec: dict) -> Job:
+    if job.image is None:
+        script = job.command.index(str(job.folder / slurm_script.BATCH))
+        values = local.environment(job, job.command[script + 1])
+    else:
+        job = containers.write(folder, job, spec)
+        values = containers.values(job)
+    slurm_script.write(folder, job, spec, values | {local.MARK: job.job_id})
+    return job
+
+
+# -- the job -----------------------------------------------------------------------------------
+
+
+def start(job: Job, lock: int) -> None:
+    """Hand the job to the cluster. Raises Failure (exit 3) when it refuses, the record then says
+    why, and when nobody knows whether it took the job: whoever asks next finds out."""
+    for path in job.outputs.values():
+        Path(path).mkdir(parents=True, exist_ok=True)
+    where = slurm_cluster.host(job.options.get("slurm_host"))
+    reference = job.platform_ref | {"cluster": slurm_cluster.cluster_name(where)}
+    job = replace(job, platform_ref=reference)
+    job.write()  # before anything is asked for: a lost answer leaves the name to look for
+    try:
+        slurm_id = slurm_cluster.submit(where, job.command)
+    except Failure as failure:
+        refusal = f"SLURM refused the job: {failure.findings[0].message}"
+        _without_environment(evidence.ended(job, None, refusal)).write()
+        raise
+    if slurm_id is None:
+        seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
+        if seen is None:
+            message = "got no answer of sbatch, and no job of that name yet"
+            fix = jobs.command("status", job.folder)
+            raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
+        slurm_id = seen.slurm_id
+    replace(job, platform_ref=reference | {"slurm_job_id": slurm_id}).write()
+
+
+def judged(job: Job) -> Job:
+    """As the job's folder and the cluster tell."""
+    job = _as_started(job)
+    exit_code = _noted_exit(job)
+    if exit_code == 0:
+        return _ended(job, 0)
+    where = slurm_cluster.host(job.options.get("slurm_host"))
+    if exit_code is not None:
+        return _ended(job, exit_code, _note_of_end(where, job))
+    seen = slurm_cluster.find(where, job.job_id, job.created_at)
+    if seen is None or seen.state in slurm_cluster.ENDED:
+        # Between the two looks it may have ended as it should.
+        job = _as_started(job)
+        exit_code = _noted_exit(job)
+        if exit_code is not None:
+            return _ended(job, exit_code, seen.note if seen else "")
+    if seen is None:
+        return _never_seen(where, job)
+    reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
+    job = replace(job, platform_ref=reference)
+    if seen.state in slurm_cluster.WAITING:
+        return job
+    if seen.state in slurm_cluster.RUNNING:
+        began = job.started_at or jobs.now()
+        return replace(job, state=jobs.RUNNING, started_at=began)
+    if seen.state not in slurm_cluster.ENDED:
+        raise job.unknown(f"SLURM calls its state {seen.state}, which is not known here")
+    if not job.started_at:
+        note = seen.note or f"SLURM: {seen.state}"
+        return _ended(job, seen.exit_code, problem=f"it ended before it began ({note})")
+    return _ended(job, seen.exit_code, seen.note)
+
+
+def _never_seen(where: Host, job: Job) -> Job:
+    """The cluster knows no such job: it was never taken, or is forgotten. Should it be taken late
+    all the same, its script sees that it is no longer wanted."""
+    slurm_cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
+    if not job.started_at:
+        never = _ended(job, None, problem="the cluster has no such job: it was not taken")
+        jobs.request_cancel(job.folder)
+        return never
+    return _ended(job, None, "the cluster knows it no more")
+
+
+def _as_started(job: Job) -> Job:
+    """With what the batch script noted when it began."""
+    noted = _words_of(job.folder / slurm_script.STARTED)
+    if job.started_at or len(noted) != 2 or not noted[0].isdecimal():
+        return job
+    began = jobs.time_text(min(int(noted[0]), time.time()))  # a node has its own clock
+    reference = job.platform_ref | {"slurm_job_id": noted[1]}
+    return replace(job, state=jobs.RUNNING, started_at=began, platform_ref=reference)
+
+
+def _noted_exit(job: Job) -> int | None:
+    noted = _words_of(job.folder / slurm_script.ENDED)
+    return int(noted[0]) if len(noted) == 1 and noted[0].isdecimal() else None
+
+
+def _words_of(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
+
+
+def _note_of_end(where: Host, job: Job) -> str:
+    """Why SLURM ended a job whose script has noted its end: for a moment more it calls it running.
+    '' when that cannot be learned."""
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while True:
+            seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
+            if seen is None:
+                return ""
+            if seen.state in slurm_cluster.ENDED or time.monotonic() > deadline:
+                return seen.note
+            time.sleep(0.5)
+    except Failure:
+        return ""
+
+
+def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -> Job:
+    """The record of an end, with the exit code of each node."""
+    codes = {}
+    for path in sorted(job.folder.glob(slurm_script.NODE_EXIT)):
+        noted = _words_of(path)
+        if len(noted) == 2 and noted[1].isdecimal():
+            codes[noted[0]] = int(noted[1])
+    if codes:
+        job = replace(job, platform_ref=job.platform_ref | {"node_exit_codes": codes})
+    failed = [f"{name} {code}" for name, code in codes.items() if code]
+    if len(codes) > 1 and failed:
+        note = "; ".join(filter(None, [note, f"exit codes of nodes: {', '.join(failed)}"]))
+    return _without_environment(evidence.ended(job, exit_code, problem, note))
+
+
+def _without_environment(job: Job) -> Job:
+    """Also of a job that never began the file with its secrets goes."""
+    (job.folder / slurm_script.ENVIRONMENT).unlink(missing_ok=True)
+    return job
+
+
+def end(job: Job, grace: float) -> None:
+    """SIGTERM to the work, and what is left after `grace` seconds, or still waits, is canceled."""
+    where = slurm_cluster.host(job.options.get("slurm_host"))
+    seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
+    if seen is None or seen.state in slurm_cluster.ENDED:
+        return
+    if seen.state in slurm_cluster.RUNNING:
+        slurm_cluster.signal(where, seen.slurm_id, "--signal=TERM")
+        deadline = time.monotonic() + grace
+        while time.monotonic() < deadline:
+            if (job.folder / slurm_script.ENDED).exists():
+                return
+            time.sleep(0.5)
+    slurm_cluster.signal(where, seen.slurm_id)

@@ -1,0 +1,169 @@
+"""The batch script of a job on SLURM. Its arguments are the program and its arguments, so that no
+value of a user is a part of a script; what is, is quoted.
+
+On the first node it reads the environment, which it then removes, and starts one launcher on each
+node with srun. A launcher runs the program and notes its exit code; of cosmos-rl on several nodes
+it adds what differs from node to node.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.jobs import containers, mounts
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+
+BATCH = "launch.sbatch"
+ENVIRONMENT = "environment"
+STARTED, ENDED = "slurm.started", "slurm.ended"
+NODE_EXIT = "node.*.exit"
+# Of this machine a job without a container gets these, besides what is asked for by name.
+KEPT = re.compile(
+    r"PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|CUDA_HOME|LANG|(LC|CONDA|PYTHON|HF|TRANSFORMERS|TORCH|NCCL|"
+    r"UCX|OMP|MKL|WANDB|COSMOS|PYTORCH)_\w+|PYTHONPATH|(?i:https?_proxy|no_proxy)",
+    re.ASCII,
+)
+NOT_IN_MOUNTS = re.compile(r"[\s:,]|[^ -~]")
+TEXT = """#!/bin/bash
+# {job_id}: {nodes} nodes, one launcher on each. Handed to sbatch with the program as its arguments.
+job={job}
+trap : TERM
+note() {{ printf '%s\\n' "$2" > "$job/.$1" && mv "$job/.$1" "$job/$1"; }}
+if [ -e "$job/{cancel}" ]; then note {ended} 143; exit 143; fi
+cd {folder} || {{ note {ended} 1; exit 1; }}
+set -a
+. "$job/{environment}" || {{ note {ended} 1; exit 1; }}
+set +a
+rm -f "$job/{environment}"
+note {started} "$(date +%s) $SLURM_JOB_ID"
+{several}srun {flags} sh -c {launcher} launcher "$@"
+code=$?
+note {ended} "$code"
+exit "$code"
+"""
+# What the launchers of several nodes are told. Ports that nobody listens on, on the first node,
+# which this script runs on; another job there begins to look elsewhere.
+SEVERAL = """addresses=
+for name in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+  address=$(scontrol show node "$name" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+  addresses=$addresses${addresses:+;}${address:-$name}
+done
+port=$((20000 + SLURM_JOB_ID * 16 % 20000))
+free_port() {
+  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+}
+free_port
+export COSMOS_REASON_CONTROLLER_PORT=$port
+port=$((port + 1))
+free_port
+export COSMOS_REASON_RENDEZVOUS_PORT=$port
+export COSMOS_REASON_NODE_ADDRESSES=$addresses
+"""
+LAUNCHER = """trap : TERM
+{several}"$@"
+code=$?
+end={job}/node.$SLURM_NODEID.exit
+printf '%s %s\\n' "$SLURMD_NODENAME" "$code" > "$end.part" && mv "$end.part" "$end"
+exit "$code"
+"""
+SEVERAL_LAUNCHERS = """program=$1
+shift
+first=${COSMOS_REASON_NODE_ADDRESSES%%;*}
+where="--url $first:$COSMOS_REASON_CONTROLLER_PORT"
+if [ "$SLURM_NODEID" = 0 ]; then where="--port $COSMOS_REASON_CONTROLLER_PORT"; fi
+set -- "$program" --num-workers "$SLURM_JOB_NUM_NODES" --worker-idx "$SLURM_NODEID" \\
+  --node-ip-list "$COSMOS_REASON_NODE_ADDRESSES" $where \\
+  --rdzv-port "$COSMOS_REASON_RENDEZVOUS_PORT" "$@"
+"""
+
+
+def text(job: Job, spec: dict) -> str:
+    several = job.resources["nodes"] > 1
+    in_container = job.image is not None
+    folder = mounts.inside(job.folder) if in_container else str(job.folder)
+    launcher = LAUNCHER.format(
+        job=shlex.quote(folder), several=SEVERAL_LAUNCHERS if several else ""
+    )
+    return TEXT.format(
+        job_id=job.job_id,
+        nodes=job.resources["nodes"],
+        job=shlex.quote(str(job.folder)),
+        folder=shlex.quote(str(job.folder) if in_container else job.working_dir),
+        cancel=jobs.CANCEL,
+        environment=ENVIRONMENT,
+        started=STARTED,
+        ended=ENDED,
+        several=SEVERAL if several else "",
+        flags=shlex.join(_srun_flags(job, spec)),
+        launcher=shlex.quote(launcher),
+    )
+
+
+def _srun_flags(job: Job, spec: dict) -> list[str]:
+    nodes = job.resources["nodes"]
+    flags = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    # sbatch was told to export nothing; the step is to have what this script has.
+    flags += ["--export=ALL", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]
+    if "cpus" in job.options:
+        flags.append(f"--cpus-per-task={job.options['cpus']}")
+    if job.image is None:
+        return flags
+    bound = []
+    for path, is_writable in mounts.places(job, spec):
+        bound.append(f"{path}:{mounts.inside(path)}:{'rw' if is_writable else 'ro'}")
+    names = sorted({*containers.values(job), *containers.passed(job, spec)})
+    return [
+        *flags,
+        f"--container-image={enroot_name(job.image)}",
+        f"--container-mounts={','.join(bound)}",
+        f"--container-workdir={mounts.inside(job.folder)}",
+        "--no-container-mount-home",
+        f"--container-env={','.join(names)}",
+    ]
+
+
+def enroot_name(image: str) -> str:
+    """An image as Enroot names it: a registry is told from the name by #; a file stays a path."""
+    registry, slash, name = image.partition("/")
+    is_registry = slash and registry and ("." in registry or ":" in registry)
+    return f"{registry}#{name}" if is_registry else image
+
+
+def unmountable(job: Job, spec: dict) -> list[Finding]:
+    """An error for each path that --container-mounts cannot name."""
+    found = []
+    for path, _ in mounts.places(job, spec):
+        if NOT_IN_MOUNTS.search(str(path)):
+            message = (
+                "got a space, a colon, a comma or an unusual character in a path, which Pyxis "
+                "cannot mount"
+            )
+            found.append(error("JOB-SLURM-MOUNT", path, message, "rename it, or link to it"))
+    return found
+
+
+def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
+    """A file of the shell that sets the job's variables. `values` are those that every such job
+    gets; of this machine's it gets what it needs, and what was asked for by name."""
+    found = dict(values)
+    for name in containers.passed(job, spec):
+        found[name] = os.environ[name]
+    if job.image is None:
+        for name, value in os.environ.items():
+            if KEPT.fullmatch(name):
+                found.setdefault(name, value)
+    lines = [f"{name}={shlex.quote(value)}\n" for name, value in sorted(found.items())]
+    return "".join(lines).encode(errors="surrogateescape")
+
+
+def write(folder: Path, job: Job, spec: dict, values: dict[str, str]) -> None:
+    """The batch script and the environment, which nobody else may read."""
+    (folder / BATCH).write_bytes(text(job, spec).encode(errors="surrogateescape"))
+    descriptor = os.open(folder / ENVIRONMENT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as handle:
+        handle.write(environment(job, spec, values))

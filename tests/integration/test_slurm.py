@@ -1,0 +1,405 @@
+"""Jobs on a real SLURM cluster of two nodes: every ending, and words that are awkward."""
+
+import json
+import os
+import shutil
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from launch_site import Site, change, ended
+from support import run_script
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.demo import clips, tiny_omni
+from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_script
+from cosmos_reason.jobs import record as jobs
+
+pytestmark = pytest.mark.integration
+HANG = 120  # seconds after which a test gives up
+# Notes its arguments and environment for each node, and ends as it is told for that node.
+STAND_IN = """#!{python}
+import json, os, pathlib, sys
+job = pathlib.Path({jobs!r}) / os.environ["COSMOS_REASON_JOB_ID"]
+node = os.environ["SLURM_NODEID"]
+seen = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}}
+(job / ("seen." + node)).write_text(json.dumps(seen))
+print("node", node, flush=True)
+sys.exit(int({codes!r}.get(node, 0)))
+"""
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch, slurm):
+    monkeypatch.setattr(slurm_cluster, "FRESH", 0.5)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return Site(tmp_path, monkeypatch)
+
+
+def request(site, action="train", **fields):
+    return site.request(action, platform="slurm", gpu_ids=[], **fields)
+
+
+def submitted(site, **fields):
+    job, found = launch.submit(request(site, **fields))
+    assert job and not [one for one in found if one.severity == "error"], found
+    return job.folder
+
+
+def waited(folder, ready):
+    deadline = time.monotonic() + HANG
+    while not ready(platforms.refresh(folder)):
+        assert time.monotonic() < deadline, platforms.refresh(folder)
+        time.sleep(0.2)
+
+
+def is_running(job):
+    return (job.folder / jobs.METRICS).exists()
+
+
+def stand_in(site, codes, jobs_dir=None):
+    """A program that stands in for cosmos-rl; returns the words that start it."""
+    where = str(jobs_dir or site.jobs)
+    program = site.root / "stand-in"
+    program.write_text(STAND_IN.format(python=sys.executable, jobs=where, codes=codes))
+    program.chmod(0o755)
+    return [str(program), "--config", "spec.toml", "entry.py"]
+
+
+def seen(folder, node=0):
+    return json.loads((folder / f"seen.{node}").read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def overdue(tmp_path_factory, slurm_cluster_of_the_session):
+    """A job that runs into its limit of a minute while the other tests run."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setenv("SLURM_CONF", str(slurm_cluster_of_the_session.conf))
+        site = Site(tmp_path_factory.mktemp("overdue"), patches)
+        site.does(steps=600, pause=1, total=600, model="")
+        return submitted(site, time_limit="1")
+
+
+# -- endings -----------------------------------------------------------------------------------
+
+
+def test_a_job_that_does_what_it_should(site, slurm):
+    site.does()
+    folder = submitted(site, time_limit="5")
+    job = ended(folder, HANG)
+    assert (job.state, job.exit_code, job.reason) == ("COMPLETE", 0, "")
+    assert job.platform_ref["slurm_job_id"].isdecimal()
+    assert job.platform_ref["cluster"] == "tests"
+    assert job.platform_ref["node_exit_codes"] in ({"n1": 0}, {"n2": 0})
+    assert "step 3" in (folder / jobs.LOG).read_text()
+    assert not (folder / slurm_script.ENVIRONMENT).exists()
+    told = slurm.call("scontrol", "show", "job", job.platform_ref["slurm_job_id"]).stdout
+    assert f"JobName={folder.name}" in told and "Requeue=0" in told
+    assert "TimeLimit=00:05:00" in told
+
+
+def test_a_job_that_fails(site):
+    site.does(exit=3, model="")
+    job = ended(submitted(site), HANG)
+    assert (job.state, job.exit_code) == ("ERROR", 3), job.reason
+
+
+def test_a_canceled_job_may_end_in_order(site):
+    site.does(steps=600, pause=1, total=600, model="")
+    folder = submitted(site)
+    waited(folder, is_running)
+    job = platforms.stop(folder, grace=20)
+    assert job.state == "CANCELED" and job.exit_code == 143, job
+
+
+def test_a_deaf_job_is_canceled_all_the_same(site):
+    site.does(steps=600, pause=1, total=600, model="", deaf=True)
+    folder = submitted(site)
+    waited(folder, is_running)
+    assert platforms.stop(folder, grace=1).state == "CANCELED"
+
+
+def test_a_waiting_job_is_canceled_and_its_environment_goes(site, slurm, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret-of-the-test")
+    site.does()
+    job, _ = held(site, slurm, monkeypatch)
+    secret = job.folder / slurm_script.ENVIRONMENT
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert "secret-of-the-test" in secret.read_text()
+    assert "secret-of-the-test" not in (job.folder / slurm_script.BATCH).read_text()
+    assert platforms.refresh(job.folder).state == "PENDING"
+    canceled = platforms.stop(job.folder, grace=1)
+    assert canceled.state == "CANCELED" and "CANCELLED" in canceled.reason
+    assert not secret.exists()
+
+
+def held(site, slurm, monkeypatch):
+    """A job that waits: the cluster is told to begin none for now."""
+    inner = slurm_cluster.submit
+
+    def held_back(where, words):
+        return inner(where, [words[0], "--hold", *words[1:]])
+
+    monkeypatch.setattr(slurm_cluster, "submit", held_back)
+    job, found = launch.submit(request(site))
+    assert job, found
+    return job, found
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_lost_answer_of_sbatch(site, slurm, monkeypatch, answered):
+    """The job was taken, or not; its name tells."""
+    site.does()
+    real = shutil.which("sbatch")
+    program = site.root / "bin" / "sbatch"
+    program.parent.mkdir()
+    taken = f'{real} "$@" >/dev/null\n' if answered else ""
+    lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    program.write_text(f"#!/bin/sh\n{taken}echo '{lost}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    if answered:
+        job = ended(submitted(site), HANG)
+        assert job.state == "COMPLETE", job.reason
+        return
+    with pytest.raises(Failure) as raised:
+        launch.submit(request(site))
+    assert raised.value.exit_code == 3
+    assert raised.value.findings[0].id == "JOB-SLURM-UNREACHABLE"
+    (folder,) = jobs.folders(site.jobs)
+    job = ended(folder, HANG)
+    assert job.state == "ERROR" and "was not taken" in job.reason
+    assert not (folder / slurm_script.ENVIRONMENT).exists()
+    late = slurm.call(real, *job.command[1:]).stdout.strip()  # taken after all: it does nothing
+    waited_for(slurm, late)
+    assert (folder / slurm_script.ENDED).read_text() == "143\n"
+    assert not (folder / jobs.METRICS).exists()
+
+
+def waited_for(slurm, number):
+    deadline = time.monotonic() + HANG
+    while True:
+        state = slurm.call(
+            "squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T"
+        )
+        if state.stdout.strip() in slurm_cluster.ENDED:
+            return
+        assert time.monotonic() < deadline, state
+        time.sleep(0.2)
+
+
+def test_what_the_cluster_refuses_is_recorded(site):
+    site.does()
+    with pytest.raises(Failure) as raised:
+        launch.submit(request(site, qos="none-such", account="nobody", memory="900G"))
+    assert raised.value.findings[0].id == "JOB-SLURM-REFUSED"
+    (folder,) = jobs.folders(site.jobs)
+    job = jobs.Job.load(folder)
+    assert job.state == "ERROR" and "SLURM refused the job" in job.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "id"),
+    [
+        ({"partition": "gpus"}, "PRE-SLURM-PARTITION"),
+        ({"partition": "closed"}, "PRE-SLURM-DOWN"),
+        ({"time_limit": "2:00:00"}, "PRE-SLURM-TIME"),
+        ({"time_limit": "soon"}, "JOB-SLURM-WORD"),
+        ({"account": "-x"}, "JOB-SLURM-WORD"),
+        ({"qos": "a\nb"}, "JOB-SLURM-WORD"),
+        ({"partition": "gpu;x"}, "JOB-SLURM-WORD"),
+        ({"gres": "gpu:$(x)"}, "JOB-SLURM-WORD"),
+        ({"nodes": 2}, "JOB-NODES"),
+    ],
+)
+def test_one_finding_before_anything_is_recorded(site, fields, id):
+    site.does()
+    job, found = launch.submit(request(site, **fields))
+    assert job is None and [one.id for one in found if one.severity == "error"] == [id]
+    assert not site.jobs.exists()
+
+
+def test_gpus_that_no_node_has(site):
+    change(site, "evaluate", num_gpus=4)
+    job, found = launch.submit(site.request("evaluate", platform="slurm"))
+    assert job is None and [one.id for one in found if one.severity == "error"] == [
+        "PRE-SLURM-GRES"
+    ]
+
+
+def test_many_waiting_jobs_are_one_question(site, slurm, monkeypatch):
+    script = site.root / "nothing.sh"
+    script.write_text("#!/bin/sh\n")
+    for number in range(20):
+        words = ["sbatch", "--hold", f"--job-name=other-{number}", "--array=0-9", str(script)]
+        assert slurm.call(*words).returncode == 0
+    try:
+        site.does()
+        job, _ = held(site, slurm, monkeypatch)
+        monkeypatch.setattr(slurm_cluster, "FRESH", 60)
+        asked = []
+        call = slurm_cluster.Host.call
+        monkeypatch.setattr(
+            slurm_cluster.Host, "call", lambda *words, **k: asked.append(words) or call(*words, **k)
+        )
+        slurm_cluster._queues.clear()
+        for _ in range(5):
+            assert platforms.refresh(job.folder).state == "PENDING"
+        assert len(asked) == 1
+    finally:
+        for number in range(20):
+            slurm.call("scancel", f"--name=other-{number}")
+
+
+# -- a training ---------------------------------------------------------------------------------
+
+
+def test_a_training_gives_the_weights_of_this_machine(tmp_path, monkeypatch, slurm):
+    """Clips, model and spec as in the demo, few and small."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+    clips.write_split(tmp_path / "data", "train", 4, 0)
+    records = files.read_json(tmp_path / "data/train/annotations.json")
+    texts = [turn["value"] for record in records for turn in record["conversations"]]
+    tiny_omni.build(tmp_path / "omni", 0, texts)
+    succeed("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", "omni", "--output-path", "m")
+    sets = [word for setting in TRAINING for word in ("--set", setting)]
+    roots = ["--train-root", "data/train", "--tuning", "full", "--gpus-per-node", "1"]
+    common = ["--engine", "transformers", "--model", "m", "-o", "train.toml"]
+    succeed("build_spec.py", "train", *common, *roots, *sets)
+    weights = []
+    for platform in ("local", "slurm"):
+        words = ["train", "--spec", "train.toml", "--gpu-ids", "none", "--platform", platform]
+        job_id = succeed("launch_job.py", "submit", *words)
+        succeed("launch_job.py", "watch", job_id)
+        job = jobs.Job.load(tmp_path / "jobs" / job_id)
+        assert job.state == "COMPLETE", job.reason
+        weights.append(files.sha256(Path(job.evidence["checkpoint"]) / "model.safetensors"))
+    assert weights[0] == weights[1]
+    listed = succeed("launch_job.py", "list")
+    assert listed.count("COMPLETE") == 2
+    assert "next: " in run_script("launch_job.py", "status", job_id, cwd=tmp_path).stderr
+
+
+TRAINING = [
+    *(f"custom.vision.{option}" for option in ("nframes=4", "resized_height=64")),
+    "custom.vision.resized_width=64",
+    "num_epochs=2",
+    "batch_size=2",
+    "train.train_policy.mini_batch=2",
+    "train.train_policy.dataloader_num_workers=0",
+    "train.seed=1",
+    "train.ckpt.save_freq=2",
+    "learning_rate=1e-3",
+    "policy.model_max_length=1024",
+]
+
+
+def succeed(name, *words):
+    done = run_script(name, *words, cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout.strip()
+
+
+# -- several nodes -----------------------------------------------------------------------------
+
+
+def two_nodes(site, monkeypatch, codes):
+    """A job of cosmos-rl on two nodes, the stand-in as its program."""
+    change(
+        site,
+        "train",
+        policy__parallelism__dp_shard_size=2,
+        policy__parallelism__dp_replicate_size=2,
+    )
+    monkeypatch.setattr(platforms.module("local").cosmos_environment, "findings", lambda _: [])
+    bin_folder = site.root / "stand-in-bin"
+    monkeypatch.setattr(platforms.module("local").cosmos_environment, "folder", lambda: bin_folder)
+    monkeypatch.setenv("ODD", "a'b\n$(c)")
+    site.runs(stand_in(site, codes))
+    asked = site.request(
+        platform="slurm", engine="cosmos-rl", nodes=2, partition="gpu", cpus=1, env=["ODD"]
+    )
+    job, found = launch.submit(asked)
+    assert job, found
+    return job
+
+
+def test_cosmos_rl_on_two_nodes_gets_what_differs_from_node_to_node(site, monkeypatch):
+    job = two_nodes(site, monkeypatch, {})
+    record = ended(job.folder, HANG)
+    assert record.platform_ref["node_exit_codes"] == {"n1": 0, "n2": 0}, record.reason
+    assert record.resources == {"nodes": 2, "gpus_per_node": 2, "gpu_ids": None}
+    first, second = seen(job.folder, 0), seen(job.folder, 1)
+    port = first["environment"]["COSMOS_REASON_CONTROLLER_PORT"]
+    rendezvous = first["environment"]["COSMOS_REASON_RENDEZVOUS_PORT"]
+    assert 20000 <= int(port) < int(rendezvous) < 65536
+    for node, words in enumerate((["--port", port], ["--url", f"127.0.0.1:{port}"])):
+        assert (first, second)[node]["arguments"] == [
+            *("--num-workers", "2", "--worker-idx", str(node)),
+            *("--node-ip-list", "127.0.0.1;127.0.0.1", *words),
+            *("--rdzv-port", rendezvous, "--config", "spec.toml", "entry.py"),
+        ]
+    for one in (first, second):
+        environment = one["environment"]
+        assert environment["ODD"] == "a'b\n$(c)" and one["folder"] == str(site.root)
+        assert environment["COSMOS_REDIS_NO_TLS"] == "1"
+        assert "COSMOS_REASON_ONE_NODE" not in environment
+        assert environment["PATH"].startswith(f"{site.root}:")
+        assert environment["SLURM_GPUS_ON_NODE"] == "2"
+        assert not environment.keys() & {"MASTER_ADDR", "WORLD_SIZE"}
+    told = (job.folder / jobs.LOG).read_text()
+    assert "node 0" in told and "node 1" in told
+
+
+def test_one_of_two_nodes_fails(site, monkeypatch):
+    record = ended(two_nodes(site, monkeypatch, {"1": 7}).folder, HANG)
+    assert (record.state, record.exit_code) == ("ERROR", 7)
+    codes = record.platform_ref["node_exit_codes"]
+    assert codes["n2"] == 7 and "exit codes of nodes: " in record.reason, record.reason
+
+
+# -- words that are awkward ----------------------------------------------------------------------
+
+ODD = "a b'\"$(touch x);`y`|&*?<>%j %% \\ é -rf\n\tz"
+
+
+def test_awkward_names_reach_the_program_as_data(site, tmp_path, monkeypatch):
+    odd = tmp_path / "it's %j $(odd); é\nnew"
+    odd.mkdir()
+    monkeypatch.setenv("ODD", ODD)
+    site.runs([*stand_in(site, {}, odd), ODD, "--flag=" + "x" * 4000, ""])
+    asked = request(site, env=["ODD"])
+    job, found = launch.submit(launch.dataclasses.replace(asked, jobs_dir=odd))
+    assert job, found
+    record = ended(job.folder, HANG)
+    assert record.exit_code == 0, record.reason
+    told = seen(job.folder)
+    assert told["arguments"][3:] == [ODD, "--flag=" + "x" * 4000, ""]
+    assert told["environment"]["ODD"] == ODD
+    assert "node 0" in (job.folder / jobs.LOG).read_text()
+
+
+VALUES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=60)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(st.lists(VALUES, min_size=20, max_size=40))
+def test_any_words_reach_the_program_as_they_are(site, values):
+    site.monkeypatch.setenv("ODD", values[0] or "x")
+    site.runs([*stand_in(site, {}), *values])
+    folder = submitted(site, env=["ODD"])
+    ended(folder, HANG)
+    assert seen(folder)["arguments"][3:] == values
+    assert seen(folder)["environment"]["ODD"] == (values[0] or "x")
+
+
+def test_the_time_limit(site, overdue):
+    """The cluster's own limit ends it: nothing here counts seconds."""
+    job = ended(overdue, HANG)
+    assert job.state == "ERROR" and "SLURM: TIMEOUT" in job.reason, job.reason
