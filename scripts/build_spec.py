@@ -348,7 +348,7 @@ def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
         if not platforms:
             return ()
     words = ["check_tao_launch_preflight.py", "--platform", platforms[0], "--spec", args.output]
-    if count > 1:
+    if count != nodes.count(None, case.needed_gpus):
         words += ["--nodes", str(count)]
     if args.dataset_facts:
         words += ["--dataset-facts", args.dataset_facts]

@@ -100,7 +100,7 @@ def slurm_cluster_of_the_session():
 @pytest.fixture
 def slurm(slurm_cluster_of_the_session, monkeypatch):
     """A real cluster of two nodes with two GPUs each (as far as SLURM knows): partition `gpu`
-    (default, 60 minutes) and `closed` (down, 10 minutes). SLURM_CONF points this process and its children to
-    it. Gives the cluster: `.conf`, `.call(*words)` -> CompletedProcess."""
+    (default, 60 minutes) and `closed` (down, 10 minutes). SLURM_CONF points this process and its
+    children to it. Gives the cluster: `.conf`, `.call(*words)` -> CompletedProcess."""
     monkeypatch.setenv("SLURM_CONF", str(slurm_cluster_of_the_session.conf))
     return slurm_cluster_of_the_session

@@ -272,10 +272,11 @@ def test_a_training_gives_the_weights_of_this_machine(tmp_path, monkeypatch, slu
     roots = ["--train-root", "data/train", "--tuning", "full", "--gpus-per-node", "1"]
     common = ["--engine", "transformers", "--model", "m", "-o", "train.toml"]
     succeed("build_spec.py", "train", *common, *roots, *sets)
-    weights = []
-    for platform in ("local", "slurm"):
+    weights, job_ids = [], []
+    for platform in ("slurm", "local"):
         words = ["train", "--spec", "train.toml", "--gpu-ids", "none", "--platform", platform]
-        job_id = succeed("launch_job.py", "submit", *words)
+        job_ids.append(succeed("launch_job.py", "submit", *words))
+    for job_id in job_ids:
         succeed("launch_job.py", "watch", job_id)
         job = jobs.Job.load(tmp_path / "jobs" / job_id)
         assert job.state == "COMPLETE", job.reason

@@ -1,0 +1,221 @@
+"""SLURM without a cluster: what is rendered, what is refused, and how its answers are read."""
+
+import stat
+import subprocess
+
+import pytest
+from launch_site import Site
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import launch, slurm_cluster, slurm_script
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import slurm
+from cosmos_reason.remote.machine import Answer, Host
+
+ROW = "gpu*|up|4:00:00|4|gpu:h100:8|idle"
+
+
+class Cluster:
+    """A login node that gives the answers it was given, by command."""
+
+    def __init__(self, monkeypatch, **answers):
+        self.answers, self.asked = {"sinfo": Answer(0, ROW)} | answers, []
+        monkeypatch.setattr(slurm_cluster, "host", lambda *_: self)
+        monkeypatch.setattr(slurm_cluster, "has_commands", lambda _: True)
+        slurm_cluster._queues.clear()
+
+    name, ssh, is_here = "the cluster", (), True
+
+    def call(self, *words, limit=0):
+        self.asked.append(words)
+        return self.answers.get(words[0], Answer(0))
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_PARTITION", raising=False)
+    return Site(tmp_path, monkeypatch)
+
+
+def planned(site, **fields):
+    job, found = launch.plan(site.request(platform="slurm", **fields))
+    assert job, found
+    return job, [one.id for one in found]
+
+
+def test_sbatch_gets_what_was_asked_for(site, monkeypatch):
+    Cluster(monkeypatch)
+    job, _ = planned(
+        site, account="team", qos="high", time_limit="1:00:00", gres="gpu:h100", memory="0", cpus=16
+    )
+    script = job.command.index(str(job.folder / "launch.sbatch"))
+    flags = set(job.command[1:script])
+    assert flags > {
+        "--account=team",
+        "--qos=high",
+        "--time=1:00:00",
+        "--gres=gpu:h100:1",
+        "--mem=0",
+        "--cpus-per-task=16",
+        "--no-requeue",
+        "--export=NONE",
+        "--nodes=1",
+    }
+    assert "python" in job.command[script + 1]
+    job, found = planned(site, gres="gpus-per-node", exclusive=True)
+    assert {"--gpus-per-node=1", "--exclusive"} < set(job.command)
+    assert "JOB-SLURM-CPUS" not in found and "JOB-SLURM-CPUS" in planned(site)[1]
+    job, found = planned(site, gpu_ids=[])
+    assert "gres" not in " ".join(job.command) and job.resources["gpus_per_node"] == 0
+
+
+def test_the_whole_command_is_in_the_container(site, monkeypatch):
+    Cluster(monkeypatch)
+    monkeypatch.setenv("HF_TOKEN", "canary")
+    asked = {"engine": "tao", "image": "nvcr.io/nvidia/tao/tao-toolkit:7.2.0-cosmos-rl"}
+    job, _ = planned(site, **asked)
+    spec = {"custom": {}}
+    text = slurm_script.text(job, spec)
+    assert subprocess.run(["bash", "-n"], input=text.encode(), check=False).returncode == 0
+    assert "--container-image=nvcr.io#nvidia/tao/tao-toolkit:7.2.0-cosmos-rl" in text
+    assert f"{job.folder}:{job.folder}:rw" in text and f"{site.root / 'model'}" in text
+    assert ":ro" in text and "/workspace" not in text and "canary" not in text
+    assert "HF_TOKEN" in text.partition("--container-env=")[2].split()[0]
+    starts = [line for line in text.splitlines() if line.startswith("srun ")]
+    assert len(starts) == 1 and text.count('"$@"') == 2  # the launcher's, and what it is given
+    assert "tao_train.py" in " ".join(job.command)
+    values = slurm_script.environment(job, spec, {"A": "it's\n$(x)"}).decode()
+    told = subprocess.run(
+        ["sh", "-c", '. /dev/stdin; printf "%s" "$A"'],
+        input=values.encode(),
+        capture_output=True,
+        check=True,
+    )
+    assert told.stdout.decode() == "it's\n$(x)" and "HF_TOKEN=canary" in values
+    assert "PATH=" not in values  # the image has its own
+
+
+def test_the_file_of_the_environment_is_nobody_elses(site, monkeypatch):
+    Cluster(monkeypatch)
+    job, _ = planned(site)
+    folder = site.root / "partial"
+    folder.mkdir()
+    slurm.write(folder, job, {})
+    assert stat.S_IMODE((folder / slurm_script.ENVIRONMENT).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("name", ["with space", "a:b", "a,b", "é"])
+def test_paths_that_pyxis_cannot_mount_are_refused(tmp_path, monkeypatch, name):
+    Cluster(monkeypatch)
+    (tmp_path / name).mkdir()
+    site = Site(tmp_path / name, monkeypatch)
+    with pytest.raises(Failure) as raised:
+        planned(site, engine="tao")
+    assert raised.value.findings[0].id == "JOB-SLURM-MOUNT" and raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("image", "enroot"),
+    [
+        ("nvcr.io/nvidia/x:1", "nvcr.io#nvidia/x:1"),
+        ("localhost:5000/x", "localhost:5000#x"),
+        ("team/x:1", "team/x:1"),
+        ("/images/x.sqsh", "/images/x.sqsh"),
+    ],
+)
+def test_images_as_enroot_names_them(image, enroot):
+    assert slurm_script.enroot_name(image) == enroot
+
+
+def test_gpus_are_slurms_choice(site, monkeypatch):
+    Cluster(monkeypatch)
+    _, found = launch.plan(site.request(platform="slurm", gpu_ids=["0"]))
+    assert "JOB-GPU-IDS" in [one.id for one in found if one.severity == "error"]
+
+
+def test_without_a_cluster_a_plan_warns_and_a_submit_ends(site, monkeypatch):
+    monkeypatch.setattr(slurm_cluster, "has_commands", lambda _: False)
+    monkeypatch.delenv("SLURM_HOSTNAME", raising=False)
+    assert "JOB-SLURM-UNREACHABLE" in planned(site)[1]
+    with pytest.raises(Failure) as raised:
+        launch.submit(site.request(platform="slurm"))
+    assert raised.value.exit_code == 3 and not site.jobs.exists()
+
+
+# -- answers of the cluster ----------------------------------------------------------------------
+
+
+def seen(monkeypatch, name="train-1", **answers):
+    cluster = Cluster(monkeypatch, **answers)
+    return slurm_cluster.find(cluster, name, "2026-01-01T00:00:00Z"), cluster
+
+
+def test_states_of_the_queue(monkeypatch):
+    lines = "4|other|RUNNING|None|n1\n5|train-1|FAILED|NonZeroExitCode|n1\n"
+    details = Answer(0, "JobId=5 JobName=x JobState=FAILED ExitCode=0:9 RunTime=1")
+    found, _ = seen(monkeypatch, squeue=Answer(0, lines), scontrol=details)
+    assert (found.slurm_id, found.state, found.exit_code, found.note) == ("5", "FAILED", 137, "")
+    found, _ = seen(monkeypatch, squeue=Answer(0, "5|train-1|NODE_FAIL|NodeDown|n1\n"))
+    assert found.note == "SLURM: NODE_FAIL (NodeDown)" and found.exit_code is None
+
+
+def test_what_the_queue_forgot_the_accounts_know(monkeypatch):
+    told = Answer(0, "7|train-1|CANCELLED by 1000|0:0|n1\n")
+    found, cluster = seen(monkeypatch, sacct=told)
+    assert (found.slurm_id, found.state) == ("7", "CANCELLED")
+    assert "--starttime=2026-01-01" in cluster.asked[-1]
+    found, _ = seen(monkeypatch, sacct=Answer(0, "7|train-1|FAILED|3:0|n1\n"))
+    assert found.exit_code == 3
+    off = Answer(1, err="Slurm accounting storage is disabled")
+    assert seen(monkeypatch, sacct=off)[0] is None
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+def test_a_cluster_that_does_not_answer_says_nothing_of_the_job(monkeypatch, command):
+    with pytest.raises(Failure) as raised:
+        seen(monkeypatch, **{command: Answer(1, err="Unable to contact slurm controller")})
+    assert raised.value.findings[0].id == "JOB-SLURM-UNREACHABLE"
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken"),
+    [
+        (Answer(0, "12;cluster\n"), "12"),
+        (Answer(124, err="no answer within 90 s"), None),
+        (Answer(255, err="ssh: connect to host"), None),
+        (Answer(0, ""), None),
+        (Answer(1, err="sbatch: error: Socket timed out on send/recv operation"), None),
+    ],
+)
+def test_answers_of_sbatch(monkeypatch, answer, taken):
+    assert slurm_cluster.submit(Cluster(monkeypatch, sbatch=answer), ["sbatch"]) == taken
+
+
+def test_another_cluster_is_not_believed(site, monkeypatch):
+    cluster = Cluster(monkeypatch, sbatch=Answer(0, "3\n"))
+    cluster.answers["scontrol"] = Answer(0, "ClusterName             = first\n")
+    job, _ = launch.submit(site.request(platform="slurm"))
+    cluster.answers["scontrol"] = Answer(0, "ClusterName             = second\n")
+    with pytest.raises(Failure) as raised:
+        slurm.judged(jobs.Job.load(job.folder))
+    assert raised.value.findings[0].id == "JOB-SLURM-CLUSTER"
+    assert jobs.Job.load(job.folder).state == "PENDING"
+
+
+def test_an_unknown_state_is_no_end(site, monkeypatch):
+    cluster = Cluster(monkeypatch, sbatch=Answer(0, "3\n"))
+    job, _ = launch.submit(site.request(platform="slurm"))
+    cluster.answers["squeue"] = Answer(0, f"3|{job.job_id}|PONDERING|None|\n")
+    slurm_cluster._queues.clear()
+    with pytest.raises(Failure) as raised:
+        slurm.judged(jobs.Job.load(job.folder))
+    assert raised.value.findings[0].data["job"]["state"] == "UNKNOWN"
+
+
+def test_a_login_node_is_reached_over_ssh(monkeypatch):
+    monkeypatch.setenv("SLURM_HOSTNAME", "login")
+    monkeypatch.setenv("SLURM_USER", "me")
+    assert slurm_cluster.host().name == "me@login"
+    assert slurm_cluster.host("you@other").ssh[-1] == "you@other"
+    monkeypatch.delenv("SLURM_HOSTNAME")
+    assert slurm_cluster.host() == Host()
