@@ -341,12 +341,10 @@ def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
     if any(finding.id in left_open for finding in found):
         return ()
     case = rules.Case(args.action, args.engine, draft.spec)
-    platforms = [name for engine, name in launchable.ways(args.action) if engine == args.engine]
     count = nodes.count(args.nodes, case.needed_gpus)
-    if count > 1:
-        platforms = nodes.platforms(args.action, args.engine)
-        if not platforms:
-            return ()
+    platforms = platforms_of(args.action, args.engine, count)
+    if not platforms:
+        return ()
     words = ["check_tao_launch_preflight.py", "--platform", platforms[0], "--spec", args.output]
     if count != nodes.count(None, case.needed_gpus):
         words += ["--nodes", str(count)]
@@ -357,6 +355,13 @@ def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
         if gpus:
             words += ["--target-gpu-index", ",".join(map(str, gpus))]
     return tuple(words)
+
+
+def platforms_of(action: str, engine: str, count: int) -> list[str]:
+    """Those that launch it on so many nodes."""
+    if count > 1:
+        return nodes.platforms(action, engine)
+    return [name for known, name in launchable.ways(action) if known == engine]
 
 
 def listing() -> cli.Outcome:

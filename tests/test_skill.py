@@ -217,7 +217,9 @@ def test_pages_tell_what_is_launched_as_skill_info_does():
     for (engine, action), cell in cells.items():
         facts = bundle.skill_info()["engines"][engine]
         platforms = [platform for name, platform in launchable.ways(action) if name == engine]
-        assert [platform for platform in ("local", "docker") if platform in cell] == platforms, cell
+        assert [
+            platform for platform in ("local", "docker", "slurm") if platform in cell
+        ] == platforms, cell
         launched = {facts["launched"][platform][action] for platform in platforms}
         assert ("rendered" in cell) == ("rendered" in launched)
         assert (cell == "*spec only*") == (action in facts["actions"] and not platforms)

@@ -50,7 +50,7 @@ def engines() -> str:
             [f"`{name}`", facts["title"], *(launched(facts, action) for action in bundle.ACTIONS)]
         )
     legend = (
-        "\nA platform: launched there. *rendered*: only written out here, never executed; "
+        "\nA platform: launched there. After *rendered*: only written out here, never executed; "
         "say so when you use it. *spec only*: nothing\nlaunches the spec.\n"
     )
     return table(["engine", "what it is", *bundle.ACTIONS], rows) + legend
@@ -65,7 +65,7 @@ def launched(facts: dict, action: str) -> str:
         if action in actions:
             (cells if actions[action] == "executed" else rendered).append(platform)
     if rendered:
-        cells += [*rendered, "*rendered*"]
+        cells.append(f"*rendered*: {', '.join(rendered)}")
     return ", ".join(cells) or "*spec only*"
 
 

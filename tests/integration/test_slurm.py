@@ -346,16 +346,19 @@ def test_cosmos_rl_on_two_nodes_gets_what_differs_from_node_to_node(site, monkey
             *("--node-ip-list", "127.0.0.1;127.0.0.1", *words),
             *("--rdzv-port", rendezvous, "--config", "spec.toml", "entry.py"),
         ]
-    for one in (first, second):
-        environment = one["environment"]
-        assert environment["ODD"] == "a'b\n$(c)" and one["folder"] == str(site.root)
-        assert environment["COSMOS_REDIS_NO_TLS"] == "1"
-        assert "COSMOS_REASON_ONE_NODE" not in environment
-        assert environment["PATH"].startswith(f"{site.root}:")
-        assert environment["SLURM_GPUS_ON_NODE"] == "2"
-        assert not environment.keys() & {"MASTER_ADDR", "WORLD_SIZE"}
+    check_environment(first["environment"], site)
+    check_environment(second["environment"], site)
+    assert first["folder"] == second["folder"] == str(site.root)
     told = (job.folder / jobs.LOG).read_text()
     assert "node 0" in told and "node 1" in told
+
+
+def check_environment(environment, site):
+    assert environment["ODD"] == "a'b\n$(c)"
+    assert environment["COSMOS_REDIS_NO_TLS"] == "1"
+    assert environment["PATH"].startswith(f"{site.root}:")
+    assert environment["SLURM_GPUS_ON_NODE"] == "2"
+    assert not environment.keys() & {"MASTER_ADDR", "WORLD_SIZE", "COSMOS_REASON_ONE_NODE"}
 
 
 def test_one_of_two_nodes_fails(site, monkeypatch):

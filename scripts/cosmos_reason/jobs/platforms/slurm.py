@@ -49,6 +49,7 @@ FORMS = {
     "gres": (GRES, "gpu, gpu:TYPE, gpus-per-node, gpus-per-node:TYPE or none"),
     "memory": (MEMORY, "0 for all of a node, or a size such as 200G"),
 }
+UNREACHED = "export SLURM_HOSTNAME=LOGIN_NODE"
 PATIENCE = 20  # seconds until the cluster knows of an end that the job's folder tells
 
 
@@ -93,22 +94,25 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         if acting:
             raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)
         return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)]
-    name = partitions.wanted(rows, request.partition)
-    count = nodes.count(request.nodes, needed)
-    gpus = _gpus(request, needed, count)
-    fewer = Fix(flags={"--gpus-per-node": max(1, partitions.most_gpus(rows, name))})
-    asked = gpus if request.gres != "none" else 0
-    found += partitions.check(rows, name, request.time_limit, count, asked, fewer)
-    if gpus and not request.exclusive and not request.cpus:
-        message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
-        fix = Fix(flags={"--cpus": 8 * gpus})
-        found.append(warning("JOB-SLURM-CPUS", "--cpus, --exclusive", message, fix))
+    found += _partition(request, rows, needed)
     if not where.is_here and acting and not has_errors(found):
         found += _folder_there(where, request.jobs_dir)
     return found
 
 
-UNREACHED = "export SLURM_HOSTNAME=LOGIN_NODE"
+def _partition(request, rows: list[partitions.Nodes], needed: int) -> list[Finding]:
+    """Whether the partition has what is asked for, and the job what its GPUs need."""
+    name = partitions.wanted(rows, request.partition)
+    count = nodes.count(request.nodes, needed)
+    gpus = _gpus(request, needed, count)
+    fewer = Fix(flags={"--gpus-per-node": max(1, partitions.most_gpus(rows, name))})
+    asked = gpus if request.gres != "none" else 0
+    found = [*partitions.check(rows, name, request.time_limit, count, asked, fewer)]
+    if gpus and not request.exclusive and not request.cpus:
+        message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
+        fix = Fix(flags={"--cpus": 8 * gpus})
+        found.append(warning("JOB-SLURM-CPUS", "--cpus, --exclusive", message, fix))
+    return found
 
 
 def _folder_there(where: Host, jobs_dir: Path) -> list[Finding]:
@@ -236,8 +240,11 @@ def judged(job: Job) -> Job:
         exit_code = _noted_exit(job)
         if exit_code is not None:
             return _ended(job, exit_code, seen.note if seen else "")
-    if seen is None:
-        return _never_seen(where, job)
+    return _never_seen(where, job) if seen is None else _as_seen(job, seen)
+
+
+def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
+    """As the cluster tells, where the job's folder says nothing of an end."""
     reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
     job = replace(job, platform_ref=reference)
     if seen.state in slurm_cluster.WAITING:
