@@ -547,3 +547,54 @@ def test_runs_of_one_second_get_folders_of_their_own_and_a_jobs_run_names_it(tra
     made = train.run(document.with_defaults("train", train_spec), job)
     assert run_outputs.run_marked_by(Path(made["run_dir"])) == job.name
     assert run_outputs.run_marked_by(first) is None
+
+
+class Runs:
+    """Stands for the package wandb: what runs were begun with, and what they were told."""
+
+    Error = RuntimeError
+    Settings = dict
+
+    def __init__(self):
+        self.begun, self.lines, self.ended = [], [], []
+
+    def init(self, **options):
+        self.begun.append(options)
+        return self
+
+    def log(self, line, step):
+        self.lines.append((step, line))
+
+    def finish(self, exit_code):
+        self.ended.append(exit_code)
+
+
+def test_wandb_gets_the_numbers_of_metrics_jsonl(train_spec, tmp_path, monkeypatch):
+    runs = Runs()
+    monkeypatch.setitem(sys.modules, "wandb", runs)
+    logging = {"logger": ["wandb"], "project_name": "p", "experiment_name": "first"}
+    run(train_spec, logging=logging)
+    told = metrics(tmp_path / "out" / "run")
+    for line in told:
+        del line["time"]
+    assert [line for _, line in runs.lines] == told and len(told) > 4
+    assert [step for step, _ in runs.lines] == [line["step"] for line in told]
+    (begun,) = runs.begun
+    assert (begun["project"], begun["name"], begun["resume"]) == ("p", "first", None)
+    assert runs.ended == [0]
+
+
+def test_a_run_that_fails_ends_so_in_wandb_and_one_without_the_package_never_begins(
+    train_spec, tmp_path, monkeypatch
+):
+    wishes = {"logging__logger": ["wandb"], "train__optm_lr": 1e30}
+    runs = Runs()
+    monkeypatch.setitem(sys.modules, "wandb", runs)
+    with pytest.raises(Failure):
+        run(train_spec, **wishes)
+    assert runs.ended == [1]
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(Failure) as failure:
+        run(train_spec, **wishes, train__output_dir=str(tmp_path / "second"))
+    (finding,) = failure.value.findings
+    assert finding.id == "ENGINE-WANDB-MISSING" and not (tmp_path / "second").exists()

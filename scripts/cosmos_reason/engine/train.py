@@ -22,7 +22,7 @@ from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import best_link, run_outputs
 from cosmos_reason.data.annotations import Sample
 from cosmos_reason.data.conversations import training_samples
-from cosmos_reason.engine import checkpointing
+from cosmos_reason.engine import checkpointing, wandb_run
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import IGNORED, Encoder, collate
 from cosmos_reason.engine.model import DTYPES, Hardware
@@ -79,7 +79,7 @@ class Trainer:
     training: Samples
     validation: Samples | None
     run_dir: Path
-    metrics: MetricsLog
+    metrics: MetricsLog | wandb_run.Reported
     pad_id: int
     total_steps: int
     steps_per_epoch: int
@@ -300,6 +300,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     if not train["output_dir"]:
         fix = Fix(changes={"train.output_dir": "outputs"})
         raise bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix)
+    wandb_run.check(spec["logging"])
     output_dir = Path(train["output_dir"])
     device = spec["custom"]["transformers_engine"]["device"]
     hardware = models.choose_hardware(device, train["param_dtype"])
@@ -323,7 +324,10 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     if job_dir:
         mark_runs(job_dir, run_dir, resumed)
     log = (job_dir or run_dir) / "metrics.jsonl"
-    with closing(MetricsLog(log, "train", total, state["step"])) as metrics:
+    with (
+        closing(MetricsLog(log, "train", total, state["step"])) as own_log,
+        wandb_run.reported(own_log, spec, run_dir) as metrics,
+    ):
         trainer = Trainer(
             spec=spec,
             network=network,

@@ -292,7 +292,8 @@ def uploads(launch: Launch) -> Iterator[Finding]:
     case = launch.case
     if case.action not in actions.TRAINING:
         return
-    if "wandb" in case("logging.logger") and not secrets.is_set("WANDB_API_KEY"):
+    offline = os.environ.get("WANDB_MODE") in ("offline", "disabled")
+    if "wandb" in case("logging.logger") and not (offline or secrets.is_set("WANDB_API_KEY")):
         message = "got wandb among the loggers and no WANDB_API_KEY, expected one"
         fix = "export WANDB_API_KEY=KEY"
         yield findings.warning("PRE-WANDB-KEY", "logging.logger", message, fix)

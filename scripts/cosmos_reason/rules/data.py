@@ -119,17 +119,20 @@ def prefetch_without_workers(case):
 
 def loggers_with_effect(case) -> list[str]:
     """Console and what else was asked for and has an effect."""
-    without = {"console", "tao"} if case.engine == "cosmos-rl" else {"console"}
+    without = {"console"} if case.engine == "tao" else {"console", "tao"}
     return ["console", *(name for name in case("logging.logger") if name not in without)]
 
 
 @rule(
     "SPEC-LOGGER", WARNING, TRAINING, "logging.logger",
-    "console reports the steps; tao means nothing to cosmos-rl",
+    "console reports the steps; tao means nothing outside NVIDIA's container",
     fix=loggers_with_effect,
 )  # fmt: skip
 def loggers_without_effect(case):
-    return case.cosmos and set(loggers_with_effect(case)) != set(case("logging.logger"))
+    given = set(case("logging.logger"))
+    if case.cosmos:
+        return given != set(loggers_with_effect(case))
+    return "tao" in given
 
 
 def data_of_guides(case) -> Fix:
