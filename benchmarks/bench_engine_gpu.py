@@ -1,18 +1,21 @@
-"""The embedded engine on one CUDA GPU: peak memory, tokens/s and step time of Qwen3-VL models with
-random weights.
+"""The embedded engine on one CUDA GPU, Qwen3-VL models with random weights: peak memory, tokens/s
+and step time. Prints one JSON line per case.
 
-    python benchmarks/bench_engine_gpu.py [FOLDER]
+    python benchmarks/bench_engine_gpu.py models [FOLDER]   2B and 8B, LoRA and full
+    python benchmarks/bench_engine_gpu.py rows [FOLDER]     8B LoRA beside a plain loop, by length
 
-It needs about 25 GB of disk in FOLDER, and a large GPU.
-Geometries are those of Qwen3-VL-2B and -8B (Cosmos3-Nano's reasoner). Prints one JSON line per
-case.
+Geometries are those of Qwen3-VL-2B and -8B (Cosmos3-Nano's reasoner). `models` needs about 25 GB of
+disk in FOLDER, and a large GPU. In `rows` every case has its median step; `loss` and `norm` are
+those of its first step, which cases of one length share: the same records, weights and order.
 """
 
 import gc
 import json
 import shutil
+import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +29,9 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import tiny_omni
+from cosmos_reason.engine import model as models
 from cosmos_reason.engine import train
+from cosmos_reason.engine.encode import collate
 from cosmos_reason.spec import document
 
 ROPE = {
@@ -78,13 +83,13 @@ CASES = [  # geometry, LoRA, master dtype, frames, pixels per frame
 def write_data(folder: Path) -> None:
     (folder / "videos").mkdir(parents=True)
     records = []
-    for number in range(16):
+    for number in range(32):
         with av.open(str(folder / f"videos/{number}.mp4"), "w") as container:
             stream = container.add_stream("libx264", rate=10, options={"preset": "ultrafast"})
             stream.width, stream.height, stream.pix_fmt = 1280, 720, "yuv420p"
             for index in range(40):
                 picture = np.full((720, 1280, 3), index * 6, np.uint8)
-                picture[100:300, 20 * index : 20 * index + 200] = 16 * number
+                picture[100:300, 20 * index : 20 * index + 200] = 8 * number
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
             container.mux(stream.encode())
         turns = [
@@ -95,8 +100,8 @@ def write_data(folder: Path) -> None:
     files.write_json(folder / "annotations.json", records)
 
 
-def make_model(tiny: Path, folder: Path, name: str) -> None:
-    """A model of the geometry with random weights and the tiny model's tokenizer."""
+def set_up_geometry(tiny: Path, folder: Path, name: str) -> dict:
+    """A model folder of the geometry, with the tiny model's tokenizer and no weights."""
     text, vision = GEOMETRIES[name]
     shutil.copytree(
         tiny, folder, ignore=shutil.ignore_patterns("*.safetensors*", "provenance.json")
@@ -107,6 +112,11 @@ def make_model(tiny: Path, folder: Path, name: str) -> None:
     config["vision_config"]["out_hidden_size"] = text["hidden_size"]
     config["tie_word_embeddings"] = name == "2B"
     files.write_json(folder / "config.json", config)
+    return config
+
+
+def make_model(tiny: Path, folder: Path, name: str) -> None:
+    config = set_up_geometry(tiny, folder, name)
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
         model = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(folder))
@@ -159,17 +169,200 @@ def measure(root: Path, case: tuple) -> dict:
     }
 
 
-def main() -> None:
-    root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp())
-    write_data(root / "data")
-    tiny_omni.build(root / "omni", 1, ["What is in the clip? A grey box."])
-    conversion.convert(omni.open_source(root / "omni"), root / "tiny", 10**9, force=False, jobs=1)
+# -- 8B LoRA by length, beside a plain loop ------------------------------------------------------
+
+LORA = {"r": 8, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj"]}
+LENGTHS = {  # frames, height and width, records in a step, steps
+    "850": (8, 448, 32, 7),
+    "3650": (16, 672, 8, 7),
+    "7200": (32, 672, 4, 8),
+    "mixed": (16, None, 16, 8),
+}
+PACKED, ALONE = {}, {"tokens_per_pass": 1}
+RECOMPUTED = {"recompute_layers": 100}
+EAGER, COMPILED = {"compile": False}, {"compile": True}
+ROWS = [
+    ("850", None),
+    ("850", ALONE | RECOMPUTED | EAGER),
+    ("850", PACKED | EAGER),
+    ("850", PACKED | COMPILED),
+    ("3650", None),
+    ("3650", PACKED | COMPILED),
+    ("7200", None),
+    ("7200", ALONE | RECOMPUTED | EAGER),
+    ("7200", PACKED | EAGER),
+    ("7200", PACKED | COMPILED),
+    ("7200", ALONE | RECOMPUTED | COMPILED),
+    ("7200", ALONE | {"recompute_layers": 18} | EAGER),
+    ("mixed", ALONE | EAGER),
+    ("mixed", PACKED | EAGER),
+    ("mixed", PACKED | COMPILED),
+]
+
+
+def write_mixed(folder: Path) -> None:
+    """Clips of four sizes, so that records differ in length."""
+    (folder / "videos").mkdir(parents=True)
+    records = []
+    for number in range(16):
+        width, height = ((1280, 720), (640, 384), (448, 448), (320, 192))[number % 4]
+        with av.open(str(folder / f"videos/{number}.mp4"), "w") as container:
+            stream = container.add_stream("libx264", rate=10, options={"preset": "ultrafast"})
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            for index in range(20):
+                picture = np.full((height, width, 3), index * 6 + number, np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode())
+        turns = [
+            {"from": "human", "value": "<video>\nWhat is in the clip?"},
+            {"from": "gpt", "value": "A grey box." * (1 + number % 3)},
+        ]
+        records.append({"id": str(number), "video": f"videos/{number}.mp4", "conversations": turns})
+    files.write_json(folder / "annotations.json", records)
+
+
+def spec_of(root: Path, length: str, options: dict) -> dict:
+    frames, side, batch, steps = LENGTHS[length]
+    data = root / ("mixed" if length == "mixed" else "data")
+    vision = {"nframes": frames, "max_pixels": 460_000, "min_pixels": 4096}
+    if side:
+        vision = {"nframes": frames, "resized_height": side, "resized_width": side}
+    table = document.template("train")
+    changes = {
+        "custom.train_dataset": {
+            "annotation_path": str(data / "annotations.json"),
+            "media_path": str(data),
+        },
+        "custom.vision": vision,
+        "custom.transformers_engine": {"frame_cache_gib": 8.0} | options,
+        "policy.model_name_or_path": str(root / "8B"),
+        "policy.lora": LORA,
+        "train.output_dir": str(root / "out"),
+        "train.max_num_steps": steps,
+        "train.epoch": 1000,
+        "train.train_batch_per_replica": batch,
+        "train.train_policy.dataloader_num_workers": 8,
+        "train.seed": 1,
+        "train.ckpt.enable_checkpoint": False,
+    }
+    for key, value in changes.items():
+        document.set_value(table, key, value)
+    return document.with_defaults("train", table)
+
+
+class Kept:
+    """One base network for all cases: loaded once, without the adapters of the case before."""
+
+    def __init__(self, folder: Path):
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.bfloat16)
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            self.base = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(folder))
+        torch.set_default_dtype(torch.float32)
+        self.wrapped = None
+        self.add_lora = models.add_lora
+        models.load_model = lambda *_: self.fresh()
+        models.add_lora = self.wrap
+
+    def wrap(self, *args):
+        self.wrapped = self.add_lora(*args)
+        return self.wrapped
+
+    def fresh(self):
+        if self.wrapped is not None:
+            self.base = self.wrapped.unload()
+            self.wrapped = None
+        for part in self.base.modules():
+            part._compiled_call_impl = None
+        self.base.gradient_checkpointing_disable()
+        self.base.set_attn_implementation("sdpa")
+        torch._dynamo.reset()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        return self.base
+
+
+def plain_loop(kept: Kept, root: Path, length: str) -> dict:
+    """What people write: peft, one record at a time, logits of every position, recomputation."""
+    spec = spec_of(root, length, {})
+    folder = root / "8B"
+    samples, _ = train.datasets(spec, folder, models.load_tokenizer(folder))
+    network = kept.fresh()
+    network.gradient_checkpointing_enable({"use_reentrant": False})
+    network = models.add_lora(network, spec["policy"]["lora"], "x").train()
+    optimizer = torch.optim.AdamW([p for p in network.parameters() if p.requires_grad], lr=1e-6)
+    device = network.device
+    encoded = [collate([samples[number]], 0, "right") for number in range(4)]
+    seconds = []
+    for number in range(8):
+        synchronize()
+        started = time.perf_counter()
+        batch = {key: value.to(device) for key, value in encoded[number % 4].items()}
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = network(**batch, use_cache=False).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        synchronize()
+        seconds.append(time.perf_counter() - started)
+    tokens = batch["input_ids"].shape[1]
+    return told(length, "plain loop", tokens, tokens / statistics.median(seconds[3:]))
+
+
+def engine(root: Path, length: str, options: dict) -> dict:
+    job = Path(tempfile.mkdtemp(dir=root))
+    train.run(spec_of(root, length, options), job)
+    lines = [json.loads(line) for line in (job / "metrics.jsonl").read_text().splitlines()]
+    lines = [line for line in lines if "train/loss" in line]
+    speed = statistics.median(line["train/tokens_per_second"] for line in lines[3:])
+    tokens = lines[-1]["train/step_seconds"] * lines[-1]["train/tokens_per_second"]
+    row = told(length, options, tokens / LENGTHS[length][2], speed)
+    row |= {"loss": lines[0]["train/loss"], "norm": lines[0]["train/grad_norm"]}
+    return row | {"last_loss": lines[-1]["train/loss"], "last_norm": lines[-1]["train/grad_norm"]}
+
+
+def told(length: str, how, tokens: float, speed: float) -> dict:
+    gpu = torch.cuda.is_available()
+    row = {"records": length, "how": how, "tokens": round(tokens), "tokens_per_second": speed}
+    return row | {"peak_gib": torch.cuda.max_memory_allocated() / 2**30 if gpu else 0}
+
+
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def rows(root: Path) -> None:
+    write_mixed(root / "mixed")
+    set_up_geometry(root / "tiny", root / "8B", "8B")
+    kept = Kept(root / "8B")
+    for length, options in ROWS:
+        try:
+            row = (
+                plain_loop(kept, root, length) if options is None else engine(root, length, options)
+            )
+        except torch.OutOfMemoryError as problem:
+            row = {"records": length, "how": options, "problem": str(problem).partition("\n")[0]}
+        print(json.dumps(row), flush=True)
+
+
+def every_model(root: Path) -> None:
     for name in GEOMETRIES:
         make_model(root / "tiny", root / name, name)
         torch.cuda.empty_cache()
         for case in CASES:
             if case[0] == name:
                 print(json.dumps(measure(root, case)), flush=True)
+
+
+def main() -> None:
+    root = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
+    write_data(root / "data")
+    tiny_omni.build(root / "omni", 1, ["What is in the clip? A grey box."])
+    conversion.convert(omni.open_source(root / "omni"), root / "tiny", 10**9, force=False, jobs=1)
+    {"models": every_model, "rows": rows}[sys.argv[1]](root)
 
 
 if __name__ == "__main__":

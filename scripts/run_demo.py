@@ -42,13 +42,11 @@ TRAINING = [
     "learning_rate=1e-3",
     "train.optm_betas=[0.9,0.95]",
     "batch_size=24",
-    "train.train_policy.mini_batch=24",
     "train.train_policy.dataloader_num_workers=0",
     "train.optm_warmup_steps=50",
     "train.ckpt.save_freq_in_epoch=3",
     "validation.enable=true",
     "validation.freq_in_epoch=3",
-    "validation.batch_size=60",
     "policy.model_gradient_checkpointing=false",
 ]
 

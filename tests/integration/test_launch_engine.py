@@ -26,7 +26,6 @@ TRAINING = [
     *(f"custom.vision.{option}" for option in SAMPLING),
     "num_epochs=4",
     "batch_size=12",
-    "train.train_policy.mini_batch=12",
     "train.train_policy.dataloader_num_workers=0",
     "train.seed=1",
     "train.ckpt.save_freq=2",

@@ -68,7 +68,6 @@ def held_out_accuracy(colours, model, annotations, output):
         "train.epoch": 100,
         "train.max_num_steps": STEPS,
         "train.train_batch_per_replica": 24,
-        "train.train_policy.mini_batch": 24,
         "train.train_policy.dataloader_num_workers": 0,
         "train.ckpt.save_freq": STEPS,
     }.items():

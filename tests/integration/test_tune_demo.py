@@ -15,7 +15,6 @@ pytestmark = pytest.mark.release
 EPOCHS = 2
 OWN = [
     f"num_epochs={EPOCHS}",
-    "train.train_policy.mini_batch=8",
     "train.optm_warmup_steps=0.06",
     "validation.freq_in_epoch=1",
 ]

@@ -318,13 +318,14 @@ MEMORY = "torch.OutOfMemoryError: CUDA out of memory."
 
 
 @pytest.mark.parametrize(("engine", "changes", "offered"), [
-    ("transformers", {}, ["total_pixels"]),
+    ("transformers", {}, ["total_pixels", "tokens_per_pass"]),
     ("tao", {}, ["total_pixels", "activation_offload", "fsdp_offload"]),
     ("tao", {"train.fsdp_offload": True, "custom.vision.total_pixels": 65536},
      ["activation_offload"]),
-    ("transformers", {"train.train_policy.mini_batch": 2, "custom.vision.total_pixels": 65536},
-     ["mini_batch"]),
-    ("transformers", {"custom.vision.total_pixels": 65536}, []),
+    ("tao", {"train.train_policy.mini_batch": 2, "custom.vision.total_pixels": 65536},
+     ["mini_batch", "activation_offload", "fsdp_offload"]),
+    ("transformers", {"custom.transformers_engine.tokens_per_pass": 512,
+                      "custom.vision.total_pixels": 65536}, []),
 ])  # fmt: skip
 def test_fixes_of_a_job_change_its_spec(engine, changes, offered, tmp_path):
     """Only what its engine applies and its spec does not have yet; the whole command runs when

@@ -16,7 +16,7 @@ from cosmos_reason.base.progress import bar
 from cosmos_reason.data import conversations
 from cosmos_reason.data.annotations import Sample
 from cosmos_reason.engine.encode import Encoder, collate
-from cosmos_reason.engine.train import Inputs, Samples, raise_failures
+from cosmos_reason.engine.samples import Inputs, Samples, raise_failures
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.spec import quantizing
 
@@ -32,6 +32,8 @@ class Records(Samples):
         encoded = super().__getitem__(index)
         raise_failures([encoded])
         encoded.pop("labels")
+        if self.encoder.family.writes_times:
+            encoded.pop("position_ids")  # the model counts them itself, as when it is asked
         for name, value in encoded.items():
             if value.is_floating_point():
                 encoded[name] = value.to(torch.bfloat16)

@@ -153,7 +153,9 @@ class Encoder:
             raise bad_input(
                 "ENGINE-SAMPLE-TOO-LONG", sample.id, message, fix, record_ids=[sample.id]
             )
-        return self._tensors(ids, visions) | {"labels": torch.tensor(labels)}
+        inputs = self._tensors(ids, visions)
+        positions = self.positions(inputs["mm_token_type_ids"], visions)
+        return inputs | {"position_ids": positions, "labels": torch.tensor(labels)}
 
     def encode_prompt(
         self, turns: Sequence[Turn], media_items: Sequence[Media]
@@ -180,34 +182,35 @@ class Encoder:
         return inputs
 
     def positions(self, kinds: torch.Tensor, visions: Sequence[Vision]) -> torch.Tensor:
-        """int64 [n, 3]: the temporal, vertical and horizontal position of each token of a model
-        that is not written the times of frames. Each text and each medium begins behind the largest
-        position before it.
+        """int64 [n, 3]: the temporal, vertical and horizontal position of each token. Each text and
+        each block of a medium begins behind the largest position before it.
 
-        As Qwen2.5-VL, vLLM and cosmos-rl count. transformers 4.52 to 5.17 cut the seconds of a step
-        to whole ones, so that at 4 frames per second no time passes, and 5.x lets the text after a
-        clip begin before the end of the clip.
+        As Qwen3-VL, Qwen2.5-VL, vLLM and cosmos-rl count. Of Qwen2.5-VL, transformers 4.52 to 5.17
+        cut the seconds of a step to whole ones, so that at 4 frames per second no time passes, and
+        5.x lets the text after a clip begin before the end of the clip.
         """
         runs, lengths = torch.unique_consecutive(kinds, return_counts=True)
-        pieces, first, waiting = [], 0, iter(visions)
+        blocks = [block for vision in visions for block in self.blocks(vision)]
+        pieces, first, waiting = [], 0, iter(blocks)
         for kind, length in zip(runs.tolist(), lengths.tolist(), strict=True):
-            if kind == TEXT:
-                piece = torch.arange(length)[:, None].expand(-1, 3)
-            else:
-                piece = self.positions_within(next(waiting))
+            text = torch.arange(length)[:, None].expand(-1, 3)
+            piece = text if kind == TEXT else next(waiting)
             pieces.append(piece + first)
             first = int(pieces[-1].max()) + 1
         return torch.cat(pieces)
 
-    def positions_within(self, vision: Vision) -> torch.Tensor:
-        """int64 [tokens, 3] of one medium, from 0."""
+    def blocks(self, vision: Vision) -> list[torch.Tensor]:
+        """int64 [tokens, 3] of each block of one medium, from 0: a clip whose times are written has
+        one for each step, all else is one."""
         t, h, w = self.sampler.grid(vision)
+        rows, columns = torch.arange(h // self.merge_size), torch.arange(w // self.merge_size)
+        if vision.kind == "video" and self.family.writes_times:
+            return [torch.cartesian_prod(torch.zeros(1, dtype=torch.long), rows, columns)] * t
         times = torch.arange(t)
         if vision.kind == "video":
             seconds = self.temporal_patch_size / vision.rate
             times = (times * seconds * self.positions_per_second).long()
-        rows, columns = torch.arange(h // self.merge_size), torch.arange(w // self.merge_size)
-        return torch.cartesian_prod(times, rows, columns)
+        return [torch.cartesian_prod(times, rows, columns)]
 
 
 def collate(

@@ -6,10 +6,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,51 +21,17 @@ from cosmos_reason.base.findings import Failure, bad_input, has_errors, outside,
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import best_link, run_outputs
-from cosmos_reason.data.annotations import Sample
 from cosmos_reason.data.conversations import training_samples
-from cosmos_reason.engine import checkpointing, wandb_run
+from cosmos_reason.engine import checkpointing, packing, wandb_run
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine.encode import IGNORED, Encoder, collate
+from cosmos_reason.engine.encode import IGNORED, Encoder
 from cosmos_reason.engine.model import DTYPES, Hardware
+from cosmos_reason.engine.passes import GIB, Passes
+from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
 from cosmos_reason.estimate import steps
 from cosmos_reason.media.sampling import VisionOptions
 
-GIB = 1024**3
-
-Inputs = dict[str, torch.Tensor]
-
-
-class Samples(torch.utils.data.Dataset):
-    """Encoded training samples; decoding happens in whoever asks (the main process or a loader
-    worker)."""
-
-    def __init__(self, samples: list[Sample], encoder: Encoder, system_prompt: str):
-        self.samples = samples
-        self.encoder = encoder
-        self.system_prompt = system_prompt
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> Inputs | Failure:
-        """A Failure is returned, not raised: torch would make a RuntimeError of it on its way out
-        of a worker."""
-        try:
-            return self.encoder.encode_training(self.samples[index], self.system_prompt)
-        except Failure as failure:
-            return failure
-
-
-def raise_failures(samples: Sequence[Inputs | Failure]) -> None:
-    """Raise the first Failure among the samples of a batch."""
-    for sample in samples:
-        if isinstance(sample, Failure):
-            raise sample
-
-
-def loss_tokens(samples: Sequence[Inputs]) -> int:
-    """How many positions of the samples carry loss."""
-    return sum(int((sample["labels"] != IGNORED).sum()) for sample in samples)
+TIMED = 2  # steps of a run after which a step's time is known
 
 
 @dataclass
@@ -80,7 +47,7 @@ class Trainer:
     validation: Samples | None
     run_dir: Path
     metrics: MetricsLog | wandb_run.Reported
-    pad_id: int
+    passes: Passes
     total_steps: int
     steps_per_epoch: int
     step: int = 0
@@ -90,11 +57,12 @@ class Trainer:
         """Train from the present step to the last; validate and save where the spec says so."""
         validation, ckpt = self.spec["validation"], self.spec["train"]["ckpt"]
         self.network.train()
+        first = self.step
         if validation["enable"] and validation["val_before_train"] and self.step == 0:
             self.validate()
         for samples in self.batches():
             raise_failures(samples)
-            self.train_on(samples)
+            self.train_on(samples, is_timed=self.step == first + TIMED - 1)
             saves = ckpt["enable_checkpoint"] and self.is_due(
                 ckpt["save_freq_in_epoch"], ckpt["save_freq"]
             )
@@ -141,8 +109,8 @@ class Trainer:
         )
         return iter(loader)
 
-    def train_on(self, samples: list[Inputs]) -> None:
-        """One step and its line in metrics.jsonl."""
+    def train_on(self, samples: list[Inputs], is_timed: bool) -> None:
+        """One step and its line in metrics.jsonl; whether compiling pays is decided by its time."""
         started = time.perf_counter()
         # Seeded per step: dropout then does not depend on where a run was resumed.
         torch.manual_seed((self.spec["train"]["seed"] or 0) + self.step)
@@ -161,6 +129,9 @@ class Trainer:
         if self.hardware.device.type == "cuda":
             line["gpu/memory_gib"] = torch.cuda.max_memory_allocated() / GIB
         self.metrics.write(line)
+        if is_timed:
+            seconds_left = seconds * (self.total_steps - self.step)
+            self.passes.compile_where_it_pays(seconds_left, partial(self.try_pass, samples))
 
     @property
     def epoch(self) -> int:
@@ -168,18 +139,17 @@ class Trainer:
         return math.ceil(self.step / self.steps_per_epoch)
 
     def optimizer_step(self, samples: list[Inputs]) -> dict:
-        """One update from `train_batch_per_replica` samples, `mini_batch` at a time. The loss is
-        the mean over all loss-carrying tokens of the whole batch, so that it does not depend on
-        `mini_batch`."""
+        """One update from `train_batch_per_replica` samples. The loss is the mean over all
+        loss-carrying tokens of the whole batch, so that it does not depend on the passes."""
         train = self.spec["train"]
-        size = train["train_policy"]["mini_batch"]
         tokens = loss_tokens(samples)
-        total = 0.0
-        for first in range(0, len(samples), size):
-            batch = collate(samples[first : first + size], self.pad_id, "right")
-            loss = self.loss_sum(batch) / tokens
+        losses = []
+        for together in self.passes.split(samples):
+            self.passes.prepare(together)
+            loss = self.loss_sum(together) / tokens
             loss.backward()
-            total += loss.item()
+            losses.append(loss.detach())
+        total = torch.stack(losses).sum().item()
         parameters = self.optimizer.param_groups[0]
         largest = train["optm_grad_norm_clip"] or math.inf
         norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest).item()
@@ -193,11 +163,21 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return {"train/loss": total, "train/learning_rate": rate, "train/grad_norm": norm}
 
-    def loss_sum(self, batch: Inputs) -> torch.Tensor:
-        """Summed cross entropy over the positions that carry loss. Only their logits are computed:
-        at a vocabulary of 151,936 the full ones cost more memory than the model's activations."""
-        device = self.hardware.device
-        batch = {key: value.to(device, non_blocking=True) for key, value in batch.items()}
+    def try_pass(self, samples: list[Inputs]) -> None:
+        """One pass that changes nothing."""
+        try:
+            self.loss_sum(self.passes.split(samples)[0]).backward()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def loss_sum(self, samples: list[Inputs]) -> torch.Tensor:
+        """Summed cross entropy over the positions that carry loss, in one pass. Only their logits
+        are computed: at a vocabulary of 151,936 the full ones cost more memory than the model's
+        activations."""
+        batch = packing.pack(samples)
+        for key, value in batch.items():
+            if isinstance(value, torch.Tensor):
+                batch[key] = value.to(self.hardware.device, non_blocking=True)
         labels = batch.pop("labels")[:, 1:]
         network = self.network
         if hasattr(network, "peft_config"):
@@ -211,14 +191,9 @@ class Trainer:
     def validate(self) -> float:
         """Mean cross entropy per loss-carrying token over the whole validation set."""
         self.network.train(False)
-        mini_batch = self.spec["train"]["train_policy"]["mini_batch"]
-        size = self.spec["validation"]["batch_size"] or mini_batch
-        count = len(self.validation)
         loss, tokens = 0.0, 0
-        for first in range(0, count, size):
-            samples = [self.validation[i] for i in range(first, min(first + size, count))]
-            raise_failures(samples)
-            loss += self.loss_sum(collate(samples, self.pad_id, "right")).item()
+        for samples in self.passes.stream(self.validation):
+            loss += self.loss_sum(samples).item()
             tokens += loss_tokens(samples)
         self.network.train()
         self.metrics.write({"step": self.step, "val/avg_loss": loss / tokens, "val/tokens": tokens})
@@ -338,7 +313,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
             validation=validation,
             run_dir=run_dir,
             metrics=metrics,
-            pad_id=tokenizer.pad_token_id,
+            passes=Passes(network, spec, folder, hardware),
             total_steps=total,
             steps_per_epoch=per_epoch,
             step=state["step"],
@@ -400,7 +375,12 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
     if policy["model_gradient_checkpointing"]:
         network.gradient_checkpointing_enable({"use_reentrant": False})
     if lora:
-        return models.add_lora(network, lora, policy["model_name_or_path"])
+        # Inputs with gradients, which older recomputation wanted, would train nothing and cost the
+        # backward pass of the vision tower; peft asks for them again.
+        network.disable_input_require_grads()
+        wrapped = models.add_lora(network, lora, policy["model_name_or_path"])
+        network.disable_input_require_grads()
+        return wrapped
     models.choose_trainable(network, policy)
     return network
 

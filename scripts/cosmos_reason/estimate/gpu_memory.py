@@ -26,7 +26,7 @@ ACTIVATION = 2  # bytes of an activation: bfloat16
 LAYER_WORK = (
     4  # bytes per activation of the layer at work, recomputed or not: itself and its gradient
 )
-LAYER_KEPT = 2.5  # the same of every layer without gradient checkpointing
+LAYER_KEPT = 2.9  # the same of every layer that is not recomputed
 LORA_WORK = 4  # adapters run in float32
 LOGIT = 13  # bytes per logit: bfloat16, its float32 copy, the softmax and the gradient
 ADAPTER = 16  # bytes per adapter parameter: float32 weight, gradient, two moments
@@ -125,7 +125,8 @@ class Plan:
     """What one GPU has to hold. `tokens` and `vision_tokens` are those of the longest sample;
     `loss_tokens` how many of a sample's positions get logits; `shards` over how many GPUs the
     states are spread; `reference`: the weights before training are kept as well (grpo); `rollouts`:
-    sequences generated at a time on the same GPU."""
+    sequences generated at a time on the same GPU; `kept_layers`: those that do not recompute where
+    the others do."""
 
     geometry: Geometry
     tokens: int
@@ -145,6 +146,7 @@ class Plan:
     new_tokens: int = 0
     reference: bool = False
     rollouts: int = 0
+    kept_layers: int = 0
 
     @property
     def adapted(self) -> list[tuple[int, int]]:
@@ -253,9 +255,9 @@ def _activations(plan: Plan) -> dict[str, float]:
             "logits": logits,
             "vision tower": features,
         }
-    kept = sizes.layers * (
-        sizes.hidden * ACTIVATION if plan.checkpointing else sizes.layer_activations * LAYER_KEPT
-    )
+    whole = plan.kept_layers if plan.checkpointing else sizes.layers
+    kept = whole * sizes.layer_activations * LAYER_KEPT
+    kept += (sizes.layers - whole) * sizes.hidden * ACTIVATION
     adapters = LORA_WORK * sum(wide + high for wide, high in plan.adapted) if plan.lora_rank else 0
     vision = features
     if not plan.lora_rank:
@@ -333,8 +335,9 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         targets = case("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
     loss_tokens = min(tokens, text_tokens)
-    shards = 1
+    batch = shards = 1
     if case.cosmos:
+        batch = case("train.train_policy.mini_batch")
         loss_tokens = tokens
         dp_shard_size = case("policy.parallelism.dp_shard_size")
         shards = max(1, dp_shard_size * case("policy.parallelism.tp_size"))
@@ -346,7 +349,7 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         tokens=tokens,
         vision_tokens=vision_tokens,
         loss_tokens=loss_tokens,
-        batch=case("train.train_policy.mini_batch"),
+        batch=batch,
         shards=shards,
         master=BYTES[case("train.master_dtype")],
         lora_rank=lora_rank,

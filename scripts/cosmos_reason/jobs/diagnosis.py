@@ -53,7 +53,7 @@ STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")
 OURS = re.compile(r"^error: ([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*?)(?:  fix: .*)?$")
 LENGTH = "policy.model_max_length"
 # Ends of keys whose value helps when it is lower, and higher.
-LOWER_HELPS = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens")
+LOWER_HELPS = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens", "per_pass")
 HIGHER_HELPS = ("_length",)
 # What commands of the catalog say for what only a job, or another line of the log (the page of the
 # Hub), tells.

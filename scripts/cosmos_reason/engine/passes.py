@@ -1,0 +1,165 @@
+"""How forward passes are computed: how many tokens one takes, which layers recompute their
+activations in the backward pass, and whether layers are compiled. Each is chosen, and said."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from cosmos_reason.base.families import FAMILIES
+from cosmos_reason.base.files import read_json
+from cosmos_reason.base.findings import say
+from cosmos_reason.engine import packing
+from cosmos_reason.engine.model import Hardware
+from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
+from cosmos_reason.estimate import gpu_memory
+
+GIB = 1024**3
+ENOUGH = 8192  # tokens of a pass beyond which an H100 gets no faster
+FEW, FEWEST = 4096, 1024  # tokens for which recomputing layers is worth it, and the least
+ANSWERS = 8  # of so many tokens, one carries loss at most (an assumption; each pass is counted)
+COMPILING_PAYS = 300  # seconds of training to come from which on compiling (80 s) pays
+VARIANTS = 64  # graphs of one layer: with and without gradients, of one length and of several
+
+
+class Passes:
+    """The passes of one network. `tokens`: the most that records share a pass for."""
+
+    def __init__(self, network, spec: dict, folder: Path, hardware: Hardware):
+        options = spec["custom"]["transformers_engine"]
+        base = network.get_base_model() if hasattr(network, "peft_config") else network
+        packing.attend_within_records(base)
+        decoder_layer = FAMILIES[read_json(folder / "config.json")["model_type"]].decoder_layer
+        self.layers = [
+            part for part in base.modules() if isinstance(part, GradientCheckpointingLayer)
+        ]
+        self.decoder = [layer for layer in self.layers if type(layer).__name__ == decoder_layer]
+        self.recomputes = spec["policy"]["model_gradient_checkpointing"]
+        self.recomputed = options["recompute_layers"]
+        self.compiles = options["compile"]
+        self.plan = None
+        # Attention by single calls, as float32 takes it, would be compiled anew for each pass.
+        self.is_half = hardware.compute != torch.float32
+        if hardware.device.type == "cuda":
+            self.plan = _plan(spec, folder)
+            free, _ = torch.cuda.mem_get_info()
+            ours = free + torch.cuda.memory_reserved() + gpu_memory.CONTEXT_GIB * GIB
+            self.limit = gpu_memory.TIGHT_ABOVE * ours / GIB
+        self.tokens, why = self._choose_tokens(options["tokens_per_pass"])
+        say(f"passes: records packed up to {self.tokens:,} tokens ({why})")
+
+    def _choose_tokens(self, asked: int | None) -> tuple[int, str]:
+        if asked:
+            return asked, "asked for by the spec"
+        if not self.plan:
+            return ENOUGH, "the default"
+        room = f"{self.limit:.0f} GiB of GPU memory"
+        kept = 0 if self.recomputes and self.recomputed is not None else len(self.decoder)
+        lowest = FEW if self.recomputes else FEWEST
+        for tokens in range(ENOUGH, lowest - 1, -1024):
+            if self._fits(tokens, tokens, tokens // ANSWERS, kept):
+                return tokens, f"fits {room}, {'as asked' if kept == 0 else 'nothing recomputed'}"
+        for tokens in range(FEW, FEWEST, -1024):
+            if self._fits(tokens, tokens, tokens // ANSWERS, 0):
+                return tokens, f"fits {room}, layers recomputed"
+        return FEWEST, f"the least; {room}"
+
+    def _fits(self, tokens: int, vision_tokens: int, loss_tokens: int, kept: int) -> bool:
+        plan = dataclasses.replace(
+            self.plan,
+            tokens=tokens,
+            vision_tokens=vision_tokens,
+            loss_tokens=loss_tokens,
+            kept_layers=kept,
+        )
+        return gpu_memory.total(plan) <= self.limit
+
+    def split(self, samples: Sequence[Inputs]) -> list[list[Inputs]]:
+        """The samples of each pass of a step."""
+        lengths = [len(sample["input_ids"]) for sample in samples]
+        return [[samples[i] for i in chosen] for chosen in packing.plan(lengths, self.tokens)]
+
+    def stream(self, samples: Samples) -> Iterator[list[Inputs]]:
+        """All samples in their order, those of each pass. Raises the first Failure among them."""
+        waiting: list[Inputs] = []
+        tokens = 0
+        for index in range(len(samples)):
+            sample = samples[index]
+            raise_failures([sample])
+            if waiting and tokens + len(sample["input_ids"]) > self.tokens:
+                yield waiting
+                waiting, tokens = [], 0
+            waiting.append(sample)
+            tokens += len(sample["input_ids"])
+        if waiting:
+            yield waiting
+
+    def prepare(self, samples: Sequence[Inputs]) -> None:
+        """Let as many decoder layers of the next pass recompute as its memory needs: the first,
+        whose activations would be held the longest."""
+        if not self.recomputes:
+            return
+        count = self._layers_to_recompute(samples)
+        for number, layer in enumerate(self.decoder):
+            layer.gradient_checkpointing = number < count
+
+    def _layers_to_recompute(self, samples: Sequence[Inputs]) -> int:
+        layers = len(self.decoder)
+        if self.recomputed is not None:
+            return min(self.recomputed, layers)
+        if not self.plan:
+            return layers
+        tokens = sum(len(sample["input_ids"]) for sample in samples)
+        vision_tokens = sum(int((sample["mm_token_type_ids"] > 0).sum()) for sample in samples)
+        for count in range(layers):
+            if self._fits(tokens, vision_tokens, loss_tokens(samples), layers - count):
+                return count
+        return layers
+
+    def compile_where_it_pays(self, seconds_left: float, trial: Callable[[], None]) -> None:
+        """Compile decoder layers and vision blocks when `seconds_left` of training are worth it, or
+        the spec asks for it. `trial` is one pass, forward and backward: a failure shows there."""
+        wanted = self.compiles
+        if wanted is None:
+            wanted = self.plan is not None and self.is_half and seconds_left > COMPILING_PAYS
+            said = f"about {seconds_left:.0f} s of training to come"
+            say(f"layers: {'compiled' if wanted else 'not compiled'} ({said})")
+        self.compiles = False  # decided
+        if not wanted:
+            return
+        torch._dynamo.config.recompile_limit = VARIANTS
+        for layer in self.layers:
+            layer.compile(dynamic=True)
+        try:
+            trial()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as problem:
+            for layer in self.layers:
+                layer._compiled_call_impl = None
+            first_line = str(problem).strip().partition("\n")[0]
+            say(f"warning: layers run as they are, they could not be compiled: {first_line}")
+
+
+def _plan(spec: dict, folder: Path) -> gpu_memory.Plan | None:
+    """What one GPU holds, but for the lengths of a pass; None for a model of unknown size."""
+    geometry = gpu_memory.geometry(str(folder))
+    if geometry is None:
+        return None
+    policy, lora = spec["policy"], spec["policy"]["lora"]
+    targets = lora["target_modules"] if lora else ()
+    return gpu_memory.Plan(
+        geometry,
+        tokens=0,
+        vision_tokens=0,
+        loss_tokens=0,
+        master=gpu_memory.BYTES[spec["train"]["master_dtype"]],
+        lora_rank=lora["r"] if lora else 0,
+        lora_targets=(targets,) if isinstance(targets, str) else tuple(targets),
+        sharded_engine=False,
+        checkpointing=policy["model_gradient_checkpointing"],
+    )

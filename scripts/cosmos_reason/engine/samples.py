@@ -1,0 +1,46 @@
+"""Encoded training samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.data.annotations import Sample
+from cosmos_reason.engine.encode import IGNORED, Encoder
+
+Inputs = dict[str, torch.Tensor]
+
+
+class Samples(torch.utils.data.Dataset):
+    """Encoded training samples; decoding happens in whoever asks (the main process or a loader
+    worker)."""
+
+    def __init__(self, samples: list[Sample], encoder: Encoder, system_prompt: str):
+        self.samples = samples
+        self.encoder = encoder
+        self.system_prompt = system_prompt
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Inputs | Failure:
+        """A Failure is returned, not raised: torch would make a RuntimeError of it on its way out
+        of a worker."""
+        try:
+            return self.encoder.encode_training(self.samples[index], self.system_prompt)
+        except Failure as failure:
+            return failure
+
+
+def raise_failures(samples: Sequence[Inputs | Failure]) -> None:
+    """Raise the first Failure among the samples of a batch."""
+    for sample in samples:
+        if isinstance(sample, Failure):
+            raise sample
+
+
+def loss_tokens(samples: Sequence[Inputs]) -> int:
+    """How many positions of the samples carry loss."""
+    return sum(int((sample["labels"] != IGNORED).sum()) for sample in samples)
