@@ -202,7 +202,8 @@ def test_a_launcher_killed_before_and_after_the_container_started(site, extra, s
     process = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.DEVNULL)
     assert process.wait(30) == -signal.SIGKILL
     (folder,) = jobs.folders(site.jobs)
-    assert jobs.Job.load(folder).state not in jobs.ENDED
+    if state == "ERROR":  # a container that was quick may have ended before its launcher was killed
+        assert jobs.Job.load(folder).state not in jobs.ENDED
     record = ended(folder)
     assert record.state == state and reason in record.reason
 
