@@ -449,9 +449,7 @@ def test_a_success_names_the_launch_that_was_checked(site, tools):
     ("platform", "engine"),
     [
         ("local", "tao"),
-        ("slurm", "tao"),
         ("kubernetes", "transformers"),
-        ("slurm", "cosmos-rl"),
     ],
 )
 def test_what_launch_job_refuses_does_not_pass_and_the_fix_leads_out(site, platform, engine):
@@ -491,7 +489,7 @@ def test_what_launch_job_refuses_does_not_pass_and_the_fix_leads_out(site, platf
 
 def test_a_platform_that_nothing_launches_on_is_said_without_a_spec():
     for engine in ("tao", "cosmos-rl", "transformers"):
-        _, found = preflight_json("--platform", "slurm", "--engine", engine, SKIP)
+        _, found = preflight_json("--platform", "kubernetes", "--engine", engine, SKIP)
         assert found["PRE-NOT-LAUNCHED"]["severity"] == "warning"
     assert "PRE-NOT-LAUNCHED" not in preflight_json("--platform", "docker", SKIP)[1]
 

@@ -26,7 +26,7 @@ def found(action, engine="tao", gpus=None, nodes=1, facts=None, launch=False, **
 
 NEEDS_A_FOLDER = {
     "SPEC-MODEL-OMNI-LOCAL", "SPEC-MODEL-ADAPTER", "SPEC-ADAPTER-FOLDER", "SPEC-RESUME-INCOMPLETE",
-    "SPEC-RESUME-DONE",
+    "SPEC-RESUME-DONE", "SPEC-MODEL-MINIATURE",
 }  # fmt: skip
 NEEDS_FACTS = {
     "SPEC-STEPS-ZERO", "SPEC-FRAMES-CLIP", "SPEC-LENGTH-SAMPLE", "SPEC-LENGTH-ANSWER",

@@ -33,9 +33,8 @@ MIN_ROWS_PER_QUESTION = 10
 CUT_SHOWN = 60  # characters
 JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
 # task.type of an evaluate spec -> how its rows are read
-TASK_TYPES = {"": "auto", "its_directionality": "direction"} | dict.fromkeys(
-    ("binary", "mcq", "text", "metropolis_sgd"), "auto"
-)
+DIRECTIONS = {"its_directionality": "direction"}
+TASK_TYPES = DIRECTIONS | dict.fromkeys(("", "binary", "mcq", "text", "metropolis_sgd"), "auto")
 BY_THE_DATA = Fix(flags={"--type": "auto"})
 TYPES = ("auto", "its_directionality", *answers.TYPES)
 BOX_MEASURES = ("pixels", "1000")
@@ -71,8 +70,10 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         known = ", ".join(name for name in TASK_TYPES if name)
         message = f"got task {task!r}, expected one of {known}; answers are read by the data"
         found.append(findings.warning("EVAL-TASK-UNKNOWN", path, message, BY_THE_DATA))
-    asked_for = task if options.type == "auto" else options.type
-    found += grade(graded, TASK_TYPES.get(asked_for, options.type), options.tolerance)
+    asked_for = DIRECTIONS.get(options.type, options.type)
+    if asked_for == "auto":
+        asked_for = TASK_TYPES.get(task, "auto")
+    found += grade(graded, asked_for, options.tolerance)
     if options.boxes:
         found += convert_boxes(graded, options.boxes, record.get("media_dir") or "")
     cut = evaluation_record.cut_answers(graded, record)
