@@ -54,8 +54,10 @@ for name in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
   addresses=$addresses${addresses:+;}${address:-$name}
 done
 port=$((20000 + SLURM_JOB_ID * 16 % 20000))
+# The kernel's tables of sockets have ports in hexadecimal digits; the state 0A is listening.
 free_port() {
-  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+  while grep -qs ":$(printf %04X "$port") [0-9A-F]*:[0-9A-F]* 0A" /proc/net/tcp /proc/net/tcp6
+  do port=$((port + 1)); done
 }
 free_port
 export COSMOS_REASON_CONTROLLER_PORT=$port
@@ -150,13 +152,11 @@ def unmountable(job: Job, spec: dict) -> list[Finding]:
 def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
     """A file of the shell that sets the job's variables. `values` are those that every such job
     gets; of this machine's it gets what it needs, and what was asked for by name."""
-    found = dict(values)
-    for name in containers.passed(job, spec):
-        found[name] = os.environ[name]
+    names = containers.passed(job, spec)
+    found = values | {name: os.environ[name] for name in names}
     if job.image is None:
-        for name, value in os.environ.items():
-            if KEPT.fullmatch(name):
-                found.setdefault(name, value)
+        kept = (name for name in os.environ if KEPT.fullmatch(name) and name not in found)
+        found |= {name: os.environ[name] for name in kept}
     lines = [f"{name}={shlex.quote(value)}\n" for name, value in sorted(found.items())]
     return "".join(lines).encode(errors="surrogateescape")
 
