@@ -310,18 +310,32 @@ def _note_of_end(where: Host, job: Job) -> str:
 
 
 def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -> Job:
-    """The record of an end, with the exit code of each node."""
-    codes = {}
-    for path in sorted(job.folder.glob(slurm_script.NODE_EXIT)):
-        noted = _words_of(path)
-        if len(noted) == 2 and noted[1].isdecimal():
-            codes[noted[0]] = int(noted[1])
+    """The record of an end, with the exit code of each node. Of several nodes that failed, the
+    first tells why: srun ends the others for it, and answers with the highest code."""
+    codes = _node_exit_codes(job)
     if codes:
         job = replace(job, platform_ref=job.platform_ref | {"node_exit_codes": codes})
+    failures = [code for code in codes.values() if code]
+    if failures and exit_code == max(failures):
+        exit_code = failures[0]
     failed = [f"{name} {code}" for name, code in codes.items() if code]
     if len(codes) > 1 and failed:
         note = "; ".join(filter(None, [note, f"exit codes of nodes: {', '.join(failed)}"]))
     return _without_environment(evidence.ended(job, exit_code, problem, note))
+
+
+def _node_exit_codes(job: Job) -> dict[str, int]:
+    """The exit code of each node, in the order of their ends."""
+    codes = {}
+    for path in sorted(job.folder.glob(slurm_script.NODE_EXIT), key=_written):
+        noted = _words_of(path)
+        if len(noted) == 2 and noted[1].isdecimal():
+            codes[noted[0]] = int(noted[1])
+    return codes
+
+
+def _written(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def _without_environment(job: Job) -> Job:
