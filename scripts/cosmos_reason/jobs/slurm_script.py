@@ -110,7 +110,9 @@ def _srun_flags(job: Job, spec: dict) -> list[str]:
     nodes = job.resources["nodes"]
     flags = [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
     # sbatch was told to export nothing; the step is to have what this script has.
-    flags += ["--export=ALL", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]
+    flags += ["--export=ALL", "--kill-on-bad-exit=1", "--input=none"]
+    if nodes == 1:  # the log is to show progress at once; lines of several nodes stay whole
+        flags.append("--unbuffered")
     if "cpus" in job.options:
         flags.append(f"--cpus-per-task={job.options['cpus']}")
     if job.image is None:
