@@ -51,9 +51,25 @@ def engines() -> str:
         )
     legend = (
         "\nA platform: launched there. After *rendered*: only written out here, never executed; "
-        "say so when you use it. *spec only*: nothing\nlaunches the spec.\n"
+        "say so when you use it.\n"
     )
+    if any("*spec only*" in cell for row in rows for cell in row):
+        legend += "*spec only*: nothing launches the spec.\n"
+    for platform in rendered_like_docker():
+        legend += f"On {platform} as on docker, all *rendered*.\n"
     return table(["engine", "what it is", *bundle.ACTIONS], rows) + legend
+
+
+def rendered_like_docker() -> list[str]:
+    """Platforms that launch what docker launches and have executed nothing of it: a sentence is
+    shorter than a word in every cell."""
+    tables = [facts["launched"] for facts in bundle.skill_info()["engines"].values()]
+    found = []
+    for platform in dict.fromkeys(name for table in tables for name in table):
+        rendered = [dict.fromkeys(table.get("docker", {}), "rendered") for table in tables]
+        if [table.get(platform, {}) for table in tables] == rendered and platform != "docker":
+            found.append(platform)
+    return found
 
 
 def launched(facts: dict, action: str) -> str:
@@ -62,7 +78,7 @@ def launched(facts: dict, action: str) -> str:
         return "no"
     cells, rendered = [], []
     for platform, actions in facts["launched"].items():
-        if action in actions:
+        if action in actions and platform not in rendered_like_docker():
             (cells if actions[action] == "executed" else rendered).append(platform)
     if rendered:
         cells.append(f"*rendered*: {', '.join(rendered)}")

@@ -12,6 +12,7 @@ need slurmctld slurm-wlm
 need munged munge
 need ffprobe ffmpeg
 need npm npm
+need kubectl kubernetes-client
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" -ne 0 ]; then
   echo "not root, so not installed: ${missing[*]}" >&2

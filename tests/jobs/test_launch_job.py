@@ -142,7 +142,7 @@ def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
         (["--image", "x"], "JOB-FLAG"),
         (["--gpu-ids", "97"], "JOB-GPU-IDS"),
         (["--gpu-idz", "0"], "Did you mean --gpu-ids?"),
-        (["--spce", "x"], "Did you mean --spec?"),
+        (["--spce", "x"], "Did you mean --spec"),
     ],
 )
 def test_wrong_flags_are_refused(site, flags, finding):

@@ -47,6 +47,7 @@ OPTIONS = (
     "exclusive",
     "cpus",
     "memory",
+    "kubernetes",
 )
 # Flags that only some platforms take (their TAKES), with the field of a request that holds them.
 PLATFORM_FLAGS = {
@@ -78,8 +79,9 @@ class Request:
     `image_version`: the version of NVIDIA's that `image` is, where its name does not tell.
     `carried`: the plan is for a machine that is not asked, whose paths are not here.
     `nodes`: None for as few as hold the GPUs of the spec. `slurm_host`: the login node, where it is
-    not this machine; from `partition` to `memory` what sbatch is asked for, `cpus` and `memory` of
-    each node.
+    not this machine; from `partition` to `exclusive` what sbatch is asked for. `cpus` and `memory`
+    are of each node or pod. `kubernetes`: what is said of a cluster and of the pods there, by the
+    names of the flags.
     """
 
     action: str
@@ -109,6 +111,7 @@ class Request:
     exclusive: bool = False
     cpus: int | None = None
     memory: str | None = None
+    kubernetes: dict | None = None
     retry_of: str | None = None
     resume: str | None = None
 
@@ -302,6 +305,9 @@ def _useless_flags(request: Request) -> dict[str, object]:
     for flag, name in PLATFORM_FLAGS.items():
         if name not in takes:
             useless[flag] = getattr(request, name)
+    if "kubernetes" not in takes:
+        for name, value in (request.kubernetes or {}).items():
+            useless[f"--{name.replace('_', '-')}"] = value
     asks = request.action in bundle.skill_info()["endpoint_actions"]
     if not asks or request.engine != "transformers":
         useless |= {"--endpoint": request.endpoint, "--checkpoint": request.checkpoints}

@@ -37,7 +37,7 @@ from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 
-PLATFORMS = ("local", "docker", "slurm")
+PLATFORMS = ("local", "docker", "slurm", "kubernetes")
 MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job on this machine
 PATIENCE = 10  # seconds until an end that was brought about is recorded
 
