@@ -1,6 +1,8 @@
 # Every target sets up what it needs. Python 3.11 or newer: make PYTHON=python3.12 ...
 PYTHON ?= python3
 SEED ?= 0
+# What `make demo` trains: cosmos3 or reason1.
+MODEL ?= cosmos3
 BIN := .venv/bin
 # Stamps of what is installed: what the commands need, the training engine besides, what tests and linting need besides.
 TOOLS := .venv/tools
@@ -62,9 +64,10 @@ $(COSMOS)/installed: requirements-cosmos-rl.txt requirements.txt
 	@touch $@
 
 demo: $(INSTALLED)
-	$(BIN)/python scripts/run_demo.py --seed $(SEED)
+	$(BIN)/python scripts/run_demo.py --model $(MODEL) --seed $(SEED)
 
-# A worker per core, so that torch has one thread in each. The tests start hundreds of processes: bytecode is kept.
+# Three workers for two cores (tests/conftest.py), torch with one thread in each. The tests start hundreds of
+# processes: bytecode is kept.
 test: $(DEVELOPED)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not integration and not release"
 

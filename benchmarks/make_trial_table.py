@@ -68,7 +68,7 @@ def trial(job: tuple[Path, int, dict, int]) -> dict:
 
     torch.set_num_threads(1)
     from cosmos_reason.engine import train
-    from cosmos_reason.engine.model import Responder
+    from cosmos_reason.engine.responder import Responder
     from cosmos_reason.evaluation import run as evaluation
     from cosmos_reason.spec import document
 

@@ -34,7 +34,7 @@ from cosmos_reason.evaluation import questions as asking
 from cosmos_reason.jobs import inputs
 from cosmos_reason.jobs.launch import Request
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import command_line, inherited, model_folder
 from cosmos_reason.rules.draft import Draft, pasteable
 from cosmos_reason.spec import document
@@ -240,7 +240,7 @@ def answered(args, asked: dict, found: list[Finding], folder: Path) -> cli.Outco
         who = Endpoint(asked, args.endpoint, args.served_model)
         found += who.settle()
     else:
-        from cosmos_reason.engine.model import Responder
+        from cosmos_reason.engine.responder import Responder
 
         who = Responder(asked)
     refuse_other_answers(asked, who, folder)

@@ -28,6 +28,7 @@ from cosmos_reason.data import columns as column_roles
 from cosmos_reason.data import held_out, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
+from cosmos_reason.data.items import Item, Reading
 
 ROLES = ", ".join(column_roles.COLUMNS)
 COMMON = "-o --eval-fraction --column --question --kind --subset --skip-missing"
@@ -65,8 +66,16 @@ def parser() -> cli.Parser:
         help="subset of a Hub dataset; default its only one",
     )
     parser.add_argument(
-        "--hf-split", default="", metavar="NAME", help="split of a Hub dataset; default train"
+        "--hf-split",
+        default="",
+        metavar="NAME",
+        help="split of a Hub dataset, or a part of it: 'train[:100]'; default train",
     )
+    raw = (
+        "raw videos of AgiBot World or HoloAssist, to cut clips from that Cosmos-Reason1's sets "
+        "name and do not hold"
+    )
+    parser.add_argument("--raw", default="", metavar="DIR", help=raw)
     share = "share of clips held out for evaluation, default: 0 (none)"
     parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help=share)
     parser.add_argument(
@@ -128,7 +137,7 @@ def main(args) -> cli.Outcome:
     return cli.Outcome(result, found, f"{source.kind}: {told}", checked)
 
 
-def read_source(args) -> tuple[dataset_sources.Source, list[dataset_sources.Item], list[f.Finding]]:
+def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Finding]]:
     """The source and its items, with what is to be said about them.
 
     Raises Failure with all that is wrong, in the command and in the source.
@@ -141,11 +150,12 @@ def read_source(args) -> tuple[dataset_sources.Source, list[dataset_sources.Item
         "question": f.attempt(wrong, text, args.question) or "",
         "system": f.attempt(wrong, text, args.system) or "",
     }
-    reading = dataset_sources.Reading(
+    reading = Reading(
         fields=tuple(filter(None, args.fields.split(","))),
         subset=args.hf_subset,
         split=args.hf_split,
         skip_missing=args.skip_missing,
+        raw=args.raw,
         **given,
     )
     source = f.attempt(wrong, dataset_sources.open_source, args.source, args.kind, reading)
@@ -222,7 +232,7 @@ def refuse_output(source: Path, output: Path, force: bool) -> None:
         )
 
 
-def refuse_media_below(output: Path, items: list[dataset_sources.Item]) -> None:
+def refuse_media_below(output: Path, items: list[Item]) -> None:
     """Raise Failure when a clip to be read lies in the folder to be replaced."""
     root = output.resolve()
     for item in items:

@@ -33,7 +33,8 @@ from cosmos_reason.rules import (
     model_folder,
     spec_rules,
 )
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
+from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft, pasteable
 from cosmos_reason.rules.keys import BATCH, RATE
 from cosmos_reason.spec import actions, document, names, origins
@@ -199,7 +200,7 @@ def check(args, draft: Draft) -> list[f.Finding]:
     """Fit the draft to its engine, then everything that stands against it,
     with fixes for this command line."""
     facts = Path(args.dataset_facts) if args.dataset_facts else None
-    if facts and draft.attempt(rules.read_facts, facts) is None:
+    if facts and draft.attempt(read_facts, facts) is None:
         facts = None
     inherited.compare_with_resumed(draft)
     steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
@@ -301,13 +302,13 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     result = {"spec": str(output), "origins": str(beside)}
     text = f"wrote {output}"
     if args.action == "train":
-        case = rules.Case(args.action, args.engine, draft.spec, facts)
+        case = Case(args.action, args.engine, draft.spec, facts)
         result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
         text += f": {size_of_run(case)}"
     return cli.Outcome(result, found, text, next=following(args, draft, found))
 
 
-def size_of_run(case: rules.Case) -> str:
+def size_of_run(case: Case) -> str:
     """The global batch and the steps of a training, as a person asks for them."""
     batch = f"global batch {case.global_batch} ({case(BATCH)} x {case.ranks} data-parallel ranks)"
     if case.steps is None:
@@ -320,7 +321,7 @@ def size_of_run(case: rules.Case) -> str:
     return f"{text}; {' and '.join(late)} at the last step only" if late else text
 
 
-def done_only_at_the_end(case: rules.Case) -> list[str]:
+def done_only_at_the_end(case: Case) -> list[str]:
     """What a training of known steps does at no step before its last."""
     saves, validates = case("train.ckpt.enable_checkpoint"), case("validation.enable")
     words = {"saves": ("train.ckpt.save_freq", saves), "validates": ("validation.freq", validates)}
@@ -340,7 +341,7 @@ def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
     left_open |= {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
     if any(finding.id in left_open for finding in found):
         return ()
-    case = rules.Case(args.action, args.engine, draft.spec)
+    case = Case(args.action, args.engine, draft.spec)
     count = nodes.count(args.nodes, case.needed_gpus)
     platforms = platforms_of(args.action, args.engine, count)
     if not platforms:

@@ -314,6 +314,12 @@ def annotation_file(written: str) -> tuple[str, Path]:
     if s3.is_uri(written):
         return fetch(written)
     path = locate(written)
+    if not Path(written).exists() and model_names.may_be_dataset(written):
+        words = ["scripts/build_dataset.py", model_names.dataset(written), "-o", "data"]
+        message = (
+            "got no such file, expected an annotation file; a dataset of the Hub is built first"
+        )
+        raise f.bad_input("FILE-MISSING", written, message, Fix(command=shlex.join(words)))
     is_folder_without = Path(written).is_dir() and not path.is_file()
     if path.suffix not in TABLES and not is_folder_without:
         return "", path

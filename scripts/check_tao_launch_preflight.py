@@ -112,6 +112,7 @@ def add_platform_flags(add: Callable) -> None:
     add("--time-limit", metavar="TIME", help="SLURM's: [D-]H:M:S")
     add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
     add("--pull-secret", metavar="NAME", help="Kubernetes secret for the image's registry")
+    add("--volume", action="append", metavar="CLAIM:DIR", help="as launch_job.py takes it")
     add("--storage-class", metavar="NAME", help="Kubernetes storage class of the job's volumes")
     add("--install-missing-tools", action="store_true", help=argparse.SUPPRESS)
     add("--skill-bank", metavar="DIR", help=argparse.SUPPRESS)
@@ -329,28 +330,37 @@ def submit(launch, image: str | None) -> tuple[str, ...]:
     command += gpu_words(launch)
     if launch.options.entry_script:
         command += ["--entry-script", launch.options.entry_script]
-    if launch.platform == "slurm":
-        command += slurm_words(launch.options, image)
-    if launch.platform == "docker":
-        if image:
-            command += ["--image", image]
-        if launch.options.image_version and image == launch.options.image:
-            command += ["--image-version", launch.options.image_version]
-        if launch.options.docker_host and not carried:
-            command += ["--docker-host", launch.options.docker_host]
+    if launch.platform != "local":
+        command += image_words(launch, image)
+    if launch.platform in ("slurm", "kubernetes"):
+        command += cluster_words(launch)
     if carried:
         command += ["--output", "to-carry"]
+    elif launch.platform == "docker" and launch.options.docker_host:
+        command += ["--docker-host", launch.options.docker_host]
     return tuple(command)
 
 
-def slurm_words(options, image: str | None) -> list[str]:
-    given = {
-        "--image": image,
-        "--image-version": options.image_version,
-        "--partition": options.partition,
-        "--time-limit": options.time_limit,
-    }
-    return [word for flag, value in given.items() if value for word in (flag, value)]
+def image_words(launch, image: str | None) -> list[str]:
+    words = ["--image", image] if image else []
+    if launch.options.image_version and image == launch.options.image:
+        words += ["--image-version", launch.options.image_version]
+    return words
+
+
+def cluster_words(launch) -> list[str]:
+    from cosmos_reason.preflight import proposal
+
+    if launch.platform == "slurm":
+        given = {"partition": launch.options.partition, "time_limit": launch.options.time_limit}
+    else:
+        given = proposal.on_kubernetes(launch)
+    words = []
+    for name, value in given.items():
+        for one in value if isinstance(value, list) else [value]:
+            if one:
+                words += [f"--{name.replace('_', '-')}", one]
+    return words
 
 
 def gpu_words(launch) -> list[str]:

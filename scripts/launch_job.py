@@ -24,6 +24,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +53,7 @@ OWN_FILES = (jobs.RECORD, jobs.SPEC, "spec.origins.json", jobs.LOG, jobs.METRICS
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
            "resources", "inputs", "outputs")  # fmt: skip
 COMMON = "--spec --platform --gpu-ids --engine --image --docker-host --checkpoint"
+KUBERNETES = ("volume", "namespace", "pull_secret", "node_selector", "toleration")
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
@@ -144,8 +146,7 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         help="train and grpo on cosmos-rl or tao (default: as few as hold the spec's GPUs)",
     )
     verb.add_argument(
-        "--image",
-        help="docker, slurm: the image to run, on slurm also a .sqsh (default: engine tao's)",
+        "--image", help="of containers, on slurm also a .sqsh (default: that of engine tao)"
     )
     verb.add_argument(
         "--image-version",
@@ -155,7 +156,8 @@ def add_request(verb: argparse.ArgumentParser) -> None:
     )
     verb.add_argument(
         "--docker-host",
-        help="docker: unix:// or ssh:// address (default: $DOCKER_HOST or the docker context)",
+        help="docker: unix:// or ssh:// address, no password (default: $DOCKER_HOST or docker's "
+        "context)",
     )
     verb.add_argument(
         "--network", help="docker: host for servers on this machine (default: the engine's own)"
@@ -165,10 +167,12 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         action="append",
         type=variable,
         metavar="NAME",
-        help="docker, slurm: a variable to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, "
-        "AWS_*; repeatable",
+        help="containers: to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, AWS_*; "
+        "repeatable",
     )
-    add_slurm(verb)
+    add_cluster_flags(verb.add_argument)
+    add_slurm_flags(verb.add_argument)
+    add_kubernetes_flags(verb.add_argument)
     verb.add_argument(
         "--entry-script",
         type=entry_script,
@@ -199,8 +203,22 @@ def add_request(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def add_slurm(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
+def add_cluster_flags(add: Callable) -> None:
+    add(
+        "--cpus",
+        type=partial(cli.positive, most=4096),
+        metavar="N",
+        help="slurm, kubernetes: of each node or pod (default: what the cluster gives)",
+    )
+    add(
+        "--memory",
+        metavar="SIZE",
+        help="slurm, kubernetes: of each node or pod, such as 200G; 0 on slurm: all of it; of a "
+        "pod /dev/shm is a part",
+    )
+
+
+def add_slurm_flags(add: Callable) -> None:
     add("--partition", metavar="P", help="slurm (default: $SLURM_PARTITION or the cluster's)")
     add("--account", metavar="A", help="slurm: who pays")
     add("--qos", metavar="Q", help="slurm: quality of service")
@@ -212,8 +230,35 @@ def add_slurm(verb: argparse.ArgumentParser) -> None:
         "(default: gpu)",
     )
     add("--exclusive", action="store_true", help="slurm: whole nodes")
-    add("--cpus", type=partial(cli.positive, most=4096), metavar="N", help="slurm: of each node")
-    add("--memory", metavar="SIZE", help="slurm: of each node, such as 200G (0: all of it)")
+    add(
+        "--requeue",
+        action="store_true",
+        help="slurm: let it begin the job anew when a node fails; a training goes on from its "
+        "newest checkpoint",
+    )
+
+
+def add_kubernetes_flags(add: Callable) -> None:
+    add(
+        "--volume",
+        action="append",
+        metavar="CLAIM:DIR",
+        help="kubernetes: the claim whose files are below DIR, here as in the pods; repeatable",
+    )
+    add("--namespace", help="kubernetes: default $K8S_NAMESPACE, else the context's")
+    add("--pull-secret", metavar="NAME", help="kubernetes: for the image's registry")
+    add(
+        "--node-selector",
+        action="append",
+        metavar="KEY=VALUE",
+        help="kubernetes: a label of the nodes to run on; repeatable",
+    )
+    add(
+        "--toleration",
+        action="append",
+        metavar="KEY[=VALUE][:EFFECT]",
+        help="kubernetes: a taint that does not matter; repeatable",
+    )
 
 
 def count(written: str) -> int:
@@ -290,9 +335,11 @@ def request(args) -> launch.Request:
         time_limit=args.time_limit,
         gres=args.gres,
         exclusive=args.exclusive,
+        requeue=args.requeue,
         cpus=args.cpus,
         memory=args.memory,
         checkpoints=[os.path.abspath(path) for path in args.checkpoint],
+        kubernetes={name: value for name in KUBERNETES if (value := getattr(args, name))},
     )
 
 

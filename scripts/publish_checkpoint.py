@@ -41,7 +41,10 @@ def parser() -> cli.Parser:
         "--hub", metavar="ORG/NAME", help="Hub model repository; made when there is none"
     )
     where.add_argument(
-        "--s3", metavar="s3://BUCKET/PREFIX", help="where to put the files (AWS_ENDPOINT_URL works)"
+        "--s3",
+        metavar="s3://BUCKET/PREFIX",
+        help="where to put the files (AWS_ENDPOINT_URL works; let a lifecycle rule of the bucket "
+        "abort unfinished uploads)",
     )
     parser.add_argument(
         "--public", action="store_true", help="with --hub: everybody may see it (default: private)"

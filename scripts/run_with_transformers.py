@@ -29,7 +29,7 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.spec import document
 
 ENGINE = "transformers"
@@ -190,7 +190,7 @@ def answer(args, specs: list[dict], server=None) -> list[dict]:
 
 
 def model_here(complete: dict):
-    from cosmos_reason.engine.model import Responder
+    from cosmos_reason.engine.responder import Responder
 
     return Responder(complete)
 

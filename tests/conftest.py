@@ -28,6 +28,12 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """Three workers for two cores: tests of jobs wait for other processes."""
+    return max(1, (os.cpu_count() or 1) * 3 // 2)
+
+
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
     """A folder with train/ (12 clips) and eval/ (4 clips), three questions each."""

@@ -11,7 +11,7 @@ from support import ROOT
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import value_text
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import spec_rules
 from cosmos_reason.spec import document, validation
 from cosmos_reason.spec import values as spec_values

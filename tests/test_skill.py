@@ -209,6 +209,9 @@ def launch_table() -> dict[tuple[str, str], str]:
     return cells
 
 
+IN_THE_TABLE = ("local", "docker", "slurm")  # a sentence tells of kubernetes
+
+
 def test_pages_tell_what_is_launched_as_skill_info_does():
     """A launched action names its platforms, what was never executed is marked,
     and nothing else reads like a yes."""
@@ -216,12 +219,11 @@ def test_pages_tell_what_is_launched_as_skill_info_does():
     assert {engine for engine, _ in cells} == set(bundle.ENGINES)
     for (engine, action), cell in cells.items():
         facts = bundle.skill_info()["engines"][engine]
-        platforms = [platform for name, platform in launchable.ways(action) if name == engine]
-        assert [
-            platform for platform in ("local", "docker", "slurm") if platform in cell
-        ] == platforms, cell
+        platforms = [name for name in IN_THE_TABLE if (engine, name) in launchable.ways(action)]
+        assert [platform for platform in IN_THE_TABLE if platform in cell] == platforms, cell
         launched = {facts["launched"][platform][action] for platform in platforms}
-        assert ("rendered" in cell) == ("rendered" in launched)
+        for how in ("bare", "rendered"):
+            assert (f"*{how}*" in cell) == (how in launched)
         assert (cell == "*spec only*") == (action in facts["actions"] and not platforms)
     for page, block in (
         ("README.md", "engines"),
@@ -229,6 +231,13 @@ def test_pages_tell_what_is_launched_as_skill_info_does():
         ("SKILL.md", "not yet"),
     ):
         assert f"<!-- make docs: {block} -->" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_a_sentence_tells_of_kubernetes_what_the_table_leaves_out():
+    for facts in bundle.skill_info()["engines"].values():
+        rendered = facts["launched"].get("kubernetes", {})
+        assert rendered == dict.fromkeys(facts["launched"].get("docker", {}), "rendered")
+    assert "On kubernetes as on docker, all *rendered*." in make_docs().engines()
 
 
 # ---- evals ---------------------------------------------------------------------------------------

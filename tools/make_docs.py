@@ -50,22 +50,40 @@ def engines() -> str:
             [f"`{name}`", facts["title"], *(launched(facts, action) for action in bundle.ACTIONS)]
         )
     legend = (
-        "\nA platform: launched there. After *rendered*: only written out here, never executed; "
-        "say so when you use it. *spec only*: nothing\nlaunches the spec.\n"
+        "\nA platform: launched there. *rendered*: only written out, never executed; say so "
+        "when you use it. *bare*: executed without an image, rendered with one.\n"
     )
+    if any("*spec only*" in cell for row in rows for cell in row):
+        legend += "*spec only*: nothing launches the spec.\n"
+    for platform in rendered_like_docker():
+        legend += f"On {platform} as on docker, all *rendered*.\n"
     return table(["engine", "what it is", *bundle.ACTIONS], rows) + legend
+
+
+def rendered_like_docker() -> list[str]:
+    """Platforms that launch what docker launches and have executed nothing of it: a sentence is
+    shorter than a word in every cell."""
+    tables = [facts["launched"] for facts in bundle.skill_info()["engines"].values()]
+    found = []
+    for platform in dict.fromkeys(name for table in tables for name in table):
+        rendered = [dict.fromkeys(table.get("docker", {}), "rendered") for table in tables]
+        if [table.get(platform, {}) for table in tables] == rendered and platform != "docker":
+            found.append(platform)
+    return found
 
 
 def launched(facts: dict, action: str) -> str:
     """The platforms that an engine's action is launched on."""
     if action not in facts["actions"]:
         return "no"
-    cells, rendered = [], []
+    groups = {"executed": [], "bare": [], "rendered": []}
     for platform, actions in facts["launched"].items():
-        if action in actions:
-            (cells if actions[action] == "executed" else rendered).append(platform)
-    if rendered:
-        cells.append(f"*rendered*: {', '.join(rendered)}")
+        if action in actions and platform not in rendered_like_docker():
+            groups[actions[action]].append(platform)
+    cells = groups["executed"]
+    for how in ("bare", "rendered"):
+        if groups[how]:
+            cells.append(f"*{how}*: {', '.join(groups[how])}")
     return ", ".join(cells) or "*spec only*"
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Generate the spec templates, the manifest and the table of popular keys from the schemas,
-and the page of known errors from their catalog (`make templates`).
+the page of known errors from their catalog, and what NVIDIA's skill bank reads (`make templates`).
 
 examples:
   tools/make_templates.py          write them
@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import bank_info
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import files as storage
@@ -137,6 +140,7 @@ def outputs() -> dict[Path, str]:
     )
     files[PARAMETERS] = parameters_page()
     files[ERRORS] = errors_page()
+    files[bundle.ROOT / "references" / "skill_info.yaml"] = bank_info.text()
     return files
 
 

@@ -15,7 +15,7 @@ from cosmos_reason.data import annotations
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.annotations import Turn
-from cosmos_reason.data.sources import Item
+from cosmos_reason.data.items import Item, Reading
 
 
 def build(*args, expect=0):
@@ -367,7 +367,7 @@ def test_clips_in_tables_are_not_held_in_memory(tmp_path):
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2, compression="none")
     del table
     before = arrow.total_allocated_bytes()
-    reading = dataset_sources.Reading({}, "Which?")
+    reading = Reading({}, "Which?")
     items, _ = dataset_sources.read(
         dataset_sources.open_source(str(tmp_path / "a.parquet"), "auto", reading), reading
     )

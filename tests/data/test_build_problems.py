@@ -37,9 +37,9 @@ def test_all_problems_come_in_one_run_and_their_fixes_build_it(source, tmp_path)
     assert ids(document) == ["USAGE", "BUILD-COLUMN", "BUILD-QUESTION", "BUILD-MEDIA-MISSING"]
     _, column, question, missing = document["findings"]
     assert column["fix"] == "--column answer=light_on"
-    assert missing["data"] == {"record_ids": ["4", "5"], "count": 2}
-    for number in (4, 5):
-        assert f"{source}/clips/{number}.mp4" in missing["message"]
+    absent = [f"{source}/clips/{number}.mp4" for number in (4, 5)]
+    assert missing["data"] == {"record_ids": ["4", "5"], "count": 2, "files": absent}
+    assert all(path in missing["message"] for path in absent)
     fixes = [word for found in (column, question, missing) for word in shlex.split(found["fix"])]
     code, document = build(source / "labels.csv", tmp_path / "out", *fixes)
     assert code == 0 and document["result"]["written"] == {"train": 4}

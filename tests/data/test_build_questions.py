@@ -12,7 +12,7 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import label_questions
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.annotations import Turn
-from cosmos_reason.data.sources import Item
+from cosmos_reason.data.items import Item
 
 
 def build(*args, cwd=None, expect=0):

@@ -16,7 +16,7 @@ from cosmos_reason.data import annotations, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.annotations import Turn
-from cosmos_reason.data.sources import Item
+from cosmos_reason.data.items import Item, Reading
 from cosmos_reason.remote import hub
 
 
@@ -255,7 +255,7 @@ def test_a_clip_of_the_hub_with_several_questions_is_written_once(
     names = ["labels.csv", *(f"clips/{number}.mp4" for number in range(4))]
     monkeypatch.setattr(hub, "dataset", lambda *_: ("0" * 40, names))
     monkeypatch.setattr(hub, "dataset_file", lambda _repo, _commit, name, _secret: source / name)
-    reading = dataset_sources.Reading({})
+    reading = Reading({})
     items, _ = dataset_sources.read(
         dataset_sources.open_source("org/name", "auto", reading), reading
     )

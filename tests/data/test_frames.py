@@ -18,6 +18,7 @@ from cosmos_reason.estimate import record_tokens
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions, frame_indices
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.spec import document
 
 OPTIONS = VisionOptions(nframes=8)
@@ -269,3 +270,55 @@ def test_they_survive_several_training_roots(root, tmp_path):
         ["two/eight/000.png"],
     ]
     assert mixed.records[3]["videos"] == [{"video": "two/all"}]
+
+
+def test_times_are_drawn_alike_for_training_evaluation_and_cosmos_rl(root):
+    item = annotations.Media("video", "clip.mp4")
+    size = {"nframes": 8, "resized_height": 64, "resized_width": 96}
+    plain = Sampler(str(root), VisionOptions(**size), 16).load(item)
+    trained = VisionOptions.from_spec({"custom": {"vision": size | {"burn_timestamps": True}}})
+    asked = VisionOptions.from_spec({"vision": size | {"burn_timestamps": True}})
+    assert trained == asked != VisionOptions(**size)
+    shown = [Sampler(str(root), options, 16).load(item) for options in (trained, asked)]
+    assert np.array_equal(shown[0].frames, shown[1].frames)
+    frames = shown[0].frames
+    assert frames.shape == plain.frames.shape and shown[0].seconds == plain.seconds
+    assert np.array_equal(frames[:, :48], plain.frames[:, :48]), "only the lower edge"
+    marks = {frame[48:].tobytes() for frame in frames}
+    assert len(marks) == 8, "each frame has a time of its own"
+    assert (frames[:, 52:] > 200).any((1, 2, 3)).all() and (frames[:, 52:, :10] < 8).all()
+    pictures = conversations.medium(shown[0])["video"]
+    assert all(
+        np.array_equal(np.asarray(one), two) for one, two in zip(pictures, frames, strict=True)
+    )
+    no = VisionOptions.from_spec({"vision": size | {"burn_timestamps": False}})
+    assert no == VisionOptions(**size)
+
+
+def test_times_that_nobody_could_read_are_refused(root):
+    options = VisionOptions(8, min_pixels=1024, max_pixels=2048, burn_timestamps=True)
+    with pytest.raises(Failure) as failure:
+        Sampler(str(root), options, 16).load(annotations.Media("video", "clip.mp4"))
+    (finding,) = failure.value.findings
+    assert finding.id == "DATA-STAMP-SMALL"
+    assert finding.fix.changes == {"custom.vision.burn_timestamps": False}
+    with pytest.raises(Failure, match="SPEC-VISION-VALUE"):
+        VisionOptions.from_spec({"vision": {"nframes": 8, "burn_timestamps": "yes"}})
+
+
+@pytest.mark.parametrize(
+    ("action", "engine", "is_error"),
+    [
+        ("train", "tao", True),
+        ("evaluate", "tao", True),
+        ("train", "cosmos-rl", False),
+        ("train", "transformers", False),
+        ("evaluate", "transformers", False),
+    ],
+)
+def test_times_are_refused_where_nobody_draws_them(action, engine, is_error):
+    table = document.template(action)
+    vision = table["custom"]["vision"] if action == "train" else table["vision"]
+    vision["burn_timestamps"] = True
+    found = [one for one in rules.check(action, engine, table) if "burn" in one.where]
+    assert [(one.id, one.severity) for one in found] == [("SPEC-ENGINE-KEY", "error")] * is_error

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,50 +18,25 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file
 from support import ROOT
+from training import run, short_training
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import adapters, best_link, run_outputs, safetensors_files
+from cosmos_reason.checkpoints import (
+    adapters,
+    best_link,
+    run_outputs,
+    safetensors_files,
+    uploads,
+)
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine import train
 from cosmos_reason.engine.encode import collate
-from cosmos_reason.engine.model import Responder
+from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import questions
 from cosmos_reason.spec import document
 
-VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
 LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
-
-
-def short_training(model, dataset, output):
-    """A complete spec of 4 steps, 6 records each, saving and validating every second step."""
-    table = document.template("train")
-    splits = {"train_dataset": "train", "val_dataset": "eval"}
-    for name, split in splits.items():
-        folder = dataset / split
-        table["custom"][name] = {
-            "annotation_path": str(folder / "annotations.json"),
-            "media_path": str(folder),
-        }
-    changes = {
-        "custom.vision": dict(VISION),
-        "policy.model_name_or_path": str(model),
-        "train.output_dir": str(output),
-        "train.timestamp": "run",
-        "train.optm_lr": 1e-3,
-        "train.optm_warmup_steps": 1,
-        "train.max_num_steps": 4,
-        "train.train_batch_per_replica": 6,
-        "train.train_policy.dataloader_num_workers": 0,
-        "train.param_dtype": "float32",
-        "train.seed": 3,
-        "train.ckpt.save_freq": 2,
-        "validation.enable": True,
-        "validation.freq": 2,
-    }
-    for key, value in changes.items():
-        document.set_value(table, key, value)
-    return table
 
 
 @pytest.fixture
@@ -80,12 +56,6 @@ def whole(tiny_model, dataset, tmp_path_factory):
 def out(whole, train_spec):
     """The output folder of `train_spec`, with that training in it."""
     return shutil.copytree(whole, Path(train_spec["train"]["output_dir"]), symlinks=True)
-
-
-def run(table, **changes):
-    for key, value in changes.items():
-        document.set_value(table, key.replace("__", "."), value)
-    return train.run(document.with_defaults("train", table), None)
 
 
 def weights(folder, step="step_4"):
@@ -417,33 +387,46 @@ def test_a_missing_tensor_is_an_error_and_never_random(train_spec, tiny_model, t
         run(train_spec, policy__model_name_or_path=str(broken))
 
 
-def test_qwen2_5_vl_is_trained_exported_merged_and_asked_as_qwen3_vl_is(
+def answering(spec, folder, enable_lora):
+    """The weights that answer every question of an evaluate spec, as they are loaded."""
+    spec["model"] |= {"model_name": str(folder), "enable_lora": enable_lora}
+    responder = Responder(spec)
+    answers = chain.from_iterable(responder.answers(questions.read(spec["dataset"], -1)))
+    assert {answer.error for answer in answers} == {None}
+    return responder.network.state_dict()
+
+
+def test_qwen2_5_vl_is_trained_exported_and_asked_as_qwen3_vl_is(
     train_spec, evaluate_spec, tiny_reason1, tmp_path
 ):
-    model = {"policy__model_name_or_path": str(tiny_reason1)}
-    run(train_spec, **model)
+    run(train_spec, policy__model_name_or_path=str(tiny_reason1))
     exported = tmp_path / "out" / "run" / "safetensors" / "step_4"
     assert run_outputs.verify(exported) == []
     stored, _ = safetensors_files.read_folder(tiny_reason1)
     assert safetensors_files.read_folder(exported)[0].keys() == stored.keys()
     losses = [line["train/loss"] for line in metrics(tmp_path / "out/run") if "train/loss" in line]
     assert losses[-1] < losses[0]
+    assert answering(evaluate_spec, exported, False)
+
+
+def test_an_adapter_of_qwen2_5_vl_is_merged_into_the_weights_that_it_answers_with(
+    train_spec, evaluate_spec, tiny_reason1, tmp_path
+):
+    """Its sums are rounded to bfloat16 by half a step, 2**-8, at most. Of random weights that alone
+    turns an answer where two tokens are nearly even: answers are not compared."""
+    model = {"policy__model_name_or_path": str(tiny_reason1)}
     lora = {"policy__lora": LORA | {"target_modules": ["q_proj", "attn.qkv"]}}
-    run(train_spec, **model, **lora, train__optm_lr=1e-2, train__timestamp="lora")
-    adapter = tmp_path / "out" / "lora" / "safetensors" / "step_4"
+    run(train_spec, **model, **lora, train__optm_lr=1e-2)
+    adapter, merged = tmp_path / "out" / "run" / "safetensors" / "step_4", tmp_path / "merged"
     assert run_outputs.verify(adapter) == []
-    adapters.merge(adapters.read(adapter), tiny_reason1, tmp_path / "merged", jobs=1)
-    assert run_outputs.verify(tmp_path / "merged") == []
-    asked = {}
-    for folder in (exported, adapter, tmp_path / "merged"):
-        is_adapter = folder == adapter
-        evaluate_spec["model"] |= {"model_name": str(folder), "enable_lora": is_adapter}
-        responder = Responder(evaluate_spec)
-        responder.load()
-        answers = responder.answer(questions.read(evaluate_spec["dataset"], -1))
-        assert {answer.error for answer in answers} == {None}
-        asked[folder.name] = [answer.response for answer in answers]
-    assert asked["merged"] == asked[adapter.name]
+    adapters.merge(adapters.read(adapter), tiny_reason1, merged, jobs=1)
+    assert run_outputs.verify(merged) == []
+    expected = answering(evaluate_spec, adapter, True)
+    got = answering(evaluate_spec, merged, False)
+    torch.testing.assert_close(got, expected, rtol=2**-8, atol=1e-6)
+    base = models.load_model(tiny_reason1, torch.float32, torch.device("cpu")).state_dict()
+    changed = {name for name in base if not torch.equal(got[name], base[name])}
+    assert changed == {f"{module}.weight" for module in adapters.read(adapter).pairs}
 
 
 def test_qwen2_5_vl_generates_at_the_positions_that_it_is_trained_at(evaluate_spec, tiny_reason1):
@@ -594,3 +577,28 @@ def test_a_run_that_fails_ends_so_in_wandb_and_one_without_the_package_never_beg
         run(train_spec, **wishes, train__output_dir=str(tmp_path / "second"))
     (finding,) = failure.value.findings
     assert finding.id == "ENGINE-WANDB-MISSING" and not (tmp_path / "second").exists()
+
+
+def test_a_failed_upload_is_said_and_costs_no_training(train_spec, tmp_path, monkeypatch, capfd):
+    nobody = "http://127.0.0.1:9"  # where nothing listens
+    monkeypatch.setenv("AWS_ENDPOINT_URL", nobody)
+    monkeypatch.setattr(constants, "ENDPOINT", nobody)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret-key")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "canary-key-id")
+    monkeypatch.setenv("HF_TOKEN", "hf_canary")
+    wishes = {"upload_s3": "all", "s3_bucket": "b", "upload_hf": True, "hf_repo_name": "o/m"}
+    done = run(train_spec, **{f"train__ckpt__{key}": value for key, value in wishes.items()})
+    assert done["steps"] == 4
+    folder = tmp_path / "out" / "run"
+    addresses = [
+        "s3://b/outputs/run/safetensors/step_2",
+        "hf_model://o/m-run",
+        "s3://b/outputs/run/safetensors/step_4",
+    ]
+    assert list(files.read_json(folder / uploads.FILE)) == uploads.failed(folder) == addresses
+    said = capfd.readouterr().err
+    assert said.count("warning: ENGINE-UPLOAD") == 3 and "canary" not in said
+    last = folder / "safetensors" / "step_4"
+    assert f"scripts/publish_checkpoint.py {last} --hub o/m-run --yes" in said
+    assert f"scripts/publish_checkpoint.py {last} --s3 {addresses[2]} --yes" in said
+    assert all(found.complete for found in run_outputs.find(tmp_path / "out"))

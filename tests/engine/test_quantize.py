@@ -12,6 +12,7 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import quantized, run_outputs
 from cosmos_reason.engine import calibration, quantize
 from cosmos_reason.engine import model as models
+from cosmos_reason.engine.responder import Responder
 from cosmos_reason.spec import document, quantizing
 
 VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}
@@ -188,7 +189,7 @@ def test_both_models_answer_the_same_questions_and_a_rerun_asks_nothing(
     def refuse(self):
         raise AssertionError("loaded again")
 
-    monkeypatch.setattr(models.Responder, "load", refuse)
+    monkeypatch.setattr(Responder, "load", refuse)
     assert quantize.accuracy_lost(spec, output)[0] == pair
 
 

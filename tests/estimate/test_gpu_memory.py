@@ -13,7 +13,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.checkpoints import qwen3_vl
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.gpu_memory import Plan
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document, validation
 
 QWEN3_2B = gpu_memory.geometry("nvidia/Cosmos-Reason2-2B")
@@ -164,7 +164,7 @@ def case(engine="cosmos-rl", action="train", **settings):
     table = document.template(action)
     for key, value in settings.items():
         document.set_value(table, key.replace("__", "."), value)
-    return rules.Case(action, engine, table)
+    return Case(action, engine, table)
 
 
 def test_known_stories():

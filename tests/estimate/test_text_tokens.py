@@ -19,8 +19,8 @@ from cosmos_reason.engine.encode import Encoder
 from cosmos_reason.estimate import record_tokens, text_tokens
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
-from cosmos_reason.rules import case as rules
 from cosmos_reason.rules import lengths
+from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document
 
 DATA = ROOT / "tests/fixtures"
@@ -170,7 +170,7 @@ def test_the_loaders_memory_is_one_number(root, tmp_path):
     facts = tmp_path / "facts.json"
     dataset_checks.write_facts(found, facts)
     told = dataset_checks.predict(found, "train", spec, "tao")["prefetch_bytes_per_rank"]
-    case = rules.Case("train", "transformers", table, facts)
+    case = Case("train", "transformers", table, facts)
     assert told == lengths.loader_gib(case) * 2**30 > 0
     most = max(record.vision for record in record_tokens.tokens_for_spec(facts, spec))
     assert told == 3 * 2 * 5 * most * (2 * 32 * 32 * 3 * 4)
@@ -188,7 +188,7 @@ def test_grpo_has_one_count_of_records_that_are_too_long(root, tmp_path):
         document.set_value(table, key, value)
     document.dump(table, path)
     result, found = check(root, "--spec", path, "--facts", tmp_path / "facts.json", expect=1)
-    case = rules.Case("grpo", "cosmos-rl", table, tmp_path / "facts.json")
+    case = Case("grpo", "cosmos-rl", table, tmp_path / "facts.json")
     too_long = lengths.too_long(case)[1]
     assert 0 < len(too_long) < result["train"]["records"]
     assert found["DATA-TOKENS"]["data"]["record_ids"] == too_long

@@ -3,20 +3,23 @@ evaluation."""
 
 import json
 import shutil
+import sys
+from types import SimpleNamespace
 
 import jsonschema
 import numpy as np
 import pytest
+import run_with_transformers as program
 from chat_server import said
 from PIL import Image
-from support import run_script
 
+from cosmos_reason import cli
 from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.annotations import Media
-from cosmos_reason.engine.model import Responder
-from cosmos_reason.evaluation import as_trained, inference, questions
+from cosmos_reason.engine.responder import Responder
+from cosmos_reason.evaluation import as_trained, inference, per_gpu, questions
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.evaluation.run import run
 from cosmos_reason.spec import document
@@ -116,26 +119,32 @@ def test_the_answers_are_those_of_an_evaluation(spec, evaluate_spec, clips, tmp_
 
 def test_a_killed_inference_continues_and_only_what_is_new_is_asked(spec, clips, tmp_path, reached):
     class Killed(Responder):
-        def answer(self, questions):
-            if reached:
+        batches = 0
+
+        def answer(self, ready):
+            self.batches += 1
+            if self.batches == 2:
                 raise KeyboardInterrupt
-            return super().answer(questions)
+            return super().answer(ready)
 
     with pytest.raises(KeyboardInterrupt):
         infer(spec, Killed)
     assert not (tmp_path / "results" / "predictions.json").exists()
     infer(spec)
-    assert reached == ["eval-0000.mp4", "eval-0001.mp4", "still.png"]
+    assert reached == ["eval-0000.mp4", "eval-0001.mp4", "still.png", "still.png"], (
+        "what was answered is not asked again"
+    )
     before = rows_of(tmp_path / "results")
+    reached.clear()
     infer(spec)
-    assert len(reached) == 3 and rows_of(tmp_path / "results") == before
+    assert not reached and rows_of(tmp_path / "results") == before
     shutil.copy(clips / "eval-0000.mp4", clips / "eval-0002.mp4")
     shutil.copy(clips / "eval-0000.mp4", clips / "eval-0001.mp4")  # another clip of the name
     infer(spec)
-    assert reached[3:] == ["eval-0001.mp4", "eval-0002.mp4"]
+    assert reached == ["eval-0001.mp4", "eval-0002.mp4"]
     spec["generation"]["max_tokens"] = 3
     infer(spec)
-    assert len(reached) == 9
+    assert len(reached) == 6
 
 
 def test_media_of_one_name_have_ids_of_their_own(spec, clips, tmp_path):
@@ -236,13 +245,27 @@ def test_an_inference_is_compared_with_the_training(spec, checkpoint):
     assert "for a typical clip" in vision.message
 
 
-def test_the_program_of_a_job_infers_on_several_gpus(written, tmp_path):
+def test_the_program_of_a_job_infers_on_several_gpus(written, tmp_path, monkeypatch, capsys):
+    """The processes of test_per_gpu, here one after the other in this one."""
     written |= {"num_gpus": 2, "custom": {"transformers_engine": {"device": "cpu"}}}
     document.dump(written, tmp_path / "i.toml")
-    flags = ["inference", "--config", tmp_path / "i.toml", "--json", "--job-dir", tmp_path]
-    done = run_script("run_with_transformers.py", *flags, env={"CUDA_VISIBLE_DEVICES": "0,1"})
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)["result"]
+    flags = ["inference", "--config", str(tmp_path / "i.toml"), "--json", "--job-dir"]
+    command = ["run_with_transformers.py", *flags, str(tmp_path)]
+    shards = []
+
+    def start(words, env, stdout):
+        assert words[: 1 + len(command)] == [sys.executable, *command]
+        shards.append((env["CUDA_VISIBLE_DEVICES"], words[-1]))
+        code = cli.run(program.parser(), program.main, words[2:])
+        capsys.readouterr()
+        return SimpleNamespace(poll=lambda: code, wait=lambda: code, terminate=lambda: None)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(per_gpu, "subprocess", SimpleNamespace(Popen=start, DEVNULL=None))
+    assert cli.run(program.parser(), program.main, command[1:]) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert shards == [("0", "1/2"), ("1", "2/2")]
     assert (result["rows"], result["failed"]) == (3, 0)
     assert len(rows_of(tmp_path / "results")) == 3
     record = files.read_json(tmp_path / "results" / "inference.json")

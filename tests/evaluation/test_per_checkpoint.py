@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from evaluating import write_spec
-from support import run_script
+from support import run_here, run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
@@ -35,9 +35,8 @@ def test_adapters_and_models_of_an_output_are_evaluated_each_in_its_way(
 
 def evaluate_all(config, output):
     """The ids of what is found while every checkpoint of an output is evaluated."""
-    done = run_script(
-        "run_with_transformers.py", "evaluate", "--config", config, "--checkpoint", output, "--json"
-    )
+    words = ["evaluate", "--config", config, "--checkpoint", output, "--json"]
+    done = run_here("run_with_transformers.py", *words, cwd=config.parent)
     assert done.returncode == 0, done.stderr
     return {finding["id"] for finding in json.loads(done.stdout)["findings"]}
 

@@ -49,6 +49,21 @@ def test_json_lines(tmp_path):
     assert score(path)[1]["result"]["runs"][0]["rows"] == 5
 
 
+def test_an_answer_beside_a_prediction_is_the_ground_truth(tmp_path):
+    rows = [
+        {"index": n, "question": "Is it red?", "answer": "Yes", "prediction": said}
+        for n, said in enumerate(("yes", "no"))
+    ]
+    graded, found = read(write(tmp_path / "results.json", rows))
+    assert [(row.id, row.gt, row.response) for row in graded] == [
+        ("0", "Yes", "yes"),
+        ("1", "Yes", "no"),
+    ]
+    assert not found
+    write(tmp_path / "results.json", [row("a", gt="B", response="B") | {"answer": "A"}])
+    assert read(tmp_path / "results.json")[0][0].gt == "B"
+
+
 def test_bad_rows_stay_in_every_denominator(tmp_path):
     rows = [
         row("good"),

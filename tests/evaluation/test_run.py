@@ -9,7 +9,7 @@ import torch
 from evaluating import rows_of
 
 from cosmos_reason.base import files
-from cosmos_reason.engine.model import Responder
+from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation.run import run
 from cosmos_reason.evaluation.saved_answers import Shard
 
@@ -207,3 +207,45 @@ def test_the_directionality_task_reads_every_answer_as_a_direction(evaluate_spec
     evaluate_spec["task"]["type"] = "its_directionality"
     run(evaluate_spec, None, Responder(evaluate_spec))
     assert {row["type"] for row in rows_of(tmp_path / "results")} == {"direction"}
+
+
+def test_batches_by_length_with_clips_decoded_ahead_give_the_answers_of_one_at_a_time(
+    evaluate_spec, tmp_path, asked
+):
+    path = tmp_path / "eval" / "annotations.json"
+    records = files.read_json(path)
+    for number, record in enumerate(records):
+        record["conversations"][0]["value"] += " left right" * (5 * number % 7)
+    files.write_json(path, records)
+    clip = tmp_path / "eval" / records[4]["video"]
+    clip.write_bytes(b"no video")
+    one_by_one, together = Responder(evaluate_spec), Responder(evaluate_spec)
+    one_by_one.batch_size, together.workers = 1, 2
+    run(evaluate_spec, None, one_by_one)
+    evaluate_spec["results_dir"] = str(tmp_path / "together")
+    run(evaluate_spec, None, together)
+    rows = rows_of(tmp_path / "results")
+    assert rows_of(tmp_path / "together") == rows
+    assert len({row["response"] for row in rows if row["response"]}) > 1
+    assert sum(row["error"] is not None for row in rows) == 3
+    assert asked == [1] * 9 + asked[9:] and max(asked[9:]) == 5
+
+
+def test_a_batch_that_memory_does_not_hold_is_answered_in_halves(
+    evaluate_spec, tmp_path, monkeypatch
+):
+    run(evaluate_spec, None, Responder(evaluate_spec))
+    sizes, generate = [], Responder.generate
+
+    def small(self, encoded):
+        sizes.append(len(encoded))
+        if len(encoded) > 2:
+            raise torch.OutOfMemoryError
+        return generate(self, encoded)
+
+    monkeypatch.setattr(Responder, "generate", small)
+    evaluate_spec["results_dir"] = str(tmp_path / "halves")
+    run(evaluate_spec, None, Responder(evaluate_spec))
+    assert rows_of(tmp_path / "halves") == rows_of(tmp_path / "results")
+    assert sizes[:4] == [5, 2, 3, 1], "half of a batch, and then halves of that"
+    assert max(sizes[4:]) <= 2

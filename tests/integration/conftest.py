@@ -85,16 +85,26 @@ def free_port():
 
 @pytest.fixture(scope="session")
 def slurm_cluster_of_the_session():
-    if why := slurm_cluster.missing():
+    yield from running_cluster(accounts=False)
+
+
+def running_cluster(accounts):
+    if why := slurm_cluster.missing(accounts):
         pytest.skip(f"no SLURM cluster can be started: {why}")
     root = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
-    cluster = slurm_cluster.Cluster(root)
+    cluster = slurm_cluster.Cluster(root, accounts)
     try:
         cluster.start()
         yield cluster
     finally:
         cluster.stop()
         shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def accounting_cluster():
+    """A real cluster of its own that keeps accounts; its nodes may be taken down."""
+    yield from running_cluster(accounts=True)
 
 
 @pytest.fixture

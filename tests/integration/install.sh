@@ -10,8 +10,11 @@ need sshd openssh-server
 need ssh openssh-client
 need slurmctld slurm-wlm
 need munged munge
+need slurmdbd slurmdbd
+need mariadbd mariadb-server-core
 need ffprobe ffmpeg
 need npm npm
+need kubectl kubernetes-client
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" -ne 0 ]; then
   echo "not root, so not installed: ${missing[*]}" >&2

@@ -2,16 +2,19 @@
 and nothing downloaded that is not needed."""
 
 import json
+import shutil
 import tarfile
+from pathlib import Path
 
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 from clip_files import write_clip
+from PIL import Image
 from servers import COMMIT, TOKEN, hub
 from support import run_script
 
-from cosmos_reason.data import annotations
+from cosmos_reason.data import annotations, located
 
 pytestmark = pytest.mark.integration
 
@@ -80,17 +83,42 @@ def write_rl(root):
         write_clip(root / "robovqa" / "clips" / f"{number}.mp4", frames=8, tint=number)
 
 
+def write_frames(root):
+    """Videos as folders of pictures: one beside the table, one named from the root; of the third
+    only a list of pictures; and a folder that nothing names."""
+    rows = []
+    for number, (folder, named) in enumerate(
+        (
+            ("set/frames/a", "frames/a"),
+            ("set/frames/b", "set/frames/b"),
+            ("set/frames/c", ["frames/c/frame_2.png", "frames/c/frame_10.png"]),
+            ("other/frames/a", ""),
+        )
+    ):
+        (root / folder).mkdir(parents=True)
+        for shown in (1, 2, 10):
+            tint = Image.new("RGB", (64, 48), (20 * shown, 50 * number, 0))
+            tint.save(root / folder / f"frame_{shown}.png")
+        if named:
+            rows.append({"video": named, "fps": 4, "question": "Dark?", "answer": "Yes"})
+    (root / "set" / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     base = tmp_path_factory.mktemp("datasets")
     write_nexar(base / "nexar")
     write_sft(base / "sft")
     write_rl(base / "rl")
+    write_frames(base / "frames")
+    write_frames(base / "gap")
+    shutil.rmtree(base / "gap" / "set" / "frames" / "b")
     names = {
         "nexar-ai/nexar_collision_prediction": "nexar",
         "nvidia/Cosmos-Reason1-SFT-Dataset": "sft",
     }
     names |= {"nvidia/Cosmos-Reason1-RL-Dataset": "rl", "lab/secret-clips": "nexar"}
+    names |= {"lab/frames": "frames", "lab/gap": "gap"}
     with hub(datasets={name: base / folder for name, folder in names.items()}) as server:
         yield server
 
@@ -205,6 +233,35 @@ def test_question_pairs_with_options(build, tmp_path):
     first, second = samples(tmp_path / "out" / "train")
     assert first.turns[0].text.startswith("Which?\n(A) left\n(B) right\nAnswer")
     assert "(C) maybe" in second.turns[0].text and second.turns[1].text == "B"
+
+
+@pytest.mark.parametrize("mode", ["copy", "reference"])
+def test_videos_of_pictures(build, server, tmp_path, mode):
+    result = build("hf://datasets/lab/frames", "--media", mode)
+    assert (result["read"], result["commit"]) == (3, COMMIT)
+    assert len([name for name in server.sent if name.endswith(".png")]) == 3 + 3 + 2
+    records = json.loads((tmp_path / "out" / "train" / "annotations.json").read_text())
+    assert [record["sample_fps"] for record in records] == [4, 4, 4]
+    root = tmp_path / "out" / "train"
+    found = [located.source(sample.media[0], root.joinpath) for sample in samples(root)]
+    pictures = [[Path(file).name for file in video.files] for video in found]
+    numbered = ["frame_1.png", "frame_2.png", "frame_10.png"]
+    assert pictures[:2] == [numbered, numbered] and len(pictures[2]) == 2
+    cache = {"COSMOS_CACHE": str(tmp_path / "cache")}
+    checked = run_script("check_dataset.py", tmp_path / "out" / "train", env=cache)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_a_folder_of_pictures_that_is_not_there(build):
+    lost = build("lab/gap", expect=2)
+    assert lost["id"] == "BUILD-MEDIA-MISSING" and "set/frames/b" in lost["message"]
+    assert build("lab/gap", "--skip-missing")["written"] == {"train": 2}
+
+
+def test_a_dataset_of_the_hub_is_built_before_it_is_checked():
+    done = run_script("check_dataset.py", "hf://datasets/lab/frames", "--json")
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["fix"].endswith("scripts/build_dataset.py lab/frames -o data")
 
 
 def test_gated_unknown_and_out_of_reach(build, tmp_path):

@@ -19,7 +19,7 @@ from support_specs import legal_values
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration

@@ -9,10 +9,9 @@ from support import run_script
 from cosmos_reason.base import files
 
 
-def demo(folder, seed):
-    done = run_script(
-        "run_demo.py", "--seed", seed, "--output", folder / "demo", cwd=folder, timeout=1500
-    )
+def demo(folder, seed, model="cosmos3"):
+    words = ["--model", model, "--seed", seed, "--output", folder / "demo"]
+    done = run_script("run_demo.py", *words, cwd=folder, timeout=1500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done, files.read_json(folder / "demo" / "summary.json")
 
@@ -40,3 +39,12 @@ def test_the_default_seed_learns_and_reports(tmp_path):
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_other_seeds_learn_too(tmp_path, seed):
     assert demo(tmp_path, seed)[1]["accuracy"] >= 0.9
+
+
+@pytest.mark.release
+def test_reason1_learns_as_the_default_does(tmp_path):
+    done, summary = demo(tmp_path, 0, "reason1")
+    assert summary["accuracy"] >= 0.95 and min(summary["by_type"].values()) >= 0.9
+    assert summary["baseline_accuracy"] <= 0.5
+    config = files.read_json(tmp_path / "demo" / "model" / "config.json")
+    assert config["model_type"] == "qwen2_5_vl" and "prepare_cosmos3" not in done.stdout

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -104,16 +103,7 @@ def test_an_image_that_is_not_there_is_an_outside_failure(site):
 
 def test_two_launches_at_once_are_two_containers(site):
     site.does()
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(launch.submit(site.request())[0]))
-        for _ in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({record.job_id for record in found}) == 2
+    found = site.submitted_at_once(2)
     assert {ended(site.jobs / record.job_id).state for record in found} == {"COMPLETE"}
 
 

@@ -1,12 +1,8 @@
 """An engine on another machine: a real sshd on the loopback address,
 and paths that are the same on both sides."""
 
-import os
-import shutil
-import subprocess
-import time
-
 import pytest
+import ssh_server
 from container_site import FLAGS, Containers
 from docker_engine import IMAGE
 from launch_site import ended
@@ -16,61 +12,18 @@ from cosmos_reason.jobs import launch
 from cosmos_reason.jobs.platforms import docker
 
 pytestmark = pytest.mark.integration
-SSHD = "/usr/sbin/sshd"
 
 
 @pytest.fixture
 def remote(tmp_path, monkeypatch, dockerd, free_port):
     """The ssh:// address of a machine whose docker client talks to the tests' engine;
     DOCKER_HOST here says nothing."""
-    if not shutil.which("ssh") or not os.path.exists(SSHD):
-        pytest.skip("no ssh or no sshd")
-    keys = tmp_path / "keys"
-    keys.mkdir(mode=0o700)
-    for name in ("host", "user"):
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(keys / name)], check=True
-        )
-    settings = [
-        f"Port {free_port}",
-        "ListenAddress 127.0.0.1",
-        f"HostKey {keys}/host",
-        f"AuthorizedKeysFile {keys}/user.pub",
-        "StrictModes no",
-        "UsePAM no",
-        "PidFile none",
-        f"SetEnv DOCKER_HOST={dockerd.host}",
-    ]
-    (keys / "sshd_config").write_text("\n".join(settings) + "\n")
-    os.makedirs("/run/sshd", exist_ok=True)
-    server = subprocess.Popen(
-        [SSHD, "-D", "-e", "-f", str(keys / "sshd_config")], stderr=subprocess.DEVNULL
-    )
-    options = (
-        f"-i {keys}/user -o UserKnownHostsFile={keys}/known -o StrictHostKeyChecking=no "
-        "-o LogLevel=ERROR"
-    )
-    bin_folder = tmp_path / "bin"
-    bin_folder.mkdir()
-    (bin_folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {options} "$@"\n')
-    (bin_folder / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", str(bin_folder), prepend=":")
-    monkeypatch.delenv("DOCKER_HOST")
-    wait_for_port(free_port)
-    yield f"ssh://root@127.0.0.1:{free_port}"
-    server.terminate()
-    server.wait(10)
-
-
-def wait_for_port(port):
-    import socket
-
-    for _ in range(100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise AssertionError("sshd does not listen")
+    if why := ssh_server.missing():
+        pytest.skip(why)
+    setting = f"SetEnv DOCKER_HOST={dockerd.host}"
+    with ssh_server.running(tmp_path, free_port, monkeypatch, setting):
+        monkeypatch.delenv("DOCKER_HOST")
+        yield f"ssh://root@127.0.0.1:{free_port}"
 
 
 def test_a_job_over_ssh_ends_as_a_local_one_does(remote, tmp_path, monkeypatch, dockerd):

@@ -9,14 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
+import tiny_world
 from docker_engine import IMAGE
 from jsonschema import Draft202012Validator
 from support import run_script
+from tiny_world import ENGINE, flags, succeed
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.demo import clips, tiny_omni
 from cosmos_reason.jobs import progress
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import local
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
@@ -34,43 +36,22 @@ TRAINING = [
 ]
 
 
-def succeed(name, *args, cwd):
-    done = run_script(name, *args, cwd=cwd)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout.strip()
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     """A folder with an awkward name that holds data, a tiny model,
     and specs with relative paths."""
     root = tmp_path_factory.mktemp("world") / "it's $(odd); é"
-    clips.write_split(root / "data", "train", 12, 0)
-    records = files.read_json(root / "data/train/annotations.json")
-    tiny_omni.build(
-        root / "omni", 0, [turn["value"] for record in records for turn in record["conversations"]]
-    )
-    succeed(
-        "prepare_cosmos3_vlm_checkpoint.py",
-        "--checkpoint-path",
-        "omni",
-        "--output-path",
-        "model",
-        cwd=root,
-    )
-    common = ["--engine", "transformers", "--model", "model", "--eval-root", "data/train"]
-    sets = [word for setting in TRAINING for word in ("--set", setting)]
-    roots = ["--train-root", "data/train", "--tuning", "full", "--gpus-per-node", 1]
-    succeed("build_spec.py", "train", *common, *roots, *sets, "-o", "train.toml", cwd=root)
-    sets = [word for option in SAMPLING for word in ("--set", f"vision.{option}")]
-    sets += ["--set", "generation.max_tokens=4"]
-    succeed("build_spec.py", "evaluate", *common, *sets, "-o", "evaluate.toml", cwd=root)
+    tiny_world.make_data(root, train=12)
+    tiny_world.convert_model(root)
+    tiny_world.write_train_spec(root, TRAINING, "train")
+    asked = [*(f"vision.{option}" for option in SAMPLING), "generation.max_tokens=4"]
+    tiny_world.write_evaluate_spec(root, asked, "train", "evaluate.toml")
     return root
 
 
-def submit(root, action, *flags, platform="local", name=None):
+def submit(root, action, *more, platform="local", name=None):
     where = ["--spec", f"{name or action}.toml", "--platform", platform]
-    return succeed("launch_job.py", "submit", action, *where, *flags, cwd=root)
+    return succeed("launch_job.py", "submit", action, *where, *more, cwd=root)
 
 
 def watched(root, job_id):
@@ -93,6 +74,29 @@ def test_a_killed_training_is_retried_to_the_same_weights(world):
         Draft202012Validator(bundle.schema("metrics_line")).validate(line)
     first_line = progress.read_metrics(world / "jobs" / again.job_id)[0][0]
     assert first_line["step"] > 1
+    weights = [Path(job.evidence["checkpoint"]) / "model.safetensors" for job in (whole, again)]
+    assert files.sha256(weights[0]) == files.sha256(weights[1])
+
+
+@pytest.mark.parametrize("how", ["cancel", "SIGUSR1"])
+def test_a_training_that_is_asked_to_end_saves_and_is_retried_to_the_same_weights(world, how):
+    code, whole = watched(world, submit(world, "train"))
+    assert code == 0 and whole.state == "COMPLETE", whole.reason
+    ended = world / "jobs" / submit(world, "train")
+    while progress.newest(ended).get("step", 0) < 1:
+        time.sleep(0.01)
+    if how == "cancel":
+        succeed("launch_job.py", "cancel", ended.name, cwd=world)
+    else:
+        local.send(signal.SIGUSR1, ended.name, jobs.Job.load(ended).platform_ref["pid"])
+    code, status = watched(world, ended.name)
+    assert (code, status.state) == (3, "CANCELED" if how == "cancel" else "ERROR")
+    last, total = progress.newest(ended)["step"], progress.newest(ended)["total_steps"]
+    assert last < total and f"stopped at step {last} of {total}" in status.reason
+    assert f"retry {ended.name}" in status.reason and f"goes on from step {last}" in status.reason
+    code, again = watched(world, succeed("launch_job.py", "retry", ended.name, cwd=world))
+    assert code == 0 and again.state == "COMPLETE", again.reason
+    assert progress.read_metrics(world / "jobs" / again.job_id)[0][0]["step"] >= last
     weights = [Path(job.evidence["checkpoint"]) / "model.safetensors" for job in (whole, again)]
     assert files.sha256(weights[0]) == files.sha256(weights[1])
 
@@ -136,8 +140,8 @@ def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
     train["train"] |= {"epoch": 10, "max_num_steps": 20}
     document.dump(train, world / "twenty.toml")
     outside, inside = (
-        watched(world, submit(world, "train", *flags, platform=platform, name="twenty"))
-        for platform, flags in (
+        watched(world, submit(world, "train", *more, platform=platform, name="twenty"))
+        for platform, more in (
             ("local", []),
             ("docker", ["--engine", "transformers", "--image", IMAGE, "--network", "host"]),
         )
@@ -165,9 +169,8 @@ def test_an_inference_is_complete_with_a_row_per_medium_and_question(world):
     (world / "q.txt").write_text("Is it red?\n")
     sets = [f"vision.{option}" for option in SAMPLING] + ["max_tokens=4", "batch_size=2"]
     sets += ["media=data/train/videos", "prompt=Which way?", "questions_file=q.txt"]
-    flags = [word for setting in sets for word in ("--set", setting)]
-    common = ["--engine", "transformers", "--model", "model"]
-    succeed("build_spec.py", "inference", *common, *flags, "-o", "inference.toml", cwd=world)
+    words = [*ENGINE, *flags(sets), "-o", "inference.toml"]
+    succeed("build_spec.py", "inference", *words, cwd=world)
     killed = world / "jobs" / submit(world, "inference")
     while not list(killed.glob("results/.rows*")):
         time.sleep(0.01)
@@ -212,6 +215,6 @@ def test_a_canceled_training_says_so(world):
     assert (
         done.returncode == 0
         and result["state"] == "CANCELED"
-        and result["exit_code"] == 128 + signal.SIGTERM
+        and result["exit_code"] == 3  # asked to end, it saved its state and said so
     )
     assert run_script("launch_job.py", "cancel", job_id, cwd=world).returncode == 2

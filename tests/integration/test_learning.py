@@ -9,7 +9,7 @@ from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import clips, tiny_omni
 from cosmos_reason.engine import train
-from cosmos_reason.engine.model import Responder
+from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import run as evaluation
 from cosmos_reason.spec import document
 

@@ -63,7 +63,7 @@ def test_a_real_cluster(slurm, tmp_path):
         "59",
     ]
     result, found = preflight(*args)
-    assert result["slurm"] == {"partition": "gpu", "partitions": ["closed", "gpu"]}
+    assert result["slurm"] == {"partition": "gpu", "partitions": ["closed", "gpu", "second"]}
     assert not found
     _, found = preflight(
         *args[:-1], "2:00:00", "--path", f"eval={gone}", "--nodes", "3", "--partition", "gpu"

@@ -15,12 +15,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from omni_layouts import write_tensors
 from support import ROOT, run_script
 
-from cosmos_reason.checkpoints import checkpoint_metrics, conversion, omni, safetensors_files
+from cosmos_reason.base import files as storage
+from cosmos_reason.checkpoints import (
+    checkpoint_metrics,
+    conversion,
+    omni,
+    safetensors_files,
+    uploads,
+)
 from cosmos_reason.demo import tiny_omni
+from cosmos_reason.engine import train as training
 from cosmos_reason.remote import s3
+from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
@@ -138,6 +148,9 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HF_TOKEN", "hf_write")
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+    # What this process has read already.
+    monkeypatch.setattr(constants, "ENDPOINT", os.environ["HF_ENDPOINT"])
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     yield httpd
     httpd.shutdown()
 
@@ -478,3 +491,59 @@ def test_s3_that_cannot_be_reached(bucket, folder):
     done, said = publish(folder, "--s3", "s3://no-such-bucket/x")
     assert done.returncode == 0 and ids(said) == ["S3-NOT-FOUND"] and said["result"]["files"]
     assert "canary-secret-key" not in done.stdout + done.stderr
+
+
+def train(tiny_model, dataset, output, **ckpt):
+    """Two steps with two checkpoints; `ckpt` says what is sent."""
+    table = document.template("train")
+    data = {"annotation_path": str(dataset / "train" / "annotations.json")}
+    table["custom"]["train_dataset"] = data | {"media_path": str(dataset / "train")}
+    table["custom"]["vision"] = {"nframes": 2, "resized_height": 32, "resized_width": 32}
+    changes = {"timestamp": "right", "max_num_steps": 2, "optm_warmup_steps": 1}
+    document.set_value(table, "policy.model_name_or_path", str(tiny_model))
+    document.set_value(table, "train.output_dir", str(output))
+    for key, value in changes.items():
+        document.set_value(table, f"train.{key}", value)
+    for key, value in ({"save_freq": 1} | ckpt).items():
+        document.set_value(table, f"train.ckpt.{key}", value)
+    document.set_value(table, "train.train_policy.dataloader_num_workers", 0)
+    training.run(document.with_defaults("train", table), None)
+    return output / "right" / "safetensors"
+
+
+@pytest.mark.parametrize(("which", "steps"), [("final", ["step_2"]), ("all", ["step_1", "step_2"])])
+def test_a_training_sends_what_its_spec_says(
+    hub, bucket, tiny_model, dataset, tmp_path, which, steps
+):
+    s3_keys = {"upload_s3": which, "s3_bucket": bucket.removeprefix("s3://"), "s3_prefix": "a/b/"}
+    hub_keys = {"upload_hf": True, "hf_repo_name": "left"}  # of the token's account: lab/left-right
+    models = train(tiny_model, dataset, tmp_path / "out", **s3_keys, **hub_keys)
+    repo = hub.repos[REPO]
+    assert repo["private"]
+    check_sent(repo["files"], models / "step_2")
+    there = {found.name for found in s3.objects(s3.join(bucket, "a/b"))}
+    assert {name.split("/")[2] for name in there} == set(steps)
+    for step in steps:
+        folder = s3.join(bucket, f"a/b/right/safetensors/{step}")
+        sent = {found.name: s3.fetch(found).read_bytes() for found in s3.objects(folder)}
+        check_sent(sent, models / step)
+    assert uploads.failed(models.parent) == []
+
+
+def test_an_upload_that_failed_is_made_up_by_the_resume(bucket, tiny_model, dataset, tmp_path):
+    keys = {"upload_s3": "final", "s3_bucket": "no-such-bucket"}
+    models = train(tiny_model, dataset, tmp_path / "out", **keys)
+    assert len(uploads.failed(models.parent)) == 1
+    connection = s3.client()
+    connection.create_bucket(Bucket="no-such-bucket")
+    spec = storage.read_json(models.parent / "checkpoints/step_2/policy/cosmos_config")
+    spec["train"]["resume"] = True
+    training.run(spec, None)
+    assert uploads.failed(models.parent) == []
+    check_sent(
+        {
+            found.name: s3.fetch(found).read_bytes()
+            for found in s3.objects("s3://no-such-bucket/outputs/right/safetensors/step_2")
+        },
+        models / "step_2",
+    )

@@ -1,37 +1,26 @@
 """Jobs on a real SLURM cluster of two nodes: every ending, and words that are awkward."""
 
-import json
 import os
 import shutil
 import stat
-import sys
 import time
 from pathlib import Path
 
 import pytest
+import ssh_server
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launch_site import Site, change, ended
+from slurm_site import HANG, is_running, request, seen, stand_in, submitted, waited
 from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.demo import clips, tiny_omni
-from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_script
+from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_paths, slurm_script
 from cosmos_reason.jobs import record as jobs
 
 pytestmark = pytest.mark.integration
-HANG = 120  # seconds after which a test gives up
-# Notes its arguments and environment for each node, and ends as it is told for that node.
-STAND_IN = """#!{python}
-import json, os, pathlib, sys
-job = pathlib.Path({jobs!r}) / os.environ["COSMOS_REASON_JOB_ID"]
-node = os.environ["SLURM_NODEID"]
-seen = {{"arguments": sys.argv[1:], "environment": dict(os.environ), "folder": os.getcwd()}}
-(job / ("seen." + node)).write_text(json.dumps(seen))
-print("node", node, flush=True)
-sys.exit(int({codes!r}.get(node, 0)))
-"""
 
 
 @pytest.fixture
@@ -39,40 +28,6 @@ def site(tmp_path, monkeypatch, slurm):
     monkeypatch.setattr(slurm_cluster, "FRESH", 0.5)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return Site(tmp_path, monkeypatch)
-
-
-def request(site, action="train", **fields):
-    return site.request(action, platform="slurm", gpu_ids=[], **fields)
-
-
-def submitted(site, **fields):
-    job, found = launch.submit(request(site, **fields))
-    assert job and not [one for one in found if one.severity == "error"], found
-    return job.folder
-
-
-def waited(folder, ready):
-    deadline = time.monotonic() + HANG
-    while not ready(platforms.refresh(folder)):
-        assert time.monotonic() < deadline, platforms.refresh(folder)
-        time.sleep(0.2)
-
-
-def is_running(job):
-    return (job.folder / jobs.METRICS).exists()
-
-
-def stand_in(site, codes, jobs_dir=None):
-    """A program that stands in for cosmos-rl; returns the words that start it."""
-    where = str(jobs_dir or site.jobs)
-    program = site.root / "stand-in"
-    program.write_text(STAND_IN.format(python=sys.executable, jobs=where, codes=codes))
-    program.chmod(0o755)
-    return [str(program), "--config", "spec.toml", "entry.py"]
-
-
-def seen(folder, node=0):
-    return json.loads((folder / f"seen.{node}").read_text())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -232,6 +187,24 @@ def test_gpus_that_no_node_has(site):
     ]
 
 
+def test_paths_that_a_node_does_not_have_are_told_before_the_start(site, slurm, monkeypatch):
+    monkeypatch.setattr(slurm_paths, "NODE_SECONDS", 60)
+    monkeypatch.setattr(slurm_paths, "LIMIT", HANG)
+    root = slurm.elsewhere / "it's $(odd)"
+    root.mkdir()
+    hidden = Site(root, monkeypatch)
+    hidden.does()
+    job, found = launch.submit(request(hidden, partition="second"))
+    told = [one for one in found if one.severity == "error"]
+    assert job is None and {one.id for one in told} == {"JOB-SLURM-PATHS"}, found
+    assert {str(root / name) for name in ("a.json", "media", "model")} <= {
+        one.where for one in told
+    }
+    assert not hidden.jobs.exists() and "node n2" in told[0].message
+    job, found = launch.submit(request(site, partition="second"))
+    assert job and "JOB-SLURM-UNTRIED" not in {one.id for one in found}, found
+
+
 def test_many_waiting_jobs_are_one_question(site, slurm, monkeypatch):
     script = site.root / "nothing.sh"
     script.write_text("#!/bin/sh\n")
@@ -254,6 +227,41 @@ def test_many_waiting_jobs_are_one_question(site, slurm, monkeypatch):
     finally:
         for number in range(20):
             slurm.call("scancel", f"--name=other-{number}")
+
+
+# -- from another machine ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def login_node(site, slurm, monkeypatch, free_port):
+    """This machine knows no cluster; one that ssh reaches does."""
+    if why := ssh_server.missing():
+        pytest.skip(why)
+    with ssh_server.running(site.root, free_port, monkeypatch, f"SetEnv SLURM_CONF={slurm.conf}"):
+        monkeypatch.delenv("SLURM_CONF")
+        monkeypatch.setenv("SLURM_HOSTNAME", "127.0.0.1")
+        monkeypatch.setenv("SLURM_USER", "root")
+        yield
+
+
+def test_a_login_node_is_asked_over_ssh(site, login_node, tmp_path, monkeypatch):
+    odd = tmp_path / "it's %j $(odd); é\nnew"
+    odd.mkdir()
+    site.runs([*stand_in(site, {}, odd), ODD])
+    asked = launch.dataclasses.replace(request(site), jobs_dir=odd)
+    job, found = launch.submit(asked)
+    assert job, found
+    monkeypatch.setenv("SLURM_HOSTNAME", "elsewhere.invalid")  # the record knows where it is
+    record = ended(job.folder, HANG)
+    assert record.exit_code == 0 and record.options["slurm_host"] == "root@127.0.0.1"
+    assert record.platform_ref["cluster"] == "tests" and seen(job.folder)["arguments"][3:] == [ODD]
+
+
+def test_a_job_is_canceled_over_ssh(site, login_node):
+    site.does(steps=600, pause=1, total=600, model="")
+    folder = submitted(site)
+    waited(folder, is_running)
+    assert platforms.stop(folder, grace=20).state == "CANCELED"
 
 
 # -- a training ---------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import pytest
 import run_demo
 import study_world
+import tiny_world
 from support import run_script
 
 from cosmos_reason.tuning import study
@@ -24,49 +25,16 @@ RANGES = ["lr=1e-4..1e-2", "batch_size=[8,16,24,32]", "warmup=0.0..0.3"]
 def make(root):
     """The demo's world and its train and evaluate specs,
     for a quarter of an hour of twelve trainings on two cores."""
-    run_demo.make_world(root, 0)
-    study_world.succeed(
-        "prepare_cosmos3_vlm_checkpoint.py",
-        "--checkpoint-path",
-        "omni",
-        "--output-path",
-        "model",
-        cwd=root,
-    )
+    run_demo.make_world(root, "cosmos3", 0)
+    tiny_world.convert_model(root)
     named = {setting.partition("=")[0] for setting in OWN}
     settings = [
         setting for setting in run_demo.TRAINING if setting.partition("=")[0] not in named
     ] + OWN
-    settings += [f"custom.vision.{option}" for option in run_demo.VISION]
-    common = ["--engine", "transformers", "--model", "model"]
-    roots = [
-        "--train-root",
-        "data/train",
-        "--eval-root",
-        "data/validation",
-        "--tuning",
-        "full",
-        "--gpus-per-node",
-        1,
-    ]
-    roots += [
-        "--unset",
-        "train.train_policy.dataloader_prefetch_factor",
-        *study_world.flags(settings),
-    ]
-    study_world.succeed("build_spec.py", "train", *common, *roots, "-o", "train.toml", cwd=root)
-    asked = study_world.flags(["generation.max_tokens=8", "evaluation.batch_size=60"])
-    study_world.succeed(
-        "build_spec.py",
-        "evaluate",
-        *common,
-        "--eval-root",
-        "data/eval",
-        *asked,
-        "-o",
-        "eval.toml",
-        cwd=root,
-    )
+    settings += [f"custom.vision.{option}" for option in run_demo.VISION["cosmos3"]]
+    tiny_world.write_train_spec(root, settings, "validation", *study_world.NO_PREFETCH)
+    asked = ["generation.max_tokens=8", "evaluation.batch_size=60"]
+    tiny_world.write_evaluate_spec(root, asked, "eval", "eval.toml")
 
 
 def test_twelve_trials_beat_the_spec_written_by_hand(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 
+import oracles
 import pytest
 from support import run_script
 from vllm_server import vllm
@@ -105,6 +106,40 @@ def test_videos_are_answered_as_the_embedded_engine_does_and_the_judge_is_unders
         assert same >= 0.97 * len(rows), f"{same} answers are the embedded engine's"
         assert accuracy(tmp_path / "video")["accuracy"] >= 0.93
         judged_by_the_server(answered, url, NAME, tmp_path / "judged")
+
+
+# Schemes that vLLM computes on a CPU. FP8 with stored scales of activations, NVFP4 and W8A16 it has
+# no kernel for there.
+ON_A_CPU = ("FP8_DYNAMIC", "W8A8", "W4A16")
+
+
+@pytest.mark.parametrize("scheme", ON_A_CPU)
+def test_a_quantized_folder_is_served_and_answers_as_the_embedded_engine_says(
+    demo, evaluation, free_port, tmp_path, scheme
+):
+    table, _ = evaluation
+    library = {"PYTHONPATH": str(oracles.llmcompressor()), "HF_HUB_OFFLINE": "1"}
+    settings = ("samples=64", f"scheme={scheme}", f"evaluation.limit={FEW}", "vision.nframes=8")
+    settings += ("vision.resized_height=64", "vision.resized_width=64", "evaluation.max_tokens=8")
+    words = ["quantize", "--engine", "transformers", "--model", table["model"]["model_name"]]
+    words += ["--train-root", demo / "data" / "train", "--eval-root", demo / "data" / "eval"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    model = tmp_path / "model"
+    words += ["--set", f"results_dir={model}", "-o", tmp_path / "quantize.toml"]
+    done = run_script("build_spec.py", *words, env=library)
+    assert done.returncode == 0, done.stderr
+    words = ("quantize", "--config", tmp_path / "quantize.toml")
+    done = run_script("run_with_transformers.py", *words, env=library, cwd=tmp_path, timeout=1800)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = files.read_json(model / "accuracy" / "quantized" / "results.json")
+    own = {row["id"]: row["answer"] for row in rows}
+    with vllm(model, NAME, free_port, tmp_path / "log", "--trust-request-mm-kwargs") as url:
+        code, document = ask(table, url, tmp_path / "video", "--served-model", NAME)
+    assert code == 0, document
+    answered = files.read_json(tmp_path / "video" / "results.json")
+    same = sum(row["answer"] == own[row["id"]] for row in answered)
+    assert len(answered) == len(own) == FEW
+    assert same >= 0.95 * FEW, f"{same} answers are the embedded engine's"
 
 
 def judged_by_the_server(rows, url, model, folder) -> None:

@@ -128,6 +128,7 @@ def test_what_cannot_be_carried_is_refused(site):
     change(site, "train", policy__model_name_or_path="hf_model://nvidia/Cosmos-Reason2-2B")
     job, found = carry(site)
     assert (job, found["JOB-NOT-CARRIED"].severity) == (None, f.ERROR)
+    assert "hf download nvidia/Cosmos-Reason2-2B " in found["JOB-NOT-CARRIED"].message
     assert not (site.root / "plan").exists()
     job, found = carry(site, platform="local", engine="transformers")
     assert (job, found["JOB-FLAG"].where) == (None, "--output")

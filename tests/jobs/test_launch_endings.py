@@ -10,8 +10,9 @@ from jsonschema import Draft202012Validator
 from launch_site import Site, ended, marked, running
 from support import run_script
 
-from cosmos_reason.base import bundle
-from cosmos_reason.jobs import launch, progress
+from cosmos_reason.base import bundle, files
+from cosmos_reason.checkpoints import uploads
+from cosmos_reason.jobs import evidence, launch, progress
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.spec import document
 
@@ -29,6 +30,16 @@ def test_a_whole_training_is_complete(site):
     assert Path(record.evidence["checkpoint"]).name == "step_3"
     for line in progress.read_metrics(folder)[0]:
         Draft202012Validator(bundle.schema("metrics_line")).validate(line)
+
+
+def test_a_complete_training_tells_what_it_could_not_upload(site):
+    folder = site.submit()
+    record = ended(folder)
+    run_dir = Path(record.evidence["checkpoint"]).parents[1]
+    files.write_json(run_dir / uploads.FILE, {"s3://b/x": "", "hf_model://o/m": "HUB-ACCESS"})
+    record = evidence.ended(record, 0)
+    assert record.state == "COMPLETE"
+    assert record.reason == "not uploaded (the log says why): hf_model://o/m"
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,17 @@ def test_an_image_of_ones_own_is_planned_by_the_version_that_is_said(site):
     assert "qwen3_vl_patch_embed" not in read["policy"]
 
 
+@pytest.mark.parametrize("layout", ["plain", "reason1"])
+def test_a_key_of_ours_does_not_reach_a_container(site, layout):
+    written = document.load(site.root / "evaluate.toml")
+    document.set_value(written, "results.layout", layout)
+    document.set_value(written, "results.save_metrics_summary", True)
+    document.dump(written, site.root / "evaluate.toml")
+    job, read, found = planned(site, "evaluate")
+    assert job and read["results"] == {"save_metrics_summary": True}
+    assert ("SPEC-ENGINE-KEY" in found) == (layout == "reason1")
+
+
 def test_launch_job_takes_the_version_of_an_image(site):
     words = ["plan", "train", "--spec", "train.toml", "--gpu-ids", "0", "--json"]
     tao = ["--platform", "docker", "--engine", "tao", "--image", "mine:1", "--output", "there"]

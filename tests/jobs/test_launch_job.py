@@ -142,7 +142,7 @@ def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
         (["--image", "x"], "JOB-FLAG"),
         (["--gpu-ids", "97"], "JOB-GPU-IDS"),
         (["--gpu-idz", "0"], "Did you mean --gpu-ids?"),
-        (["--spce", "x"], "Did you mean --spec?"),
+        (["--spce", "x"], "Did you mean --spec"),
     ],
 )
 def test_wrong_flags_are_refused(site, flags, finding):
@@ -546,6 +546,7 @@ def test_what_is_launched_has_a_platform_and_a_command_and_nothing_else_has():
         }, engine
         assert {said for actions in facts["launched"].values() for said in actions.values()} <= {
             "executed",
+            "bare",
             "rendered",
         }
 

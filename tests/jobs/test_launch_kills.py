@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -106,16 +105,7 @@ def test_a_launcher_killed_at_random_moments(site):
 
 def test_two_launches_at_once_are_two_jobs(site):
     site.does()
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(launch.submit(site.request())[0]))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({record.job_id for record in found}) == 4
+    found = site.submitted_at_once(4)
     assert {ended(site.jobs / record.job_id).state for record in found} == {"COMPLETE"}
 
 

@@ -44,7 +44,7 @@ ELSEWHERE = {"platform": "docker", "engine": "cosmos-rl", "image": "x"}
 def test_two_nodes_of_eight_are_refused_where_a_job_has_one(site, asked):
     spread(site, 8, 2)
     finding = refusal(site, **ELSEWHERE, nodes=asked)
-    assert finding.message.endswith("several: slurm")
+    assert finding.message.endswith("several: slurm, kubernetes")
     assert "the 16 GPUs of the spec" in finding.message and "on docker has one" in finding.message
     assert "--gpu-ids" not in str(finding.fix)
 
@@ -94,3 +94,4 @@ def test_preflight_proposes_what_it_was_asked(site):
     found = {finding["id"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert done.returncode == 1 and "JOB-GPU-COUNT" not in found
     assert found["JOB-NODES"]["fix"].endswith(" --platform slurm")
+    assert found["JOB-NODES"]["message"].endswith("; several: slurm, kubernetes")

@@ -53,6 +53,22 @@ def test_a_given_speed_makes_time_and_gpu_hours(tmp_path, facts):
     assert cost(spec_of(tmp_path, facts), (), seconds_per_step=90).gpu_hours is None, "a CPU"
 
 
+@pytest.mark.parametrize(
+    ("changes", "records"),
+    [
+        ({}, 84),  # two epochs of 42, the last step of each with 2
+        ({"train__train_policy__dataloader_drop_last": True}, 80),
+        ({"train__max_num_steps": 13}, 50),  # an epoch, and two steps of the next
+    ],
+)
+def test_the_tokens_are_those_of_the_records_that_are_trained(tmp_path, changes, records):
+    facts = write_facts(tmp_path, 42)
+    found = cost(spec_of(tmp_path, facts, **changes), seconds_per_step=90)
+    alone = cost(spec_of(tmp_path, facts, "one.toml", train__max_num_steps=1))
+    assert found.tokens == pytest.approx(records * alone.tokens / 4, rel=1e-4)
+    assert found.seconds == pytest.approx(90 * found.steps)
+
+
 def earlier_job(jobs_dir, facts, took, gpus, **more):
     spec_of(jobs_dir / JOB, facts, **more)
     record = {

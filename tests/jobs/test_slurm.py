@@ -1,10 +1,12 @@
 """SLURM without a cluster: what is rendered, what is refused, and how its answers are read."""
 
+import json
 import stat
 import subprocess
+import sys
 
 import pytest
-from launch_site import Site
+from launch_site import Site, change
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import launch, slurm_cluster, slurm_script
@@ -142,6 +144,164 @@ def test_without_a_cluster_a_plan_warns_and_a_submit_ends(site, monkeypatch):
     assert raised.value.exit_code == 3 and not site.jobs.exists()
 
 
+def looked(site, monkeypatch, answer):
+    site.does()
+    Cluster(monkeypatch, sbatch=Answer(0, "3\n"), srun=answer)
+    job, found = launch.submit(site.request(platform="slurm"))
+    return job, [one for one in found if one.id in ("JOB-SLURM-PATHS", "JOB-SLURM-UNTRIED")]
+
+
+def test_a_node_looks_for_the_paths_before_anything_is_recorded(site, monkeypatch):
+    job, found = looked(site, monkeypatch, Answer(0, "1\nnode n7\n"))
+    assert job is None and not site.jobs.exists()
+    assert [(one.id, one.severity) for one in found] == [("JOB-SLURM-PATHS", "error")]
+    assert found[0].where.startswith(str(site.root)) and "node n7" in found[0].message
+    job, found = looked(site, monkeypatch, Answer(0, "node n7\n"))
+    assert job and not found
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [Answer(1, err="srun: error: Unable to allocate resources"), Answer(0, ""), Answer(0, "x\n")],
+)
+def test_where_no_node_looks_that_is_said(site, monkeypatch, answer):
+    job, found = looked(site, monkeypatch, answer)
+    assert job and [(one.id, one.severity) for one in found] == [("JOB-SLURM-UNTRIED", "warning")]
+
+
+# -- in a container ------------------------------------------------------------------------------
+
+# Stands in for srun with Pyxis: notes what it was given, and runs the command as each node would,
+# with the variables that a container gets and no others.
+SRUN = """#!{python}
+import json, os, subprocess, sys
+flags = [word for word in sys.argv[1:] if word.startswith("--")][:{flags}]
+command = sys.argv[1 + len(flags):]
+said = dict(flag.partition("=")[::2] for flag in flags)
+kept = said["--container-env"].split(",")
+inside = {{name: os.environ[name] for name in kept}} | {{"PATH": os.environ["PATH"]}}
+for name, value in os.environ.items():
+    if name.startswith(("SLURM", "COSMOS_REASON")):
+        inside[name] = value
+with open({seen!r}, "a") as seen:
+    seen.write(json.dumps([flags, command, inside]) + "\\n")
+codes = []
+for node in range(int(said["--nodes"])):
+    own = {{"SLURM_NODEID": str(node), "SLURMD_NODENAME": f"n{{node}}"}}
+    codes.append(subprocess.run(command, env=inside | own, check=False).returncode)
+sys.exit(max(codes))
+"""
+SCONTROL = """#!/bin/sh
+case $2 in hostnames) echo n0; echo n1;; node) echo "NodeName=$3 NodeAddr=10.0.0.$3 Port=1";; esac
+"""
+PROGRAM = """#!/bin/sh
+printf '%s\\n' "$@" > "{folder}/$COSMOS_REASON_JOB_ID.words.$SLURM_NODEID"
+printf '%s' "$HF_TOKEN|$ODD|$MASTER_ADDR" > "{folder}/$COSMOS_REASON_JOB_ID.values.$SLURM_NODEID"
+[ "$SLURM_NODEID" = 0 ] || exit {code}
+"""
+
+
+def script(path, text):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def run_batch(site, monkeypatch, code=0, **fields):
+    """Submit a job whose batch script runs here with the stand-in; returns the record and what
+    srun was given."""
+    program = script(site.root / "program", PROGRAM.format(folder=site.root, code=code))
+    site.runs([program, "--config", ODD])
+    Cluster(monkeypatch, sbatch=Answer(0, "3\n"), srun=Answer(0, "node n0\n"))
+    monkeypatch.setenv("HF_TOKEN", "canary")
+    monkeypatch.setenv("ODD", ODD)
+    job, found = launch.submit(site.request(platform="slurm", env=["ODD"], **fields))
+    assert job, found
+    flags = len(slurm_script._srun_flags(job, {"custom": {}}))
+    noted = site.root / "srun.json"
+    text = SRUN.format(python=sys.executable, flags=flags, seen=str(noted))
+    script(site.root / "bin" / "srun", text)
+    script(site.root / "bin" / "scontrol", SCONTROL)
+    script_path = job.command.index(str(job.folder / "launch.sbatch"))
+    own = {"PATH": f"{site.root}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "3"}
+    own |= {"SLURM_JOB_NUM_NODES": str(job.resources["nodes"]), "SLURM_JOB_NODELIST": "n[0-1]"}
+    done = subprocess.run(
+        ["bash", *job.command[script_path:]], env=own, capture_output=True, text=True, check=False
+    )
+    (seen,) = [json.loads(line) for line in noted.read_text().splitlines()]
+    return job, seen, done
+
+
+ODD = "a b'\"$(touch x);`y`|&\n\tz"
+IMAGE = {"engine": "transformers", "image": "nvcr.io/team/image:1"}
+
+
+def check_mounts(mounted, job, site):
+    assert f"{job.folder}:{job.folder}:rw" in mounted
+    for name in ("a.json", "media", "model"):
+        assert f"{site.root}/{name}:{site.root}/{name}:ro" in mounted
+    assert sorted(mounted) == mounted and len(set(mounted)) == len(mounted)
+
+
+def test_all_of_a_job_runs_in_the_container(site, monkeypatch):
+    job, (flags, command, inside), done = run_batch(site, monkeypatch, **IMAGE)
+    assert done.returncode == 0, done.stderr
+    said = dict(flag.partition("=")[::2] for flag in flags)
+    assert said["--container-image"] == "nvcr.io#team/image:1"
+    assert said["--container-workdir"] == str(job.folder) and "--no-container-mount-home" in said
+    check_mounts(said["--container-mounts"].split(","), job, site)
+    assert command[3:] == ["launcher", str(site.root / "program"), "--config", ODD]
+    words = (site.root / f"{job.job_id}.words.0").read_text()
+    assert words == f"--config\n{ODD}\n"
+    assert (site.root / f"{job.job_id}.values.0").read_text() == f"canary|{ODD}|"
+    assert inside["HOME"] == str(job.folder / "home") and "LD_LIBRARY_PATH" not in inside
+    left = [(job.folder / name).exists() for name in (slurm_script.ENVIRONMENT, slurm_script.ENDED)]
+    assert left == [False, True] and (job.folder / "node.0.exit").read_text() == "n0 0\n"
+
+
+def test_several_nodes_run_in_containers(site, monkeypatch):
+    change(
+        site,
+        "train",
+        policy__parallelism__dp_shard_size=2,
+        policy__parallelism__dp_replicate_size=2,
+    )
+    Cluster(monkeypatch)
+    asked = {"engine": "cosmos-rl", "image": "/images/x.sqsh", "nodes": 2}
+    job, (flags, _, inside), done = run_batch(site, monkeypatch, code=7, **asked)
+    assert done.returncode == 7, done.stderr
+    assert {"--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1"} < set(flags)
+    assert "--container-image=/images/x.sqsh" in flags
+    port = inside["COSMOS_REASON_CONTROLLER_PORT"]
+    for node, where in enumerate((["--port", port], ["--url", f"10.0.0.n0:{port}"])):
+        words = (site.root / f"{job.job_id}.words.{node}").read_text().split("\n")
+        assert words[:8] == [
+            *("--num-workers", "2", "--worker-idx", str(node)),
+            *("--node-ip-list", "10.0.0.n0;10.0.0.n1", *where),
+        ]
+    assert (job.folder / "node.1.exit").read_text() == "n1 7\n"
+
+
+def test_a_job_that_may_be_begun_anew_keeps_its_environment(site, monkeypatch):
+    """Till it ends well, or whoever asks learns that it ended."""
+    job, _, done = run_batch(site, monkeypatch, requeue=True, **IMAGE)
+    assert "--requeue" in job.command and "--no-requeue" not in job.command
+    assert done.returncode == 0 and not (job.folder / slurm_script.ENVIRONMENT).exists()
+    text = slurm_script.text(job, {"custom": {}})
+    assert text.index('slurm.ended" "$job"/node') < text.index("srun ")
+
+
+def test_a_requeued_training_goes_on_or_is_refused(site, monkeypatch):
+    Cluster(monkeypatch)
+    change(site, "train", train__output_dir=str(site.root / "own"))
+    _, found = launch.plan(site.request(platform="slurm", requeue=True))
+    (told,) = [one for one in found if one.severity == "error"]
+    assert told.id == "JOB-REQUEUE" and told.fix.changes == {"train.resume": True}
+    change(site, "train", train__resume=True)
+    planned(site, requeue=True)
+
+
 # -- answers of the cluster ----------------------------------------------------------------------
 
 
@@ -163,7 +323,7 @@ def test_what_the_queue_forgot_the_accounts_know(monkeypatch):
     told = Answer(0, "7|train-1|CANCELLED by 1000|0:0|n1\n")
     found, cluster = seen(monkeypatch, sacct=told)
     assert (found.slurm_id, found.state) == ("7", "CANCELLED")
-    assert "--starttime=2026-01-01" in cluster.asked[-1]
+    assert "--starttime=2025-12-31" in cluster.asked[-1]
     found, _ = seen(monkeypatch, sacct=Answer(0, "7|train-1|FAILED|3:0|n1\n"))
     assert found.exit_code == 3
     off = Answer(1, err="Slurm accounting storage is disabled")
@@ -200,6 +360,21 @@ def test_another_cluster_is_not_believed(site, monkeypatch):
         slurm.judged(jobs.Job.load(job.folder))
     assert raised.value.findings[0].id == "JOB-SLURM-CLUSTER"
     assert jobs.Job.load(job.folder).state == "PENDING"
+
+
+def test_an_exit_code_of_work_that_was_lost_with_its_node_is_not_believed(site, monkeypatch):
+    cluster = Cluster(monkeypatch, sbatch=Answer(0, "3\n"))
+    job, _ = launch.submit(site.request(platform="slurm"))
+    (job.folder / slurm_script.STARTED).write_text("1700000000 3\n")
+    (job.folder / slurm_script.ENDED).write_text("0\n")
+    cluster.answers["squeue"] = Answer(0, f"3|{job.job_id}|NODE_FAIL|NodeDown|\n")
+    slurm_cluster._queues.clear()
+    ended = slurm.judged(jobs.Job.load(job.folder))
+    assert (ended.state, ended.exit_code) == ("ERROR", None) and "NODE_FAIL" in ended.reason
+    (job.folder / "node.0.exit").write_text("n1 143\n")
+    assert slurm.judged(jobs.Job.load(job.folder)).exit_code is None
+    (job.folder / "node.0.exit").write_text("n1 0\n")
+    assert slurm.judged(jobs.Job.load(job.folder)).exit_code == 0
 
 
 def test_an_unknown_state_is_no_end(site, monkeypatch):

@@ -18,6 +18,7 @@ from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import survey
 from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.data.items import Reading
 from cosmos_reason.evaluation import gaps
 from cosmos_reason.media import archives
 from cosmos_reason.media import checks as clip_checks
@@ -52,7 +53,7 @@ def items(source, *lines):
     """What a table of `lines` (video,answer) beside archives gives: (answer, content of its clip)
     of every row."""
     (source / "labels.csv").write_text("\n".join(("video,answer", *lines)) + "\n")
-    reading = dataset_sources.Reading({}, "Which colour?")
+    reading = Reading({}, "Which colour?")
     found, _ = dataset_sources.read(
         dataset_sources.open_source(str(source / "labels.csv"), "auto", reading), reading
     )

@@ -19,7 +19,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.estimate import record_tokens
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec
 
 
@@ -539,7 +539,7 @@ def test_what_is_done_at_the_last_step_only_is_said(here, keys, told):
     usual = {"train.epoch": 2, "train.train_batch_per_replica": 8, "validation.enable": True}
     for key, value in (usual | keys).items():
         spec.set_value(trained, key, value)
-    case = rules.Case("train", "transformers", trained, write_facts(here, 80))
+    case = Case("train", "transformers", trained, write_facts(here, 80))
     text = build_spec.size_of_run(case)
     assert "20 steps" in text
     assert text.endswith(f"; {told} at the last step only" if told else "(10 an epoch)"), text

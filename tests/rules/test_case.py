@@ -13,8 +13,9 @@ from cosmos_reason.checkpoints import qwen3_vl
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
-from cosmos_reason.rules import case as rules
-from cosmos_reason.rules import lengths, spec_rules
+from cosmos_reason.rules import checking as rules
+from cosmos_reason.rules import engine_support, lengths, spec_rules
+from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document
 
 
@@ -75,7 +76,7 @@ def test_keys_of_other_engines_count_when_they_ask_for_something():
         "tao": [],
     }.items():
         assert [
-            one.where for one in rules.unapplied_findings(rules.Case("train", engine, table))
+            one.where for one in engine_support.unapplied_findings(Case("train", engine, table))
         ] == keys
 
 
@@ -237,7 +238,7 @@ def test_every_engine_that_has_not_the_action_is_an_error_that_names_those_that_
     }
     for engine, actions in table.items():
         for action in bundle.ACTIONS:
-            wrong = rules.engine_findings(action, engine)
+            wrong = engine_support.engine_findings(action, engine)
             assert bool(wrong) == (action not in actions)
             assert (
                 all(name in wrong[0].message for name in table if action in table[name])
@@ -342,6 +343,8 @@ def test_the_floor_of_the_sampler_is_known_before_a_clip_is_read(facts, model, v
     for action, (named, table) in keys.items():
         changes = {named: model} | {table + name: value for name, value in vision.items()}
         assert ("SPEC-VISION-PIXELS" in found(action, "transformers", **changes)) == refused
+        if action == "evaluate":
+            assert "SPEC-VISION-PIXELS" not in found(action, "tao", **changes)
     options = sampling.VisionOptions(**vision)
     try:
         sampling.frame_size(480, 640, 4, options, sampling.patch_size(model))
@@ -515,7 +518,7 @@ def test_steps_are_those_of_a_sampler_that_deals_and_batches(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "facts.json")
         path.write_text(json.dumps({"schema_version": 1, "records": records}))
-        assert rules.Case("train", "tao", table, path).steps == steps
+        assert Case("train", "tao", table, path).steps == steps
     assert schedule.steps_per_epoch(records, batch, ranks, drop_last) * epochs == steps
 
 
@@ -587,5 +590,5 @@ def test_fewer_batches_are_a_fix_where_the_spec_leaves_the_prefetch_to_torch():
     table = document.template("train")
     document.set_value(table, lengths.LOADERS, 4)
     document.delete(table, lengths.PREFETCH)
-    fix = lengths.fewer_batches(rules.Case("train", "tao", table))
+    fix = lengths.fewer_batches(Case("train", "tao", table))
     assert fix.changes == {lengths.LOADERS: 1, lengths.PREFETCH: 1}

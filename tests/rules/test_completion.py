@@ -8,7 +8,7 @@ import support_specs
 from foreign_specs import CLEAN, GUIDE
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion
 from cosmos_reason.spec import document
 
@@ -117,6 +117,24 @@ def test_defaults_that_hurt_are_told_one_by_one():
     assert "got -1, wrote 1" in told["policy.parallelism.dp_shard_size"]
     assert "131072" in told["custom.vision.min_pixels"]
     assert not f.has_errors(rules.check("train", "cosmos-rl", whole))
+
+
+@pytest.mark.parametrize(
+    ("named", "is_mended"),
+    [
+        (["custom.train_dataset.annotation_path"], True),  # a guide's spec, data of ours
+        (["custom.train_dataset.annotation_path", "custom.vision.max_pixels"], False),
+        ([], False),  # the spec had data of ours
+    ],
+)
+def test_pixels_below_the_floor_are_mended_where_a_guide_named_them(named, is_mended):
+    spec = tomllib.loads(GUIDE)
+    spec["custom"]["vision"] = {"fps": 1, "max_pixels": 81920}
+    spec["custom"]["train_dataset"] = {"annotation_path": "a.json", "media_path": "clips"}
+    whole, _ = completion.completed("train", spec, named)
+    assert ("min_pixels" in whole["custom"]["vision"]) == is_mended
+    errors = {one.where for one in rules.check("train", "cosmos-rl", whole) if f.has_errors([one])}
+    assert ("custom.vision.max_pixels" in errors) != is_mended
 
 
 @pytest.mark.parametrize("wrong", [{"train": 3}, {"policy": {"parallelism": []}}, {"custom": 1}])

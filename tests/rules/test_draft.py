@@ -11,7 +11,8 @@ from support_specs import write_facts
 
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
+from cosmos_reason.rules.case import COUNTED_BYTES, Case
 from cosmos_reason.spec import document
 
 SAMPLES = "quantize.num_calibration_samples"
@@ -480,7 +481,7 @@ def test_colocated_layouts_use_every_gpu_for_both_sides(here, mode, gpus, nodes)
     line = f"grpo --engine cosmos-rl --set mode={mode} --gpus-per-node {gpus} --nodes {nodes}"
     code, found, made = run(line)
     assert code == 0 and not {"SPEC-GPUS-IDLE", "SPEC-COLOCATED", "SPEC-GPUS-GRPO"} & found.keys()
-    assert rules.Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
+    assert Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
 
 
 def test_separated_sides_may_differ_and_need_the_gpus_of_the_policy(here):
@@ -575,7 +576,7 @@ def test_of_large_annotations_and_thoughts_the_steps_are_unknown(here):
     line = "train --tuning lora --train-root data"
     thoughts = "--set custom.train_dataset.response_mode=hybrid"
     assert "steps unknown without --dataset-facts" in printed(here, f"{line} {thoughts}")
-    (here / "data" / "annotations.json").write_text(" " * (rules.COUNTED_BYTES + 1) + "[]")
+    (here / "data" / "annotations.json").write_text(" " * (COUNTED_BYTES + 1) + "[]")
     assert "steps unknown without --dataset-facts" in printed(here, line)
 
 

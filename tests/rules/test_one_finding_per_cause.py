@@ -34,6 +34,11 @@ CASES = {
     "misspelt name below custom": ("train", "nframes = 8", "nframe = 8"),
     "misspelt key of a checkpoint": ("train", "save_freq = 50", "save_frequ = 50"),
     "former name": ("train", "train_batch_per_replica = 8", "enable_validation = false"),
+    "a former table": (
+        "train",
+        "train_batch_per_replica = 8",
+        "enable_validation = false\nvalidation_step = 9\nvalidation_batch_per_replica = 2",
+    ),
     "former name in another table": ("train", "freq = 20", "eval_steps = 20"),
     "key in the wrong table": ("train", "[train]", "[train]\nmini_batch = 2"),
     "no type": ("train", 'type = "sft"\n', ""),
@@ -53,6 +58,11 @@ CASES = {
     "answer type of no image": ("evaluate", '"freeform"', '"free-form"'),
     "task of no image": ("evaluate", "[vision]", '[task]\ntype = "mqc"\n[vision]'),
     "table in the plural": ("evaluate", "[dataset]", "[datasets]"),
+    "a template that nobody filled in": (
+        "evaluate",
+        'answer_type = "freeform"\nnum_processes = 40\n[vision]',
+        'answer_type = ""\nbatch_size = 0\n[vision]\nmax_pixels = 0',
+    ),
     "a key of a train spec": ("evaluate", "max_tokens", "model_max_length"),
 }
 

@@ -5,13 +5,14 @@ from launch_site import write_model, write_state
 from support_specs import BREAKS, changed, write_facts
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import spec_rules
+from cosmos_reason.rules.case import Case
 
 ABOUT_STEPS = ("SPEC-STEPS", "SPEC-WARMUP", "SPEC-VALIDATION", "SPEC-SAVE", "SPEC-BEST")
 
 
-class RecordingCase(rules.Case):
+class RecordingCase(Case):
     """A case that notes which keys are read."""
 
     def __init__(self, *words):

@@ -1,6 +1,7 @@
 """Nested keys, values as text, defaults, files and schema findings of one spec."""
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -403,3 +404,24 @@ def test_no_table_makes_validation_raise(table):
         for finding in validation.validate(action, {**document.template(action), **table}):
             assert finding.where
             assert finding.message.startswith("got")
+
+
+@pytest.mark.parametrize(
+    ("skill", "written", "relative"),
+    [
+        ("work/.claude/skills/tune", "work/specs/a.toml", "../.claude/skills/tune/schemas/"),
+        ("work/skill", "work/skill/jobs/a.toml", "../schemas/"),
+        ("work/skill", "work/a.toml", None),  # they may move apart
+        (".claude/skills/tune", "work/a.toml", None),  # of the user, not of a project
+    ],
+)
+def test_the_schemas_place_moves_with_the_project(tmp_path, monkeypatch, skill, written, relative):
+    root, path = tmp_path / skill, tmp_path / written
+    path.parent.mkdir(parents=True)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(bundle, "ROOT", root)
+    monkeypatch.setattr(bundle, "SCHEMAS", root / "schemas")
+    document.dump({"a": 1}, path, "train")
+    first = path.read_text().splitlines()[0]
+    address = f"{relative}train.schema.json" if relative else bundle.schema_path("train").as_uri()
+    assert first == f"#:schema {address}"

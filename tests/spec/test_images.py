@@ -155,6 +155,15 @@ def test_keys_that_an_image_lacks_are_refused_in_one_finding(action, version):
     assert images.check("train", neutral, name, None) == []
 
 
+def test_the_largest_frame_of_an_evaluation_is_read_by_the_newest_image_only():
+    spec = ours("evaluate", vision__max_pixels=360000)
+    assert images.check("evaluate", spec, NAME.format("7.2.0"), None) == []
+    assert render("evaluate", spec, "7.2.0")["vision"]["max_pixels"] == 360000
+    (refused,) = images.check("evaluate", spec, NAME.format("7.1.0"), None)
+    assert refused.id == "JOB-IMAGE-KEY" and "--unset of vision.max_pixels" in refused.message
+    assert "vision.max_pixels" not in images.passed_on("evaluate")
+
+
 def test_no_default_is_warned_of():
     assert images.default("tao") == NAME.format("7.2.0")
     assert images.issue(images.default("tao"), "tao", None) is None
@@ -191,7 +200,8 @@ def test_what_the_images_say_of_our_keys_is_true_of_the_schemas():
     for image in bundle.skill_info()["images"].values():
         for action, rules in image["specs"].items():
             known = document.keys(action)
-            words = {*rules.get("copies", {}), *rules.get("renames", {}), *rules.get("needs", ())}
+            words = {*rules.get("copies", {}), *rules.get("renames", {})}
+            words |= {*rules.get("needs", ()), *rules.get("knows", ())}
             assert words <= known.keys()
             theirs = {*rules.get("copies", {}).values(), *rules.get("renames", {}).values()}
             theirs |= {*rules.get("writes", {}), *rules.get("adds", ())}

@@ -31,6 +31,15 @@ def loads(engine: str, architecture: str) -> bool:
     return architecture in facts.get("architectures", [architecture])
 
 
+def project() -> Path:
+    """The folder that the skill was installed into (as DIR/.claude/skills/NAME), unless it is the
+    user's home; else the skill's own."""
+    for parent in ROOT.parents:
+        if parent.name.startswith("."):
+            return ROOT if parent.parent == Path.home().resolve() else parent.parent
+    return ROOT
+
+
 def schema_path(name: str) -> Path:
     return SCHEMAS / f"{name}.schema.json"
 

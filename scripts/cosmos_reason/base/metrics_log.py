@@ -29,6 +29,8 @@ class MetricsLog:
         self.file.flush()
         if "val/avg_loss" in line:
             text = f"validation at step {line['step']}: loss {line['val/avg_loss']:.5f}"
+            if "val/accuracy" in line:
+                text += f", {line['val/accuracy']:.1%} of {line['val/answers']} answers right"
             self.bar.write(findings.printable(text), file=sys.stderr)
             return
         if "train/loss" in line:

@@ -16,8 +16,10 @@ from cosmos_reason.checkpoints import run_outputs, safetensors_files
 from cosmos_reason.checkpoints.run_outputs import Checkpoint
 
 FOLDER, SCORE = "best", "best_score.json"
-VAL_LOSS = "val_loss"
+VAL_LOSS, VAL_ACCURACY = "val_loss", "val_accuracy"
 LINKS = ("safetensors", "checkpoints")
+
+Scores = dict[str, float]  # of a validation, by what `best` may follow
 
 
 def write(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -> None:
@@ -49,16 +51,31 @@ def step_of(run_dir: Path) -> str:
     return ""
 
 
-def lowest_loss(output_dir: Path) -> float:
-    """The lowest validation loss so far; infinite when `best` was chosen by something else, or
-    links to nothing."""
+def scores_in(state: dict) -> Scores:
+    """What the validation gave when a trainer's state was saved."""
+    names = (VAL_LOSS, VAL_ACCURACY)
+    return {name: state[name] for name in names if state.get(name) is not None}
+
+
+def is_better(metric: str, score: float, than: float) -> bool:
+    return score > than if metric == VAL_ACCURACY else score < than
+
+
+def worst(metric: str) -> float:
+    """What any score is better than."""
+    return -math.inf if metric == VAL_ACCURACY else math.inf
+
+
+def score_so_far(output_dir: Path, metric: str) -> float:
+    """The best score so far; the worst there is when `best` was chosen by something else, or links
+    to nothing."""
     best = output_dir / FOLDER
     record = _record(best)
     score = record.get("best_score")
-    if record.get("metric") != VAL_LOSS or type(score) not in (int, float):
-        return math.inf
+    if record.get("metric") != metric or type(score) not in (int, float):
+        return worst(metric)
     is_linked = any((best / part).is_dir() for part in LINKS)
-    return score if is_linked else math.inf
+    return score if is_linked else worst(metric)
 
 
 def folder_of(output_dir: Path) -> Path:

@@ -365,8 +365,7 @@ def prune(run_dir: Path, max_keep: int, keep: Iterable[str] = ()) -> list[str]:
     """Delete the oldest steps of `run_dir` beyond `max_keep` (0 or less keeps all), never the last
     and those in `keep`.
 
-    A protected step counts. Returns the names deleted. A folder loses its name before its first
-    file goes.
+    A protected step counts. Returns the names deleted.
     """
     if max_keep <= 0:
         return []
@@ -380,7 +379,12 @@ def prune(run_dir: Path, max_keep: int, keep: Iterable[str] = ()) -> list[str]:
     doomed = [step for step in steps if step not in protected][:surplus]
     for folder in folders:
         if folder.name in doomed:
-            hidden = files.temporary_name(folder)
-            os.replace(folder, hidden)
-            shutil.rmtree(hidden)
+            remove(folder)
     return doomed
+
+
+def remove(folder: Path) -> None:
+    """Delete a folder, which loses its name before its first file goes."""
+    hidden = files.temporary_name(folder)
+    os.replace(folder, hidden)
+    shutil.rmtree(hidden)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cosmos_reason.data import located
 from cosmos_reason.data.annotations import Media, Turn
-from cosmos_reason.media import archives, sampling
+from cosmos_reason.media import archives, sampling, stamps
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import s3
 
@@ -104,7 +104,10 @@ class Sampler:
         if odd := -len(indices) % self.temporal_patch_size:
             frames = np.concatenate([frames, np.repeat(frames[-1:], odd, axis=0)])
             seconds += seconds[-1:] * odd
-        return Vision("video", media.resize(frames, *size), tuple(seconds), rate)
+        frames = media.resize(frames, *size)
+        if self.options.burn_timestamps:
+            frames = stamps.burned(frames, seconds, self.options.table)
+        return Vision("video", frames, tuple(seconds), rate)
 
     def grid(self, vision: Vision) -> tuple[int, int, int]:
         """(temporal, height, width) of the medium in patches."""

@@ -87,6 +87,7 @@ class Folder:
         self.claims: dict[Path | Held, str] = {}
         # of the archives that were opened, by the archive's name
         self.members: dict[str, Members] = {}
+        self.raw = None  # where clips that are nowhere are cut from (raw_clips.RawClips)
 
     @functools.cached_property
     def names(self) -> list[str]:
@@ -109,6 +110,13 @@ class Folder:
 
     def medium(self, name: str) -> Path | Held:
         return self.root / name
+
+    def pictures(self, folder: Path) -> tuple[Path | Held, ...]:
+        """Those of a folder that `find` gave, by their numbers; none where it is no folder. Raises
+        Failure for a folder without pictures."""
+        if not folder.is_dir():
+            return ()
+        return tuple(map(Path, media.pictures_in(folder, 1).files))
 
     @functools.cached_property
     def by_last_part(self) -> dict[str, list[str]]:
@@ -140,21 +148,36 @@ class Repository(Folder):
         self.commit, self.names = hub.dataset(repo, revision or None, self.secret)
 
     def has(self, name: str) -> bool:
-        return name in self.by_last_part.get(posixpath.basename(name), ())
+        return name in self.by_last_part.get(posixpath.basename(name), ()) or name in self.folders
 
     def path(self, name: str) -> Path:
         return hub.dataset_file(self.repo, self.commit, name, self.secret)
 
     def medium(self, name: str) -> Path | Held:
+        if name in self.folders:
+            return Path(name)
         return Held(
             f"{self.repo}/{name}", posixpath.splitext(name)[1], functools.partial(self.path, name)
         )
+
+    def pictures(self, folder: Path) -> tuple[Path | Held, ...]:
+        pictures = media.pictures_of(self.folders.get(folder.as_posix(), ()), 1)
+        return tuple(self.medium(str(name)) for name in pictures.files)
+
+    @functools.cached_property
+    def folders(self) -> dict[str, list[str]]:
+        """The pictures of every folder that has some, by the folder's name."""
+        found = defaultdict(list)
+        for name in self.names:
+            if name.lower().endswith(media.IMAGE_SUFFIXES):
+                found[posixpath.dirname(name)].append(name)
+        return dict(found)
 
 
 def find(files: Folder, name: str, folder: str) -> Path | Held:
     """The medium that a row of a table in `folder` calls `name`: relative to that folder or to the
     root, else the one file, or member of an archive near the table, whose path ends most like the
-    name. A path that is not there when no file has that last part.
+    name, else a clip that raw data hold. A path that is not there when there is none.
 
     Raises Failure for a name that leaves the root (of a local one an absolute name may), that
     several files fit alike, and where two names would be one file.
@@ -184,9 +207,15 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
         path, medium = closest[0]
         guessed = "" if path in places else places[-1]
         return _claimed(files, path, medium, guessed)
-    if isinstance(files, Repository):
-        return Path(places[0])
-    return files.path(places[0])
+    return _elsewhere(files, name, places[0])
+
+
+def _elsewhere(files: Folder, name: str, place: str) -> Path | Held:
+    """A clip that raw data hold, else a path that is not there."""
+    cut = files.raw.clip(name) if files.raw else None
+    if cut is not None:
+        return cut
+    return Path(place) if isinstance(files, Repository) else files.path(place)
 
 
 def find_video(files: Folder, medium: Media, folder: str) -> Medium:
@@ -195,10 +224,10 @@ def find_video(files: Folder, medium: Media, folder: str) -> Medium:
         found = tuple(find(files, name, folder) for name in medium.pictures)
         return Frames(found, medium.fps, is_list=True)
     found = find(files, medium.path, folder)
-    if medium.may_be_folder and isinstance(found, Path) and found.is_dir():
-        pictures = media.pictures_in(found, 1).files
-        return Frames(tuple(map(Path, pictures)), medium.fps, is_list=False)
-    return found
+    pictures = ()
+    if medium.may_be_folder and isinstance(found, Path):
+        pictures = files.pictures(found)
+    return Frames(pictures, medium.fps, is_list=False) if pictures else found
 
 
 def files_of(medium: Medium) -> tuple[Path | Held, ...]:

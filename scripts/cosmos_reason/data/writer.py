@@ -17,8 +17,8 @@ from typing import NamedTuple
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json
 from cosmos_reason.data.held_out import balance, shortage
+from cosmos_reason.data.items import Item
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
-from cosmos_reason.data.sources import Item
 from cosmos_reason.media.files import frame_rate
 from cosmos_reason.spec.prompts import THOUGHT
 

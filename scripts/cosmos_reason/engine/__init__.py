@@ -1,7 +1,7 @@
 """The embedded engine: train and evaluate Qwen3-VL and Qwen2.5-VL models with transformers and PEFT
 on one machine. What differs between them stands in base/families.py.
 
-Enter at `train.run` and `model.Responder`. It is the only package that imports torch.
+Enter at `train.run` and `responder.Responder`. It is the only package that imports torch.
 """
 
 import os

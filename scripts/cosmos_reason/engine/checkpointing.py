@@ -89,7 +89,7 @@ def save_state(folder: Path, network, optimizer, spec: dict, state: dict) -> Non
 
 def load_state(folder: Path, network, optimizer) -> dict:
     """Put weights and optimizer back and return the trainer state: `step`, `total_steps`,
-    `records`, `val_loss`."""
+    `records`, `val_loss`, `val_accuracy`."""
     if not run_outputs.is_complete_resume(folder):
         message = "got no complete resume folder (checkpoints/*/policy)"
         raise bad_input("ENGINE-RESUME-INCOMPLETE", folder, message)

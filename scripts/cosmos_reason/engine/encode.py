@@ -153,9 +153,7 @@ class Encoder:
             raise bad_input(
                 "ENGINE-SAMPLE-TOO-LONG", sample.id, message, fix, record_ids=[sample.id]
             )
-        inputs = self._tensors(ids, visions)
-        positions = self.positions(inputs["mm_token_type_ids"], visions)
-        return inputs | {"position_ids": positions, "labels": torch.tensor(labels)}
+        return self._tensors(ids, visions) | {"labels": torch.tensor(labels)}
 
     def encode_prompt(
         self, turns: Sequence[Turn], media_items: Sequence[Media]
@@ -170,9 +168,11 @@ class Encoder:
         kinds = torch.zeros_like(input_ids)
         kinds[input_ids == self.token_ids["image"]] = IMAGE
         kinds[input_ids == self.token_ids["video"]] = VIDEO
-        inputs = {"input_ids": input_ids, "mm_token_type_ids": kinds}
-        if not self.family.writes_times:
-            inputs["position_ids"] = self.positions(kinds, visions)
+        inputs = {
+            "input_ids": input_ids,
+            "mm_token_type_ids": kinds,
+            "position_ids": self.positions(kinds, visions),
+        }
         for kind in ("image", "video"):
             of_kind = [vision for vision in visions if vision.kind == kind]
             if of_kind:

@@ -1,12 +1,10 @@
-"""A vision-language model: where it lies, on which device and in which precision it runs, LoRA,
-and what it answers."""
+"""A vision-language model: where it lies, on which device and in which precision it runs, and
+LoRA."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,17 +16,12 @@ from transformers.utils import logging as transformers_logging
 from cosmos_reason.base import bundle
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.files import read_json
-from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, bad_input, did_you_mean, outside
+from cosmos_reason.base.findings import bad_input, did_you_mean, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters
-from cosmos_reason.data.annotations import Question
-from cosmos_reason.engine.encode import Encoder, collate
-from cosmos_reason.evaluation.questions import Answer, conversation
-from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.remote import hub, model_names
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-CACHE_BYTES = 256 << 20  # frames of clips with several questions
 
 transformers_logging.set_verbosity_error()
 transformers_logging.disable_progress_bar()
@@ -218,105 +211,3 @@ def choose_trainable(model, policy: dict) -> None:
 
 def _matches_any(patterns: list[str], name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
-
-
-class Responder:
-    """Answers batches of questions greedily or by sampling, as `generation` says. Loads the model
-    at the first one."""
-
-    def __init__(self, spec: dict):
-        self.spec = spec
-        device = spec["custom"]["transformers_engine"]["device"]
-        if device == "auto" and spec["num_gpus"] > 1:
-            device = "cuda"  # one process per GPU: none of them may end up on the CPU in silence
-        self.hardware = choose_hardware(device, spec["model"]["dtype"])
-        self.where = self.hardware.reason
-        torch.manual_seed(spec["evaluation"]["seed"])
-
-    def identity(self) -> list:
-        """Changes with the weights that answer."""
-        folder = model_folder(self.spec["model"]["model_name"])
-        stamps = []
-        for path in sorted(folder.glob("*.safetensors")):
-            facts = path.stat()
-            stamps.append((path.name, facts.st_size, facts.st_mtime_ns))
-        return stamps
-
-    def load(self) -> None:
-        """Load the network, its tokenizer and the encoder of its inputs."""
-        table = self.spec["model"]
-        self.network, folder = load_for_evaluation(
-            table, self.hardware.compute, self.hardware.device
-        )
-        self.tokenizer = load_tokenizer(folder)
-        self.encoder = Encoder(
-            self.tokenizer,
-            folder,
-            self.spec["dataset"]["media_dir"],
-            VisionOptions.from_spec(self.spec),
-            table["max_length"],
-            CACHE_BYTES,
-        )
-
-    def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
-        """`evaluation.batch_size` answers at a time."""
-        if questions:
-            self.load()
-        size = self.spec["evaluation"]["batch_size"]
-        for first in range(0, len(questions), size):
-            yield self.answer(questions[first : first + size])
-
-    def answer(self, questions: list[Question]) -> list[Answer]:
-        """One answer per question. What cannot be read gets an error; it shifts nothing."""
-        started = time.monotonic()
-        ready, answers = [], []
-        for question in questions:
-            try:
-                ready.append((question, self.encode(question)))
-            except (Failure, OSError) as problem:
-                if isinstance(problem, Failure) and problem.exit_code == EXIT_OUTSIDE:
-                    raise
-                answers.append(Answer(question, None, str(problem)))
-        if not ready:
-            return answers
-        responses = self.generate([inputs for _, inputs in ready])
-        seconds = round((time.monotonic() - started) / len(ready), 3)
-        for (question, inputs), (response, is_cut, tokens) in zip(ready, responses, strict=True):
-            vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
-            answers.append(Answer(question, response, None, vision_tokens, is_cut, tokens, seconds))
-        return answers
-
-    def encode(self, question: Question) -> dict[str, torch.Tensor]:
-        return self.encoder.encode_prompt(conversation(question, self.spec), question.sample.media)
-
-    @torch.inference_mode()
-    def generate(self, encoded: list[dict[str, torch.Tensor]]) -> list[tuple[str, bool, int]]:
-        """Each answer, whether it was cut (`max_tokens` came before the model ended it), and its
-        tokens, the one that ends it included."""
-        generation = self.spec["generation"]
-        batch = collate(encoded, self.tokenizer.pad_token_id, "left")
-        batch = {key: value.to(self.hardware.device) for key, value in batch.items()}
-        sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
-        if generation["temperature"] > 0:
-            sampling = {
-                "do_sample": True,
-                "temperature": generation["temperature"],
-                "top_p": generation["top_p"],
-                "top_k": max(generation["top_k"], 0),  # transformers writes "all" as 0
-            }
-        with self.hardware.autocast():
-            tokens = self.network.generate(
-                **batch,
-                **sampling,
-                max_new_tokens=generation["max_tokens"],
-                repetition_penalty=generation["repetition_penalty"],
-                eos_token_id=self.tokenizer.eos_token_id,
-                pad_token_id=self.tokenizer.pad_token_id,
-            )
-        answers = tokens[:, batch["input_ids"].shape[1] :]
-        # Generation stops early only where every answer of the batch has ended.
-        goes_on = answers != self.tokenizer.eos_token_id
-        is_cut = goes_on.all(dim=1)
-        tokens = goes_on.cumprod(dim=1).sum(dim=1) + ~is_cut
-        texts = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
-        return list(zip(texts, is_cut.tolist(), tokens.tolist(), strict=True))

@@ -42,6 +42,8 @@ class Passes:
         self.recomputed = options["recompute_layers"]
         self.compiles = options["compile"]
         self.plan = None
+        self.at_work: Sequence[Inputs] = ()  # the records of the last pass
+        self.kept = 0  # decoder layers that do not recompute in it
         # Attention by single calls, as float32 takes it, would be compiled anew for each pass.
         self.is_half = hardware.compute != torch.float32
         if hardware.device.type == "cuda":
@@ -101,11 +103,30 @@ class Passes:
     def prepare(self, samples: Sequence[Inputs]) -> None:
         """Let as many decoder layers of the next pass recompute as its memory needs: the first,
         whose activations would be held the longest."""
+        self.at_work = samples
         if not self.recomputes:
             return
         count = self._layers_to_recompute(samples)
+        self.kept = len(self.decoder) - count
         for number, layer in enumerate(self.decoder):
             layer.gradient_checkpointing = number < count
+
+    def plan_at_work(self) -> gpu_memory.Plan | None:
+        """What the GPU holds in the last pass; None for a model of unknown size."""
+        if not self.plan or not self.at_work:
+            return self.plan
+        return dataclasses.replace(
+            self.plan,
+            tokens=sum(len(sample["input_ids"]) for sample in self.at_work),
+            vision_tokens=_vision_tokens(self.at_work),
+            loss_tokens=loss_tokens(self.at_work),
+            kept_layers=self.kept,
+        )
+
+    @property
+    def longest_at_work(self) -> int:
+        """Tokens of the longest record of the last pass."""
+        return max((len(sample["input_ids"]) for sample in self.at_work), default=0)
 
     def _layers_to_recompute(self, samples: Sequence[Inputs]) -> int:
         layers = len(self.decoder)
@@ -114,7 +135,7 @@ class Passes:
         if not self.plan:
             return layers
         tokens = sum(len(sample["input_ids"]) for sample in samples)
-        vision_tokens = sum(int((sample["mm_token_type_ids"] > 0).sum()) for sample in samples)
+        vision_tokens = _vision_tokens(samples)
         for count in range(layers):
             if self._fits(tokens, vision_tokens, loss_tokens(samples), layers - count):
                 return count
@@ -143,6 +164,10 @@ class Passes:
                 layer._compiled_call_impl = None
             first_line = str(problem).strip().partition("\n")[0]
             say(f"warning: layers run as they are, they could not be compiled: {first_line}")
+
+
+def _vision_tokens(samples: Sequence[Inputs]) -> int:
+    return sum(int((sample["mm_token_type_ids"] > 0).sum()) for sample in samples)
 
 
 def _plan(spec: dict, folder: Path) -> gpu_memory.Plan | None:

@@ -32,6 +32,7 @@ from cosmos_reason.data.annotations import Question, Sample, Turn, questions
 from cosmos_reason.engine import calibration, compress
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.calibration import Records
+from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import comparison, grading
 from cosmos_reason.evaluation import run as evaluation
 from cosmos_reason.evaluation.saved_answers import RESULTS
@@ -295,7 +296,7 @@ def trial(spec: dict, folder: Path, records: Records | None) -> dict:
     question = _text_question()
     if records is not None:
         question = next(iter(questions(records.samples[0])), question)
-    responder = models.Responder(asked)
+    responder = Responder(asked)
     (answer,) = next(responder.answers([question]))
     if answer.response is None:
         raise findings.outside("QUANT-TRIAL", folder, f"got no answer: {answer.error}")
@@ -341,7 +342,7 @@ def accuracy_lost(spec: dict, output: Path) -> tuple[dict, list[Finding]]:
     for name, table in {"original": original, "quantized": {"model_name": str(output)}}.items():
         findings.say(f"asking the {name} model")
         asked = evaluate_spec(spec, table, output / ACCURACY / name)
-        evaluation.run(asked, None, models.Responder(asked))
+        evaluation.run(asked, None, Responder(asked))
         _free()
         results = output / ACCURACY / name / RESULTS
         graded[name], problems = grading.read(results, grading.Options())

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,14 +20,17 @@ from torch.utils.data import DataLoader
 from cosmos_reason.base.findings import Failure, bad_input, has_errors, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
-from cosmos_reason.checkpoints import best_link, run_outputs
+from cosmos_reason.checkpoints import best_link, run_outputs, uploads
+from cosmos_reason.checkpoints.best_link import Scores
 from cosmos_reason.data.conversations import training_samples
-from cosmos_reason.engine import checkpointing, packing, wandb_run
+from cosmos_reason.engine import checkpointing, full_gpu, packing, stopping, wandb_run
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import IGNORED, Encoder
+from cosmos_reason.engine.held_out import HeldOut, held_out
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.passes import GIB, Passes
 from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
+from cosmos_reason.engine.stopping import Stop, Stopped
 from cosmos_reason.estimate import steps
 from cosmos_reason.media.sampling import VisionOptions
 
@@ -51,35 +54,61 @@ class Trainer:
     total_steps: int
     steps_per_epoch: int
     step: int = 0
+    held_out: HeldOut | None = None  # questions that are answered at every validation
+    stop: Stop = field(default_factory=Stop)
+    first: int = 0  # the step that this process goes on from
+    leftover: Path | None = None  # the state of a stop that it went on from
+    best_by: str = best_link.VAL_LOSS
     best_score: float = math.inf
 
     def run(self) -> None:
-        """Train from the present step to the last; validate and save where the spec says so."""
-        validation, ckpt = self.spec["validation"], self.spec["train"]["ckpt"]
+        """Train from the present step to the last. Raises Failure where it has to end before: asked
+        by a signal (what is done is saved), or with a full GPU."""
+        self.first = self.step
+        with self.stop:
+            try:
+                self.train()
+            except Stopped:
+                raise self.stopped() from None
+            except torch.OutOfMemoryError as problem:
+                raise full_gpu.failure(self.passes, problem, f"step {self.step + 1}") from None
+
+    def train(self) -> None:
+        """The steps; validations and saves where the spec says so."""
+        validation = self.spec["validation"]
         self.network.train()
-        first = self.step
         if validation["enable"] and validation["val_before_train"] and self.step == 0:
             self.validate()
         for samples in self.batches():
             raise_failures(samples)
-            self.train_on(samples, is_timed=self.step == first + TIMED - 1)
-            saves = ckpt["enable_checkpoint"] and self.is_due(
-                ckpt["save_freq_in_epoch"], ckpt["save_freq"]
-            )
-            validates = validation["enable"] and (
-                saves or self.is_due(validation["freq_in_epoch"], validation["freq"])
-            )
-            score = None
-            if validates:
-                try:
-                    score = self.validate()
-                except Failure:
-                    # A validation clip that cannot be read must not cost the trained weights.
-                    if saves:
-                        self.save(None)
-                    raise
-            if saves:
-                self.save(score)
+            self.train_on(samples, is_timed=self.step == self.first + TIMED - 1)
+            if self.step < self.total_steps:
+                self.stop.check()
+            self.validate_and_save()
+
+    def validate_and_save(self) -> None:
+        """What is due at the present step."""
+        validation = self.spec["validation"]
+        saves = self.spec["train"]["ckpt"]["enable_checkpoint"] and self.saves_here
+        scores: Scores = {}
+        if validation["enable"] and (
+            saves or self.is_due(validation["freq_in_epoch"], validation["freq"])
+        ):
+            try:
+                scores = self.validate()
+            except Failure:
+                # A validation clip that cannot be read must not cost the trained weights.
+                if saves:
+                    self.save({})
+                raise
+        if saves:
+            self.save(scores)
+
+    @property
+    def saves_here(self) -> bool:
+        """Whether the spec wants the present step saved."""
+        ckpt = self.spec["train"]["ckpt"]
+        return self.is_due(ckpt["save_freq_in_epoch"], ckpt["save_freq"])
 
     def is_due(self, in_epochs: int, in_steps: int) -> bool:
         """Whether something that happens every so many epochs (else steps) happens now."""
@@ -106,6 +135,7 @@ class Trainer:
             collate_fn=list,
             num_workers=workers,
             prefetch_factor=policy["dataloader_prefetch_factor"] if workers else None,
+            worker_init_fn=stopping.leave_signals_to_the_trainer,
         )
         return iter(loader)
 
@@ -156,9 +186,7 @@ class Trainer:
         rate = train["optm_lr"] * steps.learning_rate_factor(self.step, self.total_steps, train)
         parameters["lr"] = rate
         if not math.isfinite(total + norm):
-            fix = Fix(changes={"train.optm_lr": float(f"{train['optm_lr'] / 10:g}")})
-            message = f"got loss {total}, gradient norm {norm}"
-            raise outside("ENGINE-LOSS-NOT-FINITE", f"step {self.step + 1}", message, fix)
+            raise self.not_finite(f"got loss {total}, gradient norm {norm}", self.step + 1)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return {"train/loss": total, "train/learning_rate": rate, "train/grad_norm": norm}
@@ -188,61 +216,122 @@ class Trainer:
         return F.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
 
     @torch.no_grad()
-    def validate(self) -> float:
-        """Mean cross entropy per loss-carrying token over the whole validation set."""
+    def validate(self) -> Scores:
+        """Mean cross entropy per loss-carrying token over the whole validation set, and how many of
+        the held-out questions are answered right."""
         self.network.train(False)
         loss, tokens = 0.0, 0
         for samples in self.passes.stream(self.validation):
+            self.stop.check()
             loss += self.loss_sum(samples).item()
             tokens += loss_tokens(samples)
         self.network.train()
-        self.metrics.write({"step": self.step, "val/avg_loss": loss / tokens, "val/tokens": tokens})
-        return loss / tokens
+        line = {"step": self.step, "val/avg_loss": loss / tokens, "val/tokens": tokens}
+        scores = {best_link.VAL_LOSS: loss / tokens}
+        if self.held_out:
+            accuracy = self.held_out.accuracy(self.network, self.stop.check)
+            line |= {"val/accuracy": accuracy, "val/answers": len(self.held_out.chosen)}
+            scores[best_link.VAL_ACCURACY] = accuracy
+        self.metrics.write(line)
+        return scores
 
-    def save(self, val_loss: float | None) -> None:
-        """Save the state to resume from, then the model. The state tells the validation loss, so
-        that a run killed between the two can be finished by the next (`make_up`)."""
+    def save(self, scores: Scores) -> None:
+        """Save the state to resume from, then the model. The state tells what the validation gave,
+        so that a run killed between the two can be finished by the next (`make_up`)."""
+        self.refuse_not_finite_weights()
         in_epochs = self.spec["train"]["ckpt"]["save_freq_in_epoch"]
         name = f"epoch_{self.epoch}" if in_epochs else f"step_{self.step}"
+        try:
+            self.save_state(name, scores)
+        except (Failure, OSError):  # a disk too full for the state may still take the model
+            with suppress(OSError):
+                (self.run_dir / "checkpoints" / name).rmdir()
+            self.save_model(self.run_dir, name, scores)
+            raise
+        if self.leftover:
+            run_outputs.remove(self.leftover)
+            self.leftover = None
+        self.save_model(self.run_dir, name, scores)
+
+    def save_state(self, name: str, told: dict) -> Path:
+        """Write the state to resume from, with what there is to tell beside it."""
         state = {
             "step": self.step,
             "total_steps": self.total_steps,
             "records": len(self.training),
-            "val_loss": val_loss,
+            **told,
         }
         folder = self.run_dir / "checkpoints" / name / "policy"
-        try:
-            checkpointing.save_state(folder, self.network, self.optimizer, self.spec, state)
-        except (Failure, OSError):  # a disk too full for the state may still take the model
-            with suppress(OSError):
-                folder.parent.rmdir()
-            self.save_model(self.run_dir, name, val_loss)
-            raise
-        self.save_model(self.run_dir, name, val_loss)
+        checkpointing.save_state(folder, self.network, self.optimizer, self.spec, state)
+        return folder
 
-    def save_model(self, run_dir: Path, name: str, val_loss: float | None) -> None:
-        """Export the model of the present step, where the spec wants one, and rank it."""
+    def stopped(self) -> Failure:
+        """Save the state after a signal, under the number of the step wherever in an epoch it is.
+        Returns what there is to say of the end."""
+        message = f"got {self.stop.asked_by} and ended after step {self.step} of {self.total_steps}"
+        fix = Fix(changes={"train.resume": True})
+        if self.step == self.first:
+            return outside("ENGINE-STOPPED", self.run_dir, f"{message}, before the first", fix)
+        if not self.spec["train"]["ckpt"]["enable_checkpoint"]:
+            message += "; nothing was saved: train.ckpt.enable_checkpoint is false"
+            return outside("ENGINE-STOPPED", self.run_dir, message)
+        self.refuse_not_finite_weights()
+        folder = self.save_state(f"step_{self.step}", {"is_stop": True})
+        return outside("ENGINE-STOPPED", folder, f"{message}; its state is saved", fix)
+
+    def refuse_not_finite_weights(self) -> None:
+        """Raise Failure before weights are saved that no training could go on from."""
+        trained = self.optimizer.param_groups[0]["params"]
+        if not torch.stack([part.detach().isfinite().all() for part in trained]).all():
+            raise self.not_finite("got weights that are no numbers", self.step)
+
+    def not_finite(self, message: str, step: int) -> Failure:
+        rate = self.spec["train"]["optm_lr"]
+        return stopping.not_finite(message, step, rate, self.run_dir.parent)
+
+    def save_model(self, run_dir: Path, name: str, scores: Scores) -> None:
+        """Export the model of the present step, where the spec wants one, rank it and send it
+        where the spec says so."""
         train = self.spec["train"]
+        folder = run_dir / "safetensors" / name
         if self.exports():
-            folder = run_dir / "safetensors" / name
             checkpointing.export(
                 self.network, self.base_folder, folder, DTYPES[train["param_dtype"]]
             )
-        self.rank(run_dir, name, val_loss)
+        self.rank(run_dir, name, scores)
         best = best_link.step_of(run_dir)
         run_outputs.prune(run_dir, train["ckpt"]["max_keep"], keep=[best])
+        if self.exports():
+            self.upload(folder)
+
+    def upload(self, model: Path) -> None:
+        """Send an exported model where the spec says so. Raises nothing: it is on the disk."""
+        uploads.send(self.spec["train"]["ckpt"], model, self.step == self.total_steps)
 
     def exports(self) -> bool:
         """Whether the spec wants the model of the present step."""
         return self.spec["train"]["ckpt"]["export_safetensors"] or self.step == self.total_steps
 
-    def rank(self, run_dir: Path, name: str, val_loss: float | None) -> None:
-        """Let `best` mean this step when its validation loss is the lowest so far."""
-        if val_loss is not None and val_loss < self.best_score:
-            self.best_score = val_loss
-            best_link.write(run_dir, name, val_loss)
+    def rank(self, run_dir: Path, name: str, scores: Scores) -> None:
+        """Let `best` mean this step when it is better than all so far: of equal ones it means the
+        first."""
+        score = scores.get(self.best_by)
+        if score is not None and best_link.is_better(self.best_by, score, self.best_score):
+            self.best_score = score
+            best_link.write(run_dir, name, score, self.best_by)
 
-    def make_up(self, resumed: Path, val_loss: float | None) -> None:
+    def take_over(self, resumed: Path, state: dict) -> None:
+        """Finish what the run that is resumed did not come to. A state that a signal let save goes
+        with the next save: no spec asked for a checkpoint there, and of names such as epoch_3 and
+        step_120 none tells the newer one."""
+        if state.get("is_stop") and not self.saves_here:
+            step_folder = resumed.absolute().parent
+            if step_folder.parents[2].resolve() == self.run_dir.parent.resolve():
+                self.leftover = step_folder
+        elif self.spec["train"]["ckpt"]["enable_checkpoint"]:
+            self.make_up(resumed, best_link.scores_in(state))
+
+    def make_up(self, resumed: Path, scores: Scores) -> None:
         """Do what the run that is resumed did not come to after it had saved the state `resumed`
         (it was killed, or the disk was full): the model of that step, and its place among the
         best."""
@@ -255,12 +344,14 @@ class Trainer:
         is_whole = model.is_dir() and not has_errors(run_outputs.verify(model))
         if is_whole or not self.exports():
             if is_own:
-                self.rank(run_dir, name, val_loss)
+                self.rank(run_dir, name, scores)
+            if is_own and is_whole:
+                self.upload(model)
             return
         if is_own:
-            self.save_model(run_dir, name, val_loss)
+            self.save_model(run_dir, name, scores)
         else:
-            self.save(val_loss)
+            self.save(scores)
         say(f"resume: wrote the model of step {self.step}, which was missing")
         self.metrics.write(
             {"step": self.step, "total_steps": self.total_steps, "epoch": self.epoch}
@@ -277,8 +368,8 @@ def run(spec: dict, job_dir: Path | None) -> dict:
         raise bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix)
     wandb_run.check(spec["logging"])
     output_dir = Path(train["output_dir"])
-    device = spec["custom"]["transformers_engine"]["device"]
-    hardware = models.choose_hardware(device, train["param_dtype"])
+    options = spec["custom"]["transformers_engine"]
+    hardware = models.choose_hardware(options["device"], train["param_dtype"])
     say(hardware.reason)
     torch.manual_seed(train["seed"] or 0)
     torch.use_deterministic_algorithms(train["deterministic"])
@@ -290,6 +381,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     per_epoch, total = plan_steps(len(training), train)
     network = build_network(spec, folder, hardware)
     optimizer = build_optimizer(network, train)
+    passes = Passes(network, spec, folder, hardware)
 
     run_outputs.clear_abandoned(output_dir)
     resumed, state = checkpointing.resume(
@@ -313,14 +405,17 @@ def run(spec: dict, job_dir: Path | None) -> dict:
             validation=validation,
             run_dir=run_dir,
             metrics=metrics,
-            passes=Passes(network, spec, folder, hardware),
+            passes=passes,
             total_steps=total,
             steps_per_epoch=per_epoch,
             step=state["step"],
-            best_score=best_link.lowest_loss(output_dir) if resumed else math.inf,
+            held_out=held_out(validation, options["validate_answers"], hardware, passes.tokens),
+            best_by=options["best_by"],
+            best_score=best_link.worst(options["best_by"]),
         )
-        if resumed and train["ckpt"]["enable_checkpoint"]:
-            trainer.make_up(resumed, state.get("val_loss"))
+        if resumed:
+            trainer.best_score = best_link.score_so_far(output_dir, trainer.best_by)
+            trainer.take_over(resumed, state)
         trainer.run()
     seconds = round(time.monotonic() - started, 1)
     return {"run_dir": str(run_dir), "steps": total, "seconds": seconds}

@@ -296,7 +296,7 @@ def verdict(needed: float, gpu: float) -> str:
 
 
 def of_spec(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | None:
-    """The plan of a spec (a rules.Case) whose longest sample has so many tokens; None for a model
+    """The plan of a spec (a `Case`) whose longest sample has so many tokens; None for a model
     of unknown size."""
     if case.action in actions.TRAINING:
         return _training_plan(case, tokens, vision_tokens, text_tokens)

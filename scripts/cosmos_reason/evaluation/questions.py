@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
 from cosmos_reason.data.annotations import Question, Turn
 from cosmos_reason.data.frames import with_system
+from cosmos_reason.data.survey import short_answer
 from cosmos_reason.evaluation import inference
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec.prompts import ADDED, THINK_IN_TAGS, THINK_OF_LETTER
@@ -40,8 +42,8 @@ class Answer(NamedTuple):
 
 
 class Responder(Protocol):
-    """Who answers questions: a model on this machine (engine/model.py), or a server
-    (endpoint.py)."""
+    """Who answers questions: a model on this machine (engine/responder.py), or a
+    server (endpoint.py)."""
 
     where: str  # in words, for people
 
@@ -85,6 +87,28 @@ def read(dataset: dict, limit: int) -> list[Question]:
         record_ids = repeated[: findings.MAX_RECORD_IDS]
         raise findings.bad_input("EVAL-ID-DUPLICATE", path, message, record_ids=record_ids)
     return questions[:limit] if limit > 0 else questions
+
+
+def spread(asked: Sequence[Question], count: int) -> list[Question]:
+    """`count` of the questions, or all when there are fewer, in their order: the same ones every
+    time, as many of each kind and answer as there are, rare ones first to be whole."""
+    groups: dict[tuple, list[int]] = defaultdict(list)
+    for number, question in enumerate(asked):
+        kind = answers.question_type(question.text, question.gt)
+        groups[kind, short_answer(kind, question.text, question.gt)].append(number)
+    for numbers in groups.values():
+        # By a digest, not by place: files often have one camera or day after the other.
+        numbers.sort(key=lambda number: _digest(asked[number]))
+    chosen: list[int] = []
+    rare_first = sorted(groups.values(), key=lambda all: (len(all), _digest(asked[all[0]])))
+    for done, numbers in enumerate(rare_first):
+        share = (count - len(chosen)) // (len(groups) - done)
+        chosen += numbers[:share]
+    return [asked[number] for number in sorted(chosen)]
+
+
+def _digest(question: Question) -> str:
+    return hashlib.sha256(f"{question.id}\n{question.text}".encode()).hexdigest()
 
 
 def conversation(question: Question, spec: dict) -> list[Turn]:

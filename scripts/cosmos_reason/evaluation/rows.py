@@ -20,11 +20,12 @@ from cosmos_reason.evaluation import reason1
 
 FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
 OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
-    "id": ("question_id",),
+    "id": ("question_id", "index"),
     "question": ("prompt",),
     "gt": ("ground_truth", "correct_answer", "label", "labels", "target"),
     "response": ("full_response", "prediction", "predict"),
 }
+PREDICTED = ("prediction", "predict")  # beside these `answer` is the ground truth
 PROBLEMS = {  # finding id -> severity, what is said after the number of rows, fix
     "EVAL-GT-MISSING": (
         findings.ERROR,
@@ -300,6 +301,8 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
         if values[name] is None:
             given = [record[other] for other in other_names if record.get(other) is not None]
             values[name] = given[0] if given else None
+    if values["gt"] is None and any(name in record for name in PREDICTED):
+        values["gt"] = record.get("answer")
     if _are_plain_texts(values):
         return list(values.values())
     return [_text(name, value, problems) for name, value in values.items()]

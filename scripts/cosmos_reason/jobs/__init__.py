@@ -2,12 +2,12 @@
 
 A job is a folder with a record (`record.Job`). `launch` resolves what a spec names (`inputs`),
 makes the command of its engine (`engines`) and starts it on a platform (`platforms`: this machine,
-Docker, SLURM; `containers` and `mounts` are of all with containers, `docker_client` is Docker's,
-`slurm_cluster`, `slurm_partitions` and `slurm_script` are SLURM's). `nodes` tells how many a launch
-takes. `progress` and `watch` tell how far it is,
-`evidence` how it ended, `diagnosis` why it failed; `claims` keeps two jobs out of one output
-folder.
+Docker, SLURM, Kubernetes; `containers` and `mounts` are of all with containers, `docker_client` is
+Docker's, `slurm_cluster`, `slurm_partitions` and `slurm_script` are SLURM's, `kubectl`,
+`kubernetes_options`, `manifests` and `pods` are Kubernetes'). `nodes` tells how many a launch
+takes. `progress` and `watch` tell how far it is, `evidence` how it ended, `diagnosis` why it
+failed; `claims` keeps two jobs out of one output folder.
 
-It is larger than other packages because three platforms whose jobs survive kills of ours stand in
+It is larger than other packages because four platforms whose jobs survive kills of ours stand in
 it, and because the proof of an ending differs for every action.
 """

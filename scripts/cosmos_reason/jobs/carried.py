@@ -79,10 +79,10 @@ def write(job: Job, spec: dict, output: Path, host_user: str | None) -> None:
         (work / "run.sh").chmod(0o755)
         said = facts | {"folder": output.name}
         files.write_text(work / "README", README.format(**said))
-        _copy_programs(work / SKILL)
+        copy_programs(work / SKILL)
 
 
-def _copy_programs(skill: Path) -> None:
+def copy_programs(skill: Path) -> None:
     """What the container runs of this bundle, with what that reads."""
     without_caches = shutil.ignore_patterns("__pycache__")
     for part in ("scripts", "schemas"):

@@ -33,6 +33,7 @@ CACHES = (
     "MPLCONFIGDIR",
 )
 HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for name in CACHES}
+IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)  # in a registry
 # What an image of one's own has to have, for the engines that have none.
 IMAGE_NEEDS = {
     "transformers": "one with Python 3.11, torch, transformers and what requirements-engine.txt "
@@ -41,15 +42,19 @@ IMAGE_NEEDS = {
 }
 
 
-def check_image(request, form: re.Pattern, example: str) -> list[Finding]:
-    """Whether there is an image to run, its name in the platform's `form`."""
+def check_image(request, paths: re.Pattern | None = None, example: str = "") -> list[Finding]:
+    """Whether there is an image to run: its name in a registry, or a path such as `example` where
+    the platform runs `paths` too."""
     image = request.image or images.default(request.engine)
     if not image:
         message = f"got none, and engine {request.engine} has no image of its own"
         fix = f"--image NAME, {IMAGE_NEEDS[request.engine]}"
+        if request.action in bundle.skill_info()["engines"][images.ENGINE]["actions"]:
+            fix += f"; or a spec made with --engine {images.ENGINE}, which has one"
         return [error("JOB-IMAGE", "--image", message, fix)]
-    if not form.fullmatch(image):
-        return [error("JOB-IMAGE", "--image", f"got {image!r}, expected a name such as {example}")]
+    if not IMAGE_NAME.fullmatch(image) and not (paths and paths.fullmatch(image)):
+        forms = f"REGISTRY/NAME:TAG or {example}" if paths else "REGISTRY/NAME:TAG"
+        return [error("JOB-IMAGE", "--image", f"got {image!r}, expected a name such as {forms}")]
     issue = images.issue(image, request.engine, request.image_version)
     if issue:
         what, better_image = issue

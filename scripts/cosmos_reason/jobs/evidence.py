@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files, secrets
 from cosmos_reason.base.findings import ERROR, Failure, Finding, has_errors, outside
-from cosmos_reason.checkpoints import quantized, run_outputs
+from cosmos_reason.checkpoints import quantized, run_outputs, uploads
 from cosmos_reason.data import annotations
 from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE, Names
 from cosmos_reason.jobs import claims, diagnosis, progress
@@ -19,6 +19,7 @@ from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document
 
+STOPPED = "ENGINE-STOPPED"  # what the embedded engine says when a signal ended it
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
@@ -38,12 +39,13 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         reasons = [exit_text if exit_code is None else "", *_remarks(found)]
     elif jobs.cancel_requested(job.folder):
         state = jobs.CANCELED
-        reasons = ["canceled", missing or exit_text]
+        reasons = ["canceled", missing or exit_text, _goes_on(job)]
     else:
         state = jobs.ERROR
         reasons = [missing, exit_text, note, _last_line(job)]
         if job.started_at:
             diagnosed = _diagnosed(job)
+            reasons.append(_goes_on(job) if _was_stopped(diagnosed) else "")
     end_seen = exit_code is not None
     return replace(
         job,
@@ -61,10 +63,25 @@ def _remarks(found: dict) -> list[str]:
     remarks = []
     if found.get("failed"):
         remarks.append(f"{found['failed']} of {found['rows']} rows are errors")
+    if found.get("not_uploaded"):
+        remarks.append(f"not uploaded (the log says why): {', '.join(found['not_uploaded'])}")
     if found.get("flat_steps"):
         steps = f"{found['flat_steps']} of {found['total_steps']} steps"
         remarks.append(f"{steps} taught nothing: all their rewards were equal")
     return remarks
+
+
+def _was_stopped(diagnosed: list[dict]) -> bool:
+    return any(finding["id"] == STOPPED for finding in diagnosed)
+
+
+def _goes_on(job: Job) -> str:
+    """How a training that was ended is taken up again, '' where it saved nothing."""
+    state = job.newest_resume()
+    if not state:
+        return ""
+    step = run_outputs.step_number(Path(state).parent)
+    return f"{jobs.command('retry', job.folder)} goes on from step {step}"
 
 
 def _last_line(job: Job) -> str:
@@ -156,6 +173,9 @@ def _of_training(job: Job) -> tuple[dict, str]:
         ]
         if not models:
             return found, f"{output_dir} has a model of the last step, but none that this job wrote"
+        not_uploaded = uploads.failed(models[-1].path.parents[1])
+        if not_uploaded:
+            found["not_uploaded"] = not_uploaded
     found["checkpoint"] = str(models[-1].path)
     return found, _damage(models[-1].findings)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion
+from cosmos_reason.rules.case import Case, sound
 from cosmos_reason.rules.keys import BATCH, MINI_BATCH
 from cosmos_reason.rules.spec_rules import RULES
 from cosmos_reason.spec import actions, document, origins, validation
@@ -69,13 +70,13 @@ class FailedRun:
                 changes |= broken.fix.changes
         return told, changes
 
-    def _case(self, changes: dict[str, object]) -> rules.Case:
+    def _case(self, changes: dict[str, object]) -> Case:
         """Its spec for the rules, with some keys changed, as build_spec would write it."""
         written, _ = completion.completed(self.action, document.load(self.written))
         for key, value in changes.items():
             document.set_value(written, key, value)
         wrong = [finding.where for finding in validation.validate(self.action, written)]
-        return rules.Case(self.action, self.engine, rules.sound(self.action, written, wrong))
+        return Case(self.action, self.engine, sound(self.action, written, wrong))
 
     def fewer_frames(self, most: int, length_is_spent: bool) -> dict[str, int]:
         """At most so many frames, by the key that samples them; half of them when there are no more

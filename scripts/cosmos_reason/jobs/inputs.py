@@ -21,7 +21,7 @@ from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.spec import actions, document
 
 
@@ -81,6 +81,9 @@ def check(
         role, path = entry["role"], Path(entry["path"])
         if request.carried and "://" in entry["path"]:
             message = f"got {role} on the network, expected a path of the machine that will run it"
+            if entry["path"].startswith(model_names.HUB):
+                repo = entry["path"].removeprefix(model_names.HUB)
+                message += f"; there: hf download {repo} --local-dir PATH"
             fix = Fix(changes={role: "PATH"})
             found.append(findings.error("JOB-NOT-CARRIED", entry["path"], message, fix))
         elif entry["path"].startswith((s3.SCHEME, model_names.HUB)):
@@ -130,8 +133,8 @@ def _absence(request, role: str, path: Path, machine: Host | None, acting: bool)
     if path.exists():
         return []
     who = "run.sh looks for it" if request.carried else f"submit asks {machine.name}"
-    message = f"what {role} names is not here; {who} before it starts anything"
-    return [findings.warning("JOB-INPUT-ELSEWHERE", path, message)]
+    message = f"not here; {who} before it starts anything"
+    return [findings.warning("JOB-INPUT-ELSEWHERE", path, message, role=role)]
 
 
 def _absence_there(request, role: str, path: Path, machine: Host) -> list[Finding]:
@@ -299,3 +302,18 @@ def fingerprint(path: Path) -> str:
         listing.append((entry.name, size))
     listing.sort()
     return f"listing:{hashlib.sha256(json.dumps(listing).encode()).hexdigest()}"
+
+
+def go_on_anew(request, folder: Path, spec: dict, outputs: dict[str, str]) -> list[Finding]:
+    """Let a training that is begun anew go on from its newest checkpoint, which is sure to be its
+    own in its own folder alone; an error elsewhere."""
+    if request.action not in actions.TRAINING or document.get(spec, "train.resume"):
+        return []
+    if Path(outputs["output_dir"]).is_relative_to(folder):
+        document.set_value(spec, "train.resume", True)
+        return []
+    message = "got train.resume=false and an output folder of your own: begun anew, the training "
+    message += "would start over"
+    return [
+        findings.error("JOB-REQUEUE", "--requeue", message, Fix(changes={"train.resume": True}))
+    ]

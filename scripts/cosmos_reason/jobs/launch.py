@@ -23,8 +23,9 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import carried, claims, containers, engines, inputs, nodes, platforms
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion, launchable
+from cosmos_reason.rules.case import COSMOS, Case
 from cosmos_reason.spec import actions, document, images, validation
 
 # Fields of a request that its record keeps.
@@ -45,8 +46,10 @@ OPTIONS = (
     "time_limit",
     "gres",
     "exclusive",
+    "requeue",
     "cpus",
     "memory",
+    "kubernetes",
 )
 # Flags that only some platforms take (their TAKES), with the field of a request that holds them.
 PLATFORM_FLAGS = {
@@ -61,6 +64,7 @@ PLATFORM_FLAGS = {
     "--time-limit": "time_limit",
     "--gres": "gres",
     "--exclusive": "exclusive",
+    "--requeue": "requeue",
     "--cpus": "cpus",
     "--memory": "memory",
 }
@@ -78,8 +82,9 @@ class Request:
     `image_version`: the version of NVIDIA's that `image` is, where its name does not tell.
     `carried`: the plan is for a machine that is not asked, whose paths are not here.
     `nodes`: None for as few as hold the GPUs of the spec. `slurm_host`: the login node, where it is
-    not this machine; from `partition` to `memory` what sbatch is asked for, `cpus` and `memory` of
-    each node.
+    not this machine; from `partition` to `requeue` what sbatch is asked for. `cpus` and `memory`
+    are of each node or pod. `kubernetes`: what is said of a cluster and of the pods there, by the
+    names of the flags.
     """
 
     action: str
@@ -107,8 +112,10 @@ class Request:
     time_limit: str | None = None
     gres: str | None = None
     exclusive: bool = False
+    requeue: bool = False
     cpus: int | None = None
     memory: str | None = None
+    kubernetes: dict | None = None
     retry_of: str | None = None
     resume: str | None = None
 
@@ -256,7 +263,7 @@ def _objections(
 
 
 def _needed_gpus(request: Request, spec: dict) -> int:
-    return rules.Case(request.action, request.engine, spec).needed_gpus
+    return Case(request.action, request.engine, spec).needed_gpus
 
 
 def _prepare(
@@ -277,10 +284,25 @@ def _prepare(
     found += platform.check(request, needed, acting)
     if has_errors(found):
         return None, spec, found
+    if request.requeue:
+        found += inputs.go_on_anew(request, folder, spec, outputs)
+        if has_errors(found):
+            return None, spec, found
     if acting:
         named = inputs.stage(request, spec, named)
     job = _job(request, folder, needed, named, outputs)
-    return platform.prepare(job, spec), spec, found
+    _leave_out_own_keys(request, spec)
+    job = platform.prepare(job, spec)
+    if acting:
+        found += platform.unseen(job)
+    return (None if has_errors(found) else job), spec, found
+
+
+def _leave_out_own_keys(request: Request, spec: dict) -> None:
+    """Take keys of ours out of a spec that another engine reads, which would refuse them."""
+    for key, schema in document.keys(request.action).items():
+        if schema.get("x-own") and request.engine not in schema["x-engines"]:
+            document.delete(spec, key)
 
 
 def _spec_findings(request: Request, spec: dict) -> list[Finding]:
@@ -302,6 +324,9 @@ def _useless_flags(request: Request) -> dict[str, object]:
     for flag, name in PLATFORM_FLAGS.items():
         if name not in takes:
             useless[flag] = getattr(request, name)
+    if "kubernetes" not in takes:
+        for name, value in (request.kubernetes or {}).items():
+            useless[f"--{name.replace('_', '-')}"] = value
     asks = request.action in bundle.skill_info()["endpoint_actions"]
     if not asks or request.engine != "transformers":
         useless |= {"--endpoint": request.endpoint, "--checkpoint": request.checkpoints}
@@ -329,7 +354,7 @@ def _flag_findings(request: Request) -> list[Finding]:
 
 def _takes_entry_script(request: Request) -> bool:
     if request.own_script:
-        return request.action in actions.TRAINING and request.engine in rules.COSMOS
+        return request.action in actions.TRAINING and request.engine in COSMOS
     return request.action == "train" and _takes_images_of_nvidia(request)
 
 
@@ -353,7 +378,7 @@ def _gpu_findings(request: Request, needed: int) -> list[Finding]:
     chosen = request.gpu_ids
     if chosen is None or request.endpoint:
         return []
-    on_cosmos = request.engine in rules.COSMOS
+    on_cosmos = request.engine in COSMOS
     if len(chosen) < needed:
         if not on_cosmos and needed <= 1:
             return []

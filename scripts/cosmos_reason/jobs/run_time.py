@@ -4,6 +4,7 @@ that an earlier job had, or that was measured on a GPU of another kind."""
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -97,10 +98,10 @@ def predict(
         tokens_per_step = None
     if not tokens_per_step or not case.steps:
         return _without_tokens(case.steps, gpus, seconds_per_step)
+    tokens = round(tokens_per_step / case.global_batch * _records_of_steps(case))
     speed, tokens_per_second, words = _speed(
-        case, gpus, jobs_dir, seconds_per_step, tokens_per_step
+        case, gpus, jobs_dir, seconds_per_step, tokens / case.steps
     )
-    tokens = round(tokens_per_step * case.steps)
     told = f"{_count(tokens)} tokens predicted"
     if not tokens_per_second:
         source = f"{told}, no speed measured: `watch` of the first steps tells it, for {FLAG} S"
@@ -125,8 +126,18 @@ def _count(tokens: int) -> str:
     return f"{tokens:,}" if tokens < 1e6 else f"{tokens / 1e6:,.1f} million"
 
 
+def _records_of_steps(case: Case) -> int:
+    """Records of all steps of a training: the last step of an epoch may have fewer than others."""
+    if not case.steps_per_epoch:
+        return case.steps * case.global_batch
+    spread = math.ceil(case.trained_records / case.ranks) * case.ranks
+    of_epoch = min(spread, case.steps_per_epoch * case.global_batch)
+    epochs, rest = divmod(case.steps, case.steps_per_epoch)
+    return epochs * of_epoch + min(rest * case.global_batch, of_epoch)
+
+
 def _tokens_per_step(case: Case) -> float | None:
-    """None without facts."""
+    """Of a step with a whole batch. None without facts."""
     if not case.tokens:
         return None
     return fmean(record.total for record in case.tokens) * case.global_batch

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from cosmos_reason.base.findings import Failure, bad_input, outside
 from cosmos_reason.remote.machine import NO_ANSWER, Answer, Host, over_ssh
@@ -160,8 +161,9 @@ def _accounted(where: Host, name: str, since: str) -> Seen | None:
     """What the accounts say of a job that the controller has forgotten; None where there are
     none."""
     words = ["sacct", "--allocations", "--noheader", "--parsable2", f"--name={name}"]
-    # The cluster has its own clock and time zone.
-    words += [f"--starttime={since[: len('YYYY-MM-DD')]}", f"--format={ACCOUNT_FORMAT}"]
+    # The cluster has its own clock and time zone, in which it may have been the day before.
+    earlier = datetime.fromisoformat(since) - timedelta(days=1)
+    words += [f"--starttime={earlier.date()}", f"--format={ACCOUNT_FORMAT}"]
     answer = where.call(*words)
     if answer.code and NO_ACCOUNTS not in answer.err:
         raise unreachable(where, answer)

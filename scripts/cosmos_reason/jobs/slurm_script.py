@@ -39,12 +39,20 @@ cd {folder} || {{ note {ended} 1; exit 1; }}
 set -a
 . "$job/{environment}" || {{ note {ended} 1; exit 1; }}
 set +a
-rm -f "$job/{environment}"
-note {started} "$(date +%s) $SLURM_JOB_ID"
+{begin}note {started} "$(date +%s) $SLURM_JOB_ID"
 {several}srun {flags} sh -c {launcher} launcher "$@"
 code=$?
-note {ended} "$code"
+{finish}note {ended} "$code"
 exit "$code"
+"""
+# The file with secrets goes when it was read. A job that may be begun anew needs it then, and
+# forgets how its start before went.
+ONCE = 'rm -f "$job/{environment}"\n'
+ANEW = 'rm -f "$job/{ended}" "$job"/{node_exit}\n'
+ANEW_END = """set -- "$job"/{node_exit}  # of work that was lost with its node srun says 0
+if [ "$code$#" = 0{nodes} ] && [ -e "$1" ] && ! grep -qv ' 0$' "$@"; then
+  rm -f "$job/{environment}"
+fi
 """
 # What the launchers of several nodes are told. Ports that nobody listens on, on the first node,
 # which this script runs on; another job there begins to look elsewhere.
@@ -86,6 +94,9 @@ set -- "$program" --num-workers "$SLURM_JOB_NUM_NODES" --worker-idx "$SLURM_NODE
 
 def text(job: Job, spec: dict) -> str:
     several = job.resources["nodes"] > 1
+    names = {"environment": ENVIRONMENT, "ended": ENDED, "node_exit": NODE_EXIT}
+    names["nodes"] = job.resources["nodes"]
+    is_requeued = "requeue" in job.options
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
     launcher = LAUNCHER.format(
@@ -100,6 +111,8 @@ def text(job: Job, spec: dict) -> str:
         environment=ENVIRONMENT,
         started=STARTED,
         ended=ENDED,
+        begin=(ANEW if is_requeued else ONCE).format(**names),
+        finish=ANEW_END.format(**names) if is_requeued else "",
         several=SEVERAL if several else "",
         flags=shlex.join(_srun_flags(job, spec)),
         launcher=shlex.quote(launcher),

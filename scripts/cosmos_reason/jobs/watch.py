@@ -15,6 +15,7 @@ PAUSE_SECONDS = 0.5
 FACTS = {
     "train/loss": "loss {:.4f}",
     "val/avg_loss": "validation loss {:.4f}",
+    "val/accuracy": "validation accuracy {:.1%}",
     "val/reward_avg": "validation reward {:.3f}",
     "train/reward_mean": "reward {:.3f}",
     "train/reward_std": "its spread {:.3f}",

@@ -42,7 +42,7 @@ def convert(path: Path) -> str:
     if not media.rotation(first):
         return "is shown alike by all readers, nothing done"
     with _replaced(path) as target:
-        _write_clip(target, CONTAINERS.get(path.suffix.lower(), "mp4"), _upright(path))
+        write_clip(target, CONTAINERS.get(path.suffix.lower(), "mp4"), _upright(path))
     return f"turned upright, the file before is {path.name}{KEPT}"
 
 
@@ -55,7 +55,7 @@ def _convert_image(path: Path) -> str:
         elif image.format in media.ANIMATIONS and getattr(image, "is_animated", False):
             clip = path.with_name(f"{path.name}.mp4")
             with whole_file(clip, "wb") as target:
-                _write_clip(target, "mp4", _pictures(image))
+                write_clip(target, "mp4", _pictures(image))
             return f'written as {clip.name}: name that by "video" in the annotations'
         elif image.getexif().get(media.ORIENTATION, 1) in range(2, 9):
             made, done = ImageOps.exif_transpose(image), "turned upright"
@@ -114,8 +114,13 @@ def _upright(path: Path) -> Iterator[tuple[Fraction, object]]:
         yield shown, np.rot90(pixels, -media.rotation(frame) // media.QUARTER)
 
 
-def _write_clip(file: IO[bytes], form: str, pictures: Iterable[tuple[Fraction, object]]) -> None:
-    """H.264 of high quality; an odd last row or column is left out."""
+def write_clip(
+    file: IO[bytes],
+    form: str,
+    pictures: Iterable[tuple[Fraction, object]],
+    options: dict[str, str] | None = None,
+) -> None:
+    """H.264, of high quality without other `options`; an odd last row or column is left out."""
     import av
     import numpy as np
 
@@ -124,7 +129,8 @@ def _write_clip(file: IO[bytes], form: str, pictures: Iterable[tuple[Fraction, o
         for shown, pixels in pictures:
             height, width = (side // 2 * 2 for side in pixels.shape[:2])
             if stream is None:
-                stream = container.add_stream("libx264", rate=TICKS, options={"crf": "12"})
+                quality = options or {"crf": "12"}
+                stream = container.add_stream("libx264", rate=TICKS, options=quality)
                 stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
             frame = av.VideoFrame.from_ndarray(
                 np.ascontiguousarray(pixels[:height, :width]), format="rgb24"

@@ -141,7 +141,7 @@ def probe(path: str | Path | Pictures) -> MediaFacts:
         return replace(video, pictures=path.given_as)
     if is_image(path):
         return probe_image(path)
-    with _opened_video(path) as container:
+    with opened_video(path) as container:
         if _cut_short(Path(path), container.format.name):
             raise _undecodable(path, "a file that ends before its container does")
         return _probe_video(path, container)
@@ -218,7 +218,7 @@ def decoded(path: str | Path, indices: Sequence[int]) -> Iterator[tuple[int, obj
     """(index, av.VideoFrame) of each of `indices` once, in order, none of them kept. Raises Failure
     when one is missing."""
     wanted, count = set(indices), 0
-    with _opened_video(path) as container:
+    with opened_video(path) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
@@ -278,7 +278,7 @@ def frame_rate(path: str | Path) -> float | None:
     if is_image(path):
         with _opened_image(path):
             return None
-    with _opened_video(path) as container:
+    with opened_video(path) as container:
         known = _average_rate(container.streams.video[0])
         return float(known) if known else None
 
@@ -361,7 +361,7 @@ def _head(path: str | Path) -> bytes:
 
 
 @contextmanager
-def _opened_video(path: str | Path):
+def opened_video(path: str | Path):
     import av
 
     _head(path)

@@ -41,6 +41,7 @@ class VisionOptions:
     total_pixels: int | None = None
     resized_height: int | None = None
     resized_width: int | None = None
+    burn_timestamps: bool | None = None  # None: the frames stay as they are
     table: str = field(default="custom.vision", repr=False, compare=False)
 
     @classmethod
@@ -66,6 +67,11 @@ class VisionOptions:
         """Raises Failure for an unknown key, a value that is not a positive number, or `fps` beside
         `nframes`."""
         known = {option.name for option in fields(cls)} - {"table"}
+        table = dict(table)
+        burns = table.pop("burn_timestamps", None)
+        if burns not in (None, False, True):
+            message = f"got {burns!r}, expected true or false"
+            raise bad_input("SPEC-VISION-VALUE", "burn_timestamps", message)
         for key, value in table.items():
             if key not in known:
                 raise bad_input(
@@ -78,7 +84,7 @@ class VisionOptions:
                 raise bad_input(
                     "SPEC-VISION-VALUE", key, f"got {value!r}, expected a positive number"
                 )
-        options = cls(**table, table=name)
+        options = cls(**table, burn_timestamps=burns or None, table=name)
         if options.nframes is not None and options.fps is not None:
             message = "got both fps and nframes, expected exactly one of them"
             raise bad_input(

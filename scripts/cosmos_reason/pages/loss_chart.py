@@ -1,4 +1,4 @@
-"""The loss of trainings as lines in a box of 100 x 100, for the report of an evaluation."""
+"""The course of trainings as lines in a box of 100 x 100, for the report of an evaluation."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from statistics import fmean
 from cosmos_reason.base import files, findings, metrics_log
 
 LOSSES = ("train/loss", "val/avg_loss")
+ACCURACIES = ("val/accuracy",)
 CURVE_POINTS = 240
 MAX_TICKS = 5  # steps on an axis
 
-Point = tuple[float, float]  # optimizer step, loss
+Point = tuple[float, float]  # optimizer step, loss or accuracy
 Curve = dict[str, list[Point]]  # by key of metrics.jsonl
 
 
 def read_curve(path: Path) -> Curve:
-    """The finite losses of a metrics.jsonl; its last line may still be being written."""
-    curve = {key: [] for key in LOSSES}
+    """The finite numbers of a metrics.jsonl; its last line may still be being written."""
+    curve = {key: [] for key in LOSSES + ACCURACIES}
     lines = files.read_text(path).splitlines()
     for number, line in enumerate(lines, 1):
         row = metrics_log.numbers(line)
@@ -29,9 +30,9 @@ def read_curve(path: Path) -> Curve:
                 break
             message = "got a line without a step, expected an object with step and losses"
             raise findings.bad_input("EVAL-CURVE-LINE", f"{path}#{number}", message)
-        for key in LOSSES:
+        for key, points in curve.items():
             if key in row and math.isfinite(row[key]):
-                curve[key].append((row["step"], row[key]))
+                points.append((row["step"], row[key]))
     return curve
 
 
@@ -40,40 +41,43 @@ class Scale:
     """Where a point of the curves lies in the box."""
 
     last_step: float
-    highest_loss: float
+    highest: float
 
     def across(self, step: float) -> float:
         return round(100 * step / self.last_step, 2)
 
-    def down(self, loss: float) -> float:
-        return round(100 - 100 * loss / self.highest_loss, 2)
+    def down(self, value: float) -> float:
+        return round(100 - 100 * value / self.highest, 2)
 
 
-def chart(curves: Sequence[Curve]) -> dict | None:
-    """Lines and ticks, y downwards from the highest loss; None without points."""
+def chart(curves: Sequence[Curve], keys: Sequence[str] = LOSSES) -> dict | None:
+    """Lines of these keys and ticks, y downwards from the highest value, of accuracies from 1; None
+    without points."""
     lines = []
     for curve in curves:
-        for key, points in curve.items():
+        for key in keys:
+            points = curve[key]
             if points:
                 lines.append({"key": key, "points": thinned(points), "end": points[-1][1]})
     if not lines:
         return None
-    scale = _scale([point for line in lines for point in line["points"]])
+    highest = 1.0 if keys == ACCURACIES else 0.0
+    scale = _scale([point for line in lines for point in line["points"]], highest)
     for line in lines:
-        line["points"] = [(scale.across(step), scale.down(loss)) for step, loss in line["points"]]
+        line["points"] = [(scale.across(step), scale.down(value)) for step, value in line["points"]]
     return {
         "lines": lines,
         "x": [(scale.across(step), f"{step:g}") for step in ticks(scale.last_step)],
-        "y": [(scale.down(loss), f"{loss:g}") for loss in ticks(scale.highest_loss)],
+        "y": [(scale.down(value), f"{value:g}") for value in ticks(scale.highest)],
         "steps": f"{scale.last_step:g}",
     }
 
 
-def _scale(points: list[Point]) -> Scale:
-    """One that starts at 0 and holds all points; a box is never empty."""
+def _scale(points: list[Point], highest: float) -> Scale:
+    """One that starts at 0 and holds all points, and `highest`; a box is never empty."""
     last_step = max(step for step, _ in points)
-    highest_loss = max(loss for _, loss in points)
-    return Scale(last_step or 1.0, highest_loss or 1.0)
+    highest = max(highest, *(value for _, value in points))
+    return Scale(last_step or 1.0, highest or 1.0)
 
 
 def ticks(highest: float) -> list[float]:
@@ -95,6 +99,6 @@ def thinned(points: list[Point]) -> list[Point]:
     for first in range(0, len(points), size):
         neighbours = points[first : first + size]
         step = fmean(step for step, _ in neighbours)
-        loss = fmean(loss for _, loss in neighbours)
-        means.append((step, loss))
+        value = fmean(value for _, value in neighbours)
+        means.append((step, value))
     return means

@@ -15,7 +15,7 @@ from cosmos_reason.evaluation.evaluation_record import cut_answers
 from cosmos_reason.evaluation.gaps import Gap
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.pages.filmstrip import filmstrip
-from cosmos_reason.pages.loss_chart import Curve, chart
+from cosmos_reason.pages.loss_chart import ACCURACIES, Curve, chart
 from cosmos_reason.pages.render import TEMPLATES, render, shortened
 
 CARDS = 48
@@ -63,6 +63,7 @@ def page(
         types=type_table(rows, pair),
         matrices=matrices(rows),
         chart=chart(curves),
+        answers_chart=chart(curves, ACCURACIES),
         summary=summary,
         cards=shown,
         listed=[gap.row for gap in gaps[:LISTED]],

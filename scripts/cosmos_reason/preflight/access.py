@@ -106,7 +106,11 @@ def _missing(launch: Launch, where: str, path: str) -> Finding:
     hint = findings.did_you_mean(os.path.basename(path), beside)
     machine = launch.machine.name if launch.machine else "this machine"
     message = f"got no such path on {machine}, expected it.{hint}"
-    return findings.error("PRE-PATH-MISSING", where, message, f"ls -d {path}")
+    fix = f"ls -d {path}"
+    if launch.platform == "docker" and launch.machine and launch.machine.is_here:
+        message += " When another machine runs the job, say --skip-platform-access."
+        fix = ""
+    return findings.error("PRE-PATH-MISSING", where, message, fix)
 
 
 def unseen_paths(paths: dict[str, str], place: str) -> Finding:

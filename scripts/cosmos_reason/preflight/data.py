@@ -20,7 +20,7 @@ from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.files import LIST, ClipReport, MediaFacts, Source
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.preflight.options import Launch
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions
 

@@ -13,8 +13,8 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.remote import model_names, s3
-from cosmos_reason.rules import case as rules
 from cosmos_reason.rules import completion
+from cosmos_reason.rules.case import Case, sound
 from cosmos_reason.spec import actions, document, images, origins, validation
 
 
@@ -62,7 +62,7 @@ def take_spec(launch: Launch, table: dict, action: str) -> None:
         launch.completed += images.check(action, written, launch.image, version)
     launch.written = table
     invalid = [finding.where for finding in validation.validate(action, table)]
-    launch.case = rules.Case(action, launch.engine, rules.sound(action, table, invalid))
+    launch.case = Case(action, launch.engine, sound(action, table, invalid))
     _take_paths(launch)
     _take_models(launch)
     needed = launch.case.needed_gpus

@@ -8,32 +8,31 @@ from collections.abc import Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
+from cosmos_reason.jobs import kubectl
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.preflight.slurm import unseen_nodes
 from cosmos_reason.remote.machine import NO_COMMAND, Answer, Host
 
+CONTEXTS_NAMESPACE = ("kubectl", "config", "view", "--minify", "--output=jsonpath={..namespace}")
 KUBECTL = ("kubectl", "--request-timeout=10s")
-INSTALL = "https://kubernetes.io/docs/tasks/tools/"
-LIST_GPUS = (
-    "kubectl get nodes -o custom-columns="
-    "NAME:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu"
-)
 
 
 def check(launch: Launch) -> Iterator[Finding]:
-    """rights, namespace, pull secret, storage class, allocatable GPUs"""
+    """rights, version, namespace, pull secret, storage class, allocatable GPUs"""
     host = Host()
     options = launch.options
     answer = host.call("kubectl", "config", "current-context")
     if answer.code == NO_COMMAND:
-        yield findings.error("PRE-TOOL-MISSING", "kubectl", "got no kubectl here", INSTALL)
+        yield findings.error("PRE-TOOL-MISSING", "kubectl", "got no kubectl here", kubectl.INSTALL)
         return
     if answer.code:
         message = f"got {answer.last_words}, expected a kubectl that knows a cluster"
         fix = "export KUBECONFIG=FILE"
         yield findings.error("PRE-K8S-UNCONFIGURED", "kubectl", message, fix)
         return
-    namespace = options.namespace or os.environ.get("K8S_NAMESPACE") or "default"
+    namespace = options.namespace or os.environ.get(kubectl.NAMESPACE_VARIABLE)
+    if not namespace:  # as launch_job takes it
+        namespace = host.call(*CONTEXTS_NAMESPACE).out.strip() or "default"
     inside = [*KUBECTL, "--namespace", namespace]
     answer = host.call(*inside, "auth", "can-i", "create", "jobs.batch")
     may_create = answer.out.partition(" ")[0].strip()  # "no - no RBAC policy matched"
@@ -45,6 +44,7 @@ def check(launch: Launch) -> Iterator[Finding]:
         message = "got no right to create jobs, expected it"
         fix = f"kubectl --namespace {namespace} auth can-i --list"
         yield findings.error("PRE-K8S-RIGHTS", namespace, message, fix)
+    yield from _version(host.call(*KUBECTL, "get", "--raw", "/version"), launch)
     yield from _named_object(host, inside, "namespace", namespace, "--namespace")
     if options.pull_secret:
         yield from _named_object(host, inside, "secret", options.pull_secret, "--pull-secret")
@@ -53,6 +53,14 @@ def check(launch: Launch) -> Iterator[Finding]:
         yield from _named_object(host, inside, "storageclass", name, "--storage-class")
     yield from unseen_nodes(launch)
     yield from check_nodes(host.call(*KUBECTL, "get", "nodes", "--output=json"), launch)
+
+
+def _version(answer: Answer, launch: Launch) -> Iterator[Finding]:
+    try:
+        yield from kubectl.version_findings(dict(json.loads(answer.out)), launch.nodes)
+    except (ValueError, TypeError):
+        message = f"got {answer.last_words[:200]}, so the server's version is not known"
+        yield findings.warning("PRE-K8S-UNKNOWN", "/version", message, "kubectl version")
 
 
 def _named_object(
@@ -76,7 +84,7 @@ def check_nodes(answer: Answer, launch: Launch) -> Iterator[Finding]:
     """The allocatable GPUs of ready nodes against what the launch asks of each."""
     try:
         nodes = json.loads(answer.out)["items"]
-        counts = [_gpus(node) for node in nodes if _ready(node)]
+        counts = [kubectl.gpus_of(node) for node in nodes if kubectl.is_ready(node)]
     except (ValueError, KeyError, TypeError, AttributeError):
         message = f"got {answer.last_words[:200]}, so the nodes' GPUs are not known"
         report = findings.error if launch.options.gpu_min_count else findings.warning
@@ -90,13 +98,4 @@ def check_nodes(answer: Answer, launch: Launch) -> Iterator[Finding]:
         message = (
             f"got {fitting} ready nodes with {needed} allocatable GPUs, expected {launch.nodes}"
         )
-        yield findings.error("PRE-K8S-GPUS", "nodes", message, LIST_GPUS)
-
-
-def _gpus(node: dict) -> int:
-    return int(node["status"].get("allocatable", {}).get("nvidia.com/gpu", 0))
-
-
-def _ready(node: dict) -> bool:
-    conditions = {entry["type"]: entry["status"] for entry in node["status"].get("conditions", [])}
-    return conditions.get("Ready") == "True" and not node.get("spec", {}).get("unschedulable")
+        yield findings.error("PRE-K8S-GPUS", "nodes", message, kubectl.LIST_GPUS)

@@ -17,6 +17,7 @@ from cosmos_reason.media import files, sampling
 from cosmos_reason.preflight import gates
 from cosmos_reason.preflight.gpus import Gpu
 from cosmos_reason.preflight.options import Launch
+from cosmos_reason.rules import vision
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.lengths import loader_gib
 from cosmos_reason.spec import actions
@@ -99,6 +100,10 @@ def assumed_vision_tokens(case: Case) -> int:
             facts = files.probe(clip)
             height, width, total, fps = facts.height, facts.width, facts.frames, facts.fps
         options = sampling.VisionOptions.from_spec(case.full)
+        if vision.lowers_floor(case) and vision.pixel_conflict(case):
+            options = dataclasses.replace(
+                options, min_pixels=options.min_pixels or options.max_pixels
+            )
         patch = sampling.patch_size(case.model)
         if total == 1:
             return sampling.image_tokens(height, width, options, patch)

@@ -42,6 +42,7 @@ class PreflightOptions:
     namespace: str | None = None
     pull_secret: str | None = None
     storage_class: str | None = None
+    volume: list[str] | None = None
     # The GPUs to run on, where nvidia-smi cannot tell.
     target_gpu_index: list[int] | None = None
     target_gpu_count: int | None = None

@@ -15,11 +15,15 @@ from cosmos_reason.preflight.options import Launch
 
 # What a plan says in its own words, and what this preflight says of the same.
 NO_SUCH_GPUS = {"PRE-GPU-NONE", "PRE-GPU-INDEX", "PRE-GPU-COUNT"}
+ASKED = ("docker", "kubernetes")  # what these platforms' checks leave in the result
 SAID = {
     "JOB-INPUT-MISSING": {"PRE-PATH-MISSING"},
     "JOB-IMAGE": {"PRE-IMAGE"},
     "JOB-GPU-IDS": NO_SUCH_GPUS,
     "JOB-GPU-COUNT": NO_SUCH_GPUS,
+    "JOB-K8S-FORBIDDEN": {"PRE-K8S-RIGHTS"},
+    "JOB-K8S-GPUS": {"PRE-K8S-GPUS"},
+    "JOB-K8S-MISSING": {"PRE-K8S-MISSING"},
 }
 
 
@@ -38,7 +42,7 @@ def _is_asked(launch: Launch) -> bool:
     """Whether the platform is there to be asked once more."""
     if launch.options.skip_platform_access:
         return False
-    return launch.platform == "local" or "docker" in launch.result
+    return launch.platform == "local" or not launch.result.keys().isdisjoint(ASKED)
 
 
 def is_carried(launch: Launch) -> bool:
@@ -77,7 +81,16 @@ def request(launch: Launch) -> jobs_launch.Request:
         carried=is_carried(launch),
         partition=launch.options.partition if "partition" in takes else None,
         time_limit=launch.options.time_limit if "time_limit" in takes else None,
+        kubernetes=on_kubernetes(launch),
     )
+
+
+def on_kubernetes(launch: Launch) -> dict:
+    """What is said of the cluster, as launch_job takes it."""
+    if launch.platform != "kubernetes":
+        return {}
+    said = {name: getattr(launch.options, name) for name in ("volume", "namespace", "pull_secret")}
+    return {name: value for name, value in said.items() if value}
 
 
 def gpu_ids(launch: Launch) -> list[str] | None:

@@ -121,6 +121,16 @@ def readable(repo: str, kind: str, secret: str | None) -> None:
             api.get_hf_file_metadata(url=f"{api.endpoint}/{path}", timeout=10)
 
 
+def with_owner(repo: str, secret: str | None) -> str:
+    """OWNER/NAME: a name without an owner is the token's own. Raises Failure (exit 3)."""
+    with _api(repo, secret) as api:
+        return _owned(repo, api.whoami())
+
+
+def _owned(repo: str, me: dict) -> str:
+    return repo if "/" in repo else f"{me['name']}/{repo}"
+
+
 def writable(repo: str, secret: str | None) -> dict | None:
     """What stands at `repo`: {"private": bool, "files": [names]}, or None when nothing does. Raises
     Failure (exit 3) unless the token may write there, as far as the Hub says before a first write.
@@ -129,9 +139,8 @@ def writable(repo: str, secret: str | None) -> dict | None:
         from huggingface_hub import errors
 
         me = api.whoami()
+        repo = _owned(repo, me)
         owner, _, name = repo.rpartition("/")
-        owner = owner or me["name"]
-        repo = f"{owner}/{name}"
         where = model_names.HUB + repo
         if not _may_write(me.get("auth", {}).get("accessToken", {}), repo):
             message = (

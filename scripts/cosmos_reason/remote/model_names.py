@@ -21,6 +21,23 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_PAGE = re.compile(
     r"^https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:/tree/main)?/?$"
 )
+DATASET_PAGE = re.compile(
+    r"^(?:hf:/+|https?://(?:www\.)?(?:huggingface\.co|hf\.co)/)datasets/"
+    r"([^/?#]+/[^/?#]+)(?:/tree/main)?/?$"
+)
+
+
+def dataset(written: str) -> str:
+    """ORG/NAME[@COMMIT] of a dataset's address on the Hub; other names as they are."""
+    return DATASET_PAGE.sub(r"\1", written)
+
+
+def may_be_dataset(written: str) -> bool:
+    """Whether what is no file here reads like a dataset of the Hub rather than a path."""
+    name = dataset(written).partition("@")[0]
+    if not HUB_NAME.fullmatch(name) or os.path.splitext(name)[1]:
+        return False
+    return not _looks_like_a_missing_folder(name)
 
 
 def canonical(written: str, flag: str = "--model") -> str:

@@ -1,7 +1,10 @@
-"""A draft of a spec and what is wrong with it. Enter at `case.check`.
+"""A draft of a spec and what is wrong with it. Enter at `checking.check`.
 
 A `draft` is filled by `inherited` (an earlier spec, a job) and `command_line` (the words of
 build_spec), and fitted to its engine by `engine_switch`.
+
+`checking` looks at the engine of a spec (`engine_support`), its `paths`, the run that it continues
+(`resuming`) and the rules; all of them read a `case`: the spec and what is known of where it runs.
 
 It is a large package because it holds some eighty rules, each a short function beside its text:
 `models`, `layout`, `steps`, `checkpoints`, `data`, `adapters`, `vision`, `lengths`,

@@ -138,14 +138,16 @@ def _counted_sizes(whole: dict) -> list[findings.Finding]:
 
 def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
     """`min_pixels`, when it is left out and its default is above `max_pixels`: what another dataset
-    script bears, and the processor of ours does not. Beside data of ours it is an error."""
-    if document.get(whole, "custom.train_dataset") is not None:
+    script bears, and the processor of ours does not. In a spec that had data of ours it is an
+    error, and where the command line names `max_pixels`."""
+    if _had_own_data(whole, kept):
         return []
     table = actions.places(action)["vision"]
     vision, key = document.get(whole, table, {}), f"{table}.min_pixels"
     is_sized = isinstance(vision, dict) and "resized_height" in vision
     largest = document.get(whole, f"{table}.max_pixels")
-    if type(largest) is not int or is_sized or key in kept or "min_pixels" in vision:
+    is_named = key in kept or f"{table}.max_pixels" in kept
+    if type(largest) is not int or is_sized or is_named or "min_pixels" in vision:
         return []
     model = actions.model_of(whole)
     patch = sampling.patch_size(model if isinstance(model, str) else "")
@@ -156,6 +158,13 @@ def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[fi
     floor, least = conflict[0], conflict[1]["min_pixels"]
     document.set_value(whole, key, least)
     return [_written(key, least, f"its default, {floor}, is above max_pixels, {largest}")]
+
+
+def _had_own_data(whole: dict, kept: Collection[str]) -> bool:
+    """Whether the spec names data of ours that the command line does not."""
+    data = "custom.train_dataset"
+    is_brought = any(document.overlap(data, name) for name in kept)
+    return document.get(whole, data) is not None and not is_brought
 
 
 def _written(key: str, value, reason: str, got: str = "no value") -> findings.Finding:

@@ -14,8 +14,8 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.case import WINDOWS_PATH
 from cosmos_reason.rules.keys import BATCH
+from cosmos_reason.rules.paths import WINDOWS_PATH
 from cosmos_reason.spec import actions, document
 
 LORA = "policy.lora"

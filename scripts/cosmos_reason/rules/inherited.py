@@ -16,9 +16,9 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import benchmark
-from cosmos_reason.rules.case import differences
 from cosmos_reason.rules.draft import LORA, Draft
 from cosmos_reason.rules.keys import GRID
+from cosmos_reason.rules.resuming import differences
 from cosmos_reason.spec import actions, document, images, origins
 from cosmos_reason.spec.values import shown
 

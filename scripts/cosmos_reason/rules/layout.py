@@ -82,6 +82,18 @@ def moved_to_shards(size: str) -> Callable:
     return fix
 
 
+def in_pipeline(case) -> bool:
+    return case("policy.parallelism.pp_size") > 1
+
+
+def in_tensor_parallel(case) -> bool:
+    return case("policy.parallelism.tp_size") > 1
+
+
+def replicated(case) -> bool:
+    return case("policy.parallelism.dp_replicate_size") > 1
+
+
 MOVED = ("{model}", SHARD, GRID + "cp_size", GRID + "pp_size")  # what moved_to_shards reads
 
 
@@ -183,7 +195,7 @@ def qwen3_in_context_parallel(case):
     reads=MOVED, fix=moved_to_shards("pp_size"),
 )  # fmt: skip
 def qwen3_in_pipeline(case):
-    return case("policy.parallelism.pp_size") > 1 and case.qwen3
+    return in_pipeline(case) and case.qwen3
 
 
 @rule(
@@ -192,10 +204,9 @@ def qwen3_in_pipeline(case):
     reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"), fix=moved_to_shards("tp_size"),
 )  # fmt: skip
 def replicas_without_shards(case):
-    replicated = case("policy.parallelism.dp_replicate_size") > 1
-    unsharded = case("policy.parallelism.dp_shard_size") == 1
-    tensor_parallel = case("policy.parallelism.tp_size") > 1
-    return unsharded and replicated and tensor_parallel and case.qwen3
+    if case(SHARD) > 1 or not replicated(case) or not in_tensor_parallel(case):
+        return False
+    return case.qwen3
 
 
 @rule(
@@ -204,8 +215,7 @@ def replicas_without_shards(case):
     reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
 )  # fmt: skip
 def replicated_pipeline(case):
-    pipeline = case("policy.parallelism.pp_size") > 1
-    return pipeline and case("policy.parallelism.dp_replicate_size") > 1
+    return in_pipeline(case) and replicated(case)
 
 
 @rule(
@@ -214,8 +224,7 @@ def replicated_pipeline(case):
     reads=(GRID + "pp_size", BATCH), fix=1,
 )  # fmt: skip
 def uneven_micro_batches(case):
-    pipeline = case("policy.parallelism.pp_size") > 1
-    return pipeline and case(BATCH) % case("policy.parallelism.pp_micro_batch_size")
+    return in_pipeline(case) and case(BATCH) % case("policy.parallelism.pp_micro_batch_size")
 
 
 @rule(
@@ -224,7 +233,7 @@ def uneven_micro_batches(case):
     reads=(GRID + "pp_size",), fix=False,
 )  # fmt: skip
 def offloaded_pipeline(case):
-    return case("policy.parallelism.pp_size") > 1 and case("train.fsdp_offload")
+    return in_pipeline(case) and case("train.fsdp_offload")
 
 
 @rule(
@@ -233,7 +242,7 @@ def offloaded_pipeline(case):
     reads=("policy.lora", *MOVED), fix=moved_to_shards("pp_size"),
 )  # fmt: skip
 def adapters_in_pipeline(case):
-    return case("policy.parallelism.pp_size") > 1 and case("policy.lora")
+    return in_pipeline(case) and case("policy.lora")
 
 
 @rule(
@@ -242,7 +251,7 @@ def adapters_in_pipeline(case):
     reads=(GRID + "tp_size",), fix=1,
 )  # fmt: skip
 def experts_and_tensor_parallel(case):
-    return case("policy.parallelism.ep_size") > 1 and case("policy.parallelism.tp_size") > 1
+    return case("policy.parallelism.ep_size") > 1 and in_tensor_parallel(case)
 
 
 @rule(

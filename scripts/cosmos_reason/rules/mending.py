@@ -67,7 +67,7 @@ def _makes_way(draft: Draft, key: str, value) -> bool:
 def _mended(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> f.Finding:
     """Apply the changes; the finding that tells them, a warning when a value was only taken
     away."""
-    before = document.get(draft.spec, finding.where, document.MISSING)
+    was = _was(draft, finding, changes)
     for key, value in changes.items():
         if value is None:
             document.delete(draft.spec, key)
@@ -76,8 +76,16 @@ def _mended(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> f.F
     written = [
         f"{key} = {value_text(value)}" for key, value in changes.items() if value is not None
     ]
-    was = "no value" if before is document.MISSING else shown(before)
     if written:
         return f.info("SPEC-FIXED", finding.where, f"got {was}, wrote {', '.join(written)}")
     message = f"got {was}, took it away: no trainer reads it"
     return f.warning("SPEC-FIXED", finding.where, message, Fix())
+
+
+def _was(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> str:
+    """What is there before the changes; by name where several keys are taken away."""
+    gone = [key for key, value in changes.items() if value is None]
+    if len(gone) > 1:
+        return ", ".join(f"{key} = {shown(document.get(draft.spec, key))}" for key in gone)
+    before = document.get(draft.spec, finding.where, document.MISSING)
+    return "no value" if before is document.MISSING else shown(before)

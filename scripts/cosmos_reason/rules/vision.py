@@ -62,6 +62,13 @@ def crossed_frame_bounds(case):
     return None
 
 
+def lowers_floor(case) -> bool:
+    """Whether the engine reads max_pixels and no min_pixels: its own reader lowers the floor."""
+    known = document.keys(case.action)
+    engines = [known[case.vision + name]["x-engines"] for name in ("max_pixels", "min_pixels")]
+    return case.engine in engines[0] and case.engine not in engines[1]
+
+
 def pixel_conflict(case) -> tuple[int, dict] | None:
     """The floor that max_pixels is below, and the changes that repair it; media of unknown kind
     count as clips."""
@@ -83,7 +90,7 @@ def pixel_conflict(case) -> tuple[int, dict] | None:
     fix=lambda case: Fix(changes=pixel_conflict(case)[1]),
 )  # fmt: skip
 def pixels_below_floor(case):
-    conflict = pixel_conflict(case)
+    conflict = None if lowers_floor(case) else pixel_conflict(case)
     if conflict:
         return f"min_pixels is {conflict[0]}"
     return None

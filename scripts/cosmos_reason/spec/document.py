@@ -214,8 +214,18 @@ def dump(spec: dict, path: Path, edited_as: str = "") -> None:
 
     text = tomli_w.dumps(spec)
     if edited_as:
-        text = f"#:schema {bundle.schema_path(edited_as).as_uri()}\n{text}"
+        text = f"#:schema {_schema_address(edited_as, Path(path))}\n{text}"
     files.write_text(Path(path), text)
+
+
+def _schema_address(action: str, path: Path) -> str:
+    """Where an editor finds the schema: relative to a spec of the project that the skill is
+    installed in, so that both may move together; for any other spec the place on this machine."""
+    schema = bundle.schema_path(action)
+    folder = Path(os.path.realpath(path)).parent
+    if folder.is_relative_to(bundle.project()):
+        return Path(os.path.relpath(schema, folder)).as_posix()
+    return schema.as_uri()
 
 
 def _refuse_what_is_no_spec(path: Path) -> None:

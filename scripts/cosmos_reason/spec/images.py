@@ -101,6 +101,11 @@ def passed_on(action: str) -> set[str]:
     return {key for rules in _rules(action) for key in rules.get("adds", ())}
 
 
+def _known(action: str) -> set[str]:
+    """Keys of ours that some images read and others are not known to."""
+    return {key for rules in _rules(action) for key in rules.get("knows", ())}
+
+
 def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
     """A copy of a spec in our words, and what was said in an image's own. What an image is given
     when it is launched is taken out; two names with different values are left, to be refused."""
@@ -208,7 +213,7 @@ def _taken_for(name: str, version: str | None) -> list[findings.Finding]:
 def _refusal(action: str, lacking: dict[str, str], version: str) -> findings.Finding:
     """The error about keys, each with the version that has it."""
     ours = {theirs: word for word, theirs in _own_names(action).items()}
-    has_no_word = passed_on(action)
+    has_no_word = passed_on(action) | _known(action)
     parts = []
     for key in sorted(lacking):
         instead = f" ({ours[key]} there)" if key in ours else ""
@@ -257,8 +262,8 @@ def _own_values(action: str, image: dict) -> set[tuple[str, str]]:
 
 
 def _own_keys(action: str, image: dict) -> set[str]:
-    """The keys of an image's spec that a spec of ours does not have."""
+    """The keys of an image that a spec of ours does not have, or that older images do not read."""
     rules = image["specs"].get(action, {})
     names = {*rules.get("copies", {}).values(), *rules.get("renames", {}).values()}
     return {*names, *rules.get("writes", {}), *rules.get("adapter_writes", {}),
-            *rules.get("adds", ())}  # fmt: skip
+            *rules.get("adds", ()), *rules.get("knows", ())}  # fmt: skip

@@ -133,6 +133,38 @@ def _former(action: str, key: str, value) -> findings.Finding | None:
     return findings.error("SPEC-KEY-FORMER", key, message, renaming(action, key, here, value))
 
 
+def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
+    """The findings, those about former names that had to go for one reason as one, where the first
+    of them stands."""
+    causes: dict[str, list[findings.Finding]] = {}
+    for finding in found:
+        causes.setdefault(_cause(finding), []).append(finding)
+    told = []
+    for alike in causes.values():
+        told.append(_as_one(alike) if len(alike) > 1 else alike[0])
+    return told
+
+
+def _cause(finding: findings.Finding) -> str:
+    if finding.id != "SPEC-KEY-FORMER":
+        return f"{finding.id} {finding.where}"
+    return bundle.skill_info()["former_keys"][document.last_part(finding.where)]["note"]
+
+
+def _as_one(alike: list[findings.Finding]) -> findings.Finding:
+    former = bundle.skill_info()["former_keys"]
+    fix = Fix()
+    for finding in alike:
+        fix |= finding.fix
+    places = [finding.where for finding in alike]
+    current = [former[document.last_part(place)]["key"] for place in places]
+    message = (
+        f"got {', '.join(places)}, names no trainer reads; use {', '.join(current)}: "
+        f"{_cause(alike[0])}"
+    )
+    return replace(alike[0], message=message, fix=fix)
+
+
 def _word_for_flag(action: str, key: str, value) -> findings.Finding | None:
     flag = FLAG_WORDS.get(key)
     if not flag or action == "quantize":

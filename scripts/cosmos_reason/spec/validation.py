@@ -11,6 +11,8 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import actions, document, legal, names
 from cosmos_reason.spec.values import expected, shown
 
+UNFILLED = 3  # so many empty values are a template's, not mistakes
+
 
 def validate(action: str, spec: dict) -> list[findings.Finding]:
     """Every way in which `spec` departs from the action's schema, one finding per key.
@@ -42,6 +44,36 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         message = f"got what the trainer reads and nothing here checks: {', '.join(unchecked)}"
         found.setdefault(where, findings.info("SPEC-KEY-EXTRA", where, message))
     return _without_those_that_a_renaming_brings(found)
+
+
+def by_cause(action: str, spec: dict, found: list[findings.Finding]) -> list[findings.Finding]:
+    """What `validate` found in a spec, those with one cause as one finding."""
+    return _unfilled_as_one(action, spec, names.former_by_cause(found))
+
+
+def _unfilled_as_one(
+    action: str, spec: dict, found: list[findings.Finding]
+) -> list[findings.Finding]:
+    """The findings, those about the empty texts and zeros of a template that nobody filled in as
+    one."""
+    empty = [
+        finding
+        for finding in found
+        if finding.id == "SPEC-VALUE" and _is_empty(document.get(spec, finding.where))
+    ]
+    if len(empty) < UNFILLED:
+        return found
+    fix = Fix()
+    for finding in empty:
+        fix |= restored(action, finding.where)
+    keys = ", ".join(finding.where for finding in empty)
+    message = f"got empty texts and zeros, expected values: {keys}; the fix writes our defaults"
+    one = findings.error("SPEC-VALUE", empty[0].where, message, replace(fix, sure=False))
+    return [one, *(finding for finding in found if finding not in empty)]
+
+
+def _is_empty(value) -> bool:
+    return value == "" or (type(value) is int and value == 0)
 
 
 def trainers_own(action: str, spec: dict) -> list[str]:
@@ -80,8 +112,9 @@ def _explained(action: str, spec: dict, problem) -> Iterator[findings.Finding]:
     where = ".".join(part for part in problem.absolute_path if isinstance(part, str))
     prefix = f"{where}." if where else ""
     if problem.validator == "additionalProperties" and "properties" in problem.schema:
-        for name in problem.instance.keys() - problem.schema["properties"].keys():
-            yield names.unknown_key(action, f"{prefix}{name}", problem.instance[name])
+        for name, value in problem.instance.items():
+            if name not in problem.schema["properties"]:
+                yield names.unknown_key(action, f"{prefix}{name}", value)
     elif problem.validator == "required":
         for name in problem.validator_value:
             if name not in problem.instance:

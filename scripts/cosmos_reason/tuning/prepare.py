@@ -16,8 +16,9 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints.checkpoint_metrics import TASK_METRICS
 from cosmos_reason.data import annotations
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import launchable
+from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import document, images, origins
 from cosmos_reason.tuning import space
@@ -188,13 +189,13 @@ def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None
     here."""
     path = Path(document.get(table, "custom.train_dataset.annotation_path", ""))
     if facts:
-        records = rules.read_facts(facts)["records"]
+        records = read_facts(facts)["records"]
     elif path.is_file():
         samples, *_ = annotations.read(path)
         records = len(samples)
     else:
         return None
-    return max(1, records // rules.Case("train", engine, table).ranks)
+    return max(1, records // Case("train", engine, table).ranks)
 
 
 # -- how a trial is judged -----------------------------------------------------------------------

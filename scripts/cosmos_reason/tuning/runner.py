@@ -29,6 +29,7 @@ from cosmos_reason.tuning.study import BASE, COMPLETE, FAILED, PRUNED, RUNNING, 
 HOPELESS = 3  # failures in a row, and attempts of one run at a trial
 # What the embedded engine says of values; error_catalog.yaml has the signs in other logs.
 BY_VALUES = {
+    "ENGINE-GPU-MEMORY",
     "ENGINE-KEY",
     "ENGINE-LORA-TARGET",
     "ENGINE-LOSS-NOT-FINITE",
@@ -330,17 +331,22 @@ class Runner:
                 self.launch(trial, "cancel", job_id)
 
     def note_validations(self, trial: dict) -> None:
-        """Validation losses so far by percent of the run (negative where the objective is
-        maximized)."""
+        """What the validations gave so far, by percent of the run: losses (negative where the
+        objective is maximized), or of answers how many were right where that is told and not the
+        loss is searched."""
         lines, _ = progress.read_metrics(self.jobs_of(trial, "train")[0])
         totals = [row["total_steps"] for row in lines if row.get("total_steps")]
         if not totals:
             return
         sign = 1 if self.study.minimizes else -1
         for row in lines:
-            if "val/avg_loss" in row:
-                percent = 100 * row["step"] // totals[0]
-                trial["intermediate"][str(percent)] = sign * row["val/avg_loss"]
+            if "val/avg_loss" not in row:
+                continue
+            percent = 100 * row["step"] // totals[0]
+            value = sign * row["val/avg_loss"]
+            if not self.study.minimizes:
+                value = row.get("val/accuracy", value)
+            trial["intermediate"][str(percent)] = value
 
     # -- its jobs --------------------------------------------------------------------------------
 

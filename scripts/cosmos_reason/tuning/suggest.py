@@ -17,7 +17,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import command_line
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.tuning import space

@@ -11,7 +11,7 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.run_time import MEASURED, Cost
-from cosmos_reason.rules import case as rules
+from cosmos_reason.rules.case import Case
 from cosmos_reason.tuning import lock
 from cosmos_reason.tuning.study import BASE, DEFAULT, FAILED, RUNNING, Study
 
@@ -216,7 +216,7 @@ def estimate(study: Study, left: int) -> Cost | None:
         return None
     groups = study.plan["groups"]
     if groups[0] is None:
-        gpus = rules.Case("train", study.plan["engine"], study.plan["spec"]).needed_gpus
+        gpus = Case("train", study.plan["engine"], study.plan["spec"]).needed_gpus
     else:
         gpus = len(groups[0])
     source = f"{len(took)} trials of this study"

@@ -9,6 +9,8 @@ check(request, needed, acting)   findings: what stands against a request for a s
                                  many GPUs, before its inputs are fetched; when the platform is out
                                  of reach: Failure (exit 3) to act, a warning to plan
 prepare(job, spec) -> job        with its command, image and options
+unseen(job)                      findings: what the machine that runs a job that is to be started
+                                 does not have of it, where it is asked beforehand
 launch_text(job) -> text         the same, as a script for people
 write(folder, job, spec) -> job  write the files that the work needs into the folder, which is not
                                  the job's yet, and record them
@@ -37,7 +39,7 @@ from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 
-PLATFORMS = ("local", "docker", "slurm")
+PLATFORMS = ("local", "docker", "slurm", "kubernetes")
 MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job on this machine
 PATIENCE = 10  # seconds until an end that was brought about is recorded
 

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, Finding, error, has_errors, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import containers, evidence, nodes, slurm_cluster, slurm_script
+from cosmos_reason.jobs import (
+    containers,
+    evidence,
+    nodes,
+    slurm_cluster,
+    slurm_paths,
+    slurm_script,
+)
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.jobs.platforms import local
@@ -34,10 +41,11 @@ TAKES = (
     "time_limit",
     "gres",
     "exclusive",
+    "requeue",
     "cpus",
     "memory",
 )
-IMAGE_NAME = re.compile(r"/[\w./@+-]+\.sqsh|[A-Za-z0-9][\w.:/@-]*", re.ASCII)
+ENROOT_FILE = re.compile(r"/[\w./@+-]+\.sqsh", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][\w.,+@-]{0,127}", re.ASCII)
 GRES = re.compile(r"none|(gpu|gpus-per-node)(:[A-Za-z0-9][\w.-]{0,63})?", re.ASCII)
 MEMORY = re.compile(r"\d{1,9}[KMGT]?", re.ASCII)
@@ -76,7 +84,7 @@ def check_words(request) -> list[Finding]:
         message = f"got {','.join(request.gpu_ids)}; SLURM chooses the GPUs, as many as needed"
         found.append(error("JOB-GPU-IDS", "--gpu-ids", message, "leave --gpu-ids out"))
     if request.engine == images.ENGINE or request.image:
-        found += containers.check_image(request, IMAGE_NAME, "REGISTRY/NAME:TAG or /PATH/FILE.sqsh")
+        found += containers.check_image(request, ENROOT_FILE, "/PATH/FILE.sqsh")
     return found
 
 
@@ -161,7 +169,8 @@ def _flags(job: Job) -> list[str]:
     # A folder may have a % in its name, which sbatch would read as a part of the job.
     log = str(job.folder / jobs.LOG).replace("%", "%%")
     flags = ["--parsable", f"--job-name={job.job_id}", f"--nodes={job.resources['nodes']}"]
-    flags += ["--ntasks-per-node=1", "--no-requeue", "--export=NONE", "--open-mode=append"]
+    flags += ["--ntasks-per-node=1", "--export=NONE", "--open-mode=append"]
+    flags.append("--requeue" if "requeue" in options else "--no-requeue")
     flags += [f"--output={log}", f"--error={log}", f"--chdir={job.folder}"]
     for name, flag in (
         ("partition", "partition"),
@@ -183,6 +192,10 @@ def _flags(job: Job) -> list[str]:
     elif gpus and gres != "none":
         flags.append(f"--gres={gres}:{gpus}")
     return flags
+
+
+def unseen(job: Job) -> list[Finding]:
+    return slurm_paths.check(slurm_cluster.host(job.options.get("slurm_host")), job)
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
@@ -228,19 +241,26 @@ def judged(job: Job) -> Job:
     """As the job's folder and the cluster tell."""
     job = _as_started(job)
     exit_code = _noted_exit(job)
-    if exit_code == 0:
+    codes = list(_node_exit_codes(job).values())
+    if exit_code == 0 and codes == [0] * job.resources["nodes"]:
         return _ended(job, 0)
     where = slurm_cluster.host(job.options.get("slurm_host"))
-    if exit_code is not None:
-        return _ended(job, exit_code, _note_of_end(where, job))
-    seen = slurm_cluster.find(where, job.job_id, job.created_at)
+    if exit_code is not None and "requeue" not in job.options:
+        return _ended_as_noted(job, exit_code, _note_of_end(where, job))
+    # One that may be begun anew ends when the cluster says so, whatever its script noted.
+    seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=exit_code is not None)
     if seen is None or seen.state in slurm_cluster.ENDED:
         # Between the two looks it may have ended as it should.
         job = _as_started(job)
         exit_code = _noted_exit(job)
         if exit_code is not None:
-            return _ended(job, exit_code, seen.note if seen else "")
+            return _ended_as_noted(job, exit_code, seen.note if seen else "")
     return _never_seen(where, job) if seen is None else _as_seen(job, seen)
+
+
+def _ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
+    """Of work that was lost with its node srun says 0: then the cluster's word counts."""
+    return _ended(job, None if exit_code == 0 and note else exit_code, note)
 
 
 def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
@@ -248,10 +268,11 @@ def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
     reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
     job = replace(job, platform_ref=reference)
     if seen.state in slurm_cluster.WAITING:
-        return job
+        reason = "SLURM begins it anew" if job.started_at else job.reason
+        return replace(job, state=jobs.PENDING, reason=reason)
     if seen.state in slurm_cluster.RUNNING:
         began = job.started_at or jobs.now()
-        return replace(job, state=jobs.RUNNING, started_at=began)
+        return replace(job, state=jobs.RUNNING, started_at=began, reason="")
     if seen.state not in slurm_cluster.ENDED:
         raise job.unknown(f"SLURM calls its state {seen.state}, which is not known here")
     if not job.started_at:

@@ -1,0 +1,98 @@
+"""One future record of a dataset, and how a source of records is to be read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.data import slices
+from cosmos_reason.data.annotations import Turn
+from cosmos_reason.data.source_files import Folder, Held, Medium
+
+# of readings; those that are missing here are called as their field
+FLAGS = {"columns": "--column", "subset": "--hf-subset", "split": "--hf-split"}
+UNNAMED = Path()  # the medium of a row that names none
+
+
+class Item(NamedTuple):
+    """One future record. Media are files, or files to be had when the record is kept."""
+
+    name: str
+    media: tuple[tuple[str, Medium], ...]
+    turns: tuple[Turn, ...]
+    reasoning: str = ""
+    video_fps: float | None = None
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read a source: columns by role, the question when there is none, label fields, a
+    system prompt where the source has none, subset and split (or a slice of it) of a dataset of the
+    Hub, whether records whose medium is missing are left out, where raw clips lie to cut from."""
+
+    columns: dict[str, str]
+    question: str = ""
+    fields: tuple[str, ...] = ()
+    subset: str = ""
+    split: str = ""
+    system: str = ""
+    skip_missing: bool = False
+    raw: str = ""
+
+    @property
+    def part(self) -> slices.Part:
+        return slices.parsed(self.split)
+
+
+def refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
+    """What would be ignored in silence is refused instead."""
+    for name in names:
+        if getattr(reading, name):
+            flag = FLAGS.get(name, f"--{name}")
+            raise f.bad_input(
+                "USAGE", flag, f"got it for {what}, which have no use for it", f"drop {flag}"
+            )
+
+
+def one_per_id(refused: list[f.Finding]) -> list[f.Finding]:
+    """One finding per id: the first, with the number of the others."""
+    counts = Counter(finding.id for finding in refused)
+    first: dict[str, f.Finding] = {}
+    for finding in refused:
+        first.setdefault(finding.id, finding)
+    for id, finding in first.items():
+        more = counts[id] - 1
+        if more:
+            message = f"{finding.message} (and {more} more rows)"
+            first[id] = replace(finding, message=message)
+    return list(first.values())
+
+
+def name_of(medium: Medium, files: Folder, otherwise: str) -> str:
+    """The name of a file without its suffix; what stands in a table has none."""
+    if isinstance(medium, Held) and medium.key in files.held:
+        return otherwise
+    return medium.stem
+
+
+def exchange(question: str, answer: str) -> tuple[Turn, ...]:
+    """A question and its answer, as the turns of an item."""
+    return Turn("user", question), Turn("assistant", answer)
+
+
+def cell_text(value: object) -> str:
+    """What stands in a cell, as text: "" for nothing, JSON for lists and objects."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value.strip()
+    if value is None or value != value:  # NaN is how tables say that there is none
+        return ""
+    return re.sub(r"\.0$", "", str(value))

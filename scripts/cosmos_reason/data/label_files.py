@@ -1,0 +1,83 @@
+"""A folder with `videos/<id>.<suffix>.mp4` beside `metas/<id>.label.json`."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.files import read_json
+from cosmos_reason.data import columns as column_roles
+from cosmos_reason.data import label_questions
+from cosmos_reason.data.items import Item, Reading, cell_text, exchange, one_per_id
+from cosmos_reason.data.json_stream import check_regular
+
+
+def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator[Item]:
+    """An item per label file: the answer is the label as JSON, or its one field."""
+    paths = {}
+    for path in sorted(source.glob("metas/*.label.json")):
+        paths[path.name.removesuffix(".label.json")] = path
+    videos = _videos(source, set(paths))
+    answers = {}
+    fields = list(dict.fromkeys(reading.fields))
+    refused: list[f.Finding] = []
+    for name, path in paths.items():
+        clips = videos[name] = videos[name] or [source / "videos" / f"{name}.mp4"]
+        label = f.attempt(refused, _label, path, clips, reading.fields)
+        if label is None:
+            continue
+        fields += [field for field in label if field not in fields]
+        answers[name] = json.dumps(label, indent=2)
+        if len(reading.fields) == 1:
+            answers[name] = cell_text(label[reading.fields[0]])
+    problems += one_per_id(refused)
+    question = f.attempt(problems, _question, list(answers.values()), fields, reading)
+    for name, answer in answers.items():
+        yield Item(name, (("video", videos[name][0]),), exchange(question or "", answer))
+
+
+def _question(answers: list[str], fields: list[str], reading: Reading) -> str:
+    """What label files are asked. Raises Failure when nobody said it."""
+    if not answers:
+        return ""
+    question = label_questions.ask(reading.question, fields, answers, "video")
+    if len(reading.fields) == 1:
+        return label_questions.worded(question, fields, answers)
+    return question
+
+
+def _label(path: Path, clips: list[Path], fields: tuple[str, ...]) -> dict:
+    """The `fields` of one label file, or all of them. Raises Failure where the label does not have
+    them, and where it does not belong to one clip."""
+    check_regular(path)
+    label = read_json(path)
+    if len(clips) != 1 or not isinstance(label, dict):
+        names = ", ".join(clip.name for clip in clips) or "none"
+        message = (
+            f"got the clips {names} and a label {type(label).__name__}, "
+            "expected one clip and an object"
+        )
+        raise f.bad_input("BUILD-LABEL", path, message, "keep one clip of each id in videos/")
+    for field in fields:
+        if field not in label:
+            message = f"got no field {field}.{f.did_you_mean(field, label)}"
+            raise f.bad_input("BUILD-FIELD", path, message)
+    return {field: label[field] for field in fields or label}
+
+
+def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
+    """The clips of every name: `<name>.mp4` or `<name>.<suffix>.mp4`, where a name may have dots
+    itself: the longest name that fits counts."""
+    found = defaultdict(list)
+    for path in sorted(source.glob("videos/*")):
+        if not column_roles.names_medium(path.name):
+            continue
+        name = path.name.rpartition(".")[0]
+        while name and name not in names:
+            name = name.rpartition(".")[0]
+        if name:
+            found[name].append(path)
+    return found

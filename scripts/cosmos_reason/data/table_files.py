@@ -1,0 +1,136 @@
+"""Tables row by row: CSV, JSON, parquet, arrow."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.source_files import Folder, Held
+
+COLUMNAR = (".parquet", ".arrow")
+ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
+
+
+class Rows:
+    """The rows of a table as annotations.stream reads the records of a file."""
+
+    def __init__(self, path: Path, rows: Iterator[dict]):
+        self.path = path
+        self.rows = rows
+        self.index = 0
+        self.oddities = []
+        self.header = {}
+
+    def __iter__(self) -> Iterator[dict]:
+        for self.index, row in enumerate(self.rows):  # noqa: B020
+            yield row
+
+
+def opened(files: Folder, table: str) -> Rows | JsonRecords:
+    """The rows of a table, or the records of a JSON file."""
+    path = files.path(table)
+    if table.endswith(COLUMNAR):
+        return Rows(path, _columnar_rows(files, path))
+    if table.endswith(".csv"):
+        return Rows(path, _csv_rows(path))
+    return JsonRecords(path)
+
+
+def _csv_rows(path: Path) -> Iterator[dict]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as handle:
+            header = handle.readline()
+            handle.seek(0)
+            rows = csv.DictReader(handle, strict=True, delimiter=max(",;\t", key=header.count))
+            for column, times in Counter(rows.fieldnames or ()).items():
+                if times > 1:
+                    raise ValueError(f"the column {column!r} twice")
+            for row in rows:
+                if None in row:
+                    raise ValueError(f"more cells than the header has in line {rows.line_num}")
+                yield row
+    except (csv.Error, ValueError) as problem:  # ValueError: also text that is not UTF-8
+        raise f.bad_input(
+            "BUILD-TABLE", path, f"got {problem}, expected a UTF-8 CSV table with a header"
+        ) from None
+
+
+def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:
+    """Rows of a parquet file, or of an arrow file as `save_to_disk` writes it; class numbers as
+    their names. Clips in cells are not kept: a name stands for them, and `files.held` knows where
+    to read them again."""
+    number = 0
+    piece = _piece(path, number)
+    while piece is not None:
+        classes = _class_names(piece)
+        for start in range(0, piece.num_rows, ROWS_AT_ONCE):
+            for offset, row in enumerate(piece.slice(start, ROWS_AT_ONCE).to_pylist(), start):
+                for column, value in row.items():
+                    if column in classes and isinstance(value, int):
+                        row[column] = classes[column][value] if value >= 0 else None
+                    elif isinstance(value, dict | bytes | list):
+                        row[column] = _without_bytes(files, value, (path, number, column, offset))
+                yield row
+        number += 1
+        piece = _piece(path, number)
+
+
+def _class_names(piece) -> dict[str, list[str]]:
+    """{column: names of its classes}, as the datasets library writes them into a table."""
+    described = json.loads((piece.schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = described.get("info", {}).get("features", {})
+    return {name: feature["names"] for name, feature in features.items() if "names" in feature}
+
+
+@functools.lru_cache(maxsize=2)
+def _piece(path: Path, number: int):
+    """Row group `number` of a parquet file as a table, or the whole of an arrow file (mapped, not
+    read) as piece 0; None past the end."""
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    try:
+        if path.suffix == ".arrow":
+            return None if number else arrow.ipc.open_stream(arrow.memory_map(str(path))).read_all()
+        with parquet.ParquetFile(path) as file:
+            return file.read_row_group(number) if number < file.num_row_groups else None
+    except (OSError, arrow.ArrowException) as problem:
+        raise f.bad_input(
+            "BUILD-TABLE", path, f"got {problem}, expected a parquet or arrow table"
+        ) from None
+
+
+def _without_bytes(files: Folder, value, cell: tuple, place: int | None = None):
+    """The value of a cell with a name in the place of each medium."""
+    if isinstance(value, list) and place is None:
+        return [_without_bytes(files, part, cell, number) for number, part in enumerate(value)]
+    named, content = _medium_of(value)
+    if content is None:
+        return named or value
+    suffix = Path(named or "").suffix
+    key = hashlib.sha256(content).hexdigest() + suffix
+    files.held[key] = Held(key, suffix, functools.partial(_cell_bytes, *cell, place))
+    return key
+
+
+def _medium_of(value) -> tuple[str | None, bytes | None]:
+    """(name, bytes) of a medium, which the datasets library stores as {"bytes", "path"}."""
+    if isinstance(value, dict) and value.keys() == {"bytes", "path"}:
+        return value["path"], value["bytes"]
+    return None, value if isinstance(value, bytes) else None
+
+
+def _cell_bytes(path: Path, number: int, column: str, offset: int, place: int | None) -> bytes:
+    """The bytes of a clip that stands in a cell, or at a place of the list in it."""
+    value = _piece(path, number).column(column)[offset].as_py()
+    if place is not None:
+        value = value[place]
+    _, content = _medium_of(value)
+    return content

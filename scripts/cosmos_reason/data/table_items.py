@@ -1,0 +1,243 @@
+"""The rows of tables as items: which column is what, which medium a row names, what it is asked."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.data import columns as column_roles
+from cosmos_reason.data import label_questions, source_files
+from cosmos_reason.data.annotations import Media, Turn
+from cosmos_reason.data.formats import are_pairs, are_pictures, rates, with_options
+from cosmos_reason.data.formats import options as options_in
+from cosmos_reason.data.items import (
+    UNNAMED,
+    Item,
+    Reading,
+    cell_text,
+    exchange,
+    name_of,
+    one_per_id,
+    refuse_unused,
+)
+from cosmos_reason.data.source_files import Folder, Held, Medium
+from cosmos_reason.media.files import IMAGE_SUFFIXES
+
+TEXT_COLUMNS = ("id", "question", "answer", "reasoning", "options")
+
+
+def by_clip(rows: list) -> list:
+    """{"a.mp4": "rain", ...} as rows, or as records with their questions; other rows as they
+    are."""
+    if (
+        len(rows) != 1
+        or not isinstance(rows[0], dict)
+        or not all(map(column_roles.names_medium, rows[0]))
+    ):
+        return rows
+    return [
+        {"video": name, "qa_pairs" if are_pairs(value) else "answer": value}
+        for name, value in rows[0].items()
+    ]
+
+
+def each_caption(rows: list) -> Iterator:
+    """A row for each text of those that have several captions; other rows as they are."""
+    for row in rows:
+        captions = row.get("captions") if isinstance(row, dict) else None
+        if isinstance(captions, list) and all(isinstance(text, str) for text in captions):
+            others = {name: value for name, value in row.items() if name != "captions"}
+            yield from ({**others, "caption": text} for text in captions)
+        else:
+            yield row
+
+
+def labelled_by_folder(files: Folder, split: str) -> list[tuple[dict, str]]:
+    """One row per medium of a source without tables, whose folder names are the labels."""
+    rows = []
+    for name in files.names:
+        if not column_roles.names_medium(name):
+            continue
+        if split and split not in name.split("/"):
+            continue
+        label = posixpath.basename(posixpath.dirname(name))
+        rows.append(({"video": name, "answer": label}, ""))
+    labels = {row["answer"] for row, _ in rows}
+    if len(labels) < 2 or "" in labels:
+        message = f"got {len(rows)} media files in {len(labels)} folders and no labels"
+        fix = (
+            "write a table labels.csv beside them (video,label), "
+            "or put them into one folder per label"
+        )
+        raise f.bad_input("BUILD-NO-LABELS", files.root, message, fix)
+    return rows
+
+
+def items(
+    rows: list[tuple[dict, str]], files: Folder, reading: Reading, problems: list[f.Finding]
+) -> Iterator[Item]:
+    """One item per row: its columns are guessed from their names, its question is made from the
+    labels when the row has none.
+
+    What is wrong joins the `problems`, and reading goes on with the likeliest column, so that one
+    run says all.
+    """
+    cells, columns = _table(rows, reading.columns, problems)
+    written = {role: cells.get(columns.get(role), [None] * len(rows)) for role in TEXT_COLUMNS}
+    texts = {role: list(map(cell_text, written[role])) for role in TEXT_COLUMNS}
+    answers = texts["answer"]
+    f.attempt(problems, _refuse_empty, answers, columns["answer"], files)
+    media = _media(rows, columns, files, problems)
+    refused: list[f.Finding] = []
+    options = [f.attempt(refused, _options, value) or {} for value in written["options"]]
+    asking = (texts["question"], answers, options, media, columns["answer"], reading)
+    questions = f.attempt(problems, _questions, *asking) or texts["question"]
+    for number, (kind, medium) in enumerate(media):
+        turns = f.attempt(
+            refused, _asked, questions[number], options[number], answers[number], files, number
+        )
+        if turns and medium:
+            unnamed = f"row-{number}"
+            name = texts["id"][number] or name_of(medium, files, unnamed) or unnamed
+            yield Item(name, ((kind, medium),), turns, texts["reasoning"][number])
+    problems += one_per_id(refused)
+
+
+def _table(
+    rows: list[tuple[dict, str]], given: dict[str, str], problems: list[f.Finding]
+) -> tuple[column_roles.Cells, dict[str, str]]:
+    """What stands in the columns of all rows, and {role: column}."""
+    names = dict.fromkeys(name for row, _ in rows for name in row)
+    cells = {name: [row.get(name) for row, _ in rows] for name in names}
+    columns = column_roles.of_roles(cells, given, problems)
+    folders = {folder for _, folder in rows}
+    if "answer" not in columns and len(folders) > 1:  # tables in folders named by the label
+        columns["answer"] = "folder"
+        cells["folder"] = [posixpath.basename(folder) for _, folder in rows]
+    column_roles.add_likely(cells, columns, problems)
+    return cells, columns
+
+
+def _refuse_empty(answers: list[str], column: str, files: Folder) -> None:
+    """Raises Failure when a row has nothing in the column of the answer."""
+    if not column:
+        return
+    empty = [number for number, answer in enumerate(answers) if not answer]
+    if empty:
+        message = (
+            f"got no {column} in {len(empty)} rows (the first is row {empty[0]}), "
+            "expected an answer"
+        )
+        fix = "remove them, or name another column: --column"
+        raise f.bad_input("BUILD-ANSWER-EMPTY", files.root, message, fix)
+
+
+def _media(
+    rows: list[tuple[dict, str]],
+    columns: dict[str, str],
+    files: Folder,
+    problems: list[f.Finding],
+) -> list[tuple[str, Medium | None]]:
+    """(kind, medium) of every row: UNNAMED in an empty cell, none where what stands there is
+    refused or no column is known."""
+    refused: list[f.Finding] = []
+    media = []
+    is_known = bool({"video", "image"} & columns.keys())
+    for row, folder in rows:
+        named = _named_medium(row, columns)
+        medium = UNNAMED if is_known else None
+        if named:
+            medium = f.attempt(refused, source_files.find_video, files, named, folder)
+        is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
+        kind = named.kind if named else "video"
+        media.append(("image" if is_image else kind, medium))
+    problems += one_per_id(refused)
+    return media
+
+
+def _named_medium(row: dict, columns: dict[str, str]) -> Media | None:
+    """What a row names: a file, a list of pictures, or a folder of them; None in an empty cell."""
+    for kind in ("video", "image"):
+        value = row.get(columns.get(kind, ""))
+        if isinstance(value, str) and value:
+            return Media(kind, value, fps=_rate(row))
+        if kind == "video" and are_pictures(value):
+            return Media(kind, value[0], tuple(value), _rate(row))
+    return None
+
+
+def _rate(row: dict) -> float | None:
+    """Of pictures; a table has it as text."""
+    for value in rates(row).values():
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value) or None
+    return None
+
+
+def _questions(
+    stated: list[str],
+    answers: list[str],
+    options: list[dict],
+    media: list[tuple[str, Medium | None]],
+    label: str,
+    reading: Reading,
+) -> list[str]:
+    """The question of every row: its own, or one for all labels without; rows that bring options
+    are asked it without the labels in words."""
+    unasked = [number for number, question in enumerate(stated) if not question]
+    if not unasked:
+        refuse_unused(reading, ("question",), "rows that hold their questions")
+        return stated
+    labels = [answers[number] for number in unasked]
+    kind, _ = media[unasked[0]]
+    is_choice = any(options[number] for number in unasked)
+    names = _label_fields(label, labels)
+    plain = label_questions.ask(reading.question, names, labels, kind, is_choice)
+    worded = plain if len(names) > 1 else label_questions.worded(plain, names, labels)
+    questions = list(stated)
+    for number in unasked:
+        questions[number] = plain if options[number] else worded
+    return questions
+
+
+def _label_fields(label: str, labels: list[str]) -> list[str]:
+    """The fields of labels that are objects, else the one column that they stand in."""
+    fields: dict[str, None] = {}
+    for text in labels:
+        if not text.startswith("{"):
+            return [label]
+        with contextlib.suppress(ValueError):
+            fields |= dict.fromkeys(json.loads(text))
+    return list(fields) or [label]
+
+
+def _asked(
+    question: str, options: dict[str, str], answer: str, files: Folder, number: int
+) -> tuple[Turn, ...]:
+    """The turns of a row, with its options in the question."""
+    try:
+        return exchange(*with_options(question, options, answer))
+    except ValueError as problem:
+        raise f.bad_input("BUILD-OPTIONS", f"{files.root}#{number}", str(problem)) from None
+
+
+def _options(value: object) -> dict[str, str]:
+    """{"A": text}: from a table, a list, or text with the options separated by |."""
+    if isinstance(value, str):
+        value = _written_options(value)
+    return options_in(value)
+
+
+def _written_options(text: str) -> object:
+    """A list or table written as JSON, else the parts between |."""
+    if not text.startswith(("[", "{")):
+        return [part.strip() for part in text.split("|")]
+    try:
+        return json.loads(text)
+    except ValueError:
+        message = "got no JSON list, expected one, or a | b | c"
+        raise f.bad_input("BUILD-OPTIONS", text[:60], message) from None

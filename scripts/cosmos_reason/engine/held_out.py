@@ -1,0 +1,130 @@
+"""Answers to held-out questions during a training, graded as an evaluation grades them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from cosmos_reason.base.findings import bad_input, say
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import annotations
+from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.frames import with_system
+from cosmos_reason.engine.model import Hardware
+from cosmos_reason.engine.responder import generate
+from cosmos_reason.engine.samples import Samples
+from cosmos_reason.evaluation import grading, questions
+from cosmos_reason.evaluation.rows import Row
+
+KEY = "custom.transformers_engine.validate_answers"
+LEAST_ROOM = 128  # tokens that any answer may have
+GREEDY = {"temperature": 0.0, "repetition_penalty": 1.0}
+
+
+class HeldOut:
+    """`count` questions of the validation data, the same at every validation. All of them are
+    graded beside the others of the data: which labels there are is seen on the whole."""
+
+    def __init__(self, samples: Samples, count: int, hardware: Hardware, tokens_per_batch: int):
+        self.samples, self.encoder, self.hardware = samples, samples.encoder, hardware
+        self.tokens_per_batch = tokens_per_batch
+        self.all = [one for sample in samples.samples for one in annotations.questions(sample)]
+        if not self.all:
+            message = "got validation data without a question that has an answer"
+            raise bad_input("ENGINE-NO-QUESTIONS", KEY, message, Fix(changes={KEY: 0}))
+        self.chosen = questions.spread(self.all, count)
+        tokenizer = self.encoder.tokenizer
+        longest = max(len(tokenizer(question.gt)["input_ids"]) for question in self.chosen)
+        self.room = max(LEAST_ROOM, 2 * longest)
+        say(
+            f"validation: {len(self.chosen)} of {len(self.all)} held-out questions answered, "
+            f"in up to {self.room} tokens"
+        )
+
+    def accuracy(self, network, between: Callable[[], None]) -> float:
+        """The share of the chosen questions that the network answers right. `between` two batches
+        may end it."""
+        responses = {}
+        with _as_for_answers(network) as answering:
+            for batch in self._batches():
+                between()
+                encoded = [inputs for _, inputs in batch]
+                told = self._generate(answering, encoded)
+                for (number, _), (response, _, _) in zip(batch, told, strict=True):
+                    responses[number] = response
+        return self._graded(responses)
+
+    def _batches(self) -> Iterator[list[tuple[int, dict[str, torch.Tensor]]]]:
+        """The chosen questions, numbered and encoded: as many together as, padded to the longest
+        and with their answers, have no more tokens than a pass."""
+        waiting: list[tuple[int, dict[str, torch.Tensor]]] = []
+        longest = 0
+        for number, question in enumerate(self.chosen):
+            turns = with_system(question.context, self.samples.system_prompt)
+            inputs = self.encoder.encode_prompt(turns, question.sample.media)
+            length = max(longest, len(inputs["input_ids"]) + self.room)
+            if waiting and length * (len(waiting) + 1) > self.tokens_per_batch:
+                yield waiting
+                waiting, length = [], len(inputs["input_ids"]) + self.room
+            waiting.append((number, inputs))
+            longest = length
+        yield waiting
+
+    def _generate(self, network, encoded: Sequence[dict]) -> list[tuple[str, bool, int]]:
+        asked = GREEDY | {"max_tokens": self.room}
+        return generate(network, self.encoder.tokenizer, self.hardware, encoded, asked)
+
+    def _graded(self, responses: dict[int, str]) -> float:
+        numbers = {id(question): number for number, question in enumerate(self.chosen)}
+        rows, asked = [], []
+        for question in self.all:
+            row = _row(question, responses.get(numbers.get(id(question))))
+            rows.append(row)
+            if id(question) in numbers:
+                asked.append(row)
+        grading.grade(rows)
+        return sum(row.correct for row in asked) / len(asked)
+
+
+def held_out(
+    samples: Samples | None, count: int, hardware: Hardware, tokens_per_batch: int
+) -> HeldOut | None:
+    """Those questions of the validation data, if there is any and the spec wants some."""
+    if samples is None or not count:
+        return None
+    return HeldOut(samples, count, hardware, tokens_per_batch)
+
+
+def _row(question: Question, response: str | None) -> Row:
+    return Row(
+        id=question.id,
+        video_id=question.sample.id,
+        media=None,
+        question=question.text,
+        gt=question.gt,
+        response=response,
+        error=None,
+    )
+
+
+@contextmanager
+def _as_for_answers(network) -> Iterator[torch.nn.Module]:
+    """The network as it answers: with attention that a cache can serve, and layers as they are,
+    for compiled ones would be compiled anew for every length."""
+    base = network.get_base_model() if hasattr(network, "peft_config") else network
+    text, vision = base.config.text_config, base.config.vision_config
+    trained_with = {
+        "text_config": text._attn_implementation,
+        "vision_config": vision._attn_implementation,
+    }
+    is_training = network.training
+    network.train(False)
+    base.set_attn_implementation("sdpa")
+    try:
+        with torch.compiler.set_stance("force_eager"):
+            yield base
+    finally:
+        base.set_attn_implementation(trained_with)
+        network.train(is_training)

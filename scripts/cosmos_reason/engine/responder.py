@@ -1,0 +1,187 @@
+"""What a model answers: several questions at a time, with a cache of what was read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+
+import torch
+
+from cosmos_reason.base.findings import say
+from cosmos_reason.data.annotations import Question
+from cosmos_reason.engine import model as models
+from cosmos_reason.engine import read_ahead
+from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate
+from cosmos_reason.engine.model import Hardware
+from cosmos_reason.engine.quicker import quicken
+from cosmos_reason.evaluation.questions import Answer, conversation
+from cosmos_reason.media.sampling import VisionOptions
+
+CACHE_BYTES = 256 << 20  # frames of clips with several questions
+# Batches that are sorted by length together: few at first, when the model waits for them.
+FIRST_BATCHES, MOST_BATCHES = 1, 4
+
+
+@torch.inference_mode()
+def generate(
+    network,
+    tokenizer,
+    hardware: Hardware,
+    encoded: Sequence[dict[str, torch.Tensor]],
+    generation: dict,
+) -> list[tuple[str, bool, int]]:
+    """Each answer as the table `generation` of an evaluate spec asks for it, whether it was cut
+    (`max_tokens` came before the model ended it), and its tokens, the one that ends it included."""
+    # One by one: joining clips is quicker where the model is.
+    there = [
+        {key: part.to(hardware.device, non_blocking=True) for key, part in one.items()}
+        for one in encoded
+    ]
+    batch = collate(there, tokenizer.pad_token_id, "left")
+    sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    if generation["temperature"] > 0:
+        sampling = {
+            "do_sample": True,
+            "temperature": generation["temperature"],
+            "top_p": generation["top_p"],
+            "top_k": max(generation["top_k"], 0),  # transformers writes "all" as 0
+        }
+    with hardware.autocast():
+        tokens = network.generate(
+            **batch,
+            **sampling,
+            max_new_tokens=generation["max_tokens"],
+            repetition_penalty=generation["repetition_penalty"],
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    answers = tokens[:, batch["input_ids"].shape[1] :]
+    # Generation stops early only where every answer of the batch has ended.
+    goes_on = answers != tokenizer.eos_token_id
+    is_cut = goes_on.all(dim=1)
+    tokens = goes_on.cumprod(dim=1).sum(dim=1) + ~is_cut
+    texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
+    return list(zip(texts, is_cut.tolist(), tokens.tolist(), strict=True))
+
+
+class Responder:
+    """Answers batches of questions greedily or by sampling, as `generation` says. Loads the model
+    at the first one."""
+
+    def __init__(self, spec: dict):
+        self.spec = spec
+        device = spec["custom"]["transformers_engine"]["device"]
+        if device == "auto" and spec["num_gpus"] > 1:
+            device = "cuda"  # one process per GPU: none of them may end up on the CPU in silence
+        self.hardware = models.choose_hardware(device, spec["model"]["dtype"])
+        self.where = self.hardware.reason
+        self.batch_size = spec["evaluation"]["batch_size"]
+        self.workers: int | None = None  # that decode clips ahead; None: as suits the machine
+        torch.manual_seed(spec["evaluation"]["seed"])
+
+    def identity(self) -> list:
+        """Changes with the weights that answer."""
+        folder = models.model_folder(self.spec["model"]["model_name"])
+        stamps = []
+        for path in sorted(folder.glob("*.safetensors")):
+            facts = path.stat()
+            stamps.append((path.name, facts.st_size, facts.st_mtime_ns))
+        return stamps
+
+    def load(self) -> None:
+        """Load the network, its tokenizer and the encoder of its inputs."""
+        table = self.spec["model"]
+        self.network, folder = models.load_for_evaluation(
+            table, self.hardware.compute, self.hardware.device
+        )
+        if self.hardware.device.type == "cuda":
+            quicken(self.network)
+        self.tokenizer = models.load_tokenizer(folder)
+        self.encoder = Encoder(
+            self.tokenizer,
+            folder,
+            self.spec["dataset"]["media_dir"],
+            VisionOptions.from_spec(self.spec),
+            table["max_length"],
+            CACHE_BYTES,
+        )
+
+    def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
+        """`evaluation.batch_size` answers at a time, of questions of like length. What cannot be
+        read gets an error; it shifts nothing."""
+        if not questions:
+            return
+        self.load()
+        self.since = time.monotonic()
+        with closing(self.encoded(questions)) as arriving:
+            batches = FIRST_BATCHES
+            while window := list(islice(arriving, batches * self.batch_size)):
+                batches = min(2 * batches, MOST_BATCHES)
+                ready, failed = [], []
+                for question, inputs in window:
+                    if isinstance(inputs, Exception):
+                        failed.append(Answer(question, None, str(inputs)))
+                    else:
+                        ready.append((question, inputs))
+                if failed:
+                    yield failed
+                # Of like length, so that little is padded; the longest first, which needs the most.
+                ready.sort(key=lambda one: -len(one[1]["input_ids"]))
+                while ready:
+                    size = self.batch_size
+                    yield self.answer(ready[:size])
+                    ready = ready[size:]
+
+    def encoded(self, questions: list[Question]) -> Iterator[tuple[Question, dict | Exception]]:
+        """The questions with their inputs; on a GPU those to come are prepared meanwhile."""
+        groups = read_ahead.groups_of(questions)
+        workers, on_gpu = self.workers, self.hardware.device.type == "cuda"
+        if workers is None:
+            workers = 0
+            if on_gpu:
+                workers, why = read_ahead.workers_for(len(groups), self.spec["num_gpus"])
+                say(f"clips are decoded by {workers or 'no'} other processes ({why})")
+        ahead = MOST_BATCHES * self.batch_size
+        return read_ahead.encoded(groups, self.encode, workers, ahead)
+
+    def answer(self, ready: list[tuple[Question, dict[str, torch.Tensor]]]) -> list[Answer]:
+        """One answer per question. Their time counts from the batch before: waiting for clips is
+        part of it."""
+        responses = self.generate_fitting([inputs for _, inputs in ready])
+        now = time.monotonic()
+        seconds = round((now - self.since) / len(ready), 3)
+        self.since = now
+        answers = []
+        for (question, inputs), (response, is_cut, tokens) in zip(ready, responses, strict=True):
+            vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
+            answers.append(Answer(question, response, None, vision_tokens, is_cut, tokens, seconds))
+        return answers
+
+    def encode(self, question: Question) -> dict[str, torch.Tensor]:
+        """Pixels in the precision that the model computes in: half as much to hand over."""
+        turns = conversation(question, self.spec)
+        inputs = self.encoder.encode_prompt(turns, question.sample.media)
+        for key in PIXELS_KEY.values():
+            if key in inputs:
+                inputs[key] = inputs[key].to(self.hardware.compute)
+        return inputs
+
+    def generate_fitting(self, encoded: list[dict]) -> list[tuple[str, bool, int]]:
+        """`generate`, in halves where memory does not hold all, and from then on."""
+        try:
+            return self.generate(encoded)
+        except torch.OutOfMemoryError:
+            if len(encoded) == 1:
+                raise
+        # What the attempt held is free only out here.
+        torch.cuda.empty_cache()
+        self.batch_size = len(encoded) // 2
+        say(f"memory does not hold {len(encoded)} questions: {self.batch_size} at a time from here")
+        first = self.generate_fitting(encoded[: self.batch_size])
+        return first + self.generate_fitting(encoded[len(first) :])
+
+    def generate(self, encoded: list[dict[str, torch.Tensor]]) -> list[tuple[str, bool, int]]:
+        generation = self.spec["generation"]
+        return generate(self.network, self.tokenizer, self.hardware, encoded, generation)

@@ -1,0 +1,236 @@
+"""The objects of a job in Kubernetes, as data: a Job, or an Indexed Job with a headless Service for
+several nodes, and a Secret with what must not stand in either. Enter at `Work`."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+
+LABEL = "tao-job"
+WORK, CHECK = "work", "paths"  # containers: the job's program, and what looks for its paths first
+KEPT_SECONDS = 7 * 24 * 3600  # after its end, until the cluster removes the job
+GRACE_SECONDS = 30
+# Looks for each path as `test` does, by the letter before it, and names all that fail.
+LOOK = """bad=0
+while [ $# -gt 0 ]; do
+  [ "$1" "$2" ] || { echo "$2"; bad=1; }
+  shift 2
+done
+exit $bad"""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job runs in each of its pods.
+
+    `volumes`: (claim, path) pairs; `looked_for`: paths in the pod, each with -e or -w;
+    `secret_variables`: names whose values the Secret has; `cpus` and `memory` (such as 200G,
+    in binary units): what a pod gets, None where that is left to the cluster; `user`: uid, gid and
+    further groups.
+    """
+
+    name: str
+    image: str
+    words: list[str]
+    environment: dict[str, str]
+    secret_variables: list[str]
+    working_dir: str
+    volumes: list[tuple[str, str]]
+    writable: list[str]
+    looked_for: list[tuple[str, str]]
+    user: tuple[int, int, list[int]]
+    nodes: int = 1
+    gpus: int = 0
+    cpus: int | None = None
+    memory: str | None = None
+    pull_secret: str | None = None
+    node_selector: dict[str, str] = field(default_factory=dict)
+    tolerations: list[dict] = field(default_factory=list)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {LABEL: self.name}
+
+
+def literal(text: str) -> str:
+    """Text that Kubernetes takes as it is: $(NAME) would be a variable's value."""
+    return text.replace("$", "$$")
+
+
+def job(work: Work) -> dict:
+    """Nothing is tried twice: a run goes on from a checkpoint by launch_job.py retry."""
+    spec: dict = {"backoffLimit": 0, "ttlSecondsAfterFinished": KEPT_SECONDS}
+    if work.nodes > 1:
+        spec |= {
+            "completionMode": "Indexed",
+            "completions": work.nodes,
+            "parallelism": work.nodes,
+        }
+    spec["template"] = {"metadata": {"labels": work.labels}, "spec": _pod_spec(work)}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(work), "spec": spec}
+
+
+def pod(work: Work) -> dict:
+    """A pod like those of the job, to be tried without making it: quotas count pods."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": _metadata(work),
+        "spec": _pod_spec(work),
+    }
+
+
+def service(work: Work) -> dict:
+    """Gives the pods of several nodes names, which they need before they are ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(work),
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": work.labels},
+    }
+
+
+def secret(name: str, values: dict[str, str]) -> dict:
+    encoded = {key: base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "labels": {LABEL: name}},
+        "type": "Opaque",
+        "data": encoded,
+    }
+
+
+def belongs_to(manifest: dict, job: dict) -> dict:
+    """The object, to be removed when the Job (as its server has it) is."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job"}
+    owner |= {name: job["metadata"][name] for name in ("name", "uid")}
+    return manifest | {"metadata": manifest["metadata"] | {"ownerReferences": [owner]}}
+
+
+def shown(work: Work) -> str:
+    """The objects without the Secret's values, as YAML for people."""
+    import yaml
+
+    documents = [job(work)]
+    if work.nodes > 1:
+        documents.append(service(work))
+    text = yaml.safe_dump_all(documents, sort_keys=False, width=100, allow_unicode=True)
+    if work.secret_variables:
+        names = ", ".join(work.secret_variables)
+        text = f"# Needs the Secret {work.name} with {names}; submit makes it.\n{text}"
+    return text
+
+
+def _metadata(work: Work) -> dict:
+    return {"name": work.name, "labels": work.labels}
+
+
+def _pod_spec(work: Work) -> dict:
+    spec: dict = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": _user(work),
+        "initContainers": [_look(work)],
+        "containers": [_container(work)],
+        "volumes": _volumes(work),
+    }
+    if work.nodes > 1:
+        spec["subdomain"] = work.name
+    if work.pull_secret:
+        spec["imagePullSecrets"] = [{"name": work.pull_secret}]
+    if work.node_selector:
+        spec["nodeSelector"] = work.node_selector
+    if work.tolerations:
+        spec["tolerations"] = work.tolerations
+    return spec
+
+
+def _user(work: Work) -> dict:
+    """The files are written by who launches. No fsGroup: it would change the owner of what lies in
+    the volumes."""
+    uid, gid, groups = work.user
+    context = {"runAsUser": uid, "runAsGroup": gid, "seccompProfile": {"type": "RuntimeDefault"}}
+    if uid:
+        context["runAsNonRoot"] = True
+    if groups:
+        context["supplementalGroups"] = groups
+    return context
+
+
+def _container(work: Work) -> dict:
+    limits = _limits(work)
+    if work.gpus:
+        limits["nvidia.com/gpu"] = work.gpus
+    variables = [
+        {"name": name, "value": literal(value)} for name, value in work.environment.items()
+    ]
+    for name in work.secret_variables:
+        source = {"secretKeyRef": {"name": work.name, "key": name}}
+        variables.append({"name": name, "valueFrom": source})
+    return {
+        "name": WORK,
+        "image": work.image,
+        "command": [literal(word) for word in work.words],
+        "workingDir": work.working_dir,
+        "env": variables,
+        "resources": {"requests": limits, "limits": limits.copy()},
+        "securityContext": _confined(),
+        "volumeMounts": [*_mounts(work), {"name": "shm", "mountPath": "/dev/shm"}],
+    }
+
+
+def _look(work: Work) -> dict:
+    """Fails, naming the paths, where the volumes do not hold what this machine has there."""
+    words = ["sh", "-c", LOOK, "sh"]
+    for letter, path in work.looked_for:
+        words += [letter, path]
+    limits = _limits(work)
+    return {
+        "name": CHECK,
+        "image": work.image,
+        "command": [literal(word) for word in words],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {"requests": limits, "limits": limits.copy()},
+        "securityContext": _confined(),
+        "volumeMounts": _mounts(work),
+    }
+
+
+def _confined() -> dict:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _limits(work: Work) -> dict:
+    limits: dict = {}
+    if work.cpus:
+        limits["cpu"] = str(work.cpus)
+    if work.memory:
+        limits["memory"] = f"{work.memory}i"
+    return limits
+
+
+def _mounts(work: Work) -> list[dict]:
+    names = _volume_names(work)
+    mounts = []
+    for claim, path in work.volumes:
+        mount: dict = {"name": names[claim], "mountPath": path}
+        if path not in work.writable:
+            mount["readOnly"] = True
+        mounts.append(mount)
+    return mounts
+
+
+def _volume_names(work: Work) -> dict[str, str]:
+    claims = dict.fromkeys(claim for claim, _ in work.volumes)
+    return {claim: f"volume-{number}" for number, claim in enumerate(claims)}
+
+
+def _volumes(work: Work) -> list[dict]:
+    """NCCL and the loaders of PyTorch need more shared memory than the 64 MiB of a container."""
+    found: list[dict] = []
+    for claim, name in _volume_names(work).items():
+        found.append({"name": name, "persistentVolumeClaim": {"claimName": claim}})
+    return [*found, {"name": "shm", "emptyDir": {"medium": "Memory"}}]

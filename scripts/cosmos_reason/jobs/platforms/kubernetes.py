@@ -1,0 +1,465 @@
+"""Jobs in the pods of a Kubernetes cluster: a Job on one node, an Indexed Job on several.
+
+Claims of the cluster hold what the job reads and writes, at the paths that this machine has them
+at too. The launcher makes the Job, named after the job; a supervisor copies the log of its first
+pod and waits for its end. Whatever dies here, the Job goes on, and whoever asks next finds it by
+its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import (
+    ERROR,
+    EXIT_CHECKS_FAILED,
+    Failure,
+    Finding,
+    error,
+    has_errors,
+    say,
+    warning,
+)
+from cosmos_reason.jobs import (
+    carried,
+    containers,
+    evidence,
+    kubectl,
+    manifests,
+    mounts,
+    nodes,
+    pods,
+)
+from cosmos_reason.jobs import kubernetes_options as options
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.kubectl import Cluster
+from cosmos_reason.jobs.manifests import Work
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote.machine import Host
+from cosmos_reason.spec import images
+
+FOLLOWED = True
+CHOOSES_GPUS = True
+TAKES = ("image", "env", "kubernetes", "cpus", "memory")
+MANIFEST = "launch.yaml"
+SKILL = "skill"  # in the job's folder: the programs that its pods run of this bundle
+STARTER = "in_container/start_node.py"
+POLL = 2  # seconds between two looks at a job
+GONE_SECONDS = 60  # until a Job that was deleted is gone, besides the grace
+CANNOT_SAY = (kubectl.UNREACHABLE, kubectl.UNCONFIGURED)
+
+
+# -- before the start --------------------------------------------------------------------------
+
+
+def machine(request) -> Host:
+    """This one has the volumes at the same paths; a pod looks again before it starts."""
+    return Host()
+
+
+def check_words(request) -> list[Finding]:
+    asked = request.kubernetes or {}
+    found = containers.check_image(request)
+    found += options.findings(asked | {"memory": request.memory})
+    if request.gpu_ids:
+        message = "got ids, and the cluster chooses the GPUs: their number is the spec's"
+        found.append(error("JOB-FLAG", "--gpu-ids", message))
+    return found + options.outside([(request.jobs_dir, True)], asked)
+
+
+def check(request, needed: int, acting: bool) -> list[Finding]:
+    """Whether the cluster answers, has what the job needs and lets this account make it; nothing
+    is made there."""
+    try:
+        target = _target(request.kubernetes)
+        count = nodes.count(request.nodes, needed)
+        found = kubectl.version_findings(target.get("/version"), count)
+        found += kubectl.rights_findings(target, _rights(request, count))
+        if has_errors(found):
+            return found
+        gpus = _gpus(request, needed, count)
+        found += kubectl.capacity_findings(target, count, gpus)
+        return found + _tried(target, _probe(request, count, gpus))
+    except Failure as failure:
+        if acting:
+            raise
+        finding = failure.findings[0]
+        message = f"{finding.message}; the plan is made without asking the cluster"
+        return [warning(finding.id, finding.where, message, finding.fix)]
+
+
+def _target(asked: dict | None) -> Cluster:
+    return kubectl.cluster((asked or {}).get("namespace"), (asked or {}).get("context"))
+
+
+def _rights(request, count: int) -> list[tuple[str, str, str]]:
+    verbs = ("create", "get", "delete", "update")
+    wanted = [(verb, "batch", "jobs") for verb in verbs]
+    wanted += [("list", "", "pods"), ("get", "", "pods/log")]
+    if count > 1:
+        wanted.append(("create", "", "services"))
+    if request.env or any(map(containers.PASSED_VARIABLES.fullmatch, os.environ)):
+        wanted.append(("create", "", "secrets"))
+    return wanted
+
+
+def _gpus(asked, needed: int, count: int) -> int:
+    """GPUs of each pod."""
+    if asked.endpoint or asked.gpu_ids == []:
+        return 0
+    return max(1, needed // count)
+
+
+def _probe(request, count: int, gpus: int) -> Work:
+    """What the cluster has to take: as the job will be, without its paths."""
+    work = Work(
+        name="tao-probe",
+        image=request.image or images.default(request.engine),
+        words=["true"],
+        environment={},
+        secret_variables=[],
+        working_dir="/",
+        volumes=options.mounted([], request.kubernetes)[0],
+        writable=[],
+        looked_for=[],
+        user=_user(),
+        nodes=count,
+        gpus=gpus,
+    )
+    return _with_options(work, request.kubernetes, request.cpus, request.memory)
+
+
+def _tried(target: Cluster, probe: Work) -> list[Finding]:
+    """The cluster's own checks of a pod and a Job like ours (server-side dry run): quotas, limits,
+    policies. Who may not make pods, but Jobs, hears of them when the job waits."""
+    found = []
+    for kind, manifest in (("pods", manifests.pod(probe)), ("jobs", manifests.job(probe))):
+        try:
+            target.create(target.inside(kind), manifest, dry_run=True)
+        except Failure as failure:
+            finding = failure.findings[0]
+            if finding.id in CANNOT_SAY:
+                raise
+            if kind == "pods" and "cannot create resource" in finding.message:
+                message = f"quotas were not looked at: {finding.message}"
+                finding = warning("JOB-K8S-UNTRIED", "pods", message)
+            found.append(finding)
+    return found
+
+
+def prepare(job: Job, spec: dict) -> Job:
+    """Raises Failure (exit 1) for paths that no volume holds."""
+    asked = dict(job.options.get("kubernetes", {}))
+    with contextlib.suppress(Failure):  # while planning; to act, check() has asked already
+        target = _target(asked)
+        asked |= {"context": target.context, "namespace": target.namespace}
+    count = job.resources["nodes"]
+    job = replace(
+        job,
+        image=job.image or images.default(job.engine),
+        options=job.options | {"kubernetes": asked},
+    )
+    missing = options.outside(_places(job, spec), asked)
+    if missing:
+        raise Failure(missing, EXIT_CHECKS_FAILED)
+    words = [_moved(job, word) for word in containers.command(job, spec)]
+    if count > 1:
+        starter = mounts.inside(job.folder / SKILL / "scripts" / STARTER)
+        words = ["python3", starter, job.job_id, str(count), *words]
+    return replace(job, command=words)
+
+
+def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
+    """What the pods have to see of this machine, without the bundle, which the job has a copy of;
+    in a plan some of it is still elsewhere."""
+    found = []
+    for path, is_written in mounts.places(job, spec):
+        if path != bundle.ROOT:
+            found.append((path, is_written))
+    return found
+
+
+def _moved(job: Job, word: str) -> str:
+    """A word of the command, with this bundle where the job has its copy."""
+    ours, copy = (mounts.inside(root / "scripts") for root in (bundle.ROOT, job.folder / SKILL))
+    return word.replace(ours, copy, 1)
+
+
+def unseen(job: Job) -> list[Finding]:
+    return []  # every pod looks before it starts
+
+
+def write(folder: Path, job: Job, spec: dict) -> Job:
+    files.write_text(folder / MANIFEST, manifests.shown(_work(job, spec)))
+    carried.copy_programs(folder / SKILL)
+    return containers.write(folder, job, spec)
+
+
+def _work(job: Job, spec: dict) -> Work:
+    asked, places = job.options["kubernetes"], _places(job, spec)
+    looked_for = [("-e", mounts.inside(job.folder / jobs.CONTAINER_SPEC))]
+    for path, is_written in places:
+        looked_for.append(("-w" if is_written else "-e", mounts.inside(path)))
+    passed = containers.passed(job, spec)
+    values = containers.values(job)
+    volumes, writable = options.mounted(places, asked)
+    work = Work(
+        name=job.job_id,
+        image=job.image,
+        words=job.command,
+        environment={name: value for name, value in values.items() if name not in passed},
+        secret_variables=passed,
+        working_dir=mounts.inside(job.folder),
+        volumes=volumes,
+        writable=writable,
+        looked_for=looked_for,
+        user=_user(),
+        nodes=job.resources["nodes"],
+        gpus=job.resources["gpus_per_node"],
+    )
+    return _with_options(work, asked, job.options.get("cpus"), job.options.get("memory"))
+
+
+def _user() -> tuple[int, int, list[int]]:
+    return os.getuid(), os.getgid(), sorted(set(os.getgroups()) - {os.getgid()})
+
+
+def _with_options(work: Work, asked: dict, cpus: int | None, memory: str | None) -> Work:
+    return replace(
+        work,
+        cpus=cpus,
+        memory=memory,
+        pull_secret=asked.get("pull_secret"),
+        node_selector=options.node_selector(asked),
+        tolerations=options.tolerations(asked),
+    )
+
+
+# -- the start ---------------------------------------------------------------------------------
+
+
+def start(job: Job, lock: int) -> None:
+    """Make the Job of launch.yaml, and what belongs to it. Raises Failure (exit 3) when the cluster
+    refuses; the record then says why."""
+    for path in job.outputs.values():
+        Path(path).mkdir(parents=True, exist_ok=True)
+    target = _cluster(job)
+    try:
+        _make(job, target)
+    except Failure as failure:
+        refusal = failure.findings[0]
+        if refusal.id in CANNOT_SAY:
+            raise  # it may run all the same, which the next to ask will see
+        with contextlib.suppress(Failure):
+            _delete(job, target)
+        reason = f"the Job could not be made: {refusal.message}"
+        _with_causes(evidence.ended(job, None, reason), [refusal]).write()
+        raise
+
+
+def _cluster(job: Job) -> Cluster:
+    asked = job.options["kubernetes"]
+    if not asked.get("context"):
+        raise job.unknown("its record names no cluster")
+    return Cluster(asked["context"], asked["namespace"])
+
+
+def _make(job: Job, target: Cluster) -> None:
+    """The Job is suspended until all that it needs is there. That belongs to it, and is removed
+    with it."""
+    documents = _documents(job)
+    manifest = documents[0]
+    names = list(_secret_names(manifest))
+    needs_more = bool(names) or len(documents) > 1
+    if needs_more:
+        manifest["spec"]["suspend"] = True
+    made = target.create(target.inside("jobs"), manifest)
+    if not needs_more:
+        return
+    for document in documents[1:]:
+        target.create(target.inside("services"), manifests.belongs_to(document, made))
+    if names:
+        secret = manifests.secret(job.job_id, {name: os.environ[name] for name in names})
+        target.create(target.inside("secrets"), manifests.belongs_to(secret, made))
+    made["spec"]["suspend"] = False
+    made["metadata"].pop("resourceVersion", None)  # its controller writes to it meanwhile
+    target.replace(target.inside("jobs", job.job_id), made)
+
+
+def _documents(job: Job) -> list[dict]:
+    import yaml
+
+    return list(yaml.safe_load_all((job.folder / MANIFEST).read_text(encoding="utf-8")))
+
+
+def _secret_names(manifest: dict) -> Iterator[str]:
+    for container in manifest["spec"]["template"]["spec"]["containers"]:
+        for variable in container["env"]:
+            if "valueFrom" in variable:
+                yield variable["name"]
+
+
+# -- the pods ----------------------------------------------------------------------------------
+
+
+def supervise(job: Job, lock: int) -> None:
+    """Copy the first pod's log until the Job ends, then record how. Gives up when the cluster
+    cannot be asked; whoever asks for the job's state next goes on from there."""
+    try:
+        while not job.has_ended:
+            if jobs.cancel_requested(job.folder) and not job.started_at:
+                _delete(job, _cluster(job))
+            now, seen = _looked(job)
+            if now != job:
+                now.write()
+            job = now
+            if job.state == jobs.RUNNING and 0 in seen.logs:
+                _follow_log(job, seen.logs[0])
+            if not job.has_ended:
+                time.sleep(POLL)
+    except Failure as failure:
+        say(str(failure))
+
+
+def judged(job: Job) -> Job:
+    return _looked(job)[0]
+
+
+def _looked(job: Job) -> tuple[Job, pods.Seen]:
+    """The record of a job as its pods are now, and what was seen of them."""
+    target = _cluster(job)
+    found = target.find(target.inside("jobs", job.job_id))
+    if found is None:
+        note = "its Job is gone from the cluster" if job.started_at else ""
+        return evidence.ended(job, None, note=note), pods.Seen()
+    selector = f"{manifests.LABEL}={job.job_id}"
+    listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
+    seen = pods.read(found, listed)
+    if seen.started_at and not job.started_at:
+        job = _as_started(job, seen.started_at, found)
+    if seen.ended:
+        return _ended(job, target, seen), seen
+    if seen.stuck or seen.suspended:
+        _delete(job, target)
+        return _ended(job, target, seen), seen
+    waits = seen.waits
+    if not listed:
+        waits = _refused_pods(target, found)
+    if job.state == jobs.PENDING and waits != job.reason:
+        job = replace(job, reason=waits)
+    return job, seen
+
+
+def _as_started(job: Job, started_at: str, found: dict) -> Job:
+    # The cluster has its own clock, which may be ahead of this one.
+    began = min(jobs.seconds(started_at), time.time())
+    reference = job.platform_ref | {"k8s_job": found["metadata"]["uid"]}
+    return replace(
+        job,
+        state=jobs.RUNNING,
+        reason="",
+        started_at=jobs.time_text(began),
+        platform_ref=reference,
+    )
+
+
+def _refused_pods(target: Cluster, found: dict) -> str:
+    """Why a Job has no pods, as its controller tells it: a quota that was used up meanwhile."""
+    selector = f"involvedObject.uid={found['metadata'].get('uid', '')},type=Warning"
+    try:
+        events = target.get(target.inside("events"), fieldSelector=selector).get("items", [])
+    except Failure as failure:
+        if failure.findings[0].id in CANNOT_SAY:
+            raise
+        return ""  # who may not read events is not told
+    return events[-1].get("message", "") if events else ""
+
+
+def _ended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
+    for number, pod in seen.logs.items():
+        name = f"node-{number}.log" if number else jobs.LOG
+        _copy_log(job.folder / name, target, pod)
+    told = "; ".join(dict.fromkeys(cause.message for cause in seen.causes))
+    if not job.started_at:
+        told = told or seen.waits or "the launch was interrupted before the work was started"
+        job = evidence.ended(job, seen.exit_code, told)
+    else:
+        job = evidence.ended(job, seen.exit_code, note=told)
+    if seen.ended_at:
+        job = replace(job, ended_at=seen.ended_at)
+    return _with_causes(job, seen.causes)
+
+
+def _with_causes(job: Job, causes: list[Finding]) -> Job:
+    """What the cluster says comes before what the log says."""
+    if job.state != jobs.ERROR:
+        return job
+    told = [cause.to_json() for cause in causes if cause.severity == ERROR]
+    return replace(job, diagnosis=told + job.diagnosis)
+
+
+def _log_words(target: Cluster, pod: str, query: str) -> list[str]:
+    path = f"{target.inside('pods', pod)}/log?container={manifests.WORK}{query}"
+    return target.words("get", "--raw", path)
+
+
+def _follow_log(job: Job, pod: str) -> None:
+    """Copy the log until the pod ends or the connection is lost. What was copied before stays until
+    something comes to take its place."""
+    words = _log_words(_cluster(job), pod, "&follow=true")
+    with subprocess.Popen(
+        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as stream:
+        chunk = stream.stdout.read1()
+        if not chunk:
+            return
+        with open(job.folder / jobs.LOG, "wb", buffering=0) as log:
+            while chunk:
+                log.write(chunk)
+                chunk = stream.stdout.read1()
+
+
+def _copy_log(path: Path, target: Cluster, pod: str) -> None:
+    """Copy the log of a pod that has ended; where it cannot be had whole, what the supervisor
+    copied stays."""
+    with (
+        contextlib.suppress(subprocess.SubprocessError),
+        files.whole_file(path, "wb") as log,
+    ):
+        subprocess.run(
+            _log_words(target, pod, ""),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.DEVNULL,
+            timeout=10 * kubectl.PATIENCE,
+            check=True,
+        )
+
+
+def end(job: Job, grace: float) -> None:
+    """Ask the pods to end within `grace`, and remove the Job; returns when nothing of it is
+    left."""
+    target = _cluster(job)
+    selector = f"{manifests.LABEL}={job.job_id}"
+    listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
+    for pod in listed:
+        # Who may only delete Jobs leaves the pods the grace that they were made with.
+        with contextlib.suppress(Failure):
+            name = pod["metadata"]["name"]
+            target.delete(target.inside("pods", name), gracePeriodSeconds=str(max(1, int(grace))))
+    _delete(job, target)
+    deadline = time.monotonic() + grace + GONE_SECONDS
+    while target.find(target.inside("jobs", job.job_id)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+
+
+def _delete(job: Job, target: Cluster) -> None:
+    """The Job goes when its pods are gone."""
+    target.delete(target.inside("jobs", job.job_id), propagationPolicy="Foreground")

@@ -1,0 +1,181 @@
+"""What a Job in Kubernetes and its pods say of how a job is. Enter at `read`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cosmos_reason.base import secrets
+from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import manifests
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+IMAGE_PROBLEMS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+# Of these the first may pass; with the others a pod waits for ever, and keeps its GPUs.
+FOR_EVER = (*IMAGE_PROBLEMS[1:], "CreateContainerConfigError", "CreateContainerError")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """`exit_code` is that of the first pod that failed, None where nobody knows; `causes` are what
+    the cluster says went wrong; `waits` why nothing runs yet; `stuck`: it never will. `logs`:
+    the pods whose program was started, by their number."""
+
+    started_at: str | None = None
+    ended_at: str | None = None
+    ended: bool = False
+    exit_code: int | None = None
+    causes: list[Finding] = field(default_factory=list)
+    waits: str = ""
+    stuck: bool = False
+    suspended: bool = False
+    logs: dict[int, str] = field(default_factory=dict)
+
+
+def read(job: dict, pods: list[dict]) -> Seen:
+    """`job` and `pods` as the API server has them."""
+    pods = sorted(pods, key=_index)
+    states = [_state(pod, manifests.WORK) for pod in pods]
+    starts = [_started(state) for state in states]
+    conditions = _conditions(job)
+    end = conditions.get("Complete") or conditions.get("Failed") or {}
+    waiting = [] if end else [reason for pod in pods for reason in _waiting(pod)]
+    return Seen(
+        started_at=min(filter(None, starts), default=None),
+        ended_at=end.get("lastTransitionTime"),
+        ended=bool(end),
+        exit_code=0 if "Complete" in conditions else _first_failure(states),
+        causes=_all_causes(end, pods, states),
+        waits="; ".join(dict.fromkeys(text for _, text in waiting)),
+        stuck=any(reason in FOR_EVER for reason, _ in waiting),
+        suspended=bool(job.get("spec", {}).get("suspend")),
+        logs=_logs(pods, starts),
+    )
+
+
+def _all_causes(end: dict, pods: list[dict], states: list[dict]) -> list[Finding]:
+    """What went wrong; where the pods do not say it, what the Job says of its end."""
+    causes = [cause for pod in pods for cause in _causes(pod)]
+    if end.get("type") == "Failed" and not causes and _first_failure(states) is None:
+        causes = [_of_job(end)]
+    return causes
+
+
+def _logs(pods: list[dict], starts: list[str | None]) -> dict[int, str]:
+    found = {}
+    for pod, start in zip(pods, starts, strict=True):
+        if start:
+            found[_index(pod)] = _name(pod)
+    return found
+
+
+def _first_failure(states: list[dict]) -> int | None:
+    codes = [state["terminated"].get("exitCode") for state in states if "terminated" in state]
+    return next((code for code in codes if code), None)
+
+
+def _index(pod: dict) -> int:
+    return int(pod["metadata"].get("annotations", {}).get(INDEX, 0))
+
+
+def _name(pod: dict) -> str:
+    return pod["metadata"]["name"]
+
+
+def _conditions(thing: dict) -> dict[str, dict]:
+    """The conditions that are true, by type."""
+    found = thing.get("status", {}).get("conditions") or []
+    return {one["type"]: one for one in found if one.get("status") == "True"}
+
+
+def _state(pod: dict, container: str) -> dict:
+    """The state of a container: one of waiting, running, terminated; {} before there is any."""
+    status = pod.get("status", {})
+    lists = (status.get("containerStatuses"), status.get("initContainerStatuses"))
+    for entries in lists:
+        for entry in entries or []:
+            if entry["name"] == container:
+                return entry.get("state") or {}
+    return {}
+
+
+def _started(state: dict) -> str | None:
+    ended = state.get("terminated", {})
+    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
+        return None
+    return state.get("running", ended).get("startedAt")
+
+
+# -- what went wrong ---------------------------------------------------------------------------
+
+
+def _of_job(end: dict) -> Finding:
+    message = f"got {end.get('reason', 'Failed')}: {end.get('message', '')}, expected an end"
+    return error("JOB-K8S-FAILED", "Job", secrets.hidden(message))
+
+
+def _causes(pod: dict) -> list[Finding]:
+    """What the cluster says of the end of a pod."""
+    name, status = _name(pod), pod.get("status", {})
+    removed = _conditions(pod).get("DisruptionTarget")
+    if status.get("phase") == "Failed" and status.get("reason"):
+        return [_evicted(name, status["reason"], status.get("message", ""))]
+    if removed:
+        return [_evicted(name, removed.get("reason", ""), removed.get("message", ""))]
+    looked = _state(pod, manifests.CHECK).get("terminated", {})
+    if looked.get("exitCode"):
+        return [_unseen(name, looked)]
+    ended = _state(pod, manifests.WORK).get("terminated", {})
+    if ended.get("reason") == "OOMKilled":
+        message = "got OOMKilled: the container needed more memory than it may have"
+        more = "--memory GIB (more), or fewer data workers in the spec"
+        return [error("JOB-K8S-OOM", name, message, more)]
+    if ended.get("reason") in ("StartError", "ContainerCannotRun"):
+        return [_not_run(name, ended.get("message", ended["reason"]))]
+    return [_stuck(name, reason, text) for reason, text in _waiting(pod) if reason in FOR_EVER]
+
+
+def _evicted(name: str, reason: str, text: str) -> Finding:
+    message = f"got {reason}: {text}, expected the pod to stay to its end"
+    fix = "scripts/launch_job.py retry JOB_ID"
+    return error("JOB-K8S-EVICTED", name, secrets.hidden(message), fix)
+
+
+def _unseen(name: str, looked: dict) -> Finding:
+    paths = " ".join(looked.get("message", "").split()) or f"exit code {looked['exitCode']}"
+    message = f"the pod does not have {paths[:1500]}, expected what this machine has there: the "
+    message += "claims of --volume hold something else, or are not to be read or written"
+    return error("JOB-K8S-PATHS", name, message, Fix(flags={"--volume": "CLAIM:PATH"}))
+
+
+def _not_run(name: str, text: str) -> Finding:
+    message = f"the program could not be started: {' '.join(text.split())[-400:]}"
+    return error("JOB-K8S-CONTAINER", name, secrets.hidden(message))
+
+
+def _stuck(name: str, reason: str, text: str) -> Finding:
+    if reason in IMAGE_PROBLEMS:
+        message = f"got {text}, expected an image that the cluster may pull"
+        fix = Fix(flags={"--pull-secret": "NAME"})
+        return error("JOB-K8S-IMAGE", name, message, fix)
+    return _not_run(name, text)
+
+
+def _waiting(pod: dict) -> list[tuple[str, str]]:
+    """(reason, the same with its message) of what keeps a pod from running."""
+    found = []
+    for container in (manifests.CHECK, manifests.WORK):
+        state = _state(pod, container).get("waiting", {})
+        reason = state.get("reason", "")
+        if reason not in ("", "PodInitializing", "ContainerCreating"):
+            found.append((reason, _said(reason, state)))
+    for condition in pod.get("status", {}).get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
+            reason = condition.get("reason", "")
+            found.append((reason, _said(reason, condition)))
+    return found
+
+
+def _said(reason: str, told: dict) -> str:
+    text = f"{reason}: {told['message']}" if told.get("message") else reason
+    return secrets.hidden(" ".join(text.split())[:600])

@@ -1,0 +1,72 @@
+"""Whether the nodes of a SLURM partition see what a job reads and may write where it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import Finding, error, warning
+from cosmos_reason.jobs import slurm_script
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote.machine import Host
+
+NODE_SECONDS = 10  # until a node is free to look, or nobody looks
+LIMIT = 60
+# Arguments: flags of `test`, each with its path. Prints the numbers of those that do not hold.
+LOOK = """number=0
+while [ $# -gt 1 ]; do
+  test "$1" "$2" || echo "$number"
+  number=$((number + 1))
+  shift 2
+done
+echo "node $SLURMD_NODENAME"
+"""
+
+
+def check(where: Host, job: Job) -> list[Finding]:
+    """An error for each path that a node does not have; a warning where no node can look now."""
+    wanted = _wanted(job)
+    words = [word for flag, path in wanted for word in (flag, str(path))]
+    answer = where.call("srun", *_flags(job), "sh", "-c", LOOK, "sh", *words, limit=LIMIT)
+    *numbers, last = answer.out.splitlines() or [""]
+    if answer.code or not last.startswith("node ") or not all(map(str.isdecimal, numbers)):
+        why = answer.last_words or "no answer of srun"
+        message = f"no node looked for the paths of the job ({why}): it fails there if one is "
+        message += "not on storage that the nodes share"
+        return [warning("JOB-SLURM-UNTRIED", where.name, message)]
+    return [_unseen(*wanted[int(number)], last.partition(" ")[2]) for number in numbers]
+
+
+def _wanted(job: Job) -> list[tuple[str, Path]]:
+    """What a node has to have, each with the flag of `test` that says so."""
+    named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
+    read = [path for path in named if "://" not in path] + [str(bundle.ROOT)]
+    if job.image is None:
+        program = job.command.index(str(job.folder / slurm_script.BATCH)) + 1
+        read += [job.working_dir, job.command[program]]
+    elif job.image.startswith("/"):
+        read.append(job.image)
+    written = [_nearest(path) for path in (job.folder, *map(Path, job.outputs.values()))]
+    wanted = [("-r", Path(path)) for path in read] + [("-w", path) for path in written]
+    return list(dict.fromkeys(wanted))
+
+
+def _nearest(path: Path) -> Path:
+    """The folder of a path to be made."""
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _flags(job: Job) -> list[str]:
+    """Of srun: a moment of one node, without GPUs."""
+    flags = ["--quiet", "--job-name=look-for-paths", "--nodes=1", "--ntasks=1", "--time=1"]
+    flags += [f"--immediate={NODE_SECONDS}", "--mem=64M", "--input=none", "--chdir=/"]
+    for name in ("partition", "account", "qos"):
+        if name in job.options:
+            flags.append(f"--{name}={job.options[name]}")
+    return flags
+
+
+def _unseen(flag: str, path: Path, node: str) -> Finding:
+    what = "that may be written to" if flag == "-w" else "that can be read"
+    message = f"got nothing {what} on node {node}, expected what this machine has there"
+    return error("JOB-SLURM-PATHS", path, message, "use storage that the nodes share")

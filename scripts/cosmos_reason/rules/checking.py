@@ -1,0 +1,133 @@
+"""Checks a whole spec: its schema, its engine, its paths, the run that it continues, all rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules import engine_support, paths, resuming
+from cosmos_reason.rules.case import Case, sound
+from cosmos_reason.rules.rule import LATER, Rule
+from cosmos_reason.rules.spec_rules import RULES
+from cosmos_reason.spec import actions, legal, validation
+from cosmos_reason.spec import values as spec_values
+
+
+def check(
+    action: str,
+    engine: str,
+    written: dict,
+    facts: Path | None = None,
+    gpus_per_node: int | None = None,
+    nodes: int = 1,
+    launch: bool = False,
+    has_own_data: bool = False,
+    drafted: Mapping[str, list] | None = None,
+) -> list[f.Finding]:
+    """Every finding about a spec: the schema's, the engine's, and of all rules whose keys are
+    valid.
+
+    `facts` is the path of dataset_facts.json; `launch` makes errors of what may still be missing in
+    a draft; `drafted` holds the records of annotation files that are yet to be written.
+    """
+    found = validation.validate(action, written)
+    if any(finding.id == "SPEC-ACTION" for finding in found):
+        return found
+    invalid = [finding.where for finding in found if finding.severity == f.ERROR]
+    per_part = [key for key in legal.PER_PART if key in validation.trainers_own(action, written)]
+    invalid += validation.brought_by_renamings(found)  # whose values are told, not yet written
+    invalid += per_part  # of one rate for each part of the model, no rule knows which to look at
+    found = validation.by_cause(action, written, found)
+    spec = sound(action, written, invalid)
+    case = Case(
+        action, engine, spec, facts, gpus_per_node, nodes, launch, has_own_data, drafted or {}
+    )
+    if not case.cosmos:
+        found += engine_support.trainers_own_elsewhere(case, written)
+    without_engine = engine_support.engine_findings(action, engine)
+    found += without_engine
+    if not without_engine:
+        found += engine_support.unapplied_findings(case)
+        found += engine_support.unlaunched(action, engine)
+    found += paths.unknown_uris(case)
+    if action in actions.TRAINING and case.resumed:
+        found += resuming.resumed_otherwise(case)
+    return found + broken_rules(case, invalid)
+
+
+def broken_rules(case: Case, invalid: list[str]) -> list[f.Finding]:
+    """The findings of the action's rules, but for rules that look at an invalid key."""
+    found = []
+    for rule in RULES:
+        if case.action not in rule.actions.split() or rule.skipped(case.params, invalid):
+            continue
+        finding = find(rule, case)
+        if finding:
+            found.append(finding)
+    return found
+
+
+def find(rule: Rule, case: Case) -> f.Finding | None:
+    """The finding of a rule, when the case breaks it."""
+    detail = rule.broken(case)
+    if not detail:
+        return None
+    words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
+    key = rule.key.format(**case.params)
+    message = f"got {_got(case, key, words)}: {rule.reason}"
+    severity = rule.severity
+    if severity == LATER:
+        severity = f.ERROR if case.launch else f.WARNING
+    data = {"record_ids": record_ids[: f.MAX_RECORD_IDS]} if record_ids else {}
+    return f.Finding(rule.id, severity, key, message, _remedy(rule, case, key), data)
+
+
+def _got(case: Case, key: str, words: str | bool) -> str:
+    """The value that a message begins with, and the numbers that a rule gave, if it did."""
+    if key.startswith("--") and isinstance(words, str):
+        return words
+    value = case(key)
+    if value in (None, ""):
+        got = "no value"
+    elif case.has(key):
+        got = spec_values.shown(value)
+    else:
+        got = f"no value (then {spec_values.shown(value)})"
+    return f"{got} ({words})" if isinstance(words, str) else got
+
+
+def _remedy(rule: Rule, case: Case, key: str) -> Fix:
+    """The rule's fix, without changes to values that the spec has already."""
+    fix = rule.fix(case) if callable(rule.fix) else rule.fix
+    if fix is None:
+        return Fix()
+    if not isinstance(fix, Fix):
+        fix = Fix(changes={key: fix})
+    changes = {changed: value for changed, value in fix.changes.items() if case(changed) != value}
+    return replace(fix, changes=changes)
+
+
+def count_steps(
+    action: str,
+    engine: str,
+    written: dict,
+    facts: Path | None,
+    drafted: Mapping[str, list] | None = None,
+) -> tuple[int | None, int | None]:
+    """Optimizer steps of one epoch, and of the run, as far as they are known."""
+    if action != "train":
+        return None, None
+    invalid = [finding.where for finding in validation.validate(action, written)]
+    case = Case(action, engine, sound(action, written, invalid), facts, drafted=drafted or {})
+    return case.steps_per_epoch, case.steps
+
+
+def count_ranks(action: str, engine: str, written: dict) -> int:
+    """Data-parallel ranks of a training; 1 for other actions."""
+    if action != "train":
+        return 1
+    invalid = [finding.where for finding in validation.validate(action, written)]
+    return Case(action, engine, sound(action, written, invalid)).ranks

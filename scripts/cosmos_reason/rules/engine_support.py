@@ -1,0 +1,69 @@
+"""What an engine cannot do of what a spec asks for."""
+
+from __future__ import annotations
+
+from cosmos_reason.base import bundle
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.rules import launchable
+from cosmos_reason.rules.case import Case
+from cosmos_reason.spec import actions, document, validation
+from cosmos_reason.spec import values as spec_values
+
+
+def engine_findings(action: str, engine: str) -> list[f.Finding]:
+    """Empty when the engine has the action."""
+    engines = bundle.skill_info()["engines"]
+    able = [name for name, facts in engines.items() if action in facts["actions"]]
+    if engine in able:
+        return []
+    message = f"got {action} on engine {engine}, expected an engine that has it: {', '.join(able)}"
+    return [f.error("SPEC-ENGINE-ACTION", "--engine", message, Fix(flags={"--engine": able[0]}))]
+
+
+def unlaunched(action: str, engine: str) -> list[f.Finding]:
+    """A warning when this version writes the spec but starts no such job."""
+    able = [name for name, _ in launchable.ways(action)]
+    if engine in able:
+        return []
+    message = f"got {action} on engine {engine}, which this version does not launch"
+    fix = Fix(flags={"--engine": able[0]}) if able else Fix()
+    return [f.warning("SPEC-ENGINE-RUNS", "--engine", message, fix)]
+
+
+def trainers_own_elsewhere(case: Case, written: dict) -> list[f.Finding]:
+    """An error about what only cosmos-rl or NVIDIA's images read, for another engine."""
+    theirs = validation.trainers_own(case.action, written)
+    if not theirs:
+        return []
+    readers = "cosmos-rl" if case.action in actions.TRAINING else "tao"
+    message = f"got {', '.join(theirs)}, which engine {case.engine} does not apply: only {readers}"
+    fix = Fix(changes=dict.fromkeys(theirs))
+    return [f.error("SPEC-ENGINE-KEY", theirs[0], message, fix)]
+
+
+def unapplied_findings(case: Case) -> list[f.Finding]:
+    """Keys that ask the engine for something it does not do.
+
+    A value asks for nothing when it is the template's, or, for a key the template leaves out, the
+    trainer's default.
+    """
+    found = []
+    schemas, template = document.keys(case.action), document.template(case.action)
+    for key, value in document.items(case.action, case.written):
+        schema = schemas.get(key)
+        if schema is None or case.engine in schema["x-engines"]:
+            continue
+        ours = document.get(template, key, document.MISSING)
+        if ours is document.MISSING:
+            nothing, fix = schema.get("default", document.MISSING), Fix(changes={key: None})
+        else:
+            nothing, fix = ours, Fix(changes={key: ours})
+        if value == nothing:
+            continue
+        able = schema.get("x-instead") or f"only {', '.join(schema['x-engines'])}"
+        got = spec_values.shown(value)
+        message = f"got {got}, which engine {case.engine} does not apply: {able}"
+        severity = f.ERROR if schema.get("x-ignoring") == "error" else f.WARNING
+        found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, fix))
+    return found

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Starts cosmos-rl as one of several nodes of an Indexed Job: start_node.py NAME NODES PROGRAM
+[ARGUMENT]...
+
+NAME is the job's and that of its headless Service; JOB_COMPLETION_INDEX is this pod's number. The
+controller runs on number 0. Rendered and mounted by launch_job; never run on a real cluster.
+"""
+
+import os
+import sys
+import time
+from socket import gethostbyname
+
+PORT = 8000  # of the controller
+PATIENCE = 1800  # seconds until all pods have an address: images of 40 GB are pulled meanwhile
+
+
+def address(name, deadline):
+    while True:
+        try:
+            return gethostbyname(name)
+        except OSError as problem:
+            if time.monotonic() > deadline:
+                sys.exit(f"got no address of {name} ({problem}), expected all nodes to be started")
+            time.sleep(2)
+
+
+def arguments(index, addresses):
+    """What each node is told: how many there are, which it is, and where the others are."""
+    words = ["--num-workers", str(len(addresses)), "--worker-idx", str(index)]
+    words += ["--node-ip-list", ";".join(addresses)]
+    if index:
+        return [*words, "--url", f"{addresses[0]}:{PORT}"]
+    return [*words, "--port", str(PORT)]
+
+
+if __name__ == "__main__":
+    job, nodes, program = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    number = int(os.environ["JOB_COMPLETION_INDEX"])
+    limit = time.monotonic() + PATIENCE
+    found = [address(f"{job}-{other}.{job}", limit) for other in range(nodes)]
+    print(f"node {number} of {nodes}: {', '.join(found)}", flush=True)
+    os.execvp(program, [program, *arguments(number, found), *sys.argv[4:]])

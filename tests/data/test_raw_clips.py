@@ -1,0 +1,152 @@
+"""Clips of Cosmos-Reason1's published sets, cut from raw videos as its guide cuts them."""
+
+import json
+
+import av
+import numpy as np
+import pytest
+from support import run_script
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.data import annotations, raw_clips
+from cosmos_reason.media import files as media
+
+RATE = 10
+VIDEO = "327/648642/videos/head_color.mp4"
+AGIBOT = "clips/327-648642-head_color-12-20.mp4"
+HOLO = "clips/R007-7July-DSLR_coarse_3_fine_5_clip.mp4"
+
+
+def grey_levels(path) -> list[int]:
+    frames = [frame for _, frame in media.decoded(path, range(media.probe(path).frames))]
+    return [round(float(frame.to_ndarray(format="gray").mean()) / 4) for frame in frames]
+
+
+def write_numbered(path, frames=50):
+    """Frame n is as bright as 4 n tells; 10 a second, 64 x 48, a key frame every 8, with sound."""
+    path.parent.mkdir(parents=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=RATE, options={"crf": "1", "g": "8"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(frames):
+            grey = np.full((48, 64), 4 * number, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(grey, format="gray8")))
+        container.mux(stream.encode(None))
+    return path
+
+
+@pytest.fixture
+def raw(tmp_path, monkeypatch):
+    """Raw data of both sets, as their publishers lay them out."""
+    monkeypatch.setenv("COSMOS_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "raw"
+    write_numbered(root / "agibot" / "observations" / VIDEO)
+    write_numbered(root / "holoassist" / "videos" / "R007-7July-DSLR" / "Export_py" / "pitch.mp4")
+    events = [
+        {"id": 3, "label": "Coarse grained action", "start": 0.0, "end": 5.0},
+        {"id": 5, "label": "Fine grained action", "start": 1.25, "end": 2.0},
+    ]
+    listed = [{"video_name": "R007-7July-DSLR", "events": events}, {"video_name": "none"}]
+    path = root / "holoassist" / raw_clips.EVENTS
+    path.write_text(json.dumps(listed))
+    return root
+
+
+def snapshot(root):
+    return {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+
+
+def test_the_frames_that_a_clips_name_tells(raw):
+    before = snapshot(raw)
+    clips = raw_clips.RawClips(raw)
+    cut = clips.clip(AGIBOT).load()
+    assert grey_levels(cut) == list(range(12, 20)), "to before the last, as the guide cuts"
+    facts = media.probe(cut)
+    assert (facts.width, facts.height, facts.fps) == (64, 48, RATE)
+    assert cut.name == "327-648642-head_color-12-20.mp4"
+    assert snapshot(raw) == before, "nothing is written beside the raw data"
+
+
+def test_the_seconds_that_the_annotations_tell(raw):
+    cut = raw_clips.RawClips(raw).clip(HOLO).load()
+    assert grey_levels(cut) == list(range(13, 20)) and media.probe(cut).fps == RATE
+
+
+def test_the_folder_of_one_set_will_do(raw):
+    assert raw_clips.RawClips(raw / "agibot").clip(AGIBOT).load().is_file()
+
+
+def test_a_clip_is_cut_once_and_anew_when_its_video_changes(raw):
+    clips = raw_clips.RawClips(raw)
+    first = clips.clip(AGIBOT).load()
+    made = first.stat().st_mtime_ns
+    assert clips.clip(AGIBOT).load() == first and first.stat().st_mtime_ns == made
+    video = raw / "agibot" / "observations" / VIDEO
+    video.unlink()
+    video.parent.rmdir()
+    write_numbered(video, frames=40)
+    assert clips.clip(AGIBOT).load() != first
+
+
+@pytest.mark.parametrize("name", ["clips/robot.mp4", "../../etc-1-2-3-4.mov", "a-b-c-1-2.webm"])
+def test_other_names_are_left_to_the_source(raw, name):
+    assert raw_clips.RawClips(raw).clip(name) is None
+
+
+def test_a_name_leaves_no_folder(raw):
+    for name in ("..-..-x-1-2.mp4", ".._coarse_1_fine_5.mp4"):
+        assert raw_clips.RawClips(raw).clip(name) is None
+
+
+def test_what_is_wrong_with_the_raw_data(raw):
+    clips = raw_clips.RawClips(raw)
+    with pytest.raises(f.Failure, match="Fine grained action 9 of R007-7July-DSLR"):
+        clips.clip("R007-7July-DSLR_coarse_3_fine_9.mp4")
+    with pytest.raises(f.Failure, match="got no frame from 90 s to 91 s"):
+        clips.clip("327-648642-head_color-900-910.mp4").load()
+    assert not list(raw.parent.glob("cache/**/*.mp4")), "nothing half made is kept"
+    with pytest.raises(f.Failure, match="expected one with raw clips"):
+        raw_clips.RawClips(raw / "nowhere")
+    (raw / "holoassist" / raw_clips.EVENTS).write_text('[{"events": [{"label": 1}, 2]}]')
+    with pytest.raises(f.Failure, match="HoloAssist's list"):
+        raw_clips.RawClips(raw).clip(HOLO)
+
+
+def benchmark(folder, names):
+    pair = {"question": "Which?", "index2ans": {"A": "left", "B": "right"}, "answer": "B"}
+    folder.mkdir()
+    rows = [{"video": name, "qa_pairs": pair} for name in names]
+    path = folder / "agibot_benchmark_qa_pairs.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_a_benchmark_is_built_with_its_clips_cut(raw, tmp_path):
+    table = benchmark(tmp_path / "set", [AGIBOT, HOLO])
+    done = run_script("build_dataset.py", table, "--raw", raw, "-o", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    built, _ = annotations.read(tmp_path / "out" / "train" / "annotations.json")
+    frames = [
+        media.probe(tmp_path / "out" / "train" / item.path).frames
+        for sample in built
+        for item in sample.media
+    ]
+    assert frames == [8, 7]
+
+
+def test_clips_without_raw_data_are_named_all_at_once(raw, tmp_path):
+    absent = [f"clips/327-{number}-head_color-1-5.mp4" for number in range(7)]
+    table = benchmark(tmp_path / "set", [AGIBOT, *absent])
+    line = [table, "-o", tmp_path / "out", "--json"]
+    found = json.loads(run_script("build_dataset.py", *line).stdout)["findings"]
+    assert [finding["id"] for finding in found] == ["BUILD-MEDIA-MISSING"]
+    assert found[0]["fix"] == "--raw DIR" and found[0]["data"]["count"] == 8
+    found = json.loads(run_script("build_dataset.py", *line, "--raw", raw).stdout)["findings"]
+    assert [finding["id"] for finding in found] == ["BUILD-MEDIA-MISSING"]
+    wanted = [
+        str(raw / "agibot/observations/327" / str(number) / "videos/head_color.mp4")
+        for number in range(7)
+    ]
+    assert found[0]["data"]["files"] == wanted
+    skipped = run_script("build_dataset.py", *line, "--raw", raw, "--skip-missing")
+    assert skipped.returncode == 0 and json.loads(skipped.stdout)["result"]["skipped"] == 7

@@ -1,0 +1,230 @@
+"""Trainings that end before their last step: signals, numbers that are none, a full GPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import ROOT
+from training import run, short_training
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.engine import full_gpu, packing, train
+from cosmos_reason.engine.full_gpu import Memory
+from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.spec import document
+
+
+@pytest.fixture
+def train_spec(tiny_model, dataset, tmp_path):
+    return short_training(tiny_model, dataset, tmp_path / "out")
+
+
+def weights(folder, step="step_4"):
+    return load_file(folder / "safetensors" / step / "model.safetensors")
+
+
+def steps(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines if "train/loss" in line]
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
+
+
+SIGNALED = """
+import json, os, signal, sys
+sys.path.insert(0, {scripts!r})
+from cosmos_reason import cli
+from cosmos_reason.engine import train
+step_of = train.Trainer.optimizer_step
+def signaled(self, samples):
+    if self.step == {step}:
+        for child in open(f"/proc/self/task/{{os.getpid()}}/children").read().split():
+            os.kill(int(child), signal.{name})  # who cancels a job signals all its processes
+        os.kill(os.getpid(), signal.{name})
+    return step_of(self, samples)
+train.Trainer.optimizer_step = signaled
+try:
+    train.run(json.load(open(sys.argv[1])), None)
+except train.Failure as failure:
+    print(failure, failure.findings[0].fix)
+    sys.exit(failure.exit_code)
+"""
+
+
+@pytest.mark.parametrize("name, workers", [("SIGTERM", 2), ("SIGUSR1", 0)])
+def test_a_signal_lets_the_step_end_and_a_resume_reaches_the_same_weights(
+    train_spec, tmp_path, name, workers
+):
+    often = {"train__ckpt__save_freq": 4, "validation__freq": 4}
+    run(train_spec, train__timestamp="whole", train__output_dir=str(tmp_path / "whole"), **often)
+    for key, value in often.items():
+        document.set_value(train_spec, key.replace("__", "."), value)
+    document.set_value(train_spec, "train.output_dir", str(tmp_path / "out"))
+    document.set_value(train_spec, "train.timestamp", "run")
+    document.set_value(train_spec, "train.train_policy.dataloader_num_workers", workers)
+    files.write_json(tmp_path / "spec.json", document.with_defaults("train", train_spec))
+    program = SIGNALED.format(scripts=str(ROOT / "scripts"), step=2, name=name)
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "spec.json"],
+        timeout=300,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 3, done.stderr
+    assert "ENGINE-STOPPED" in done.stdout and f"{name} and ended after step 3" in done.stdout
+    assert "--set train.resume=true" in done.stdout
+    out = tmp_path / "out"
+    assert [(c.kind, c.step, c.complete) for c in run_outputs.find(out)] == [
+        ("resume", "step_3", True)
+    ]
+    run(train_spec, train__resume=True)
+    assert steps(out / "run") == [1, 2, 3, 4]
+    assert same(weights(out / "run"), weights(tmp_path / "whole" / "whole"))
+    left = [path.name for path in (out / "run" / "checkpoints").iterdir()]
+    assert left == ["step_4"], "no checkpoint was asked for where the signal came"
+
+
+def test_a_signal_where_a_save_is_due_costs_no_model(train_spec, tmp_path, monkeypatch):
+    real = train.Trainer.train_on
+
+    def signaled(self, samples, is_timed):
+        real(self, samples, is_timed)
+        if self.step == 2:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Trainer, "train_on", signaled)
+        with pytest.raises(Failure, match=r"ENGINE-STOPPED.*step 2 of 4"):
+            run(train_spec)
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, "as it was before"
+    run(train_spec, train__resume=True)
+    models = {c.step for c in run_outputs.find(tmp_path / "out") if c.kind == "model"}
+    assert models == {"step_2", "step_4"}
+
+
+def test_what_a_signal_let_save_goes_with_the_next_save_of_an_epoch(
+    train_spec, tmp_path, monkeypatch
+):
+    real = train.Trainer.train_on
+
+    def signaled(self, samples, is_timed):
+        real(self, samples, is_timed)
+        if self.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    in_epochs = {
+        "train__max_num_steps": None,
+        "train__epoch": 2,
+        "train__ckpt__save_freq_in_epoch": 1,
+        "train__ckpt__max_keep": 1,
+    }
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Trainer, "train_on", signaled)
+        with pytest.raises(Failure, match=r"ENGINE-STOPPED"):
+            run(train_spec, **in_epochs)
+    run(train_spec, train__resume=True)
+    kept = {path.name for path in (tmp_path / "out" / "run" / "safetensors").iterdir()}
+    assert "epoch_2" in kept
+    assert not (tmp_path / "out" / "run" / "checkpoints" / "step_7").exists()
+
+
+# -- numbers that are none -----------------------------------------------------------------------
+
+
+def test_a_loss_that_is_no_number_names_the_last_good_checkpoint(train_spec, tmp_path, monkeypatch):
+    real = train.Trainer.loss_sum
+
+    def lost(self, samples):
+        loss = real(self, samples)
+        return loss * float("nan") if self.step == 2 and self.network.training else loss
+
+    monkeypatch.setattr(train.Trainer, "loss_sum", lost)
+    with pytest.raises(Failure, match=r"ENGINE-LOSS-NOT-FINITE.*step 3") as caught:
+        run(train_spec)
+    good = tmp_path / "out" / "run" / "checkpoints" / "step_2" / "policy"
+    (finding,) = caught.value.findings
+    assert str(good) in finding.message
+    assert finding.fix.changes == {"train.optm_lr": 1e-4, "train.resume": str(good)}
+
+
+def test_weights_that_are_no_numbers_are_not_saved(train_spec, tmp_path, monkeypatch):
+    real = train.Trainer.optimizer_step
+
+    def spoiling(self, samples):
+        measured = real(self, samples)
+        if self.step == 3:
+            with torch.no_grad():
+                self.optimizer.param_groups[0]["params"][0].fill_(float("inf"))
+        return measured
+
+    monkeypatch.setattr(train.Trainer, "optimizer_step", spoiling)
+    with pytest.raises(Failure, match=r"ENGINE-LOSS-NOT-FINITE.*weights"):
+        run(train_spec, validation__enable=False)
+    assert {c.step for c in run_outputs.find(tmp_path / "out")} == {"step_2"}
+
+
+# -- a full GPU ------------------------------------------------------------------------------------
+
+PLAN = gpu_memory.Plan(
+    gpu_memory.geometry("nvidia/Cosmos-Reason2-8B"),
+    tokens=8192,
+    vision_tokens=7800,
+    loss_tokens=300,
+    lora_rank=8,
+    lora_targets=("q_proj",),
+    sharded_engine=False,
+    kept_layers=36,
+)
+
+
+def with_fix(plan, changes):
+    tokens = changes.get(full_gpu.TOKENS, plan.tokens)
+    changed = full_gpu._shorter(plan, min(tokens, plan.tokens))
+    kept = plan.kept_layers if full_gpu.LAYERS not in changes else 0
+    return gpu_memory.total(full_gpu.dataclasses.replace(changed, kept_layers=kept))
+
+
+@pytest.mark.parametrize("whole", [70.0, 40.0, 24.0])
+def test_a_full_gpu_is_told_with_what_was_foreseen_and_what_would_have_fitted(whole):
+    foreseen = gpu_memory.total(PLAN)
+    failure = full_gpu.explained(PLAN, 850, Memory(1.2 * foreseen, whole), "step 7")
+    (finding,) = failure.findings
+    assert failure.exit_code == 3 and finding.id == "ENGINE-GPU-MEMORY"
+    assert f"foreseen were {foreseen:.1f} GiB" in finding.message
+    assert f"got {1.2 * foreseen:.1f} GiB" in finding.message
+    assert finding.fix.changes[full_gpu.LAYERS] == 36
+    assert 1.2 * with_fix(PLAN, finding.fix.changes) <= 0.9 * whole
+
+
+def test_one_long_record_needs_fewer_pixels_and_a_model_too_large_gets_no_false_promise():
+    alone = full_gpu.dataclasses.replace(PLAN, tokens=40_000, vision_tokens=39_000, kept_layers=0)
+    (finding,) = full_gpu.explained(alone, 40_000, Memory(40.0, 30.0), "step 1").findings
+    assert full_gpu.PIXELS in finding.fix.changes
+    (finding,) = full_gpu.explained(PLAN, 850, Memory(40.0, 8.0), "step 1").findings
+    assert not finding.fix and "with the fix" not in finding.message
+    (finding,) = full_gpu.explained(None, 850, Memory(40.0, 8.0), "step 1").findings
+    assert finding.fix.changes == {full_gpu.TOKENS: full_gpu.FEWEST}
+
+
+def test_a_training_that_runs_out_of_memory_ends_with_the_finding(train_spec, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has")
+
+    monkeypatch.setattr(packing, "pack", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (0, 80 << 30))
+    for name, held in {"memory_allocated": 70, "memory_reserved": 72}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda held=held: held << 30)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 71 << 30)
+    with pytest.raises(Failure, match=r"ENGINE-GPU-MEMORY.*got 73\.5 GiB.*has 73\.0 GiB") as caught:
+        run(train_spec)
+    assert caught.value.exit_code == 3

@@ -1,0 +1,455 @@
+"""Jobs through the real kubectl, against a server on the loopback address that keeps objects and
+runs pods as processes of this machine."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import kubernetes_api
+import oracles
+import pytest
+import yaml
+from launch_site import Site, change, ended, marked, running
+from support import run_script
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import launch, manifests, platforms, progress
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import kubernetes
+from cosmos_reason.spec import document
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(not shutil.which("kubectl"), reason="no kubectl"),
+]
+CANARY = "canary-$(HOME)-secret"
+
+
+class Cluster(Site):
+    def __init__(self, root, monkeypatch):
+        super().__init__(root, monkeypatch)
+        (root / "api").mkdir()
+        self.api = kubernetes_api.Api(root / "api")
+        # kubectl keeps a cache in the home folder: each test has one of its own.
+        for name, value in (("KUBECONFIG", self.api.config()), ("HOME", root / "home")):
+            monkeypatch.setenv(name, str(value))
+        for name in ("K8S_NAMESPACE", *filter(engines_secret, os.environ)):
+            monkeypatch.delenv(name, raising=False)
+        # A pod has no variable of ours but the folder that it works in.
+        program = root / "program.py"
+        text = program.read_text().replace('os.environ["COSMOS_REASON_JOB_ID"]', "JOB")
+        named = "import os\nJOB = os.path.basename(os.getcwd())\nimport json,"
+        program.write_text(text.replace("import json,", named, 1))
+
+    def does(self, **what):
+        program = str(self.root / "program.py")
+        self.runs(["python3", program, str(self.jobs), json.dumps(what)])
+
+    def request(self, action="train", **fields):
+        asked = {"volume": [f"claim:{self.root}"]} | fields.pop("kubernetes", {})
+        usual = {"platform": "kubernetes", "image": "image:1", "kubernetes": asked}
+        return super().request(action, **usual | fields)
+
+    def refused(self, **fields):
+        """The findings of a submission that records nothing."""
+        job, found = launch.submit(self.request(**fields))
+        assert job is None and not jobs.folders(self.jobs) and not self.api.objects
+        return {finding.id: finding for finding in found if finding.severity == "error"}
+
+
+def engines_secret(name):
+    return name.startswith(("HF_", "AWS_", "WANDB_", "NGC_"))
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    found = Cluster(tmp_path, monkeypatch)
+    yield found
+    found.api.stop()
+
+
+# -- endings -----------------------------------------------------------------------------------
+
+
+def test_a_whole_training_is_complete_and_a_second_one_too(site):
+    for _ in range(2):
+        folder = site.submit()
+        record = ended(folder, patience=60)
+        assert (record.state, record.exit_code, record.reason) == ("COMPLETE", 0, "")
+        assert progress.log_tail(folder, 9) == ["step 1", "step 2", "step 3"]
+        made = site.api.objects["jobs", folder.name]
+        assert made["metadata"]["uid"] == record.platform_ref["k8s_job"]
+        assert made["spec"]["backoffLimit"] == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ({"steps": 2}, "stopped at step 2 of 3"),  # a worker died, and its parent returned 0
+        ({"exit": 3}, "exit code 3"),
+        ({"model": "cut"}, "the last model is damaged"),
+    ],
+)
+def test_a_training_without_evidence_is_an_error(site, what, reason):
+    record = ended(site.submit(**what), patience=60)
+    assert record.state == "ERROR" and reason in record.reason
+
+
+@pytest.mark.parametrize(
+    ("fate", "cause", "words"),
+    [
+        ("oom", "JOB-K8S-OOM", "OOMKilled"),
+        ("evicted", "JOB-K8S-EVICTED", "low on resource: memory"),
+        ("image", "JOB-K8S-IMAGE", "ImagePullBackOff"),
+        ("config", "JOB-K8S-CONTAINER", "no such key"),
+        ("deaf_volumes", "JOB-K8S-PATHS", "/no/such/claim"),
+    ],
+)
+def test_what_the_cluster_says_of_an_end_is_one_finding(site, fate, cause, words):
+    site.api.fate = fate
+    record = ended(site.submit(), patience=60)
+    assert record.state == "ERROR" and words in record.reason
+    assert [finding["id"] for finding in record.diagnosis] == [cause]
+
+
+def test_a_program_that_the_image_lacks_is_named(site):
+    site.runs(["no-such-program"])
+    record, _ = launch.submit(site.request())
+    record = ended(record.folder, patience=60)
+    assert record.diagnosis[0]["id"] == "JOB-K8S-CONTAINER" and record.exit_code == 128
+
+
+@pytest.mark.parametrize(
+    ("fate", "words"), [("unschedulable", "Insufficient nvidia.com/gpu"), ("refused", "team-quota")]
+)
+def test_why_a_job_waits_is_told_and_it_can_be_canceled(site, fate, words):
+    site.api.fate = fate
+    folder = site.submit()
+    deadline = time.monotonic() + 60
+    while words not in (record := platforms.refresh(folder)).reason:
+        assert time.monotonic() < deadline, record
+        time.sleep(0.1)
+    assert record.state == "PENDING"
+    assert platforms.stop(folder, grace=1).state == "CANCELED"
+    assert ("jobs", folder.name) not in site.api.objects
+
+
+# -- what is asked beforehand ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("denied", "named"),
+    [({"create jobs"}, "create jobs"), ({"get pods/log", "list pods"}, "list pods, get pods/log")],
+)
+def test_rights_that_are_missing_are_named(site, denied, named):
+    site.api.denied = denied
+    assert f"no right to {named}" in site.refused()["JOB-K8S-FORBIDDEN"].message
+
+
+def test_a_quota_that_is_used_up_is_told_before_submission(site):
+    site.api.quota = "exceeded quota: team-quota, requested: requests.nvidia.com/gpu=1"
+    assert "team-quota" in site.refused()["JOB-K8S-QUOTA"].message
+
+
+def test_who_may_make_jobs_but_no_pods_is_told_that_quotas_were_not_seen(site):
+    site.api.denied = {"create pods"}
+    _, found = launch.plan(site.request())
+    assert [finding.id for finding in found if "UNTRIED" in finding.id]
+    site.submit()
+
+
+def test_gpus_that_no_node_has(site):
+    site.api.nodes = [kubernetes_api.node(0), kubernetes_api.node(8, ready="False")]
+    assert "0 ready nodes with 1" in site.refused()["JOB-K8S-GPUS"].message
+    assert not site.refused(kubernetes={"volume": []}).keys() - {"JOB-K8S-VOLUME"}
+    job, found = launch.plan(site.request(gpu_ids=[]))
+    assert job.resources["gpus_per_node"] == 0 and "JOB-K8S-GPUS" not in {one.id for one in found}
+
+
+def test_a_namespace_that_is_not_there(site):
+    found = site.refused(kubernetes={"namespace": "nowhere"})
+    assert "nowhere" in found["JOB-K8S-MISSING"].message
+
+
+def test_a_server_without_indexed_jobs_takes_one_node_only(site):
+    site.api.version = ("1", "23")
+    several(site)
+    finding = site.refused(engine="cosmos-rl")["JOB-K8S-VERSION"]
+    assert "got a server of version 1.23, expected 1.24" in finding.message
+    change(site, "train", policy__parallelism__dp_replicate_size=1)
+    assert launch.plan(site.request(engine="cosmos-rl"))[0]
+
+
+@pytest.mark.parametrize("how", ["locked", "gone", "unconfigured"])
+def test_a_cluster_that_does_not_answer_is_an_outside_failure(site, how, monkeypatch):
+    site.api.is_locked = how == "locked"
+    if how == "gone":
+        site.api.stop()
+    if how == "unconfigured":
+        monkeypatch.setenv("KUBECONFIG", str(site.root / "none"))
+    expected = {"locked": "FORBIDDEN", "gone": "UNREACHABLE", "unconfigured": "UNCONFIGURED"}[how]
+    with pytest.raises(Failure, match=f"JOB-K8S-{expected}") as caught:
+        launch.submit(site.request())
+    assert caught.value.exit_code == 3 and not jobs.folders(site.jobs)
+    job, found = launch.plan(site.request())
+    assert job and [one.severity for one in found if expected in one.id] == ["warning"]
+
+
+# -- kills, losses and further runs ------------------------------------------------------------
+
+
+def test_cancel_asks_then_insists_and_retry_goes_on(site):
+    folder = site.submit(pause=0.1, steps=500, total=500, deaf=True)
+    deadline = time.monotonic() + 120
+    while running(folder).state != "RUNNING":  # the pod's work may be seen before its state
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    record = platforms.stop(folder, grace=1)
+    assert record.state == "CANCELED" and "of 500" in record.reason
+    assert ("jobs", folder.name) not in site.api.objects and not site.api.of_kind("pods")
+    site.does(output=record.outputs["output_dir"])
+    again, found = launch.retry(folder, site.jobs)
+    assert again.retry_of == folder.name and not [one for one in found if one.severity == "error"]
+    assert again.options == record.options
+    assert ended(again.folder, patience=60).state == "COMPLETE"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_lost_answer_starts_nothing_twice(site, method, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    site.api.lost = {method}
+    site.does()
+    with pytest.raises(Failure, match="JOB-K8S-UNREACHABLE"):
+        launch.submit(site.request())
+    (folder,) = jobs.folders(site.jobs)
+    record = ended(folder, patience=60)
+    if method == "PUT":
+        assert record.state == "COMPLETE"
+    else:
+        assert record.state == "ERROR" and "interrupted before" in record.reason
+
+
+def test_a_supervisor_that_was_killed_is_replaced(site):
+    folder = site.submit(pause=0.2, steps=20, total=20)
+    running(folder)
+    # The pod's program is no child of the supervisor and has no mark of the job.
+    (supervisor,) = marked(folder)[:1]
+    supervisor.kill()
+    assert ended(folder, patience=60).state == "COMPLETE"
+
+
+def test_a_cluster_that_is_out_of_reach_leaves_the_job_unknown(site):
+    site.api.fate = "unschedulable"
+    folder = site.submit()
+    site.api.stop()
+    deadline = time.monotonic() + 60
+    while not jobs.is_idle(folder):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(Failure, match="JOB-OUT-OF-REACH"):
+        platforms.refresh(folder)
+
+
+# -- secrets, words, nodes ---------------------------------------------------------------------
+
+
+def test_a_secret_reaches_the_pod_and_nothing_else(site, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    told = site.root / "told"
+    code = f"import os; open({str(told)!r}, 'w').write(os.environ['WANDB_API_KEY'])"
+    site.runs(["python3", "-c", code])
+    job, _ = launch.submit(site.request())
+    ended(job.folder, patience=60)
+    assert told.read_text() == CANARY
+    made = site.api.objects["secrets", job.job_id]
+    assert made["metadata"]["ownerReferences"][0]["kind"] == "Job"
+    written = [path for path in job.folder.rglob("*") if path.is_file()]
+    assert not [path for path in written if CANARY.encode() in path.read_bytes()]
+    assert "WANDB_API_KEY" in (job.folder / "launch.yaml").read_text()
+    others = [path for _, path, body in site.api.requests if CANARY in body + path]
+    assert not others  # encoded in the Secret, whose words go through standard input
+
+
+HOSTILE = ["$(HOME)", "$$", "a b", "'\"`;|&", "new\nline", "-dash", "ünï", "{{x}}", "x" * 4000]
+
+
+def test_words_reach_the_program_as_data(site):
+    told = site.root / "told"
+    code = f"import json, sys; json.dump(sys.argv[1:], open({str(told)!r}, 'w'))"
+    site.runs(["python3", "-c", code, *HOSTILE])
+    job, _ = launch.submit(site.request())
+    ended(job.folder, patience=60)
+    assert json.loads(told.read_text()) == HOSTILE
+    documents = list(yaml.safe_load_all((job.folder / "launch.yaml").read_text()))
+    assert documents[0]["metadata"]["name"] == job.job_id
+
+
+def several(site, nodes=2):
+    key = "policy__parallelism__dp_{}_size"
+    sizes = {key.format("shard"): 8 if nodes > 1 else 1, key.format("replicate"): nodes}
+    change(site, "train", **sizes)
+
+
+def as_two_nodes(site, monkeypatch, program):
+    """The folder of a job of two nodes, with a program in cosmos-rl's place."""
+    several(site)
+    tools = site.root / "tools"
+    tools.mkdir()
+    stand_in = tools / "cosmos-rl"
+    stand_in.write_text(f"#!/usr/bin/env python3\n{program}")
+    stand_in.chmod(0o755)
+    # As the cluster's DNS does, by the number in a pod's name.
+    (tools / "sitecustomize.py").write_text(
+        "import socket\nsocket.gethostbyname = "
+        "lambda name: '10.0.0.%d' % (1 + int(name.split('.')[0][-1]))\n"
+    )
+    site.api.variables = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(tools)}
+    job, found = launch.submit(site.request(engine="cosmos-rl"))
+    assert job, found
+    return job.folder
+
+
+def test_two_nodes_start_one_launcher_each(site, monkeypatch):
+    folder = as_two_nodes(
+        site,
+        monkeypatch,
+        "import json, os, sys\nname = 'told-' + os.environ['JOB_COMPLETION_INDEX']\n"
+        "json.dump([sys.argv[1:], dict(os.environ)], open(name, 'w'))\nprint('node', name)\n",
+    )
+    record = ended(folder, patience=60)
+    assert record.resources == {"nodes": 2, "gpus_per_node": 8, "gpu_ids": None}
+    assert "no step was recorded" in record.reason  # by the program in cosmos-rl's place
+    common = ["--num-workers", "2", "--worker-idx"]
+    nodes = ["--node-ip-list", "10.0.0.1;10.0.0.2"]
+    for index, place in ((0, ["--port", "8000"]), (1, ["--url", "10.0.0.1:8000"])):
+        words, variables = json.loads((folder / f"told-{index}").read_text())
+        config = ["--config", str(folder / "container.toml")]
+        script = str(folder / "skill/scripts/train_with_cosmos_rl.py")
+        assert words == [*common, str(index), *nodes, *place, *config, script]
+        assert os.path.exists(script) and "COSMOS_REASON_ONE_NODE" not in variables
+        assert variables["COSMOS_REDIS_NO_TLS"] == "1"
+    assert "node told-1" in (folder / "node-1.log").read_text()
+    service = site.api.objects["services", folder.name]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["metadata"]["ownerReferences"][0]["name"] == folder.name
+
+
+def test_a_node_that_fails_ends_all(site, monkeypatch):
+    program = (
+        "import os, sys, time\nprint('begun', flush=True)\n"
+        "if os.environ['JOB_COMPLETION_INDEX'] == '1': sys.exit(7)\ntime.sleep(600)"
+    )
+    record = ended(as_two_nodes(site, monkeypatch, program), patience=60)
+    assert record.state == "ERROR" and record.exit_code in (7, 128 + 15)
+    assert "begun" in (record.folder / "node-1.log").read_text()
+
+
+# -- the command line --------------------------------------------------------------------------
+
+
+def test_the_commands_of_a_person(site):
+    site.api.fate = "unschedulable"
+    words = ["train", "--spec", "train.toml", "--platform", "kubernetes", "--image", "image:1"]
+    words += ["--engine", "transformers", "--volume", f"claim:{site.root}", "--memory", "64G"]
+    words += ["--node-selector", "pool=gpu", "--toleration", "gpu=yes:NoSchedule", "--json"]
+    done = run_script("launch_job.py", "submit", *words, cwd=site.root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    job_id = json.loads(done.stdout)["result"]["job_id"]
+    spec = site.api.objects["jobs", job_id]["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "gpu"}
+    toleration = {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
+    assert spec["tolerations"] == [toleration]
+    limits = {"memory": "64Gi", "nvidia.com/gpu": 1}
+    assert spec["containers"][0]["resources"] == {"limits": limits, "requests": limits}
+    done = run_script("launch_job.py", "cancel", job_id, "--grace", "1", cwd=site.root)
+    assert done.returncode == 0 and "CANCELED" in done.stdout + done.stderr
+    done = run_script("launch_job.py", "watch", job_id, cwd=site.root)
+    assert done.returncode == 3
+
+
+def test_two_submissions_at_once_are_two_jobs(site):
+    site.does()
+    found = site.submitted_at_once(2)
+    assert {ended(job.folder, patience=60).state for job in found} == {"COMPLETE"}
+
+
+# -- what is sent ------------------------------------------------------------------------------
+
+SHAPES = [
+    ("train", "transformers", {}),
+    ("train", "tao", {"image": None}),
+    ("train", "cosmos-rl", {"nodes": 2}),
+    ("train", "transformers", {"gpu_ids": []}),
+    ("evaluate", "transformers", {}),
+    ("evaluate", "tao", {"image": None}),
+    ("evaluate", "transformers", {"endpoint": "http://server:8000/v1", "served_model": "m"}),
+    ("inference", "transformers", {}),
+    ("quantize", "transformers", {}),
+    ("quantize", "tao", {"image": None}),
+    ("grpo", "cosmos-rl", {"nodes": 2}),
+]
+ALL_FLAGS = {
+    "pull_secret": "registry",
+    "node_selector": ["nvidia.com/gpu.product=H100", "zone="],
+    "toleration": ["nvidia.com/gpu", "dedicated=team:NoSchedule"],
+}
+OF_A_POD = {"cpus": 7, "memory": "64G"}
+VALIDATE = """
+import json, sys, kubernetes_validate
+documents = json.load(sys.stdin)
+for version in ("1.25", kubernetes_validate.latest_version()):
+    for document in documents:
+        kubernetes_validate.validate(document, version, strict=True)
+print(len(documents))
+"""
+
+
+def write_specs(site):
+    """Of the actions that the site has none of."""
+    (site.root / "media" / "0.mp4").write_bytes(b"x")
+    inference = document.template("inference")
+    inference |= {"model_path": "model", "media": "media", "prompt": "Which?", "results_dir": ""}
+    document.dump(inference, site.root / "inference.toml")
+    quantize = document.template("quantize")
+    quantize["model"]["model_path"] = "model"
+    quantize["dataset"] |= {"annotation_path": "a.json", "media_dir": "media"}
+    quantize["results_dir"] = ""
+    document.dump(quantize, site.root / "quantize.toml")
+    grpo = document.template("grpo")
+    grpo["custom"]["train_dataset"] = {"annotation_path": "a.json", "media_path": "media"}
+    grpo["policy"]["model_name_or_path"] = "model"
+    grpo["train"]["output_dir"] = ""
+    document.dump(grpo, site.root / "grpo.toml")
+
+
+def test_every_manifest_is_what_the_published_schemas_want(site, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    write_specs(site)
+    sent = []
+    for action, engine, fields in SHAPES:
+        several(site, 1 + (engine == "cosmos-rl"))
+        asked = site.request(action, engine=engine, kubernetes=ALL_FLAGS, **OF_A_POD, **fields)
+        folder = site.jobs / f"{action}-20260101-000000-0a1b2c"
+        job, spec, found = launch._prepare(asked, folder, acting=False)
+        assert job, (action, engine, found)
+        shown = list(yaml.safe_load_all(manifests.shown(kubernetes._work(job, spec))))
+        assert len(shown) == job.resources["nodes"]
+        sent += shown
+    submitted, _ = launch.submit(asked)
+    assert submitted
+    made = [(path, body) for method, path, body in site.api.requests if method in ("POST", "PUT")]
+    sent += [json.loads(body) for path, body in made if "namespaces" in path]
+    folder = oracles.kubernetes_validate()
+    done = subprocess.run(
+        [sys.executable, "-c", VALIDATE],
+        input=json.dumps(sent),
+        env=os.environ | {"PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 3 * len(SHAPES)

@@ -1,0 +1,113 @@
+"""A real SLURM cluster that keeps accounts: nodes that fail, jobs begun anew, jobs it forgot."""
+
+import sys
+
+import pytest
+from launch_site import Site, ended
+from slurm_site import HANG, is_running, submitted, waited
+
+from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_script
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.remote.machine import Host
+from cosmos_reason.spec import document
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch, accounting_cluster):
+    monkeypatch.setenv("SLURM_CONF", str(accounting_cluster.conf))
+    monkeypatch.setattr(slurm_cluster, "FRESH", 0.5)
+    slurm_cluster._queues.clear()
+    return Site(tmp_path, monkeypatch)
+
+
+def take_down_its_node(cluster, folder):
+    """Returns the node, which has to be brought back."""
+    reference = platforms.refresh(folder).platform_ref
+    found = cluster.call("squeue", "--noheader", f"--jobs={reference['slurm_job_id']}", "-o%N")
+    node = found.stdout.strip()
+    done = cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    assert node and not done.returncode, done.stderr
+    return node
+
+
+def begun_anew(cluster, folder):
+    """A job that was requeued waits for two minutes, if it is not told otherwise. It is held where
+    the node, which was down in name only, still has processes of the first start."""
+    slurm_id = jobs.Job.load(folder).platform_ref["slurm_job_id"]
+    cluster.call("scontrol", "release", slurm_id)
+    cluster.call("scontrol", "update", f"JobId={slurm_id}", "StartTime=now")
+    return (folder / "start.1").exists()
+
+
+def bring_back(cluster, node):
+    cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+
+def test_a_node_that_goes_down_is_told_and_the_job_retried(site, accounting_cluster):
+    site.does(steps=600, pause=1, total=600, model="")
+    folder = submitted(site)
+    waited(folder, is_running)
+    node = take_down_its_node(accounting_cluster, folder)
+    try:
+        job = ended(folder, HANG)
+        assert job.state == "ERROR" and "SLURM: NODE_FAIL" in job.reason, job.reason
+        site.does(output=job.outputs["output_dir"])
+        again, found = launch.retry(folder, site.jobs)
+        assert again, found
+        job = ended(again.folder, HANG)
+        assert job.state == "COMPLETE" and job.retry_of == folder.name, job.reason
+    finally:
+        bring_back(accounting_cluster, node)
+
+
+# Runs until it is told to end; notes the environment of each start.
+ANEW = """#!{python}
+import os, pathlib, time
+job = pathlib.Path({jobs!r}) / os.environ["COSMOS_REASON_JOB_ID"]
+start = len(list(job.glob("start.*")))
+(job / f"start.{{start}}").write_text(os.environ["HF_TOKEN"])
+while not start:
+    time.sleep(0.1)
+"""
+
+
+def test_a_job_is_begun_anew_only_where_that_was_asked_for(site, accounting_cluster):
+    site.monkeypatch.setenv("HF_TOKEN", "secret-of-the-test")
+    program = site.root / "anew"
+    program.write_text(ANEW.format(python=sys.executable, jobs=str(site.jobs)))
+    program.chmod(0o755)
+    site.runs([str(program)])
+    folder = submitted(site, requeue=True)
+    assert document.load(folder / jobs.SPEC)["train"]["resume"] is True
+    waited(folder, lambda _: (folder / "start.0").exists())
+    node = take_down_its_node(accounting_cluster, folder)
+    try:
+        waited(folder, lambda job: job.state == "PENDING" and "anew" in job.reason)
+    finally:
+        bring_back(accounting_cluster, node)
+    waited(folder, lambda _: begun_anew(accounting_cluster, folder), 3 * HANG)
+    job = ended(folder, HANG)
+    assert job.exit_code == 0 and "no step was recorded" in job.reason
+    assert (folder / "start.1").read_text() == "secret-of-the-test"
+    assert not (folder / slurm_script.ENVIRONMENT).exists()
+
+
+def test_what_the_cluster_forgot_its_accounts_know(site, accounting_cluster, monkeypatch):
+    site.does(exit=3, model="")
+    failed = submitted(site)
+    site.does(steps=600, pause=1, total=600, model="")
+    canceled = submitted(site)
+    assert ended(failed, HANG).exit_code == 3
+    waited(canceled, is_running)
+    platforms.stop(canceled, grace=0)
+    monkeypatch.setattr(slurm_cluster, "_queue", lambda *_, **__: {})
+    told = {}
+    for folder in (failed, canceled):
+        job = jobs.Job.load(folder)
+        seen = slurm_cluster._accounted(Host(), folder.name, job.created_at)
+        assert seen.slurm_id == job.platform_ref["slurm_job_id"]
+        told[folder] = (seen.state, seen.exit_code)
+    assert told == {failed: ("FAILED", 3), canceled: ("CANCELLED", None)}
+    assert slurm_cluster.find(Host(), "train-none-such", job.created_at) is None

@@ -1,0 +1,142 @@
+"""Every action of the embedded engine, a retry and a study as jobs on a real SLURM cluster, with a
+tiny model. All are begun at once, so that their starts overlap."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import oracles
+import pytest
+import study_world
+from study_world import flags, succeed
+from support import ROOT, run_script
+
+from cosmos_reason.base import files
+from cosmos_reason.jobs import platforms, progress, slurm_cluster
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.spec import document
+from cosmos_reason.tuning import study
+
+pytestmark = pytest.mark.integration
+HANG = 300  # seconds after which a test gives up
+VISION = ["vision.nframes=2", "vision.resized_height=32", "vision.resized_width=32"]
+COMMON = ["--engine", "transformers", "--model", "model"]
+
+
+@pytest.fixture(scope="module")
+def patches(slurm_cluster_of_the_session):
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setenv("SLURM_CONF", str(slurm_cluster_of_the_session.conf))
+        patches.setenv("OMP_NUM_THREADS", "1")
+        patches.setattr(slurm_cluster, "FRESH", 0.5)
+        yield patches
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, patches):
+    """Data, a tiny model and a spec for each action."""
+    root = study_world.make(tmp_path_factory.mktemp("world"))
+    train = document.load(root / "train.toml")
+    train["train"] |= {"epoch": 20, "max_num_steps": 60}
+    train["train"]["ckpt"] |= {"save_freq": 2, "max_keep": 100}
+    train["validation"] |= {"freq": 30}
+    document.dump(train, root / "long.toml")
+    asked = [*VISION, "max_tokens=2", "media=data/eval/videos", "prompt=Which way?"]
+    succeed("build_spec.py", "inference", *COMMON, *flags(asked), "-o", "inference.toml", cwd=root)
+    asked = [*VISION, "scheme=FP8_DYNAMIC", "quantize.skip_test_generation=true"]
+    roots = ["--train-root", "data/train"]
+    words = ["quantize", *COMMON, *roots, *flags(asked), "-o", "quantize.toml"]
+    succeed("build_spec.py", *words, cwd=root)
+    return root
+
+
+def submit(root, action, name, env=None):
+    words = ["submit", action, "--spec", f"{name}.toml", "--engine", "transformers"]
+    words += ["--platform", "slurm", "--cpus", "1"]
+    done = run_script("launch_job.py", *words, "--gpu-ids", "none", cwd=root, env=env)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return root / "jobs" / done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def tuned(world):
+    """A study that runs."""
+    words = ["run", "--study", "study", "--spec", "train.toml", "--eval-spec", "eval.toml"]
+    words += ["--range", "lr=1e-5..1e-3", "--pruner", "none", "--trials", "1", "--gpu-ids", "none"]
+    words += ["--every", "0.5", "--platform", "slurm", "--json", "--", "--time-limit", "10"]
+    command = [sys.executable, str(ROOT / "scripts" / "tune_hyperparameters.py"), *words]
+    return subprocess.Popen(command, cwd=world, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def begun(world, tuned):
+    """The folders of the jobs, by what they are."""
+    library = {"PYTHONPATH": str(oracles.llmcompressor()), "HF_HUB_OFFLINE": "1"}
+    return {
+        "long": submit(world, "train", "long"),
+        "evaluate": submit(world, "evaluate", "eval"),
+        "inference": submit(world, "inference", "inference"),
+        "quantize": submit(world, "quantize", "quantize", library),
+    }
+
+
+def waited(folder, ready):
+    deadline = time.monotonic() + HANG
+    while not ready(job := platforms.refresh(folder)):
+        assert time.monotonic() < deadline, (job, progress.log_tail(folder, 20))
+        time.sleep(0.2)
+    return job
+
+
+def ended(folder):
+    return waited(folder, lambda job: job.has_ended)
+
+
+def test_a_killed_training_goes_on_from_its_checkpoint(world, begun, slurm):
+    folder = begun["long"]
+    job = waited(folder, lambda _: progress.newest(folder).get("step", 0) >= 4)
+    slurm.call("scancel", "--signal=KILL", job.platform_ref["slurm_job_id"])
+    job = ended(folder)
+    # srun may have asked the trainer to end before it was killed: then no exit code is known.
+    assert job.state == "ERROR" and job.exit_code != 0 and "stopped at step" in job.reason
+    again = world / "jobs" / succeed("launch_job.py", "retry", folder.name, cwd=world)
+    job = ended(again)
+    assert (job.state, job.retry_of) == ("COMPLETE", folder.name), job.reason
+    assert job.platform == "slurm" and job.options["cpus"] == 1 and job.evidence["last_step"] == 60
+    assert progress.read_metrics(again)[0][0]["step"] > 1
+
+
+def test_an_evaluation(begun):
+    job = ended(begun["evaluate"])
+    assert job.evidence == {"rows": 9, "questions": 9, "failed": 0}, job.reason
+    words = ["score_predictions.py", str(job.outputs["results_dir"]), "--json"]
+    assert run_script(*words, cwd=job.folder).returncode == 0
+
+
+def test_an_inference(begun):
+    job = ended(begun["inference"])
+    assert job.evidence == {"rows": 3, "questions": 3, "failed": 0}, job.reason
+    assert len(files.read_json(Path(job.outputs["results_dir"]) / "predictions.json")) == 3
+
+
+def test_a_quantization(begun):
+    job = ended(begun["quantize"])
+    assert job.state == "COMPLETE", (job.reason, progress.log_tail(job.folder, 20))
+    record = files.read_json(Path(job.evidence["checkpoint"]) / "quantization.json")
+    assert record["job_id"] == job.job_id
+
+
+def test_trials_are_jobs_there(world, tuned):
+    told = json.loads(tuned.communicate(timeout=HANG)[0])
+    assert tuned.returncode == 0, told
+    records = study.open_or_begin(world / "study").trials()
+    assert [trial["state"] for trial in records] == [study.COMPLETE] * 2, records
+    made = [jobs.Job.load(path.parent) for path in (world / "study").rglob("job.json")]
+    assert {(job.action, job.platform) for job in made} == {
+        ("train", "slurm"),
+        ("evaluate", "slurm"),
+    }
+    assert all(job.platform_ref["slurm_job_id"].isdecimal() for job in made)
+    assert "--time=10" in made[0].command

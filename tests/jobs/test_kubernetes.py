@@ -1,0 +1,182 @@
+"""What is written for Kubernetes, and what its answers mean, without a cluster."""
+
+import dataclasses
+import json
+
+import pytest
+import yaml
+from launch_site import Site, change
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import kubectl, launch, manifests, pods
+from cosmos_reason.jobs import kubernetes_options as options
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "none"))  # no kubectl
+    return Site(tmp_path, monkeypatch)
+
+
+def work(**fields):
+    usual = {
+        "name": "train-20260101-000000-0a1b2c", "image": "image:1", "words": ["program", "$(HOME)"],
+        "environment": {"A": "$B"}, "secret_variables": ["HF_TOKEN"], "working_dir": "/data/jobs/j",
+        "volumes": [("data", "/data"), ("results", "/results"), ("data", "/more")],
+        "writable": ["/data"], "looked_for": [("-e", "/data/$x")], "user": (1000, 1000, [7]),
+    }  # fmt: skip
+    return manifests.Work(**usual | fields)
+
+
+def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
+    spec = manifests.job(work(gpus=8))["spec"]
+    assert spec["backoffLimit"] == 0 and "completionMode" not in spec
+    pod = spec["template"]["spec"]
+    assert pod["restartPolicy"] == "Never" and not pod["automountServiceAccountToken"]
+    assert pod["securityContext"]["runAsUser"] == 1000 and "fsGroup" not in pod["securityContext"]
+    container = pod["containers"][0]
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert mounts["/results"]["readOnly"] and "readOnly" not in mounts["/data"]
+    assert mounts["/data"]["name"] == mounts["/more"]["name"]
+    assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert container["command"] == ["program", "$$(HOME)"]
+    assert container["env"][0] == {"name": "A", "value": "$$B"}
+    assert pod["initContainers"][0]["command"][-2:] == ["-e", "/data/$$x"]
+
+
+def test_what_is_shown_reads_back_and_has_no_secret():
+    shown = manifests.shown(work(nodes=2))
+    job, service = yaml.safe_load_all(shown)
+    assert job == manifests.job(work(nodes=2)) and service == manifests.service(work(nodes=2))
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
+    assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
+    assert "&id" not in shown and "HF_TOKEN" in shown.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("volume", "claim"), ("volume", "claim:relative"), ("volume", "Claim:/data"),
+        ("volume", "claim:/"), ("volume", "claim:/a:b"), ("volume", "-x:/data"),
+        ("node_selector", "pool"), ("node_selector", "a b=c"), ("toleration", "key:Sometimes"),
+        ("toleration", "--all"), ("namespace", "Team"), ("pull_secret", "a\nb"),
+        ("memory", "200"), ("memory", "0"), ("memory", "1.5G"), ("memory", "200Gi"),
+    ],
+)  # fmt: skip
+def test_words_that_are_none_are_refused(flag, text):
+    written = text if flag in ("namespace", "pull_secret", "memory") else [text]
+    (found,) = options.findings({flag: written})
+    assert found.id == "JOB-K8S-FLAG" and repr(text) in found.message
+
+
+def test_two_claims_for_one_folder_are_refused():
+    (found,) = options.findings({"volume": ["one:/data", "two:/data"]})
+    assert found.where == "--volume" and "one claim" in found.message
+
+
+def test_every_path_is_in_a_volume(site):
+    usual = {"platform": "kubernetes", "image": "image:1"}
+    found = {one.id for one in launch.objections(site.request(**usual))}
+    assert "JOB-K8S-VOLUME" in found
+    only_jobs = {"volume": [f"claim:{site.jobs}"]}
+    with pytest.raises(Failure) as caught:
+        launch.plan(site.request(**usual, kubernetes=only_jobs))
+    named = {found.where for found in caught.value.findings}
+    assert {str(site.root / "model"), str(site.root / "media")} <= named
+    everything = {"volume": [f"claim:{site.root}"]}
+    job, found = launch.plan(site.request(**usual, kubernetes=everything))
+    assert job and "JOB-K8S-UNCONFIGURED" in {one.id for one in found}
+
+
+def test_gpu_ids_and_flags_of_other_platforms_are_refused(site):
+    asked = site.request(platform="kubernetes", image="i", gpu_ids=["0"], network="host")
+    flags = {one.where for one in launch.objections(asked) if one.id == "JOB-FLAG"}
+    assert flags == {"--gpu-ids", "--network"}
+    asked = site.request(kubernetes={"volume": ["c:/d"], "pull_secret": "x"})
+    flags = {one.where for one in launch.objections(asked) if one.id == "JOB-FLAG"}
+    assert flags == {"--volume", "--pull-secret"}
+
+
+def test_two_nodes_are_planned(site):
+    parallelism = "policy__parallelism__"
+    change(
+        site, "train", **{f"{parallelism}dp_shard_size": 8, f"{parallelism}dp_replicate_size": 2}
+    )
+    everything = {"volume": [f"claim:{site.root}"]}
+    fields = {"platform": "kubernetes", "engine": "cosmos-rl", "image": "i"}
+    job, _ = launch.plan(site.request(**fields, kubernetes=everything))
+    assert job.resources == {"nodes": 2, "gpus_per_node": 8, "gpu_ids": None}
+    assert job.command[1].endswith("/skill/scripts/in_container/start_node.py")
+    assert job.command[2:5] == ["JOB_ID", "2", "cosmos-rl"]
+
+
+# -- what the cluster says ---------------------------------------------------------------------
+
+
+def pod(index=0, **status):
+    annotations = {pods.INDEX: str(index)}
+    return {"metadata": {"name": f"p{index}", "annotations": annotations}, "status": status}
+
+
+def ended(code, **more):
+    state = {"terminated": {"exitCode": code, "startedAt": "2026-01-01T00:00:00Z"} | more}
+    return [{"name": "work", "state": state}]
+
+
+FAILED = {"status": {"conditions": [{"type": "Failed", "status": "True", "reason": "R"}]}}
+
+
+def test_the_first_failure_is_the_jobs():
+    seen = pods.read(FAILED, [pod(1, containerStatuses=ended(7)), pod(containerStatuses=ended(0))])
+    assert (seen.ended, seen.exit_code, seen.logs) == (True, 7, {0: "p0", 1: "p1"})
+
+
+def test_a_job_that_ended_without_pods_says_so_itself():
+    (cause,) = pods.read(FAILED, []).causes
+    assert cause.id == "JOB-K8S-FAILED" and "got R" in cause.message
+
+
+def test_a_pod_that_was_preempted():
+    removed = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    seen = pods.read(FAILED, [pod(conditions=[removed], containerStatuses=ended(137))])
+    assert [cause.id for cause in seen.causes] == ["JOB-K8S-EVICTED"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "stuck"),
+    [("ErrImagePull", False), ("ImagePullBackOff", True), ("ContainerCreating", False)],
+)
+def test_what_may_pass_is_waited_for(reason, stuck):
+    waiting = [{"name": "work", "state": {"waiting": {"reason": reason}}}]
+    seen = pods.read({}, [pod(containerStatuses=waiting)])
+    assert seen.stuck == stuck and not seen.ended and not seen.started_at
+    assert (seen.waits == "") == (reason == "ContainerCreating")
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "id"),
+    [
+        ("Forbidden", 'pods "x" is forbidden: exceeded quota: q', "JOB-K8S-QUOTA"),
+        ("Forbidden", 'jobs.batch is forbidden: User "u" cannot', "JOB-K8S-FORBIDDEN"),
+        ("NotFound", 'namespaces "x" not found', "JOB-K8S-MISSING"),
+        ("InternalError", "etcd", "JOB-K8S-UNREACHABLE"),
+        ("Invalid", "spec.template", "JOB-K8S-REFUSED"),
+    ],
+)
+def test_a_refusal_is_one_finding(reason, message, id):
+    assert kubectl.refusal(reason, message).id == id
+
+
+@pytest.mark.parametrize(
+    ("minor", "nodes", "refused"), [("23", 2, True), ("24+", 2, False), ("19", 1, False)]
+)
+def test_indexed_jobs_need_a_newer_server(minor, nodes, refused):
+    found = kubectl.version_findings({"major": "1", "minor": minor}, nodes)
+    assert [one.id for one in found] == ["JOB-K8S-VERSION"] * refused
+
+
+def test_a_secret_holds_values_and_no_text_of_them():
+    made = manifests.secret("name", {"A": "välue $(B)"})
+    assert "välue" not in json.dumps(made, ensure_ascii=False)
+    assert dataclasses.asdict(work())["secret_variables"] == ["HF_TOKEN"]
