@@ -531,11 +531,11 @@ def test_a_training_sends_what_its_spec_says(
 
 
 def test_an_upload_that_failed_is_made_up_by_the_resume(bucket, tiny_model, dataset, tmp_path):
-    keys = {"upload_s3": "final", "s3_bucket": "no-such-bucket"}
+    keys = {"upload_s3": "final", "s3_bucket": "bucket-made-later"}
     models = train(tiny_model, dataset, tmp_path / "out", **keys)
     assert len(uploads.failed(models.parent)) == 1
     connection = s3.client()
-    connection.create_bucket(Bucket="no-such-bucket")
+    connection.create_bucket(Bucket="bucket-made-later")
     spec = storage.read_json(models.parent / "checkpoints/step_2/policy/cosmos_config")
     spec["train"]["resume"] = True
     training.run(spec, None)
@@ -543,7 +543,7 @@ def test_an_upload_that_failed_is_made_up_by_the_resume(bucket, tiny_model, data
     check_sent(
         {
             found.name: s3.fetch(found).read_bytes()
-            for found in s3.objects("s3://no-such-bucket/outputs/right/safetensors/step_2")
+            for found in s3.objects("s3://bucket-made-later/outputs/right/safetensors/step_2")
         },
         models / "step_2",
     )
