@@ -20,6 +20,7 @@ from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.annotations import Media, Sample, Turn
 from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
+from cosmos_reason.engine.features import CONTENT_KEY, content
 
 IGNORED = -100  # label of a position that carries no loss
 TEXT, IMAGE, VIDEO = 0, 1, 2  # mm_token_type_ids
@@ -40,6 +41,7 @@ class Encoder:
         options,
         max_length: int,
         cache_bytes: int = 0,
+        tells_content: bool = False,
     ):
         config = read_json(folder / "config.json")
         vision = config["vision_config"]
@@ -49,6 +51,7 @@ class Encoder:
         )
         self.tokenizer = tokenizer
         self.max_length = max_length
+        self.tells_content = tells_content
         self.patch_size = vision["patch_size"]
         self.merge_size = vision["spatial_merge_size"]
         self.temporal_patch_size = vision["temporal_patch_size"]
@@ -153,7 +156,8 @@ class Encoder:
             raise bad_input(
                 "ENGINE-SAMPLE-TOO-LONG", sample.id, message, fix, record_ids=[sample.id]
             )
-        return self._tensors(ids, visions) | {"labels": torch.tensor(labels)}
+        inputs = self._tensors(ids, visions) | {"labels": torch.tensor(labels)}
+        return inputs | self._contents(visions) if self.tells_content else inputs
 
     def encode_prompt(
         self, turns: Sequence[Turn], media_items: Sequence[Media]
@@ -162,6 +166,15 @@ class Encoder:
         visions = [self.sampler.load(item) for item in media_items]
         text = self.render(turns, media_items, visions, prompt=True)
         return self._tensors(self.tokenizer(text, add_special_tokens=False)["input_ids"], visions)
+
+    def _contents(self, visions: list[Vision]) -> dict[str, torch.Tensor]:
+        """What `features.Features` knows the media by."""
+        found = {}
+        for kind, key in CONTENT_KEY.items():
+            numbers = [content(vision.frames) for vision in visions if vision.kind == kind]
+            if numbers:
+                found[key] = torch.tensor(numbers)
+        return found
 
     def _tensors(self, ids: list[int], visions: list[Vision]) -> dict[str, torch.Tensor]:
         input_ids = torch.tensor(ids)

@@ -26,6 +26,7 @@ from cosmos_reason.data.conversations import training_samples
 from cosmos_reason.engine import checkpointing, full_gpu, packing, stopping, wandb_run
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import IGNORED, Encoder
+from cosmos_reason.engine.features import Features
 from cosmos_reason.engine.held_out import HeldOut, held_out
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.passes import GIB, Passes
@@ -54,6 +55,7 @@ class Trainer:
     total_steps: int
     steps_per_epoch: int
     step: int = 0
+    features: Features | None = None  # of a frozen vision tower, where they are kept
     held_out: HeldOut | None = None  # questions that are answered at every validation
     stop: Stop = field(default_factory=Stop)
     first: int = 0  # the step that this process goes on from
@@ -206,6 +208,8 @@ class Trainer:
         for key, value in batch.items():
             if isinstance(value, torch.Tensor):
                 batch[key] = value.to(self.hardware.device, non_blocking=True)
+        if self.features:
+            self.features.expect(batch)
         labels = batch.pop("labels")[:, 1:]
         network = self.network
         if hasattr(network, "peft_config"):
@@ -382,6 +386,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     network = build_network(spec, folder, hardware)
     optimizer = build_optimizer(network, train)
     passes = Passes(network, spec, folder, hardware)
+    features = kept_features(network, options["feature_cache_gib"], passes)
 
     run_outputs.clear_abandoned(output_dir)
     resumed, state = checkpointing.resume(
@@ -409,6 +414,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
             total_steps=total,
             steps_per_epoch=per_epoch,
             step=state["step"],
+            features=features,
             held_out=held_out(validation, options["validate_answers"], hardware, passes.tokens),
             best_by=options["best_by"],
             best_score=best_link.worst(options["best_by"]),
@@ -431,14 +437,15 @@ def datasets(spec: dict, folder: Path, tokenizer) -> tuple[Samples, Samples | No
 
 def _samples(spec: dict, name: str, folder: Path, tokenizer) -> Samples:
     custom = spec["custom"]
-    table = custom[name]
+    table, options = custom[name], custom["transformers_engine"]
     encoder = Encoder(
         tokenizer,
         folder,
         table["media_path"],
         VisionOptions.from_table(custom["vision"]),
         spec["policy"]["model_max_length"],
-        cache_bytes=int(custom["transformers_engine"]["frame_cache_gib"] * GIB),
+        cache_bytes=int(options["frame_cache_gib"] * GIB),
+        tells_content=options["feature_cache_gib"] > 0,
     )
     system_prompt = spec["train"]["train_policy"]["system_prompt"]
     return Samples(training_samples(table, f"custom.{name}"), encoder, system_prompt)
@@ -492,6 +499,15 @@ def build_optimizer(network, train: dict):
         weight_decay=train["optm_weight_decay"],
         fused=True,
     )
+
+
+def kept_features(network, gib: float, passes: Passes) -> Features | None:
+    """What keeps features of vision, where the spec gives it room."""
+    if not gib:
+        return None
+    base = network.get_base_model() if hasattr(network, "peft_config") else network
+    passes.layers = passes.decoder  # compiling does not pay for what runs once a clip
+    return Features(base, gib)
 
 
 def new_run_folder(output_dir: Path) -> Path:
