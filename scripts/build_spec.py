@@ -27,6 +27,7 @@ from cosmos_reason.rules import (
     command_line,
     engine_switch,
     explain,
+    in_words,
     inherited,
     launchable,
     mending,
@@ -36,7 +37,7 @@ from cosmos_reason.rules import (
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft, pasteable
-from cosmos_reason.rules.keys import BATCH, RATE
+from cosmos_reason.rules.keys import RATE
 from cosmos_reason.spec import actions, document, names, origins
 
 COMMON = (
@@ -300,38 +301,13 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     beside = origins.write(output, args.action, args.engine, draft.origin_table(), facts)
     result = {"spec": str(output), "origins": str(beside)}
+    case = Case(args.action, args.engine, draft.spec, facts)
     text = f"wrote {output}"
     if args.action == "train":
-        case = Case(args.action, args.engine, draft.spec, facts)
         result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
-        text += f": {size_of_run(case)}"
+        text += f": {in_words.size_of_training(case)}"
+    text += f"\n  {in_words.of_spec(case)}"
     return cli.Outcome(result, found, text, next=following(args, draft, found))
-
-
-def size_of_run(case: Case) -> str:
-    """The global batch and the steps of a training, as a person asks for them."""
-    batch = f"global batch {case.global_batch} ({case(BATCH)} x {case.ranks} data-parallel ranks)"
-    if case.steps is None:
-        return f"{batch}, steps unknown without --dataset-facts"
-    epochs = f"{case.steps_per_epoch} an epoch" if case.steps_per_epoch else "the limit that is set"
-    if case.incomplete_batch:
-        epochs += f"; {case.incomplete_batch}"
-    text = f"{batch}, {case.steps} steps ({epochs})"
-    late = done_only_at_the_end(case)
-    return f"{text}; {' and '.join(late)} at the last step only" if late else text
-
-
-def done_only_at_the_end(case: Case) -> list[str]:
-    """What a training of known steps does at no step before its last."""
-    saves, validates = case("train.ckpt.enable_checkpoint"), case("validation.enable")
-    words = {"saves": ("train.ckpt.save_freq", saves), "validates": ("validation.freq", validates)}
-    found = []
-    for word, (key, is_done) in words.items():
-        epochs = case(f"{key}_in_epoch")
-        interval = epochs * case.steps_per_epoch if epochs and case.steps_per_epoch else case(key)
-        if is_done and interval and interval >= case.steps:
-            found.append(word)
-    return found
 
 
 def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
@@ -351,10 +327,6 @@ def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
         words += ["--nodes", str(count)]
     if args.dataset_facts:
         words += ["--dataset-facts", args.dataset_facts]
-    if platforms[0] == "docker":
-        gpus = range(case.needed_gpus)
-        if gpus:
-            words += ["--target-gpu-index", ",".join(map(str, gpus))]
     return tuple(words)
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.files import from_here
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import checks as dataset_checks
 from cosmos_reason.data import held_out, survey
@@ -35,7 +36,7 @@ from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.pages import dataset as dataset_page
 from cosmos_reason.remote import model_names, s3
-from cosmos_reason.spec import actions, document, images, origins, validation
+from cosmos_reason.spec import actions, document, images, names, origins, validation
 
 HELD_OUT = ("eval", "evaluation", "val", "validation", "test", "held_out")
 TABLES = (".csv", ".parquet", ".arrow")
@@ -226,17 +227,27 @@ def spec_command(
         root, _, last = dataset_checks.whole_name(part.source).rpartition("/")
         media_path = dataset_checks.whole_name(part.media_path)
         if last == "annotations.json" and media_path == root:
-            words += [f"--{name}-root", root]
+            words += [f"--{name}-root", from_here(root)]
             continue
         words += ["--set", f"{tables[name]}.annotation_path={root}/{last}"]
         words += ["--set", f"{tables[name]}.media_path={media_path}"]
         if name == "eval":
             words += ["--set", "validation.enable=true"]
+    model = actions.places("train")["model"]
     for key, value in meant.items():
-        words += ["--unset", key] if value is None else ["--set", f"{key}={value_text(value)}"]
+        if key == model:
+            words += ["--model", value]
+        elif value is not None:  # of nframes and fps build_spec removes the other one, too
+            words += ["--set", f"{short_name(key)}={value_text(value)}"]
     if facts:
         words += ["--dataset-facts", facts]
     return (*words, "-o", "spec.toml")
+
+
+def short_name(key: str) -> str:
+    """The last part of a key where build_spec knows by it which key is meant."""
+    last = document.last_part(key)
+    return last if names.full_name("train", last) == key else key
 
 
 def read_spec(path: str | None) -> tuple[str, dict]:
@@ -363,13 +374,14 @@ def as_text(name: str, facts: dict) -> str:
     size = {key: shown(spread) for key, spread in size.items()}
     types = ", ".join(f"{count} {kind}" for kind, count in facts["question_types"].items())
     share = facts["majority_accuracy"]
+    reasoned = facts["reasoning_share"]
     lines = [
         f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), "
         f"{facts['clips']} clips ({shown(facts['records_per_clip'])} records per clip)",
         f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, "
         f"{size['fps']} fps, {size['seconds']} s, {facts['clips_with_problems']} with problems",
-        f"  text: up to {text['max']} tokens ({text['method']}), "
-        f"{facts['reasoning_share']:.0%} with reasoning, "
+        f"  text: up to {text['max']} tokens ({text['method'].partition(':')[0]}), "
+        f"{f'{reasoned:.0%} with reasoning, ' if reasoned else ''}"
         f"majority answer right {'-' if share is None else f'{share:.1%}'}",
     ]
     for kind, balance in facts["answers"].items():

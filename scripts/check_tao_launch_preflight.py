@@ -230,7 +230,7 @@ def main(args: argparse.Namespace) -> cli.Outcome:
     if launch.case and errors and errors <= OF_THE_MACHINE:
         launch.result["launch"] = cli.suggested(submit(launch, better_image(launch, found)))
     following = submit(launch, options.image) if launch.case else ()
-    return cli.Outcome(launch.result, found, text(launch.result), following)
+    return cli.Outcome(launch.result, found, text(launch), following)
 
 
 def options_of(args: argparse.Namespace):
@@ -375,8 +375,13 @@ def gpu_words(launch) -> list[str]:
 # ---- text for people ---------------------------------------------------------------------------
 
 
-def text(result: dict) -> str:
+def text(launch) -> str:
+    from cosmos_reason.rules import in_words
+
+    result = launch.result
     lines = [f"checked: {', '.join(result['checks'])}"]
+    if launch.case:
+        lines.append(f"{launch.case.action}: {in_words.with_batch(launch.case)}")
     if "prediction" in result:
         lines += prediction_lines(result["prediction"])
     if "launch" in result:
@@ -388,11 +393,12 @@ def prediction_lines(prediction: dict) -> list[str]:
     source = "assumed: the data were not read"
     if prediction["measured"]:
         source = "the longest sample"
-    tokens = prediction["tokens"]
-    lines = [f"one GPU needs {prediction['gib']} GiB at {tokens} tokens ({source}):"]
-    for name, size in prediction["terms"].items():
-        lines.append(f"  {size:7.2f}  {name}")
-    lines.append(f"  {on_types(prediction['gpu_types'])}")
+    terms = ", ".join(f"{name} {size:.2f}" for name, size in prediction["terms"].items())
+    lines = [
+        f"one GPU needs {prediction['gib']} GiB at {prediction['tokens']} tokens ({source}): "
+        f"{terms}",
+        f"  {on_types(prediction['gpu_types'])}",
+    ]
     if prediction["steps"]:
         hours = f", {prediction['hours']} hours" if prediction["hours"] else ""
         lines.append(f"{prediction['steps']} steps{hours}")

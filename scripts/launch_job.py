@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, files, secrets
+from cosmos_reason.base import bundle, secrets
 from cosmos_reason.base.findings import (
     EXIT_OUTSIDE,
     WARNING,
@@ -46,6 +46,8 @@ from cosmos_reason.jobs import claims, engines, launch, platforms, progress, run
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import s3
+from cosmos_reason.rules import completion, in_words
+from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, document, origins
 
 OWN_FILES = (jobs.RECORD, jobs.SPEC, "spec.origins.json", jobs.LOG, jobs.METRICS)
@@ -353,8 +355,7 @@ def folder(args) -> Path:
 def plan(args) -> cli.Outcome:
     outcome = carried_plan(args) if args.output else plan_here(args)
     if args.save and not has_errors(outcome.findings):
-        files.write_json(args.save, cli.document_of("launch_job", outcome))
-        outcome.text += f"\nsaved as {args.save}"
+        outcome.save("launch_job", args.save)
     return outcome
 
 
@@ -366,7 +367,10 @@ def plan_here(args) -> cli.Outcome:
     result = {key: getattr(job, key) for key in PLANNED} if job else {}
     inputs = job.inputs if job else []
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in inputs]
-    text = engines.summary(job) if job else ""
+    text = ""
+    if job:
+        spec, _ = completion.completed(job.action, document.load(args.spec))
+        text = engines.summary(job, in_words.with_batch(Case(job.action, job.engine, spec)))
     if job and job.action == "train":
         cost = cost_of(args, job.engine)
         result["time"], text = cost.to_json(), f"{cost.text()}\n{text}"

@@ -30,6 +30,7 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import platforms, run_time
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.rules import in_words
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document, origins
 from cosmos_reason.tuning import commands, lock, page, prepare, runner, study, suggest, summary
@@ -77,6 +78,8 @@ def parser() -> cli.Parser:
         if verb is plan:
             words = "a speed of the spec to predict the time with (default: that of earlier jobs)"
             added.add_argument(run_time.FLAG, type=cli.above_0, metavar="S", help=words)
+            words = "keep the plan as JSON too"
+            added.add_argument("--save", type=cli.local, metavar="FILE", help=words)
     return parser
 
 
@@ -322,8 +325,13 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     following = ()
     if left:
         same_flags = cli.without(sys.argv[2:], "--json", run_time.FLAG)
-        following = (NAME, "run", *same_flags)
-    return cli.Outcome(result, found + problems, summary.plan_text(result, cost), following)
+        following = (NAME, "run", *cli.without(same_flags, "--json", "--save"))
+    case = Case("train", there.plan["engine"], there.plan["spec"])
+    text = f"{summary.plan_text(result, cost)}\nas given: {in_words.with_batch(case)}"
+    outcome = cli.Outcome(result, found + problems, text, following)
+    if args.save and not findings.has_errors(outcome.findings):
+        outcome.save(NAME, args.save)
+    return outcome
 
 
 def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:

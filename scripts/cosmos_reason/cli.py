@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from cosmos_reason.base import bundle
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 
 EXIT_CODES = (
@@ -44,6 +44,11 @@ class Outcome:
     serve: str = ""
     # When the findings do not tell it: something failed after `result` was made.
     exit_code: int | None = None
+
+    def save(self, program: str, path: Path) -> None:
+        """Keep what --json prints in a file too, and say so."""
+        files.write_json(path, document_of(program, self))
+        self.text += f"\nsaved as {path}: the same, for programs"
 
 
 class Once(argparse.Action):

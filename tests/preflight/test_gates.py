@@ -215,8 +215,9 @@ def test_no_gpu_is_told_once_with_what_is_still_to_say(
         preflight.Launch("local", PreflightOptions(**given), 0, engine), Host()
     )
     assert (found.id, found.severity) == ("PRE-GPU-NONE", severity)
-    assert found.message.partition(" describe its GPUs with ")[2] == unsaid
-    assert str(found.fix) == ("run this command on the GPU host" if unsaid else "")
+    words, _, flags = str(found.fix).partition(": --")
+    assert bool(flags) == bool(unsaid) and unsaid in f"--{flags}"
+    assert words.startswith("run this command on the machine with the GPUs" if unsaid else "")
 
 
 def test_a_launch_gets_as_many_gpus_as_the_spec_needs():

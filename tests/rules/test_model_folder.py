@@ -179,8 +179,9 @@ def test_a_miniature_is_no_model_to_judge_by(here, megabytes, is_told):
     files.write_json(model / "config.json", {"model_type": "qwen3_vl"})
     with open(model / "model.safetensors", "wb") as weights:
         weights.truncate(megabytes * 10**6)
-    _, found, _ = run(f"evaluate --engine transformers --model {model}")
-    assert ("SPEC-MODEL-MINIATURE" in found) == is_told
-    if is_told:
-        assert "2.0 MB" in found["SPEC-MODEL-MINIATURE"].message
-        assert found["SPEC-MODEL-MINIATURE"].severity == f.WARNING
+    for action, severity in (("evaluate", f.WARNING), ("train", f.INFO), ("quantize", f.INFO)):
+        _, found, _ = run(f"{action} --engine transformers --model {model}")
+        assert ("SPEC-MODEL-MINIATURE" in found) == is_told
+        if is_told:
+            assert "2.0 MB" in found["SPEC-MODEL-MINIATURE"].message
+            assert found["SPEC-MODEL-MINIATURE"].severity == severity

@@ -38,6 +38,13 @@ def _expanded(variable: str, written: str) -> Path:
     return Path(os.path.abspath(expanded))
 
 
+def from_here(path: str | Path) -> str:
+    """A path as it is shown: from the working folder on where it lies below it."""
+    whole, here = Path(path), Path.cwd()
+    is_below = whole.is_relative_to(here) and whole != here
+    return str(whole.relative_to(here)) if is_below else str(path)
+
+
 def temporary_name(path: Path) -> Path:
     """A sibling of `path` for work in progress; whatever carries INCOMPLETE in its name is never a
     result."""

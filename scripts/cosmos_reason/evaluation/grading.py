@@ -14,7 +14,7 @@ from pathlib import Path
 from sys import intern
 
 from cosmos_reason import answers
-from cosmos_reason.base import findings
+from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import located
@@ -80,7 +80,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
     if cut:
         cut += f"; {_cut_end(graded)}"
         larger = max(4 * (evaluation_record.max_tokens(record) or 0), 1024)
-        fix = Fix(changes={"generation.max_tokens": larger})
+        fix = Fix(changes={"generation.max_tokens": larger}, command=_rebuild_command(path))
         found.append(findings.warning("EVAL-CUT-SHORT", path, cut, fix))
     if not rows.has_answers(graded):
         message = (
@@ -97,9 +97,24 @@ def _cut_end(graded: list[Row]) -> str:
     return f"{row.id} ends with {(row.response or '')[-CUT_SHOWN:]!r}"
 
 
+def _rebuild_command(path: Path) -> str:
+    """The command that makes a spec like that of the results, by the job that they lie in."""
+    record = _job_of(path) / "job.json"
+    job = files.read_json(record) if record.is_file() else {}
+    source = Path(job.get("spec", {}).get("source") or "SPEC.toml")
+    longer = source.with_name(f"{source.stem}-longer.toml")
+    words = ["scripts/build_spec.py", job.get("action", "evaluate")]
+    return shlex.join([*words, "--spec", files.from_here(source), "-o", files.from_here(longer)])
+
+
+def _job_of(path: Path) -> Path:
+    """The folder of the job whose results lie at the path, if they are of one."""
+    return path.absolute().parents[1]
+
+
 def _retry_command(path: Path) -> str:
     """The command that evaluates again, when the results lie in the folder of a job."""
-    job = path.absolute().parents[1]
+    job = _job_of(path)
     if not (job / "job.json").is_file():
         return ""
     return shlex.join(["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
 import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs.record import Job
@@ -59,27 +58,34 @@ def words(
     return found
 
 
-def summary(job: Job) -> str:
-    """What a planned job is, reads, writes and runs, as a person wants to know it. $PWD stands for
-    the folder it is launched in and $JOB for its own, as a shell there reads them."""
-    mounts = [
-        next(csv.reader([value]))
-        for flag, value in itertools.pairwise(job.command)
-        if flag == "--mount"
-    ]
-    reads = [fields[1].removeprefix("source=") for fields in mounts if "readonly" in fields]
-    if not reads:
-        reads = _without_repeats(entry["path"] for entry in job.inputs)
-    outputs = _without_repeats(job.outputs.values())
+def summary(job: Job, amounts_to: str = "") -> str:
+    """What a planned job is, reads, writes and runs, as a person wants to know it; `amounts_to` is
+    the spec in words. $PWD stands for the folder it is launched in, $JOB for its own and $SKILL for
+    this bundle's, as a shell there reads them."""
     gpus = _gpus_in_words(job.resources)
     lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {job.platform}, {gpus}"]
+    if amounts_to:
+        lines.append(f"  {amounts_to}")
     if job.image:
         lines.append(f"image {job.image}")
-    lines += [f"reads {', '.join(reads)}", f"results in {', '.join(outputs)}"]
-    command = shlex.join(job.command).replace(str(job.folder), "$JOB")
-    lines += [f"runs, with JOB={job.folder}:", f"  {command}"]
+    if "--mount" not in job.command:  # which tells what is read
+        reads = _without_repeats(entry["path"] for entry in job.inputs)
+        lines.append(f"reads {', '.join(reads)}")
+    outputs = ", ".join(_without_repeats(job.outputs.values()))
+    lines.append(f"results in {_named('JOB', job.folder, outputs)}")
+    command = _named("JOB", job.folder, shlex.join(job.command))
+    names = f"JOB={job.folder}"
+    if command.count(str(bundle.ROOT)) > 1:
+        command = _named("SKILL", bundle.ROOT, command)
+        names += f" SKILL={bundle.ROOT}"
+    lines += [f"runs, with {names}:", f"  {command}"]
     text = _below(job.working_dir, "\n".join(lines))
     return f"in {job.working_dir}:\n{text}"
+
+
+def _named(name: str, folder: Path, text: str) -> str:
+    """A text in which a variable stands for the folder."""
+    return re.sub(rf"(?<![\w./-]){re.escape(str(folder))}(?![\w.-])", f"${name}", text)
 
 
 def _below(folder: str, text: str) -> str:

@@ -178,22 +178,25 @@ def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
 
 
 def merge_descriptions(found: list[Finding]) -> list[Finding]:
-    """Merge the fixes for unknown GPU facts into one command, that of the first error among them or
-    of the first."""
+    """Merge the fixes for unknown GPU facts into one, that of the first error among them or of the
+    first. Warnings that follow from GPUs that are not there are left out."""
     unknown = [finding for finding in found if finding.id in UNKNOWN_GPUS and finding.fix]
     if not unknown:
         return found
-    every_fact = Fix()
-    for finding in unknown:
-        every_fact |= finding.fix
     errors = [finding for finding in unknown if finding.severity == findings.ERROR]
     spokesman = (errors or unknown)[0]
+    every_fact = Fix(command=spokesman.fix.command)
+    for finding in unknown:
+        every_fact |= finding.fix
+    is_cause = spokesman.severity == findings.ERROR and spokesman.id == "PRE-GPU-NONE"
     merged = []
     for finding in found:
         if finding is spokesman:
             finding = replace(finding, fix=every_fact)
         elif finding in unknown:
             finding = replace(finding, fix=Fix())
+            if is_cause and finding.severity == findings.WARNING:
+                continue
         merged.append(finding)
     return merged
 

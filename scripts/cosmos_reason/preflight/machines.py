@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
@@ -13,7 +14,9 @@ from cosmos_reason.preflight.gpus import Driver, driver
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote.machine import Host
 
-ON_THE_HOST = "run this command on the GPU host"
+FROM_ELSEWHERE = (
+    "run this command on the machine with the GPUs, or add what they are (an H100: sm_90, 80):"
+)
 
 
 def locate(launch: Launch) -> Iterator[Finding]:
@@ -69,7 +72,7 @@ def ask_for_gpus(launch: Launch, machine: Host | None) -> Iterator[Finding]:
         yield findings.info("PRE-GPU-NONE", "nvidia-smi", message)
         return
     report = findings.warning if launch.options.describes_gpus else findings.error
-    unsaid = str(missing_description(launch.options))
-    if unsaid:
-        message += f"; from elsewhere, describe its GPUs with {unsaid}"
-    yield report("PRE-GPU-NONE", "nvidia-smi", message, ON_THE_HOST if unsaid else "")
+    fix = missing_description(launch.options)
+    if fix:
+        fix = replace(fix, command=FROM_ELSEWHERE)
+    yield report("PRE-GPU-NONE", "nvidia-smi", message, fix)
