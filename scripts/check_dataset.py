@@ -128,6 +128,8 @@ def read_wishes(args) -> tuple[str, dict, dict[str, object]]:
     meant = meant_values(args, action or "train")
     if meant and not action:
         action, spec = "train", document.with_defaults("train", {})
+        length = record_tokens.LENGTHS["train"][0]  # as the spec that is proposed has it
+        document.set_value(spec, length, document.get(document.template("train"), length))
     return action, with_values(spec, meant), meant
 
 

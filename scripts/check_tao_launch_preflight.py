@@ -380,10 +380,12 @@ def text(launch) -> str:
 
     result = launch.result
     lines = [f"checked: {', '.join(result['checks'])}"]
+    predicted = result.get("prediction", {})
     if launch.case:
-        lines.append(f"{launch.case.action}: {in_words.with_batch(launch.case)}")
-    if "prediction" in result:
-        lines += prediction_lines(result["prediction"])
+        words = [*length_of(predicted), in_words.with_batch(launch.case)]
+        lines.append(f"{launch.case.action}: {', '.join(words)}")
+    if predicted:
+        lines += prediction_lines(predicted)
     if "launch" in result:
         lines.append(f"the launch, where these are mended: {result['launch']}")
     return "\n".join(lines)
@@ -394,15 +396,17 @@ def prediction_lines(prediction: dict) -> list[str]:
     if prediction["measured"]:
         source = "the longest sample"
     terms = ", ".join(f"{name} {size:.2f}" for name, size in prediction["terms"].items())
-    lines = [
+    return [
         f"one GPU needs {prediction['gib']} GiB at {prediction['tokens']} tokens ({source}): "
         f"{terms}",
         f"  {on_types(prediction['gpu_types'])}",
     ]
-    if prediction["steps"]:
-        hours = f", {prediction['hours']} hours" if prediction["hours"] else ""
-        lines.append(f"{prediction['steps']} steps{hours}")
-    return lines
+
+
+def length_of(prediction: dict) -> list[str]:
+    """Steps and hours of a training, as far as they are known."""
+    words = [f"{prediction['steps']} steps"] if prediction.get("steps") else []
+    return [*words, f"{prediction['hours']} hours"] if prediction.get("hours") else words
 
 
 def on_types(verdicts: dict[str, str]) -> str:

@@ -34,12 +34,11 @@ def models() -> str:
         rows.append(
             [
                 f"`{name}`",
-                ", ".join(facts["aliases"]),
                 f"{facts['min_gpu_gib']} GiB",
                 "; ".join(notes),
             ]
         )
-    return table(["model", "also called", "one GPU to evaluate", "needs"], rows)
+    return table(["model", "one GPU to evaluate", "needs"], rows)
 
 
 def engines() -> str:

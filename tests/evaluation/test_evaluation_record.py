@@ -47,6 +47,10 @@ def test_answers_that_max_tokens_cut_are_told(tmp_path):
         in told["message"]
     )
     assert "b ends with 'Let me think'" in told["message"]
+    assert told["fix"].endswith(
+        "build_spec.py evaluate --spec SPEC.toml -o SPEC-longer.toml "
+        "--set generation.max_tokens=1024"
+    )
     scored = json.loads((tmp_path / "metrics.json").read_text())
     jsonschema.validate(scored, bundle.schema("metrics"))
     assert (scored["unparseable"], scored["cut_short"], scored["unparseable_cut"]) == (3, 2, 2)

@@ -179,7 +179,7 @@ def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
 
 def merge_descriptions(found: list[Finding]) -> list[Finding]:
     """Merge the fixes for unknown GPU facts into one, that of the first error among them or of the
-    first. Warnings that follow from GPUs that are not there are left out."""
+    first."""
     unknown = [finding for finding in found if finding.id in UNKNOWN_GPUS and finding.fix]
     if not unknown:
         return found
@@ -188,17 +188,22 @@ def merge_descriptions(found: list[Finding]) -> list[Finding]:
     every_fact = Fix(command=spokesman.fix.command)
     for finding in unknown:
         every_fact |= finding.fix
-    is_cause = spokesman.severity == findings.ERROR and spokesman.id == "PRE-GPU-NONE"
     merged = []
     for finding in found:
         if finding is spokesman:
             finding = replace(finding, fix=every_fact)
         elif finding in unknown:
             finding = replace(finding, fix=Fix())
-            if is_cause and finding.severity == findings.WARNING:
-                continue
         merged.append(finding)
-    return merged
+    return without_consequences(merged, spokesman)
+
+
+def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
+    """Without warnings about facts of GPUs where the error is that none was found."""
+    if (cause.id, cause.severity) != ("PRE-GPU-NONE", findings.ERROR):
+        return found
+    told = {finding.id for finding in found if finding.severity == findings.ERROR}
+    return [finding for finding in found if finding.id in told or finding.id not in UNKNOWN_GPUS]
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:

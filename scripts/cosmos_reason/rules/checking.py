@@ -10,7 +10,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import engine_support, paths, resuming
 from cosmos_reason.rules.case import Case, sound
-from cosmos_reason.rules.rule import LATER, Rule
+from cosmos_reason.rules.rule import ASKED, JUDGED, LATER, Rule
 from cosmos_reason.rules.spec_rules import RULES
 from cosmos_reason.spec import actions, legal, validation
 from cosmos_reason.spec import values as spec_values
@@ -81,6 +81,8 @@ def find(rule: Rule, case: Case) -> f.Finding | None:
     severity = rule.severity
     if severity == LATER:
         severity = f.ERROR if case.launch else f.WARNING
+    elif severity == ASKED:
+        severity = f.WARNING if case.action in JUDGED else f.INFO
     data = {"record_ids": record_ids[: f.MAX_RECORD_IDS]} if record_ids else {}
     return f.Finding(rule.id, severity, key, message, _remedy(rule, case, key), data)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from cosmos_reason.base import bundle
-from cosmos_reason.base.findings import ERROR, INFO, WARNING
+from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.rule import ANY, LATER, TRAINING, rule
+from cosmos_reason.rules.rule import ANY, ASKED, JUDGED, LATER, TRAINING, rule
 
 MINIATURE = 100e6  # bytes
-AS_MINIATURE = (
-    "a miniature, as the demo trains: its answers, memory and time say nothing about a real model"
-)
 
 
 def convert(case) -> Fix:
@@ -85,30 +82,22 @@ def unloadable_model_to_ask(case):
     return unloadable(case)
 
 
-def weights_of_miniature(case) -> str:
-    """The size of a local model that is too small to be a real one."""
+def another_model(case) -> Fix:
+    return Fix(flags={"--model": "DIR"}) if case.action in JUDGED else Fix()
+
+
+@rule(
+    "SPEC-MODEL-MINIATURE", ASKED, ANY, "--model",
+    "a miniature, as the demo trains: its answers, memory and time say nothing about a real model",
+    reads=("{model}", "{base}"), fix=another_model,
+)  # fmt: skip
+def miniature(case):
     base = case.params.get("base")
     whole = (case(base) if base else "") or case.model
     if not whole.startswith("/"):
-        return ""
+        return None
     size = sum(path.stat().st_size for path in Path(whole).glob("*.safetensors"))
-    return f"{size / 1e6:.1f} MB of weights" if 0 < size < MINIATURE else ""
-
-
-@rule(
-    "SPEC-MODEL-MINIATURE", WARNING, "evaluate inference", "{model}",
-    AS_MINIATURE, reads=("{base}",), fix=Fix(flags={"--model": "DIR"}),
-)  # fmt: skip
-def miniature_that_is_asked(case):
-    return weights_of_miniature(case)
-
-
-@rule(
-    "SPEC-MODEL-MINIATURE", INFO, "train grpo quantize", "{model}",
-    AS_MINIATURE, reads=("{base}",),
-)  # fmt: skip
-def miniature_that_is_worked_on(case):
-    return weights_of_miniature(case)
+    return f"{size / 1e6:.1f} MB of weights" if 0 < size < MINIATURE else None
 
 
 def published_name(case) -> Fix:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from cosmos_reason.spec import document
 
 LATER = "later"  # a warning while a spec is built, an error when it is launched
+ASKED = "asked"  # a warning where answers are judged, an info elsewhere
 TRAINING = "train grpo"
+JUDGED = ("evaluate", "inference")
 MODELS = "evaluate inference quantize"
 ANY = f"{TRAINING} {MODELS}"
 
