@@ -58,11 +58,20 @@ def test_the_platforms_that_can_are_named(site, monkeypatch):
     assert finding.fix.flags == {"--platform": "elsewhere"}
 
 
-def test_the_embedded_engine_has_one_node(site):
+def test_a_training_of_one_rank_has_one_node(site):
     finding = refusal(site, nodes=2)
     assert "train with transformers on local has one" in finding.message
     assert finding.fix.flags == {"--nodes": 1}
     assert refusal(site, nodes=1) is None and refusal(site) is None
+
+
+@pytest.mark.parametrize(("platform", "image"), [("local", None), ("docker", "x")])
+def test_ranks_of_several_nodes_go_where_there_are_some(site, platform, image):
+    spread(site, 1, 2)
+    finding = refusal(site, platform=platform, image=image, nodes=2)
+    assert f"train with transformers on {platform} has one" in finding.message
+    assert finding.fix.flags == {"--platform": "slurm"}
+    assert refusal(site, platform="slurm", nodes=2) is None
 
 
 @pytest.mark.parametrize(

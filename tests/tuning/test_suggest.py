@@ -74,14 +74,14 @@ def test_a_grid_is_tried_to_its_last_point(tmp_path, sampler):
 
 
 def test_a_repair_that_leaves_the_range_is_no_trial(tmp_path):
-    made = new_study(tmp_path, "policy.parallelism.dp_shard_size=[2,4]", "lr=1e-6..1e-4")
+    made = new_study(tmp_path, "policy.parallelism.tp_size=[2,4]", "lr=1e-6..1e-4")
     trials = [add(made, 0.0), add(made, 0.0)]
     assert made.params(trials[1]["values"]).keys() == {"train.optm_lr"}, (
         "what can be expressed is learnt from"
     )
     left, table = suggest.propose(made, made.trials())
     told = suggest.used_up(trials, left)
-    assert table is None and told.severity == "error" and "dp_shard_size" in told.message
+    assert table is None and told.severity == "error" and "tp_size" in told.message
 
 
 def test_what_no_fix_helps_is_never_run(tmp_path):

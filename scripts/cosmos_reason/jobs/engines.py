@@ -1,4 +1,5 @@
-"""What an engine runs for an action: the argument lists of skill_info.yaml, filled in."""
+"""What an engine runs for an action: the argument lists of skill_info.yaml, filled in, and started
+once for each rank where the embedded engine trains on several."""
 
 from __future__ import annotations
 
@@ -9,8 +10,14 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs.record import Job
+from cosmos_reason.rules.case import COSMOS, Case
 from cosmos_reason.spec import document
 
+# Starts and watches the ranks of a node. -P: files of the working directory are no modules. When
+# one has failed or the job is to end, the others have so many seconds to save what they have.
+TORCHRUN = ("-P", "-m", "torch.distributed.run", "--shutdown-timeout=300")
+# On one node: they meet where no name of the machine has to be known.
+ALONE = ("--standalone", "--local-addr=127.0.0.1")
 IMAGES_SCRIPT = "image"  # what stands for the dataset script of NVIDIA's image
 
 
@@ -55,7 +62,19 @@ def words(
         found.append(f"--served-model={job.options['served_model']}")
     if "checkpoints" in job.options:
         found += ["--checkpoint", *map(inside, job.options["checkpoints"])]
-    return found
+    return _for_each_rank(job, spec, found)
+
+
+def _for_each_rank(job: Job, spec: dict, program: list[str]) -> list[str]:
+    """The words that start a program of Python on every rank of a node; what differs from node to
+    node the platform adds, behind TORCHRUN."""
+    ranks = Case(job.action, job.engine, spec).ranks
+    if job.engine in COSMOS or ranks == 1:
+        return program
+    python, *words = program
+    nodes = job.resources["nodes"]
+    where = ALONE if nodes == 1 else (f"--nnodes={nodes}",)
+    return [python, *TORCHRUN, *where, f"--nproc-per-node={ranks // nodes}", *words]
 
 
 def summary(job: Job, amounts_to: str = "") -> str:
@@ -100,9 +119,9 @@ def _without_repeats(texts) -> list[str]:
 
 
 def _gpus_in_words(resources: dict) -> str:
-    gpu_ids = resources["gpu_ids"]
+    gpu_ids, each = resources["gpu_ids"], resources["gpus_per_node"]
     if resources["nodes"] > 1:
-        return f"{resources['nodes']} nodes of {resources['gpus_per_node']} GPUs"
+        return f"{resources['nodes']} nodes {f'of {each} GPUs' if each else 'without GPUs'}"
     if gpu_ids is None:
         return "GPUs not chosen"
     return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "no GPU"

@@ -373,22 +373,26 @@ def _image_findings(request: Request, written: dict) -> list[Finding]:
 
 
 def _gpu_findings(request: Request, needed: int) -> list[Finding]:
-    """An error for GPUs that are not as many as the spec needs. Only training on cosmos-rl minds
-    further ones; the embedded engine runs one process without any."""
+    """An error for GPUs that are not as many as the spec needs. Only training minds further ones;
+    the embedded engine does without any where one is enough, and trains without any on as many
+    processes."""
     chosen = request.gpu_ids
     if chosen is None or request.endpoint:
         return []
-    on_cosmos = request.engine in COSMOS
-    if len(chosen) < needed:
-        if not on_cosmos and needed <= 1:
-            return []
-        numbered = [gpu_id for gpu_id in chosen if gpu_id.isdigit()]
-        offered = list(dict.fromkeys([*numbered, *map(str, range(needed))]))
-    elif len(chosen) > needed and on_cosmos and request.action in actions.TRAINING:
-        offered = chosen
-    else:
+    trains = request.action in actions.TRAINING
+    embedded = request.engine not in COSMOS
+    if embedded and not chosen and (trains or needed <= 1):
         return []
     message = f"got {len(chosen)} GPUs, the spec needs {needed}"
+    if len(chosen) < needed:
+        numbered = [gpu_id for gpu_id in chosen if gpu_id.isdigit()]
+        offered = list(dict.fromkeys([*numbered, *map(str, range(needed))]))
+    elif len(chosen) > needed and trains:
+        offered = chosen
+        if embedded:
+            message += f"; a spec built with --gpus-per-node {len(chosen)} uses all of them"
+    else:
+        return []
     fix = Fix(flags={"--gpu-ids": ",".join(offered[:needed])})
     return [error("JOB-GPU-COUNT", "--gpu-ids", message, fix)]
 

@@ -40,7 +40,8 @@ def _one_node(request, needed: int, able: list[str]) -> Finding:
     has = f"{request.action} with {request.engine} on {request.platform} has one of up to {most}"
     asked = f"{request.nodes} nodes" if request.nodes else f"{count(None, needed)} nodes"
     message = f"got {asked} for the {needed} GPUs of the spec, {has}"
-    if able:
+    one_is_enough = needed <= most and _uneven(needed, count(request.nodes, needed))
+    if able and not one_is_enough:
         message += f"; several: {', '.join(able)}"
         fix = Fix(flags={"--platform": able[0]})
     elif needed > most:
@@ -51,7 +52,7 @@ def _one_node(request, needed: int, able: list[str]) -> Finding:
 
 
 def _uneven(needed: int, nodes: int) -> list[Finding]:
-    """cosmos-rl lays its processes out over nodes that are alike, and full."""
+    """Trainings are laid out over nodes that are alike, and full."""
     sizes = bundle.skill_info()["gpu_counts_per_node"]
     if needed <= max(sizes) and nodes == 1:
         return []

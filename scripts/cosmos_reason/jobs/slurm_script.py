@@ -2,8 +2,8 @@
 value of a user is a part of a script; what is, is quoted.
 
 On the first node it reads the environment, which it then removes, and starts one launcher on each
-node with srun. A launcher runs the program and notes its exit code; of cosmos-rl on several nodes
-it adds what differs from node to node.
+node with srun. A launcher runs the program and notes its exit code; of several nodes it adds what
+differs from node to node.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import shlex
 from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, error
-from cosmos_reason.jobs import containers, mounts
+from cosmos_reason.jobs import containers, engines, mounts
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
+from cosmos_reason.rules.case import COSMOS
 
 BATCH = "launch.sbatch"
 ENVIRONMENT = "environment"
@@ -81,14 +82,20 @@ end={job}/node.$SLURM_NODEID.exit
 printf '%s %s\\n' "$SLURMD_NODENAME" "$code" > "$end.part" && mv "$end.part" "$end"
 exit "$code"
 """
-SEVERAL_LAUNCHERS = """program=$1
+FIRST = "first=${COSMOS_REASON_NODE_ADDRESSES%%;*}\n"
+SEVERAL_OF_COSMOS_RL = """program=$1
 shift
-first=${COSMOS_REASON_NODE_ADDRESSES%%;*}
 where="--url $first:$COSMOS_REASON_CONTROLLER_PORT"
 if [ "$SLURM_NODEID" = 0 ]; then where="--port $COSMOS_REASON_CONTROLLER_PORT"; fi
 set -- "$program" --num-workers "$SLURM_JOB_NUM_NODES" --worker-idx "$SLURM_NODEID" \\
   --node-ip-list "$COSMOS_REASON_NODE_ADDRESSES" $where \\
   --rdzv-port "$COSMOS_REASON_RENDEZVOUS_PORT" "$@"
+"""
+# The words of TORCHRUN stand behind the program; which node this is goes behind them.
+SEVERAL_OF_TORCHRUN = """program=$1
+shift {count}
+set -- "$program" {torchrun} --node-rank="$SLURM_NODEID" --rdzv-backend=static \\
+  --rdzv-endpoint="$first:$COSMOS_REASON_RENDEZVOUS_PORT" "$@"
 """
 
 
@@ -100,7 +107,7 @@ def text(job: Job, spec: dict) -> str:
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
     launcher = LAUNCHER.format(
-        job=shlex.quote(folder), several=SEVERAL_LAUNCHERS if several else ""
+        job=shlex.quote(folder), several=_several_launchers(job) if several else ""
     )
     return TEXT.format(
         job_id=job.job_id,
@@ -117,6 +124,14 @@ def text(job: Job, spec: dict) -> str:
         flags=shlex.join(_srun_flags(job, spec)),
         launcher=shlex.quote(launcher),
     )
+
+
+def _several_launchers(job: Job) -> str:
+    """What the launcher of each of several nodes does with the program."""
+    if job.engine in COSMOS:
+        return FIRST + SEVERAL_OF_COSMOS_RL
+    words = shlex.join(engines.TORCHRUN)
+    return FIRST + SEVERAL_OF_TORCHRUN.format(count=1 + len(engines.TORCHRUN), torchrun=words)
 
 
 def _srun_flags(job: Job, spec: dict) -> list[str]:

@@ -43,8 +43,7 @@ def data_and_spec(launch: Launch) -> Iterator[Finding]:
         if validation and case("validation.enable"):
             _, found = survey_data(case, validation, Path(folder) / "validation")
             yield from found
-        is_laid_out = case.cosmos and case.action in actions.TRAINING
-        gpus_per_node = launch.gpus_per_node if is_laid_out else None
+        gpus_per_node = launch.gpus_per_node if case.action in actions.TRAINING else None
         yield from launch.completed
         if launch.has_own_data:
             message = f"data of {launch.options.entry_script} are not read here: lengths not known"

@@ -22,6 +22,7 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules.keys import (
     BATCH,
     DROP_LAST,
+    EMBEDDED_RANKS,
     POLICY_GPUS,
     RANKS,
     RESPONSE_MODE,
@@ -59,8 +60,8 @@ class Case:
         self.cosmos = self.engine in COSMOS
         self.params = actions.places(self.action)
         self.vision = self.params["vision"] + "."
-        self.gpus = None  # of all nodes, where the engine lays a run out over them
-        if self.gpus_per_node and self.cosmos:
+        self.gpus = None  # of all nodes, where a run is laid out over them
+        if self.gpus_per_node and self.action in actions.TRAINING:
             self.gpus = self.gpus_per_node * self.nodes
 
     def __call__(self, key: str):
@@ -120,19 +121,22 @@ class Case:
     @property
     def needed_gpus(self) -> int:
         """The launcher places no rollouts of their own in the colocated modes (cosmos-rl
-        launch_all); the embedded engine trains on one GPU."""
-        if self.action not in actions.TRAINING or not self.cosmos:
+        launch_all); the embedded engine has a process for each data-parallel rank."""
+        if self.action not in actions.TRAINING:
             return self("num_gpus") or 1
+        if not self.cosmos:
+            return self.ranks
         if self.action == "grpo" and self("mode") != "disaggregated":
             return self.policy_gpus
         return self.policy_gpus + self.rollout_gpus
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks, each of which takes its own batch."""
-        if not self.cosmos:
+        """Data-parallel ranks of a training, each of which takes its own batch."""
+        if self.action not in actions.TRAINING:
             return 1
-        return math.prod(self(key) for key in RANKS)
+        sizes = RANKS if self.cosmos else EMBEDDED_RANKS
+        return math.prod(self(key) for key in sizes)
 
     @property
     def global_batch(self) -> int:

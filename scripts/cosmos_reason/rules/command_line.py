@@ -103,9 +103,6 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     if nodes is None:
         nodes = 1
     sizes = standard_layout(draft.action, per_node, nodes, str(document.get(draft.spec, "mode")))
-    if _uses_one_gpu(draft, next(iter(sizes))):
-        _refuse_more_than_one_gpu(draft, per_node, nodes)
-        return
     if not _nodes_can_be_had(draft, per_node, nodes):
         return
     for key, value in sizes.items():
@@ -117,16 +114,6 @@ def _runs_on_so_many(draft: Draft, nodes: int | None) -> bool:
     if draft.action == "quantize":
         return False
     return draft.action in actions.TRAINING or nodes is None or nodes <= 1
-
-
-def _refuse_more_than_one_gpu(draft: Draft, per_node: int, nodes: int) -> None:
-    if per_node == nodes == 1:
-        return
-    message = (
-        f"got {nodes} nodes of {per_node} GPUs, expected 1 GPU: engine {draft.engine} uses one"
-    )
-    fix = Fix(flags={"--gpus-per-node": 1, "--nodes": 1})
-    draft.refuse("SPEC-GPUS-ENGINE", "--gpus-per-node", message, fix)
 
 
 def _nodes_can_be_had(draft: Draft, per_node: int, nodes: int) -> bool:
@@ -164,13 +151,6 @@ def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None
 def _whole_number(table: dict, key: str) -> int:
     value = document.get(table, key)
     return value if type(value) is int else 1
-
-
-def _uses_one_gpu(draft: Draft, size: str) -> bool:
-    """Whether the engine has the action, and no use for a size of the layout."""
-    if draft.action not in bundle.skill_info()["engines"][draft.engine]["actions"]:
-        return False  # which is a finding of its own
-    return draft.engine not in document.keys(draft.action)[size]["x-engines"]
 
 
 # ---- the batch of all GPUs ---------------------------------------------------------------------

@@ -159,7 +159,8 @@ def replica_mismatch(case):
     reads=("policy.lora", "{model}"), fix=Fix(flags={"--tuning": "lora"}),
 )  # fmt: skip
 def one_gpu_for_all_weights(case):
-    return case.gpus == 1 and not case("policy.lora") and "2B" not in case.model
+    one_gpu = case.cosmos and case.gpus == 1
+    return one_gpu and not case("policy.lora") and "2B" not in case.model
 
 
 @rule(

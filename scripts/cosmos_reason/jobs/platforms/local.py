@@ -25,6 +25,7 @@ from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import MARK
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
+from cosmos_reason.spec import actions
 
 FOLLOWED = True
 CHOOSES_GPUS = False
@@ -43,12 +44,16 @@ def check_words(request) -> list[Finding]:
 
 def check(request, needed: int, acting: bool) -> list[Finding]:
     """Whether the GPUs that are asked for are there, and what cosmos-rl needs besides."""
-    listed = _listed_gpus() if request.gpu_ids or request.engine == COSMOS_RL else ""
+    on_cosmos = request.engine == COSMOS_RL
+    has_ranks = needed > 1 and request.action in actions.TRAINING
+    listed = _listed_gpus() if request.gpu_ids or on_cosmos or has_ranks else ""
     found = _absent_gpus(request, listed)
-    if request.engine == COSMOS_RL:
+    if on_cosmos:
         found += cosmos_environment.findings(request.action)
         if not has_errors(found) and not request.gpu_ids:
             found += _visible_gpus(listed, needed)
+    elif has_ranks and request.gpu_ids is None:
+        found += _gpu_of_each_rank(listed, needed)
     return found
 
 
@@ -70,10 +75,7 @@ def _absent_gpus(request, listed: str) -> list[Finding]:
 
 def _visible_gpus(listed: str, needed: int) -> list[Finding]:
     """cosmos-rl counts all GPUs that it sees, whatever the spec uses of them."""
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    count = listed.count("UUID: GPU-")
-    if shown is not None:
-        count = len([gpu_id for gpu_id in shown.split(",") if gpu_id.strip()])
+    count = _count_visible(listed)
     allowed = bundle.skill_info()["gpu_counts_per_node"]
     if count in allowed and count >= needed:
         return []
@@ -81,6 +83,23 @@ def _visible_gpus(listed: str, needed: int) -> list[Finding]:
     usable = ",".join(map(str, range(needed)))
     fix = Fix(flags={"--gpu-ids": usable}) if count > needed else ""
     return [error("JOB-GPU-COUNT", "--gpu-ids", f"got {count} GPUs, expected {expected}", fix)]
+
+
+def _gpu_of_each_rank(listed: str, needed: int) -> list[Finding]:
+    """Ranks of the embedded engine do not share a GPU; without any they train on the CPU."""
+    count = _count_visible(listed)
+    if not count or count >= needed:
+        return []
+    message = f"got {count} GPUs, the spec needs {needed}"
+    message += f"; a spec built with --gpus-per-node {count} --nodes 1 has as many"
+    return [error("JOB-GPU-COUNT", "--gpu-ids", message, Fix(flags={"--gpu-ids": "none"}))]
+
+
+def _count_visible(listed: str) -> int:
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return listed.count("UUID: GPU-")
+    return len([gpu_id for gpu_id in shown.split(",") if gpu_id.strip()])
 
 
 def _listed_gpus() -> str:
