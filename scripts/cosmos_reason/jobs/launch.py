@@ -380,21 +380,25 @@ def _gpu_findings(request: Request, needed: int) -> list[Finding]:
     if chosen is None or request.endpoint:
         return []
     trains = request.action in actions.TRAINING
-    embedded = request.engine not in COSMOS
-    if embedded and not chosen and (trains or needed <= 1):
+    does_without = request.engine not in COSMOS and (trains or needed <= 1)
+    if does_without and not chosen:
         return []
+    if len(chosen) < needed or (trains and len(chosen) > needed):
+        return [_wrong_count(request, needed)]
+    return []
+
+
+def _wrong_count(request: Request, needed: int) -> Finding:
+    chosen = request.gpu_ids
     message = f"got {len(chosen)} GPUs, the spec needs {needed}"
+    offered = chosen
     if len(chosen) < needed:
         numbered = [gpu_id for gpu_id in chosen if gpu_id.isdigit()]
         offered = list(dict.fromkeys([*numbered, *map(str, range(needed))]))
-    elif len(chosen) > needed and trains:
-        offered = chosen
-        if embedded:
-            message += f"; a spec built with --gpus-per-node {len(chosen)} uses all of them"
-    else:
-        return []
+    elif request.engine not in COSMOS:
+        message += f"; a spec built with --gpus-per-node {len(chosen)} uses all of them"
     fix = Fix(flags={"--gpu-ids": ",".join(offered[:needed])})
-    return [error("JOB-GPU-COUNT", "--gpu-ids", message, fix)]
+    return error("JOB-GPU-COUNT", "--gpu-ids", message, fix)
 
 
 def _job(
