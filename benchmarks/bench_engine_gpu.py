@@ -30,7 +30,7 @@ from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import tiny_omni
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import train
+from cosmos_reason.engine import setup, train
 from cosmos_reason.engine.encode import collate
 from cosmos_reason.spec import document
 
@@ -288,7 +288,7 @@ def plain_loop(kept: Kept, root: Path, length: str) -> dict:
     """What people write: peft, one record at a time, logits of every position, recomputation."""
     spec = spec_of(root, length, {})
     folder = root / "8B"
-    samples, _ = train.datasets(spec, folder, models.load_tokenizer(folder))
+    samples, _ = setup.datasets(spec, folder, models.load_tokenizer(folder))
     network = kept.fresh()
     network.gradient_checkpointing_enable({"use_reentrant": False})
     network = models.add_lora(network, spec["policy"]["lora"], "x").train()

@@ -23,6 +23,7 @@ inference continues where it stopped.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def main(args) -> cli.Outcome:
     if args.endpoint or args.checkpoint:  # the model that is named is not loaded here
         found = [finding for finding in found if finding.id != "SPEC-MODEL-FAMILY-ASKED"]
     if findings.has_errors(found):
-        raise findings.Failure(found, findings.EXIT_BAD_INPUT)
+        raise findings.Failure(found if speaks(args) else [], findings.EXIT_BAD_INPUT)
     complete = document.with_defaults(args.action, written)
     if args.action == "evaluate":
         return ask(args, complete, found)
@@ -115,12 +116,22 @@ def main(args) -> cli.Outcome:
         return ask(args, inference.as_evaluation(complete), found)
     if args.action == "quantize":
         return quantize(args, complete, found)
-    from cosmos_reason.engine import train
+    return train(args, complete, found)
 
-    result = train.run(complete, args.job_dir)
-    return cli.Outcome(
-        result, found, "\n".join(f"{name}: {value}" for name, value in result.items())
-    )
+
+def speaks(args) -> bool:
+    """Whether this process says what there is to say: of those that torchrun starts, the first."""
+    return args.action != "train" or os.environ.get("RANK", "0") == "0"
+
+
+def train(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
+    from cosmos_reason.engine import train as engine
+
+    result = engine.run(complete, args.job_dir)
+    if not speaks(args):
+        return cli.Outcome(result)
+    text = "\n".join(f"{name}: {value}" for name, value in result.items())
+    return cli.Outcome(result, found, text)
 
 
 def quantize(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:

@@ -30,7 +30,7 @@ from cosmos_reason.checkpoints import (
     uploads,
 )
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import train
+from cosmos_reason.engine import setup, train
 from cosmos_reason.engine.encode import collate
 from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import questions
@@ -222,7 +222,7 @@ def test_a_disk_too_full_for_the_state_may_still_take_the_model(train_spec, tmp_
 KILLED = """
 import json, os, shutil, signal, sys
 sys.path.insert(0, {scripts!r})
-from cosmos_reason.engine import train
+from cosmos_reason.engine import setup, train
 # An export copies the small files last.
 shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 train.run(json.load(open(sys.argv[1])), None)
@@ -468,7 +468,7 @@ def test_a_question_has_the_tokens_it_was_trained_with(
     document.set_value(
         train_spec, "custom.train_dataset", evaluate_spec["dataset"] | {"media_path": str(folder)}
     )
-    trained, _ = train.datasets(
+    trained, _ = setup.datasets(
         document.with_defaults("train", train_spec) | {"validation": {"enable": False}}, tiny_model,
         models.load_tokenizer(tiny_model),
     )  # fmt: skip
@@ -513,7 +513,7 @@ def test_a_bad_validation_clip_does_not_cost_the_checkpoint(train_spec, dataset,
 
 
 def test_runs_of_one_second_get_folders_of_their_own_and_a_jobs_run_names_it(train_spec, tmp_path):
-    first, second = train.new_run_folder(tmp_path / "out"), train.new_run_folder(tmp_path / "out")
+    first, second = setup.new_run_folder(tmp_path / "out"), setup.new_run_folder(tmp_path / "out")
     assert first != second and first.is_dir() and second.is_dir()
     job = tmp_path / "train-20260101-000000-abcdef"
     job.mkdir()

@@ -27,6 +27,8 @@ IN_TEXT = {code: f"\\x{code:02x}" for code in CONTROL_CODES}
 IN_TEXT |= {code: f"\\u{code:04x}" for code in DIRECTION_MARKS}
 IN_JSON = {code: f"\\u{code:04x}" for code in LEFT_BY_JSON}
 
+_silent = False
+
 EXIT_DONE, EXIT_CHECKS_FAILED, EXIT_BAD_INPUT, EXIT_OUTSIDE = 0, 1, 2, 3
 
 
@@ -184,7 +186,14 @@ def printable(text: str) -> str:
 
 def say(text: str) -> None:
     """Print a line for people, now: on stderr, where it is in the way of no document."""
-    print(printable(text), file=sys.stderr, flush=True)
+    if not _silent:
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+def be_silent() -> None:
+    """From now on `say` says nothing: of processes that do the same, one speaks."""
+    global _silent
+    _silent = True
 
 
 def as_json(document, indent: int | None = None) -> str:

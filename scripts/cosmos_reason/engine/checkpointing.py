@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from cosmos_reason.base.files import read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, safetensors_files
+from cosmos_reason.engine.ranks import ALONE, Ranks
 
 SMALL_FILES = {".json", ".jinja", ".txt"}
 # What the base model says of its own weights does not go into an export.
@@ -30,34 +32,49 @@ def _writing(folder: Path) -> Iterator[Path]:
     """`whole_folder`, and what the safetensors library could not write (a full disk) is a Failure
     with exit code 3."""
     try:
-        with whole_folder(folder) as partial:
-            yield partial
+        with whole_folder(folder) as unfinished:
+            yield unfinished
     except SafetensorError as problem:
         fix = Fix(command="free space there, or", changes={"train.ckpt.max_keep": 1})
         raise outside("ENGINE-SAVE-FAILED", folder, f"got {problem}", fix) from None
 
 
-def export(network, base_folder: Path, folder: Path, dtype: torch.dtype) -> None:
-    """Write a folder that loads by itself (full model) or on its base (LoRA).
+def export(
+    network, base_folder: Path, folder: Path, dtype: torch.dtype, ranks: Ranks = ALONE
+) -> None:
+    """Write a folder that loads by itself (full model) or on its base (LoRA)."""
+    weights = None
+    if not hasattr(network, "peft_config"):
+        weights = _on_first(network.state_dict(), ranks, dtype)
+    ranks.by_first(partial(_write_model, network, weights, base_folder, folder))
 
-    Everything but the weights is copied from the base, byte for byte: a config that transformers 5
-    writes cannot be read by 4.57.
-    """
-    with _writing(folder) as partial:
-        if hasattr(network, "peft_config"):
-            network.save_pretrained(partial)
+
+def _on_first(
+    tensors: dict[str, torch.Tensor], ranks: Ranks, dtype: torch.dtype | None = None
+) -> dict[str, torch.Tensor]:
+    """The tensors on the host of rank 0, which writes them; nothing on the others."""
+    if not ranks.is_first:
+        return {}
+    there = {}
+    for name, tensor in tensors.items():
+        there[name] = tensor.detach().to("cpu", dtype or tensor.dtype)
+    return there
+
+
+def _write_model(network, weights: dict | None, base_folder: Path, folder: Path) -> None:
+    """Everything but the weights is copied from the base, byte for byte: a config that
+    transformers 5 writes cannot be read by 4.57."""
+    with _writing(folder) as unfinished:
+        if weights is None:
+            network.save_pretrained(unfinished)
         else:
-            weights = {
-                name: tensor.detach().to("cpu", dtype)
-                for name, tensor in network.state_dict().items()
-            }
-            network.save_pretrained(partial, state_dict=weights, max_shard_size="5GB")
-            _ensure_index(partial)
+            network.save_pretrained(unfinished, state_dict=weights, max_shard_size="5GB")
+            _ensure_index(unfinished)
         for path in base_folder.iterdir():
             if path.name in NOT_OF_THE_RESULT or path.suffix not in SMALL_FILES:
                 continue
             if path.is_file():
-                shutil.copyfile(path, partial / path.name)
+                shutil.copyfile(path, unfinished / path.name)
 
 
 def _ensure_index(folder: Path) -> None:
@@ -69,22 +86,27 @@ def _ensure_index(folder: Path) -> None:
         safetensors_files.write_index(folder, weight_map, single.stat().st_size)
 
 
-def save_state(folder: Path, network, optimizer, spec: dict, state: dict) -> None:
-    """Write everything `load_state` needs to continue as if nothing had happened. No pickle."""
+def save_state(
+    folder: Path, network, optimizer, spec: dict, state: dict, ranks: Ranks = ALONE
+) -> None:
+    """Write everything `load_state` needs to continue as if nothing had happened, with as many
+    processes or with others. No pickle."""
     moments = {}
     for index, parameter in enumerate(optimizer.param_groups[0]["params"]):
         for key, value in optimizer.state[parameter].items():
-            moments[f"{index}.{key}"] = value.detach().cpu().contiguous()
-    weights = {
-        name: parameter.detach().cpu().contiguous()
-        for name, parameter in _trainable(network).items()
-    }
-    with _writing(folder) as partial:
-        save_file(weights, partial / MODEL_STATE)
-        save_file(moments, partial / OPTIMIZER_STATE)
-        write_json(partial / run_outputs.TRAINER_STATE, state)
-        write_json(partial / SPEC, spec)
-        (partial / RANK_MARKER).touch()
+            moments[f"{index}.{key}"] = value
+    weights, moments = _on_first(_trainable(network), ranks), _on_first(moments, ranks)
+    ranks.by_first(partial(_write_state, folder, weights, moments, spec, state))
+
+
+def _write_state(folder: Path, weights: dict, moments: dict, spec: dict, state: dict) -> None:
+    with _writing(folder) as unfinished:
+        for name, tensors in {MODEL_STATE: weights, OPTIMIZER_STATE: moments}.items():
+            contiguous = {key: tensor.contiguous() for key, tensor in tensors.items()}
+            save_file(contiguous, unfinished / name)
+        write_json(unfinished / run_outputs.TRAINER_STATE, state)
+        write_json(unfinished / SPEC, spec)
+        (unfinished / RANK_MARKER).touch()
 
 
 def load_state(folder: Path, network, optimizer) -> dict:
@@ -114,18 +136,18 @@ def _trainable(network) -> dict[str, torch.nn.Parameter]:
     }
 
 
-def resume(
-    wanted: bool | str, output_dir: Path, network, optimizer, total: int, records: int
-) -> tuple[Path | None, dict]:
-    """Restore the checkpoint that `train.resume` means: a folder, or true for the newest complete
-    one. Returns the resume folder and its trainer state; without a checkpoint None and step 0.
-    Raises Failure for a checkpoint of another run."""
+def to_resume(wanted: bool | str, output_dir: Path) -> Path | None:
+    """The checkpoint that `train.resume` means: a folder, or true for the newest complete one."""
     if not wanted:
-        return None, {"step": 0}
+        return None
     folder = Path(wanted) if isinstance(wanted, str) else run_outputs.newest_resume(output_dir)
     if folder is None:
         say(f"resume: no complete checkpoint under {output_dir}, starting at step 0")
-        return None, {"step": 0}
+    return folder
+
+
+def resume(folder: Path, network, optimizer, total: int, records: int) -> dict:
+    """Restore a checkpoint. Returns its trainer state; raises Failure for one of another run."""
     state = load_state(folder, network, optimizer)
     if (state["total_steps"], state["records"]) != (total, records):
         message = (
@@ -134,4 +156,4 @@ def resume(
         )
         raise bad_input("ENGINE-RESUME-OTHER-RUN", folder, message)
     say(f"resume: step {state['step']} of {total} from {folder}")
-    return folder, state
+    return state

@@ -13,6 +13,7 @@ from cosmos_reason.data import annotations
 from cosmos_reason.data.annotations import Question
 from cosmos_reason.data.frames import with_system
 from cosmos_reason.engine.model import Hardware
+from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.responder import generate
 from cosmos_reason.engine.samples import Samples
 from cosmos_reason.evaluation import grading, questions
@@ -27,13 +28,22 @@ class HeldOut:
     """`count` questions of the validation data, the same at every validation. All of them are
     graded beside the others of the data: which labels there are is seen on the whole."""
 
-    def __init__(self, samples: Samples, count: int, hardware: Hardware, tokens_per_batch: int):
+    def __init__(
+        self,
+        samples: Samples,
+        count: int,
+        hardware: Hardware,
+        tokens_per_batch: int,
+        ranks: Ranks = ALONE,
+    ):
         self.samples, self.encoder, self.hardware = samples, samples.encoder, hardware
+        self.ranks = ranks
         self.tokens_per_batch = tokens_per_batch
         self.all = [one for sample in samples.samples for one in annotations.questions(sample)]
         if not self.all:
             message = "got validation data without a question that has an answer"
-            raise bad_input("ENGINE-NO-QUESTIONS", KEY, message, Fix(changes={KEY: 0}))
+            failure = bad_input("ENGINE-NO-QUESTIONS", KEY, message, Fix(changes={KEY: 0}))
+            raise ranks.told_once(failure)
         self.chosen = questions.spread(self.all, count)
         tokenizer = self.encoder.tokenizer
         longest = max(len(tokenizer(question.gt)["input_ids"]) for question in self.chosen)
@@ -44,24 +54,27 @@ class HeldOut:
         )
 
     def accuracy(self, network, between: Callable[[], None]) -> float:
-        """The share of the chosen questions that the network answers right. `between` two batches
-        may end it."""
+        """The share of the chosen questions that the network answers right; each rank answers some
+        of them. `between` two batches may end it."""
         responses = {}
         with _as_for_answers(network) as answering:
-            for batch in self._batches():
+            for batch in self.ranks.rounds(self._batches()):
                 between()
+                if not batch:
+                    continue
                 encoded = [inputs for _, inputs in batch]
                 told = self._generate(answering, encoded)
                 for (number, _), (response, _, _) in zip(batch, told, strict=True):
                     responses[number] = response
-        return self._graded(responses)
+        return self._graded(self.ranks.merged(responses))
 
     def _batches(self) -> Iterator[list[tuple[int, dict[str, torch.Tensor]]]]:
-        """The chosen questions, numbered and encoded: as many together as, padded to the longest
+        """This rank's questions, numbered and encoded: as many together as, padded to the longest
         and with their answers, have no more tokens than a pass."""
         waiting: list[tuple[int, dict[str, torch.Tensor]]] = []
         longest = 0
-        for number, question in enumerate(self.chosen):
+        for number in self.ranks.share(range(len(self.chosen))):
+            question = self.chosen[number]
             turns = with_system(question.context, self.samples.system_prompt)
             inputs = self.encoder.encode_prompt(turns, question.sample.media)
             length = max(longest, len(inputs["input_ids"]) + self.room)
@@ -70,7 +83,8 @@ class HeldOut:
                 waiting, length = [], len(inputs["input_ids"]) + self.room
             waiting.append((number, inputs))
             longest = length
-        yield waiting
+        if waiting:
+            yield waiting
 
     def _generate(self, network, encoded: Sequence[dict]) -> list[tuple[str, bool, int]]:
         asked = GREEDY | {"max_tokens": self.room}
@@ -89,12 +103,16 @@ class HeldOut:
 
 
 def held_out(
-    samples: Samples | None, count: int, hardware: Hardware, tokens_per_batch: int
+    samples: Samples | None,
+    count: int,
+    hardware: Hardware,
+    tokens_per_batch: int,
+    ranks: Ranks = ALONE,
 ) -> HeldOut | None:
     """Those questions of the validation data, if there is any and the spec wants some."""
     if samples is None or not count:
         return None
-    return HeldOut(samples, count, hardware, tokens_per_batch)
+    return HeldOut(samples, count, hardware, tokens_per_batch, ranks)
 
 
 def _row(question: Question, response: str | None) -> Row:

@@ -15,10 +15,11 @@ from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import say
 from cosmos_reason.engine import packing
 from cosmos_reason.engine.model import Hardware
+from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
 from cosmos_reason.estimate import gpu_memory
 
-GIB = 1024**3
+GIB = gpu_memory.GIB
 ENOUGH = 8192  # tokens of a pass beyond which an H100 gets no faster
 FEW, FEWEST = 4096, 1024  # tokens for which recomputing layers is worth it, and the least
 ANSWERS = 8  # of so many tokens, one carries loss at most (an assumption; each pass is counted)
@@ -29,7 +30,7 @@ VARIANTS = 64  # graphs of one layer: with and without gradients, of one length 
 class Passes:
     """The passes of one network. `tokens`: the most that records share a pass for."""
 
-    def __init__(self, network, spec: dict, folder: Path, hardware: Hardware):
+    def __init__(self, network, spec: dict, folder: Path, hardware: Hardware, ranks: Ranks = ALONE):
         options = spec["custom"]["transformers_engine"]
         base = network.get_base_model() if hasattr(network, "peft_config") else network
         packing.attend_within_records(base)
@@ -50,7 +51,7 @@ class Passes:
             self.plan = _plan(spec, folder)
             free, _ = torch.cuda.mem_get_info()
             ours = free + torch.cuda.memory_reserved() + gpu_memory.CONTEXT_GIB * GIB
-            self.limit = gpu_memory.TIGHT_ABOVE * ours / GIB
+            self.limit = ranks.smallest(gpu_memory.TIGHT_ABOVE * ours / GIB)
         self.tokens, why = self._choose_tokens(options["tokens_per_pass"])
         say(f"passes: records packed up to {self.tokens:,} tokens ({why})")
 
@@ -85,11 +86,11 @@ class Passes:
         lengths = [len(sample["input_ids"]) for sample in samples]
         return [[samples[i] for i in chosen] for chosen in packing.plan(lengths, self.tokens)]
 
-    def stream(self, samples: Samples) -> Iterator[list[Inputs]]:
-        """All samples in their order, those of each pass. Raises the first Failure among them."""
+    def stream(self, samples: Samples, indices: Sequence[int]) -> Iterator[list[Inputs]]:
+        """Those samples in their order, those of each pass. Raises the first Failure among them."""
         waiting: list[Inputs] = []
         tokens = 0
-        for index in range(len(samples)):
+        for index in indices:
             sample = samples[index]
             raise_failures([sample])
             if waiting and tokens + len(sample["input_ids"]) > self.tokens:

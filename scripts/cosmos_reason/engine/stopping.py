@@ -11,6 +11,7 @@ from pathlib import Path
 from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.engine.ranks import ALONE, Ranks
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -20,9 +21,11 @@ class Stopped(Exception):
 
 
 class Stop:
-    """While it is open, the signals are noted. `asked_by` names the first that came."""
+    """While it is open, the signals are noted. `asked_by` names the first that came to this
+    process, after a check to any."""
 
-    def __init__(self):
+    def __init__(self, ranks: Ranks = ALONE):
+        self.ranks = ranks
         self.asked_by = ""
         self._before = {}
 
@@ -40,7 +43,11 @@ class Stop:
         self.asked_by = self.asked_by or signal.Signals(number).name
 
     def check(self) -> None:
-        if self.asked_by:
+        """Raise Stopped on all ranks when a signal came to one; all have to call it."""
+        own = signal.Signals[self.asked_by] if self.asked_by else 0
+        number = self.ranks.largest(int(own))
+        if number:
+            self.asked_by = signal.Signals(number).name
             raise Stopped
 
 

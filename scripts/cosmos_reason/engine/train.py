@@ -7,9 +7,8 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -17,23 +16,22 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from cosmos_reason.base.findings import Failure, bad_input, has_errors, outside, say
+from cosmos_reason.base.findings import Failure, bad_input, be_silent, has_errors, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import best_link, run_outputs, uploads
 from cosmos_reason.checkpoints.best_link import Scores
-from cosmos_reason.data.conversations import training_samples
-from cosmos_reason.engine import checkpointing, full_gpu, packing, stopping, wandb_run
+from cosmos_reason.engine import checkpointing, full_gpu, packing, setup, stopping, wandb_run
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine.encode import IGNORED, Encoder
+from cosmos_reason.engine.encode import IGNORED
 from cosmos_reason.engine.features import Features
 from cosmos_reason.engine.held_out import HeldOut, held_out
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.passes import GIB, Passes
+from cosmos_reason.engine.ranks import ALONE, SEEDS_APART, Ranks
 from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
 from cosmos_reason.engine.stopping import Stop, Stopped
 from cosmos_reason.estimate import steps
-from cosmos_reason.media.sampling import VisionOptions
 
 TIMED = 2  # steps of a run after which a step's time is known
 
@@ -50,14 +48,15 @@ class Trainer:
     training: Samples
     validation: Samples | None
     run_dir: Path
-    metrics: MetricsLog | wandb_run.Reported
+    metrics: MetricsLog | wandb_run.Reported | setup.Unwritten
     passes: Passes
     total_steps: int
     steps_per_epoch: int
+    stop: Stop
     step: int = 0
+    ranks: Ranks = ALONE
     features: Features | None = None  # of a frozen vision tower, where they are kept
     held_out: HeldOut | None = None  # questions that are answered at every validation
-    stop: Stop = field(default_factory=Stop)
     first: int = 0  # the step that this process goes on from
     leftover: Path | None = None  # the state of a stop that it went on from
     best_by: str = best_link.VAL_LOSS
@@ -71,9 +70,11 @@ class Trainer:
             try:
                 self.train()
             except Stopped:
-                raise self.stopped() from None
+                raise self.ranks.told_once(self.stopped()) from None
             except torch.OutOfMemoryError as problem:
-                raise full_gpu.failure(self.passes, problem, f"step {self.step + 1}") from None
+                # Of several processes one may be full alone: it speaks, and the others end with it.
+                where = self.ranks.place(self.step + 1)
+                raise full_gpu.failure(self.passes, problem, where) from None
 
     def train(self) -> None:
         """The steps; validations and saves where the spec says so."""
@@ -82,7 +83,7 @@ class Trainer:
         if validation["enable"] and validation["val_before_train"] and self.step == 0:
             self.validate()
         for samples in self.batches():
-            raise_failures(samples)
+            self.ranks.agreed(partial(raise_failures, samples))
             self.train_on(samples, is_timed=self.step == self.first + TIMED - 1)
             if self.step < self.total_steps:
                 self.stop.check()
@@ -118,19 +119,21 @@ class Trainer:
         return self.step == self.total_steps or self.step % interval == 0
 
     def batches(self) -> Iterator[list[Inputs | Failure]]:
-        """Batches from the current step to the last; the order depends on `dataloader_seed` and
-        the epoch alone."""
-        train = self.spec["train"]
-        policy, size = train["train_policy"], train["train_batch_per_replica"]
+        """This rank's share of each batch, from the current step to the last. The order of all
+        records depends on `dataloader_seed` and the epoch alone."""
+        train, ranks = self.spec["train"], self.ranks
+        policy, size = train["train_policy"], train["train_batch_per_replica"] * ranks.world
         plan = []
         for epoch in range(self.total_steps // self.steps_per_epoch + 1):
             order = list(range(len(self.training)))
             if policy["dataloader_shuffle"]:
                 generator = torch.Generator().manual_seed(policy["dataloader_seed"] + epoch)
                 order = torch.randperm(len(self.training), generator=generator).tolist()
-            plan += [order[i * size : (i + 1) * size] for i in range(self.steps_per_epoch)]
+            for first in range(0, self.steps_per_epoch * size, size):
+                plan.append(ranks.share(order[first : first + size]))
         # More workers than cores would only share the cores.
-        workers = min(policy["dataloader_num_workers"], len(os.sched_getaffinity(0)))
+        cores = max(1, len(os.sched_getaffinity(0)) // ranks.on_node)
+        workers = min(policy["dataloader_num_workers"], cores)
         loader = DataLoader(
             self.training,
             batch_sampler=plan[self.step : self.total_steps],
@@ -145,11 +148,12 @@ class Trainer:
         """One step and its line in metrics.jsonl; whether compiling pays is decided by its time."""
         started = time.perf_counter()
         # Seeded per step: dropout then does not depend on where a run was resumed.
-        torch.manual_seed((self.spec["train"]["seed"] or 0) + self.step)
+        seed = (self.spec["train"]["seed"] or 0) + self.step
+        torch.manual_seed(seed + self.ranks.rank * SEEDS_APART)
         measured = self.optimizer_step(samples)
         self.step += 1
         seconds = time.perf_counter() - started
-        tokens = sum(len(sample["input_ids"]) for sample in samples)
+        tokens = self.ranks.sum(sum(len(sample["input_ids"]) for sample in samples))
         line = {
             "step": self.step,
             "total_steps": self.total_steps,
@@ -159,10 +163,10 @@ class Trainer:
             "train/tokens_per_second": tokens / seconds,
         }
         if self.hardware.device.type == "cuda":
-            line["gpu/memory_gib"] = torch.cuda.max_memory_allocated() / GIB
+            line["gpu/memory_gib"] = self.ranks.largest(torch.cuda.max_memory_allocated() / GIB)
         self.metrics.write(line)
         if is_timed:
-            seconds_left = seconds * (self.total_steps - self.step)
+            seconds_left = self.ranks.largest(seconds) * (self.total_steps - self.step)
             self.passes.compile_where_it_pays(seconds_left, partial(self.try_pass, samples))
 
     @property
@@ -171,18 +175,19 @@ class Trainer:
         return math.ceil(self.step / self.steps_per_epoch)
 
     def optimizer_step(self, samples: list[Inputs]) -> dict:
-        """One update from `train_batch_per_replica` samples. The loss is the mean over all
-        loss-carrying tokens of the whole batch, so that it does not depend on the passes."""
+        """One update from the samples of all ranks. The loss is the mean over all loss-carrying
+        tokens of the whole batch, so that it depends neither on the passes nor on the ranks."""
         train = self.spec["train"]
-        tokens = loss_tokens(samples)
+        tokens = self.ranks.sum(loss_tokens(samples))
         losses = []
         for together in self.passes.split(samples):
             self.passes.prepare(together)
             loss = self.loss_sum(together) / tokens
             loss.backward()
             losses.append(loss.detach())
-        total = torch.stack(losses).sum().item()
+        total = self.ranks.sum(torch.stack(losses).sum().item() if losses else 0.0)
         parameters = self.optimizer.param_groups[0]
+        self.ranks.sum_gradients(parameters["params"])
         largest = train["optm_grad_norm_clip"] or math.inf
         norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest).item()
         rate = train["optm_lr"] * steps.learning_rate_factor(self.step, self.total_steps, train)
@@ -196,7 +201,8 @@ class Trainer:
     def try_pass(self, samples: list[Inputs]) -> None:
         """One pass that changes nothing."""
         try:
-            self.loss_sum(self.passes.split(samples)[0]).backward()
+            for together in self.passes.split(samples)[:1]:
+                self.loss_sum(together).backward()
         finally:
             self.optimizer.zero_grad(set_to_none=True)
 
@@ -225,10 +231,13 @@ class Trainer:
         the held-out questions are answered right."""
         self.network.train(False)
         loss, tokens = 0.0, 0
-        for samples in self.passes.stream(self.validation):
+        own = self.ranks.share(range(len(self.validation)))
+        for samples in self.ranks.rounds(self.passes.stream(self.validation, own)):
             self.stop.check()
-            loss += self.loss_sum(samples).item()
-            tokens += loss_tokens(samples)
+            if samples:
+                loss += self.loss_sum(samples).item()
+                tokens += loss_tokens(samples)
+        loss, tokens = self.ranks.sum(loss), self.ranks.sum(tokens)
         self.network.train()
         line = {"step": self.step, "val/avg_loss": loss / tokens, "val/tokens": tokens}
         scores = {best_link.VAL_LOSS: loss / tokens}
@@ -253,7 +262,7 @@ class Trainer:
             self.save_model(self.run_dir, name, scores)
             raise
         if self.leftover:
-            run_outputs.remove(self.leftover)
+            self.ranks.by_first(partial(run_outputs.remove, self.leftover))
             self.leftover = None
         self.save_model(self.run_dir, name, scores)
 
@@ -266,7 +275,7 @@ class Trainer:
             **told,
         }
         folder = self.run_dir / "checkpoints" / name / "policy"
-        checkpointing.save_state(folder, self.network, self.optimizer, self.spec, state)
+        checkpointing.save_state(folder, self.network, self.optimizer, self.spec, state, self.ranks)
         return folder
 
     def stopped(self) -> Failure:
@@ -286,27 +295,35 @@ class Trainer:
     def refuse_not_finite_weights(self) -> None:
         """Raise Failure before weights are saved that no training could go on from."""
         trained = self.optimizer.param_groups[0]["params"]
-        if not torch.stack([part.detach().isfinite().all() for part in trained]).all():
+        are_finite = torch.stack([part.detach().isfinite().all() for part in trained]).all()
+        if not self.ranks.smallest(int(are_finite)):
             raise self.not_finite("got weights that are no numbers", self.step)
 
     def not_finite(self, message: str, step: int) -> Failure:
         rate = self.spec["train"]["optm_lr"]
-        return stopping.not_finite(message, step, rate, self.run_dir.parent)
+        failure = stopping.not_finite(message, step, rate, self.run_dir.parent)
+        return self.ranks.told_once(failure)
 
     def save_model(self, run_dir: Path, name: str, scores: Scores) -> None:
         """Export the model of the present step, where the spec wants one, rank it and send it
         where the spec says so."""
-        train = self.spec["train"]
-        folder = run_dir / "safetensors" / name
         if self.exports():
             checkpointing.export(
-                self.network, self.base_folder, folder, DTYPES[train["param_dtype"]]
+                self.network,
+                self.base_folder,
+                run_dir / "safetensors" / name,
+                DTYPES[self.spec["train"]["param_dtype"]],
+                self.ranks,
             )
+        self.ranks.by_first(partial(self.rank_and_send, run_dir, name, scores))
+
+    def rank_and_send(self, run_dir: Path, name: str, scores: Scores) -> None:
+        """What is to be done for a model that was saved."""
         self.rank(run_dir, name, scores)
         best = best_link.step_of(run_dir)
-        run_outputs.prune(run_dir, train["ckpt"]["max_keep"], keep=[best])
+        run_outputs.prune(run_dir, self.spec["train"]["ckpt"]["max_keep"], keep=[best])
         if self.exports():
-            self.upload(folder)
+            self.upload(run_dir / "safetensors" / name)
 
     def upload(self, model: Path) -> None:
         """Send an exported model where the spec says so. Raises nothing: it is on the disk."""
@@ -345,12 +362,12 @@ class Trainer:
         if not is_own and self.step < self.total_steps:
             return  # nothing is written into the folder of another training
         model = run_dir / "safetensors" / name
-        is_whole = model.is_dir() and not has_errors(run_outputs.verify(model))
+        is_whole = self.ranks.by_first(partial(is_whole_model, model))
         if is_whole or not self.exports():
-            if is_own:
+            if is_own and self.ranks.is_first:
                 self.rank(run_dir, name, scores)
-            if is_own and is_whole:
-                self.upload(model)
+                if is_whole:
+                    self.upload(model)
             return
         if is_own:
             self.save_model(run_dir, name, scores)
@@ -362,44 +379,70 @@ class Trainer:
         )
 
 
+def is_whole_model(folder: Path) -> bool:
+    return folder.is_dir() and not has_errors(run_outputs.verify(folder))
+
+
 def run(spec: dict, job_dir: Path | None) -> dict:
     """Train as the complete spec says. Returns {run_dir, steps, seconds}; raises Failure before
     the first step for data, model or steps that cannot work."""
+    ranks = Ranks.from_environment()
+    if not ranks.is_first:
+        be_silent()
+    ranks.check(spec)
+    options = spec["custom"]["transformers_engine"]
+    hardware = models.choose_hardware(options["device"], spec["train"]["param_dtype"])
+    ranks.take_gpu(hardware.device)
+    say(hardware.reason)
+    ranks = ranks.joined(hardware.device)
+    try:
+        result = run_on(ranks, hardware, spec, job_dir)
+    except RuntimeError as problem:
+        lost = ranks.lost(problem)
+        if lost:
+            raise lost from None
+        raise
+    ranks.leave()
+    return result
+
+
+def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -> dict:
+    """That, as one of several processes or alone."""
     started = time.monotonic()
     train, policy = spec["train"], spec["policy"]
     if not train["output_dir"]:
         fix = Fix(changes={"train.output_dir": "outputs"})
-        raise bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix)
-    wandb_run.check(spec["logging"])
+        raise ranks.told_once(bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix))
+    ranks.agreed(partial(wandb_run.check, spec["logging"]))
     output_dir = Path(train["output_dir"])
     options = spec["custom"]["transformers_engine"]
-    hardware = models.choose_hardware(options["device"], train["param_dtype"])
-    say(hardware.reason)
     torch.manual_seed(train["seed"] or 0)
     torch.use_deterministic_algorithms(train["deterministic"])
 
-    folder = models.model_folder(policy["model_name_or_path"], policy["model_revision"])
-    models.check_architecture(folder)
-    tokenizer = models.load_tokenizer(folder)
-    training, validation = datasets(spec, folder, tokenizer)
-    per_epoch, total = plan_steps(len(training), train)
-    network = build_network(spec, folder, hardware)
-    optimizer = build_optimizer(network, train)
-    passes = Passes(network, spec, folder, hardware)
-    features = kept_features(network, options["feature_cache_gib"], passes)
-
-    run_outputs.clear_abandoned(output_dir)
-    resumed, state = checkpointing.resume(
-        train["resume"], output_dir, network, optimizer, total, len(training)
+    fetch = partial(models.model_folder, policy["model_name_or_path"], policy["model_revision"])
+    folder = ranks.first_of_node_first(fetch)
+    training, validation = ranks.agreed(partial(read_data, spec, folder, ranks.on_node))
+    per_epoch, total = ranks.agreed(partial(setup.plan_steps, len(training), train, ranks.world))
+    network = ranks.agreed(partial(setup.build_network, spec, folder, hardware))
+    optimizer = setup.build_optimizer(network, train)
+    ranks.same_start(optimizer.param_groups[0]["params"])
+    passes = Passes(network, spec, folder, hardware, ranks)
+    features = ranks.agreed(
+        partial(setup.kept_features, network, options["feature_cache_gib"] / ranks.on_node, passes)
     )
-    run_dir = output_dir / train["timestamp"] if train["timestamp"] else new_run_folder(output_dir)
-    if job_dir:
-        mark_runs(job_dir, run_dir, resumed)
+
+    ranks.by_first(partial(run_outputs.clear_abandoned, output_dir))
+    found = ranks.by_first(partial(checkpointing.to_resume, train["resume"], output_dir))
+    resumed, state = found, {"step": 0}
+    if found:
+        state = ranks.agreed(
+            partial(checkpointing.resume, found, network, optimizer, total, len(training))
+        )
+    run_dir = ranks.by_first(partial(setup.run_folder, output_dir, train["timestamp"]))
+    if job_dir and ranks.is_first:
+        setup.mark_runs(job_dir, run_dir, resumed)
     log = (job_dir or run_dir) / "metrics.jsonl"
-    with (
-        closing(MetricsLog(log, "train", total, state["step"])) as own_log,
-        wandb_run.reported(own_log, spec, run_dir) as metrics,
-    ):
+    with setup.metrics_log(spec, log, run_dir, total, state["step"], ranks.is_first) as metrics:
         trainer = Trainer(
             spec=spec,
             network=network,
@@ -413,9 +456,13 @@ def run(spec: dict, job_dir: Path | None) -> dict:
             passes=passes,
             total_steps=total,
             steps_per_epoch=per_epoch,
+            stop=Stop(ranks),
             step=state["step"],
+            ranks=ranks,
             features=features,
-            held_out=held_out(validation, options["validate_answers"], hardware, passes.tokens),
+            held_out=held_out(
+                validation, options["validate_answers"], hardware, passes.tokens, ranks
+            ),
             best_by=options["best_by"],
             best_score=best_link.worst(options["best_by"]),
         )
@@ -427,105 +474,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     return {"run_dir": str(run_dir), "steps": total, "seconds": seconds}
 
 
-def datasets(spec: dict, folder: Path, tokenizer) -> tuple[Samples, Samples | None]:
-    """Training samples and, when the spec validates, validation samples."""
-    training = _samples(spec, "train_dataset", folder, tokenizer)
-    if not spec["validation"]["enable"]:
-        return training, None
-    return training, _samples(spec, "val_dataset", folder, tokenizer)
-
-
-def _samples(spec: dict, name: str, folder: Path, tokenizer) -> Samples:
-    custom = spec["custom"]
-    table, options = custom[name], custom["transformers_engine"]
-    encoder = Encoder(
-        tokenizer,
-        folder,
-        table["media_path"],
-        VisionOptions.from_table(custom["vision"]),
-        spec["policy"]["model_max_length"],
-        cache_bytes=int(options["frame_cache_gib"] * GIB),
-        tells_content=options["feature_cache_gib"] > 0,
-    )
-    system_prompt = spec["train"]["train_policy"]["system_prompt"]
-    return Samples(training_samples(table, f"custom.{name}"), encoder, system_prompt)
-
-
-def plan_steps(records: int, train: dict) -> tuple[int, int]:
-    """(steps per epoch, steps in all). Raises Failure when not one step would run."""
-    batch = train["train_batch_per_replica"]
-    drop_last = train["train_policy"]["dataloader_drop_last"]
-    per_epoch = steps.steps_per_epoch(records, batch, drop_last=drop_last)
-    if not per_epoch:
-        message = (
-            f"got {batch} for {records} records, expected at most that many (no step would run)"
-        )
-        fix = Fix(changes={"train.train_batch_per_replica": records})
-        raise bad_input("ENGINE-NO-STEPS", "train.train_batch_per_replica", message, fix)
-    return per_epoch, steps.total_steps(records, train)
-
-
-def build_network(spec: dict, folder: Path, hardware: Hardware):
-    """The trainable model: master weights in `master_dtype` (LoRA: frozen base in `param_dtype`,
-    adapters float32)."""
-    train, policy = spec["train"], spec["policy"]
-    lora = policy["lora"]
-    dtype = DTYPES[train["master_dtype"]]
-    if lora:
-        dtype = torch.float32 if hardware.device.type == "cpu" else DTYPES[train["param_dtype"]]
-    network = models.load_model(folder, dtype, hardware.device)
-    if policy["model_gradient_checkpointing"]:
-        network.gradient_checkpointing_enable({"use_reentrant": False})
-    if lora:
-        # Inputs with gradients, which older recomputation wanted, would train nothing and cost the
-        # backward pass of the vision tower; peft asks for them again.
-        network.disable_input_require_grads()
-        wrapped = models.add_lora(network, lora, policy["model_name_or_path"])
-        network.disable_input_require_grads()
-        return wrapped
-    models.choose_trainable(network, policy)
-    return network
-
-
-def build_optimizer(network, train: dict):
-    """The optimizer over the trainable parameters, in one group."""
-    kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[train["optm_name"]]
-    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    return kind(
-        trainable,
-        lr=train["optm_lr"],
-        betas=tuple(train["optm_betas"]),
-        eps=train["epsilon"],
-        weight_decay=train["optm_weight_decay"],
-        fused=True,
-    )
-
-
-def kept_features(network, gib: float, passes: Passes) -> Features | None:
-    """What keeps features of vision, where the spec gives it room."""
-    if not gib:
-        return None
-    base = network.get_base_model() if hasattr(network, "peft_config") else network
-    passes.layers = passes.decoder  # compiling does not pay for what runs once a clip
-    return Features(base, gib)
-
-
-def new_run_folder(output_dir: Path) -> Path:
-    """A folder named after the second, as cosmos-rl names it, that no other run has."""
-    while True:
-        run_dir = output_dir / datetime.now().strftime("%Y%m%d%H%M%S")
-        try:
-            run_dir.mkdir(parents=True)
-            return run_dir
-        except FileExistsError:
-            time.sleep(0.1)  # until the next second
-
-
-def mark_runs(job_dir: Path, run_dir: Path, resumed: Path | None) -> None:
-    """Note which job writes the run, and what is left to write of the run that it resumes, in the
-    same output."""
-    run_outputs.mark_run(run_dir, job_dir)
-    if resumed:
-        earlier_run = resumed.absolute().parents[2]  # RUN/checkpoints/STEP/policy
-        if earlier_run.parent.resolve() == run_dir.parent.resolve():
-            run_outputs.mark_run(earlier_run, job_dir)
+def read_data(spec: dict, folder: Path, on_node: int) -> tuple[Samples, Samples | None]:
+    """Training and validation data for the model in the folder."""
+    models.check_architecture(folder)
+    return setup.datasets(spec, folder, models.load_tokenizer(folder), on_node)

@@ -1,0 +1,245 @@
+"""The processes of one training. torchrun starts them and tells each its rank; each takes a share
+of every batch. What they must do alike is agreed here: numbers are summed, rank 0 alone writes and
+speaks. A process without others takes none of these ways."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Failure, Finding, bad_input, outside
+from cosmos_reason.base.fix import Fix
+
+T = TypeVar("T")
+SHARDS = "policy.parallelism.dp_shard_size"
+REPLICAS = "policy.parallelism.dp_replicate_size"
+BUCKET = 1 << 25  # gradients that are summed together
+# Rank 0 may send a model of many GB somewhere while the others wait. That a process has died shows
+# by itself, and much sooner.
+PATIENCE = timedelta(hours=6)
+# In the seed of a rank, so that no step of one has the dropout of a step of another.
+SEEDS_APART = 1_000_003
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among the `world` processes of a training: `local` is its number on its machine,
+    which has `on_node` of them. `words`: the group in which they agree, None of one process."""
+
+    rank: int = 0
+    world: int = 1
+    local: int = 0
+    on_node: int = 1
+    words: dist.ProcessGroup | None = None
+
+    @classmethod
+    def from_environment(cls) -> Ranks:
+        """As torchrun tells them; one process without it."""
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        told = [os.environ.get(name) for name in names]
+        return cls(*map(int, told)) if all(told) else cls()
+
+    @property
+    def are_several(self) -> bool:
+        return self.world > 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def check(self, spec: dict) -> None:
+        """Raise Failure unless there are as many processes as the spec wants."""
+        grid = spec["policy"]["parallelism"]
+        wanted = grid["dp_shard_size"] * grid["dp_replicate_size"]
+        if wanted == self.world:
+            return
+        message = (
+            f"got {self.world} processes, expected dp_shard_size x dp_replicate_size = {wanted}"
+        )
+        fix = Fix(changes={SHARDS: self.world, REPLICAS: 1})
+        raise self.told_once(bad_input("ENGINE-WORLD-SIZE", SHARDS, message, fix))
+
+    def take_gpu(self, device: torch.device) -> None:
+        """Let "cuda" mean the GPU of this process. Raises Failure where there are too few."""
+        if not self.are_several or device.type != "cuda":
+            return
+        count = torch.cuda.device_count()
+        if self.on_node > count:
+            message = f"got {self.on_node} processes on a machine with {count} visible GPUs"
+            fix = f"python -m torch.distributed.run --nproc-per-node {count} ..."
+            raise self.told_once(outside("ENGINE-GPU-COUNT", SHARDS, message, fix))
+        torch.cuda.set_device(self.local)
+
+    def joined(self, device: torch.device) -> Ranks:
+        """Together with the others. Gradients go from GPU to GPU, words from host to host."""
+        if not self.are_several:
+            return self
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        return replace(self, words=dist.new_group(backend="gloo", timeout=PATIENCE))
+
+    def leave(self) -> None:
+        """To be called where the work is done; who fails just ends."""
+        if self.are_several:
+            dist.destroy_process_group()
+
+    # -- shares ------------------------------------------------------------------------------------
+
+    def share(self, items: Sequence[T]) -> Sequence[T]:
+        """What this rank takes of the items."""
+        return items[self.rank :: self.world]
+
+    def rounds(self, parts: Iterator[T]) -> Iterator[T | None]:
+        """The parts of this rank, and None as long as another still has some. What raises Failure
+        on one rank raises it on all."""
+        if not self.are_several:
+            yield from parts
+            return
+        while True:
+            part = self.agreed(lambda: next(parts, None))
+            if not self.largest(int(part is not None)):
+                return
+            yield part
+
+    # -- numbers -----------------------------------------------------------------------------------
+
+    def sum(self, number: T) -> T:
+        return self._reduced(number, dist.ReduceOp.SUM)
+
+    def largest(self, number: T) -> T:
+        return self._reduced(number, dist.ReduceOp.MAX)
+
+    def smallest(self, number: T) -> T:
+        return self._reduced(number, dist.ReduceOp.MIN)
+
+    def _reduced(self, number: T, how: dist.ReduceOp) -> T:
+        if not self.are_several:
+            return number
+        told = torch.tensor(number, dtype=torch.float64)
+        dist.all_reduce(told, how, group=self.words)
+        return type(number)(told.item())
+
+    def merged(self, table: dict) -> dict:
+        """The entries of all ranks."""
+        if not self.are_several:
+            return table
+        tables: list[dict] = [{}] * self.world
+        dist.all_gather_object(tables, table, group=self.words)
+        return {key: value for one in tables for key, value in one.items()}
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Add up the gradients of all ranks, in place. A parameter that no rank has a gradient of
+        keeps none, so that the optimizer leaves it alone, as it does in one process."""
+        if not self.are_several:
+            return
+        has_some = torch.tensor([part.grad is not None for part in parameters], dtype=torch.uint8)
+        dist.all_reduce(has_some, dist.ReduceOp.MAX, group=self.words)
+        reached = [parameters[index] for index in has_some.nonzero().flatten().tolist()]
+        for parameter in reached:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        for bucket in _buckets([parameter.grad for parameter in reached]):
+            whole = torch.cat([gradient.reshape(-1) for gradient in bucket])
+            dist.all_reduce(whole)
+            sizes = [gradient.numel() for gradient in bucket]
+            for gradient, part in zip(bucket, whole.split(sizes), strict=True):
+                gradient.copy_(part.view_as(gradient))
+
+    def same_start(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        """Give all ranks the parameters of rank 0."""
+        if self.are_several:
+            for parameter in parameters:
+                dist.broadcast(parameter.detach(), 0)
+
+    # -- doing and failing together ----------------------------------------------------------------
+
+    def by_first(self, call: Callable[[], T]) -> T:
+        """What `call` returns on rank 0, on every rank. What it raises there ends all of them."""
+        if not self.are_several:
+            return call()
+        result, problem = None, None
+        if self.is_first:
+            try:
+                result = call()
+            except (Failure, OSError) as raised:
+                problem = raised
+        told = [result, getattr(problem, "exit_code", findings.EXIT_OUTSIDE) if problem else 0]
+        dist.broadcast_object_list(told, group=self.words)
+        if problem:
+            raise problem
+        if told[1]:
+            raise Failure([], told[1])
+        return told[0]
+
+    def agreed(self, call: Callable[[], T]) -> T:
+        """What `call` returns here. A Failure on any rank is one on all; rank 0 tells it."""
+        if not self.are_several:
+            return call()
+        result, raised = None, None
+        try:
+            result = call()
+        except Failure as failure:
+            raised = failure
+        all_raised: list[Failure | None] = [None] * self.world
+        dist.all_gather_object(all_raised, raised, group=self.words)
+        failures = [failure for failure in all_raised if failure]
+        if not failures:
+            return result
+        told: list[Finding] = []
+        for failure in failures:
+            told += [finding for finding in failure.findings if finding not in told]
+        raise self.told_once(Failure(told, max(failure.exit_code for failure in failures)))
+
+    def first_of_node_first(self, call: Callable[[], T]) -> T:
+        """What `call` returns. One process of each machine does it before the others, which find
+        what it downloaded."""
+        if not self.are_several:
+            return call()
+        result = self.agreed(lambda: None if self.local else call())
+        return self.agreed(lambda: call() if self.local else result)
+
+    def told_once(self, failure: Failure) -> Failure:
+        """What to raise for a failure that all ranks have: rank 0 says what it is."""
+        return failure if self.is_first else Failure([], failure.exit_code)
+
+    def place(self, step: int) -> str:
+        """A step of this process, for a finding."""
+        return f"step {step}, rank {self.rank}" if self.are_several else f"step {step}"
+
+    def lost(self, problem: RuntimeError) -> Failure | None:
+        """What to say of a problem that means that another process is gone; None for any other."""
+        text = str(problem)
+        is_lost = isinstance(problem, dist.DistError) or "gloo" in text or "NCCL" in text
+        if not self.are_several or not is_lost:
+            return None
+        first_line = text.strip().partition("\n")[0]
+        message = (
+            "another process of the training has ended; its own lines, or torchrun's below, tell "
+            f"why ({first_line})"
+        )
+        fix = Fix(changes={"train.resume": True})
+        return self.told_once(outside("ENGINE-RANK-LOST", f"rank {self.rank}", message, fix))
+
+
+ALONE = Ranks()
+
+
+def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The gradients in their order, as many of one type together as a bucket holds."""
+    bucket: list[torch.Tensor] = []
+    size = 0
+    for gradient in gradients:
+        is_other = bool(bucket) and gradient.dtype != bucket[0].dtype
+        if bucket and (is_other or size + gradient.numel() > BUCKET):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(gradient)
+        size += gradient.numel()
+    if bucket:
+        yield bucket

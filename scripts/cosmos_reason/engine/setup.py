@@ -1,0 +1,164 @@
+"""What a training is made of before its first step: data, network, optimizer, steps, folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from cosmos_reason.base.findings import bad_input
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.metrics_log import MetricsLog
+from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.data.conversations import training_samples
+from cosmos_reason.engine import model as models
+from cosmos_reason.engine import wandb_run
+from cosmos_reason.engine.encode import Encoder
+from cosmos_reason.engine.features import Features
+from cosmos_reason.engine.model import DTYPES, Hardware
+from cosmos_reason.engine.passes import Passes
+from cosmos_reason.engine.samples import Samples
+from cosmos_reason.estimate import steps
+from cosmos_reason.estimate.gpu_memory import GIB
+from cosmos_reason.media.sampling import VisionOptions
+
+
+def datasets(
+    spec: dict, folder: Path, tokenizer, on_node: int = 1
+) -> tuple[Samples, Samples | None]:
+    """Training samples and, when the spec validates, validation samples. The processes of a machine
+    share the memory for decoded frames."""
+    training = _samples(spec, "train_dataset", folder, tokenizer, on_node)
+    if not spec["validation"]["enable"]:
+        return training, None
+    return training, _samples(spec, "val_dataset", folder, tokenizer, on_node)
+
+
+def _samples(spec: dict, name: str, folder: Path, tokenizer, on_node: int) -> Samples:
+    custom = spec["custom"]
+    table, options = custom[name], custom["transformers_engine"]
+    encoder = Encoder(
+        tokenizer,
+        folder,
+        table["media_path"],
+        VisionOptions.from_table(custom["vision"]),
+        spec["policy"]["model_max_length"],
+        cache_bytes=int(options["frame_cache_gib"] * GIB / on_node),
+        tells_content=options["feature_cache_gib"] > 0,
+    )
+    system_prompt = spec["train"]["train_policy"]["system_prompt"]
+    return Samples(training_samples(table, f"custom.{name}"), encoder, system_prompt)
+
+
+def plan_steps(records: int, train: dict, world: int = 1) -> tuple[int, int]:
+    """(steps per epoch, steps in all) where each of the processes takes a batch. Raises Failure
+    when not one step would run."""
+    batch = train["train_batch_per_replica"]
+    drop_last = train["train_policy"]["dataloader_drop_last"]
+    per_epoch = steps.steps_per_epoch(records, batch, world, drop_last)
+    if not per_epoch:
+        each = f" over {world} processes" if world > 1 else ""
+        message = (
+            f"got {batch} for {records} records{each}, expected at most that many "
+            "(no step would run)"
+        )
+        fix = Fix(changes={"train.train_batch_per_replica": -(-records // world)})
+        raise bad_input("ENGINE-NO-STEPS", "train.train_batch_per_replica", message, fix)
+    return per_epoch, steps.total_steps(records, train, world)
+
+
+def build_network(spec: dict, folder: Path, hardware: Hardware):
+    """The trainable model: master weights in `master_dtype` (LoRA: frozen base in `param_dtype`,
+    adapters float32)."""
+    train, policy = spec["train"], spec["policy"]
+    lora = policy["lora"]
+    dtype = DTYPES[train["master_dtype"]]
+    if lora:
+        dtype = torch.float32 if hardware.device.type == "cpu" else DTYPES[train["param_dtype"]]
+    network = models.load_model(folder, dtype, hardware.device)
+    if policy["model_gradient_checkpointing"]:
+        network.gradient_checkpointing_enable({"use_reentrant": False})
+    if lora:
+        # Inputs with gradients, which older recomputation wanted, would train nothing and cost the
+        # backward pass of the vision tower; peft asks for them again.
+        network.disable_input_require_grads()
+        wrapped = models.add_lora(network, lora, policy["model_name_or_path"])
+        network.disable_input_require_grads()
+        return wrapped
+    models.choose_trainable(network, policy)
+    return network
+
+
+def build_optimizer(network, train: dict):
+    """The optimizer over the trainable parameters, in one group."""
+    kind = {"AdamW": torch.optim.AdamW, "Adam": torch.optim.Adam}[train["optm_name"]]
+    trainable = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return kind(
+        trainable,
+        lr=train["optm_lr"],
+        betas=tuple(train["optm_betas"]),
+        eps=train["epsilon"],
+        weight_decay=train["optm_weight_decay"],
+        fused=True,
+    )
+
+
+def kept_features(network, gib: float, passes: Passes) -> Features | None:
+    """What keeps features of vision, where the spec gives it room."""
+    if not gib:
+        return None
+    base = network.get_base_model() if hasattr(network, "peft_config") else network
+    passes.layers = passes.decoder  # compiling does not pay for what runs once a clip
+    return Features(base, gib)
+
+
+def run_folder(output_dir: Path, name: str | None) -> Path:
+    """The folder of this run, under the name that the spec gives, or under one of its own."""
+    return output_dir / name if name else new_run_folder(output_dir)
+
+
+def new_run_folder(output_dir: Path) -> Path:
+    """A folder named after the second, as cosmos-rl names it, that no other run has."""
+    while True:
+        run_dir = output_dir / datetime.now().strftime("%Y%m%d%H%M%S")
+        try:
+            run_dir.mkdir(parents=True)
+            return run_dir
+        except FileExistsError:
+            time.sleep(0.1)  # until the next second
+
+
+def mark_runs(job_dir: Path, run_dir: Path, resumed: Path | None) -> None:
+    """Note which job writes the run, and what is left to write of the run that it resumes, in the
+    same output."""
+    run_outputs.mark_run(run_dir, job_dir)
+    if resumed:
+        earlier_run = resumed.absolute().parents[2]  # RUN/checkpoints/STEP/policy
+        if earlier_run.parent.resolve() == run_dir.parent.resolve():
+            run_outputs.mark_run(earlier_run, job_dir)
+
+
+class Unwritten:
+    """The log of a process that writes none."""
+
+    def write(self, line: dict) -> None:
+        pass
+
+
+@contextmanager
+def metrics_log(
+    spec: dict, path: Path, run_dir: Path, total: int, done: int, is_first: bool
+) -> Iterator[MetricsLog | wandb_run.Reported | Unwritten]:
+    """Where the numbers of a training go: of several processes the first writes them."""
+    if not is_first:
+        yield Unwritten()
+        return
+    with (
+        closing(MetricsLog(path, "train", total, done)) as log,
+        wandb_run.reported(log, spec, run_dir) as metrics,
+    ):
+        yield metrics
