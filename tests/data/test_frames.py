@@ -3,6 +3,7 @@ from."""
 
 import json
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import annotations, conversations, mixture
+from cosmos_reason.data import annotations, conversations, mixture, survey
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions, frame_indices
+from cosmos_reason.preflight.data import look_at_clips
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.spec import document
 
@@ -189,15 +191,61 @@ def test_a_list_that_is_longer_than_what_is_sampled_is_told(root, tmp_path):
     assert found["DATA-FRAMES-ALL"]["data"]["record_ids"] == ["long"]
 
 
-def test_pictures_in_an_archive_are_looked_at(root, tmp_path):
+@pytest.fixture(params=["videos.tar.gz", "videos.zip", "frames.tar"])
+def packed(request, root, tmp_path):
+    """A dataset root of a list and a folder of pictures that are in an archive."""
     write(tmp_path, talk("list", video=PICTURES, sample_fps=4), talk("all", video="all", fps=8))
-    with tarfile.open(tmp_path / "videos.tar.gz", "w:gz") as tar:
-        for name in ("all", "eight"):
-            tar.add(root / name, name)
+    archive = tmp_path / request.param
+    pictures = [path for name in ("all", "eight") for path in (root / name).iterdir()]
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive, "w") as made:
+            for path in pictures:
+                made.write(path, path.relative_to(root))
+    else:
+        with tarfile.open(archive, "w:gz" if archive.suffix == ".gz" else "w") as made:
+            for path in pictures:
+                made.add(path, f"./{path.relative_to(root)}")
+    return archive
+
+
+def test_pictures_in_an_archive_are_looked_at(packed, tmp_path):
     result, found = check(tmp_path, "--nframes", "8", "--html", tmp_path / "a.html")
+    assert result["train"]["media_path"] == str(packed)
     assert not found and result["train"]["media"]["frames"]["max"] == 16
-    listed = annotations.Media("video", PICTURES[0], tuple(PICTURES), 4.0)
-    assert len(Sampler(str(tmp_path / "videos.tar.gz"), OPTIONS, 16).load(listed).frames) == 8
+    seen = survey.take(tmp_path / "annotations.json", packed, "")
+    assert not look_at_clips(seen)
+    assert [report.facts.frames for report in seen.reports.values()] == [8, 16]
+
+
+def test_pictures_in_an_archive_are_shown_as_those_in_a_folder(root, packed):
+    in_folder, in_archive = (Sampler(str(place), OPTIONS, 16) for place in (root, packed))
+    for medium in (
+        annotations.Media("video", PICTURES[0], tuple(PICTURES), 4.0),
+        annotations.Media("video", "all", (), 8.0),
+    ):
+        expected = in_folder.load(medium)
+        shown = in_archive.load(medium)
+        assert (shown.frames == expected.frames).all() and shown.seconds == expected.seconds
+
+
+@pytest.mark.parametrize("mode", ["link", "reference"])
+def test_a_dataset_is_built_of_pictures_in_an_archive(root, packed, tmp_path, mode):
+    output = tmp_path / "built"
+    done = run_script("build_dataset.py", tmp_path, "-o", output, "--media", mode)
+    assert done.returncode == 0, done.stderr
+    listed, folder = files.read_json(output / "train" / "annotations.json")
+    assert len(listed["video"]) == 8 and folder["sample_fps"] == 8
+    names = sorted(path.name for path in (output / "train" / folder["video"]).iterdir())
+    assert names == sorted(path.name for path in (root / "all").iterdir())
+    result, found = check(output / "train", "--nframes", "8")
+    assert not found and result["train"]["media"]["frames"]["max"] == 16
+
+
+def test_a_folder_that_two_archives_have_is_no_guess(root, packed, tmp_path):
+    with tarfile.open(tmp_path / "other.tar", "w") as made:
+        made.add(root / "all", "all")
+    done = run_script("build_dataset.py", tmp_path, "-o", tmp_path / "built")
+    assert done.returncode == 2 and "BUILD-MEDIA-AMBIGUOUS" in done.stderr
 
 
 def test_an_item_of_cosmos_rl_has_them(root, tmp_path):

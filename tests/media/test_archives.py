@@ -1,10 +1,12 @@
-"""Tar archives of clips: whose clip a name means, what is unpacked, and that everything that reads
-media opens them."""
+"""Archives of clips, tar and zip: whose clip a name means, what is unpacked, and that everything
+that reads media opens them."""
 
 import io
 import json
 import os
+import stat
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +45,11 @@ def member(name, content=b"x", **facts):
 
 def write_archive(path, *members):
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for made, content in members:
+                packed.writestr(made.name, content)
+        return path
     with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as tar:
         for made, content in members:
             tar.addfile(made, io.BytesIO(content))
@@ -71,7 +78,7 @@ def refused(source, *lines):
 COLOURS = (member("./a/001.mp4", b"red"), member("./b/001.mp4", b"blue"))
 
 
-@pytest.mark.parametrize("name", ["videos.tar.gz", "videos.tar"])
+@pytest.mark.parametrize("name", ["videos.tar.gz", "videos.tar", "videos.zip"])
 @pytest.mark.parametrize("folder", ["", "clips/"])
 def test_a_label_goes_to_the_clip_of_its_whole_path(tmp_path, name, folder):
     made = [member(one.name.replace("./", f"./{folder}"), content) for one, content in COLOURS]
@@ -125,6 +132,19 @@ def test_a_damaged_archive_is_bad_input(tmp_path):
     assert refused(tmp_path, "0.mp4,red").id == "DATA-ARCHIVE"
 
 
+def test_a_damaged_zip_is_bad_input_when_it_is_opened_and_when_a_file_is_read(tmp_path):
+    archive = write_archive(tmp_path / "videos.zip", member("0.mp4", b"red" * 99))
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-30])
+    found = refused(tmp_path, "0.mp4,red")
+    assert found.id == "DATA-ARCHIVE" and str(found.fix).startswith("unzip -t")
+    archive.write_bytes(whole[:40] + b"xxxx" + whole[44:])
+    with pytest.raises(Failure, match="DATA-ARCHIVE"):
+        items(tmp_path, "0.mp4,red")
+    with pytest.raises(Failure, match="DATA-ARCHIVE"):
+        archives.unpacked(archive)
+
+
 # -- unpacking -------------------------------------------------------------------------------------
 
 
@@ -159,9 +179,50 @@ def test_what_would_not_be_the_file_of_its_name_is_refused(tmp_path, cache, memb
     with pytest.raises(Failure, match="DATA-ARCHIVE") as caught:
         archives.unpacked(archive)
     assert caught.value.exit_code == 2 and "tar " in str(caught.value.findings[0].fix)
+    assert_nothing_is_left(cache)
+
+
+def assert_nothing_is_left(cache):
     assert not [
         path for path in cache.rglob("*") if path.suffix != ".lock" and path.name != "archives"
     ]
+
+
+def zipped(name, mode=0, flags=0):
+    made = zipfile.ZipInfo(name)
+    made.external_attr = mode << 16
+    made.flag_bits = flags
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (zipped("b.mp4", stat.S_IFLNK | 0o777), "a link"),
+        (zipped("./a.mp4"), "a second file"),
+        (zipped("a.mp4/b.mp4"), "a second file"),
+        (zipped("/etc/a.mp4"), "leads out"),
+        (zipped("a/../../a.mp4"), "leads out"),
+    ],
+)
+def test_what_would_not_be_the_file_of_its_name_is_refused_in_a_zip(tmp_path, cache, made, told):
+    archive = tmp_path / "bad.zip"
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("a.mp4", b"x")
+        packed.writestr(made, b"a.mp4")
+    with pytest.raises(Failure, match=told) as caught:
+        archives.unpacked(archive)
+    assert caught.value.exit_code == 2 and "zip " in str(caught.value.findings[0].fix)
+    assert_nothing_is_left(cache)
+
+
+def test_an_encrypted_zip_is_told(tmp_path):
+    archive = write_archive(tmp_path / "videos.zip", member("a.mp4"))
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= archives.ENCRYPTED
+    archive.write_bytes(content)
+    with pytest.raises(Failure, match="an encrypted file"):
+        archives.unpacked(archive)
 
 
 def test_what_a_killed_run_left_is_cleared_away(tmp_path, cache):
@@ -243,6 +304,16 @@ def test_a_root_with_clips_and_an_archive_stays_a_folder(root, monkeypatch):
     _, _, written = support_specs.run("train --train-root root --engine transformers", "spec.toml")
     assert written["custom"]["train_dataset"]["media_path"] == str(root)
     assert archives.in_root(root, "video", "clips/0.mp4") is None
+
+
+def test_a_zip_or_the_only_archive_of_another_name_holds_the_media(root):
+    (root / "videos.tar.gz").rename(root / "clips-of-june.tar.gz")
+    only = str(root / "clips-of-june.tar.gz")
+    assert archives.in_root(root, "video", "clips/0.mp4") == only
+    write_archive(root / "labels.zip", member("a.txt"))
+    assert archives.in_root(root, "video", "clips/0.mp4") is None
+    write_archive(root / "videos.zip", member("clips/0.mp4"))
+    assert archives.in_root(root, "video", "clips/0.mp4") == str(root / "videos.zip")
 
 
 def test_images_are_looked_for_in_their_own_archive(root):

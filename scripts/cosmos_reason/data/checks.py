@@ -757,7 +757,9 @@ def check_rates(found: Survey, is_gate: bool) -> None:
     if is_gate:
         found.tally.errors.add("DATA-FPS-MISSING")
     folder = str(found.annotations.parent)
-    if not s3.is_uri(found.source) and str(found.media_path) in (folder, *archives.usual(folder)):
+    media_path = str(found.media_path)
+    beside = os.path.dirname(media_path) if archives.is_archive(media_path) else media_path
+    if not s3.is_uri(found.source) and beside == folder:
         output = f"{os.path.abspath(folder)}-with-rates"
         command = ["scripts/build_dataset.py", str(found.annotations), "-o", output]
         found.tally.fixes["DATA-FPS-MISSING"] = shlex.join(command)

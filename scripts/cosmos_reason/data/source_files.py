@@ -9,11 +9,12 @@ import posixpath
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from itertools import takewhile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
@@ -71,8 +72,14 @@ class Frames:
 
 
 Medium = Path | Held | Frames
-# (whole path in an archive, file) by the last part of the path
-Members = dict[str, list[tuple[str, Held]]]
+
+
+class Members(NamedTuple):
+    """What an archive holds, by the last part of its path: (whole path, file), and (whole path,
+    its pictures by their numbers) of the folders that have some."""
+
+    files: dict[str, list[tuple[str, Held]]]
+    folders: dict[str, list[tuple[str, tuple[Held, ...]]]]
 
 
 class Folder:
@@ -191,23 +198,24 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
             raise f.bad_input("DATA-MEDIA-ESCAPE", name, message)
         return Path(in_folder)
     media.resolve("", in_folder)
-    places = [posixpath.normpath(in_folder)]
-    if not posixpath.normpath(name).startswith("../"):
-        places.append(posixpath.normpath(name))
+    places = _places(name, folder)
     for place in places:
         if files.has(place):
             return _claimed(files, place, files.medium(place))
-    closest = _closest(places, _near(files, folder, name, places[-1]))
-    if len(closest) > 1:
-        listed = ", ".join(path for path, _ in closest[:2])
-        message = f"got {len(closest)} files of that name ({listed}, ...), expected one"
-        fix = "write the path of the file in the table"
-        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", name, message, fix)
+    closest = _closest(name, places, _near(files, folder, name, places[-1]))
     if closest:
-        path, medium = closest[0]
+        path, medium = closest
         guessed = "" if path in places else places[-1]
         return _claimed(files, path, medium, guessed)
     return _elsewhere(files, name, places[0])
+
+
+def _places(name: str, folder: str) -> list[str]:
+    """Where a name in a table of `folder` may lie: relative to that folder, or to the root."""
+    places = [posixpath.normpath(posixpath.join(folder, name))]
+    if not posixpath.normpath(name).startswith("../"):
+        places.append(posixpath.normpath(name))
+    return places
 
 
 def _elsewhere(files: Folder, name: str, place: str) -> Path | Held:
@@ -225,8 +233,8 @@ def find_video(files: Folder, medium: Media, folder: str) -> Medium:
         return Frames(found, medium.fps, is_list=True)
     found = find(files, medium.path, folder)
     pictures = ()
-    if medium.may_be_folder and isinstance(found, Path):
-        pictures = files.pictures(found)
+    if medium.may_be_folder and isinstance(found, Path) and not found.is_file():
+        pictures = files.pictures(found) or _packed_pictures(files, medium.path, folder)
     return Frames(pictures, medium.fps, is_list=False) if pictures else found
 
 
@@ -247,13 +255,17 @@ def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, 
     return near + _packed(files, folder, last_part)
 
 
-def _closest(
-    places: list[str], near: list[tuple[str, Path | Held]]
-) -> list[tuple[str, Path | Held]]:
-    """Those of `near` (paths and their media) that have most of their last parts in common with one
-    of `places`."""
+def _closest(name: str, places: list[str], near: list[tuple[str, Any]]) -> tuple[str, Any] | None:
+    """The one of `near` (paths and what is there) that has most of its last parts in common with
+    one of `places`; None without any. Raises Failure where several have as many."""
     common = [max(_common_parts(place, path) for place in places) for path, _ in near]
-    return [one for one, parts in zip(near, common, strict=True) if parts == max(common)]
+    closest = [one for one, parts in zip(near, common, strict=True) if parts == max(common)]
+    if len(closest) > 1:
+        listed = ", ".join(path for path, _ in closest[:2])
+        message = f"got {len(closest)} files of that name ({listed}, ...), expected one"
+        fix = "write the path of the file in the table"
+        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", name, message, fix)
+    return closest[0] if closest else None
 
 
 def _common_parts(one: str, other: str) -> int:
@@ -288,25 +300,48 @@ def _packed(files: Folder, folder: str, last: str) -> list[tuple[str, Held]]:
     """(path as if unpacked where it lies, member) of what is called `last` in the archives near a
     table."""
     found = []
+    for beside, members in _archives_near(files, folder):
+        found += [(_below(beside, path), member) for path, member in members.files.get(last, [])]
+    return found
+
+
+def _packed_pictures(files: Folder, name: str, folder: str) -> tuple[Held, ...]:
+    """Those of the folder in an archive near a table in `folder` whose path ends most like `name`;
+    none without such a folder. Raises Failure where several fit alike."""
+    near = []
+    for beside, members in _archives_near(files, folder):
+        alike = members.folders.get(posixpath.basename(posixpath.normpath(name)), [])
+        near += [(_below(beside, path), pictures) for path, pictures in alike]
+    closest = _closest(name, _places(name, folder), near)
+    return closest[1] if closest else ()
+
+
+def _archives_near(files: Folder, folder: str) -> Iterator[tuple[str, Members]]:
+    """(the folder it lies in, what it holds) of the archives near a table in `folder`."""
     for archive in _beside(folder, files.archives):
-        beside = posixpath.dirname(archive)
         if archive not in files.members:
             files.members[archive] = _members(files.path(archive))
-        members = files.members[archive].get(last, [])
-        found += [
-            (posixpath.normpath(posixpath.join(beside, path)), member) for path, member in members
-        ]
-    return found
+        yield posixpath.dirname(archive), files.members[archive]
+
+
+def _below(folder: str, path: str) -> str:
+    return posixpath.normpath(posixpath.join(folder, path))
 
 
 def _members(archive: Path) -> Members:
-    """What an archive holds, by the last part of the path."""
-    found = defaultdict(list)
+    members = Members(defaultdict(list), defaultdict(list))
+    pictures: dict[str, dict[str, Held]] = defaultdict(dict)
     for name, loads in archives.contents(archive).items():
         for load in loads:
             held = Held(f"{archive}/{name}", posixpath.splitext(name)[1], load)
-            found[posixpath.basename(name)].append((name, held))
-    return found
+            members.files[posixpath.basename(name)].append((name, held))
+            pictures[posixpath.dirname(name)][name] = held
+    for folder, by_name in pictures.items():
+        ordered = media.pictures_of(by_name, 1).files
+        if ordered:
+            frames = tuple(by_name[str(name)] for name in ordered)
+            members.folders[posixpath.basename(folder)].append((folder, frames))
+    return members
 
 
 def tables(files: Folder, subset: str, split: str) -> list[str]:

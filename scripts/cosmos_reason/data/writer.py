@@ -273,7 +273,8 @@ def _place_pictures(name: str, frames: Frames, folder: Path, mode: str) -> Place
             names.append(_reference(name, medium))
             continue
         target.mkdir(parents=True, exist_ok=True)
-        last = f"{number:05}{source.suffix}" if frames.is_list else medium.name
+        stem = f"{number:05}" if frames.is_list else source.stem
+        last = f"{stem}{source.suffix}"
         _bring(medium, target / last, mode)
         names.append(f"media/{target.name}/{last}")
     named = names if frames.is_list else os.path.dirname(names[0])

@@ -1,4 +1,4 @@
-"""Tar archives of media: one reader for all who open them.
+"""Archives of media, tar and zip: one reader for all who open them.
 
 A member is called by its whole path in the archive. Only ordinary files are read; links, devices
 and names that lead out of the archive never become files on the disk.
@@ -13,25 +13,49 @@ import gzip
 import posixpath
 import shlex
 import shutil
+import stat
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO, NamedTuple
 
 from cosmos_reason.base import files, progress
 from cosmos_reason.base.findings import Failure, bad_input, outside
 from cosmos_reason.remote import s3
 
-SUFFIXES = (".tar.gz", ".tgz", ".tar")
-# the names in a dataset root, by what they hold
-USUAL = {"video": "videos.tar.gz", "image": "images.tar.gz"}
+SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
+# the names in a dataset root without their suffixes, by what they hold
+USUAL = {"video": "videos", "image": "images"}
 BATCH = 64  # files unpacked at a time when the archive is only looked through
 GZIP = b"\x1f\x8b"
+ENCRYPTED = 1  # a bit of the flags of a member of a zip archive
 PACK_AGAIN = "tar --dereference --hard-dereference -czf {} -C FOLDER ."
+ZIP_AGAIN = "(cd FOLDER && zip -r - .) > {}"
 NOT_ENDED = "no end where one is due: it is cut off or damaged"
+# what tarfile, zipfile and their decompressors raise
+DAMAGE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    EOFError,
+    zlib.error,
+    gzip.BadGzipFile,
+    ValueError,
+    NotImplementedError,  # a compression that zipfile does not know
+)
+
+
+class Member(NamedTuple):
+    """A file in an archive: its whole path without ./, what it is where it is no ordinary file, and
+    what opens it."""
+
+    name: str
+    oddity: str
+    open: Callable[[], BinaryIO]
 
 
 def is_archive(name: str | Path) -> bool:
@@ -42,18 +66,22 @@ def is_archive(name: str | Path) -> bool:
 
 
 def in_root(root: str | Path, kind: str, name: str) -> str | None:
-    """The usual archive in a dataset root (a folder or an s3:// prefix) when it holds the media:
-    the first medium, a video or an image called `name`, is not in the root itself. None otherwise.
-    May ask S3."""
+    """The archive in a dataset root (a folder or an s3:// prefix) that holds the media, when the
+    first medium, a video or an image called `name`, is not in the root itself: a usual one, or the
+    only one of a folder. None otherwise. May ask S3."""
     if _exists(root, name):
         return None
-    likely_first = sorted(USUAL.items(), key=lambda usual: usual[0] != kind)
-    return next((_below(root, file) for _, file in likely_first if _exists(root, file)), None)
+    likely_first = sorted(USUAL, key=lambda usual: usual != kind)
+    named = [USUAL[usual] + suffix for usual in likely_first for suffix in SUFFIXES]
+    for file in named:
+        if _exists(root, file):
+            return _below(root, file)
+    return None if s3.is_uri(root) else _only_one(Path(root))
 
 
-def usual(root: str | Path) -> list[str]:
-    """The names that an archive of media has in a dataset root, whether it is there or not."""
-    return [_below(root, file) for file in USUAL.values()]
+def _only_one(folder: Path) -> str | None:
+    found = [path for path in folder.glob("*") if is_archive(path)]
+    return str(found[0]) if len(found) == 1 else None
 
 
 def _below(root: str | Path, name: str) -> str:
@@ -82,15 +110,16 @@ def media_folder(media_path: str | Path) -> str:
 
 @contextmanager
 def _damage(archive: Path) -> Iterator[None]:
-    """Turns what tarfile and its decompressors raise into a Failure: exit 2, for a full disk 3."""
+    """Turns what reading damage raises into a Failure: exit 2, for a full disk 3."""
     try:
         yield
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError) as problem:
+    except DAMAGE as problem:
         message = (
             f"got a damaged archive {archive.name} ({problem}), "
             "expected one that can be read to its end"
         )
-        fix = f"tar -tf {shlex.quote(str(archive))} > /dev/null"
+        name = shlex.quote(str(archive))
+        fix = f"unzip -t {name}" if _is_zip(archive) else f"tar -tf {name} > /dev/null"
         raise bad_input("DATA-ARCHIVE", archive, message, fix) from None
     except OSError as problem:
         if problem.errno != errno.ENOSPC:
@@ -101,18 +130,42 @@ def _damage(archive: Path) -> Iterator[None]:
         ) from None
 
 
-def _members(tar: tarfile.TarFile) -> Iterator[tuple[str, tarfile.TarInfo]]:
-    """(whole path without ./, header) of all but the folders, in the archive's order. Raises
-    ReadError at the end of an archive that does not end as it should, where tarfile itself would
-    take damage for the end."""
+def _is_zip(archive: Path) -> bool:
+    return archive.suffix == ".zip"
+
+
+def _members(archive: Path, packed: BinaryIO) -> Iterator[Member]:
+    """All but the folders, in the order of the archive, which is open as `packed`."""
+    if _is_zip(archive):
+        yield from _members_of_zip(zipfile.ZipFile(packed))
+    else:
+        yield from _members_of_tar(tarfile.open(fileobj=packed))  # noqa: SIM115 - its file is closed
+
+
+def _members_of_tar(tar: tarfile.TarFile) -> Iterator[Member]:
+    """Raises ReadError at the end of an archive that does not end as it should, where tarfile
+    itself would take damage for the end."""
     for member in tar:
         if not member.isdir():
-            yield posixpath.normpath(member.name), member
+            oddity = "" if member.isfile() else "a link or a device"
+            opened = functools.partial(tar.extractfile, member)
+            yield Member(posixpath.normpath(member.name), oddity, opened)
     tar.fileobj.seek(tar.offset)
     if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError(NOT_ENDED)
     while tar.fileobj.read(1 << 20):  # the checksum of what is compressed stands behind the rest
         pass
+
+
+def _members_of_zip(archive: zipfile.ZipFile) -> Iterator[Member]:
+    for member in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        kind = stat.S_IFMT(member.external_attr >> 16)  # 0 where it was made without Unix modes
+        oddity = "" if kind in (0, stat.S_IFREG) else "a link or a device"
+        if member.flag_bits & ENCRYPTED:
+            oddity = "an encrypted file"
+        if not member.is_dir():
+            opened = functools.partial(archive.open, member)
+            yield Member(posixpath.normpath(member.filename), oddity, opened)
 
 
 def batches(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[dict[str, Path]]:
@@ -122,14 +175,14 @@ def batches(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[di
     batch: dict[str, Path] = {}
     left, damage = set(wanted), None
     try:
-        with _damage(archive), tarfile.open(archive) as tar:
-            for name, member in _members(tar) if left else ():
-                if name not in left or not member.isfile():
+        with _damage(archive), archive.open("rb") as packed:
+            for member in _members(archive, packed) if left else ():
+                if member.name not in left or member.oddity:
                     continue
-                file = folder / f"{len(batch)}{Path(name).suffix}"
-                _write(tar, member, file, "wb")
-                batch[name] = file
-                left.remove(name)
+                file = folder / f"{len(batch)}{Path(member.name).suffix}"
+                _write(member, file, "wb")
+                batch[member.name] = file
+                left.remove(member.name)
                 if not left:
                     break
                 if len(batch) == BATCH:
@@ -144,14 +197,13 @@ def batches(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[di
 
 def contents(archive: Path) -> dict[str, list[Callable[[], bytes]]]:
     """What reads each file of an archive, by its whole path; more than one where the archive has
-    several of a path. A compressed archive is decompressed into a temporary file, where it can be
-    read in any order. Raises Failure."""
+    several of a path. What is compressed as a whole is decompressed into a temporary file, where it
+    can be read in any order. Raises Failure."""
     found = defaultdict(list)
     with _damage(archive):
-        tar = tarfile.open(fileobj=_decompressed(archive))  # noqa: SIM115 - the files are read later
-        for name, member in _members(tar):
-            if member.isfile():
-                found[name].append(functools.partial(_content, tar, member))
+        for member in _members(archive, _decompressed(archive)):
+            if not member.oddity:
+                found[member.name].append(functools.partial(_content, archive, member))
     return dict(found)
 
 
@@ -168,13 +220,13 @@ def _decompressed(archive: Path):
     return plain
 
 
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    with tar.extractfile(member) as source:
+def _content(archive: Path, member: Member) -> bytes:
+    with _damage(archive), member.open() as source:
         return source.read()
 
 
-def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, file: Path, mode: str) -> None:
-    with tar.extractfile(member) as source, file.open(mode) as target:
+def _write(member: Member, file: Path, mode: str) -> None:
+    with member.open() as source, file.open(mode) as target:
         shutil.copyfileobj(source, target, 1 << 20)
 
 
@@ -182,7 +234,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, file: Path, mode: str)
 
 
 def unpacked(archive: Path) -> Path:
-    """The folder in the cache that holds the files of a tar archive, unpacked once per content,
+    """The folder in the cache that holds the files of an archive, unpacked once per content,
     whole or not at all.
 
     Raises Failure: exit 2 for an archive that is damaged, or has anything but ordinary files of
@@ -212,17 +264,18 @@ def _digest(archive: Path, size: int, changed: int) -> str:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    with open(archive, "rb") as packed, tarfile.open(fileobj=packed) as tar:
+    with open(archive, "rb") as packed:
         unpacked = progress.of_bytes(archive.stat().st_size, "unpack")
         position = 0
-        for name, member in _members(tar):
-            if not member.isfile():
-                raise _refused(archive, name, "a link or a device")
+        for member in _members(archive, packed):
+            name = member.name
+            if member.oddity:
+                raise _refused(archive, name, member.oddity)
             if posixpath.isabs(name) or name.split("/")[0] == "..":
                 raise _refused(archive, name, "a name that leads out of the archive")
             try:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                _write(tar, member, folder / name, "xb")
+                _write(member, folder / name, "xb")
             except (FileExistsError, NotADirectoryError):
                 raise _refused(archive, name, "a second file of this name") from None
             unpacked(packed.tell() - position)
@@ -231,4 +284,5 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 def _refused(archive: Path, name: str, what: str) -> Failure:
     message = f"got {what} ({name[:100]}), expected ordinary files of different names"
-    return bad_input("DATA-ARCHIVE", archive, message, PACK_AGAIN.format(shlex.quote(archive.name)))
+    again = ZIP_AGAIN if _is_zip(archive) else PACK_AGAIN
+    return bad_input("DATA-ARCHIVE", archive, message, again.format(shlex.quote(archive.name)))
