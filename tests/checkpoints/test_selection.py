@@ -20,6 +20,11 @@ from cosmos_reason.checkpoints import (
 )
 from cosmos_reason.spec import document as spec
 
+LOG = (
+    "[cosmos] 2026-01-01 12:00:00,000 - cosmos - INFO - "
+    "[SFT] Validation loss: {} for train step {}/20, epoch 1\n"
+)
+
 
 @pytest.mark.parametrize(
     ("halves", "finding"),
@@ -117,6 +122,41 @@ def test_choosing_by_validation_loss(output, model):
     assert selection.select(output, "val_loss")[0].step == "epoch_2"
 
 
+@pytest.mark.parametrize("how", ["metrics", "log"])
+@pytest.mark.parametrize("by", ["val_loss", "best"])
+def test_the_next_by_loss_that_is_whole_is_proposed_for_a_damaged_one(output, model, how, by):
+    """Never one whose loss nobody knows, and never the damaged one itself."""
+    add_step(output / RUN, "step_5", model)
+    add_step(output / RUN, "step_30", model)
+    losses = {9: 0.7, 10: 0.3, 20: 0.4, 5: 0.35}
+    best_link.write(output / RUN, "step_10", 0.3)
+    if how == "metrics":
+        rows = [{"step": step, "val/avg_loss": loss} for step, loss in losses.items()]
+        (output / RUN / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    else:
+        lines = []
+        for step, loss in losses.items():
+            saved = f"checkpoint saved successfully at /o/{RUN}/checkpoints/step_{step}/policy"
+            lines.append(LOG.format(loss, step) + f"Step: {step}, {saved}\n")
+        (output / RUN / "policy_0.log").write_text("".join(lines))
+    for step in ("step_10", "step_5"):
+        os.truncate(next((output / RUN / "safetensors" / step).glob("*.safetensors")), 9)
+    code, document = said(output, "--by", by)
+    first, *damage = document["findings"]
+    expected = {"val_loss": "CKPT-LOWEST-DAMAGED", "best": "CKPT-BEST-DAMAGED"}[by]
+    assert (code, first["id"]) == (1, expected)
+    assert first["fix"] == f"--by {RUN}/safetensors/step_20"
+    assert {finding["id"] for finding in damage} == {"CKPT-SHARD-DAMAGED"}
+    code, document = said(output, *shlex.split(first["fix"]))
+    assert code == 0 and document["result"]["selected"]["name"].endswith("step_20")
+    fixes = {finding["id"]: finding["fix"] for finding in said(output)[1]["findings"]}
+    assert fixes["CKPT-BEST-DAMAGED"] == first["fix"]
+    for step in ("step_9", "step_20"):
+        os.truncate(next((output / RUN / "safetensors" / step).glob("*.safetensors")), 9)
+    first = said(output, "--by", "val_loss")[1]["findings"][0]
+    assert first["fix"] == "" and "no whole one whose loss is known" in first["message"]
+
+
 def test_a_best_by_reward_is_not_the_best_by_loss(output):
     (output / RUN / "metrics.jsonl").write_bytes(b'\xff\n{"step": 9, "val/avg_loss": "low"}\n[1]\n')
     best_link.write(output / RUN, "step_9", 0.4, metric="val/reward_avg")
@@ -166,12 +206,6 @@ def test_best_links_of_a_container(output):
             with pytest.raises(Failure, match=r"step_8|20200101000000") as caught:
                 selection.select(output, by)
             assert caught.value.findings[0].data["checkpoints"][0] == f"{RUN}/safetensors/step_9"
-
-
-LOG = (
-    "[cosmos] 2026-01-01 12:00:00,000 - cosmos - INFO - "
-    "[SFT] Validation loss: {} for train step {}/20, epoch 1\n"
-)
 
 
 @pytest.mark.parametrize("place", ["run", "job above", "job elsewhere"])

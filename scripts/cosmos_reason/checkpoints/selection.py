@@ -57,10 +57,9 @@ def select(
     if not models:
         raise Failure(nothing_found(output_dir), findings.EXIT_CHECKS_FAILED)
     if by == VAL_LOSS:
-        name, notes = _lowest_loss(output_dir, models, beside)
-        return _named(output_dir, models, name), notes
+        return _lowest_loss(output_dir, models, beside)
     if by == "best":
-        return _named(output_dir, models, _best(output_dir, models, beside)), []
+        return _best(output_dir, models, beside), []
     metrics = {metric for checkpoint in models for metric in checkpoint.metrics} - COUNTS
     if by in metrics:
         return _by_metric(output_dir, models, by)
@@ -84,7 +83,8 @@ def select(
 
 def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOTHING_BESIDE) -> str:
     """What `--by` may be on evidence: a task metric, the validation loss, the best link, the only
-    model there is; else empty, for no name is better than another."""
+    model there is, the whole one of the lowest loss; else empty, for no name is better than
+    another."""
     models = [checkpoint for checkpoint in found if checkpoint.kind != RESUME]
     whole = [checkpoint for checkpoint in models if checkpoint.complete]
     scored = set().union(*(checkpoint.metrics for checkpoint in whole))
@@ -98,7 +98,9 @@ def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOT
             return VAL_LOSS
     if best_link.name_of(output_dir, whole):
         return "best"
-    return whole[0].name if len(whole) == 1 else ""
+    if len(whole) == 1:
+        return whole[0].name
+    return next((checkpoint.name for checkpoint, _ in measured if checkpoint.complete), "")
 
 
 def flags(by: str) -> Fix:
@@ -170,13 +172,17 @@ def _not_found(
 
 
 def _named(output_dir: Path, models: Sequence[Checkpoint], name: str) -> Checkpoint:
-    named = [checkpoint for checkpoint in models if name in (checkpoint.name, checkpoint.step)]
+    named = _of_name(models, name)
     if len(named) != 1:
         problem = f"got {len(named)} checkpoints named {name!r}, expected one."
         raise _not_found(output_dir, models, problem)
     if not named[0].complete:
         raise Failure(named[0].findings, findings.EXIT_CHECKS_FAILED)
     return named[0]
+
+
+def _of_name(models: Sequence[Checkpoint], name: str) -> list[Checkpoint]:
+    return [checkpoint for checkpoint in models if name in (checkpoint.name, checkpoint.step)]
 
 
 def _by_metric(
@@ -241,9 +247,9 @@ def _differences(other: Checkpoint, best: Checkpoint) -> list[str]:
 
 def _lowest_loss(
     output_dir: Path, models: Sequence[Checkpoint], beside: Beside
-) -> tuple[str, list[Finding]]:
-    """Name of the checkpoint with the lowest validation loss in metrics.jsonl, else in the
-    trainer's log, else that of best_score.json; and what there is to say of that choice."""
+) -> tuple[Checkpoint, list[Finding]]:
+    """The checkpoint with the lowest validation loss in metrics.jsonl, else in the trainer's log,
+    else that of best_score.json; and what there is to say of that choice."""
     measured = _told_losses(output_dir, beside)
     saved = _of_saved(measured, models)
     if not saved:
@@ -254,13 +260,15 @@ def _lowest_loss(
                 f"expected one by {VAL_LOSS}."
             )
             raise _not_found(output_dir, models, problem, beside)
-        name = _best(output_dir, models, beside)
+        chosen = _best(output_dir, models, beside)
         basis = (
             "no metrics.jsonl or trainer's log has a validation loss of a saved step, "
             "the best link and best_score.json name this one"
         )
-        return name, [_proxy_note(output_dir, basis)]
+        return chosen, [_proxy_note(output_dir, basis)]
     chosen, lowest = saved[0]
+    if not chosen.complete:
+        raise _lowest_damaged(saved)
     basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
     notes = [_proxy_note(output_dir, basis)]
     if lowest.loss > measured[0].loss:
@@ -276,7 +284,24 @@ def _lowest_loss(
     if same_step:
         message = f"of step {lowest.step} there is also {', '.join(same_step)}"
         notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message, flags(same_step[0])))
-    return chosen.name, notes
+    return chosen, notes
+
+
+def _lowest_damaged(saved: Sequence[tuple[Checkpoint, MeasuredLoss]]) -> Failure:
+    """The refusal of a damaged checkpoint: with what is wrong with it, and with the next one by
+    loss that is whole."""
+    lowest, measured = saved[0]
+    message = f"got the lowest validation loss, {measured.loss:g}, of a damaged checkpoint"
+    fix = flags("")
+    for checkpoint, loss in saved:
+        if checkpoint.complete:
+            message += f"; of the whole ones {checkpoint.name} has the lowest, {loss.loss:g}"
+            fix = flags(checkpoint.name)
+            break
+    else:
+        message += ", and no whole one whose loss is known"
+    finding = findings.error("CKPT-LOWEST-DAMAGED", lowest.name, message, fix)
+    return Failure([finding, *lowest.findings], findings.EXIT_CHECKS_FAILED)
 
 
 def _proxy_note(output_dir: Path, basis: str) -> Finding:
@@ -428,12 +453,18 @@ def best_note(
     return [findings.info("CKPT-BEST", best, f"it means {name}", flags("best"))]
 
 
-def _best(output_dir: Path, models: Sequence[Checkpoint], beside: Beside) -> str:
-    """Name of the model that `best` means. Raises Failure for a broken link."""
+def _best(output_dir: Path, models: Sequence[Checkpoint], beside: Beside) -> Checkpoint:
+    """The model that `best` means. Raises Failure for a broken link and for a damaged model."""
     name = best_link.name_of(output_dir, models)
     if not name:
         raise _not_found(output_dir, models, _broken_link(output_dir), beside)
-    return name
+    best = _of_name(models, name)[0]
+    if best.complete:
+        return best
+    fix = flags(proposal(output_dir, models, beside))
+    message = f"got a best link to the damaged {name}, expected a whole model"
+    finding = findings.error("CKPT-BEST-DAMAGED", best_link.folder_of(output_dir), message, fix)
+    raise Failure([finding, *best.findings], findings.EXIT_CHECKS_FAILED)
 
 
 def _broken_link(output_dir: Path) -> str:
