@@ -11,6 +11,7 @@ examples:
   scripts/build_spec.py evaluate --parent-job jobs/TRAIN_ID --eval-root data/eval -o eval.toml
 """
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.jobs import nodes
-from cosmos_reason.jobs.record import Job
+from cosmos_reason.jobs import record as jobs
 from cosmos_reason.rules import (
     benchmark,
     command_line,
@@ -38,6 +39,7 @@ from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft, pasteable
 from cosmos_reason.rules.keys import RATE
+from cosmos_reason.rules.model_folder import TEMPLATE
 from cosmos_reason.spec import actions, document, names, origins
 
 COMMON = (
@@ -182,19 +184,25 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
     elif args.spec:
         draft.attempt(inherited.take_file, draft, args.spec, asked)
     if not draft.spec and not resumes:
-        draft.overlay(document.template(args.action), "template")
+        draft.overlay(document.template(args.action), TEMPLATE)
     if args.parent_job:
-        parent, model_given = Path(args.parent_job), draft.params["model"] in asked
+        parent, model_given = parent_folder(args.parent_job), draft.params["model"] in asked
         draft.attempt(inherited.take_parent, draft, parent, model_given, newest_resume)
     if not draft.spec:  # it could not be read: what else is wrong is looked for all the same
-        draft.overlay(document.template(args.action), "template")
+        draft.overlay(document.template(args.action), TEMPLATE)
     if args.profile is not None:
         command_line.take_profile(draft, args.profile)
 
 
+def parent_folder(given: str) -> Path:
+    """The folder that is given, or that of the job whose id is."""
+    of_id = jobs.root(None) / given
+    return of_id if os.path.isdir(of_id) and not os.path.isdir(given) else Path(given)
+
+
 def newest_resume(folder: Path, record: dict) -> str | None:
     """The last state that an unfinished job saved; `record` is what its job.json holds."""
-    return Job.from_json(folder, record).newest_resume()
+    return jobs.Job.from_json(folder, record).newest_resume()
 
 
 def check(args, draft: Draft) -> list[f.Finding]:
@@ -213,19 +221,28 @@ def check(args, draft: Draft) -> list[f.Finding]:
     found = draft.attempt(rules.check, *words, facts, **known)
     if found is None:  # the tables beside the facts cannot be read
         found = rules.check(*words, **known)
-    found = not_about_template(draft, found)
+    found = not_about_template(draft, found, bool(args.parent_job))
     unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
     return [replace(one, fix=pasteable(draft, one.fix)) for one in unique.values()]
 
 
-def not_about_template(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
+def not_about_template(draft: Draft, found: list[f.Finding], has_parent: bool) -> list[f.Finding]:
     """Without what is about values that only stand in for what was refused."""
     refused = {finding.id for finding in draft.findings}
     if refused & {"SPEC-ACTION", "SPEC-FILE"}:
         return []
-    if "SPEC-MODEL-NAME" in refused:  # nobody asked for the template's model
-        return [finding for finding in found if not finding.id.startswith("SPEC-MODEL-OMNI")]
+    key = draft.params["model"]
+    lacks_parent = has_parent and draft.origins.get(key) == TEMPLATE
+    if lacks_parent and draft.action == "train":  # which would have told the whole spec
+        return [finding for finding in found if is_asked_for(draft, finding.where)]
+    if lacks_parent or "SPEC-MODEL-NAME" in refused:  # nobody asked for the template's model
+        return [finding for finding in found if finding.where != key]
     return found
+
+
+def is_asked_for(draft: Draft, where: str) -> bool:
+    """Whether a finding is about what the command line says."""
+    return where.startswith("--") or any(document.overlap(where, named) for named in draft.named)
 
 
 def size_to_check(args, draft: Draft) -> tuple[int | None, int]:

@@ -324,7 +324,7 @@ def test_the_folder_of_a_train_job_stands_for_its_output(output, tmp_path):
     (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(job / "results")}}))
     code, document = said(job)
     fix = document["findings"][0]["fix"]
-    assert code == 1 and fix.endswith(f"scripts/launch_job.py status {job.name}")
+    assert code == 1 and fix.endswith(f"scripts/launch_job.py status {job}")
     (job / "job.json").write_text(json.dumps({"outputs": {"results_dir": "x"}}))
     assert said(job)[0] == 2
 

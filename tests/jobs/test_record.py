@@ -44,6 +44,13 @@ def test_a_malformed_id_is_refused_before_the_disk_is_asked(tmp_path, job_id):
     assert (caught.value.findings[0].id, caught.value.exit_code) == ("JOB-ID-MALFORMED", 2)
 
 
+def test_a_job_is_meant_by_its_path_too(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    folder = job_folder(tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert jobs.folder(tmp_path / "jobs", f"mine/{folder.name}/") == folder
+
+
 def test_an_unknown_id_names_the_nearest(tmp_path):
     job_folder(tmp_path)
     with pytest.raises(Failure, match=f"Did you mean {JOB}"):

@@ -139,6 +139,18 @@ def test_our_own_specs(here, action):
         assert not {one for one in refused if one[0].startswith(("SPEC-", "JOB-"))}
 
 
+def test_a_model_of_which_nothing_tells_the_family_is_one_finding_in_each(here):
+    write_annotations(here / "annotations.json", 2000)
+    words = ("train", "--model", "/there/mine", "--train-root", ".")
+    built, _ = said(build_spec, *words, "-o", "spec.toml")
+    checked, _ = preflight("spec.toml")
+    planned, _ = plan("spec.toml", "--output", "carried")
+    for found in (built, checked, planned):
+        assert [one.where for one in found if one.id == "SPEC-MODEL-ASSUMED"] == [
+            "policy.model_name_or_path"
+        ]
+
+
 def test_what_a_preflight_proposes_is_accepted_by_plan(here):
     """On the machine that has the files, and for another one that has them."""
     text = located(GUIDE).replace("custom.dataset", "custom.train_dataset")

@@ -97,6 +97,8 @@ def test_a_converted_folder_is_no_omni_checkpoint(tmp_path):
 def test_a_model_nobody_sees_here_is_taken_for_the_usual_family(model):
     one = found("train", "cosmos-rl", policy__model_name_or_path=model, train__compile=True)
     assert "taken for Qwen3-VL" in one["SPEC-QWEN3-COMPILE"].message
+    assumed = one["SPEC-MODEL-ASSUMED"]
+    assert assumed.severity == f.WARNING and "qwen2.5 or reason1" in assumed.message
     one = found(
         "train",
         "cosmos-rl",
@@ -104,6 +106,40 @@ def test_a_model_nobody_sees_here_is_taken_for_the_usual_family(model):
         train__compile=True,
     )
     assert "SPEC-QWEN3-COMPILE" not in one
+
+
+@pytest.mark.parametrize(
+    ("model", "is_told"),
+    [
+        ("/models/Cosmos-Reason2-8B-converted", False),
+        ("/models/my-reason1", False),
+        ("Qwen/Qwen3-VL-8B-Instruct", False),
+        ("acme/traffic", True),
+        ("Qwen/Qwen2-VL-7B-Instruct", True),  # of which nothing is known here but the name
+    ],
+)
+def test_the_usual_family_is_assumed_only_where_nothing_tells_another(model, is_told):
+    one = found("train", policy__model_name_or_path=model)
+    assert ("SPEC-MODEL-ASSUMED" in one) == is_told
+
+
+def test_a_config_tells_the_family_and_one_that_is_not_known_is_named(tmp_path):
+    for model_type, is_told in (("qwen2_5_vl", False), ("llava_next", True)):
+        files.write_json(tmp_path / "config.json", {"model_type": model_type})
+        one = found("train", policy__model_name_or_path=str(tmp_path))
+        assert ("SPEC-MODEL-ASSUMED" in one) == is_told
+    assert "llava_next" in one["SPEC-MODEL-ASSUMED"].message
+    one = found("train", "transformers", policy__model_name_or_path=str(tmp_path))
+    assert "SPEC-MODEL-FAMILY" in one and "SPEC-MODEL-ASSUMED" not in one
+
+
+def test_of_an_adapter_the_base_tells_the_family(tmp_path):
+    adapter = {"base_model_name_or_path": "/models/base"}
+    files.write_json(tmp_path / "adapter_config.json", adapter)
+    asked = {"model__model_name": str(tmp_path), "model__enable_lora": True}
+    assert "SPEC-MODEL-ASSUMED" in found("evaluate", **asked)
+    base = "hf_model://nvidia/Cosmos-Reason2-8B"
+    assert "SPEC-MODEL-ASSUMED" not in found("evaluate", **asked, model__base_model_path=base)
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,36 @@ def test_the_system_prompt_of_tao_is_read(output):
     assert made["dataset"]["system_prompt"] == "Answer briefly."
 
 
+@pytest.mark.parametrize("action", ["evaluate", "inference", "quantize", "grpo", "train"])
+@pytest.mark.parametrize("parent", ["nowhere", "data", "data/annotations.json", "ended"])
+def test_a_parent_that_cannot_be_read_is_one_finding(here, action, parent):
+    """The model of the template, which nobody asked for, is no second one."""
+    files.write_json(here / "ended" / "job.json", {"action": "train", "state": "PENDING"})
+    engine = "cosmos-rl" if action == "grpo" else "transformers"
+    code, found, _ = run(f"{action} --engine {engine} --parent-job {parent}")
+    errors = [one.id for one in found.values() if one.severity == f.ERROR]
+    assert (code, errors) == (2, ["SPEC-PARENT"])
+    assert not [one for one in found if one.startswith(("SPEC-MODEL", "SPEC-GRPO"))]
+    if action == "train":
+        assert set(found) == {"SPEC-PARENT"}
+        _, found, _ = run(f"train --engine {engine} --parent-job {parent} --set optm_lr=0.1")
+        assert set(found) == {"SPEC-PARENT", "SPEC-RATE-HIGH"}
+
+
+def test_a_job_is_a_parent_by_its_id_too(output, here, monkeypatch):
+    job = here / "jobs" / "train-20260101-120000-0a1b2c"
+    record = {
+        "action": "train",
+        "state": "COMPLETE",
+        "evidence": {"checkpoint": str(step(output, 10))},
+    }
+    files.write_json(job / "job.json", record)
+    document.dump({**document.template("train"), **TRAINED}, job / "spec.toml", "train")
+    for given in (job, job.name):
+        code, found, made = run(f"evaluate --engine transformers --parent-job {given}")
+        assert (code, made["model"]["model_name"]) == (0, str(step(output, 10))), found
+
+
 def test_an_output_that_cannot_be_a_parent_is_refused(output, here):
     code, found, _ = run(f"train --engine cosmos-rl --parent-job {output}")
     assert (code, "own spec" in found["SPEC-PARENT"].message) == (2, True)

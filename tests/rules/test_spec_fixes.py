@@ -67,7 +67,7 @@ BAD = [
     ),
     ("train --spec nowhere.toml", 2, "FILE-MISSING"),
     ("train --spec data", 2, "SPEC-FILE"),
-    ("train --parent-job nowhere", 2, "FILE-MISSING"),
+    ("train --parent-job nowhere", 2, "SPEC-PARENT"),
     ("train --dataset-facts nowhere.json", 2, "FILE-MISSING"),
     ("train --train-root ''", 1, "SPEC-ROOT"),
     ("train --train-root gs://bucket/set", 1, "SPEC-URI"),
@@ -205,7 +205,7 @@ BAD = [
     ("quantize --spec wide.toml", 1, "SPEC-ACTION"),
     ("grpo --engine cosmos-rl --spec four.toml", 1, "SPEC-ACTION"),
     ("train --spec " + "a" * 300 + ".toml", 2, "FILE-UNREADABLE"),
-    ("train --parent-job " + "a" * 300, 2, "FILE-UNREADABLE"),
+    ("train --parent-job " + "a" * 300, 2, "SPEC-PARENT"),
     ("train --dataset-facts " + "a" * 300, 2, "FILE-UNREADABLE"),
     ("train --set polcy.freeze_pattern='^x[0-9]{{1,2}}$'", 1, "SPEC-KEY-UNKNOWN"),
 ]

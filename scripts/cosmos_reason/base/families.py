@@ -70,6 +70,9 @@ WORDS = {
     "reason1": "qwen2_5_vl",
     "qwen2-vl": "qwen2_vl",
 }
+# Words in a name that tell the architecture which is taken for granted where nothing is told.
+USUAL = "Qwen3-VL"
+USUAL_WORDS = ("qwen3-vl", "qwen3_vl", "qwen3vl", "reason2", "cosmos3")
 
 
 def by_name(name: str) -> str | None:

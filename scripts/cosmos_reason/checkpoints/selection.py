@@ -119,7 +119,7 @@ def nothing_found(folder: Path) -> Finding:
     fix = Fix(changes={"train.ckpt.enable_checkpoint": True})
     for home in (folder.absolute(), *folder.absolute().parents):
         if (home / "job.json").is_file():
-            fix = f"scripts/launch_job.py status {home.name}"
+            fix = shlex.join(["scripts/launch_job.py", "status", str(home)])
             break
     message = "got no checkpoint, expected TIMESTAMP/safetensors/step_N: none was saved (yet)"
     return findings.error("CKPT-NONE", folder, message, fix)

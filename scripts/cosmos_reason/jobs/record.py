@@ -89,7 +89,7 @@ class Job:
         """The record of the job in `folder`. Raises Failure (exit 2) when it is missing, not JSON,
         of another job, or not what submit writes."""
         job = cls.load_unchecked(folder)
-        faults = list(_faults(job.stored))
+        faults = list(dict.fromkeys(_faults(job.stored)))  # one field that lacks tells all
         if faults:
             message = (
                 f"got a record with {'; '.join(faults[:5])}, expected what submit writes: "
@@ -250,8 +250,11 @@ def root(jobs_dir: str | None) -> Path:
 
 
 def folder(jobs_dir: Path, job_id: str) -> Path:
-    """The folder of a recorded job. Raises Failure (exit 2) for an id that is malformed or not
-    there."""
+    """The folder of a recorded job, of which the id is given or the path. Raises Failure (exit 2)
+    for an id that is malformed or not there."""
+    path = Path(os.path.abspath(job_id))
+    if os.sep in job_id and ID.fullmatch(path.name) and (path / RECORD).is_file():
+        return path
     fix = "scripts/launch_job.py list"
     if not ID.fullmatch(job_id):
         message = f"got {job_id!r}, expected <action>-<YYYYMMDD>-<HHMMSS>-<6 hex>"

@@ -24,6 +24,7 @@ from cosmos_reason.spec.values import shown
 
 STEP = re.compile(r"(?:step|epoch)_\d+")
 ENDED = ("COMPLETE", "ERROR", "CANCELED")
+LIST_JOBS = "scripts/launch_job.py list"
 
 
 # ---- an earlier spec -----------------------------------------------------------------------------
@@ -78,7 +79,10 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
 
     `newest_resume(folder, record)` finds the last state that an unfinished job saved.
     """
-    if os.path.isdir(folder) and not os.path.isfile(folder / "job.json"):
+    if not os.path.isdir(folder):
+        message = "got no such folder, expected that of a train job or of its output"
+        raise findings.bad_input("SPEC-PARENT", folder, message, Fix(command=LIST_JOBS))
+    if not os.path.isfile(folder / "job.json"):
         _take_output(draft, folder, model_given)
         return
     record, origin = files.read_json(folder / "job.json"), f"parent job {folder.name}"
@@ -103,7 +107,7 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
 
 
 def _ask_for_status(folder: Path) -> Fix:
-    return Fix(command=f"scripts/launch_job.py status {folder.name}")
+    return Fix(command=shlex.join(["scripts/launch_job.py", "status", os.path.abspath(folder)]))
 
 
 def _resume(draft: Draft, folder: Path, record: dict, newest_resume: Callable, origin: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cosmos_reason.base import bundle
+from cosmos_reason.base import bundle, families
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
@@ -98,6 +98,30 @@ def miniature(case):
         return None
     size = sum(path.stat().st_size for path in Path(whole).glob("*.safetensors"))
     return f"{size / 1e6:.1f} MB of weights" if 0 < size < MINIATURE else None
+
+
+def assumed(case) -> bool | str:
+    """Whether tokens and memory are counted for an architecture that nothing tells; words where a
+    config.json tells one that is not known here."""
+    base = case.params.get("base")
+    whole = (case(base) if base else "") or case.adapter_base or case.model
+    told, _ = model_names.family(whole)
+    if told:
+        is_refused = not bundle.loads(case.engine, told)
+        return False if told in families.FAMILIES or is_refused else f"of the architecture {told}"
+    is_usual = any(word in whole.lower() for word in families.USUAL_WORDS)
+    is_looked_at = whole == "MODEL" or Path(whole).is_dir()  # by those who open models
+    return not (is_usual or is_looked_at)
+
+
+@rule(
+    "SPEC-MODEL-ASSUMED", WARNING, ANY, "{model}",
+    f"taken for {families.USUAL}, whose tokens are counted; a name with qwen2.5 or reason1 in it, "
+    "or the model's config.json in that folder here, says otherwise",
+    reads=("{base}",),
+)  # fmt: skip
+def assumed_architecture(case):
+    return assumed(case)
 
 
 def published_name(case) -> Fix:
