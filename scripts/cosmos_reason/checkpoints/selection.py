@@ -98,8 +98,10 @@ def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOT
             return VAL_LOSS
     if best_link.name_of(output_dir, whole):
         return "best"
-    if len(whole) == 1:
-        return whole[0].name
+    return whole[0].name if len(whole) == 1 else _whole_of_lowest_loss(measured)
+
+
+def _whole_of_lowest_loss(measured: Sequence[tuple[Checkpoint, MeasuredLoss]]) -> str:
     return next((checkpoint.name for checkpoint, _ in measured if checkpoint.complete), "")
 
 
