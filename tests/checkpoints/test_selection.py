@@ -122,39 +122,52 @@ def test_choosing_by_validation_loss(output, model):
     assert selection.select(output, "val_loss")[0].step == "epoch_2"
 
 
+def tell_losses(run, how, losses):
+    """Say the validation losses of steps in metrics.jsonl, or in the log of cosmos-rl."""
+    if how == "metrics":
+        rows = [{"step": step, "val/avg_loss": loss} for step, loss in losses.items()]
+        (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        return
+    lines = []
+    for step, loss in losses.items():
+        saved = f"checkpoint saved successfully at /o/{RUN}/checkpoints/step_{step}/policy"
+        lines.append(LOG.format(loss, step) + f"Step: {step}, {saved}\n")
+    (run / "policy_0.log").write_text("".join(lines))
+
+
+def damage(run, *steps):
+    for step in steps:
+        os.truncate(next((run / "safetensors" / step).glob("*.safetensors")), 9)
+
+
 @pytest.mark.parametrize("how", ["metrics", "log"])
-@pytest.mark.parametrize("by", ["val_loss", "best"])
-def test_the_next_by_loss_that_is_whole_is_proposed_for_a_damaged_one(output, model, how, by):
+@pytest.mark.parametrize(
+    ("by", "expected"), [("val_loss", "CKPT-LOWEST-DAMAGED"), ("best", "CKPT-BEST-DAMAGED")]
+)
+def test_the_next_by_loss_that_is_whole_is_proposed(output, model, how, by, expected):
     """Never one whose loss nobody knows, and never the damaged one itself."""
     add_step(output / RUN, "step_5", model)
     add_step(output / RUN, "step_30", model)
-    losses = {9: 0.7, 10: 0.3, 20: 0.4, 5: 0.35}
+    tell_losses(output / RUN, how, {9: 0.7, 10: 0.3, 20: 0.4, 5: 0.35})
     best_link.write(output / RUN, "step_10", 0.3)
-    if how == "metrics":
-        rows = [{"step": step, "val/avg_loss": loss} for step, loss in losses.items()]
-        (output / RUN / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    else:
-        lines = []
-        for step, loss in losses.items():
-            saved = f"checkpoint saved successfully at /o/{RUN}/checkpoints/step_{step}/policy"
-            lines.append(LOG.format(loss, step) + f"Step: {step}, {saved}\n")
-        (output / RUN / "policy_0.log").write_text("".join(lines))
-    for step in ("step_10", "step_5"):
-        os.truncate(next((output / RUN / "safetensors" / step).glob("*.safetensors")), 9)
+    damage(output / RUN, "step_10", "step_5")
     code, document = said(output, "--by", by)
-    first, *damage = document["findings"]
-    expected = {"val_loss": "CKPT-LOWEST-DAMAGED", "best": "CKPT-BEST-DAMAGED"}[by]
+    first, *wrong = document["findings"]
     assert (code, first["id"]) == (1, expected)
     assert first["fix"] == f"--by {RUN}/safetensors/step_20"
-    assert {finding["id"] for finding in damage} == {"CKPT-SHARD-DAMAGED"}
+    assert {finding["id"] for finding in wrong} == {"CKPT-SHARD-DAMAGED"}
     code, document = said(output, *shlex.split(first["fix"]))
     assert code == 0 and document["result"]["selected"]["name"].endswith("step_20")
     fixes = {finding["id"]: finding["fix"] for finding in said(output)[1]["findings"]}
     assert fixes["CKPT-BEST-DAMAGED"] == first["fix"]
-    for step in ("step_9", "step_20"):
-        os.truncate(next((output / RUN / "safetensors" / step).glob("*.safetensors")), 9)
+
+
+def test_no_other_is_proposed_where_no_whole_one_has_a_loss(output):
+    tell_losses(output / RUN, "metrics", {9: 0.7, 10: 0.3})
+    damage(output / RUN, "step_9", "step_10")
     first = said(output, "--by", "val_loss")[1]["findings"][0]
-    assert first["fix"] == "" and "no whole one whose loss is known" in first["message"]
+    assert (first["id"], first["fix"]) == ("CKPT-LOWEST-DAMAGED", "")
+    assert "no whole one whose loss is known" in first["message"]
 
 
 def test_a_best_by_reward_is_not_the_best_by_loss(output):
