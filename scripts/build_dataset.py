@@ -76,7 +76,7 @@ def parser() -> cli.Parser:
         "name and do not hold"
     )
     parser.add_argument("--raw", default="", metavar="DIR", help=raw)
-    share = "share of clips held out for evaluation, default: 0 (none)"
+    share = "share of clips held out, default: 0 (none)"
     parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help=share)
     parser.add_argument(
         "--subset", type=int, default=0, metavar="N", help="keep N records; default 0, all"

@@ -78,7 +78,7 @@ def parser() -> cli.Parser:
     )
     add("--profile", metavar="NAME", help="values of a published recipe (--explain profiles)")
     add("--tuning", choices=("full", "lora"), help="all weights, or low-rank adapters")
-    add("--gpus-per-node", type=int, metavar="N", help="1, 2, 4 or 8; decides the parallelism")
+    add("--gpus-per-node", type=int, metavar="N", help="1, 2, 4 or 8: the parallelism")
     add(
         "--global-batch",
         type=int,

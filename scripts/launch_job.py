@@ -89,7 +89,6 @@ def parser() -> cli.Parser:
         metavar="DIR",
         help="docker: write run.sh and spec.toml for a machine that this one does not see",
     )
-    planned.add_argument("--save", type=cli.local, metavar="FILE", help="keep the plan as JSON too")
     planned.add_argument(
         "--host-user",
         type=user_and_group,
@@ -353,10 +352,7 @@ def folder(args) -> Path:
 
 
 def plan(args) -> cli.Outcome:
-    outcome = carried_plan(args) if args.output else plan_here(args)
-    if args.save and not has_errors(outcome.findings):
-        outcome.save("launch_job", args.save)
-    return outcome
+    return carried_plan(args) if args.output else plan_here(args)
 
 
 def plan_here(args) -> cli.Outcome:

@@ -78,8 +78,6 @@ def parser() -> cli.Parser:
         if verb is plan:
             words = "a speed of the spec to predict the time with (default: that of earlier jobs)"
             added.add_argument(run_time.FLAG, type=cli.above_0, metavar="S", help=words)
-            words = "keep the plan as JSON too"
-            added.add_argument("--save", type=cli.local, metavar="FILE", help=words)
     return parser
 
 
@@ -328,10 +326,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         following = (NAME, "run", *cli.without(same_flags, "--json", "--save"))
     case = Case("train", there.plan["engine"], there.plan["spec"])
     text = f"{summary.plan_text(result, cost)}\nas given: {in_words.with_batch(case)}"
-    outcome = cli.Outcome(result, found + problems, text, following)
-    if args.save and not findings.has_errors(outcome.findings):
-        outcome.save(NAME, args.save)
-    return outcome
+    return cli.Outcome(result, found + problems, text, following)
 
 
 def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:

@@ -112,3 +112,18 @@ def test_quiet_leaves_out_what_is_neither_wrong_nor_asked_for(tmp_path):
     words += ["--tuning", "lora", "--json", "--quiet"]
     document = json.loads(run_script(SCRIPT, *words, cwd=tmp_path).stdout)
     assert any(finding["severity"] == "info" for finding in document["findings"])
+
+
+def test_what_json_prints_is_kept_in_a_file_too(tmp_path):
+    words = ["train", "-o", "spec.toml", "--set", "epochs=3"]
+    done = run_script(SCRIPT, *words, "--save", "kept.json", cwd=tmp_path)
+    assert done.returncode == 0 and "wrote spec.toml" in done.stdout
+    assert done.stdout.endswith("saved as kept.json: the same, for programs\n")
+    printed = run_script(SCRIPT, *words, "--json", cwd=tmp_path).stdout
+    assert json.loads((tmp_path / "kept.json").read_text()) == json.loads(printed)
+    words[-1] = "epochs=none"
+    assert run_script(SCRIPT, *words, "--save", "kept.json", cwd=tmp_path).returncode == 1
+    assert json.loads((tmp_path / "kept.json").read_text())["ok"] is False
+    words = [*words[:3], "--save", "spec.toml/kept.json"]
+    done = run_script(SCRIPT, *words, cwd=tmp_path)
+    assert done.returncode == 3 and "wrote spec.toml" in done.stdout and "OS-ERROR" in done.stderr

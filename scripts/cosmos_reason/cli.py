@@ -45,11 +45,6 @@ class Outcome:
     # When the findings do not tell it: something failed after `result` was made.
     exit_code: int | None = None
 
-    def save(self, program: str, path: Path) -> None:
-        """Keep what --json prints in a file too, and say so."""
-        files.write_json(path, document_of(program, self))
-        self.text += f"\nsaved as {path}: the same, for programs"
-
 
 class Once(argparse.Action):
     """Store a value; a flag that takes one is given at most once."""
@@ -279,6 +274,10 @@ def add_output_flags(parser: argparse.ArgumentParser, lines: bool = False) -> No
         help=one if lines else "one JSON document on stdout, nothing else there",
     )
     parser.set_defaults(json_indent=None if lines else 1)
+    if not lines:
+        parser.add_argument(
+            "--save", type=local, metavar="FILE", help="what --json prints goes into FILE, too"
+        )
     parser.add_argument(
         "--quiet",
         action="store_true",
@@ -304,6 +303,7 @@ def run(
         if outcome.exit_code is None:
             failed = f.has_errors(outcome.findings)
             outcome.exit_code = f.EXIT_CHECKS_FAILED if failed else f.EXIT_DONE
+        _keep(parser.prog, getattr(args, "save", None), outcome)
     except (f.Failure, ModuleNotFoundError, OSError) as problem:
         outcome = _outcome_of(problem)
     except KeyboardInterrupt as stop:
@@ -325,6 +325,20 @@ def run(
         )
         return f.EXIT_OUTSIDE
     return outcome.exit_code
+
+
+def _keep(program: str, path: Path | None, outcome: Outcome) -> None:
+    """Write the document to a file that --save names. What was found stays said where that fails,
+    which is then said too."""
+    if not path:
+        return
+    _prepare_to_print(outcome)
+    try:
+        files.write_text(path, f.as_json(document_of(program, outcome), indent=1) + "\n")
+        outcome.text += f"\nsaved as {path}: the same, for programs"
+    except (f.Failure, OSError) as problem:
+        outcome.findings += _outcome_of(problem).findings
+        outcome.exit_code = f.EXIT_OUTSIDE
 
 
 def _outcome_of(problem: Exception) -> Outcome:

@@ -132,7 +132,7 @@ def test_what_is_printed_next_leads_to_a_spec(clips, tmp_path):
             words[0] = Path(words[0]).name
             assert words[0] == expected
     facts = Path(words[words.index("--dataset-facts") + 1])
-    assert facts.is_file() and (tmp_path / "spec.toml").is_file()
+    assert (tmp_path / facts).is_file() and (tmp_path / "spec.toml").is_file()
     again = [
         clips / "labels.csv",
         "-o",
