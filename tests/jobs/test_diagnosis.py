@@ -225,6 +225,23 @@ def test_errors_of_the_shell_are_not_overlooked(line):
     assert [x.id for x in diagnosis.diagnose([*INNOCENT, line])] == ["LOG-UNKNOWN"]
 
 
+DIED = "[cosmos] 2026-01-01 12:00:00,000 - cosmos - ERROR - Process 591 failed with return code 86"
+
+
+@pytest.mark.parametrize(
+    "before", ["[rank0]:error: ", "[rank0]: cosmos_reason.base.findings.Failure: ", "error: "]
+)
+def test_why_a_replica_died_is_the_one_finding(before):
+    said = "REWARD-FILE-RAISES /x/own.py: got KeyError: 'a'"
+    lines = ["[rank0]:Traceback (most recent call last):", f"{before}{said}", DIED]
+    (found,) = diagnosis.diagnose(lines)
+    assert (found.id, found.message) == (
+        "REWARD-FILE-RAISES",
+        "/x/own.py: got KeyError: 'a'",
+    )
+    assert [one.id for one in diagnosis.diagnose([*INNOCENT, DIED])] == ["LOG-REPLICA-DIED"]
+
+
 def test_findings_of_our_own_commands_are_read_back():
     printed = f.as_text(
         [f.error("ENGINE-MODEL", "models/x", "got no config.json, expected one", "fix it")]

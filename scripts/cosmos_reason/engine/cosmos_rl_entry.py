@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from torch.utils.data import Dataset
 
@@ -13,6 +15,10 @@ from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, as_text, bad_in
 from cosmos_reason.data import conversations
 from cosmos_reason.engine import cosmos_rl_patches
 from cosmos_reason.evaluation import rewards
+
+CONTROLLER = "Controller"
+# Of a replica: its launcher then ends the other processes too (0.4.7 means broken transport by it).
+ENDS_ALL = 86
 
 
 class Records(conversations.Conversations, Dataset):
@@ -29,12 +35,33 @@ class Prompts(conversations.Prompts, Dataset):
 
 def run() -> None:
     """The controller, a policy or a rollout, as COSMOS_ROLE says."""
-    cosmos_rl_patches.apply(say)
-    from cosmos_rl.launcher.worker_entry import main
+    with ending_all():
+        cosmos_rl_patches.apply(say)
+        from cosmos_rl.launcher.worker_entry import main
 
-    paid = Paid()
-    pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
-    main(dataset=training, val_dataset=validation, **pays)
+        paid = Paid()
+        pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
+        main(dataset=training, val_dataset=validation, **pays)
+
+
+@contextmanager
+def ending_all() -> Iterator[None]:
+    """A replica that fails ends the job. cosmos-rl goes on without it for three minutes, and for
+    ever when it failed before it reported to the controller."""
+    try:
+        yield
+    except Failure as failure:
+        say(as_text(failure.findings))
+        sys.exit(failure.exit_code if _is_controller() else ENDS_ALL)
+    except Exception:
+        if _is_controller():
+            raise  # which ends the job as it is
+        traceback.print_exc()
+        sys.exit(ENDS_ALL)
+
+
+def _is_controller() -> bool:
+    return os.environ.get("COSMOS_ROLE") == CONTROLLER
 
 
 def training(config) -> Records | Prompts:
@@ -60,7 +87,7 @@ def opened(spec: dict, name: str) -> Records | Prompts:
 def _opened(spec: dict, name: str) -> Records | Prompts:
     is_rl = spec["train"]["train_policy"]["type"] == "grpo"
     found = conversations.of_spec(spec, name, Prompts if is_rl else Records)
-    if os.environ.get("COSMOS_ROLE") != "Controller":
+    if not _is_controller():
         return found
     missing = conversations.missing_media(found)
     if missing:

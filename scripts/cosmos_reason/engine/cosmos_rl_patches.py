@@ -6,14 +6,12 @@ Each function changes one thing and returns the sentence that says so; "" when n
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
-import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import metadata
 
 ONE_NODE = "COSMOS_REASON_ONE_NODE"  # set to 1 by launch_job: all processes run on this machine
@@ -23,7 +21,21 @@ REDIS = """
 bind 127.0.0.1
 dir {folder}
 """
-TERMINATED = 128 + signal.SIGTERM
+# Ends redis when its input ends, which another process holds: with that one, whatever ended it.
+# It leaves its parent, all of whose children the launcher may kill. What answers at the port may be
+# somebody else's, where two took it at once.
+STOP_REDIS = """
+import os, socket, sys
+if os.fork():
+    os._exit(0)
+sys.stdin.read()
+port, config = sys.argv[1:]
+with socket.create_connection(("127.0.0.1", int(port)), 5) as redis:
+    redis.sendall(b"INFO server\\r\\n")
+    if f"config_file:{config}" in redis.recv(1 << 16).decode():
+        redis.sendall(b"SHUTDOWN NOSAVE\\r\\n")
+        redis.recv(1)
+"""
 
 
 def apply(say: Callable[[str], None]) -> None:
@@ -133,15 +145,14 @@ def keep_redis_here() -> str:
     from cosmos_rl.utils import network_util
 
     official = network_util.write_redis_config
+    waiting = []
 
     def write_redis_config(port, logfile, file_path, custom_config="", **options):
-        atexit.register(_stop_redis, port)
         ours = REDIS.format(folder=tempfile.gettempdir())
-        return official(port, logfile, file_path, custom_config + ours, **options)
+        written = official(port, logfile, file_path, custom_config + ours, **options)
+        waiting.append(_stop_redis_after_this(port, written))
+        return written
 
-    # The web server of the controller hands a SIGTERM on to whoever had it before:
-    # by default nothing would be tidied.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     network_util.write_redis_config = write_redis_config
     network_util.get_eth_ips = list
     return (
@@ -150,11 +161,14 @@ def keep_redis_here() -> str:
     )
 
 
-def _stop_redis(port: int) -> None:
-    import redis
-
-    with suppress(redis.exceptions.RedisError):  # already gone
-        redis.Redis(port=port).shutdown(nosave=True)
+def _stop_redis_after_this(port: int, config: str) -> subprocess.Popen:
+    """A process that ends redis when this one has ended. It is not marked as the job's: a job that
+    is killed leaves its redis behind, whose process shows no environment to know it by."""
+    words = [sys.executable, "-I", "-c", STOP_REDIS, str(port), str(config)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, env={}, start_new_session=True, **quiet)
+    process.wait()
+    return process
 
 
 def _transformers() -> str:

@@ -49,8 +49,12 @@ TROUBLE = (
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 # A line inside a traceback, perhaps with its rank before it.
 STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")
-# A finding that one of our commands printed, without the fix that may follow it.
-OURS = re.compile(r"^error: ([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*?)(?:  fix: .*)?$")
+# A finding that one of our commands printed, perhaps with its rank before it, without the fix that
+# may follow it; or the last line of a traceback, where it passed through somebody else's program.
+OURS = re.compile(
+    r"^(?:\[[^\]]*\]:?\s?)?(?:error|cosmos_reason\.base\.findings\.Failure): "
+    r"([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*?)(?:  fix: .*)?$"
+)
 LENGTH = "policy.model_max_length"
 # Ends of keys whose value helps when it is lower, and higher.
 LOWER_HELPS = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens", "per_pass")
@@ -93,6 +97,7 @@ class Entry:
     after: tuple[str, ...] = ()
     transient: bool = False
     by_values: bool = False
+    follows: bool = False
 
     @property
     def fix(self) -> Fix:
@@ -157,8 +162,15 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
             found[about_page.id] = replace(found[about_page.id], fix=fix)
             page_until = 0
     if findings.has_errors(found.values()):
-        return list(found.values())
+        return _without_what_follows(found)
     return [*found.values(), _unknown(search, name)]
+
+
+def _without_what_follows(found: dict[str, Finding]) -> list[Finding]:
+    """All but the errors that come of another one, where that one is known."""
+    following = {entry.id for entry in catalog() if entry.follows}
+    causes = [one for one in found.values() if one.id not in following]
+    return causes if findings.has_errors(causes) else list(found.values())
 
 
 class _Search:
