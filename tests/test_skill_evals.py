@@ -15,6 +15,7 @@ MOST_CHARACTERS, MOST_COMMANDS = 18000, 6
 BUDGETED = (
     "automl-plan-docker",
     "check-data",
+    "check-frames",
     "csv-missing-clip",
     "died-with-spec",
     "evaluate-local",
