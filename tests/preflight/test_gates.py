@@ -226,7 +226,8 @@ def test_a_launch_gets_as_many_gpus_as_the_spec_needs():
         ([2, 3, 4], None, "2,3"),
         ([3], None, "0,1"),
         ([], [5, 6], "5,6"),
-        ([], [5], "0,1"),
+        ([], [5], "5"),  # whoever names too few is told so, and gets no others
+        ([], None, "0,1"),
     ):
         launch = preflight.Launch(
             "docker", PreflightOptions(target_gpu_index=named), 0, "cosmos-rl", gpus_per_node=2

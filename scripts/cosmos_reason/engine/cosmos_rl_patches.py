@@ -166,7 +166,9 @@ def _stop_redis_after_this(port: int, config: str) -> subprocess.Popen:
     is killed leaves its redis behind, whose process shows no environment to know it by."""
     words = [sys.executable, "-I", "-c", STOP_REDIS, str(port), str(config)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, env={}, start_new_session=True, **quiet)
+    process = subprocess.Popen(
+        words, stdin=subprocess.PIPE, env={}, start_new_session=True, **quiet
+    )
     process.wait()
     return process
 

@@ -94,9 +94,9 @@ def on_kubernetes(launch: Launch) -> dict:
 
 
 def gpu_ids(launch: Launch) -> list[str] | None:
-    """As many as the spec needs of the GPUs that were found or named, else the first ones; none
-    where the embedded engine finds none, and None where nobody was asked or somebody else
-    chooses."""
+    """As many as the spec needs of the GPUs that were found, else those that were named, else the
+    first ones; none where the embedded engine finds none, and None where nobody was asked or
+    somebody else chooses."""
     if launch.nodes > 1 or launch.platform not in ("local", "docker"):
         return None
     needed = launch.gpus_per_node
@@ -104,9 +104,7 @@ def gpu_ids(launch: Launch) -> list[str] | None:
     if not found and not launch.wants_gpus:
         asked = launch.machine is not None and not launch.options.skip_platform_access
         return [] if asked else None
-    chosen = list(range(needed))
-    for candidates in (found, launch.options.target_gpu_index or []):
-        if len(candidates) >= needed:
-            chosen = candidates[:needed]
-            break
-    return [str(index) for index in chosen]
+    chosen = launch.options.target_gpu_index or list(range(needed))
+    if len(found) >= needed:
+        chosen = found
+    return [str(index) for index in chosen[:needed]]
