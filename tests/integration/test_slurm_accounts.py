@@ -94,6 +94,19 @@ def test_a_job_is_begun_anew_only_where_that_was_asked_for(site, accounting_clus
     assert not (folder / slurm_script.ENVIRONMENT).exists()
 
 
+def test_a_job_that_slurm_holds_is_told_as_held(site, accounting_cluster):
+    site.does(steps=600, pause=1, total=600, model="")
+    folder = submitted(site, requeue=True)
+    waited(folder, is_running)
+    slurm_id = platforms.refresh(folder).platform_ref["slurm_job_id"]
+    done = accounting_cluster.call("scontrol", "requeuehold", slurm_id)
+    assert not done.returncode, done.stderr
+    waited(folder, lambda job: "SLURM holds it" in job.reason)
+    told = platforms.refresh(folder)
+    assert told.state == "PENDING" and told.reason.endswith(f"scontrol release {slurm_id}")
+    assert platforms.stop(folder, grace=1).state == "CANCELED"
+
+
 def test_what_the_cluster_forgot_its_accounts_know(site, accounting_cluster, monkeypatch):
     site.does(exit=3, model="")
     failed = submitted(site)

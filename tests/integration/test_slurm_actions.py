@@ -43,6 +43,10 @@ def world(tmp_path_factory, patches):
     train["train"]["ckpt"] |= {"save_freq": 2, "max_keep": 100}
     train["validation"] |= {"freq": 30}
     document.dump(train, root / "long.toml")
+    train["train"] |= {"epoch": 100_000, "max_num_steps": 100_000}
+    train["train"]["ckpt"] |= {"save_freq": 100_000}
+    train["validation"] |= {"freq": 100_000}
+    document.dump(train, root / "endless.toml")
     asked = [*VISION, "max_tokens=2", "media=data/eval/videos", "prompt=Which way?"]
     succeed("build_spec.py", "inference", *COMMON, *flags(asked), "-o", "inference.toml", cwd=root)
     asked = [*VISION, "scheme=FP8_DYNAMIC", "quantize.skip_test_generation=true"]
@@ -52,9 +56,9 @@ def world(tmp_path_factory, patches):
     return root
 
 
-def submit(root, action, name, env=None):
+def submit(root, action, name, env=None, more=()):
     words = ["submit", action, "--spec", f"{name}.toml", "--engine", "transformers"]
-    words += ["--platform", "slurm", "--cpus", "1"]
+    words += ["--platform", "slurm", "--cpus", "1", *more]
     done = run_script("launch_job.py", *words, "--gpu-ids", "none", cwd=root, env=env)
     assert done.returncode == 0, done.stderr + done.stdout
     return root / "jobs" / done.stdout.strip()
@@ -76,6 +80,7 @@ def begun(world, tuned):
     library = {"PYTHONPATH": str(oracles.llmcompressor()), "HF_HUB_OFFLINE": "1"}
     return {
         "long": submit(world, "train", "long"),
+        "endless": submit(world, "train", "endless", more=["--time-limit", "1"]),
         "evaluate": submit(world, "evaluate", "eval"),
         "inference": submit(world, "inference", "inference"),
         "quantize": submit(world, "quantize", "quantize", library),
@@ -106,6 +111,19 @@ def test_a_killed_training_goes_on_from_its_checkpoint(world, begun, slurm):
     assert (job.state, job.retry_of) == ("COMPLETE", folder.name), job.reason
     assert job.platform == "slurm" and job.options["cpus"] == 1 and job.evidence["last_step"] == 60
     assert progress.read_metrics(again)[0][0]["step"] > 1
+
+
+def test_a_training_saves_before_its_time_limit_and_goes_on(world, begun):
+    job = ended(begun["endless"])
+    assert job.state == "ERROR" and "TIMEOUT" not in job.reason, job.reason
+    assert [one["id"] for one in job.diagnosis] == ["ENGINE-STOPPED"], job.diagnosis
+    assert "SIGUSR1" in job.diagnosis[0]["message"] and "retry" in job.reason
+    last = progress.newest(job.folder)["step"]
+    assert f"goes on from step {last}" in job.reason
+    again = world / "jobs" / succeed("launch_job.py", "retry", job.job_id, cwd=world)
+    waited(again, lambda _: progress.newest(again).get("step", 0) > last)
+    assert progress.read_metrics(again)[0][0]["step"] == last + 1
+    assert platforms.stop(again, grace=30).state == "CANCELED"
 
 
 def test_an_evaluation(begun):

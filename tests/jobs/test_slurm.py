@@ -4,6 +4,7 @@ import json
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from launch_site import Site, change
@@ -385,6 +386,42 @@ def test_an_unknown_state_is_no_end(site, monkeypatch):
     with pytest.raises(Failure) as raised:
         slurm.judged(jobs.Job.load(job.folder))
     assert raised.value.findings[0].data["job"]["state"] == "UNKNOWN"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "is_held"),
+    [
+        ("PENDING", "launch failed requeued held", True),
+        ("PENDING", "JobHeldUser", True),
+        ("REQUEUE_HOLD", "None", True),
+        ("PENDING", "Resources", False),
+        ("PENDING", "BeginTime", False),
+    ],
+)
+def test_a_held_job_is_told_as_held(site, monkeypatch, state, reason, is_held):
+    cluster = Cluster(monkeypatch, sbatch=Answer(0, "3\n"))
+    job, _ = launch.submit(site.request(platform="slurm"))
+    cluster.answers["squeue"] = Answer(0, f"3|{job.job_id}|{state}|{reason}|\n")
+    slurm_cluster._queues.clear()
+    told = slurm.judged(jobs.Job.load(job.folder))
+    assert told.state == "PENDING"
+    assert ("SLURM holds it" in told.reason and reason in told.reason) == is_held
+    assert told.reason.endswith("scontrol release 3") == is_held
+    assert not slurm.judged(replace(told, reason="SLURM holds it")).reason or is_held
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"), [(None, 300), ("4:00:00", 300), ("20", 300), ("8", 120), ("1", 15)]
+)
+def test_a_training_is_told_before_its_time_limit(site, monkeypatch, limit, seconds):
+    Cluster(monkeypatch)
+    job, _ = planned(site, time_limit=limit)
+    assert f"--signal=USR1@{seconds}" in job.command
+    assert "trap '' USR1" in slurm_script.text(job, {}).replace("'\"'\"'", "'")
+    others = {"action": "evaluate"}, {"engine": "cosmos-rl", "image": "/images/x.sqsh"}
+    for fields in others:
+        job, _ = launch.plan(site.request(**{"platform": "slurm"} | fields))
+        assert not [word for word in job.command if word.startswith("--signal")]
 
 
 def test_a_login_node_is_reached_over_ssh(monkeypatch):

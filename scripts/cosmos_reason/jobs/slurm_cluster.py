@@ -36,6 +36,7 @@ WAITING = {
     "RESV_DEL_HOLD",
     "SPECIAL_EXIT",
 }
+HELD = {"REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 RUNNING = {
     "COMPLETING",
     "POWER_UP_NODE",
@@ -68,6 +69,11 @@ class Seen:
     reason: str = ""
     nodes: str = ""
     exit_code: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits until somebody releases it."""
+        return self.state in HELD or "held" in self.reason.lower()
 
     @property
     def note(self) -> str:

@@ -75,7 +75,9 @@ free_port
 export COSMOS_REASON_RENDEZVOUS_PORT=$port
 export COSMOS_REASON_NODE_ADDRESSES=$addresses
 """
+# Before the time limit SLURM sends USR1 to every process: the trainer alone takes it.
 LAUNCHER = """trap : TERM
+trap '' USR1
 {several}"$@"
 code=$?
 end={job}/node.$SLURM_NODEID.exit

@@ -49,13 +49,13 @@ def show(folder: Path, as_json: bool, every: float) -> Job:
 
 
 def _as_lines(folder: Path, as_json: bool, every: float) -> Job:
-    state = ""
+    told = ("", "")
     first: dict = {}  # the first metrics line that was seen
     latest: dict = {}  # the newest value of every metric
     shown_at = 0.0
     for job, lines in follow(folder):
-        if job.state != state:
-            state = job.state
+        if (job.state, job.reason) != told:
+            told = (job.state, job.reason)
             if as_json or not job.has_ended:  # to people, the caller tells how it ended
                 _say_state(job, as_json)
         for line in lines:
@@ -69,7 +69,7 @@ def _as_lines(folder: Path, as_json: bool, every: float) -> Job:
 
 def _say_state(job: Job, as_json: bool) -> None:
     event = {"event": "state", "job_id": job.job_id, "state": job.state, "reason": job.reason}
-    _say(f"{job.job_id} {job.state}", event, as_json)
+    _say(f"{job.job_id} {job.state} {job.reason}".rstrip(), event, as_json)
 
 
 def _say_progress(first: dict, latest: dict, as_json: bool) -> None:

@@ -58,6 +58,7 @@ FORMS = {
     "memory": (MEMORY, "0 for all of a node, or a size such as 200G"),
 }
 UNREACHED = "export SLURM_HOSTNAME=LOGIN_NODE"
+WARNING_SECONDS = 300  # before its time limit a training is told
 PATIENCE = 20  # seconds until the cluster knows of an end that the job's folder tells
 
 
@@ -184,6 +185,8 @@ def _flags(job: Job) -> list[str]:
             flags.append(f"--{flag}={options[name]}")
     if options.get("exclusive"):
         flags.append("--exclusive")
+    if (job.action, job.engine) == ("train", "transformers"):
+        flags.append(f"--signal=USR1@{_seconds_to_save(options.get('time_limit'))}")
     gpus = job.resources["gpus_per_node"]
     gres = options.get("gres", "gpu")
     if gpus and gres.startswith("gpus-per-node"):
@@ -192,6 +195,15 @@ def _flags(job: Job) -> list[str]:
     elif gpus and gres != "none":
         flags.append(f"--gres={gres}:{gpus}")
     return flags
+
+
+def _seconds_to_save(time_limit: str | None) -> int:
+    """How long before the limit the embedded engine is told to save what it has. SLURM may tell it
+    up to a minute earlier."""
+    minutes = partitions.minutes(time_limit) if time_limit else None
+    if not minutes:
+        return WARNING_SECONDS
+    return max(1, min(WARNING_SECONDS, minutes * 60 // 4))
 
 
 def unseen(job: Job) -> list[Finding]:
@@ -268,8 +280,7 @@ def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
     reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
     job = replace(job, platform_ref=reference)
     if seen.state in slurm_cluster.WAITING:
-        reason = "SLURM begins it anew" if job.started_at else job.reason
-        return replace(job, state=jobs.PENDING, reason=reason)
+        return replace(job, state=jobs.PENDING, reason=_why_it_waits(job, seen))
     if seen.state in slurm_cluster.RUNNING:
         began = job.started_at or jobs.now()
         return replace(job, state=jobs.RUNNING, started_at=began, reason="")
@@ -279,6 +290,14 @@ def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
         note = seen.note or f"SLURM: {seen.state}"
         return _ended(job, seen.exit_code, problem=f"it ended before it began ({note})")
     return _ended(job, seen.exit_code, seen.note)
+
+
+def _why_it_waits(job: Job, seen: slurm_cluster.Seen) -> str:
+    if not seen.is_held:
+        return "SLURM begins it anew" if job.started_at else ""
+    where = slurm_cluster.host(job.options.get("slurm_host"))
+    release = slurm_cluster.look(where, f"scontrol release {seen.slurm_id}")
+    return f"SLURM holds it ({seen.reason or seen.state}) until it is released: {release}"
 
 
 def _never_seen(where: Host, job: Job) -> Job:
