@@ -43,9 +43,9 @@ def world(tmp_path_factory, patches):
     train["train"]["ckpt"] |= {"save_freq": 2, "max_keep": 100}
     train["validation"] |= {"freq": 30}
     document.dump(train, root / "long.toml")
-    train["train"] |= {"epoch": 100_000, "max_num_steps": 100_000}
-    train["train"]["ckpt"] |= {"save_freq": 100_000}
-    train["validation"] |= {"freq": 100_000}
+    train["train"] |= {"epoch": 10_000, "max_num_steps": 20_000}
+    train["train"]["ckpt"] |= {"save_freq": 20_000}
+    train["validation"] |= {"freq": 20_000}
     document.dump(train, root / "endless.toml")
     asked = [*VISION, "max_tokens=2", "media=data/eval/videos", "prompt=Which way?"]
     succeed("build_spec.py", "inference", *COMMON, *flags(asked), "-o", "inference.toml", cwd=root)
