@@ -3,6 +3,7 @@ COMPLETE needs what the action was started for, whole and made by this job."""
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from dataclasses import replace
@@ -20,6 +21,9 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document
 
 STOPPED = "ENGINE-STOPPED"  # what the embedded engine says when a signal ended it
+TORCHRUN_SAYS = re.compile(r"[IWE]\d{4} [\d:.]+ \d+ \S*torch/distributed/|Traceback \(most recent")
+TORCHRUN_FAILS = re.compile(r'File "<frozen runpy>", line \d+, in _run_module_as_main')
+TORCHRUN_WAS_ENDED = re.compile(r"torch\.distributed\.elastic\.\S*SignalException")
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
@@ -86,10 +90,25 @@ def _goes_on(job: Job) -> str:
 
 def _last_line(job: Job) -> str:
     """How the log ends, '' for an empty one. A fix is no ending: the error stands before it."""
-    for line in reversed(progress.log_tail(job.folder, 20)):
+    for line in reversed(_without_torchrun(progress.log_tail(job.folder, 300))):
         if line.strip() and not line.lstrip().startswith("fix:"):
             return f"log ends: {line[:300]}"
     return ""
+
+
+def _without_torchrun(lines: list[str]) -> list[str]:
+    """What the ranks of a training printed, without the words of torchrun on each node about their
+    end: its own lines, its traceback, and a table between double rules."""
+    kept, rules, is_inside = [], 0, False
+    for line in lines:
+        if TORCHRUN_FAILS.search(line):
+            is_inside, rules = True, 0
+        elif not is_inside and not TORCHRUN_SAYS.match(line):
+            kept.append(line)
+        rules += line.startswith("=====")
+        if rules == 2 or TORCHRUN_WAS_ENDED.match(line):
+            is_inside = False
+    return kept
 
 
 def _diagnosed(job: Job) -> list[dict]:
