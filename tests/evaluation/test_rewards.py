@@ -76,7 +76,7 @@ def test_a_file_of_ones_own_pays(tmp_path):
     [
         (None, "REWARD-FILE"),
         ("x = 1\n", "REWARD-FILE"),
-        ("1 / 0\n", "REWARD-FILE-RAISES"),
+        ("1 / 0\nreward = max\n", "REWARD-FILE-RAISES"),
         ("def reward(question, gt, response):\n    return gt['a']\n", "REWARD-FILE-RAISES"),
         ("def reward(question, gt, response):\n    return None\n", "REWARD-FILE-RAISES"),
     ],

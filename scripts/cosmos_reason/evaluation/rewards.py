@@ -6,6 +6,7 @@ scorer calls correct: the same reading of the same response, in training and in 
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import runpy
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cosmos_reason import answers
-from cosmos_reason.base.findings import bad_input, did_you_mean
+from cosmos_reason.base.findings import Failure, bad_input, did_you_mean
 
 Reward = Callable[[str, str, str], float]
 
@@ -51,25 +52,56 @@ REWARDS: dict[str, Reward] = {"correct": correct, "single_choice": correct, "for
 LENGTH = "overlong"  # needs the tokenizer: see Payer
 
 
-def load(name: str) -> Reward:
-    """The reward of a name, or of a Python file that defines `reward(question, gt, response)`.
-    Raises Failure."""
-    if name in REWARDS:
-        return REWARDS[name]
-    key = "train.train_policy.reward_function"
-    if not name.endswith(".py"):
+def is_file(name: str) -> bool:
+    """Whether the name of a reward is that of a Python file."""
+    return name.endswith(".py")
+
+
+def check(name: str) -> None:
+    """Raises Failure for a name that pays nothing, and for a file that is not there, is no Python
+    or does not define its function. The file is not run: it may need what only a training has."""
+    if name in REWARDS or name == LENGTH:
+        return
+    if not is_file(name):
         known = [*REWARDS, LENGTH]
-        message = f"got {name!r}, expected {', '.join(known)} or a file that ends in .py"
+        message = f"got {name!r}, expected {', '.join(known)} or a file that ends in .py."
+        key = "train.train_policy.reward_function"
         raise bad_input("REWARD-NAME", key, message + did_you_mean(name, known))
     if not Path(name).is_file():
         raise bad_input("REWARD-FILE", name, "got no such file, expected Python text")
+    try:
+        parsed = ast.parse(Path(name).read_bytes(), name)
+    except (SyntaxError, ValueError) as problem:
+        raise bad_input("REWARD-FILE", name, f"got no Python: {problem}") from problem
+    if OWN_FUNCTION not in _defined(parsed):
+        raise _without_function(name)
+
+
+def _defined(parsed: ast.Module) -> set[str]:
+    """The names that a file mentions as a definition, an import or the target of an assignment."""
+    found = set()
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
+def load(name: str) -> Reward:
+    """The reward of a name, or of a Python file that defines `reward(question, gt, response)`.
+    Raises Failure."""
+    check(name)
+    if name in REWARDS:
+        return REWARDS[name]
     try:
         found = runpy.run_path(name).get(OWN_FUNCTION)
     except Exception as problem:
         raise _broken(name, problem) from problem
     if not callable(found):
-        message = f"got no function {OWN_FUNCTION}(question, gt, response) in it"
-        raise bad_input("REWARD-FILE", name, message)
+        raise _without_function(name)
     return found
 
 
@@ -121,6 +153,11 @@ def question_and_truth(written: str) -> tuple[str, str]:
     return question, gt
 
 
-def _broken(name: str, problem: Exception):
+def _without_function(name: str) -> Failure:
+    message = f"got no function {OWN_FUNCTION}(question, gt, response) in it"
+    return bad_input("REWARD-FILE", name, message)
+
+
+def _broken(name: str, problem: Exception) -> Failure:
     message = f"got {type(problem).__name__}: {problem}"
     return bad_input("REWARD-FILE-RAISES", name, message, f"python {name}")

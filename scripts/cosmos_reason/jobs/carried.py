@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.jobs import containers, mounts
+from cosmos_reason.jobs import containers, mounts, reward_files
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import docker
 from cosmos_reason.jobs.record import Job
@@ -56,6 +56,7 @@ def write(job: Job, spec: dict, output: Path, host_user: str | None) -> None:
     script = job.options.get("entry_script", "")
     if Path(script).is_absolute():
         inputs.append(script)
+    inputs += map(str, reward_files.files(spec))
     outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
     homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
     outputs = dict.fromkeys(job.outputs.values())

@@ -16,6 +16,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.data import annotations
 from cosmos_reason.evaluation import inference
+from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.mounts import dataset_keys
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
@@ -45,6 +46,7 @@ def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, st
             outputs[key.rpartition(".")[2]] = value
         else:
             inputs.append({"role": key, "path": value, "fingerprint": None})
+    reward_files.make_absolute(spec, request.working_dir)
     return inputs, outputs
 
 
@@ -99,6 +101,10 @@ def check(
                 found += _asked_findings(request, role, path)
     if request.own_script:
         found += _absence(request, "--entry-script", request.own_script, machine, acting)
+    else:
+        for path in reward_files.files(spec):
+            found += _absence(request, reward_files.KEY, path, machine, acting)
+        found += reward_files.check(spec)
     return found
 
 

@@ -14,6 +14,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
+from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document
 
@@ -40,7 +41,7 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     could not show."""
     named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
     programs = set() if job.options.get("carried") else {bundle.ROOT}  # run.sh has its own copy
-    own = _of_own_script(job, spec)
+    own = _of_own_script(job, spec) | visible(set(reward_files.files(spec)))
     inputs = {Path(path) for path in named if "://" not in path} | own
     linked = set()
     for path in inputs:

@@ -1,0 +1,62 @@
+"""The rewards that a spec of reinforcement learning names: known ones, and files of somebody's
+own, which the work reads where it runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.evaluation import rewards
+from cosmos_reason.spec import document
+
+KEY = "train.train_policy.reward_function"
+
+
+def make_absolute(spec: dict, folder: Path) -> None:
+    """Files that the spec names are looked for in `folder`, wherever the work runs."""
+    if not files(spec):
+        return
+    written = document.get(spec, KEY)
+    if isinstance(written, dict):
+        found = {_absolute(name, folder): weight for name, weight in written.items()}
+    elif isinstance(written, list):
+        found = [_absolute(name, folder) for name in written]
+    else:
+        found = _absolute(written, folder)
+    document.set_value(spec, KEY, found)
+
+
+def files(spec: dict) -> list[Path]:
+    """The files among the rewards of a spec."""
+    return [Path(name) for name in _names(spec) if rewards.is_file(name)]
+
+
+def check(spec: dict) -> list[Finding]:
+    """What can be said of the rewards before a question is answered. A file that is not here is
+    looked for as other inputs are."""
+    found = []
+    for name in _names(spec):
+        if rewards.is_file(name) and not Path(name).exists():
+            continue
+        try:
+            rewards.check(name)
+        except Failure as failure:
+            found += failure.findings
+    return found
+
+
+def _names(spec: dict) -> list[str]:
+    """None of a spec whose rewards are of another form, of which the schema speaks."""
+    written = document.get(spec, KEY)
+    if isinstance(written, str):
+        return [written]
+    if not isinstance(written, list | dict):
+        return []
+    return [name for name in written if isinstance(name, str)]
+
+
+def _absolute(name, folder: Path):
+    if not isinstance(name, str) or not rewards.is_file(name):
+        return name
+    return os.path.normpath(folder / Path(name).expanduser())
