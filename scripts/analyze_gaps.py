@@ -28,7 +28,7 @@ from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import files, findings
-from cosmos_reason.evaluation import comparison, evaluation_record, gaps, grading
+from cosmos_reason.evaluation import comparison, evaluation_record, gaps, grading, guard
 from cosmos_reason.pages import loss_chart, report
 from cosmos_reason.remote import s3
 
@@ -73,12 +73,14 @@ def main(args) -> cli.Outcome:
         raise findings.bad_input("USAGE", "--html", message)
     options = grading.Options(args.type, args.tolerance, args.boxes)
     file, rows, found = grading.read_one(local_results(args.results_dir), options)
-    before = pair = None
+    before_file = before = pair = None
     if args.baseline:
-        _, before, problems = grading.read_one(local_results(args.baseline), options)
+        before_file, before, problems = grading.read_one(local_results(args.baseline), options)
         found += problems
         pair, problems = comparison.compare(before, rows, "--baseline")
         found += problems
+    general, problems = guard.read(file, before_file, "--baseline")
+    found += problems
     curves = [loss_chart.read_curve(path) for path in args.training_metrics]
     annotations = args.kpi_ann_path
     annotations = s3.local(annotations) if s3.is_uri(annotations) else Path(annotations)
@@ -91,9 +93,12 @@ def main(args) -> cli.Outcome:
     page = None
     if args.html:
         record = evaluation_record.read(file)
-        page, shown = report.page(rows, wrong, result, record, before, pair, curves)
+        page, shown = report.page(rows, wrong, result, record, before, pair, curves, general)
     write(args.gaps_parquet, wrong, args.html, page)
     result["gaps_parquet"] = args.gaps_parquet
+    if general:
+        result["guard"] = general.to_json()
+        found.append(guard.verdict(result["guard"], file))
     result["html"] = args.html
     if args.html:
         result["html_examples"] = shown

@@ -96,6 +96,11 @@ def parser() -> cli.Parser:
     add(
         "--eval-root", metavar="DIR", help="the same for validation (train) or questions (evaluate)"
     )
+    add(
+        "--guard-root",
+        metavar="DIR",
+        help="evaluate: the same for general questions, to see what training forgot",
+    )
     many = {"action": "append", "default": []}
     add(
         "--set",
@@ -147,12 +152,7 @@ def build(args) -> Draft:
         command_line.take_tuning(draft, args.tuning, rate_given=RATE in asked)
     if args.model is not None:
         draft.attempt(command_line.take_model, draft, args.model)
-    if args.train_root:
-        draft.attempt(command_line.take_train_roots, draft, args.train_root, args.output)
-    if draft.benchmarks:
-        draft.attempt(benchmark.take_datasets, draft, draft.benchmarks, args.eval_root, args.output)
-    elif args.eval_root is not None:
-        command_line.take_root(draft, "--eval-root", args.eval_root)
+    take_data(draft, args)
     command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
     if args.gpus_per_node is not None or args.nodes is not None:
         command_line.take_gpus(draft, args.gpus_per_node, args.nodes)
@@ -165,6 +165,18 @@ def build(args) -> Draft:
     model_folder.take_training(draft)
     command_line.look_for_paths(draft)
     return draft
+
+
+def take_data(draft: Draft, args) -> None:
+    """The datasets that the flags name."""
+    if args.train_root:
+        draft.attempt(command_line.take_train_roots, draft, args.train_root, args.output)
+    if draft.benchmarks:
+        draft.attempt(benchmark.take_datasets, draft, draft.benchmarks, args.eval_root, args.output)
+    elif args.eval_root is not None:
+        command_line.take_root(draft, "--eval-root", args.eval_root)
+    if args.guard_root is not None:
+        command_line.take_root(draft, "--guard-root", args.guard_root)
 
 
 def make_whole(draft: Draft, is_to_mend: bool) -> None:

@@ -145,32 +145,44 @@ def quantize(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome
 
 def ask(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
     """Evaluate, or infer, as a complete evaluate spec says."""
-    from cosmos_reason.evaluation import per_checkpoint
+    from cosmos_reason.evaluation import guard, per_checkpoint
 
     specs = [complete]
     if args.checkpoint:
         specs, skipped = per_checkpoint.specs(complete, args.checkpoint)
         found += skipped
     found += check_evaluation(complete, specs)
-    server = None
+    specs = guard.with_guards(specs)
+    servers = []
     if args.endpoint:
-        from cosmos_reason.evaluation.endpoint import Endpoint
-
-        server = Endpoint(complete, args.endpoint, args.served_model)
-        found += server.settle()
+        servers, told = settled(args, specs)
+        found += told
     if found:
         findings.say(findings.as_text(found))  # now, not after hours
-    results = answer(args, specs, server)
+    results = answer(args, specs, servers)
     failed = []
     for result in results:
         if result["failed"] == result["rows"] and not args.shard:
             message = "got no answer to any question: see `error`"
             failed.append(findings.error("EVAL-ALL-FAILED", result["results"], message))
     lines = [f"{name}: {value}" for result in results for name, value in result.items()]
-    document = {"evaluations": results} if args.checkpoint else results[0]
+    is_one = len(results) == 1 and not args.checkpoint
+    document = results[0] if is_one else {"evaluations": results}
     # Without --json the other findings stand on stderr already.
     remaining = found + failed if args.json else failed
     return cli.Outcome(document, remaining, "\n".join(lines))
+
+
+def settled(args, specs: list[dict]) -> tuple[list, list[findings.Finding]]:
+    """The server as each spec asks it, ready for its questions, and what there is to say of it."""
+    from cosmos_reason.evaluation.endpoint import Endpoint
+
+    servers, found = [], []
+    for spec in specs:
+        server = Endpoint(spec, args.endpoint, args.served_model)
+        found += [finding for finding in server.settle() if finding not in found]
+        servers.append(server)
+    return servers, found
 
 
 def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding]:
@@ -183,19 +195,19 @@ def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding
     return found + questions.without_options(complete)
 
 
-def answer(args, specs: list[dict], server=None) -> list[dict]:
-    """The result of each spec: by the server, by a process per GPU, or by this one."""
+def answer(args, specs: list[dict], servers: list) -> list[dict]:
+    """The result of each spec: by its server, by a process per GPU, or by this one."""
     from cosmos_reason.evaluation import per_gpu, run
 
     gpus = specs[0]["num_gpus"]
-    if gpus > 1 and not args.shard and not server:
+    if gpus > 1 and not args.shard and not servers:
         paths = [Path(spec["results_dir"], run.names_of(spec).rows) for spec in specs]
         return per_gpu.run([sys.executable, *sys.argv], gpus, paths)
     shard = run.Shard(*args.shard) if args.shard else run.ALL
     digest = files.sha256(args.config)
     results = []
-    for spec in specs:
-        who = server or model_here(spec)
+    for number, spec in enumerate(specs):
+        who = servers[number] if servers else model_here(spec)
         results.append(run.run(spec, args.job_dir, who, shard, digest))
     return results
 

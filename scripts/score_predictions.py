@@ -32,6 +32,7 @@ from cosmos_reason.evaluation import (
     comparison,
     evaluation_record,
     grading,
+    guard,
     metrics,
     reason1,
     rows,
@@ -173,6 +174,8 @@ def written_of(scored: list[tuple[dict, dict]], args) -> tuple[list[str], list[f
         if args.write or is_ours(path):
             files.write_json(metrics_file(path), run)
             written.append(str(metrics_file(path)))
+        if rows.is_guard(path):  # which is no score of the checkpoint
+            continue
         run["recorded"], problems = scores.record(run, measured, args.record)
         found += problems
     return written, found
@@ -250,6 +253,11 @@ def score(
     run["results"] = str(path)
     if judge:
         run["judge"] = judged
+    general, problems = guard.read(path, rows.find(args.compare)[0] if before else None)
+    found += problems
+    if general:
+        run["guard"] = general.to_json()
+        found.append(guard.verdict(run["guard"], path))
     measured = {}
     if run["checkpoint"] or before:
         measured = scores.evaluation_of(graded, record, path, **reading)

@@ -25,7 +25,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, progress
 from cosmos_reason.base import findings as f
 from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files, selection
-from cosmos_reason.evaluation import serving
+from cosmos_reason.evaluation import guard, serving
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.spec import document
 
@@ -104,6 +104,8 @@ def selected(args, output_dir: Path, beside: selection.Beside) -> cli.Outcome:
     job = args.output_dir
     chosen, notes = selection.select(output_dir, args.by, beside)
     result = {"selected": chosen.to_json()}
+    if chosen.guard:
+        notes.append(guard.verdict(chosen.guard, chosen.name))
     path = chosen.path
     if args.merge or args.fix_adapter:
         path = make(chosen, args)
@@ -197,6 +199,8 @@ def listing(output_dir: Path, job: Path, beside: selection.Beside) -> cli.Outcom
     for row in rows:
         uses = f"can: {', '.join(row['can'])}" if row["complete"] else "damaged"
         lines.append(f"{row['kind']:8} {row['name']}  {uses}  {row['metrics'] or ''}".rstrip())
+        if row["guard"]:
+            lines.append(f"{'':8} {guard.in_words(row['guard'])}")
     notes = [finding for checkpoint in found for finding in checkpoint.findings]
     notes += selection.best_note(output_dir, found, beside)
     by = selection.proposal(output_dir, found, beside)

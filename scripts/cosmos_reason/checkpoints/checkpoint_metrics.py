@@ -16,6 +16,8 @@ from cosmos_reason.base.findings import bad_input
 FILE = "checkpoint_metrics.json"
 OTHER_QUESTIONS = "other questions"
 LARGEST = 1e300
+# Numbers of a comparison of general questions before and after.
+PAIRED = {"paired", "fixed", "broken", "unchanged_right", "unchanged_wrong", "p_value"}
 # Metrics of a task, the best evidence first.
 TASK_METRICS = (
     "accuracy",
@@ -56,6 +58,19 @@ def evaluation(row: dict | None) -> dict | None:
         if not isinstance(found.get(name), kind):
             return None
     return found
+
+
+def guard(row: dict | None) -> dict | None:
+    """What a row says of general questions (evaluation/guard.py writes it), when it says so
+    whole."""
+    found = row.get("guard") if row else None
+    if not isinstance(found, dict) or not {"rows", "accuracy"} <= numbers(found).keys():
+        return None
+    pair = found.get("comparison")
+    if pair is None:
+        return found
+    is_whole = isinstance(pair, dict) and numbers(pair).keys() >= PAIRED
+    return found if is_whole and pair["paired"] > 0 else None
 
 
 def differences(one: dict, other: dict) -> list[str]:

@@ -50,7 +50,8 @@ _BESIDE_WEIGHTS = (
 @dataclass(frozen=True)
 class Checkpoint:
     """One folder of the output: `name` is its path below what was listed, `step` its last part
-    (step_30, final), `evaluation` what the metrics were measured on."""
+    (step_30, final), `evaluation` what the metrics were measured on, `guard` how it answered
+    general questions."""
 
     path: Path
     name: str
@@ -59,6 +60,7 @@ class Checkpoint:
     findings: list[Finding]
     metrics: dict[str, float] = field(default_factory=dict)
     evaluation: dict | None = None
+    guard: dict | None = None
 
     @property
     def complete(self) -> bool:
@@ -72,6 +74,7 @@ class Checkpoint:
             "complete": self.complete,
             "can": USES[self.kind] if self.complete else [],
             "metrics": self.metrics,
+            "guard": self.guard,
             "problems": [finding.id for finding in self.findings],
         }
 
@@ -115,6 +118,7 @@ def find(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
                 findings=verify(path, numbers),
                 metrics=checkpoint_metrics.numbers(row),
                 evaluation=checkpoint_metrics.evaluation(row),
+                guard=checkpoint_metrics.guard(row),
             )
             found.append(checkpoint)
     return found

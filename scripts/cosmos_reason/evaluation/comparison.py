@@ -60,9 +60,10 @@ def in_words(pair: dict) -> str:
     before = pair["unchanged_right"] + pair["broken"]
     after = pair["unchanged_right"] + pair["fixed"]
     shares = [f"{100 * right / pair['paired']:.1f} %" for right in (before, after)]
+    chance = "p < 0.001" if pair["p_value"] < 0.001 else f"p = {pair['p_value']:.2g}"
     return (
         f"{shares[0]} -> {shares[1]} of {pair['paired']} questions, {pair['broken']} broken, "
-        f"{pair['fixed']} fixed, p = {pair['p_value']:.2g}"
+        f"{pair['fixed']} fixed, {chance}"
     )
 
 

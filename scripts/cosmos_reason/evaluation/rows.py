@@ -18,6 +18,7 @@ from cosmos_reason.data.annotations import TAG
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.evaluation import reason1
 
+GUARD = "guard"  # the folder, beside its results, of what an evaluation asked besides
 FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
 OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
     "id": ("question_id", "index"),
@@ -115,13 +116,26 @@ def find(path: Path) -> list[Path]:
     if not path.exists():
         message = "got nothing there, expected a results file or a folder with one"
         raise findings.bad_input("EVAL-NO-RESULTS", path, message)
-    named_results = sorted([*path.rglob("results.json"), *path.rglob("results.jsonl")])
+    named = sorted([*path.rglob("results.json"), *path.rglob("results.jsonl")])
+    named_results = [file for file in named if file.parent == path or not is_guard(file)]
     if named_results:
         return named_results
     if any(path.rglob("*.json")):
         return [path]
     message = "got a folder without results, expected a results.json in it"
     raise findings.bad_input("EVAL-NO-RESULTS", path, message)
+
+
+def is_guard(path: Path) -> bool:
+    """Whether results are those of general questions, beside the results of an evaluation."""
+    folder = folder_of(path).absolute()
+    return folder.name == GUARD and (folder.parent / "results.json").is_file()
+
+
+def guard_of(path: Path) -> Path | None:
+    """The results of the general questions that were asked with those at `path`, if they were."""
+    guard = folder_of(path) / GUARD / "results.json"
+    return guard if guard.is_file() else None
 
 
 def folder_of(path: Path) -> Path:

@@ -110,7 +110,7 @@ def identity(spec: dict, who: Responder) -> str:
     """Changes with the spec, the annotations and who answers: rows of one are never reused for
     another. What an inference asks is not part of it: each of its questions has a key of its
     own."""
-    unrelated = ("num_gpus", "results", "results_dir", "metrics")
+    unrelated = ("num_gpus", "results", "results_dir", "metrics", "guard")
     asked = {key: value for key, value in spec.items() if key not in unrelated}
     same = {"skip_saved": None, "batch_size": None, "limit": None}
     asked["evaluation"] = spec["evaluation"] | same

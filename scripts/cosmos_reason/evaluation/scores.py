@@ -56,6 +56,8 @@ def record(scored: dict, measured: dict, anyway: bool = False) -> tuple[dict | N
     name = str(Path(scored["checkpoint"]).relative_to(output_dir))
     row = {key: scored[key] for key in KEPT if scored[key] is not None}
     row["evaluation"] = measured
+    if scored.get("guard"):
+        row["guard"] = scored["guard"]
     with open(output_dir / ".checkpoint_metrics.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several evaluations may end at once
         table = checkpoint_metrics.read(output_dir)

@@ -14,6 +14,7 @@ from cosmos_reason.base import files, secrets
 from cosmos_reason.base.findings import ERROR, Failure, Finding, has_errors, outside
 from cosmos_reason.checkpoints import quantized, run_outputs, uploads
 from cosmos_reason.data import annotations
+from cosmos_reason.evaluation import guard
 from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE, Names
 from cosmos_reason.jobs import claims, diagnosis, progress
 from cosmos_reason.jobs import record as jobs
@@ -294,14 +295,16 @@ def _row_fault(path: Path, rows: list[dict], questions: int) -> str:
 
 
 def _expected_files(job: Job) -> int:
-    """How many results files: one per checkpoint, or where TAO is asked medium by medium one for
-    each."""
+    """How many results files: one per checkpoint, two where a guard is asked too, or where TAO is
+    asked medium by medium one for each."""
     if job.action == "inference" and job.engine == "tao":
         media = Path(document.load(job.spec_path)["media"])
         if media.is_dir():
             shown = [path for path in media.iterdir() if not path.name.startswith(".")]
             return sum(path.is_file() for path in shown)
-    return len(job.options.get("checkpoints", ())) or 1
+    models = len(job.options.get("checkpoints", ())) or 1
+    has_guard = document.get(document.load(job.spec_path), guard.ANNOTATIONS, "")
+    return 2 * models if has_guard else models
 
 
 def _questions(job: Job, results: Path) -> int:

@@ -70,7 +70,11 @@ def _csv_line(fields: list[str]) -> str:
 
 def dataset_keys(action: str) -> list[actions.DataKeys]:
     """Where the datasets are that an action reads."""
-    found = [actions.data_keys(action), actions.validation_keys(action)]
+    found = [
+        actions.data_keys(action),
+        actions.validation_keys(action),
+        actions.guard_keys(action),
+    ]
     return [keys for keys in found if keys]
 
 

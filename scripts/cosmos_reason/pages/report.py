@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from cosmos_reason import answers
-from cosmos_reason.evaluation import metrics
+from cosmos_reason.evaluation import guard, metrics
 from cosmos_reason.evaluation.evaluation_record import cut_answers
 from cosmos_reason.evaluation.gaps import Gap
+from cosmos_reason.evaluation.guard import Guard
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.pages.filmstrip import filmstrip
 from cosmos_reason.pages.loss_chart import ACCURACIES, Curve, chart
@@ -43,10 +44,11 @@ def page(
     before: Sequence[Row] | None = None,
     pair: dict | None = None,
     curves: Sequence[Curve] = (),
+    general: Guard | None = None,
 ) -> tuple[str, int]:
     """The page for graded `rows`, and how many gaps it shows as clips: `summary` is gaps.summary,
     `record` evaluation.json, `before` an earlier run's graded rows, `pair` comparison.compare,
-    `curves` what loss_chart.read_curve read."""
+    `curves` what loss_chart.read_curve read, `general` the questions that were asked besides."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     shown = cards(gaps, before or ())
     text = render(
@@ -61,6 +63,7 @@ def page(
         cut=cut_answers(rows, record),
         pair=pair,
         types=type_table(rows, pair),
+        guard=guard_table(general) if general else None,
         matrices=matrices(rows),
         chart=chart(curves),
         answers_chart=chart(curves, ACCURACIES),
@@ -106,6 +109,16 @@ def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
         now = metrics.summary(by_type[kind])
         lines.append({"type": kind, "now": now, "before": earlier.get(kind)})
     return lines
+
+
+def guard_table(general: Guard) -> dict:
+    """What the page shows of the general questions."""
+    return {
+        "told": guard.in_words(general.to_json()),
+        "types": type_table(general.rows, general.pair),
+        "pair": general.pair,
+        "is_forgotten": bool(general.pair) and guard.is_forgotten(general.pair),
+    }
 
 
 def matrices(rows: Sequence[Row]) -> list[dict]:

@@ -43,6 +43,10 @@ def data_and_spec(launch: Launch) -> Iterator[Finding]:
         if validation and case("validation.enable"):
             _, found = survey_data(case, validation, Path(folder) / "validation")
             yield from found
+        general = actions.guard_keys(case.action)
+        if general:
+            _, found = survey_data(case, general, Path(folder) / "guard")
+            yield from found
         gpus_per_node = launch.gpus_per_node if case.action in actions.TRAINING else None
         yield from launch.completed
         if launch.has_own_data:

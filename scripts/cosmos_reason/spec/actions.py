@@ -153,6 +153,12 @@ def validation_keys(action: str) -> DataKeys | None:
     return DataKeys(*roots["eval_root"]) if has_both else None
 
 
+def guard_keys(action: str) -> DataKeys | None:
+    """Where the general questions are that an evaluation asks besides its own."""
+    keys = places(action).get("guard_root")
+    return DataKeys(*keys) if keys else None
+
+
 def model_of(spec: dict) -> str:
     """The model that a spec of any action names; "" when it names none."""
     for action in bundle.ACTIONS:
