@@ -44,6 +44,7 @@ SEARCH_FLAGS = {
     "seed",
     "pruner",
     "eval_spec",
+    "guard_root",
     "dataset_facts",
     "metric_file",
     "engine",
@@ -105,6 +106,11 @@ def add_search_flags(verb: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help="how trials are judged (default: on the validation data)",
+    )
+    add(
+        "--guard-root",
+        metavar="DIR",
+        help="general questions that trials are asked too, to see what they forgot",
     )
     add(
         "--metric-file",
@@ -192,6 +198,7 @@ def described(args: argparse.Namespace) -> tuple[dict | None, list[Finding]]:
         words=args.words,
         ranges=tuple(args.range),
         evaluate=args.eval_spec,
+        guard=args.guard_root,
         facts=args.dataset_facts,
         metric_file=args.metric_file,
         sampler=args.sampler,

@@ -82,7 +82,7 @@ def test_a_base_model_that_could_not_be_judged_gets_another_chance_on_other_gpus
     assert (
         again["state"] == study.RUNNING
         and again["set_aside"]
-        and one.jobs_of(again, "evaluate") == []
+        and one.study.jobs_of(again, "evaluate") == []
     )
     assert one.left_over(made.trials())["gpu_ids"] == made.trial(0)["gpu_ids"] == ["0"]
     made.write(made.trial(0) | {"state": study.FAILED, "ended_at": "2999-01-01T00:00:00Z"})

@@ -303,8 +303,14 @@ def _expected_files(job: Job) -> int:
             shown = [path for path in media.iterdir() if not path.name.startswith(".")]
             return sum(path.is_file() for path in shown)
     models = len(job.options.get("checkpoints", ())) or 1
-    has_guard = document.get(document.load(job.spec_path), guard.ANNOTATIONS, "")
-    return 2 * models if has_guard else models
+    return 2 * models if _has_guard(job) else models
+
+
+def _has_guard(job: Job) -> bool:
+    """Whether general questions are asked besides, which only the embedded engine does."""
+    if (job.action, job.engine) != ("evaluate", "transformers"):
+        return False
+    return bool(document.get(document.load(job.spec_path), guard.ANNOTATIONS))
 
 
 def _questions(job: Job, results: Path) -> int:

@@ -11,7 +11,7 @@ from cosmos_reason.base.fix import value_text
 from cosmos_reason.pages.render import render
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import suggest, summary
-from cosmos_reason.tuning.study import COMPLETE, SEARCH, Study, winning_spec
+from cosmos_reason.tuning.study import COMPLETE, GUARD_ACCURACY, SEARCH, Study, winning_spec
 
 INTERVALS = 4  # between the marks of an axis
 LEAST_COMPARED = 4  # trials that tell what mattered
@@ -44,6 +44,8 @@ def write(study: Study) -> Path:
         base_wins=summary.base_leads(study, found),
         standing=summary.standing(study, found),
         noise=[note.message for note in notes if note.id == "TUNE-NOISE"],
+        guard=next((note for note in notes if note.id in ("EVAL-GUARD", "EVAL-FORGOT")), None),
+        has_guard=any(GUARD_ACCURACY in trial["metrics"] for trial in trials),
         dimensions=study.dimensions,
         marks=axis.marks(),
         history=history(study, trials),

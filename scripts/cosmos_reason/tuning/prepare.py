@@ -15,9 +15,10 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints.checkpoint_metrics import TASK_METRICS
 from cosmos_reason.data import annotations
+from cosmos_reason.evaluation import guard
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.rules import checking as rules
-from cosmos_reason.rules import launchable
+from cosmos_reason.rules import command_line, launchable
 from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import document, images, origins
@@ -37,7 +38,7 @@ PROXY = (
 @dataclass(frozen=True)
 class Request:
     """A study as the command line describes it. `evaluate`: how trials are judged, on the
-    validation data when it is None."""
+    validation data when it is None; `guard`: the root of general questions to ask besides."""
 
     spec: Path
     engine: str
@@ -45,6 +46,7 @@ class Request:
     words: str = ""
     ranges: tuple[str, ...] = ()
     evaluate: Path | None = None
+    guard: str | None = None
     facts: Path | None = None
     metric_file: Path | None = None
     sampler: str = "tpe"
@@ -67,11 +69,11 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
     ranges = list(request.ranges)
     set_by_user = keys_set_by_user(request.spec)
     dimensions, found = space.build(table, request.words, ranges, cap, set_by_user)
-    problems = objective_findings(table, request.objective, request.metric_file)
+    problems = objective_findings(table, request.objective, request.metric_file, request.guard)
     found += with_one_fix(problems, "train", request.spec, engine)
     evaluate = None
     if request.objective != VAL_LOSS:
-        evaluate, problems = evaluation(table, request.evaluate, engine)
+        evaluate, problems = evaluation(table, request.evaluate, engine, request.guard)
         if request.evaluate:
             found += with_one_fix(problems, "evaluate", request.evaluate, engine)
         else:
@@ -164,6 +166,7 @@ def fingerprints(plan: dict) -> dict[str, str | int]:
         document.get(table, "custom.train_dataset.annotation_path"),
         document.get(table, "custom.val_dataset.annotation_path"),
         document.get(plan["evaluate"] or {}, "dataset.annotation_path"),
+        document.get(plan["evaluate"] or {}, guard.ANNOTATIONS),
         plan["facts"],
         plan["metric_file"],
         model / "config.json",
@@ -201,7 +204,9 @@ def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None
 # -- how a trial is judged -----------------------------------------------------------------------
 
 
-def objective_findings(table: dict, objective: str, metric_file: Path | None) -> list[Finding]:
+def objective_findings(
+    table: dict, objective: str, metric_file: Path | None, general: str | None = None
+) -> list[Finding]:
     """A metric that score_predictions does not have, and what follows from validation loss."""
     is_custom = objective.startswith("custom.") and metric_file is not None
     if not is_custom and objective not in OBJECTIVES and not OF_TYPE.fullmatch(objective):
@@ -215,6 +220,9 @@ def objective_findings(table: dict, objective: str, metric_file: Path | None) ->
         return [findings.error("TUNE-OBJECTIVE", "--objective", message, fix)]
     if objective != VAL_LOSS:
         return []
+    if general is not None:
+        message = f"got general questions and the objective {VAL_LOSS}, which asks none"
+        return [findings.error("TUNE-GUARD", "--guard-root", message, "drop --objective val_loss")]
     if not document.get(table, "validation.enable", False):
         message = "got a spec without validation, expected validation data"
         fix = Fix(flags={"--eval-root": "DIR"})
@@ -222,9 +230,11 @@ def objective_findings(table: dict, objective: str, metric_file: Path | None) ->
     return [findings.warning("TUNE-PROXY", "--objective", PROXY, "drop --objective val_loss")]
 
 
-def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[Finding]]:
+def evaluation(
+    table: dict, file: Path | None, engine: str, general: str | None = None
+) -> tuple[dict, list[Finding]]:
     """The evaluate spec of every trial, but for its model: the given one, or one that asks the
-    validation data."""
+    validation data; with the questions of the root `general` besides."""
     found = []
     if file:
         asked = located("evaluate", engine, file)
@@ -235,6 +245,8 @@ def evaluation(table: dict, file: Path | None, engine: str) -> tuple[dict, list[
             "judge the winner on data that the search has not seen"
         )
         found.append(findings.info("TUNE-EVAL-DATA", "--eval-spec", message))
+    if general is not None:
+        asked = _with_guard(asked, general, engine)
     if not document.get(asked, "dataset.annotation_path"):
         message = (
             "got no questions to compare trials with, "
@@ -266,6 +278,17 @@ def _ask_validation_data(table: dict) -> dict:
     document.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
     document.set_value(asked, "dataset.media_dir", data.get("media_path", ""))
     return asked
+
+
+def _with_guard(asked: dict, root: str, engine: str) -> dict:
+    """Raises Failure for a root that is none."""
+    flag = "--guard-root"
+    draft = Draft("evaluate", engine, flags={flag: f"{flag} {shlex.quote(root)}"})
+    draft.overlay(asked, "--eval-spec")
+    command_line.take_root(draft, flag, root)
+    if draft.findings:
+        raise Failure(draft.findings, findings.EXIT_BAD_INPUT)
+    return draft.spec
 
 
 def evaluate_spec(asked: dict, trained: dict, checkpoint: str | None) -> dict:

@@ -24,7 +24,16 @@ from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import commands, suggest
 from cosmos_reason.tuning.prepare import changed_files, evaluate_spec, fingerprints
-from cosmos_reason.tuning.study import BASE, COMPLETE, FAILED, PRUNED, RUNNING, SEARCH, Study
+from cosmos_reason.tuning.study import (
+    BASE,
+    COMPLETE,
+    FAILED,
+    GUARD_ACCURACY,
+    PRUNED,
+    RUNNING,
+    SEARCH,
+    Study,
+)
 
 HOPELESS = 3  # failures in a row, and attempts of one run at a trial
 # What the embedded engine says of values; error_catalog.yaml has the signs in other logs.
@@ -234,7 +243,7 @@ class Runner:
         kept = [trial["number"] for trial in best]
         for trial in records:
             if trial["state"] in (COMPLETE, PRUNED) and trial["number"] not in kept:
-                for results in self.jobs_dir(trial).glob("train-*/results"):
+                for results in self.study.jobs_dir(trial).glob("train-*/results"):
                     shutil.rmtree(results, ignore_errors=True)
 
     # -- one trial -------------------------------------------------------------------------------
@@ -278,7 +287,7 @@ class Runner:
             return None
         if evaluate["state"] != jobs.COMPLETE:
             return failed(evaluate["reason"], evaluate["diagnosis"], is_outside(evaluate))
-        return self.score(self.jobs_of(trial, "evaluate")[0] / "results")
+        return self.score(self.study.jobs_of(trial, "evaluate")[0] / "results")
 
     def not_trained(self, trial: dict, train: dict) -> dict:
         if train["state"] == jobs.CANCELED and trial["pruned_at"]:
@@ -334,7 +343,7 @@ class Runner:
         """What the validations gave so far, by percent of the run: losses (negative where the
         objective is maximized), or of answers how many were right where that is told and not the
         loss is searched."""
-        lines, _ = progress.read_metrics(self.jobs_of(trial, "train")[0])
+        lines, _ = progress.read_metrics(self.study.jobs_of(trial, "train")[0])
         totals = [row["total_steps"] for row in lines if row.get("total_steps")]
         if not totals:
             return
@@ -350,22 +359,11 @@ class Runner:
 
     # -- its jobs --------------------------------------------------------------------------------
 
-    def jobs_dir(self, trial: dict) -> Path:
-        return self.study.trial_folder(trial["number"]) / "jobs"
-
-    def jobs_of(self, trial: dict, action: str) -> list[Path]:
-        """Folders of the trial's jobs of one action that were not set aside, newest first."""
-        return [
-            path
-            for path in jobs.folders(self.jobs_dir(trial))
-            if path.name.startswith(f"{action}-") and path.name not in trial["set_aside"]
-        ]
-
     def job_states(self, trial: dict) -> dict[str, str | None]:
         """The recorded state of each of the trial's jobs by its name, None where the record is
         broken."""
         states = {}
-        for path in jobs.folders(self.jobs_dir(trial)):
+        for path in jobs.folders(self.study.jobs_dir(trial)):
             try:
                 states[path.name] = jobs.Job.load(path).state
             except Failure:
@@ -380,7 +378,7 @@ class Runner:
 
     def job(self, trial: dict, action: str) -> dict | None:
         """The record of the trial's job as it is true now; None when it was only submitted now."""
-        submitted = self.jobs_of(trial, action)
+        submitted = self.study.jobs_of(trial, action)
         if not submitted:
             self.submit(trial, action)
             return None
@@ -408,7 +406,14 @@ class Runner:
     def launch(self, trial: dict, verb: str, *words: str) -> dict:
         """The result of `launch_job.py verb words`. Raises Failure with its findings and exit
         code."""
-        command = ["launch_job.py", verb, *words, "--jobs-dir", str(self.jobs_dir(trial)), "--json"]
+        command = [
+            "launch_job.py",
+            verb,
+            *words,
+            "--jobs-dir",
+            str(self.study.jobs_dir(trial)),
+            "--json",
+        ]
         variables = {}
         if self.groups[0] == []:
             # Threads of several jobs on the same CPU starve each other.
@@ -428,6 +433,8 @@ def measured(objective, metrics: dict) -> dict:
         return failed(reason, [], outside=False) | {"metrics": metrics}
     kept = {name: value for name, value in metrics.items() if type(value) in (int, float)}
     kept["interval"] = metrics.get("accuracy_interval")
+    if "guard" in metrics:
+        kept[GUARD_ACCURACY] = metrics["guard"]["accuracy"]
     return {"state": COMPLETE, "objective": objective, "metrics": kept}
 
 
@@ -464,6 +471,8 @@ def line(study: Study, trial: dict, records: list[dict]) -> str:
         outcome = f"{trial['state']}: {trial['reason']}"
     else:
         outcome = f"{study.plan['objective']} {trial['objective']:.4g}"
+    if GUARD_ACCURACY in trial["metrics"]:
+        outcome += f", guard {trial['metrics'][GUARD_ACCURACY]:.4g}"
     text = f"trial {trial['number']} ({tried}): {outcome}"
     ranked = study.ranked(records)
     if ranked:

@@ -26,6 +26,7 @@ VERSION = 1
 BASE, DEFAULT, SEARCH = "base", "default", "search"
 RUNNING, COMPLETE, PRUNED, FAILED = "RUNNING", "COMPLETE", "PRUNED", "FAILED"
 VAL_LOSS = "val_loss"
+GUARD_ACCURACY = "guard_accuracy"  # among a trial's metrics, where general questions are asked too
 # What a spec says of its results; a trial keeps them in its own job folder and publishes nothing.
 OUTPUTS = ("train.output_dir", "train.timestamp", "train.ckpt.upload_hf", "train.ckpt.upload_s3")
 # Keys of study.json that stay as they were when the study began.
@@ -68,6 +69,17 @@ class Study:
 
     def trial_folder(self, number: int) -> Path:
         return self.folder / "trials" / f"{number:04}"
+
+    def jobs_dir(self, trial: dict) -> Path:
+        return self.trial_folder(trial["number"]) / "jobs"
+
+    def jobs_of(self, trial: dict, action: str) -> list[Path]:
+        """Folders of the trial's jobs of one action that were not set aside, newest first."""
+        return [
+            path
+            for path in jobs.folders(self.jobs_dir(trial))
+            if path.name.startswith(f"{action}-") and path.name not in trial["set_aside"]
+        ]
 
     def numbers(self) -> list[int]:
         """Of every trial that has begun, whether its record can be read or not."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import value_text
+from cosmos_reason.evaluation import guard
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.run_time import MEASURED, Cost
 from cosmos_reason.rules.case import Case
 from cosmos_reason.tuning import lock
-from cosmos_reason.tuning.study import BASE, DEFAULT, FAILED, RUNNING, Study
+from cosmos_reason.tuning.study import BASE, COMPLETE, DEFAULT, FAILED, RUNNING, Study
 
 FAILURES_SHOWN = 5
 
@@ -42,6 +44,7 @@ def summary(study: Study) -> dict:
         "intervals": [interval(base), interval(best)],
         "default": default["objective"] if default else None,
         "best": best_of(study, best) if best else None,
+        "guard": guard_of(study, base, best),
         "repairs": sum(len(trial["repairs"]) for trial in trials),
         "failed": reasons(failures[:FAILURES_SHOWN]),
     }
@@ -82,6 +85,24 @@ def best_of(study: Study, best: dict) -> dict:
     return shown
 
 
+def guard_of(study: Study, base: dict | None, best: dict | None) -> dict | None:
+    """How the best trial answered general questions, paired with the untouched model; None where
+    none were asked, or the answers are gone."""
+    after = results_of(study, best)
+    if after is None:
+        return None
+    general, _ = guard.read(after, results_of(study, base), "trial 0")
+    return general.to_json() if general else None
+
+
+def results_of(study: Study, trial: dict | None) -> Path | None:
+    """Where the answers of a trial that ended well lie."""
+    if trial is None or trial["state"] != COMPLETE:
+        return None
+    evaluations = study.jobs_of(trial, "evaluate")
+    return evaluations[0] / "results" if evaluations else None
+
+
 def text(study: Study, found: dict) -> str:
     states = [f"{count} {state}" for state, count in sorted(found["states"].items())]
     lines = [f"{study.folder}: {found['objective']}; {', '.join(states) or 'no trial yet'}"]
@@ -93,6 +114,8 @@ def text(study: Study, found: dict) -> str:
         tried = [f"{key}={value_text(value)}" for key, value in best["values"].items()]
         number = best["number"]
         lines.append(f"  best: {best['objective']:.4g} (trial {number}: {', '.join(tried)})")
+    if found["guard"]:
+        lines.append(f"  {guard.in_words(found['guard'])} (trial {best['number']})")
     for failure in found["failed"]:
         lines.append(f"  trial {failure['number']} failed: {failure['reason'][:200]}")
     lines.append(f"  {standing(study, found)}")
@@ -134,6 +157,15 @@ def standing(study: Study, found: dict) -> str:
 
 
 def verdict(study: Study, found: dict) -> list[Finding]:
+    """What is to be known before the winner is used: that it forgot, or that it is no better than
+    the model as it came."""
+    doubts = gain_doubts(study, found)
+    if found["guard"]:
+        doubts.append(guard.verdict(found["guard"], f"trial {found['best']['number']}"))
+    return doubts
+
+
+def gain_doubts(study: Study, found: dict) -> list[Finding]:
     """A warning when no training is better than the model as it came, or not surely so; none while
     the study goes on.
 
