@@ -3,7 +3,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "pyarrow==26.0.1"]
 # ///
-"""Build a checked spec.toml for an action from template and overrides.
+"""Build a checked spec.toml for an action.
 
 examples:
   scripts/build_spec.py train --tuning lora --train-root data --gpus-per-node 8 \\

@@ -37,6 +37,10 @@ def test_references_are_short(page):
     assert cost(page) < 2000
 
 
+def test_the_table_of_other_tools_is_shorter_still():
+    assert cost("references/from-other-tools.md") <= 1500
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_minimum_reading(route):
     pages, most = ROUTES[route]

@@ -16,6 +16,7 @@ from support import run_script
 from tiny_world import ENGINE, flags, succeed
 
 from cosmos_reason.base import bundle, files
+from cosmos_reason.demo import clips
 from cosmos_reason.jobs import progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import local
@@ -162,6 +163,30 @@ def test_an_evaluation_is_complete_with_a_row_per_question(world):
         "questions": questions,
         "failed": 0,
     }
+
+
+def test_general_questions_are_asked_and_paired_with_those_of_the_base_model(world):
+    """From the training to the choice: base model and checkpoint are asked both sets."""
+    asked = [*(f"vision.{option}" for option in SAMPLING), "generation.max_tokens=4"]
+    clips.write_split(world / "data", "general", 3, 5)
+    words = ["--eval-root", "data/train", "--guard-root", "data/general", *flags(asked)]
+    succeed("build_spec.py", "evaluate", *ENGINE, *words, "-o", "guarded.toml", cwd=world)
+    code, before = watched(world, submit(world, "evaluate", name="guarded"))
+    assert code == 0 and before.evidence["rows"] == 36 + 9, before.reason
+    train = world / "jobs" / submit(world, "train", "--gpu-ids", "none")
+    assert watched(world, train.name)[0] == 0
+    words = ["--checkpoint", str(jobs.Job.load(train).outputs["output_dir"])]
+    code, after = watched(world, submit(world, "evaluate", *words, name="guarded"))
+    models = len(after.options["checkpoints"])
+    assert code == 0 and models > 1 and after.evidence["rows"] == models * (36 + 9), after.reason
+    compared = ["--compare", before.outputs["results_dir"]]
+    succeed("score_predictions.py", after.outputs["results_dir"], *compared, cwd=world)
+    listed = run_script("select_checkpoint.py", train, "--by", "accuracy", "--json", cwd=world)
+    chosen = json.loads(listed.stdout)
+    pair = chosen["result"]["selected"]["guard"]["comparison"]
+    assert pair["paired"] == 9 and Path(pair["before"]).is_relative_to(before.folder)
+    told = {finding["id"] for finding in chosen["findings"]}
+    assert told & {"EVAL-GUARD", "EVAL-FORGOT"}
 
 
 def test_an_inference_is_complete_with_a_row_per_medium_and_question(world):

@@ -174,6 +174,14 @@ def test_two_trials_at_a_time_from_plan_to_a_winning_spec(world):
     assert "2 trials of this study" in again.stdout, again.stderr
 
 
+def test_trials_are_asked_general_questions_too(world):
+    words = [*SPACE, *BUDGET, "--gpu-ids", "none", "--guard-root", "data/validation"]
+    found = finish(begin(world, "guarded", *words))
+    records = check_accounts(world / "guarded", 2)
+    assert all("guard_accuracy" in trial["metrics"] for trial in records)
+    assert found["guard"]["comparison"]["paired"] == found["guard"]["rows"] == 6
+
+
 def test_a_job_of_another_host_is_asked_about_there(world):
     shutil.copytree(world / "whole", world / "elsewhere")
     made = study.open_or_begin(world / "elsewhere")

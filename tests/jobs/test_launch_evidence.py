@@ -417,3 +417,24 @@ def test_an_evaluation_of_checkpoints_needs_whole_results_for_each(site):
     )
     with pytest.raises(Failure, match="JOB-NOT-FAILED"):
         launch.retry(site.jobs / record.job_id, site.jobs)
+
+
+def test_an_evaluation_with_a_guard_needs_both_results_whole(site):
+    (site.root / "general.json").write_text("[]")
+    written = document.load(site.root / "evaluate.toml")
+    document.set_value(written, "guard.annotation_path", "general.json")
+    document.dump(written, site.root / "evaluate.toml")
+    own = {
+        "results/results.json": '[{"id": "a"}]',
+        "results/evaluation.json": '{"questions": 1, "job_id": "JOB_ID"}',
+    }
+    record = ended(submit_writer(site, "evaluate", own))
+    assert record.state == "ERROR" and "1 results.json" in record.reason
+    assert str(site.root / "general.json") in [entry["path"] for entry in record.inputs]
+    general = {name.replace("/", "/guard/"): text for name, text in own.items()}
+    short = own | {"results/guard/results.json": general["results/guard/results.json"]}
+    short["results/guard/evaluation.json"] = '{"questions": 2, "job_id": "JOB_ID"}'
+    record = ended(submit_writer(site, "evaluate", short))
+    assert record.state == "ERROR" and "1 rows for 2 questions" in record.reason
+    record = ended(submit_writer(site, "evaluate", own | general))
+    assert record.state == "COMPLETE" and record.evidence["rows"] == 2

@@ -3,7 +3,8 @@
 import shutil
 
 import pytest
-from study_world import add, new_study, ran
+import scoring
+from study_world import add, ended_job, new_study, ran
 
 from cosmos_reason.tuning import lock, page, study, summary
 
@@ -110,3 +111,31 @@ def test_the_page_shows_every_trial_and_needs_no_network(tmp_path):
         and found["best"]["number"] == 7
         and "trial 8 failed" in summary.text(made, found)
     )
+
+
+def test_a_winner_that_forgot_is_told_wherever_it_is_named(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4")
+    made.plan["ended"] = "1 trainings"
+    made.save()
+    for objective, answer in ((0.2, "A"), (0.9, "B")):
+        trial = add(made, objective, metrics={"guard_accuracy": float(answer == "A")})
+        results = ended_job(made, trial, "evaluate", "COMPLETE")
+        rows = [scoring.row(f"g{n}", response=answer) for n in range(12)]
+        scoring.write(results / "guard" / "results.json", rows)
+        scoring.write(results / "results.json", rows)
+    found = summary.summary(made)
+    told = "guard: 100.0 % -> 0.0 % of 12 questions, 12 broken, 0 fixed, p < 0.001"
+    assert f"  {told} (trial 1)" in summary.text(made, found)
+    (doubt,) = [one for one in summary.verdict(made, found) if one.id == "EVAL-FORGOT"]
+    assert doubt.severity == "warning" and doubt.where == "trial 1"
+    text = page.write(made).read_text()
+    assert told.replace(">", "&gt;").replace("guard", "Guard").replace("<", "&lt;") in text
+    assert '<th scope="col" class="n">guard</th>' in text
+    assert made.plan["keep"] == 1 and found["best"]["number"] == 1  # it still chooses
+
+
+def test_without_general_questions_there_is_no_column_for_them(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4")
+    add(made, 0.2), add(made, 0.9)
+    assert summary.summary(made)["guard"] is None
+    assert ">guard</th>" not in page.write(made).read_text()

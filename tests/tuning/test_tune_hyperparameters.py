@@ -16,7 +16,7 @@ from support_specs import write_facts
 
 from cosmos_reason.base import files
 from cosmos_reason.spec import document
-from cosmos_reason.tuning import lock, study
+from cosmos_reason.tuning import lock, prepare, study
 
 SCRIPT = "tune_hyperparameters.py"
 
@@ -364,6 +364,30 @@ def test_without_questions_to_compare_trials_with_it_says_so(folder):
     assert code == 0 and ("TUNE-EVAL-DATA", "") in [
         (row["id"], row["fix"]) for row in found["findings"]
     ]
+
+
+def test_general_questions_belong_to_the_study(folder, monkeypatch):
+    (folder / "general").mkdir()
+    shutil.copy(folder / "a.json", folder / "general/annotations.json")
+    general = ["--guard-root", "general"]
+    code, found = tune(folder, "plan", "--spec", "spec.toml", "--engine", "tao", *general)
+    assert code == 2, found  # it asks one set only
+    assert "SPEC-ENGINE-KEY" in [row["id"] for row in found["findings"]]
+    words = ["--spec", "spec.toml", "--engine", "transformers", *general]
+    code, found = tune(folder, "plan", *words)
+    assert code == 0, found
+    code, found = tune(folder, "plan", *words, "--objective", "val_loss")
+    assert code == 2 and "TUNE-GUARD" in [row["id"] for row in found["findings"]]
+    code, found = tune(folder, "plan", *general)
+    assert code == 2 and found["findings"][0]["where"] == "--spec"
+    monkeypatch.chdir(folder)
+    request = prepare.Request(
+        folder / "spec.toml", "transformers", "accuracy", guard=str(folder / "general")
+    )
+    plan, _ = prepare.prepare(request)
+    general_file = str(folder / "general/annotations.json")
+    assert plan["evaluate"]["guard"]["annotation_path"] == general_file
+    assert general_file in plan["fingerprints"]
 
 
 @pytest.mark.parametrize(
