@@ -34,6 +34,7 @@ from cosmos_reason.rules import (
     mending,
     model_folder,
     spec_rules,
+    usual,
 )
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import Case, read_facts
@@ -223,6 +224,8 @@ def check(args, draft: Draft) -> list[f.Finding]:
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     if facts and draft.attempt(read_facts, facts) is None:
         facts = None
+    is_new = not args.spec and not args.parent_job
+    draft.attempt(usual.take, draft, facts, is_new)
     inherited.compare_with_resumed(draft)
     steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
     engine_switch.fit(draft, *steps)

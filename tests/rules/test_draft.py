@@ -339,6 +339,87 @@ def test_a_short_run_saves_and_validates(here, records, words, intervals):
         assert found["SPEC-INTERVAL"].severity == f.INFO and origins()["validation.freq"] == steps
 
 
+LOW = "--set custom.vision.resized_height=64 --set custom.vision.resized_width=64"
+
+
+@pytest.mark.parametrize(
+    ("records", "words", "batch", "in_one_pass"),
+    [
+        (1600, f"--engine tao {LOW}", 32, 4),  # 50 steps an epoch, two epochs
+        (1568, f"--engine tao {LOW}", 4, 1),  # 98 steps
+        (1568, f"--engine tao {LOW} --set epochs=3", 32, 4),
+        (1600, f"--engine tao {LOW} --gpus-per-node 8", 4, 4),
+        (1600, f"--engine transformers {LOW}", 32, 1),  # which counts tokens
+        (9999, f"--engine tao {LOW} --gpus-per-node 8 --nodes 8", 4, 1),  # 64 ranks
+        (1600, "--engine tao", 32, 1),  # four clips of 3,000 tokens do not fit
+        (1600, f"--engine tao {LOW} --set batch_size=4", 4, 1),
+        (1600, f"--engine tao {LOW} --set mini_batch=2", 4, 2),
+        (1600, f"--engine tao {LOW} --global-batch 16", 16, 1),
+        (1600, f"--engine tao {LOW} --set max_steps=200", 4, 1),
+        (1600, f"--engine tao {LOW} --profile reason2-physics --set epochs=2", 32, 4),
+    ],
+)
+def test_a_batch_that_nobody_chose_is_that_of_recipes_where_it_can_be_formed(
+    here, records, words, batch, in_one_pass
+):
+    line = f"train --train-root data --model reason2-2b --set max_length=8192 {words}"
+    code, found, made = run(f"{line} --dataset-facts {write_facts(here, records)}")
+    assert code == 0, found
+    policy = made["train"]["train_policy"]
+    assert (made["train"]["train_batch_per_replica"], policy["mini_batch"]) == (batch, in_one_pass)
+
+
+def test_without_lengths_a_forward_pass_has_one_record(here):
+    one = files.read_json(here / "data" / "annotations.json")[0]
+    files.write_json(
+        here / "data" / "annotations.json", [one | {"id": str(n)} for n in range(1600)]
+    )
+    _, found, made = run("train --train-root data")
+    assert "32 records a step, saves each epoch" in found["SPEC-USUAL"].message
+    assert made["train"]["train_policy"]["mini_batch"] == 1
+    assert origins()["train.train_batch_per_replica"].startswith("as published recipes")
+
+
+def test_a_batch_that_nobody_chose_follows_other_gpus_and_data(here):
+    facts = write_facts(here, 1600)
+    line = f"train --train-root data --eval-root data {LOW} --dataset-facts {facts}"
+    run(line, "one.toml")
+    _, _, made = run("train --spec one.toml --gpus-per-node 2 --dataset-facts " + str(facts))
+    assert made["train"]["train_batch_per_replica"] == 16
+    _, _, made = run(f"train --spec one.toml --dataset-facts {write_facts(here, 160)}")
+    assert made["train"]["train_batch_per_replica"] == 4
+    assert made["train"]["train_policy"]["mini_batch"] == 1
+    run(f"{line} --set batch_size=8", "mine.toml")
+    _, _, made = run("train --spec mine.toml --gpus-per-node 2 --dataset-facts " + str(facts))
+    assert made["train"]["train_batch_per_replica"] == 8
+
+
+@pytest.mark.parametrize(
+    ("records", "words", "epochs", "validation"),
+    [
+        (400, "--engine tao", 1, {"freq": 20, "freq_in_epoch": 1}),
+        (400, "--engine transformers", 1, {"freq": 20, "freq_in_epoch": 1}),
+        (400, "--engine cosmos-rl", 1, {"freq": 100}),
+        (76, "--engine tao", 0, {"freq": 20}),  # 19 steps an epoch
+        (64032, "--engine tao --set batch_size=32", 0, {"freq": 20}),  # 2,001 steps an epoch
+        (400, "--engine tao --set save_freq=20", 0, {"freq": 20}),
+        (400, "--engine tao --set validation_freq=10", 0, {"freq": 10}),
+        (400, "--engine tao --set epochs=1", 0, {"freq": 20}),
+        (400, "--engine tao --set max_steps=150", 0, {"freq": 20}),
+    ],
+)
+def test_a_run_saves_and_validates_by_epoch_where_that_is_neither_rare_nor_often(
+    here, records, words, epochs, validation
+):
+    line = "train --train-root data --eval-root data --model reason2-2b"
+    code, found, made = run(f"{line} {words} --dataset-facts {write_facts(here, records)}")
+    assert code == 0, found
+    assert made["train"]["ckpt"]["save_freq_in_epoch"] == epochs
+    assert {key: made["validation"][key] for key in validation} == validation
+    assert ("freq_in_epoch" in made["validation"]) == ("freq_in_epoch" in validation)
+    assert "SPEC-BEST" not in found
+
+
 def test_intervals_that_were_asked_for_stay(here):
     facts = write_facts(here, 12)
     line = f"train --eval-root data --dataset-facts {facts} --set validation_freq=9"

@@ -1,0 +1,118 @@
+"""What published recipes do, in a train spec where nobody chose otherwise and the data allow it:
+their batch, their forward passes, saves and validations by epoch."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from cosmos_reason.base import findings
+from cosmos_reason.estimate import steps as schedule
+from cosmos_reason.rules.case import Case, sound
+from cosmos_reason.rules.draft import Draft
+from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
+from cosmos_reason.rules.keys import BATCH, DROP_LAST, MINI_BATCH
+from cosmos_reason.spec import document, validation
+
+ORIGIN = "as published recipes: "  # where such a value comes from
+RECORDS = 32  # of an optimizer step, over all ranks
+IN_ONE_PASS = 4
+LEAST_STEPS = 100  # a run with fewer learns more from the template's small batches
+EPOCH_STEPS = range(20, 501)  # of an epoch that is worth a save, and not too much to lose
+LENGTH = "policy.model_max_length"
+
+
+def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
+    """`is_new`: the spec begins with the template, so that nobody has seen what stands in it. What
+    was taken here before is taken anew, for other data or GPUs. Raises Failure for dataset facts
+    that cannot be read."""
+    if draft.action != "train":
+        return
+    told = []
+    if _are_free(draft, (BATCH, MINI_BATCH), is_new):
+        told += _take_batch(draft, _case(draft, facts))
+    if _are_free(draft, (SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS), is_new):
+        told += _take_cadence(draft, _case(draft, facts))
+    if told:
+        message = f"{', '.join(told)}: as published recipes have it, since nobody chose"
+        draft.findings.append(findings.info("SPEC-USUAL", BATCH, message))
+
+
+def _are_free(draft: Draft, keys: tuple[str, ...], is_new: bool) -> bool:
+    origins = [draft.origins[key] for key in keys if key in draft.origins]
+    if not is_new and not any(origin.startswith(ORIGIN) for origin in origins):
+        return False
+    return all(origin.startswith(("template", ORIGIN)) for origin in origins)
+
+
+def _case(draft: Draft, facts: Path | None) -> Case:
+    invalid = [finding.where for finding in validation.validate(draft.action, draft.spec)]
+    spec = sound(draft.action, draft.spec, invalid)
+    return Case(draft.action, draft.engine, spec, facts, drafted=draft.files)
+
+
+def _take_batch(draft: Draft, case: Case) -> list[str]:
+    each = _records_of_a_rank(case)
+    if each is None:
+        _put_back(draft, (BATCH, MINI_BATCH))
+        return []
+    in_one_pass = _records_of_a_pass(case, each)
+    told = []
+    if each != case(BATCH):
+        told.append(f"{RECORDS} records a step")
+    if in_one_pass > 1:
+        told.append(f"{in_one_pass} in a forward pass")
+    draft.put(BATCH, each, f"{ORIGIN}{RECORDS} records over {case.ranks} ranks")
+    draft.put(MINI_BATCH, in_one_pass, f"{ORIGIN}{in_one_pass} in a forward pass")
+    return told
+
+
+def _records_of_a_rank(case: Case) -> int | None:
+    """None where the records are not known, cannot be dealt, or would be too few steps."""
+    if case.trained_records is None or RECORDS % case.ranks or case("train.max_num_steps"):
+        return None
+    each = RECORDS // case.ranks
+    an_epoch = schedule.steps_per_epoch(case.trained_records, each, case.ranks, case(DROP_LAST))
+    return each if an_epoch * case("train.epoch") >= LEAST_STEPS else None
+
+
+def _records_of_a_pass(case: Case, each: int) -> int:
+    """One where lengths are not known, or where so many of the longest record would be a longer
+    pass than the longest that the spec allows: memory must hold it. The embedded engine counts
+    tokens instead."""
+    longest = max((record.total for record in case.tokens), default=None)
+    together = math.gcd(each, IN_ONE_PASS)
+    is_read = case.engine in document.keys(case.action)[MINI_BATCH]["x-engines"]
+    if not is_read or longest is None or together * longest > case(LENGTH):
+        return 1
+    return together
+
+
+def _take_cadence(draft: Draft, case: Case) -> list[str]:
+    an_epoch = case.steps_per_epoch
+    is_limited = case("train.max_num_steps") or case("train.epoch") < 2
+    if an_epoch not in EPOCH_STEPS or is_limited or not case("train.ckpt.enable_checkpoint"):
+        _put_back(draft, (SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS))
+        return []
+    told = "saves"
+    draft.put(SAVE_EPOCHS, 1, f"{ORIGIN}each epoch")
+    if case("validation.enable"):
+        told = "saves and validates"
+        if draft.engine == "cosmos-rl":  # which counts steps only
+            draft.put(VALIDATE, an_epoch, f"{ORIGIN}each epoch")
+        else:
+            draft.put(VALIDATE_EPOCHS, 1, f"{ORIGIN}each epoch")
+    return [f"{told} each epoch"]
+
+
+def _put_back(draft: Draft, keys: tuple[str, ...]) -> None:
+    """The template's values, where they were replaced here for other data or GPUs."""
+    template = document.template(draft.action)
+    for key in keys:
+        if not draft.origins.get(key, "").startswith(ORIGIN):
+            continue
+        value = document.get(template, key)
+        if value is None:
+            document.delete(draft.spec, key)
+        else:
+            draft.put(key, value, "template")

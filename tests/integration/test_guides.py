@@ -1,0 +1,283 @@
+"""The public guides as their readers walk them: their data made small, their config, their commands
+in our form, their result. What this machine lacks is stood in for, and each test says by what."""
+
+import json
+import shlex
+import tarfile
+from pathlib import Path
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+import yaml
+from servers import hub
+from support import run_script
+
+from cosmos_reason.base import files
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.spec import document
+
+pytestmark = pytest.mark.integration
+
+SFT = "nvidia/Cosmos-Reason1-SFT-Dataset"
+# Clips and models of these tests are small, and so are their runs.
+SMALL_CLIPS = ["nframes=4", "resized_height=56", "resized_width=56"]
+SMALL_RUN = [
+    "train.max_num_steps=2",
+    "batch_size=4",
+    "train.train_policy.mini_batch=1",
+    "train.train_policy.dataloader_num_workers=0",
+    "train.ckpt.save_freq=2",
+    "warmup=0",
+]
+# The fixes of SPEC-STEPS-ZERO and SPEC-WARMUP-ALL: the guides' 32 records on each of four GPUs are
+# more than there are here.
+FEW_RECORDS = ["--set", "train.train_policy.dataloader_drop_last=false", "--set", "warmup=0.03"]
+
+REASON1_SFT = """
+redis = "12800"
+[train]
+resume = false
+epoch = 1
+output_dir = "./outputs/sft"
+compile = false
+train_batch_per_replica = 32
+optm_lr = 2e-6
+optm_warmup_steps = 20
+enable_validation = false
+[policy]
+model_name_or_path = "nvidia/Cosmos-Reason1-7B"
+model_max_length = 4096
+[logging]
+logger = ["console"]
+[train.train_policy]
+type = "sft"
+mini_batch = 4
+dataset.name = "nvidia/Cosmos-Reason1-SFT-Dataset"
+dataset.subset = "robovqa"
+dataset.split = "understanding"
+dataset.test_size = 100
+conversation_column_name = "conversations"
+[train.ckpt]
+enable_checkpoint = true
+save_freq = 100
+max_keep = 2
+save_mode = "async"
+[policy.parallelism]
+tp_size = 1
+dp_shard_size = 4
+"""
+
+# Of llava_sft.py: the dataset below `custom`.
+REASON2_SFT = """
+[custom.dataset]
+annotation_path = "llava.json"
+media_path = "videos"
+system_prompt = "You are a helpful assistant."
+[custom.vision]
+fps = 1
+max_pixels = 81920
+[train]
+output_dir = "outputs"
+compile = false
+train_batch_per_replica = 32
+[train.train_policy]
+type = "sft"
+mini_batch = 4
+[train.ckpt]
+enable_checkpoint = true
+[policy]
+model_name_or_path = "nvidia/Cosmos-Reason2-2B"
+model_max_length = 4096
+[policy.parallelism]
+tp_size = 1
+dp_shard_size = 4
+"""
+
+REASON1_BENCHMARK = {
+    "datasets": ["robovqa", "av"],
+    "model": {"model_name": "nvidia/Cosmos-Reason1-7B", "dtype": "bfloat16", "tp_size": 1},
+    "evaluation": {"answer_type": "letter", "num_processes": 80, "skip_saved": False, "fps": 4},
+    "generation": {"max_retries": 10, "max_tokens": 1024, "temperature": 0.6},
+}
+
+
+def sets(settings, prefix=""):
+    return [word for setting in settings for word in ("--set", prefix + setting)]
+
+
+def succeed(folder, script, *words, env=None):
+    done = run_script(script, *words, cwd=folder, env=env)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout.strip()
+
+
+def write_small_spec(folder, *words):
+    """The guide's spec as this machine trains it: two steps of the embedded engine, one rank."""
+    here = ["--spec", "four.toml", "--engine", "transformers", *sets(SMALL_RUN)]
+    here += ["--set", "policy.parallelism.dp_shard_size=1", "-o", "spec.toml"]
+    succeed(folder, "build_spec.py", "train", *here, *words)
+
+
+def ran(folder, action, spec):
+    """The record of a job on the embedded engine, which has to be complete."""
+    where = ["--spec", spec, "--platform", "local", "--gpu-ids", "none"]
+    job_id = succeed(folder, "launch_job.py", "submit", action, *where)
+    run_script("launch_job.py", "watch", job_id, cwd=folder)
+    record = jobs.Job.load(folder / "jobs" / job_id)
+    assert record.state == "COMPLETE", record.reason
+    return record
+
+
+def write_published_set(root, split):
+    """As NVIDIA publishes it: a table of talks, and the clips in an archive beside it."""
+    (root / "robovqa").mkdir(parents=True)
+    config = {"config_name": "robovqa"}
+    config["data_files"] = [{"split": "understanding", "path": "robovqa/understanding-*.parquet"}]
+    (root / "README.md").write_text(f"---\nconfigs: {json.dumps([config])}\n---\n# Data\n")
+    names, talks = [], []
+    for record in files.read_json(split / "annotations.json"):
+        names.append(f"clips/{Path(record['video']).name}")
+        question, answer = (turn["value"] for turn in record["conversations"])
+        question = question.removeprefix("<video>\n")
+        talk = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        talks.append(talk)
+    table = arrow.table({"video": names, "conversations": talks})
+    parquet.write_table(table, root / "robovqa" / "understanding-00000-of-00001.parquet")
+    with tarfile.open(root / "robovqa" / "clips.tar.gz", "w:gz") as tar:
+        for clip in sorted((split / "videos").iterdir()):
+            tar.add(clip, f"clips/{clip.name}")
+
+
+def write_benchmark(root, split):
+    """As `hf download` leaves it: two sets of two clips with a question each."""
+    pair = {"question": "Which way?", "index2ans": {"A": "left", "B": "right"}, "answer": "A"}
+    videos = sorted((split / "videos").iterdir())
+    for name, shown in (("robovqa", videos[:2]), ("av", videos[2:4])):
+        folder = root / "benchmark" / name
+        (folder / "clips").mkdir(parents=True)
+        rows = []
+        for clip in shown:
+            (folder / "clips" / clip.name).write_bytes(clip.read_bytes())
+            rows.append({"video": f"clips/{clip.name}", "qa_pairs": pair})
+        files.write_json(folder / f"{name}_benchmark_qa_pairs.json", rows)
+
+
+def test_reason1_from_its_published_sets_to_its_accuracy(tmp_path, dataset, tiny_reason1):
+    """A Hub of this machine stands in for the real one, a tiny Qwen2.5-VL for Cosmos-Reason1-7B,
+    the embedded engine on the CPU for cosmos-rl on four GPUs."""
+    write_published_set(tmp_path / "hub", dataset / "train")
+    write_benchmark(tmp_path / "bench", dataset / "eval")
+    # download_hf_data.py --task sft
+    with hub(datasets={SFT: tmp_path / "hub"}) as server:
+        env = {
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+            "HF_HOME": str(tmp_path / "home"),
+            "HF_HUB_DISABLE_XET": "1",
+            "COSMOS_CACHE": str(tmp_path / "cache"),
+        }
+        words = [SFT, "-o", "data", "--hf-subset", "robovqa", "--hf-split", "understanding[:24]"]
+        succeed(tmp_path, "build_dataset.py", *words, "--eval-fraction", 0.25, env=env)
+    succeed(tmp_path, "check_dataset.py", "data/train", "--eval", "data/eval")
+    # cosmos-rl --config sft.toml cosmos_sft.py
+    (tmp_path / "sft.toml").write_text(REASON1_SFT)
+    words = ["--spec", "sft.toml", "--fix", "--train-root", "data/train", "-o", "four.toml"]
+    words += FEW_RECORDS
+    succeed(tmp_path, "build_spec.py", "train", *words)
+    assert document.load(tmp_path / "four.toml")["policy"]["parallelism"]["dp_shard_size"] == 4
+    here = ["--model", tiny_reason1, *sets(SMALL_CLIPS, "custom.vision.")]
+    here += ["--unset", "train.train_policy.dataset"]
+    write_small_spec(tmp_path, *here)
+    spec = document.load(tmp_path / "spec.toml")
+    assert spec["train"]["optm_lr"] == 2e-6 and spec["policy"]["model_max_length"] == 4096
+    trained = ran(tmp_path, "train", "spec.toml")
+    listed = succeed(tmp_path, "select_checkpoint.py", trained.folder, "--by", "step_2")
+    # evaluate.py --config evaluate.yaml --data_dir bench
+    (tmp_path / "evaluate.yaml").write_text(yaml.safe_dump(REASON1_BENCHMARK))
+    words = ["--engine", "transformers", "--spec", "evaluate.yaml", "--eval-root", "bench"]
+    words += ["--model", listed, "--set", "results.layout=reason1", "-o", "eval.toml"]
+    succeed(tmp_path, "build_spec.py", "evaluate", *words)
+    evaluated = ran(tmp_path, "evaluate", "eval.toml")
+    assert evaluated.evidence["questions"] == evaluated.evidence["rows"] == 4
+    # calculate_accuracy.py --result_dir R
+    results = Path(evaluated.outputs["results_dir"])
+    rows = files.read_json(results / "results.json")
+    words = [results / "reason1_layout", "--compat", "reason1"]
+    printed = succeed(tmp_path, "score_predictions.py", *words)
+    right = sum(row["correct"] for row in rows)
+    assert (
+        f"Mean accuracy: {right / 4:.4f}" in printed and "processed across all files: 4" in printed
+    )
+    printed = succeed(tmp_path, "score_predictions.py", *words, "--dataset", "av")
+    assert "processed across all files: 2" in printed
+
+
+def test_reason2_from_a_llava_file_to_an_answer(tmp_path, dataset, tiny_model):
+    """A tiny Qwen3-VL stands in for Cosmos-Reason2-2B, the embedded engine on the CPU for cosmos-rl
+    on four GPUs, and for `vllm serve` its printed command."""
+    (tmp_path / "videos").symlink_to(dataset / "train" / "videos")
+    records = files.read_json(dataset / "train" / "annotations.json")
+    for record in records:
+        record["video"] = Path(record["video"]).name
+    files.write_json(tmp_path / "llava.json", records)
+    # cosmos-rl --config config.toml llava_sft.py
+    (tmp_path / "config.toml").write_text(REASON2_SFT)
+    words = ["--spec", "config.toml", "--fix", "-o", "four.toml", *FEW_RECORDS]
+    words += ["--set", "train_annotations=llava.json", "--set", "train_media=videos"]
+    succeed(tmp_path, "build_spec.py", "train", *words)
+    here = ["--model", tiny_model, *sets(SMALL_CLIPS[1:], "custom.vision.")]
+    write_small_spec(tmp_path, *here)
+    vision = document.load(tmp_path / "spec.toml")["custom"]["vision"]
+    assert vision["fps"] == 1 and vision["resized_height"] == 56
+    trained = ran(tmp_path, "train", "spec.toml")
+    # cosmos-reason2-inference offline
+    clip = next(iter((dataset / "eval" / "videos").iterdir()))
+    question = [clip, "What happens?", "--set", "fps=4", "--set", "max_tokens=4", "--json"]
+    said = json.loads(succeed(tmp_path, "ask_model.py", trained.folder, *question))
+    (row,) = said["result"]["answers"]
+    assert row["error"] is None and row["media"] == str(clip)
+    # vllm serve MODEL
+    chosen = run_script(
+        "select_checkpoint.py", trained.folder, "--by", "step_2", "--json", cwd=tmp_path
+    )
+    assert json.loads(chosen.stdout)["result"]["serve"].startswith("vllm serve ")
+
+
+def test_the_bank_from_a_spec_to_the_gaps_and_a_search(tmp_path, dataset, tiny_model):
+    """NVIDIA's image cannot run here: the plan that would start it is looked at, and the embedded
+    engine on the CPU does what the same spec says."""
+    roots = ["--train-root", dataset / "train", "--eval-root", dataset / "eval"]
+    # the planner, a sealed plan
+    words = ["--engine", "tao", "--model", tiny_model, "--gpus-per-node", 1, "-o", "tao.toml"]
+    small = [*sets(SMALL_RUN), *sets(SMALL_CLIPS[:1], "custom.vision.")]
+    succeed(tmp_path, "build_spec.py", "train", *words, *roots, *small)
+    # tao_job_record.py, docker run
+    words = ["--spec", "tao.toml", "--platform", "docker", "--gpu-ids", 0, "--output", "carried"]
+    succeed(tmp_path, "launch_job.py", "plan", "train", *words)
+    carried = (tmp_path / "carried" / "run.sh").read_text()
+    assert "docker run" in carried and "cosmos-rl" in carried and str(dataset / "train") in carried
+    words = ["--spec", "tao.toml", "--engine", "transformers", "-o", "spec.toml"]
+    words += sets(SMALL_CLIPS[1:], "custom.vision.")
+    succeed(tmp_path, "build_spec.py", "train", *words)
+    trained = ran(tmp_path, "train", "spec.toml")
+    # evaluation_workflow.py
+    words = ["--engine", "transformers", "--parent-job", trained.folder, *roots[2:]]
+    words += ["--set", "generation.max_tokens=4", "-o", "eval.toml"]
+    succeed(tmp_path, "build_spec.py", "evaluate", *words)
+    results = ran(tmp_path, "evaluate", "eval.toml").outputs["results_dir"]
+    # extract_cosmos_metrics.py
+    scored = json.loads(succeed(tmp_path, "score_predictions.py", results, "--json"))
+    (metrics,) = scored["result"]["runs"]
+    # analyze_gaps.py
+    words = ["--results-dir", results, "--gaps-parquet", "gaps.parquet"]
+    words += ["--kpi-ann-path", dataset / "eval" / "annotations.json"]
+    succeed(tmp_path, "analyze_gaps.py", *words, "--kpi-media-path", dataset / "eval")
+    gaps = parquet.read_table(tmp_path / "gaps.parquet")
+    assert gaps.column_names[:3] == ["video_id", "question", "ground_truth"]
+    assert gaps.num_rows == metrics["rows"] - metrics["correct"]
+    # tao_automl.runner
+    words = ["--study", "study", "--spec", "spec.toml", "--trials", 2, "--gpu-ids", "none"]
+    planned = json.loads(succeed(tmp_path, "tune_hyperparameters.py", "plan", *words, "--json"))
+    assert planned["result"]["left"] == 2
+    script, verb = shlex.split(planned["next"])[:2]
+    assert (Path(script).name, verb) == ("tune_hyperparameters.py", "run")
