@@ -1,6 +1,9 @@
 """Clips of Cosmos-Reason1's published sets, cut from raw videos as its guide cuts them."""
 
 import json
+import shutil
+import tarfile
+from pathlib import Path
 
 import av
 import numpy as np
@@ -65,6 +68,24 @@ def test_the_frames_that_a_clips_name_tells(raw):
     assert (facts.width, facts.height, facts.fps) == (64, 48, RATE)
     assert cut.name == "327-648642-head_color-12-20.mp4"
     assert snapshot(raw) == before, "nothing is written beside the raw data"
+
+
+@pytest.mark.parametrize("place", ["327/648642-648649.tar", "327.tar"])
+def test_a_raw_video_in_a_tar_as_it_is_published(raw, place):
+    observations = raw / "agibot" / "observations"
+    with tarfile.open(raw / "packed.tar", "w") as tar:
+        tar.add(observations / VIDEO, VIDEO if place == "327.tar" else VIDEO.removeprefix("327/"))
+    shutil.rmtree(observations / "327")
+    assert isinstance(raw_clips.RawClips(raw).clip(AGIBOT), Path), "what lacks"
+    (observations / place).parent.mkdir(exist_ok=True)
+    (raw / "packed.tar").rename(observations / place)
+    before = snapshot(raw)
+    clips = raw_clips.RawClips(raw)
+    cut = clips.clip(AGIBOT).load()
+    assert grey_levels(cut) == list(range(12, 20))
+    assert raw_clips.RawClips(raw).clip(AGIBOT).load() == cut, "unpacked and cut once"
+    assert isinstance(clips.clip(AGIBOT.replace("648642", "48642")), Path), "of another episode"
+    assert snapshot(raw) == before
 
 
 def test_the_seconds_that_the_annotations_tell(raw):
