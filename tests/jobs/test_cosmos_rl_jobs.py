@@ -147,6 +147,34 @@ def test_exit_code_0_after_a_replica_died_is_an_error(site, monkeypatch, steps, 
     assert said in job.reason and "Process 7 failed" in job.reason
 
 
+def test_a_retry_goes_through_to_the_end(site, monkeypatch):
+    monkeypatch.setenv("LAUNCHER", json.dumps({"steps": 2}))
+    folder = submit(site)
+    assert ended(folder).state == "ERROR"
+    monkeypatch.delenv("LAUNCHER")
+    again, _ = launch.retry(folder, site.jobs)
+    record = ended(site.jobs / again.job_id)
+    assert (record.state, record.retry_of, record.engine) == (
+        "COMPLETE",
+        folder.name,
+        "cosmos-rl",
+    )
+
+
+def test_a_search_is_judged_by_what_its_log_tells(site):
+    table = document.load(site.root / "train.toml")
+    table["validation"] |= {"enable": True, "freq": 3}
+    table["train"]["max_num_steps"] = 3
+    document.dump(table, site.root / "train.toml")
+    words = ("--engine", "cosmos-rl", "--spec", "train.toml", "--range", "lr=1e-5..1e-3")
+    words += ("--trials", "2", "--objective", "val_loss", "--every", "0.1", "--json")
+    done = run_script("tune_hyperparameters.py", "run", "--study", "s", *words, cwd=site.root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trials = [json.loads(path.read_text()) for path in site.root.glob("s/trials/*/trial.json")]
+    assert [(one["state"], one["objective"]) for one in trials] == [("COMPLETE", 0.25)] * 2
+    assert all("safetensors/step_3" in one["checkpoint"] for one in trials)
+
+
 def rewarded(site, *spreads):
     """The job of a reinforcement learning whose steps had rewards of these spreads."""
     folder = ended(submit(site)).folder
@@ -260,8 +288,25 @@ def test_it_wants_one_two_four_or_eight_gpus(site, environment, monkeypatch, gpu
 def test_reinforcement_learning_needs_vllm(environment):
     found = list(cosmos_environment.findings("grpo"))
     assert [finding.id for finding in found] == ["PRE-COSMOS-VLLM", "PRE-COSMOS-ATTENTION"]
+    assert "pip install vllm==" in str(found[0].fix)
     environment.has(vllm="0.20.0")
     assert not any(finding.severity == "error" for finding in cosmos_environment.findings("grpo"))
+
+
+@pytest.mark.parametrize(
+    "version, torch, said",
+    [
+        ("0.7.3", "2.11.0", "got vllm 0.7.3, expected 0.8 or newer"),
+        ("0.32.0", "2.13.0", "got vllm 0.32.0 for torch 2.13.0 beside torch 2.11.0"),
+    ],
+)
+def test_a_vllm_of_another_kind_is_one_finding(environment, version, torch, said):
+    environment.has(vllm=version)
+    with open(environment.packages / "vllm.dist-info" / "METADATA", "a") as file:
+        file.write(f"Requires-Dist: numpy\nRequires-Dist: torch=={torch}\n")
+    found = [one for one in cosmos_environment.findings("grpo") if one.severity == "error"]
+    assert [one.id for one in found] == ["PRE-COSMOS-VLLM"] and said in found[0].message
+    assert not any(one.severity == "error" for one in cosmos_environment.findings("train"))
 
 
 def test_preflight_says_the_same(site, environment):

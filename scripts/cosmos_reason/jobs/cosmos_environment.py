@@ -26,6 +26,9 @@ for name in sys.argv[1:]:
         versions[name] = metadata.version(name)
     except metadata.PackageNotFoundError:
         versions[name] = None
+if versions.get("vllm"):
+    needed = metadata.requires("vllm") or ()
+    versions["torch of vllm"] = next((one[7:] for one in needed if one.startswith("torch==")), None)
 print(json.dumps(versions))
 """
 PACKAGES = ("cosmos-rl", "torch", "transformers", "qwen-vl-utils", "av", "vllm", "flash-attn")
@@ -99,13 +102,29 @@ def _versions(python: str, versions: dict[str, str | None], action: str) -> Iter
     if torch and _number(torch) > _number(newest):
         message = f"got torch {torch}, expected {newest} at most: {PROGRAM} patches a name it lost"
         yield error("PRE-COSMOS-TORCH", python, message, SETUP)
-    if action == "grpo" and not versions["vllm"]:
-        message = "got no vllm, which generates the completions that are rewarded"
-        fix = "install a vllm into this environment that needs the torch it has"
-        yield error("PRE-COSMOS-VLLM", python, message, fix)
+    if action == "grpo":
+        yield from _vllm(python, versions, facts)
     if not versions["flash-attn"]:
         message = "got no flash-attn: attention is torch's own (sdpa)"
         yield info("PRE-COSMOS-ATTENTION", python, message)
+
+
+def _vllm(python: str, versions: dict[str, str | None], facts: dict) -> Iterator[Finding]:
+    """What generates the completions: one that cosmos-rl takes, built for the torch that is here;
+    another fails as it is imported, or brings a torch of its own."""
+    version, needed = versions["vllm"], versions.get("torch of vllm")
+    torch = (versions["torch"] or "").partition("+")[0]
+    fix = f"{python} -m pip install {facts['vllm']}"
+    oldest = facts["oldest_vllm"]
+    if not version:
+        message = "got no vllm, which generates the completions that are rewarded"
+    elif _number(version) < _number(oldest):
+        message = f"got vllm {version}, expected {oldest} or newer"
+    elif torch and needed and torch != needed:
+        message = f"got vllm {version} for torch {needed} beside torch {torch}, expected one for it"
+    else:
+        return
+    yield error("PRE-COSMOS-VLLM", python, message, fix)
 
 
 def _number(version: str) -> tuple[int, int]:
