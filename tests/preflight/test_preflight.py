@@ -232,6 +232,47 @@ def test_docker_with_eight_gpus(tools, tmp_path):
     assert "--entry-script image" in lacking["fix"]
 
 
+IN_IMAGE = {
+    "redis-server": "/usr/bin/redis-server",
+    "cosmos-rl": "0.4.7",
+    "torch": "2.11.0",
+    "transformers": "5.17.0",
+    "qwen-vl-utils": "0.0.14",
+    "av": "18.1.0",
+    "vllm": None,
+    "flash-attn": "2.8.3",
+}
+
+
+@pytest.mark.parametrize(
+    "other, id, said",
+    [
+        ({}, None, ""),
+        ({"cosmos-rl": "0.3.9"}, "PRE-COSMOS-VERSION", "got 0.3.9, expected 0.4.7"),
+        ({"redis-server": None}, "PRE-TOOL-MISSING", "got no redis-server"),
+        ({"av": None}, "PRE-COSMOS-MISSING", "got no av"),
+        (None, "PRE-COSMOS-MISSING", "got no answer of its python"),
+    ],
+)
+def test_an_image_of_ones_own_is_asked_for_what_cosmos_rl_needs(tools, other, id, said):
+    tools("nvidia-smi", EIGHT, script='[ $# = 0 ] && echo "| CUDA Version: 13.0 |" && exit 0')
+    info = {"ServerVersion": "28.0.1", "Runtimes": {"nvidia": {}}}
+    answer = "no python" if other is None else json.dumps(IN_IMAGE | other)
+    script = (
+        f"case \"$*\" in *info*) echo '{json.dumps(info)}';; *metadata*) echo '{answer}';; "
+        "*image*) echo amd64;; *run*) echo 'GPU 0: H100';; esac"
+    )
+    tools("docker", script=script)
+    options = ["--platform", "docker", "--engine", "cosmos-rl", "--container-image", "mine:1"]
+    _, found = preflight_json(*options, "--gpu-min-count", "1")
+    told = {"PRE-COSMOS-VERSION", "PRE-COSMOS-MISSING", "PRE-COSMOS-TORCH", "PRE-TOOL-MISSING"}
+    assert found.keys() & told == ({id} if id else set())
+    if id:
+        assert found[id]["severity"] == "error"
+        assert "mine:1" in found[id]["where"] + found[id]["message"]
+        assert said in found[id]["message"] and "requirements-cosmos-rl.txt" in found[id]["fix"]
+
+
 def test_docker_finds_what_is_missing(tools):
     tools(
         "nvidia-smi",

@@ -1,5 +1,5 @@
-"""The environment of open-source cosmos-rl on this machine: where it is, what a job adds to it, and
-what is wrong with it before anything is launched."""
+"""The environment of open-source cosmos-rl: on this machine where it is and what a job adds to it,
+and here or in an image what is wrong with it before anything is launched."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SETUP = f"make -C {bundle.ROOT} setup-cosmos-rl"
 SERVER = "redis-server"
 # What the interpreter that cosmos-rl starts has installed; nothing is imported.
 ASK = """
-import importlib.metadata as metadata, json, sys
-versions = {}
+import importlib.metadata as metadata, json, shutil, sys
+versions = {"redis-server": shutil.which("redis-server")}
 for name in sys.argv[1:]:
     try:
         versions[name] = metadata.version(name)
@@ -56,64 +56,70 @@ def findings(action: str) -> Iterator[Finding]:
         message = f"got no {PROGRAM} on PATH, expected open-source cosmos-rl"
         yield error("PRE-COSMOS-MISSING", PROGRAM, message, SETUP)
         return
-    path = added(place)["PATH"]
-    if not shutil.which(SERVER, path=path):
-        message = f"got no {SERVER} on PATH, which {PROGRAM} starts"
-        yield error("PRE-TOOL-MISSING", SERVER, message, SETUP)
-    python = shutil.which("python", path=path)
-    versions = installed(python)
-    if versions is None:
-        message = (
-            f"got no answer of {python or 'python'}, which {PROGRAM} starts its processes with"
-        )
-        yield error("PRE-COSMOS-MISSING", place, message, SETUP)
-        return
-    yield from _versions(python, versions, action)
+    environment = added(place)
+    python = shutil.which("python", path=environment["PATH"])
+    answer = _asked(python, environment) if python else ""
+    yield from answered(python or str(place), answer, action, SETUP)
 
 
-def installed(python: str | None) -> dict[str, str | None] | None:
-    """Versions of PACKAGES for an interpreter; None when it cannot be asked."""
-    if python is None:
-        return None
+def _asked(python: str, environment: dict[str, str]) -> str:
+    """What an interpreter says of PACKAGES, "" when it cannot be asked."""
     command = [python, "-c", ASK, *PACKAGES]
+    full = os.environ | environment
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True
-        )
-        return json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return None
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True, env=full
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
-def _versions(python: str, versions: dict[str, str | None], action: str) -> Iterator[Finding]:
+def answered(where: str, answer: str, action: str, setup: str) -> Iterator[Finding]:
+    """What stands against training in an environment that answered ASK; `setup` mends it."""
+    try:
+        versions = json.loads(answer)
+    except ValueError:
+        message = f"got no answer of its python, which {PROGRAM} starts its processes with"
+        yield error("PRE-COSMOS-MISSING", where, message, setup)
+        return
+    if not versions[SERVER]:
+        message = f"got no {SERVER} on the PATH of {where}, which {PROGRAM} starts"
+        yield error("PRE-TOOL-MISSING", SERVER, message, setup)
+    yield from _versions(where, versions, action, setup)
+
+
+def _versions(
+    where: str, versions: dict[str, str | None], action: str, setup: str
+) -> Iterator[Finding]:
     facts = bundle.skill_info()["engines"]["cosmos-rl"]
     wanted = facts["package"].partition("==")[2]
     if versions["cosmos-rl"] != wanted:
         message = f"got {versions['cosmos-rl'] or 'none'}, expected {wanted}: keys and logs differ"
-        yield error("PRE-COSMOS-VERSION", python, message, SETUP)
+        yield error("PRE-COSMOS-VERSION", where, message, setup)
     missing = [
         name for name in ("torch", "transformers", "qwen-vl-utils", "av") if not versions[name]
     ]
     if missing:
         message = f"got no {', '.join(missing)}, expected what {PROGRAM} and its records need"
-        yield error("PRE-COSMOS-MISSING", python, message, SETUP)
+        yield error("PRE-COSMOS-MISSING", where, message, setup)
     torch = versions["torch"]
     newest = facts["newest_torch"]
     if torch and _number(torch) > _number(newest):
         message = f"got torch {torch}, expected {newest} at most: {PROGRAM} patches a name it lost"
-        yield error("PRE-COSMOS-TORCH", python, message, SETUP)
+        yield error("PRE-COSMOS-TORCH", where, message, setup)
     if action == "grpo":
-        yield from _vllm(python, versions, facts)
+        yield from _vllm(where, versions, facts)
     if not versions["flash-attn"]:
         message = "got no flash-attn: attention is torch's own (sdpa)"
-        yield info("PRE-COSMOS-ATTENTION", python, message)
+        yield info("PRE-COSMOS-ATTENTION", where, message)
 
 
-def _vllm(python: str, versions: dict[str, str | None], facts: dict) -> Iterator[Finding]:
+def _vllm(where: str, versions: dict[str, str | None], facts: dict) -> Iterator[Finding]:
     """What generates the completions: one that cosmos-rl takes, built for the torch that is here;
     another fails as it is imported, or brings a torch of its own."""
     version, needed = versions["vllm"], versions.get("torch of vllm")
     torch = (versions["torch"] or "").partition("+")[0]
+    python = where if os.path.isabs(where) else "python"
     fix = f"{python} -m pip install {facts['vllm']}"
     oldest = facts["oldest_vllm"]
     if not version:
@@ -124,7 +130,7 @@ def _vllm(python: str, versions: dict[str, str | None], facts: dict) -> Iterator
         message = f"got vllm {version} for torch {needed} beside torch {torch}, expected one for it"
     else:
         return
-    yield error("PRE-COSMOS-VLLM", python, message, fix)
+    yield error("PRE-COSMOS-VLLM", where, message, fix)
 
 
 def _number(version: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import docker_client
+from cosmos_reason.jobs import containers, cosmos_environment, docker_client
 from cosmos_reason.preflight.gates import check_driver
 from cosmos_reason.preflight.machines import ask_for_gpus
 from cosmos_reason.preflight.options import Launch
@@ -56,6 +56,7 @@ def check(launch: Launch) -> Iterator[Finding]:
         yield from check_driver(launch.driver, _toolkit_version(launch))
     yield from _image(launch)
     yield from _entry_script(launch)
+    yield from _cosmos_rl(launch)
     if runtime:
         yield from _smoke(launch)
 
@@ -145,6 +146,21 @@ def _entry_script(launch: Launch) -> Iterator[Finding]:
     message = f"got {got} in the image, expected {', '.join(SCRIPT_NEEDS)} for our dataset script"
     fix = "add --entry-script image to scripts/launch_job.py submit"
     yield findings.warning("PRE-ENTRY-SCRIPT", launch.image, message, fix)
+
+
+def _cosmos_rl(launch: Launch) -> Iterator[Finding]:
+    """Whether an image of one's own has what cosmos-rl and our dataset script need; only one that
+    is here is asked."""
+    is_here = launch.result.get("image", {}).get("present")
+    if launch.engine != cosmos_environment.PROGRAM or not is_here:
+        return
+    container = ["run", "--rm", "--network", "none", "--entrypoint", "python", launch.image]
+    program = ["-c", cosmos_environment.ASK, *cosmos_environment.PACKAGES]
+    answer = _docker(launch, *container, *program, limit=SMOKE_SECONDS)
+    action = launch.case.action if launch.case else "train"
+    out = answer.out if answer.code == 0 else ""
+    setup = f"--image NAME, {containers.IMAGE_NEEDS[launch.engine]}"
+    yield from cosmos_environment.answered(launch.image, out, action, setup)
 
 
 def _smoke(launch: Launch) -> Iterator[Finding]:
