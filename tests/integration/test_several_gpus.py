@@ -24,6 +24,7 @@ pytestmark = pytest.mark.integration
 NUMBERS = 1e-4
 WEIGHTS = 0.05 * 4 * 1e-3
 LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
+BATCH = 8  # of all ranks
 REPLICATED, SHARDED = (1, 2), (2, 1)  # dp_shard_size, dp_replicate_size
 
 
@@ -33,13 +34,13 @@ def spec(tiny_model, dataset, tmp_path):
 
 
 def command(spec, folder, sizes, ranks=None, **changes):
-    """Write the spec for so many ranks, with the batch of 6 dealt to them; who starts it."""
+    """Write the spec for so many ranks, with the batch dealt to them; who starts it."""
     shards, replicas = sizes
     world = shards * replicas
     asked = {
         "policy__parallelism__dp_shard_size": shards,
         "policy__parallelism__dp_replicate_size": replicas,
-        "train__train_batch_per_replica": 6 // world,
+        "train__train_batch_per_replica": BATCH // world,
         "custom__transformers_engine__device": "cpu",
     }
     table = json.loads(json.dumps(spec))
@@ -115,14 +116,17 @@ def uneven(dataset, folder):
 # -- the same training ---------------------------------------------------------------------------
 
 
-def test_two_replicas_train_as_one_process_whatever_the_lengths_and_passes(spec, dataset, tmp_path):
+@pytest.mark.parametrize("sizes", [REPLICATED, SHARDED, (2, 2)])
+def test_several_processes_train_as_one_whatever_the_lengths_and_passes(
+    spec, dataset, tmp_path, sizes
+):
     ways = {
         "custom__train_dataset__annotation_path": uneven(dataset, tmp_path),
         "custom__transformers_engine__tokens_per_pass": 250,
         "custom__transformers_engine__validate_answers": 7,
     }
     alone = train(spec, tmp_path, (1, 1), "alone", **ways)
-    several = train(spec, tmp_path, REPLICATED, "several", **ways)
+    several = train(spec, tmp_path, sizes, "several", **ways)
     assert_same_training(alone, several)
     best = Path(spec["train"]["output_dir"]) / "best" / "safetensors"
     assert best.resolve().parents[1] == several

@@ -16,6 +16,7 @@ from cosmos_reason.base.files import read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, safetensors_files
+from cosmos_reason.engine import shards
 from cosmos_reason.engine.ranks import ALONE, Ranks
 
 SMALL_FILES = {".json", ".jinja", ".txt"}
@@ -52,12 +53,12 @@ def export(
 def _on_first(
     tensors: dict[str, torch.Tensor], ranks: Ranks, dtype: torch.dtype | None = None
 ) -> dict[str, torch.Tensor]:
-    """The tensors on the host of rank 0, which writes them; nothing on the others."""
-    if not ranks.is_first:
-        return {}
+    """The tensors, whole, on the host of rank 0, which writes them; nothing on the others."""
     there = {}
     for name, tensor in tensors.items():
-        there[name] = tensor.detach().to("cpu", dtype or tensor.dtype)
+        whole = shards.whole(tensor.detach())
+        if ranks.is_first:
+            there[name] = whole.to("cpu", dtype or tensor.dtype)
     return there
 
 
@@ -122,11 +123,11 @@ def load_state(folder: Path, network, optimizer) -> dict:
         raise bad_input("ENGINE-RESUME-OTHER-MODEL", folder, message)
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+            parameter.copy_(shards.like(weights[name], parameter))
     for key, value in load_file(folder / OPTIMIZER_STATE).items():
         index, _, name = key.partition(".")
         parameter = optimizer.param_groups[0]["params"][int(index)]
-        optimizer.state[parameter][name] = value.to(parameter.device)
+        optimizer.state[parameter][name] = shards.like(value, parameter)
     return read_json(folder / run_outputs.TRAINER_STATE)
 
 

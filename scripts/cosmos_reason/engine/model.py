@@ -195,6 +195,24 @@ def _containing(words: list[str], names: list[str]) -> list[str]:
     return [name for name in names if any(word in name for word in words)]
 
 
+def decoder_layers(network, folder: Path) -> list[torch.nn.Module]:
+    """The text layers of a model of that folder, in their order."""
+    wanted = FAMILIES[read_json(folder / "config.json")["model_type"]].decoder_layer
+    found = []
+    for part in network.modules():
+        # What is sharded has a class of its own, below that of transformers.
+        if wanted in [kind.__name__ for kind in type(part).__mro__]:
+            found.append(part)
+    return found
+
+
+def answer_logits(network, batch: dict, are_answers: torch.Tensor) -> torch.Tensor:
+    """Logits [answers, vocabulary] of the positions that foretell an answer's tokens: are_answers
+    [1, n - 1] tells them of a packed batch of n tokens."""
+    hidden = network.model(**batch, use_cache=False).last_hidden_state[:, :-1]
+    return network.lm_head(hidden[are_answers])
+
+
 def choose_trainable(model, policy: dict) -> None:
     """Apply `freeze_pattern` or `trainable_pattern` (regular expressions searched in parameter
     names)."""

@@ -10,10 +10,9 @@ from pathlib import Path
 import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from cosmos_reason.base.families import FAMILIES
-from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import say
-from cosmos_reason.engine import packing
+from cosmos_reason.engine import model as models
+from cosmos_reason.engine import packing, shards
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
@@ -34,11 +33,11 @@ class Passes:
         options = spec["custom"]["transformers_engine"]
         base = network.get_base_model() if hasattr(network, "peft_config") else network
         packing.attend_within_records(base)
-        decoder_layer = FAMILIES[read_json(folder / "config.json")["model_type"]].decoder_layer
         self.layers = [
             part for part in base.modules() if isinstance(part, GradientCheckpointingLayer)
         ]
-        self.decoder = [layer for layer in self.layers if type(layer).__name__ == decoder_layer]
+        self.decoder = models.decoder_layers(base, folder)
+        self.are_sharded = shards.are_in(network)
         self.recomputes = spec["policy"]["model_gradient_checkpointing"]
         self.recomputed = options["recompute_layers"]
         self.compiles = options["compile"]
@@ -146,7 +145,10 @@ class Passes:
         """Compile decoder layers and vision blocks when `seconds_left` of training are worth it, or
         the spec asks for it. `trial` is one pass, forward and backward: a failure shows there."""
         wanted = self.compiles
-        if wanted is None:
+        if self.are_sharded:
+            say("layers: not compiled (their weights are sharded)")
+            wanted = False
+        elif wanted is None:
             wanted = self.plan is not None and self.is_half and seconds_left > COMPILING_PAYS
             said = f"about {seconds_left:.0f} s of training to come"
             say(f"layers: {'compiled' if wanted else 'not compiled'} ({said})")
@@ -186,6 +188,7 @@ def _plan(spec: dict, folder: Path) -> gpu_memory.Plan | None:
         master=gpu_memory.BYTES[spec["train"]["master_dtype"]],
         lora_rank=lora["r"] if lora else 0,
         lora_targets=(targets,) if isinstance(targets, str) else tuple(targets),
+        shards=shards.count(spec),
         sharded_engine=False,
         checkpointing=policy["model_gradient_checkpointing"],
     )

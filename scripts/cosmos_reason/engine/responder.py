@@ -12,7 +12,7 @@ import torch
 from cosmos_reason.base.findings import say
 from cosmos_reason.data.annotations import Question
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import read_ahead
+from cosmos_reason.engine import read_ahead, shards
 from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.quicker import quicken
@@ -24,7 +24,6 @@ CACHE_BYTES = 256 << 20  # frames of clips with several questions
 FIRST_BATCHES, MOST_BATCHES = 1, 4
 
 
-@torch.inference_mode()
 def generate(
     network,
     tokenizer,
@@ -48,12 +47,15 @@ def generate(
             "top_p": generation["top_p"],
             "top_k": max(generation["top_k"], 0),  # transformers writes "all" as 0
         }
-    with hardware.autocast():
+    # Weights that are gathered here are trained again: they may be no tensors of inference.
+    reading = torch.no_grad() if shards.are_in(network) else torch.inference_mode()
+    with reading, hardware.autocast():
         tokens = network.generate(
             **batch,
             **sampling,
             max_new_tokens=generation["max_tokens"],
             repetition_penalty=generation["repetition_penalty"],
+            synced_gpus=shards.are_in(network),
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )

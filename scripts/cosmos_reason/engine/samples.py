@@ -8,9 +8,10 @@ import torch
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.annotations import Sample
-from cosmos_reason.engine.encode import IGNORED, Encoder
+from cosmos_reason.engine.encode import IGNORED, PIXELS_KEY, Encoder
 
 Inputs = dict[str, torch.Tensor]
+MEDIA_KEYS = set(PIXELS_KEY.values())
 
 
 class Samples(torch.utils.data.Dataset):
@@ -39,6 +40,11 @@ def raise_failures(samples: Sequence[Inputs | Failure]) -> None:
     for sample in samples:
         if isinstance(sample, Failure):
             raise sample
+
+
+def have_media(samples: Sequence[Inputs]) -> bool:
+    """Whether one of the samples has an image or a clip."""
+    return any(MEDIA_KEYS & sample.keys() for sample in samples)
 
 
 def loss_tokens(samples: Sequence[Inputs]) -> int:

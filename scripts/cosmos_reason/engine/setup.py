@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import MethodType
 
 import torch
 
@@ -16,7 +17,7 @@ from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.data.conversations import training_samples
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import wandb_run
+from cosmos_reason.engine import shards, wandb_run
 from cosmos_reason.engine.encode import Encoder
 from cosmos_reason.engine.features import Features
 from cosmos_reason.engine.model import DTYPES, Hardware
@@ -73,13 +74,16 @@ def plan_steps(records: int, train: dict, world: int = 1) -> tuple[int, int]:
 
 def build_network(spec: dict, folder: Path, hardware: Hardware):
     """The trainable model: master weights in `master_dtype` (LoRA: frozen base in `param_dtype`,
-    adapters float32)."""
+    adapters float32), still on the host where they are to be sharded."""
     train, policy = spec["train"], spec["policy"]
     lora = policy["lora"]
     dtype = DTYPES[train["master_dtype"]]
     if lora:
         dtype = torch.float32 if hardware.device.type == "cpu" else DTYPES[train["param_dtype"]]
-    network = models.load_model(folder, dtype, hardware.device)
+    is_sharded = shards.count(spec) > 1
+    device = torch.device("cpu") if is_sharded else hardware.device
+    network = models.load_model(folder, dtype, device)
+    network.answer_logits = MethodType(models.answer_logits, network)
     if policy["model_gradient_checkpointing"]:
         network.gradient_checkpointing_enable({"use_reentrant": False})
     if lora:
@@ -91,6 +95,17 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
         return wrapped
     models.choose_trainable(network, policy)
     return network
+
+
+def shard(network, spec: dict, folder: Path, hardware: Hardware) -> None:
+    """Spread the weights over the ranks, where the spec wants it; all ranks have to."""
+    parts = shards.count(spec)
+    if parts == 1:
+        return
+    replicas = spec["policy"]["parallelism"]["dp_replicate_size"]
+    decoder = models.decoder_layers(network, folder)
+    shards.spread(network, decoder, shards.mesh(hardware.device, parts, replicas))
+    network.to(hardware.device)
 
 
 def build_optimizer(network, train: dict):

@@ -21,7 +21,15 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import best_link, run_outputs, uploads
 from cosmos_reason.checkpoints.best_link import Scores
-from cosmos_reason.engine import checkpointing, full_gpu, packing, setup, stopping, wandb_run
+from cosmos_reason.engine import (
+    checkpointing,
+    full_gpu,
+    packing,
+    setup,
+    shards,
+    stopping,
+    wandb_run,
+)
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import IGNORED
 from cosmos_reason.engine.features import Features
@@ -29,7 +37,7 @@ from cosmos_reason.engine.held_out import HeldOut, held_out
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.passes import GIB, Passes
 from cosmos_reason.engine.ranks import ALONE, SEEDS_APART, Ranks
-from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
+from cosmos_reason.engine.samples import Inputs, Samples, have_media, loss_tokens, raise_failures
 from cosmos_reason.engine.stopping import Stop, Stopped
 from cosmos_reason.estimate import steps
 
@@ -180,16 +188,16 @@ class Trainer:
         train = self.spec["train"]
         tokens = self.ranks.sum(loss_tokens(samples))
         losses = []
-        for together in self.passes.split(samples):
-            self.passes.prepare(together)
-            loss = self.loss_sum(together) / tokens
+        for together in self.padded(self.passes.split(samples)):
+            loss = self.loss_to_learn_from(together) / tokens
             loss.backward()
             losses.append(loss.detach())
         total = self.ranks.sum(torch.stack(losses).sum().item() if losses else 0.0)
         parameters = self.optimizer.param_groups[0]
-        self.ranks.sum_gradients(parameters["params"])
+        self.settle_gradients(samples)
         largest = train["optm_grad_norm_clip"] or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest).item()
+        norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest)
+        norm = shards.whole(norm).item()
         rate = train["optm_lr"] * steps.learning_rate_factor(self.step, self.total_steps, train)
         parameters["lr"] = rate
         if not math.isfinite(total + norm):
@@ -197,6 +205,42 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return {"train/loss": total, "train/learning_rate": rate, "train/grad_norm": norm}
+
+    @property
+    def is_sharded(self) -> bool:
+        return shards.are_in(self.network)
+
+    def padded(self, passes: list[list[Inputs]]) -> list[list[Inputs]]:
+        """The passes of this rank. Where weights are sharded all ranks have the same number of
+        them, some without records."""
+        if not self.is_sharded:
+            return passes
+        missing = self.ranks.largest(len(passes)) - len(passes)
+        return passes + [[]] * missing
+
+    def loss_to_learn_from(self, samples: list[Inputs]) -> torch.Tensor:
+        """The summed loss of a pass; of one without records a zero with a backward pass."""
+        if not samples:
+            return self.loss_sum(self.stand_in()) * 0
+        self.passes.prepare(samples)
+        return self.loss_sum(samples)
+
+    def stand_in(self) -> list[Inputs]:
+        """Records for a pass that counts for nothing: the other ranks need this one for theirs."""
+        if self.passes.at_work:
+            return self.passes.at_work
+        record = self.training[0]
+        raise_failures([record])
+        return [record]
+
+    def settle_gradients(self, samples: list[Inputs]) -> None:
+        """Let every parameter have the gradient of the whole batch, which shards have already. Of a
+        vision tower that no record needed they have zeros: it gets none, as in one process."""
+        if not self.is_sharded:
+            self.ranks.sum_gradients(self.optimizer.param_groups[0]["params"])
+            return
+        if not self.ranks.largest(int(have_media(samples))):
+            self.network.model.visual.zero_grad(set_to_none=True)
 
     def try_pass(self, samples: list[Inputs]) -> None:
         """One pass that changes nothing."""
@@ -221,8 +265,7 @@ class Trainer:
         if hasattr(network, "peft_config"):
             network = network.get_base_model()
         with self.hardware.autocast():
-            hidden = network.model(**batch, use_cache=False).last_hidden_state[:, :-1]
-            logits = network.lm_head(hidden[labels != IGNORED])
+            logits = network.answer_logits(batch, labels != IGNORED)
         return F.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
 
     @torch.no_grad()
@@ -237,6 +280,8 @@ class Trainer:
             if samples:
                 loss += self.loss_sum(samples).item()
                 tokens += loss_tokens(samples)
+            elif self.is_sharded:
+                self.loss_sum(self.stand_in())
         loss, tokens = self.ranks.sum(loss), self.ranks.sum(tokens)
         self.network.train()
         line = {"step": self.step, "val/avg_loss": loss / tokens, "val/tokens": tokens}
@@ -245,6 +290,8 @@ class Trainer:
             accuracy = self.held_out.accuracy(self.network, self.stop.check)
             line |= {"val/accuracy": accuracy, "val/answers": len(self.held_out.chosen)}
             scores[best_link.VAL_ACCURACY] = accuracy
+        if self.is_sharded:
+            self.network.reshard()  # what is gathered outlives a pass without a backward pass
         self.metrics.write(line)
         return scores
 
@@ -295,7 +342,8 @@ class Trainer:
     def refuse_not_finite_weights(self) -> None:
         """Raise Failure before weights are saved that no training could go on from."""
         trained = self.optimizer.param_groups[0]["params"]
-        are_finite = torch.stack([part.detach().isfinite().all() for part in trained]).all()
+        here = [shards.local(part.detach()) for part in trained]
+        are_finite = torch.stack([part.isfinite().all() for part in here]).all()
         if not self.ranks.smallest(int(are_finite)):
             raise self.not_finite("got weights that are no numbers", self.step)
 
@@ -393,7 +441,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
     options = spec["custom"]["transformers_engine"]
     hardware = models.choose_hardware(options["device"], spec["train"]["param_dtype"])
     ranks.take_gpu(hardware.device)
-    say(hardware.reason)
+    say(f"{hardware.reason}{layout(ranks, spec)}")
     ranks = ranks.joined(hardware.device)
     try:
         result = run_on(ranks, hardware, spec, job_dir)
@@ -424,8 +472,10 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     training, validation = ranks.agreed(partial(read_data, spec, folder, ranks.on_node))
     per_epoch, total = ranks.agreed(partial(setup.plan_steps, len(training), train, ranks.world))
     network = ranks.agreed(partial(setup.build_network, spec, folder, hardware))
+    setup.shard(network, spec, folder, hardware)
     optimizer = setup.build_optimizer(network, train)
-    ranks.same_start(optimizer.param_groups[0]["params"])
+    if policy["lora"]:  # adapters begin with random numbers
+        ranks.same_start(optimizer.param_groups[0]["params"])
     passes = Passes(network, spec, folder, hardware, ranks)
     features = ranks.agreed(
         partial(setup.kept_features, network, options["feature_cache_gib"] / ranks.on_node, passes)
@@ -461,7 +511,12 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
             ranks=ranks,
             features=features,
             held_out=held_out(
-                validation, options["validate_answers"], hardware, passes.tokens, ranks
+                validation,
+                options["validate_answers"],
+                hardware,
+                passes.tokens,
+                # Of sharded weights all ranks answer the same, together.
+                ALONE if shards.are_in(network) else ranks,
             ),
             best_by=options["best_by"],
             best_score=best_link.worst(options["best_by"]),
@@ -472,6 +527,18 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
         trainer.run()
     seconds = round(time.monotonic() - started, 1)
     return {"run_dir": str(run_dir), "steps": total, "seconds": seconds}
+
+
+def layout(ranks: Ranks, spec: dict) -> str:
+    """How several processes have the weights, to be said."""
+    if not ranks.are_several:
+        return ""
+    parts = shards.count(spec)
+    if parts > 1:
+        return f"; {ranks.world} processes, weights sharded over {parts}"
+    asked = spec["policy"]["parallelism"]["dp_shard_size"]
+    why = " (adapters are, whatever dp_shard_size says)" if asked > 1 else ""
+    return f"; {ranks.world} processes, weights replicated{why}"
 
 
 def read_data(spec: dict, folder: Path, on_node: int) -> tuple[Samples, Samples | None]:

@@ -1,0 +1,76 @@
+"""Weights, gradients and moments of a full fine-tuning spread over ranks (FSDP2).
+
+All ranks must compute the same passes, layer by layer, for each gathers a layer's weights first.
+Which records are text alone differs from rank to rank, so the vision tower is gathered with what
+belongs to no layer, whether a rank needs it or not, and its gradient counts as zeros where it did
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def count(spec: dict) -> int:
+    """Over how many ranks each weight is spread: adapters and their base are on all of them."""
+    policy = spec["policy"]
+    return 1 if policy["lora"] else policy["parallelism"]["dp_shard_size"]
+
+
+def are_in(network: torch.nn.Module) -> bool:
+    return isinstance(network, FSDPModule)
+
+
+def spread(network: torch.nn.Module, decoder: Sequence[torch.nn.Module], mesh: DeviceMesh) -> None:
+    """Shard each decoder layer, and all else together. Called is `network.answer_logits`."""
+    for layer in decoder:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(network, mesh=mesh)
+    for module in network.modules():
+        if isinstance(module, FSDPModule):
+            # Losses are parts of the mean of the whole batch already: gradients are sums.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+    network.set_reduce_scatter_unused_params(True)
+    register_fsdp_forward_method(network, "answer_logits")
+    embedding = network.get_input_embeddings()
+    if not embedding.weight.requires_grad:
+        embedding.register_forward_hook(_with_gradient)
+
+
+def _with_gradient(_module, _inputs, output: torch.Tensor) -> None:
+    """Where the embedding is frozen, the first layer has a backward pass of its own only on ranks
+    whose records have media; all must have it."""
+    if torch.is_grad_enabled():
+        output.requires_grad_(True)
+
+
+def mesh(device: torch.device, shards: int, replicas: int) -> DeviceMesh:
+    """Shards within each of the replicas."""
+    if replicas == 1:
+        return init_device_mesh(device.type, (shards,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, put together; all ranks have to ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """The part that is here."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A whole tensor of a parameter, or of its moments, spread as the parameter is."""
+    tensor = tensor.to(parameter.device)
+    if not isinstance(parameter, DTensor) or tensor.shape != parameter.shape:
+        return tensor
+    placements = parameter.placements
+    return distribute_tensor(tensor, parameter.device_mesh, placements, src_data_rank=None)
