@@ -21,6 +21,7 @@ RESPONSE_MODE = "custom.train_dataset.response_mode"
 MINI_BATCH = "train.train_policy.mini_batch"
 DROP_LAST = "train.train_policy.dataloader_drop_last"
 LOADERS = "train.train_policy.dataloader_num_workers"
+DEVICE = "custom.transformers_engine.device"
 PREFETCH = "train.train_policy.dataloader_prefetch_factor"
 
 # What the properties of a case read.
