@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,57 +28,89 @@ NUMBERS = 1e-4
 WEIGHTS = 0.05 * 4 * 1e-3
 LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
 BATCH = 8  # of all ranks
-REPLICATED, SHARDED = (1, 2), (2, 1)  # dp_shard_size, dp_replicate_size
+# dp_shard_size, dp_replicate_size
+ALONE, REPLICATED, SHARDED, BOTH = (1, 1), (1, 2), (2, 1), (2, 2)
 
 
-@pytest.fixture
-def spec(tiny_model, dataset, tmp_path):
-    return short_training(tiny_model, dataset, tmp_path / "out")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("several")
 
 
-def command(spec, folder, sizes, ranks=None, **changes):
+@pytest.fixture(scope="module")
+def spec(tiny_model, dataset, folder):
+    """Answers of unlike lengths in passes of few tokens: the ranks have other numbers of passes."""
+    table = short_training(tiny_model, dataset, folder / "out")
+    changes = {
+        "custom.train_dataset.annotation_path": uneven(dataset, folder),
+        "custom.transformers_engine.device": "cpu",
+        "custom.transformers_engine.tokens_per_pass": 250,
+    }
+    for key, value in changes.items():
+        document.set_value(table, key, value)
+    return table
+
+
+def uneven(dataset, folder):
+    records = files.read_json(dataset / "train" / "annotations.json")
+    for number, record in enumerate(records):
+        record["conversations"][1]["value"] = "left right " * (1 + 7 * (number % 3))
+    files.write_json(folder / "uneven.json", records)
+    return str(folder / "uneven.json")
+
+
+ANSWERS = {"custom__transformers_engine__validate_answers": 7}
+
+
+@pytest.fixture(scope="module")
+def alone(spec, folder):
+    """The run folder of one process."""
+    return train(spec, folder, ALONE, "alone", **ANSWERS)
+
+
+def command(spec, folder, sizes, name, ranks=None, **changes):
     """Write the spec for so many ranks, with the batch dealt to them; who starts it."""
     shards, replicas = sizes
     world = shards * replicas
     asked = {
+        "train__timestamp": name,
         "policy__parallelism__dp_shard_size": shards,
         "policy__parallelism__dp_replicate_size": replicas,
         "train__train_batch_per_replica": BATCH // world,
-        "custom__transformers_engine__device": "cpu",
     }
     table = json.loads(json.dumps(spec))
     for key, value in (asked | changes).items():
         document.set_value(table, key.replace("__", "."), value)
-    path = folder / f"{table['train']['timestamp']}.toml"
-    document.dump(table, path)
-    script = [ROOT / "scripts" / "run_with_transformers.py", "train", "--config", path]
-    if world == 1 and ranks is None:
+    document.dump(table, folder / f"{name}.toml")
+    script = [ROOT / "scripts" / "run_with_transformers.py", "train"]
+    script += ["--config", folder / f"{name}.toml"]
+    ranks = ranks or world
+    if ranks == 1:
         return [sys.executable, *script]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*launcher, "--nproc-per-node", str(ranks or world), *script]
+    return [*launcher, "--local-addr=127.0.0.1", f"--nproc-per-node={ranks}", *script]
 
 
 def start(words):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         list(map(str, words)),
-        env=environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
 
 
-def finished(process):
-    output, _ = process.communicate(timeout=240)
+def end_of(process):
+    output, _ = process.communicate(timeout=300)
     return process.returncode, output
 
 
-def train(spec, folder, sizes, name, **changes):
-    """The run folder of a training that succeeds."""
-    process = start(command(spec, folder, sizes, train__timestamp=name, **changes))
-    code, output = finished(process)
+def train(spec, folder, sizes, name, says="", **changes):
+    """The run folder of a training that succeeds, and says so much."""
+    code, output = end_of(start(command(spec, folder, sizes, name, **changes)))
     assert code == 0, output
+    assert output.count(says) == 1 or not says, output
     return Path(spec["train"]["output_dir"]) / name
 
 
@@ -84,60 +119,145 @@ def metrics(run, key):
     return {line["step"]: line[key] for line in lines if key in line}
 
 
-def weights(run, step="step_4", name="model.safetensors"):
-    return load_file(run / "safetensors" / step / name)
+def weights(run, name="model.safetensors"):
+    return load_file(run / "safetensors" / "step_4" / name)
 
 
 def assert_same_training(first, second, name="model.safetensors"):
     for key in ("train/loss", "train/grad_norm", "train/learning_rate", "val/avg_loss"):
         one, other = metrics(first, key), metrics(second, key)
         assert one and one == pytest.approx(other, rel=NUMBERS), key
-    assert metrics(first, "val/tokens") == metrics(second, "val/tokens")
-    assert metrics(first, "val/accuracy") == metrics(second, "val/accuracy")
+    for key in ("val/tokens", "val/accuracy", "val/answers"):
+        assert metrics(first, key) == metrics(second, key)
     assert_same_weights(first, second, name)
 
 
-def assert_same_weights(first, second, name="model.safetensors"):
+def assert_same_weights(first, second, name="model.safetensors", apart=WEIGHTS):
     one, other = weights(first, name=name), weights(second, name=name)
     assert one.keys() == other.keys()
     for key, value in one.items():
-        assert torch.allclose(value, other[key], rtol=0, atol=WEIGHTS), key
-
-
-def uneven(dataset, folder):
-    """Records of which some have long answers: the shares of a batch differ in tokens."""
-    records = files.read_json(dataset / "train" / "annotations.json")
-    for number, record in enumerate(records):
-        record["conversations"][1]["value"] = "left right " * (1 + 7 * (number % 3))
-    files.write_json(folder / "uneven.json", records)
-    return str(folder / "uneven.json")
+        assert torch.allclose(value, other[key], rtol=0, atol=apart), key
 
 
 # -- the same training ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", [REPLICATED, SHARDED, (2, 2)])
-def test_several_processes_train_as_one_whatever_the_lengths_and_passes(
-    spec, dataset, tmp_path, sizes
-):
-    ways = {
-        "custom__train_dataset__annotation_path": uneven(dataset, tmp_path),
-        "custom__transformers_engine__tokens_per_pass": 250,
-        "custom__transformers_engine__validate_answers": 7,
-    }
-    alone = train(spec, tmp_path, (1, 1), "alone", **ways)
-    several = train(spec, tmp_path, sizes, "several", **ways)
-    assert_same_training(alone, several)
-    best = Path(spec["train"]["output_dir"]) / "best" / "safetensors"
-    assert best.resolve().parents[1] == several
-    found = run_outputs.find(several)
+@pytest.mark.parametrize("sizes", [REPLICATED, SHARDED, BOTH])
+def test_several_processes_train_as_one_and_one_resumes_what_they_saved(alone, spec, folder, sizes):
+    several = "x".join(map(str, sizes))
+    how = "replicated" if sizes == REPLICATED else "sharded over 2"
+    run = train(spec, folder, sizes, several, f"processes, weights {how}", **ANSWERS)
+    assert_same_training(alone, run)
+    assert list(metrics(run, "train/loss")) == [1, 2, 3, 4], "one process writes the log"
+    found = run_outputs.find(run)
     assert len(found) == 4 and all(checkpoint.complete for checkpoint in found)
-    assert list(metrics(several, "train/loss")) == [1, 2, 3, 4], "one process writes the log"
+    if sizes == BOTH:
+        return
+    state = str(run / "checkpoints" / "step_2" / "policy")
+    again = train(spec, folder, ALONE, f"{several}-1", train__resume=state)
+    assert list(metrics(again, "train/loss")) == [3, 4]
+    assert_same_weights(alone, again)
+    again = train(spec, folder, sizes, f"{several}-again", train__resume=state)
+    assert_same_weights(run, again, apart=0)
+
+
+def test_lora_is_replicated_whatever_the_sizes(spec, folder):
+    ways = {"policy__lora": LORA}
+    one = train(spec, folder, ALONE, "lora", **ways)
+    says = "weights replicated (adapters are, whatever dp_shard_size says)"
+    several = train(spec, folder, SHARDED, "lora-2", says, **ways)
+    assert_same_training(one, several, "adapter_model.safetensors")
+
+
+def test_ranks_whose_records_are_text_alone_or_that_have_none(spec, folder):
+    """Nine records in batches of 8: of the last batch of an epoch one rank has nothing."""
+    records = files.read_json(spec["custom"]["train_dataset"]["annotation_path"])[:9]
+    for record in records[:6]:
+        del record["video"]
+        record["conversations"][0]["value"] = "Which?"
+    files.write_json(folder / "mixed.json", records)
+    ways = {
+        "custom__train_dataset__annotation_path": str(folder / "mixed.json"),
+        "train__train_policy__dataloader_drop_last": False,
+        "train__epoch": 3,
+    }
+    one = train(spec, folder, ALONE, "mixed", **ways)
+    assert_same_training(one, train(spec, folder, REPLICATED, "mixed-replicated", **ways))
+    assert_same_training(one, train(spec, folder, SHARDED, "mixed-sharded", **ways))
+
+
+# -- ends ----------------------------------------------------------------------------------------
+
+
+def wait_for_step(process, run, step):
+    deadline = time.monotonic() + 240
+    while process.poll() is None and time.monotonic() < deadline:
+        if (run / "metrics.jsonl").is_file() and step in metrics(run, "train/loss"):
+            return
+        time.sleep(0.05)
+    raise AssertionError(end_of(process)[1])
+
+
+def processes_of(launcher):
+    """The processes of the ranks, by rank."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    found = {}
+    for child in map(int, children):
+        told = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        found |= {int(name[5:]): child for name in told if name.startswith(b"RANK=")}
+    return found
+
+
+LONG = {"train__max_num_steps": 400, "train__epoch": 400, "validation__enable": False}
 
 
 @pytest.mark.parametrize("sizes", [REPLICATED, SHARDED])
-def test_lora_is_replicated_whatever_the_sizes(spec, tmp_path, sizes):
-    ways = {"policy__lora": LORA, "train__optm_lr": 1e-3}
-    alone = train(spec, tmp_path, (1, 1), "alone", **ways)
-    several = train(spec, tmp_path, sizes, "several", **ways)
-    assert_same_training(alone, several, "adapter_model.safetensors")
+def test_a_signal_to_one_rank_lets_all_save_and_a_resume_goes_on(spec, folder, sizes):
+    name = f"asked-{sizes[0]}"
+    ways = LONG | {"train__ckpt__save_freq": 400, "train__output_dir": str(folder / name)}
+    run = folder / name / name
+    process = start(command(spec, folder, sizes, name, **ways))
+    wait_for_step(process, run, 2)
+    os.kill(processes_of(process)[1], signal.SIGTERM)
+    code, output = end_of(process)
+    assert code != 0 and output.count("ENGINE-STOPPED") == 1, output
+    last = int(re.search(r"got SIGTERM and ended after step (\d+) of 400", output)[1])
+    (saved,) = run_outputs.find(run)
+    assert (saved.kind, saved.step, saved.complete) == ("resume", f"step_{last}", True)
+    process = start(command(spec, folder, sizes, name, **ways, train__resume=True))
+    wait_for_step(process, run, last + 1)
+    process.terminate()  # torchrun, which tells its ranks
+    code, output = end_of(process)
+    assert code != 0 and output.count("ENGINE-STOPPED") == 1, output
+    assert list(metrics(run, "train/loss"))[:last] == list(range(1, last + 1))
+
+
+def test_a_rank_that_is_killed_ends_all_with_the_cause(spec, folder):
+    ways = LONG | {"train__output_dir": str(folder / "killed")}
+    process = start(command(spec, folder, REPLICATED, "killed", **ways))
+    wait_for_step(process, folder / "killed" / "killed", 2)
+    killed = processes_of(process)
+    os.kill(killed[1], signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert re.search(r"rank\s+: 1 .local_rank: 1", output) and "SIGKILL" in output, output
+    assert not any(Path(f"/proc/{child}").exists() for child in killed.values())
+
+
+def test_a_record_that_one_rank_cannot_read_ends_all_with_one_finding(spec, folder):
+    records = files.read_json(spec["custom"]["train_dataset"]["annotation_path"])
+    records[5]["video"] = "absent.mp4"
+    files.write_json(folder / "broken.json", records)
+    broken = {"custom__train_dataset__annotation_path": str(folder / "broken.json")}
+    code, output = end_of(start(command(spec, folder, REPLICATED, "broken", **broken)))
+    assert code != 0 and output.count("absent.mp4") == 1, output
+    assert "ENGINE-RANK-LOST" not in output and "in main" not in output
+
+
+@pytest.mark.parametrize(("sizes", "ranks"), [(ALONE, 2), (REPLICATED, 1)])
+def test_another_number_of_processes_is_one_finding(spec, folder, sizes, ranks):
+    words = command(spec, folder, sizes, f"wrong-{ranks}", ranks=ranks)
+    code, output = end_of(start(words))
+    assert code == (2 if ranks == 1 else 1)
+    assert output.count("ENGINE-WORLD-SIZE") == 1, output
+    assert f"got {ranks} processes, expected dp_shard_size x dp_replicate_size" in output
