@@ -25,6 +25,7 @@ inference continues where it stopped.
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 from cosmos_reason import cli
@@ -34,6 +35,7 @@ from cosmos_reason.rules import checking as rules
 from cosmos_reason.spec import document
 
 ENGINE = "transformers"
+LAST_WORDS = 10  # seconds
 
 
 def parser() -> cli.Parser:
@@ -99,15 +101,35 @@ def refuse_usage(args) -> None:
         raise findings.bad_input("USAGE", "--served-model", "got it without --endpoint", fix)
 
 
+def read(args) -> tuple[dict, list[findings.Finding]]:
+    """The complete spec, and findings that are no errors. Raises Failure."""
+    try:
+        refuse_usage(args)
+        written = document.load(args.config)
+        found = rules.check(args.action, ENGINE, written, launch=True)
+        if args.endpoint or args.checkpoint:  # the model that is named is not loaded here
+            found = [finding for finding in found if finding.id != "SPEC-MODEL-FAMILY-ASKED"]
+        if findings.has_errors(found):
+            raise findings.Failure(found, findings.EXIT_BAD_INPUT)
+    except findings.Failure as failure:
+        if speaks(args):
+            raise
+        raise findings.Failure([], failure.exit_code) from None
+    return document.with_defaults(args.action, written), found
+
+
 def main(args) -> cli.Outcome:
-    refuse_usage(args)
-    written = document.load(args.config)
-    found = rules.check(args.action, ENGINE, written, launch=True)
-    if args.endpoint or args.checkpoint:  # the model that is named is not loaded here
-        found = [finding for finding in found if finding.id != "SPEC-MODEL-FAMILY-ASKED"]
-    if findings.has_errors(found):
-        raise findings.Failure(found if speaks(args) else [], findings.EXIT_BAD_INPUT)
-    complete = document.with_defaults(args.action, written)
+    try:
+        return act(args)
+    except findings.Failure as failure:
+        if not failure.findings:
+            # torchrun ends all ranks when one has ended: rank 0 is to come to its last words.
+            time.sleep(LAST_WORDS)
+        raise
+
+
+def act(args) -> cli.Outcome:
+    complete, found = read(args)
     if args.action == "evaluate":
         return ask(args, complete, found)
     if args.action == "inference":
