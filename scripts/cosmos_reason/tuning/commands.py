@@ -68,6 +68,7 @@ def rehearse(study: Study) -> None:
     specs = {"train": trial_spec(plan["spec"])}
     if not study.minimizes:
         specs["evaluate"] = evaluate_spec(plan["evaluate"], plan["spec"], None)
+    jobs_dir = str(study.folder.absolute() / "trials")  # nothing is written, but it must be seen
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         commands = []
         for action, table in specs.items():
@@ -75,7 +76,7 @@ def rehearse(study: Study) -> None:
             document.dump(table, path)
             for gpu_ids in plan["groups"]:
                 words = launch_words(plan, action, path, gpu_ids)
-                command = ["launch_job.py", "plan", *words, "--jobs-dir", folder, "--json"]
+                command = ["launch_job.py", "plan", *words, "--jobs-dir", jobs_dir, "--json"]
                 if command not in commands:
                     commands.append(command)
         answers = [pool.submit(run, command, Path(folder)) for command in commands]
