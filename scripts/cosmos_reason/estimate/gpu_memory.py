@@ -220,6 +220,10 @@ def _gathered(plan: Plan) -> dict[str, float]:
     added."""
     sizes = plan.geometry
     tables = sizes.table * ACTIVATION * (1 if sizes.tied else 2)
+    if plan.shards > 1 and not plan.sharded_engine:
+        # Two layers with their gradients, and with theirs all that belongs to no layer.
+        rest = sizes.parameters - sizes.layers * sizes.layer_parameters
+        return {"gathered layers": 2 * ACTIVATION * (2 * sizes.layer_parameters + rest)}
     if plan.shards > 1 or plan.states_on_host:
         reduced = (
             0 if plan.lora_rank or not plan.train else 4 * sizes.layer_parameters + 2 * sizes.table
@@ -341,6 +345,8 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         loss_tokens = tokens
         dp_shard_size = case("policy.parallelism.dp_shard_size")
         shards = max(1, dp_shard_size * case("policy.parallelism.tp_size"))
+    elif not lora_rank:  # an adapter and its base are whole on every rank
+        shards = case("policy.parallelism.dp_shard_size")
     rollouts = 0
     if case.action == "grpo" and case("mode") != "disaggregated":
         rollouts = case("rollout.n_generation")
@@ -393,6 +399,16 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
         yield Fix(changes={"train.train_policy.mini_batch": 1}), {"batch": 1}
     if plan.sharded_engine:
         yield from _sharded_changes(plan, most_gpus)
+    elif not plan.lora_rank:
+        for gpus in _more_gpus(plan, most_gpus):
+            changes = {"train.master_dtype": "bfloat16"}  # which alone is sharded over GPUs
+            yield (
+                Fix(changes=changes, flags={"--gpus-per-node": gpus}),
+                {
+                    "shards": gpus,
+                    "master": 2,
+                },
+            )
     if not plan.lora_rank:
         if plan.master == 4:
             yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
@@ -405,14 +421,17 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
 
 
 def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
-    """Those that only the engine that shards the model has."""
+    """Those of the engines that shard every model."""
     if not plan.fused_loss:
         yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
-    for gpus in (2, 4, 8):
-        if plan.shards < gpus <= most_gpus:
-            yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
+    for gpus in _more_gpus(plan, most_gpus):
+        yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
     if not plan.activations_on_host:
         yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
+
+
+def _more_gpus(plan: Plan, most_gpus: int) -> list[int]:
+    return [gpus for gpus in (2, 4, 8) if plan.shards < gpus <= most_gpus]
 
 
 def _fewer_pixels(plan: Plan, token_pixels: int) -> tuple[Fix, dict]:

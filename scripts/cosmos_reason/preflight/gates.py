@@ -84,7 +84,7 @@ def check(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
 
 def _count(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
     needed = launch.gpus_per_node
-    if not launch.wants_gpus or len(gpus) >= needed:
+    if len(gpus) >= needed:
         return
     asked = launch.options.gpu_min_count == needed
     reason = "--gpu-min-count" if asked else "the spec's layout"
