@@ -339,14 +339,10 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         targets = case("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
     loss_tokens = min(tokens, text_tokens)
-    batch = shards = 1
+    batch = 1
     if case.cosmos:
         batch = case("train.train_policy.mini_batch")
         loss_tokens = tokens
-        dp_shard_size = case("policy.parallelism.dp_shard_size")
-        shards = max(1, dp_shard_size * case("policy.parallelism.tp_size"))
-    elif not lora_rank:  # an adapter and its base are whole on every rank
-        shards = case("policy.parallelism.dp_shard_size")
     rollouts = 0
     if case.action == "grpo" and case("mode") != "disaggregated":
         rollouts = case("rollout.n_generation")
@@ -356,7 +352,7 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         vision_tokens=vision_tokens,
         loss_tokens=loss_tokens,
         batch=batch,
-        shards=shards,
+        shards=_shards(case),
         master=BYTES[case("train.master_dtype")],
         lora_rank=lora_rank,
         lora_targets=lora_targets,
@@ -368,6 +364,15 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         reference=case.action == "grpo" and case("train.train_policy.kl_beta") > 0,
         rollouts=rollouts,
     )
+
+
+def _shards(case) -> int:
+    """Over how many GPUs the states of a training are spread. The embedded engine has an adapter
+    and its base whole on every rank."""
+    shards = case("policy.parallelism.dp_shard_size")
+    if case.cosmos:
+        return shards * case("policy.parallelism.tp_size")
+    return 1 if case("policy.lora") else shards
 
 
 def cheapest_fix(
@@ -400,15 +405,7 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     if plan.sharded_engine:
         yield from _sharded_changes(plan, most_gpus)
     elif not plan.lora_rank:
-        for gpus in _more_gpus(plan, most_gpus):
-            changes = {"train.master_dtype": "bfloat16"}  # which alone is sharded over GPUs
-            yield (
-                Fix(changes=changes, flags={"--gpus-per-node": gpus}),
-                {
-                    "shards": gpus,
-                    "master": 2,
-                },
-            )
+        yield from _more_shards(plan, most_gpus)
     if not plan.lora_rank:
         if plan.master == 4:
             yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
@@ -428,6 +425,13 @@ def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
         yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
     if not plan.activations_on_host:
         yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
+
+
+def _more_shards(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
+    """Of the embedded engine, which shards bfloat16 weights alone over GPUs."""
+    for gpus in _more_gpus(plan, most_gpus):
+        fix = Fix(changes={"train.master_dtype": "bfloat16"}, flags={"--gpus-per-node": gpus})
+        yield fix, {"shards": gpus, "master": 2}
 
 
 def _more_gpus(plan: Plan, most_gpus: int) -> list[int]:
