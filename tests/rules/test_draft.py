@@ -284,7 +284,10 @@ def test_a_train_spec_tells_its_global_batch_and_steps(here):
     ("drop_last", "told"),
     [
         ("true", "1 an epoch; dataloader_drop_last leaves out 4 records of each rank, a step less"),
-        ("false", "2 an epoch; the last with 4 records of each rank, which dataloader_drop_last"),
+        (
+            "false",
+            "2 an epoch; the last of each with 4 records of each rank, which dataloader_drop_last",
+        ),
     ],
 )
 def test_records_that_fill_no_batch_are_told(here, drop_last, told):

@@ -176,7 +176,8 @@ def test_a_plan_counts_what_there_is_to_try(folder):
     result = found["result"]
     assert code == 0 and result["left"] == 2, "of the twelve that --trials allows"
     assert (
-        result["estimate"]["seconds"] is None and "--dataset-facts" in result["estimate"]["source"]
+        result["estimate"]["seconds"] is None
+        and "--seconds-per-step" in result["estimate"]["source"]
     )
 
 
@@ -196,7 +197,9 @@ def test_a_plan_tells_time_budget_target_and_device(folder):
     assert "--seconds-per-step" not in found["next"]
     text = run_script(SCRIPT, *words, "--study", "b", cwd=folder).stdout
     assert "budget: 4 trainings, 8 hours; target 0.9; on local, the CPU" in text
-    assert f"{told['estimate']['steps']} steps a training as given; time: about" in text
+    assert (
+        f"{told['estimate']['steps']} steps a training as given; all of them: time: about" in text
+    )
     assert "evaluations are not counted" in text and "given by --seconds-per-step 9" in text
 
 

@@ -26,6 +26,7 @@ FIRST_STEPS = 2  # of a run, which are slower
 ALIKE = 0.2  # by which the parameters of two models of one size differ
 FLAG = "--seconds-per-step"
 GIVEN, MEASURED = "given", "measured"
+NO_SPEED = f"`watch` of the first steps tells it, for {FLAG} S"
 
 
 @dataclass(frozen=True)
@@ -97,25 +98,30 @@ def predict(
     except Failure:
         tokens_per_step = None
     if not tokens_per_step or not case.steps:
-        return _without_tokens(case.steps, gpus, seconds_per_step)
+        return _without_tokens(case, gpus, seconds_per_step)
     tokens = round(tokens_per_step / case.global_batch * _records_of_steps(case))
     speed, tokens_per_second, words = _speed(
         case, gpus, jobs_dir, seconds_per_step, tokens / case.steps
     )
     told = f"{_count(tokens)} tokens predicted"
     if not tokens_per_second:
-        source = f"{told}, no speed measured: `watch` of the first steps tells it, for {FLAG} S"
-        return Cost(source, steps=case.steps, tokens=tokens)
+        return Cost(f"{told}; {NO_SPEED}", steps=case.steps, tokens=tokens)
     seconds = tokens / tokens_per_second / max(1, gpus)
     source = f"{told} at {tokens_per_second:,.0f} tokens/s{' a GPU' if gpus else ''}, {words}"
     gpu_hours = seconds * gpus / 3600 if gpus else None
     return Cost(source, speed, case.steps, tokens, tokens_per_second, seconds, gpu_hours)
 
 
-def _without_tokens(steps: int | None, gpus: int, seconds_per_step: float | None) -> Cost:
+def _without_tokens(case: Case, gpus: int, seconds_per_step: float | None) -> Cost:
     """By the steps and the speed that was given, when both are known."""
-    if not steps or not seconds_per_step:
-        return Cost("spec built without --dataset-facts", steps=steps)
+    steps = case.steps
+    if not steps:
+        return Cost("spec built without --dataset-facts")
+    if not seconds_per_step:
+        source = NO_SPEED
+        if gpus and _is_of_measured_size(case):
+            source = f"spec built without --dataset-facts; {NO_SPEED}"
+        return Cost(source, steps=steps)
     seconds = steps * seconds_per_step
     gpu_hours = seconds * gpus / 3600 if gpus else None
     source = f"given by {FLAG} {seconds_per_step:g}"
@@ -195,16 +201,21 @@ def _way(case: Case, gpus: int) -> tuple[str, bool, bool]:
     return case.model, case.has("policy.lora"), gpus > 0
 
 
-def _speed_elsewhere(case: Case) -> float | None:
-    """That of skill_info, for a model of that size with an adapter: it grows with the tokens of one
-    pass, and is drawn straight between those that were measured."""
-    measured = bundle.skill_info()["measured_speed"]
+def _is_of_measured_size(case: Case) -> bool:
+    """Whether skill_info knows a speed: of a model of that size with an adapter."""
     plan = gpu_memory.of_spec(case, 1, 1, 1)
     if plan is None or not plan.lora_rank:
+        return False
+    billion = bundle.skill_info()["measured_speed"]["parameters_billion"]
+    return abs(plan.geometry.parameters / 1e9 / billion - 1) <= ALIKE
+
+
+def _speed_elsewhere(case: Case) -> float | None:
+    """That of skill_info: it grows with the tokens of one pass, and is drawn straight between those
+    that were measured."""
+    if not _is_of_measured_size(case):
         return None
-    size = plan.geometry.parameters / 1e9 / measured["parameters_billion"]
-    if abs(size - 1) > ALIKE:
-        return None
+    measured = bundle.skill_info()["measured_speed"]
     in_one_pass = fmean(record.total for record in case.tokens) * case(MINI_BATCH)
     points = [(0, 0), *sorted(measured["tokens_per_second"].items())]
     for (left, slow), (right, fast) in itertools.pairwise(points):

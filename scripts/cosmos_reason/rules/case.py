@@ -228,7 +228,7 @@ class Case:
         where = f"{left} records of each rank" if self.ranks > 1 else f"{left} records"
         if self(DROP_LAST):
             return f"dataloader_drop_last leaves out {where}, a step less"
-        return f"the last with {where}, which dataloader_drop_last would leave out"
+        return f"the last of each with {where}, which dataloader_drop_last would leave out"
 
     @property
     def steps(self) -> int | None:

@@ -219,7 +219,9 @@ def cost_text(cost: Cost) -> str:
     if cost.steps is None:
         return cost.text()
     alone = replace(cost, steps=None).text()
-    return f"{cost.steps} steps a training as given; {alone}; evaluations are not counted"
+    return (
+        f"{cost.steps} steps a training as given; all of them: {alone}; evaluations are not counted"
+    )
 
 
 def budget_text(plan: dict) -> str:
