@@ -257,7 +257,7 @@ def test_a_plan_tells_the_time(site):
     document = json.loads(run_script("launch_job.py", *words, "--json", cwd=site.root).stdout)
     assert document["result"]["time"]["gpu_hours"] == 2 * 2 * 9 / 3600
     done = run_script("launch_job.py", *words[:-2], cwd=site.root)
-    unknown = "2 steps, time: not known (`watch` of the first steps tells it, for"
+    unknown = "2 steps, time: not known (--seconds-per-step S of the first steps tells it)"
     assert done.stdout.startswith(unknown)
 
 

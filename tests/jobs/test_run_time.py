@@ -121,7 +121,7 @@ def test_where_nothing_was_measured_here_an_h100_tells_of_lora_on_an_8b_model(tm
     ):
         unknown = cost(spec_of(tmp_path, facts, **(model | changes)))
         assert unknown.seconds is None and unknown.tokens
-        assert "`watch` of the first steps tells it" in unknown.text()
+        assert "S of the first steps tells it" in unknown.text()
         assert "--seconds-per-step" in unknown.text()
     assert cost(spec_of(tmp_path, facts, **model), []).seconds is None, "a CPU"
 

@@ -26,7 +26,7 @@ FIRST_STEPS = 2  # of a run, which are slower
 ALIKE = 0.2  # by which the parameters of two models of one size differ
 FLAG = "--seconds-per-step"
 GIVEN, MEASURED = "given", "measured"
-NO_SPEED = f"`watch` of the first steps tells it, for {FLAG} S"
+NO_SPEED = f"{FLAG} S of the first steps tells it"
 
 
 @dataclass(frozen=True)
