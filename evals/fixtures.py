@@ -134,3 +134,13 @@ def evaluations(root: Path) -> None:
                 {"video_id": record["id"], "question": question, "gt": gt, "response": said}
             )
         files.write_json(root / "results" / name / "results.json", rows)
+
+
+def guarded_evaluations(root: Path) -> None:
+    """The same, each with twelve general questions: the base model answers all of them, the tuned
+    one with nothing but a direction."""
+    evaluations(root)
+    for name, said in (("base", "A"), ("tuned", "left")):
+        row = {"question": "Which?\n(A) a dog\n(B) a cat", "gt": "A", "response": said}
+        rows = [{"video_id": f"general-{number}"} | row for number in range(12)]
+        files.write_json(root / "results" / name / "guard" / "results.json", rows)
