@@ -208,7 +208,7 @@ def test_the_report_shows_it_before_and_after(tmp_path):
     words = ["--html", site / "report.html", "--baseline", site / "base"]
     code, document = analyze(site, *words)
     text = (site / "report.html").read_text(encoding="utf-8")
-    assert code == 0 and "Got worse: guard: 100.0 % -&gt; 40.0 % of 20 questions" in text
+    assert code == 0 and "Got worse: 100.0 % -&gt; 40.0 % of 20 questions" in text
     assert document["result"]["guard"]["comparison"]["broken"] == 12
     assert "EVAL-FORGOT" in ids(document)
     shutil.rmtree(site / "results/guard")

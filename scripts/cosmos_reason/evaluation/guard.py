@@ -108,9 +108,14 @@ def _graded(results: Path) -> tuple[Path | None, list[Row], list[Finding]]:
 
 def in_words(table: dict) -> str:
     """What the table of a guard says, in a line."""
+    return f"guard: {figures(table)}"
+
+
+def figures(table: dict) -> str:
+    """The accuracy, before and after where both are known."""
     if "comparison" in table:
-        return f"guard: {comparison.in_words(table['comparison'])}"
-    return f"guard: {table['accuracy']:.1%} of {table['rows']} questions"
+        return comparison.in_words(table["comparison"])
+    return f"{table['accuracy']:.1%} of {table['rows']} questions"
 
 
 def verdict(table: dict, where: object) -> Finding:

@@ -114,7 +114,7 @@ def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
 def guard_table(general: Guard) -> dict:
     """What the page shows of the general questions."""
     return {
-        "told": guard.in_words(general.to_json()),
+        "told": guard.figures(general.to_json()),
         "types": type_table(general.rows, general.pair),
         "pair": general.pair,
         "is_forgotten": bool(general.pair) and guard.is_forgotten(general.pair),
