@@ -155,6 +155,7 @@ def build(args) -> Draft:
         draft.attempt(command_line.take_model, draft, args.model)
     take_data(draft, args)
     command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
+    take_guard(draft, args)  # what it sets was not in the spec before
     if args.gpus_per_node is not None or args.nodes is not None:
         command_line.take_gpus(draft, args.gpus_per_node, args.nodes)
     if args.spec:
@@ -168,6 +169,11 @@ def build(args) -> Draft:
     return draft
 
 
+def take_guard(draft: Draft, args) -> None:
+    if args.guard_root is not None:
+        command_line.take_root(draft, "--guard-root", args.guard_root)
+
+
 def take_data(draft: Draft, args) -> None:
     """The datasets that the flags name."""
     if args.train_root:
@@ -176,8 +182,6 @@ def take_data(draft: Draft, args) -> None:
         draft.attempt(benchmark.take_datasets, draft, draft.benchmarks, args.eval_root, args.output)
     elif args.eval_root is not None:
         command_line.take_root(draft, "--eval-root", args.eval_root)
-    if args.guard_root is not None:
-        command_line.take_root(draft, "--guard-root", args.guard_root)
 
 
 def make_whole(draft: Draft, is_to_mend: bool) -> None:

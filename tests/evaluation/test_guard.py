@@ -111,6 +111,8 @@ def test_build_spec_takes_a_guard_where_it_is_asked(
     errors = {finding["id"] for finding in found["findings"] if finding["severity"] == "error"}
     if id:
         assert id in errors and not (tmp_path / "spec.toml").exists()
+        fixes = {finding["fix"] for finding in found["findings"] if finding["id"] == id}
+        assert fixes == {f"drop --guard-root {dataset / 'train'}"}
         return
     assert not errors, found
     spec = document.load(tmp_path / "spec.toml")
