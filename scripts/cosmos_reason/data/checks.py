@@ -709,7 +709,7 @@ def _check_lengths(found: Survey, costs: list, action: str, spec: dict) -> None:
     name, frames = record_tokens.frames_that_fit(tables(found), too_long, spec, limit)
     if frames:
         found.tally.fixes["DATA-TOKENS"] = Fix(changes={name: frames})
-        advice = f"{name.rpartition('.')[2]}={frames} fits, {key}={needed} takes all frames"
+        advice = f"at most {name.rpartition('.')[2]}={frames} fits, {key}={needed} takes all frames"
     for row in too_long:
         message = f"got {costs[row].total} tokens, expected at most {limit} ({advice})"
         found.tally.add("DATA-TOKENS", found.indices[row], costs[row].id, message)
