@@ -54,6 +54,8 @@ header = json.dumps({{"w": {{"dtype": "F32", "shape": [2], "data_offsets": [0, 8
 for name in ("config", "tokenizer", "tokenizer_config", "preprocessor_config", "chat_template"):
     text = '{{"model_type": "qwen3_vl", "quantization_config": {{}}}}'
     (folder / f"{{name}}.json").write_text(text)
+(run.parent / "best").mkdir()
+(run.parent / "best" / "safetensors").symlink_to(folder)
 """
 VERSIONS = {
     "cosmos-rl": "0.4.7",
@@ -128,6 +130,7 @@ def test_a_run_earns_its_end_by_steps_and_a_model(site, environment):
     assert (job.state, job.reason) == ("COMPLETE", "")
     assert job.evidence["last_step"] == job.evidence["total_steps"] == 3
     assert job.evidence["checkpoint"].endswith("safetensors/step_3")
+    assert job.evidence["best"] == job.evidence["checkpoint"]
     assert progress.newest(folder, whole=True)["train/loss"] == pytest.approx(1 / 3, abs=1e-4)
     assert job.command[0] == str(environment.bin / "cosmos-rl")
     told = log_of(folder)
@@ -183,6 +186,15 @@ def rewarded(site, *spreads):
     text = "".join(LOG_PREFIX + line.format(step, spread) for step, spread in steps)
     (folder / jobs.LOG).write_text(text)
     return evidence.ended(replace(jobs.Job.load(folder), action="grpo"), 0)
+
+
+def test_watch_tells_reward_kl_and_length(site):
+    folder = ended(submit(site)).folder
+    line = "Step: 3/3, Reward Mean: 0.5000, Reward Std: 0.2500, Completion Length Mean: 41.00, "
+    (folder / jobs.LOG).write_text(LOG_PREFIX + line + "KL Loss Avg: 0.00120\n")
+    words = ("watch", folder.name, "--jobs-dir", site.jobs)
+    told = run_script("launch_job.py", *words, cwd=site.root).stderr
+    assert "step 3/3, reward 0.500, its spread 0.250, KL 0.0012, 41 tokens a completion" in told
 
 
 def test_rewards_that_never_differ_are_no_training(site):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files, secrets
 from cosmos_reason.base.findings import ERROR, Failure, Finding, has_errors, outside
-from cosmos_reason.checkpoints import quantized, run_outputs, uploads
+from cosmos_reason.checkpoints import best_link, quantized, run_outputs, uploads
 from cosmos_reason.data import annotations
 from cosmos_reason.evaluation import guard
 from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE, Names
@@ -197,6 +197,10 @@ def _of_training(job: Job) -> tuple[dict, str]:
         if not_uploaded:
             found["not_uploaded"] = not_uploaded
     found["checkpoint"] = str(models[-1].path)
+    run = models[-1].path.parents[1]
+    best = best_link.step_of(run)
+    if best:
+        found["best"] = str(run / "safetensors" / best)
     return found, _damage(models[-1].findings)
 
 

@@ -95,7 +95,8 @@ def few_steps(case):
 
 
 def warms_up_by_epochs(case) -> bool:
-    return case.has(WARMUP_EPOCHS) and not case.has(WARMUP)
+    """Engine tao alone reads the epochs."""
+    return case.engine == "tao" and case.has(WARMUP_EPOCHS) and not case.has(WARMUP)
 
 
 def warmup_is_a_share(case) -> bool:
