@@ -35,7 +35,7 @@ from cosmos_reason.jobs import inputs
 from cosmos_reason.jobs.launch import Request
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import checking as rules
-from cosmos_reason.rules import command_line, inherited, model_folder
+from cosmos_reason.rules import command_line, inherited, model_folder, models
 from cosmos_reason.rules.draft import Draft, pasteable
 from cosmos_reason.spec import document
 
@@ -187,17 +187,17 @@ def launchable(args, draft: Draft) -> tuple[dict, list[Finding]]:
     it: what launch_job says of a job."""
     spec = draft.spec
     request = Request(ACTION, Path(), "local", ENGINE, Path(), Path.cwd(), endpoint=args.endpoint)
-    models = []
+    folders = []
     if is_known(draft):
         named, _ = inputs.resolve(request, Path(), spec)
-        models = [entry for entry in named if entry["role"] in (MODEL, BASE)]
+        folders = [entry for entry in named if entry["role"] in (MODEL, BASE)]
     found = draft.findings + rule_findings(args, draft)
-    for finding in inputs.check(request, spec, models, Host(), acting=True):
+    for finding in inputs.check(request, spec, folders, Host(), acting=True):
         if finding.severity == findings.ERROR and finding not in found:
             found.append(finding)
     found = [for_this_command(finding, draft) for finding in found]
     if not findings.has_errors(found):
-        inputs.stage(request, spec, models)
+        inputs.stage(request, spec, folders)
     return spec, found
 
 
@@ -211,7 +211,7 @@ def rule_findings(args, draft: Draft) -> list[Finding]:
     told = {"media", "type", "prompt"}
     if not is_known(draft):
         told |= {MODEL, BASE}
-    ignored = {"SPEC-MODEL-FAMILY-ASKED"} if args.endpoint else set()
+    ignored = models.OF_LOADED_MODEL if args.endpoint else set()
     found = rules.check(ACTION, ENGINE, draft.spec, launch=True)
     found = [finding for finding in found if finding.where not in told]
     return [finding for finding in found if finding.id not in ignored]

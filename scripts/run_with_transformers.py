@@ -32,6 +32,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import checking as rules
+from cosmos_reason.rules import models
 from cosmos_reason.spec import document
 
 ENGINE = "transformers"
@@ -108,7 +109,7 @@ def read(args) -> tuple[dict, list[findings.Finding]]:
         written = document.load(args.config)
         found = rules.check(args.action, ENGINE, written, launch=True)
         if args.endpoint or args.checkpoint:  # the model that is named is not loaded here
-            found = [finding for finding in found if finding.id != "SPEC-MODEL-FAMILY-ASKED"]
+            found = [finding for finding in found if finding.id not in models.OF_LOADED_MODEL]
         if findings.has_errors(found):
             raise findings.Failure(found, findings.EXIT_BAD_INPUT)
     except findings.Failure as failure:

@@ -151,6 +151,33 @@ def test_a_model_of_which_nothing_tells_the_family_is_one_finding_in_each(here):
         ]
 
 
+UNFILLED = (
+    POLICY.replace("nvidia/Cosmos-Reason2-2B", "<PATH_TO_MODEL>")
+    + """
+[custom.train_dataset]
+annotation_path = "/path/to/a.json"
+media_path = "YOUR_CLIPS"
+[train]
+output_dir = "???"
+train_policy = {type = "sft"}
+"""
+)
+
+
+def test_words_that_nobody_filled_in_are_one_error_in_each(here):
+    """No path of such a name is looked for, and no model."""
+    (here / "recipe.toml").write_text(UNFILLED)
+    built, _ = said(build_spec, "train", "--spec", "recipe.toml", "-o", "unused.toml")
+    checked, _ = preflight("recipe.toml")
+    planned, _ = plan("recipe.toml")
+    carried, _ = plan("recipe.toml", "--output", "carried")
+    for found in (built, checked, planned, carried):
+        assert [one.id for one in found if one.severity == f.ERROR] == ["SPEC-PLACEHOLDER"]
+        about_paths = ("PRE-PATH", "PRE-DATA", "JOB-INPUT", "SPEC-PATH", "HUB-")
+        assert not [one for one in found if one.id.startswith(about_paths)]
+    assert not (here / "carried").exists()
+
+
 def test_what_a_preflight_proposes_is_accepted_by_plan(here):
     """On the machine that has the files, and for another one that has them."""
     text = located(GUIDE).replace("custom.dataset", "custom.train_dataset")

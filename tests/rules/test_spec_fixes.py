@@ -303,7 +303,7 @@ def pasted(line, fix):
         value = (
             PLACEHOLDERS.get(flag, value)
             if value == "DIR"
-            else value.replace("=MODEL", "=nvidia/Cosmos-Reason2-8B")
+            else value.replace("=MODEL", "=nvidia/Cosmos-Reason2-8B").replace("=PATH", "=/data/in")
         )
         words += [flag, value]
     return shlex.join(words)

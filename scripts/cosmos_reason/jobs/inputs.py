@@ -23,6 +23,7 @@ from cosmos_reason.media import files as media
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import checking as rules
+from cosmos_reason.rules import placeholders
 from cosmos_reason.spec import actions, document
 
 
@@ -38,8 +39,8 @@ def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, st
             continue
         if kind == "output" and value == "" and request.engine in schema["x-engines"]:
             value = str(folder / "results")
-        if not isinstance(value, str) or not value:
-            continue
+        if not isinstance(value, str) or not value or placeholders.is_one(value, is_path=True):
+            continue  # the rules refuse words that stand for a path
         value = _absolute(request, kind, value)
         document.set_value(spec, key, value)
         if kind == "output":

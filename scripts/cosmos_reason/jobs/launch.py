@@ -24,7 +24,7 @@ from cosmos_reason.jobs import carried, claims, containers, engines, inputs, nod
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import checking as rules
-from cosmos_reason.rules import completion, launchable
+from cosmos_reason.rules import completion, launchable, models
 from cosmos_reason.rules.case import COSMOS, Case
 from cosmos_reason.spec import actions, document, images, validation
 
@@ -309,7 +309,7 @@ def _spec_findings(request: Request, spec: dict) -> list[Finding]:
     """What the rules have against the spec, without what does not matter for this launch."""
     ignored = {"SPEC-ENGINE-ACTION"}  # launchable.check has said more about it
     if request.endpoint or request.checkpoints:
-        ignored.add("SPEC-MODEL-FAMILY-ASKED")  # the spec's model is not loaded here
+        ignored |= models.OF_LOADED_MODEL
     has_own_data = request.own_script is not None
     found = rules.check(
         request.action, request.engine, spec, launch=True, has_own_data=has_own_data

@@ -13,7 +13,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.remote import model_names, s3
-from cosmos_reason.rules import completion
+from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.case import Case, sound
 from cosmos_reason.spec import actions, document, images, origins, validation
 
@@ -61,10 +61,11 @@ def take_spec(launch: Launch, table: dict, action: str) -> None:
         version = launch.options.image_version
         launch.completed += images.check(action, written, launch.image, version)
     launch.written = table
-    invalid = [finding.where for finding in validation.validate(action, table)]
+    unfilled = placeholders.keys(action, table, launch.engine)
+    invalid = [finding.where for finding in validation.validate(action, table)] + unfilled
     launch.case = Case(action, launch.engine, sound(action, table, invalid))
     _take_paths(launch)
-    _take_models(launch)
+    _take_models(launch, unfilled)
     needed = launch.case.needed_gpus
     launch.nodes = nodes.count(launch.options.nodes, needed)
     launch.gpus_per_node = math.ceil(needed / launch.nodes)
@@ -82,13 +83,13 @@ def _take_paths(launch: Launch) -> None:
             launch.outputs.append(path or ".")
 
 
-def _take_models(launch: Launch) -> None:
-    """The model and, of an adapter, its base model; a folder among them is a path to look at
-    too."""
+def _take_models(launch: Launch, unfilled: list[str]) -> None:
+    """The model and, of an adapter, its base model, but for what is yet to be filled in; a folder
+    among them is a path to look at too."""
     params = launch.case.params
     for key in (params["model"], params.get("base")):
         written = launch.case(key) if key else ""
-        if not written:
+        if not written or key in unfilled:
             continue
         in_bucket = written.startswith(s3.SCHEME)
         name = written if in_bucket else model_names.canonical(written, key)

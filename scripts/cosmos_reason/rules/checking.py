@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules import engine_support, paths, resuming
+from cosmos_reason.rules import engine_support, paths, placeholders, resuming
 from cosmos_reason.rules.case import Case, sound
 from cosmos_reason.rules.rule import ASKED, JUDGED, LATER, Rule
 from cosmos_reason.rules.spec_rules import RULES
@@ -33,14 +33,10 @@ def check(
     `facts` is the path of dataset_facts.json; `launch` makes errors of what may still be missing in
     a draft; `drafted` holds the records of annotation files that are yet to be written.
     """
-    found = validation.validate(action, written)
-    if any(finding.id == "SPEC-ACTION" for finding in found):
-        return found
-    invalid = [finding.where for finding in found if finding.severity == f.ERROR]
-    per_part = [key for key in legal.PER_PART if key in validation.trainers_own(action, written)]
-    invalid += validation.brought_by_renamings(found)  # whose values are told, not yet written
-    invalid += per_part  # of one rate for each part of the model, no rule knows which to look at
-    found = validation.by_cause(action, written, found)
+    found, invalid = of_each_value(action, engine, written)
+    of_another = [finding for finding in found if finding.id == "SPEC-ACTION"]
+    if of_another:
+        return of_another
     spec = sound(action, written, invalid)
     case = Case(
         action, engine, spec, facts, gpus_per_node, nodes, launch, has_own_data, drafted or {}
@@ -56,6 +52,22 @@ def check(
     if action in actions.TRAINING and case.resumed:
         found += resuming.resumed_otherwise(case)
     return found + broken_rules(case, invalid)
+
+
+def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Finding], list[str]]:
+    """What is wrong with single keys and values, and the keys that no rule may look at."""
+    unfilled = placeholders.keys(action, written, engine)
+    found = validation.validate(action, written)
+    found = [one for one in found if one.id != "SPEC-VALUE" or one.where not in unfilled]
+    invalid = [finding.where for finding in found if finding.severity == f.ERROR]
+    invalid += validation.brought_by_renamings(found)  # whose values are told, not yet written
+    # of one rate for each part of the model, no rule knows which to look at
+    own = validation.trainers_own(action, written)
+    invalid += [key for key in legal.PER_PART if key in own]
+    found = validation.by_cause(action, written, found)
+    if unfilled:
+        found.append(placeholders.check(action, written, unfilled))
+    return found, invalid + unfilled
 
 
 def broken_rules(case: Case, invalid: list[str]) -> list[f.Finding]:

@@ -19,7 +19,7 @@ from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules import completion
+from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
 from cosmos_reason.rules.keys import BATCH, GRID, MINI_BATCH, RATE, SHARD, WARMUP, WARMUP_EPOCHS
 from cosmos_reason.rules.layout import standard_layout
@@ -261,6 +261,7 @@ def look_for_paths(draft: Draft) -> None:
         if not is_input or not isinstance(path, str) or not path.startswith("/"):
             continue
         is_told = any(found.startswith(path) for found in missing)
+        is_told = is_told or placeholders.is_one(path, is_path=True)
         if is_told or os.path.exists(path) or path in draft.files:
             continue
         missing.append(path)

@@ -14,6 +14,7 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules import placeholders
 from cosmos_reason.rules.keys import BATCH
 from cosmos_reason.rules.paths import WINDOWS_PATH
 from cosmos_reason.spec import actions, document
@@ -172,9 +173,11 @@ def _was_in_base(draft: Draft, key: str) -> bool:
 
 
 def absolute(written: str) -> str:
-    """A local path as an absolute one; empty text, URIs and paths of Windows (which the rules
-    refuse) stay."""
+    """A local path as an absolute one; empty text, URIs, and what the rules refuse (paths of
+    Windows, words that stand for a path) stay."""
     if not written or "://" in written or WINDOWS_PATH.match(written):
+        return written
+    if placeholders.is_one(written, is_path=True):
         return written
     return os.path.abspath(os.path.expanduser(written))
 
@@ -185,6 +188,6 @@ def located(draft: Draft, key: str, value):
     kind = document.keys(draft.action).get(key, {}).get("x-path")
     if not kind or not isinstance(value, str) or not value or value.lower() in ("true", "false"):
         return value
-    if kind == "model":
+    if kind == "model" and not placeholders.is_one(value, is_path=True):
         return draft.attempt(model_names.canonical, value, key) or value
     return absolute(value)

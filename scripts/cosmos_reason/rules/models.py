@@ -11,6 +11,8 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules.rule import ANY, ASKED, JUDGED, LATER, TRAINING, rule
 
 MINIATURE = 100e6  # bytes
+# What is said of the spec's model where another one answers: a server's, or checkpoints.
+OF_LOADED_MODEL = frozenset({"SPEC-MODEL-FAMILY-ASKED", "SPEC-MODEL-ASSUMED"})
 
 
 def convert(case) -> Fix:

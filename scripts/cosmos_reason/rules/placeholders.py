@@ -1,0 +1,70 @@
+"""Values that stand for others: `<PATH_TO_DATASET>`, `/path/to/model`, `YOUR_BUCKET`, `???`. Nobody
+replaces them before the trainer looks for a file of that name."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec import document
+from cosmos_reason.spec.values import shown
+
+# A whole value. Tokens of a model (`<image>`, `</answer>`, `<|im_end|>`) are none.
+STANDS_FOR_ANOTHER = re.compile(
+    r"\?{3}|\.{3}|(?i:todo|tbd|fixme|(change|replace|fill)[ _-]?(me|it|this|in)|insert[ _-]?here)"
+    r"|<[^<>|/]*([A-Z]{2}|\byour\b|\bpath\b| )[^<>|]*>"
+)
+# A part of a path, an address or a model's name.
+STANDS_IN_A_PATH = re.compile(
+    r"<[^<>]+>|\$\{[^}]*\}|\{\{.*\}\}|\?{3}|(^|/)\$\w+"
+    r"|(?i:(^|[/_-])path[/_-]to([/_-]|$))|YOUR[_-]|(?i:(^|/)your[_-])"
+    r"|^(PATH|DIR|FILE|MODEL)(/|$)"
+)
+# What a fix writes where a value is wanted, by the kind of path a key is.
+WORDS = {"input": "PATH", "output": "PATH", "model": "MODEL"}
+NAMED = 4  # values that a message shows
+OF_GUIDES, OURS = "custom.dataset", "custom.train_dataset.annotation_path"
+
+
+def is_one(value: object, is_path: bool) -> bool:
+    """Whether a value stands for another; of a path that is here it is the name."""
+    if isinstance(value, list):
+        return any(is_one(part, is_path) for part in value)
+    if not isinstance(value, str):
+        return False
+    if STANDS_FOR_ANOTHER.fullmatch(value.strip()):
+        return True
+    return is_path and bool(STANDS_IN_A_PATH.search(value)) and not os.path.lexists(value)
+
+
+def keys(action: str, spec: dict, engine: str | None = None) -> list[str]:
+    """The keys whose values stand for others, but for those that the engine does not read."""
+    known = document.keys(action)
+    has_our_data = bool(document.get(spec, OURS))
+    found = []
+    for key, value in document.items(action, spec):
+        schema = known.get(key, {})
+        is_read = engine is None or engine in schema.get("x-engines", [engine])
+        is_left = has_our_data and document.overlap(key, OF_GUIDES)  # of another dataset script
+        if is_read and not is_left and is_one(value, _is_path(key, schema)):
+            found.append(key)
+    return found
+
+
+def _is_path(key: str, schema: dict) -> bool:
+    last = document.last_part(key)
+    return bool(schema.get("x-path")) or last.endswith(("path", "dir", "root", "file", "folder"))
+
+
+def check(action: str, spec: dict, found: list[str]) -> findings.Finding:
+    """The one error about all of them."""
+    known = document.keys(action)
+    changes = {key: WORDS.get(known.get(key, {}).get("x-path"), "VALUE") for key in found}
+    values = [f"{key} = {shown(document.get(spec, key), 60)}" for key in found[:NAMED]]
+    if found[NAMED:]:
+        values.append(f"{len(found) - NAMED} more")
+    message = f"got words that stand for values to be filled in: {', '.join(values)}"
+    fix = Fix(changes=changes, sure=False)
+    return findings.error("SPEC-PLACEHOLDER", ", ".join(found), message, fix)
