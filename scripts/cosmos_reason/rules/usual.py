@@ -19,7 +19,7 @@ RECORDS = 32  # of an optimizer step, over all ranks
 IN_ONE_PASS = 4
 LEAST_STEPS = 100  # a run with fewer learns more from the template's small batches
 EPOCH_STEPS = range(20, 501)  # of an epoch that is worth a save, and not too much to lose
-LENGTH = "policy.model_max_length"
+LONGEST = 4096  # tokens of a record, of which recipes put so many through at once
 
 
 def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
@@ -77,15 +77,13 @@ def _records_of_a_rank(case: Case) -> int | None:
 
 
 def _records_of_a_pass(case: Case, each: int) -> int:
-    """One where lengths are not known, or where so many of the longest record would be a longer
-    pass than the longest that the spec allows: memory must hold it. The embedded engine counts
-    tokens instead."""
+    """One where lengths are not known or a record is longer than those of the recipes: memory must
+    hold the pass. The embedded engine counts tokens instead."""
     longest = max((record.total for record in case.tokens), default=None)
-    together = math.gcd(each, IN_ONE_PASS)
     is_read = case.engine in document.keys(case.action)[MINI_BATCH]["x-engines"]
-    if not is_read or longest is None or together * longest > case(LENGTH):
+    if not is_read or longest is None or longest > LONGEST:
         return 1
-    return together
+    return math.gcd(each, IN_ONE_PASS)
 
 
 def _take_cadence(draft: Draft, case: Case) -> list[str]:
