@@ -3,6 +3,7 @@ untouched one, told wherever a checkpoint is chosen, and never taken for its sco
 
 import json
 import shutil
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -71,6 +72,27 @@ def test_a_model_is_asked_both_sets_in_one_run(guarded, tmp_path):
     assert asked["annotations"] == guarded["guard"]["annotation_path"]
     metrics = score(tmp_path / "results")[1]["result"]["runs"]
     assert [(one["rows"], one["guard"]["rows"]) for one in metrics] == [(12, 36)]
+
+
+def test_a_server_is_asked_both_sets_each_with_its_own_clips(guarded, server, tmp_path):
+    custom = {"transformers_engine": {"device": "cpu"}, "endpoint": {"frames": "video"}}
+    config = write_spec(guarded, tmp_path / "e.toml", guard=guarded["guard"], custom=custom)
+    words = ["evaluate", "--config", config, "--endpoint", server.url, "--json"]
+    done = run_script("run_with_transformers.py", *words)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["result"]["evaluations"]
+    assert [(one["rows"], one["failed"]) for one in told] == [(12, 0), (36, 0)]
+    assert [Path(one["results"]).parent.name for one in told] == ["results", "guard"]
+
+
+def test_processes_share_both_sets(guarded, tmp_path):
+    config = write_spec(guarded, tmp_path / "e.toml", guard=guarded["guard"])
+    for part in ("1/2", "2/2"):
+        words = ["evaluate", "--config", config, "--shard", part]
+        done = run_here("run_with_transformers.py", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    assert len(rows_of(tmp_path / "results")) == 12
+    assert len(rows_of(tmp_path / "results/guard")) == 36
 
 
 def test_a_guard_is_asked_as_the_evaluation_is(guarded):
