@@ -68,6 +68,52 @@ tp_size = 1
 dp_shard_size = 4
 """
 
+REASON1_RL = """
+redis = "12800"
+[train]
+resume = false
+epoch = 80
+output_dir = "./outputs/rl"
+compile = false
+master_dtype = "float32"
+train_batch_per_replica = 128
+optm_lr = 2e-6
+optm_warmup_steps = 20
+enable_validation = false
+[rollout]
+gpu_memory_utilization = 0.7
+max_response_length = 6144
+n_generation = 8
+batch_size = 4
+[rollout.sampling_config]
+temperature = 0.9
+[rollout.parallelism]
+n_init_replicas = 1
+tp_size = 2
+[policy]
+model_name_or_path = "nvidia/Cosmos-Reason1-7B"
+model_max_length = 10240
+[logging]
+logger = ["console"]
+[train.train_policy]
+type = "grpo"
+mini_batch = 2
+dataset.name = "nvidia/Cosmos-Reason1-RL-Dataset"
+dataset.subset = "robovqa"
+dataset.split = "rl"
+prompt_column_name = "qa_pairs"
+reward_function = ["single_choice", "format"]
+kl_beta = 0.0
+[train.ckpt]
+enable_checkpoint = true
+save_freq = 100
+max_keep = 2
+save_mode = "async"
+[policy.parallelism]
+tp_size = 1
+dp_shard_size = 2
+"""
+
 # Of llava_sft.py: the dataset below `custom`.
 REASON2_SFT = """
 [custom.dataset]
@@ -210,6 +256,25 @@ def test_reason1_from_its_published_sets_to_its_accuracy(tmp_path, dataset, tiny
     )
     printed = succeed(tmp_path, "score_predictions.py", *words, "--dataset", "av")
     assert "processed across all files: 2" in printed
+
+
+def test_reason1s_reinforcement_as_far_as_a_machine_without_gpus_goes(
+    tmp_path, dataset, tiny_reason1
+):
+    """Rollouts need GPUs: the spec is built and its launch planned to be carried to them. The
+    rewards and prompts go through cosmos-rl's own classes in test_cosmos_rl_run.py."""
+    # cosmos-rl --config rl.toml cosmos_grpo.py
+    (tmp_path / "rl.toml").write_text(REASON1_RL)
+    words = ["--spec", "rl.toml", "--fix", "--train-root", dataset / "train", "-o", "grpo.toml"]
+    words += ["--model", tiny_reason1]
+    succeed(tmp_path, "build_spec.py", "grpo", *words)
+    spec = document.load(tmp_path / "grpo.toml")
+    assert spec["rollout"]["n_generation"] == 8 and spec["train"]["train_policy"]["kl_beta"] == 0
+    where = ["--engine", "cosmos-rl", "--platform", "docker", "--output", "carried"]
+    where += ["--gpu-ids", "0,1,2,3", "--image", "lab/cosmos-rl:0.4.7"]
+    succeed(tmp_path, "launch_job.py", "plan", "grpo", "--spec", "grpo.toml", *where)
+    carried = (tmp_path / "carried" / "run.sh").read_text()
+    assert "cosmos-rl" in carried and "train_with_cosmos_rl.py" in carried
 
 
 def test_reason2_from_a_llava_file_to_an_answer(tmp_path, dataset, tiny_model):
