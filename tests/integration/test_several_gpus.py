@@ -169,7 +169,8 @@ def test_lora_is_replicated_whatever_the_sizes(spec, folder):
     assert_same_training(one, several, "adapter_model.safetensors")
 
 
-def test_ranks_whose_records_are_text_alone_or_that_have_none(spec, folder):
+@pytest.mark.parametrize("frozen", [None, ["embed_tokens"]])
+def test_ranks_whose_records_are_text_alone_or_that_have_none(spec, folder, frozen):
     """Nine records in batches of 8: of the last batch of an epoch one rank has nothing."""
     records = files.read_json(spec["custom"]["train_dataset"]["annotation_path"])[:9]
     for record in records[:6]:
@@ -181,9 +182,13 @@ def test_ranks_whose_records_are_text_alone_or_that_have_none(spec, folder):
         "train__train_policy__dataloader_drop_last": False,
         "train__epoch": 3,
     }
-    one = train(spec, folder, ALONE, "mixed", **ways)
-    assert_same_training(one, train(spec, folder, REPLICATED, "mixed-replicated", **ways))
-    assert_same_training(one, train(spec, folder, SHARDED, "mixed-sharded", **ways))
+    if frozen:
+        ways["policy__freeze_pattern"] = frozen
+    name = f"mixed-{bool(frozen)}"
+    one = train(spec, folder, ALONE, name, **ways)
+    assert_same_training(one, train(spec, folder, SHARDED, f"{name}-sharded", **ways))
+    if not frozen:
+        assert_same_training(one, train(spec, folder, REPLICATED, f"{name}-replicated", **ways))
 
 
 # -- ends ----------------------------------------------------------------------------------------

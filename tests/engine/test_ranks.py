@@ -1,0 +1,172 @@
+"""Several processes of one training: what each takes, and what they agree on."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT
+from training import run, short_training
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.engine import ranks as module
+from cosmos_reason.engine import setup
+from cosmos_reason.engine.model import Hardware
+from cosmos_reason.engine.ranks import Ranks
+from cosmos_reason.spec import document
+
+SIZE = "policy.parallelism.dp_shard_size"
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")  # as some schedulers set it, without a rank
+    monkeypatch.delenv("RANK", raising=False)
+    assert Ranks.from_environment() == module.ALONE
+    told = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert Ranks.from_environment() == Ranks(rank=3, world=4, local=1, on_node=2)
+
+
+def test_a_spec_for_several_processes_is_refused_by_one(tiny_model, dataset, tmp_path):
+    table = short_training(tiny_model, dataset, tmp_path / "out")
+    with pytest.raises(Failure, match=r"ENGINE-WORLD-SIZE.*got 1 processes, .* = 6") as caught:
+        run(table, policy__parallelism__dp_shard_size=3, policy__parallelism__dp_replicate_size=2)
+    assert caught.value.exit_code == 2
+    assert caught.value.findings[0].fix.changes[SIZE] == 1
+    assert not (tmp_path / "out").exists()
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 4), st.booleans())
+def test_the_ranks_take_each_record_of_a_batch_once(records, batch, world, drop_last):
+    train = {
+        "train_batch_per_replica": batch,
+        "train_policy": {"dataloader_drop_last": drop_last},
+        "epoch": 1,
+        "max_num_steps": None,
+    }
+    size = batch * world
+    try:
+        per_epoch, total = setup.plan_steps(records, train, world)
+    except Failure as failure:
+        assert drop_last and failure.findings[0].fix.changes  # a batch that some step would have
+        return
+    assert per_epoch == total
+    taken = []
+    for first in range(0, per_epoch * size, size):
+        shares = [
+            Ranks(rank, world).share(range(records)[first : first + size]) for rank in range(world)
+        ]
+        assert max(map(len, shares)) <= batch
+        taken += sorted(number for share in shares for number in share)
+    assert taken == list(range(len(taken)))
+    assert len(taken) == records if not drop_last else records - len(taken) < size
+
+
+def test_gradients_of_one_type_share_buckets(monkeypatch):
+    monkeypatch.setattr(module, "BUCKET", 10)
+    sizes = [(6, torch.float32), (4, torch.float32), (1, torch.float32), (3, torch.bfloat16)]
+    tensors = [torch.zeros(size, dtype=dtype) for size, dtype in [*sizes, (50, torch.bfloat16)]]
+    told = [[len(part) for part in bucket] for bucket in module._buckets(tensors)]
+    assert told == [[6, 4], [1], [3], [50]]
+    assert list(module._buckets([])) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "shards", "lora", "is_refused"),
+    [
+        ("cuda", "float32", 2, None, True),
+        ("cuda", "bfloat16", 2, None, False),
+        ("cuda", "float32", 1, None, False),
+        ("cuda", "float32", 2, {"r": 4}, False),
+        ("cpu", "float32", 2, None, False),
+    ],
+)
+def test_float32_shards_are_refused_on_gpus(device, dtype, shards, lora, is_refused):
+    table = document.with_defaults("train", document.template("train"))
+    table["policy"]["lora"] = lora
+    table["train"]["master_dtype"] = dtype
+    document.set_value(table, SIZE, shards)
+    hardware = Hardware(torch.device(device), torch.bfloat16, "")
+    try:
+        setup.refuse_float32_shards(table, hardware)
+    except Failure as failure:
+        assert is_refused and failure.findings[0].fix.changes == {"train.master_dtype": "bfloat16"}
+    else:
+        assert not is_refused
+
+
+TOGETHER = """
+import json, sys
+sys.path.insert(0, {scripts!r})
+import torch
+from cosmos_reason.base.findings import Failure, bad_input
+from cosmos_reason.engine.ranks import Ranks
+
+ranks = Ranks.from_environment().joined(torch.device("cpu"))
+told = {{}}
+
+def caught(call):
+    try:
+        return call()
+    except Failure as failure:
+        return [[found.id for found in failure.findings], failure.exit_code]
+
+def failing():
+    raise bad_input("TEST-BAD", "here", "got nothing")
+
+def only_on(rank):
+    return failing() if ranks.rank == rank else "fine"
+
+parts = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+parts[0].grad = torch.full((2,), 1.0 + ranks.rank)
+if ranks.is_first:
+    parts[1].grad = torch.ones(2)
+ranks.sum_gradients(parts)
+told["gradients"] = [part.grad is not None and part.grad.tolist() for part in parts]
+told["sum"] = ranks.sum(ranks.rank + 1)
+told["sum of numbers"] = ranks.sum(0.5)
+told["rounds"] = list(ranks.rounds(iter("abc"[: 1 + 2 * ranks.rank])))
+told["merged"] = sorted(ranks.merged({{ranks.rank: "x"}}))
+told["by_first"] = ranks.by_first(lambda: ranks.rank)
+told["by_first fails"] = caught(lambda: ranks.by_first(failing))
+told["agreed"] = ranks.agreed(lambda: ranks.rank)
+told["agreed fails"] = caught(lambda: ranks.agreed(lambda: only_on(1)))
+told["all fail"] = caught(lambda: ranks.agreed(failing))
+told["first of node"] = ranks.first_of_node_first(lambda: ranks.rank)
+open(sys.argv[1] + str(ranks.rank), "w").write(json.dumps(told))
+ranks.leave()
+"""
+
+
+def test_two_processes_agree(tmp_path):
+    program = tmp_path / "together.py"
+    program.write_text(TOGETHER.format(scripts=str(ROOT / "scripts")))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    subprocess.run(
+        [sys.executable, *launcher, "--nproc-per-node=2", program, f"{tmp_path}/told"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        timeout=300,
+        check=True,
+        capture_output=True,
+    )
+    first, second = (json.loads((tmp_path / f"told{rank}").read_text()) for rank in (0, 1))
+    alike = {
+        "gradients": [[3.0, 3.0], [1.0, 1.0], False],
+        "sum": 3,
+        "sum of numbers": 1.0,
+        "merged": [0, 1],
+        "by_first": 0,
+    }
+    for told in (first, second):
+        assert {key: told[key] for key in alike} == alike
+    assert (first["rounds"], second["rounds"]) == (["a", None, None], ["a", "b", "c"])
+    for key in ("by_first fails", "agreed fails", "all fail"):
+        assert first[key] == [["TEST-BAD"], 2], key
+        assert second[key] == [[], 2], "rank 0 tells it"
+    for key in ("agreed", "first of node"):
+        assert (first[key], second[key]) == (0, 1)
