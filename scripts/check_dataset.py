@@ -20,6 +20,7 @@ examples:
 import copy
 import shlex
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -40,6 +41,13 @@ from cosmos_reason.spec import actions, document, images, names, origins, valida
 
 HELD_OUT = ("eval", "evaluation", "val", "validation", "test", "held_out")
 TABLES = (".csv", ".parquet", ".arrow")
+# Of the values that are given without a spec, by the last part of their key.
+FLAGS = {
+    "nframes": "--nframes",
+    "fps": "--fps",
+    "model_max_length": "--max-length",
+    "max_length": "--max-length",
+}
 DEFAULT = "default: the annotation file's folder, or videos.tar.gz / images.tar.gz in it"
 
 
@@ -108,10 +116,11 @@ def main(args) -> cli.Outcome:
     action, spec, meant = read_wishes(args)
     parts = examine_all(args, spec)
     result = {}
-    found = []
+    found: list[f.Finding] = []
     for name, part in parts.items():
         result[name], findings = reported(part, name == "eval", action, spec, args)
         found += [finding for finding in findings if finding not in found]
+    found = [replace(finding, fix=pasteable(finding.fix, meant)) for finding in found]
     if args.html:
         dataset_page.write(Path(args.html), parts, result, found)
         result["html"] = args.html
@@ -147,6 +156,20 @@ def meant_values(args, action: str) -> dict[str, object]:
     if args.nframes:
         values |= {f"{table}.fps": None, f"{table}.nframes": args.nframes}
     return values
+
+
+def pasteable(fix: Fix, meant: dict[str, object]) -> Fix:
+    """A fix as a change to the command line that was given, where a flag gave the value."""
+    changes = dict(fix.changes)
+    words = []
+    for key, value in fix.changes.items():
+        flag, given = FLAGS.get(document.last_part(key)), meant.get(key)
+        if flag and given is not None and value is not None:
+            words.append(f"replace {flag} {given} with {flag} {value}")
+            del changes[key]
+    if not words:
+        return fix
+    return replace(fix, command="; ".join(words), changes=changes)
 
 
 def with_values(spec: dict, values: dict[str, object]) -> dict:
