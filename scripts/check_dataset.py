@@ -120,7 +120,7 @@ def main(args) -> cli.Outcome:
     for name, part in parts.items():
         result[name], findings = reported(part, name == "eval", action, spec, args)
         found += [finding for finding in findings if finding not in found]
-    found = [replace(finding, fix=pasteable(finding.fix, meant)) for finding in found]
+    found = with_flags(found, meant)
     if args.html:
         dataset_page.write(Path(args.html), parts, result, found)
         result["html"] = args.html
@@ -156,6 +156,10 @@ def meant_values(args, action: str) -> dict[str, object]:
     if args.nframes:
         values |= {f"{table}.fps": None, f"{table}.nframes": args.nframes}
     return values
+
+
+def with_flags(found: list[f.Finding], meant: dict[str, object]) -> list[f.Finding]:
+    return [replace(finding, fix=pasteable(finding.fix, meant)) for finding in found]
 
 
 def pasteable(fix: Fix, meant: dict[str, object]) -> Fix:
