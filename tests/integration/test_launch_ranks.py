@@ -1,6 +1,7 @@
 """Trainings of the embedded engine that launch_job starts on several ranks: on this machine, and on
 the nodes of a real SLURM cluster (gloo, on the CPU)."""
 
+import copy
 import os
 import signal
 import time
@@ -42,7 +43,7 @@ def patches():
 @pytest.fixture(scope="module")
 def world(tmp_path_factory, patches):
     """A tiny model and data; one.toml for one rank, two.toml for two with the same global batch,
-    endless.toml for two that train until they are ended."""
+    sharded.toml for two that share the weights, endless.toml for two until they are ended."""
     root = tmp_path_factory.mktemp("world")
     tiny_world.make_data(root, train=8, eval=4)
     tiny_world.convert_model(root)
@@ -52,6 +53,9 @@ def world(tmp_path_factory, patches):
     document.set_value(spec, "policy.parallelism.dp_replicate_size", 2)
     document.set_value(spec, "train.train_batch_per_replica", 2)
     document.dump(spec, root / "two.toml")
+    sharded = copy.deepcopy(spec)
+    sharded["policy"]["parallelism"] |= {"dp_shard_size": 2, "dp_replicate_size": 1}
+    document.dump(sharded, root / "sharded.toml")
     spec["train"] |= {"epoch": 10_000, "max_num_steps": 20_000}
     for key in ("train.ckpt.save_freq", "validation.freq"):
         document.set_value(spec, key, 10_000)
@@ -97,8 +101,9 @@ def test_two_ranks_of_this_machine_train_as_one(world, alone):
     assert "--nproc-per-node=2" in command and "--standalone" in command
 
 
-def test_two_nodes_train_as_one_process(world, alone, cluster):
-    folder = submitted(world, "two", *ON_NODES)
+@pytest.mark.parametrize("name", ["two", "sharded"])
+def test_two_nodes_train_as_one_process(world, alone, cluster, name):
+    folder = submitted(world, name, *ON_NODES)
     assert curve(folder) == pytest.approx(alone, rel=NUMBERS)
     job = jobs.Job.load(folder)
     assert job.platform_ref["node_exit_codes"] == {"n1": 0, "n2": 0}
@@ -137,6 +142,15 @@ def test_a_rank_that_dies_ends_the_job_with_the_cause(world, cluster, where):
     assert "exitcode" in log and "stopped at step" in job.reason, job.reason
     assert "=====" not in job.reason and "torch/distributed" not in job.reason, job.reason
     assert job.diagnosis[0]["id"] == "ENGINE-RANK-LOST", log
+
+
+def test_nodes_save_before_their_time_limit(world, cluster):
+    folder = submitted(world, "endless", *ON_NODES, "--time-limit", "1")
+    job = launch_site.ended(folder, HANG)
+    log = (folder / jobs.LOG).read_text()
+    assert job.state == "ERROR" and "TIMEOUT" not in job.reason, (job.reason, log)
+    assert job.diagnosis[0]["id"] == "ENGINE-STOPPED" and "SIGUSR1" in log, log
+    assert f"goes on from step {progress.newest(folder)['step']}" in job.reason, job.reason
 
 
 @pytest.mark.parametrize("where", [("--platform", "local"), ON_NODES])

@@ -59,7 +59,7 @@ def test_several_ranks_are_started_on_the_node(site, shards, replicas):
     command = planned(site, gpu_ids=[]).command
     place = command.index(RUN)
     assert command[1:place] == [
-        *("-P", "-m", "torch.distributed.run", "--shutdown-timeout=300"),
+        *engines.TORCHRUN,
         *("--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={shards * replicas}"),
     ]
     assert command[place + 1 : place + 3] == ["train", "--config"]

@@ -1,5 +1,7 @@
 """The last line of a log that torchrun ends: what a rank said, not what torchrun says about it."""
 
+from dataclasses import replace
+
 import pytest
 from launch_site import Site
 
@@ -37,6 +39,8 @@ torch.distributed.elastic.multiprocessing.api.SignalException: Process 7341 got 
         f"step 1\n{CAUSE}\n" + FAILED.format("/venv/") * 2,
         f"{ENDED}{CAUSE}\n",
         f"{CAUSE}\n{ENDED}{FAILED.format('')}",
+        f"{CAUSE}\n{ENDED}\nDuring handling of the above exception, another exception occurred:\n"
+        f"\n{ENDED}Call stack:\n  File 'x'\nsrun: error: n1: task 0: Exited with exit code 1\n",
         f"Traceback (most recent call last):\n  File 'x'\n{CAUSE}\n",
     ],
 )
@@ -44,5 +48,5 @@ def test_what_a_rank_said_last(tmp_path, monkeypatch, text):
     site = Site(tmp_path, monkeypatch)
     folder = site.submit(exit=3, model="")
     (folder / jobs.LOG).write_text(text)
-    job = jobs.Job.load(folder)
+    job = replace(jobs.Job.load(folder), command=["python", "-m", "torch.distributed.run"])
     assert evidence._last_line(job) == f"log ends: {CAUSE}"

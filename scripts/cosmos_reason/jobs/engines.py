@@ -13,9 +13,13 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import COSMOS, Case
 from cosmos_reason.spec import document
 
-# Starts and watches the ranks of a node. -P: files of the working directory are no modules. When
+# Starts and watches the ranks of a node. -P: files of the working directory are no modules. Signals
+# are handed on: the ranks are in sessions of their own, where a scheduler may not reach them. When
 # one has failed or the job is to end, the others have so many seconds to save what they have.
-TORCHRUN = ("-P", "-m", "torch.distributed.run", "--shutdown-timeout=300")
+TORCHRUN = (
+    *("-P", "-m", "torch.distributed.run", "--shutdown-timeout=300"),
+    "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+)
 # On one node: they meet where no name of the machine has to be known.
 ALONE = ("--standalone", "--local-addr=127.0.0.1")
 IMAGES_SCRIPT = "image"  # what stands for the dataset script of NVIDIA's image

@@ -22,9 +22,11 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document
 
 STOPPED = "ENGINE-STOPPED"  # what the embedded engine says when a signal ended it
-TORCHRUN_SAYS = re.compile(r"[IWE]\d{4} [\d:.]+ \d+ \S*torch/distributed/|Traceback \(most recent")
-TORCHRUN_FAILS = re.compile(r'File "<frozen runpy>", line \d+, in _run_module_as_main')
-TORCHRUN_WAS_ENDED = re.compile(r"torch\.distributed\.elastic\.\S*SignalException")
+# The lines of torchrun and srun about the end of ranks, tracebacks of torchrun among them.
+ABOUT_RANKS = re.compile(
+    r"\s|[IWE]\d{4} .*torch/distributed/|Traceback |During handling |Call stack:|--- Logging|=====|"
+    r"-----|Failures:|Root Cause |\[\d+\]:|\S+ FAILED$|torch\.distributed\.|srun: |slurmstepd"
+)
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
@@ -91,25 +93,13 @@ def _goes_on(job: Job) -> str:
 
 def _last_line(job: Job) -> str:
     """How the log ends, '' for an empty one. A fix is no ending: the error stands before it."""
-    for line in reversed(_without_torchrun(progress.log_tail(job.folder, 300))):
+    lines = progress.log_tail(job.folder, 300)
+    if "torch.distributed.run" in job.command:
+        lines = [line for line in lines if not ABOUT_RANKS.match(line)]
+    for line in reversed(lines):
         if line.strip() and not line.lstrip().startswith("fix:"):
             return f"log ends: {line[:300]}"
     return ""
-
-
-def _without_torchrun(lines: list[str]) -> list[str]:
-    """What the ranks of a training printed, without the words of torchrun on each node about their
-    end: its own lines, its traceback, and a table between double rules."""
-    kept, rules, is_inside = [], 0, False
-    for line in lines:
-        if TORCHRUN_FAILS.search(line):
-            is_inside, rules = True, 0
-        elif not is_inside and not TORCHRUN_SAYS.match(line):
-            kept.append(line)
-        rules += line.startswith("=====")
-        if rules == 2 or TORCHRUN_WAS_ENDED.match(line):
-            is_inside = False
-    return kept
 
 
 def _diagnosed(job: Job) -> list[dict]:
