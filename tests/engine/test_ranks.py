@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
+from torch.distributed.fsdp import FSDPModule
 from training import run, short_training
 
 from cosmos_reason.base.findings import Failure
@@ -93,11 +94,21 @@ def test_float32_shards_are_refused_on_gpus(device, dtype, shards, lora, is_refu
     document.set_value(table, SIZE, shards)
     hardware = Hardware(torch.device(device), torch.bfloat16, "")
     try:
-        setup.refuse_float32_shards(table, hardware)
+        setup.check_shards(table, hardware)
     except Failure as failure:
         assert is_refused and failure.findings[0].fix.changes == {"train.master_dtype": "bfloat16"}
     else:
         assert not is_refused
+
+
+def test_a_torch_that_cannot_shard_is_told_before_the_model_is_loaded(monkeypatch):
+    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
+    table = document.with_defaults("train", document.template("train"))
+    hardware = Hardware(torch.device("cpu"), torch.float32, "")
+    setup.check_shards(table, hardware)
+    document.set_value(table, SIZE, 2)
+    with pytest.raises(Failure, match=r"ENGINE-SHARDS-TORCH.*expected 2\.13"):
+        setup.check_shards(table, hardware)
 
 
 TOGETHER = """

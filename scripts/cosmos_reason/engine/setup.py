@@ -97,10 +97,13 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
     return network
 
 
-def refuse_float32_shards(spec: dict, hardware: Hardware) -> None:
-    """Raise Failure for what is not known to work: it was tried on CPUs alone."""
-    is_float32 = spec["train"]["master_dtype"] == "float32"
-    if is_float32 and shards.count(spec) > 1 and hardware.device.type == "cuda":
+def check_shards(spec: dict, hardware: Hardware) -> None:
+    """Raise Failure for shards that this torch has not, or that are not known to work: float32 was
+    tried on CPUs alone."""
+    if shards.count(spec) == 1:
+        return
+    shards.refuse_old_torch()
+    if spec["train"]["master_dtype"] == "float32" and hardware.device.type == "cuda":
         message = "got float32 for weights that are sharded over GPUs, expected bfloat16"
         fix = Fix(changes={"train.master_dtype": "bfloat16"})
         raise bad_input("SPEC-SHARDS-FLOAT32", "train.master_dtype", message, fix)

@@ -15,11 +15,22 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from cosmos_reason.base import bundle
+from cosmos_reason.base.findings import outside
+
 
 def count(spec: dict) -> int:
     """Over how many ranks each weight is spread: adapters and their base are on all of them."""
     policy = spec["policy"]
     return 1 if policy["lora"] else policy["parallelism"]["dp_shard_size"]
+
+
+def refuse_old_torch() -> None:
+    """Raise Failure for a torch that cannot shard a model of which ranks need other parts."""
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        message = f"got torch {torch.__version__}, which shards no such model, expected 2.13"
+        fix = f"make -C {bundle.ROOT} setup"
+        raise outside("ENGINE-SHARDS-TORCH", "policy.parallelism.dp_shard_size", message, fix)
 
 
 def are_in(network: torch.nn.Module) -> bool:
