@@ -64,6 +64,41 @@ def test_an_answer_beside_a_prediction_is_the_ground_truth(tmp_path):
     assert read(tmp_path / "results.json")[0][0].gt == "B"
 
 
+OF_OTHERS = {
+    "LLaMA-Factory": {"prompt": QUESTION, "predict": "A", "label": "A"},
+    "ms-swift": {"response": "A", "labels": "A", "messages": [], "videos": ["a.mp4"]},
+    "lmms-eval": {"doc_id": 4, "input": QUESTION, "target": "A", "filtered_resps": ["A"]},
+    "lm-eval": {
+        "doc_id": 4,
+        "doc": {"question": QUESTION},
+        "target": "A",
+        "filtered_resps": [["A"]],
+    },
+}
+
+
+@pytest.mark.parametrize("harness", OF_OTHERS)
+def test_lines_of_other_harnesses_are_scored_without_flags(tmp_path, harness):
+    """Their rows may have no ids: the numbers of the rows tell them apart."""
+    record = OF_OTHERS[harness]
+    other = {"doc_id": 5} if "doc_id" in record else {}
+    lines = [record, record | other]
+    path = tmp_path / "samples.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    code, document = score(path)
+    assert (code, document["result"]["runs"][0]["accuracy"]) == (0, 1.0)
+    assert {finding["severity"] for finding in document["findings"]} <= {"info"}
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_several_responses_to_one_question_are_no_text(tmp_path):
+    record = OF_OTHERS["lmms-eval"]
+    lines = [record, record | {"doc_id": 5, "filtered_resps": ["A", "B"]}]
+    (tmp_path / "samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    code, document = score(tmp_path / "samples.jsonl")
+    assert code == 1 and ids(document) == {"EVAL-ROW-TYPE"}
+
+
 def test_bad_rows_stay_in_every_denominator(tmp_path):
     rows = [
         row("good"),

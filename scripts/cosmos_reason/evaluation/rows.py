@@ -21,11 +21,12 @@ from cosmos_reason.evaluation import reason1
 GUARD = "guard"  # the folder, beside its results, of what an evaluation asked besides
 FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
 OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
-    "id": ("question_id", "index"),
-    "question": ("prompt",),
+    "id": ("question_id", "index", "doc_id"),
+    "question": ("prompt", "input"),
     "gt": ("ground_truth", "correct_answer", "label", "labels", "target"),
     "response": ("full_response", "prediction", "predict"),
 }
+FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
 PREDICTED = ("prediction", "predict")  # beside these `answer` is the ground truth
 PROBLEMS = {  # finding id -> severity, what is said after the number of rows, fix
     "EVAL-GT-MISSING": (
@@ -290,6 +291,9 @@ class _Table:
         found = []
         for id, row_ids in self.ids_by_problem.items():
             severity, message, fix = PROBLEMS[id]
+            if id == "EVAL-ID-MISSING" and len(row_ids) == len(self.rows):
+                severity, message = findings.INFO, "without ids, told by their numbers: row-0, ..."
+                fix = ""
             found += about(row_ids, id, severity, self.path, f"row(s) {message}", fix)
         return found
 
@@ -315,11 +319,27 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
         if values[name] is None:
             given = [record[other] for other in other_names if record.get(other) is not None]
             values[name] = given[0] if given else None
+    if values["response"] is None and FILTERED in record:
+        _take_filtered(values, record)
     if values["gt"] is None and any(name in record for name in PREDICTED):
         values["gt"] = record.get("answer")
     if _are_plain_texts(values):
         return list(values.values())
     return [_text(name, value, problems) for name, value in values.items()]
+
+
+def _take_filtered(values: dict[str, object], record: dict) -> None:
+    values["response"] = _only_one(record[FILTERED])
+    document = record.get("doc")
+    if values["question"] is None and isinstance(document, dict):
+        values["question"] = document.get("question")
+
+
+def _only_one(given: object) -> object:
+    """The response in a list of one, which may be a list again; several are no text."""
+    while isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    return given
 
 
 def _are_plain_texts(values: dict[str, object]) -> bool:
