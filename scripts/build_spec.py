@@ -163,6 +163,7 @@ def build(args) -> Draft:
     if args.global_batch is not None:
         ranks = rules.count_ranks(args.action, args.engine, draft.spec)
         command_line.take_global_batch(draft, args.global_batch, ranks)
+    model_folder.refuse_no_model(draft)
     model_folder.take_adapter(draft)
     model_folder.take_training(draft)
     command_line.look_for_paths(draft)

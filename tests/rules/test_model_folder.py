@@ -67,6 +67,15 @@ def test_an_adapter_brings_its_base_and_its_training(output, action, model, base
 
 
 @pytest.mark.parametrize(("action", "model", "base", "flag"), ASKING)
+def test_a_folder_that_is_no_model_is_refused(here, action, model, base, flag):
+    (here / "empty").mkdir()
+    for words in ("--model ./empty", f"--set {model}=./empty"):
+        code, found, _ = run(f"{action} --engine transformers {words}")
+        errors = [one.id for one in found.values() if one.severity == f.ERROR]
+        assert (code, errors) == (1, ["SPEC-MODEL-NAME"])
+
+
+@pytest.mark.parametrize(("action", "model", "base", "flag"), ASKING)
 def test_an_adapter_without_weights_is_refused(output, action, model, base, flag):
     (step(output, 10) / "adapter_model.safetensors").unlink()
     code, found, _ = run(f"{action} --engine transformers --model {step(output, 10)}")
@@ -134,7 +143,7 @@ def test_a_parent_that_tells_nothing_says_so(output, here):
 
 
 def test_another_model_is_asked_as_the_output_was_trained(output):
-    (output.parent / "merged").mkdir()
+    files.write_text(output.parent / "merged" / "config.json", "{}")
     words = f"--parent-job {output} --model ./merged"
     code, found, made = run(f"evaluate --engine transformers {words}")
     assert (code, made["vision"]["nframes"], made["model"]["enable_lora"]) == (0, 6, False), found

@@ -365,8 +365,8 @@ def _model_folder(folder: Path) -> Iterator[Finding]:
     """What is missing or damaged in the folder; of an Omni model the spec's rules tell how to
     convert it."""
     _, is_omni = model_names.family(str(folder))
-    if is_omni or not folder.is_dir():
-        return
+    if is_omni or not folder.is_dir() or not any(folder.iterdir()):
+        return  # which the rules, the paths or the plan tell
     if (folder / conversion.PROVENANCE).is_file():
         yield from conversion.check_output(folder)
     else:

@@ -3,17 +3,32 @@ of which base, and how it was trained."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import ERROR
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import actions, document
+from cosmos_reason.spec.values import shown
 
 TEMPLATE = "template"  # the origin of values that nobody chose
+
+
+def refuse_no_model(draft: Draft) -> None:
+    """An error for a folder here that cannot be a model: none of its files is a JSON file."""
+    key = draft.params["model"]
+    model = document.get(draft.spec, key)
+    if not isinstance(model, str) or not model.startswith("/") or not os.path.isdir(model):
+        return
+    if any(Path(model).glob("*.json")):
+        return
+    message = f"got {shown(model)}, a folder without a config.json; expected that of a model"
+    draft.refuse("SPEC-MODEL-NAME", key, message, Fix(changes={key: "MODEL"}))
 
 
 def take_adapter(draft: Draft) -> None:
