@@ -319,8 +319,7 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
         if values[name] is None:
             given = [record[other] for other in other_names if record.get(other) is not None]
             values[name] = given[0] if given else None
-    if values["response"] is None and FILTERED in record:
-        _take_filtered(values, record)
+    _take_filtered(values, record)
     if values["gt"] is None and any(name in record for name in PREDICTED):
         values["gt"] = record.get("answer")
     if _are_plain_texts(values):
@@ -329,6 +328,9 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
 
 
 def _take_filtered(values: dict[str, object], record: dict) -> None:
+    """The response, and the question that may stand in the document, of a sample of FILTERED."""
+    if values["response"] is not None or FILTERED not in record:
+        return
     values["response"] = _only_one(record[FILTERED])
     document = record.get("doc")
     if values["question"] is None and isinstance(document, dict):
