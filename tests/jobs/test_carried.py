@@ -124,6 +124,19 @@ def test_no_secret_and_nothing_of_the_planner_is_carried(site, monkeypatch):
     assert "--env HF_TOKEN" in written and str(carried.bundle.ROOT) not in written
 
 
+def test_a_zip_archive_is_carried_to_our_own_scripts_only(site):
+    """Submit unpacks it; a machine that is not here has it as it is."""
+    (site.root / "clips.zip").write_bytes(b"")
+    change(site, "evaluate", dataset__media_dir="clips.zip")
+    job, found = carry(site, "evaluate")
+    refused = found["JOB-NOT-CARRIED"]
+    assert (job, refused.severity) == (None, f.ERROR)
+    assert refused.fix.changes == {"dataset.media_dir": str(site.root / "clips")}
+    change(site, "train", custom__train_dataset__media_path="clips.zip")
+    assert "JOB-NOT-CARRIED" not in carry(site)[1]
+    assert "JOB-NOT-CARRIED" in carry(site, entry_script="image")[1]
+
+
 def test_what_cannot_be_carried_is_refused(site):
     change(site, "train", policy__model_name_or_path="hf_model://nvidia/Cosmos-Reason2-2B")
     job, found = carry(site)

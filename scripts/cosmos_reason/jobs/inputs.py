@@ -96,6 +96,7 @@ def check(
             continue  # which the rules refuse
         else:
             found += _absence(request, role, path, machine, acting)
+            found += _packed_otherwise(request, role, path)
             if path.exists() and _is_model(request, role):
                 found += _model_findings(request, spec, role, path)
             elif path.exists():
@@ -107,6 +108,20 @@ def check(
             found += _absence(request, reward_files.KEY, path, machine, acting)
         found += reward_files.check(spec)
     return found
+
+
+def _packed_otherwise(request, role: str, path: Path) -> list[Finding]:
+    """A zip archive, which submit unpacks and a plan to carry cannot: programs of the image read
+    tar archives at most."""
+    is_ours = request.engine != "tao" or (request.action == "train" and not request.entry_script)
+    if not request.carried or is_ours or path.suffix != ".zip":
+        return []
+    unpacked = path.with_suffix("")
+    message = (
+        f"got a zip archive as {role}, which the image does not open, expected a folder; there: "
+    )
+    message += shlex.join(["unzip", str(path), "-d", str(unpacked)])
+    return [findings.error("JOB-NOT-CARRIED", path, message, Fix(changes={role: str(unpacked)}))]
 
 
 def _asked_findings(request, role: str, path: Path) -> list[Finding]:
