@@ -118,13 +118,13 @@ def of_logs(logs: list[str], jobs_dir: str | None, spec: Path | None) -> list[Fi
 
 
 def of_log(log: str, jobs_dir: str | None, spec: Path | None) -> list[Finding]:
-    if jobs.ID.fullmatch(log) and spec is None:
+    is_job = bool(jobs.ID.fullmatch(log)) or jobs.is_path(log)
+    if is_job and spec is None:
         return of_job(jobs.folder(jobs.root(jobs_dir), log))
     if log == "-":
         sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         found = diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin")
     else:
-        is_job = jobs.ID.fullmatch(log)
         path = jobs.folder(jobs.root(jobs_dir), log) / jobs.LOG if is_job else Path(log)
         found = of_file(path)
         spec = spec or spec_beside(path)

@@ -377,6 +377,7 @@ def test_fixes_of_a_log_and_of_a_job_without_its_spec_name_the_command(tmp_path)
         assert "/build_spec.py train" in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
     (folder / "spec.toml").unlink()
     assert usual in run_script("diagnose_log.py", job, cwd=tmp_path).stderr
+    assert usual in run_script("diagnose_log.py", f"jobs/{job}", cwd=tmp_path).stderr
 
 
 def test_fixes_of_an_evaluation_have_its_keys_and_the_model_s_job(tmp_path):

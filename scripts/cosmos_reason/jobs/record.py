@@ -252,9 +252,8 @@ def root(jobs_dir: str | None) -> Path:
 def folder(jobs_dir: Path, job_id: str) -> Path:
     """The folder of a recorded job, of which the id is given or the path. Raises Failure (exit 2)
     for an id that is malformed or not there."""
-    path = Path(os.path.abspath(job_id))
-    if os.sep in job_id and ID.fullmatch(path.name) and (path / RECORD).is_file():
-        return path
+    if is_path(job_id):
+        return Path(os.path.abspath(job_id))
     fix = "scripts/launch_job.py list"
     if not ID.fullmatch(job_id):
         message = f"got {job_id!r}, expected <action>-<YYYYMMDD>-<HHMMSS>-<6 hex>"
@@ -264,6 +263,12 @@ def folder(jobs_dir: Path, job_id: str) -> Path:
         hint = did_you_mean(job_id, (path.name for path in folders(jobs_dir)))
         raise bad_input("JOB-UNKNOWN", job_id, f"got no such job in {jobs_dir}.{hint}", fix)
     return found
+
+
+def is_path(given: str) -> bool:
+    """Whether it is the path of a recorded job's folder."""
+    path = Path(os.path.abspath(given))
+    return os.sep in given and bool(ID.fullmatch(path.name)) and (path / RECORD).is_file()
 
 
 def folders(jobs_dir: Path) -> list[Path]:
