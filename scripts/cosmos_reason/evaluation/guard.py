@@ -16,7 +16,6 @@ from cosmos_reason.evaluation import comparison, grading, metrics, rows
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.spec import actions, document
 
-ANNOTATIONS, MEDIA = actions.guard_keys("evaluate")[:2]
 SIGNIFICANT = 0.05  # a loss that chance explains as seldom is told as one
 NUMBERS = ("rows", "correct", "accuracy", "accuracy_interval")
 GENERAL_DATA = Fix(flags={"--train-root": "GENERAL:0.2"})
@@ -51,18 +50,24 @@ def with_guards(specs: Sequence[dict]) -> list[dict]:
     asked = []
     for spec in specs:
         asked.append(spec)
-        if document.get(spec, ANNOTATIONS, ""):
+        if annotations(spec):
             asked.append(_spec_of(spec))
     return asked
 
 
+def annotations(spec: dict) -> str:
+    """The annotation file of the general questions of an evaluate spec; "" without one."""
+    return document.get(spec, actions.guard_keys("evaluate").annotations, "")
+
+
 def _spec_of(spec: dict) -> dict:
+    keys = actions.guard_keys("evaluate")
     spec = copy.deepcopy(spec)
     changes = {
-        "dataset.annotation_path": document.get(spec, ANNOTATIONS),
-        "dataset.media_dir": document.get(spec, MEDIA, ""),
-        ANNOTATIONS: "",
-        MEDIA: "",
+        "dataset.annotation_path": document.get(spec, keys.annotations),
+        "dataset.media_dir": document.get(spec, keys.media, ""),
+        keys.annotations: "",
+        keys.media: "",
         "task.type": "",
         "results.layout": "plain",
     }

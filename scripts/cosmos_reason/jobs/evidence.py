@@ -304,7 +304,7 @@ def _has_guard(job: Job) -> bool:
     """Whether general questions are asked besides, which only the embedded engine does."""
     if (job.action, job.engine) != ("evaluate", "transformers"):
         return False
-    return bool(document.get(document.load(job.spec_path), guard.ANNOTATIONS))
+    return bool(guard.annotations(document.load(job.spec_path)))
 
 
 def _questions(job: Job, results: Path) -> int:

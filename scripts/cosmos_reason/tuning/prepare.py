@@ -166,7 +166,7 @@ def fingerprints(plan: dict) -> dict[str, str | int]:
         document.get(table, "custom.train_dataset.annotation_path"),
         document.get(table, "custom.val_dataset.annotation_path"),
         document.get(plan["evaluate"] or {}, "dataset.annotation_path"),
-        document.get(plan["evaluate"] or {}, guard.ANNOTATIONS),
+        guard.annotations(plan["evaluate"] or {}),
         plan["facts"],
         plan["metric_file"],
         model / "config.json",
