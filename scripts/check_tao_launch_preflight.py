@@ -110,6 +110,7 @@ def add_platform_flags(add: Callable) -> None:
     )
     add("--partition", metavar="P", help="default: $SLURM_PARTITION")
     add("--time-limit", metavar="TIME", help="SLURM's: [D-]H:M:S")
+    add("--gres", metavar="NAME", help="SLURM's, as launch_job.py takes it: gpu:TYPE")
     add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
     add("--pull-secret", metavar="NAME", help="Kubernetes secret for the image's registry")
     add("--volume", action="append", metavar="CLAIM:DIR", help="as launch_job.py takes it")
@@ -352,7 +353,8 @@ def cluster_words(launch) -> list[str]:
     from cosmos_reason.preflight import proposal
 
     if launch.platform == "slurm":
-        given = {"partition": launch.options.partition, "time_limit": launch.options.time_limit}
+        names = ("partition", "time_limit", "gres")
+        given = {name: getattr(launch.options, name) for name in names}
     else:
         given = proposal.on_kubernetes(launch)
     words = []

@@ -145,6 +145,30 @@ def test_without_a_cluster_a_plan_warns_and_a_submit_ends(site, monkeypatch):
     assert raised.value.exit_code == 3 and not site.jobs.exists()
 
 
+@pytest.mark.parametrize("act", [launch.plan, launch.submit])
+@pytest.mark.parametrize(
+    ("fields", "id", "fix"),
+    [
+        ({"gres": "gpu:a100"}, "PRE-SLURM-GRES", {"--gres": "gpu:h100"}),
+        ({"gres": "gpu:99"}, "PRE-SLURM-GRES", {"--gres": "gpu:h100"}),
+        ({"time_limit": "0"}, "PRE-SLURM-TIME", {"--time-limit": 240}),
+        ({"time_limit": "0-0"}, "PRE-SLURM-TIME", {"--time-limit": 240}),
+    ],
+)
+def test_what_the_partition_does_not_have_is_one_finding(site, monkeypatch, act, fields, id, fix):
+    Cluster(monkeypatch)
+    site.does()
+    job, found = act(site.request(platform="slurm", **fields))
+    wrong = [one for one in found if one.severity == "error"]
+    assert job is None and [one.id for one in wrong] == [id] and wrong[0].fix.flags == fix
+    assert not site.jobs.exists()
+
+
+def test_a_type_of_gpus_does_not_matter_to_a_job_without_any(site, monkeypatch):
+    Cluster(monkeypatch)
+    planned(site, gres="gpu:a100", gpu_ids=[])
+
+
 def looked(site, monkeypatch, answer):
     site.does()
     Cluster(monkeypatch, sbatch=Answer(0, "3\n"), srun=answer)
@@ -411,10 +435,11 @@ def test_a_held_job_is_told_as_held(site, monkeypatch, state, reason, is_held):
 
 
 @pytest.mark.parametrize(
-    ("limit", "seconds"), [(None, 300), ("4:00:00", 300), ("20", 300), ("8", 120), ("1", 15)]
+    ("limit", "seconds"),
+    [(None, 300), ("4:00:00", 300), ("20", 300), ("8", 120), ("1", 15), ("0", 300)],
 )
 def test_a_training_is_told_before_its_time_limit(site, monkeypatch, limit, seconds):
-    Cluster(monkeypatch)
+    Cluster(monkeypatch, sinfo=Answer(0, ROW.replace("4:00:00", "infinite")))
     job, _ = planned(site, time_limit=limit)
     assert f"--signal=USR1@{seconds}" in job.command
     assert "trap '' USR1" in slurm_script.text(job, {}).replace("'\"'\"'", "'")

@@ -13,6 +13,9 @@ def test_slurm_times():
         "10:00": 10,
         "1:00:00": 60,
         "2-00:00:00": 2880,
+        "0": partitions.UNLIMITED,
+        "0:00": partitions.UNLIMITED,
+        "0-0": partitions.UNLIMITED,
         "1-12": 2160,
         "1-12:30": 2190,
         "0:30": 1,
@@ -31,7 +34,7 @@ cpu|up|infinite|40|(null)|idle
 mixed|down|1:00:00|2|gpu:a100:4,gpu:l40s:2,nvme:1|idle*
 noise"""
     rows = partitions.parse_partitions(text)
-    assert [(r.partition, r.gpus, r.count, r.state, r.is_up) for r in rows] == [
+    assert [(r.partition, r.gpus(), r.count, r.state, r.is_up) for r in rows] == [
         ("batch", 8, 12, "mix", True),
         ("batch", 8, 3, "drain", True),
         ("cpu", 0, 40, "idle", True),
@@ -55,7 +58,7 @@ noise"""
 )
 def test_gpus_of_a_node(gres, gpus):
     (row,) = partitions.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle")
-    assert row.gpus == gpus
+    assert row.gpus() == gpus
 
 
 @pytest.mark.parametrize(
@@ -88,3 +91,47 @@ def test_states_of_nodes(state, usable):
         partitions.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}"), launch
     )
     assert [x.id for x in found] == ([] if usable else ["PRE-SLURM-NODES"])
+
+
+MIXED = """gpu*|up|1:00:00|2|gpu:a100:2,gpu:L40S:4(S:0-1)|idle
+gpu*|up|1:00:00|1|gpu:a100:1|idle
+plain|up|infinite|2|gpu:2|idle"""
+
+
+def objections(gres=None, gpus=1, **fields):
+    launch = preflight.Launch("slurm", PreflightOptions(gres=gres, **fields), 0, "tao")
+    launch.gpus_per_node = gpus
+    return [*slurm.check_partition(partitions.parse_partitions(MIXED), launch)]
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [(None, 6), ("gpu", 6), ("gpu:a100", 2), ("gpus-per-node:l40s", 4), ("none", 8)],
+)
+def test_gpus_are_counted_by_type(gres, gpus):
+    assert not objections(gres, gpus)
+    more = objections(gres, gpus + 1)
+    assert [one.id for one in more] == ["PRE-SLURM-GRES"] * (gres != "none")
+
+
+@pytest.mark.parametrize(
+    ("gres", "partition", "fix"),
+    [
+        ("gpu:a10", "gpu", "gpu:a100"),
+        ("gpus-per-node:l40", "gpu", "gpus-per-node:L40S"),
+        ("gpu:99", "gpu", "gpu"),
+        ("gpu:b200", "gpu", "gpu"),
+        ("gpu:a100", "plain", "gpu"),
+    ],
+)
+def test_a_type_that_no_node_has_is_one_finding(gres, partition, fix):
+    (told,) = objections(gres, 8, partition=partition)
+    assert told.id == "PRE-SLURM-GRES" and told.fix.flags == {"--gres": fix}
+    assert ("L40S, a100" if partition == "gpu" else "none has one") in told.message
+
+
+@pytest.mark.parametrize("written", ["0", "0:00", "0-0", "infinite"])
+def test_no_limit_is_more_than_a_partition_allows(written):
+    (told,) = objections(time_limit=written)
+    assert told.id == "PRE-SLURM-TIME" and told.fix.flags == {"--time-limit": 60}
+    assert not objections(time_limit=written, partition="plain")

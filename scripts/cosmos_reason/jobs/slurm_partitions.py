@@ -16,22 +16,51 @@ COLUMNS = "%P|%a|%l|%D|%G|%t"
 # A node that runs jobs or will: what %t prints, and after it that it powers up or is planned for
 # another job.
 USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|resv)[~#-]?")
-GPU_COUNT = re.compile(r"(?:^|,)gpu(?::[^:,]+)*:(\d+)(?=,|$)")
+GPU_COUNT = re.compile(r"(?:^|,)gpu(?::(?P<type>[^:,]+))?(?::[^:,]+)*:(?P<count>\d+)(?=,|$)")
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 
 
 @dataclass(frozen=True)
 class Nodes:
     """Nodes of a partition that are alike: a row of `sinfo`. `minutes` is the partition's time
-    limit, None for one that cannot be read; `gpus` are those of one node."""
+    limit, None for one that cannot be read; `gpus_by_type` are those of one node, '' for a type
+    that is not said."""
 
     partition: str
     is_default: bool
     is_up: bool
     minutes: int | None
     count: int
-    gpus: int
+    gpus_by_type: dict[str, int]
     state: str
+
+    def gpus(self, kind: str = "") -> int:
+        """Those of a type; without one all of them, since SLURM then gives any."""
+        if not kind:
+            return sum(self.gpus_by_type.values())
+        counts = [count for name, count in self.gpus_by_type.items() if _is_type(name, kind)]
+        return sum(counts)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a job wants of a partition: nodes, GPUs of each, how it asks for them (--gres), and a
+    time limit."""
+
+    nodes: int
+    gpus: int
+    gres: str | None = None
+    time_limit: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """The type of the GPUs, '' for any."""
+        return (self.gres or "").partition(":")[2]
+
+    @property
+    def counted_gpus(self) -> int:
+        """Those that SLURM is asked for."""
+        return 0 if self.gres == "none" else self.gpus
 
 
 def parse_partitions(text: str) -> list[Nodes]:
@@ -43,14 +72,16 @@ def parse_partitions(text: str) -> list[Nodes]:
             continue
         name, up, limit, count, resources, state = cells
         without_sockets = re.sub(r"\(.*?\)", "", resources)
-        gpus = sum(int(number) for number in GPU_COUNT.findall(without_sockets))
+        gpus: dict[str, int] = {}
+        for kind, number in GPU_COUNT.findall(without_sockets):
+            gpus[kind] = gpus.get(kind, 0) + int(number)
         row = Nodes(
             partition=name.rstrip("*"),
             is_default=name.endswith("*"),
             is_up=up == "up",
             minutes=minutes(limit),
             count=int(count),
-            gpus=gpus,
+            gpus_by_type=gpus,
             state=state,
         )
         rows.append(row)
@@ -58,8 +89,8 @@ def parse_partitions(text: str) -> list[Nodes]:
 
 
 def minutes(written: str) -> int | None:
-    """Minutes of a SLURM time: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, infinite; None for
-    anything else."""
+    """Minutes of a SLURM time: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S, infinite, which 0 means
+    too; None for anything else."""
     if written.lower() in ("infinite", "unlimited", "n/a"):
         return UNLIMITED
     found = TIME.fullmatch(written)
@@ -74,7 +105,7 @@ def minutes(written: str) -> int | None:
         hours, mins, seconds = [0] * (3 - len(parts)) + parts
     days = int(found["days"] or 0)
     rounded_up = 1 if seconds else 0
-    return days * 1440 + hours * 60 + mins + rounded_up
+    return days * 1440 + hours * 60 + mins + rounded_up or UNLIMITED
 
 
 def wanted(rows: list[Nodes], asked: str | None) -> str:
@@ -84,11 +115,9 @@ def wanted(rows: list[Nodes], asked: str | None) -> str:
     return named or next(iter(defaults), "")
 
 
-def check(
-    rows: list[Nodes], name: str, time_limit: str | None, nodes: int, gpus: int, fewer: Fix | str
-) -> Iterator[Finding]:
-    """Whether the partition `name` is there, up, long enough, and has so many nodes of so many
-    GPUs; `fewer` is the fix where none has them."""
+def check(rows: list[Nodes], name: str, wish: Wish, fewer: Fix | str) -> Iterator[Finding]:
+    """Whether the partition `name` is there, up, long enough, and has nodes with the GPUs that are
+    wanted; `fewer` is the fix where none has so many."""
     mine = [row for row in rows if row.partition == name]
     if not mine:
         yield _no_partition(name, sorted({row.partition for row in rows}))
@@ -97,22 +126,47 @@ def check(
         message = "got a partition that is down, expected it up"
         yield error("PRE-SLURM-DOWN", name, message, "sinfo --summarize")
     most = mine[0].minutes or UNLIMITED
-    if time_limit is not None:
-        yield from _check_time(time_limit, most)
-    yield from _check_nodes(mine, nodes, gpus, fewer)
+    if wish.time_limit is not None:
+        yield from _check_time(wish.time_limit, most)
+    if wish.counted_gpus and wish.kind and not most_gpus(mine, name, wish.kind):
+        yield _no_type(mine, wish)
+        return
+    yield from _check_nodes(mine, wish, fewer)
 
 
-def most_gpus(rows: list[Nodes], name: str) -> int:
-    """GPUs of the largest node of a partition."""
-    return max((row.gpus for row in rows if row.partition == name), default=0)
+def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
+    """GPUs of the largest node of a partition, of a type or of any."""
+    return max((row.gpus(kind) for row in rows if row.partition == name), default=0)
 
 
-def _check_nodes(mine: list[Nodes], nodes: int, gpus: int, fewer: Fix | str) -> Iterator[Finding]:
+def _is_type(name: str, kind: str) -> bool:
+    """What sinfo prints may be in other letters than what was configured and is asked for."""
+    return name.lower() == kind.lower()
+
+
+def _no_type(mine: list[Nodes], wish: Wish) -> Finding:
     name = mine[0].partition
-    fitting = [row for row in mine if row.gpus >= gpus]
+    kinds = sorted({kind for row in mine for kind in row.gpus_by_type if kind})
+    way = wish.gres.partition(":")[0]
+    message = f"got {wish.gres}, expected a GPU type (GRES) of the nodes in {name}: "
+    message += ", ".join(kinds) or "none has one"
+    by_small_letters = {kind.lower(): kind for kind in kinds}
+    near = nearest(wish.kind.lower(), by_small_letters)
+    meant = by_small_letters[near[0]] if near else ""
+    if len(kinds) == 1:
+        meant = kinds[0]
+    fix = Fix(flags={"--gres": f"{way}:{meant}" if meant else way})
+    return error("PRE-SLURM-GRES", "--gres", message, fix)
+
+
+def _check_nodes(mine: list[Nodes], wish: Wish, fewer: Fix | str) -> Iterator[Finding]:
+    name, nodes, gpus = mine[0].partition, wish.nodes, wish.counted_gpus
+    kind = wish.kind if gpus else ""
+    fitting = [row for row in mine if row.gpus(kind) >= gpus]
     if not fitting:
-        most = most_gpus(mine, name)
-        message = f"got nodes with up to {most} GPUs (GRES) in {name}, expected {gpus}"
+        most = most_gpus(mine, name, kind)
+        what = f"{kind} GPUs" if kind else "GPUs"
+        message = f"got nodes with up to {most} {what} (GRES) in {name}, expected {gpus}"
         yield error("PRE-SLURM-GRES", name, message, fewer)
     candidates = fitting or mine
     usable = sum(row.count for row in candidates if USABLE.fullmatch(row.state))
@@ -132,7 +186,8 @@ def _no_partition(name: str, names: list[str]) -> Finding:
 def _check_time(written: str, most: int) -> Iterator[Finding]:
     asked = minutes(written)
     if asked is None or asked > most:
-        message = f"got {written}, expected at most {most} minutes (the partition's own limit)"
+        means = ", which is no limit" if asked == UNLIMITED else ""
+        message = f"got {written}{means}, expected at most {most} minutes (the partition's limit)"
         fix = Fix(flags={"--time-limit": most})
         yield error("PRE-SLURM-TIME", "--time-limit", message, fix)
 

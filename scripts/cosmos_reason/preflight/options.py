@@ -39,6 +39,7 @@ class PreflightOptions:
     nodes: int | None = None
     partition: str | None = None
     time_limit: str | None = None
+    gres: str | None = None
     namespace: str | None = None
     pull_secret: str | None = None
     storage_class: str | None = None

@@ -81,6 +81,7 @@ def request(launch: Launch) -> jobs_launch.Request:
         carried=is_carried(launch),
         partition=launch.options.partition if "partition" in takes else None,
         time_limit=launch.options.time_limit if "time_limit" in takes else None,
+        gres=launch.options.gres if "gres" in takes else None,
         kubernetes=on_kubernetes(launch),
     )
 

@@ -77,10 +77,10 @@ def check_partition(rows: list[partitions.Nodes], launch: Launch) -> Iterator[Fi
     name = partitions.wanted(rows, launch.options.partition)
     names = sorted({row.partition for row in rows})
     launch.result["slurm"] = {"partition": name, "partitions": names}
-    fewer = fewer_gpus(launch, partitions.most_gpus(rows, name))
-    yield from partitions.check(
-        rows, name, launch.options.time_limit, launch.nodes, launch.gpus_per_node, fewer
-    )
+    asked = launch.options
+    wish = partitions.Wish(launch.nodes, launch.gpus_per_node, asked.gres, asked.time_limit)
+    fewer = fewer_gpus(launch, partitions.most_gpus(rows, name, wish.kind))
+    yield from partitions.check(rows, name, wish, fewer)
 
 
 # ---- paths -------------------------------------------------------------------------------------

@@ -114,9 +114,10 @@ def _partition(request, rows: list[partitions.Nodes], needed: int) -> list[Findi
     name = partitions.wanted(rows, request.partition)
     count = nodes.count(request.nodes, needed)
     gpus = _gpus(request, needed, count)
-    fewer = Fix(flags={"--gpus-per-node": max(1, partitions.most_gpus(rows, name))})
-    asked = gpus if request.gres != "none" else 0
-    found = [*partitions.check(rows, name, request.time_limit, count, asked, fewer)]
+    wish = partitions.Wish(count, gpus, request.gres, request.time_limit)
+    most = partitions.most_gpus(rows, name, wish.kind)
+    fewer = Fix(flags={"--gpus-per-node": max(1, most)})
+    found = [*partitions.check(rows, name, wish, fewer)]
     if gpus and not request.exclusive and not request.cpus:
         message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
         fix = Fix(flags={"--cpus": 8 * gpus})
