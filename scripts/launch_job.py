@@ -56,6 +56,14 @@ PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options"
            "resources", "inputs", "outputs")  # fmt: skip
 COMMON = "--spec --platform --gpu-ids --engine --image --docker-host --checkpoint"
 KUBERNETES = ("volume", "namespace", "pull_secret", "node_selector", "toleration")
+# Why a controller says nothing of any of its jobs.
+AWAY = {
+    "JOB-DOCKER-UNREACHABLE",
+    "JOB-SLURM-UNREACHABLE",
+    "JOB-SLURM-CLUSTER",
+    "JOB-K8S-UNREACHABLE",
+    "JOB-K8S-UNCONFIGURED",
+}
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
@@ -522,7 +530,7 @@ def files_to_upload(job: Job, scratch: Path) -> dict[str, Path]:
 
 def list_(args) -> cli.Outcome:
     rows, found = [], []
-    unreachable: dict[str, Finding] = {}  # by the engine that does not answer
+    unreachable: dict[tuple, Finding] = {}  # by the controller that does not answer
     for job_folder in jobs.folders(jobs.root(args.jobs_dir)):
         try:
             job = asked(job_folder, unreachable)
@@ -542,21 +550,37 @@ def list_(args) -> cli.Outcome:
     return cli.Outcome(result, found, "\n".join(lines))
 
 
-def asked(job_folder: Path, unreachable: dict[str, Finding]) -> Job:
-    """The record of a job as it is true now, or UNKNOWN. An engine that does not answer becomes
+def asked(job_folder: Path, unreachable: dict[tuple, Finding]) -> Job:
+    """The record of a job as it is true now, or UNKNOWN. A controller that does not answer becomes
     `unreachable`, and is not asked about the next job."""
     job = Job.load(job_folder)
-    host = job.options.get("docker_host", job_folder.name)
-    if host in unreachable and not job.has_ended:
-        return dataclasses.replace(job, state=jobs.UNKNOWN, reason=unreachable[host].message)
+    key = controller(job)
+    if key in unreachable and not job.has_ended:
+        return dataclasses.replace(job, state=jobs.UNKNOWN, reason=unreachable[key].message)
     try:
         return platforms.refresh(job_folder)
     except Failure as failure:
         finding = failure.findings[0]
         if "job" not in finding.data:
             raise
-        unreachable[host] = finding
+        is_away = finding.data["cause"] in AWAY
+        unreachable[key if is_away else (job_folder.name,)] = finding
         return Job.from_json(job_folder, finding.data["job"])
+
+
+def controller(job: Job) -> tuple:
+    """Who is asked about a job: a Docker engine, a SLURM cluster by its login node, a namespace of
+    a Kubernetes cluster."""
+    options = job.options
+    cluster = options.get("kubernetes", {})
+    return (
+        job.platform,
+        options.get("docker_host"),
+        options.get("slurm_host"),
+        job.platform_ref.get("cluster"),
+        cluster.get("context"),
+        cluster.get("namespace"),
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from support_specs import write_facts
 
 from cosmos_reason.base import files
 from cosmos_reason.spec import document
-from cosmos_reason.tuning import lock, prepare, study
+from cosmos_reason.tuning import commands, lock, prepare, study
 
 SCRIPT = "tune_hyperparameters.py"
 
@@ -94,6 +94,30 @@ def test_bad_input_is_a_finding(folder, words, code, id):
         row["id"] for row in found["findings"] if row["severity"] == "error"
     ]
     assert not (folder / "s").exists()
+
+
+def test_only_trainings_get_several_nodes(folder):
+    """A study begins with a rehearsal of its evaluations too, which have one node."""
+    table = document.load(folder / "spec.toml")
+    document.set_value(table, "policy.parallelism.dp_shard_size", 2)
+    document.dump(table, folder / "spec.toml")
+    search = ["--spec", "spec.toml", "--engine", "transformers", "--platform", "slurm"]
+    for nodes in (["--nodes", "2"], ["--nodes=2"]):
+        code, found = tune(folder, "plan", *search, "--", *nodes, "--account", "team")
+        assert code == 0, found["findings"]
+    refused = [*search, "--", "--nodes", "3"]
+    code, found = tune(folder, "plan", *refused)
+    assert code == 1 and "JOB-NODES" in [row["id"] for row in found["findings"]]
+
+
+def test_what_follows_the_dashes_goes_to_every_job_but_for_the_nodes():
+    more = ["--account", "a", "--nodes", "2", "--nodes=2", "--qos", "q"]
+    plan = {"platform": "slurm", "engine": "transformers", "launch": more}
+    words = {}
+    for action in ("train", "evaluate"):
+        words[action] = commands.launch_words(plan, action, "spec.toml", None)
+    assert words["train"][-len(more) :] == more
+    assert words["evaluate"][-5:] == ["transformers", "--account", "a", "--qos", "q"]
 
 
 @pytest.mark.parametrize("verb", ["plan", "run"])

@@ -31,6 +31,7 @@ COMPLETE = "COMPLETE"
 ERROR = "ERROR"
 CANCELED = "CANCELED"
 UNKNOWN = "UNKNOWN"  # an answer, never recorded
+OUT_OF_REACH = "JOB-OUT-OF-REACH"
 ENDED = {COMPLETE, ERROR, CANCELED}
 JOBS_DIR_VARIABLE = "COSMOS_REASON_JOBS"
 ID = re.compile(rf"({'|'.join(bundle.ACTIONS)})-\d{{8}}-\d{{6}}-[0-9a-f]{{6}}")
@@ -177,11 +178,11 @@ class Job:
         written = self.wrote(run_outputs.resume_folders(Path(output_dir)))
         return str(written[-1]) if written else None
 
-    def unknown(self, reason: str, fix: Fix | str = "") -> Failure:
+    def unknown(self, reason: str, fix: Fix | str = "", cause: str = OUT_OF_REACH) -> Failure:
         """Exit 3: nobody can say now how the job is. The finding carries the record with the state
-        UNKNOWN."""
+        UNKNOWN, and the id of the finding that is the cause."""
         record = self.to_json() | {"state": UNKNOWN, "reason": reason}
-        return outside("JOB-OUT-OF-REACH", self.job_id, reason, fix, job=record)
+        return outside(OUT_OF_REACH, self.job_id, reason, fix, job=record, cause=cause)
 
 
 # What of a Job stands in job.json.

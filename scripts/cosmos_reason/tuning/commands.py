@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.spec import document
+from cosmos_reason.spec import actions, document
 from cosmos_reason.tuning.prepare import evaluate_spec
 from cosmos_reason.tuning.study import Study, trial_spec
 
@@ -53,12 +53,23 @@ def run(
 
 
 def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None) -> list[str]:
-    """What follows `launch_job.py VERB`. No ids at all: the CPU; None: the platform chooses."""
+    """What follows `launch_job.py VERB`. No ids at all: the CPU; None: the platform chooses. Only
+    trainings have several nodes."""
     words = [action, "--spec", str(path), "--platform", plan["platform"]]
     words += ["--engine", plan["engine"]]
     if gpu_ids is not None:
         words += ["--gpu-ids", ",".join(gpu_ids) or "none"]
-    return words + plan["launch"]
+    more = plan["launch"]
+    return words + (more if action in actions.TRAINING else _without_nodes(more))
+
+
+def _without_nodes(words: list[str]) -> list[str]:
+    kept, is_value = [], False
+    for word in words:
+        if not is_value and word != "--nodes" and not word.startswith("--nodes="):
+            kept.append(word)
+        is_value = word == "--nodes"
+    return kept
 
 
 def rehearse(study: Study) -> None:

@@ -89,7 +89,9 @@ def refresh(folder: Path) -> Job:
     except BlockingIOError:  # somebody else asks
         return Job.load(folder)
     except Failure as failure:
-        raise job.unknown(failure.findings[0].message, failure.findings[0].fix) from None
+        finding = failure.findings[0]
+        cause = finding.data.get("cause", finding.id)
+        raise job.unknown(finding.message, finding.fix, cause) from None
     except OSError as problem:
         raise job.unknown(f"its record cannot be brought up to date: {problem}") from None
     finally:

@@ -285,7 +285,8 @@ def _logs(job: Job, log: BinaryIO, patience: float, *flags: str) -> None:
 def judged(job: Job) -> Job:
     host = job.platform_ref["host"]
     if job.options["docker_host"].startswith("unix:") and host != socket.gethostname():
-        raise job.unknown(f"it was started on {host}; ask there")
+        reason = f"it was started on {host}; ask there"
+        raise job.unknown(reason, cause="JOB-DOCKER-UNREACHABLE")
     return _as_inspected(job, inspect(job, QUICK))
 
 
