@@ -74,9 +74,16 @@ def site(tmp_path, monkeypatch):
 # -- endings -----------------------------------------------------------------------------------
 
 
-def test_a_whole_training_is_complete_and_a_second_one_too(site):
-    for _ in range(2):
-        folder = site.submit()
+def test_a_whole_training_is_complete_and_a_second_one_that_is_watched(site):
+    for pause in (0, 1):
+        folder = site.submit(pause=pause)
+        if pause:
+            assert running(folder).state == "RUNNING"
+            words = ["watch", folder.name, "--every", "0", "--json"]
+            done = run_script("launch_job.py", *words, cwd=site.root)
+            lines = done.stdout.splitlines()
+            states = [json.loads(line).get("state") for line in lines[:-1]]
+            assert done.returncode == 0 and states[0] == "RUNNING" and "COMPLETE" in states
         record = ended(folder, patience=60)
         assert (record.state, record.exit_code, record.reason) == ("COMPLETE", 0, "")
         assert progress.log_tail(folder, 9) == ["step 1", "step 2", "step 3"]
@@ -382,6 +389,7 @@ SHAPES = [
     ("train", "transformers", {}),
     ("train", "tao", {"image": None}),
     ("train", "cosmos-rl", {"nodes": 2}),
+    ("train", "transformers", {"nodes": 2}),
     ("train", "transformers", {"gpu_ids": []}),
     ("evaluate", "transformers", {}),
     ("evaluate", "tao", {"image": None}),
@@ -430,7 +438,7 @@ def test_every_manifest_is_what_the_published_schemas_want(site, monkeypatch):
     write_specs(site)
     sent = []
     for action, engine, fields in SHAPES:
-        several(site, 1 + (engine == "cosmos-rl"))
+        several(site, fields.get("nodes", 1))
         asked = site.request(action, engine=engine, kubernetes=ALL_FLAGS, **OF_A_POD, **fields)
         folder = site.jobs / f"{action}-20260101-000000-0a1b2c"
         job, spec, found = launch._prepare(asked, folder, acting=False)
