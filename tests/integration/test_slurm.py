@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import ssh_server
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from launch_site import Site, change, ended
 from slurm_site import HANG, is_running, request, seen, stand_in, submitted, waited
@@ -164,6 +164,7 @@ def test_what_the_cluster_refuses_is_recorded(site):
         ({"partition": "gpus"}, "PRE-SLURM-PARTITION"),
         ({"partition": "closed"}, "PRE-SLURM-DOWN"),
         ({"time_limit": "2:00:00"}, "PRE-SLURM-TIME"),
+        ({"time_limit": "0"}, "PRE-SLURM-TIME"),
         ({"time_limit": "soon"}, "JOB-SLURM-WORD"),
         ({"account": "-x"}, "JOB-SLURM-WORD"),
         ({"qos": "a\nb"}, "JOB-SLURM-WORD"),
@@ -181,10 +182,10 @@ def test_one_finding_before_anything_is_recorded(site, fields, id):
 
 def test_gpus_that_no_node_has(site):
     change(site, "evaluate", num_gpus=4)
-    job, found = launch.submit(site.request("evaluate", platform="slurm"))
-    assert job is None and [one.id for one in found if one.severity == "error"] == [
-        "PRE-SLURM-GRES"
-    ]
+    for gres in (None, "gpu:a100", "gpu:99"):
+        job, found = launch.submit(site.request("evaluate", platform="slurm", gres=gres))
+        wrong = [one.id for one in found if one.severity == "error"]
+        assert job is None and wrong == ["PRE-SLURM-GRES"]
 
 
 def test_paths_that_a_node_does_not_have_are_told_before_the_start(site, slurm, monkeypatch):
@@ -409,6 +410,36 @@ def test_any_words_reach_the_program_as_they_are(site, values):
     ended(folder, HANG)
     assert seen(folder)["arguments"][3:] == values
     assert seen(folder)["environment"]["ODD"] == (values[0] or "x")
+
+
+NAMES = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="\0/"), min_size=1, max_size=60
+).filter(lambda name: name not in (".", ".."))
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(NAMES, VALUES)
+@example("plain", "team-1")
+@example("-rf %j \\ \\\\% \n{ü}", "-x")
+@example("é" * 100, "x" * 4000)
+def test_any_folder_and_account_are_data_or_refused(site, slurm, name, account):
+    """The job's name in the cluster is its id."""
+    folder = site.root / name
+    folder.mkdir(exist_ok=True)
+    site.runs([*stand_in(site, {}, folder), name, account, "x" * 4000])
+    asked = launch.dataclasses.replace(request(site, account=account), jobs_dir=folder)
+    job, found = launch.submit(asked)
+    if job is None:
+        wrong = [one.id for one in found if one.severity == "error"]
+        assert account != "team-1" and wrong == ["JOB-SLURM-WORD"] and not jobs.folders(folder)
+        job, _ = launch.submit(launch.dataclasses.replace(asked, account=None))
+        account = "(null)"
+    record = ended(job.folder, HANG)
+    assert record.exit_code == 0, record.reason
+    assert seen(job.folder)["arguments"][3] == name
+    assert "node 0" in (job.folder / jobs.LOG).read_text()
+    told = slurm.call("scontrol", "show", "job", record.platform_ref["slurm_job_id"]).stdout
+    assert f" Account={account} " in told and f"JobName={job.job_id}\n" in told
 
 
 def test_the_time_limit(site, overdue):

@@ -72,6 +72,16 @@ def test_sbatch_gets_what_was_asked_for(site, monkeypatch):
     assert "gres" not in " ".join(job.command) and job.resources["gpus_per_node"] == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("a%j", "a%%j"), ("a\\b%j", "a\\\\b%j"), ("plain", "plain")]
+)
+def test_the_log_is_where_the_folder_is(site, monkeypatch, name, pattern):
+    Cluster(monkeypatch)
+    job, _ = planned(site, jobs_dir=site.root / name)
+    logs = [word for word in job.command if word.startswith(("--output=", "--error="))]
+    assert len(logs) == 2 and all(f"/{pattern}/" in word for word in logs)
+
+
 def test_the_whole_command_is_in_the_container(site, monkeypatch):
     Cluster(monkeypatch)
     monkeypatch.setenv("HF_TOKEN", "canary")

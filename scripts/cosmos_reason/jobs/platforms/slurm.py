@@ -168,8 +168,7 @@ def _refuse(found: list[Finding]) -> None:
 def _flags(job: Job) -> list[str]:
     """Of sbatch. Those on the command line win over its variables."""
     options = job.options
-    # A folder may have a % in its name, which sbatch would read as a part of the job.
-    log = str(job.folder / jobs.LOG).replace("%", "%%")
+    log = _as_pattern(str(job.folder / jobs.LOG))
     flags = ["--parsable", f"--job-name={job.job_id}", f"--nodes={job.resources['nodes']}"]
     flags += ["--ntasks-per-node=1", "--export=NONE", "--open-mode=append"]
     flags.append("--requeue" if "requeue" in options else "--no-requeue")
@@ -196,6 +195,14 @@ def _flags(job: Job) -> list[str]:
     elif gpus and gres != "none":
         flags.append(f"--gres={gres}:{gpus}")
     return flags
+
+
+def _as_pattern(path: str) -> str:
+    """A path for --output, where %j would be the job's number. In a path with a backslash a % is
+    only a %, and SLURM removes one backslash of two."""
+    if "\\" in path:
+        return path.replace("\\", "\\\\")
+    return path.replace("%", "%%")
 
 
 def _seconds_to_save(time_limit: str | None) -> int:
