@@ -52,6 +52,33 @@ def test_every_question_is_asked_once_and_at_most_so_many_at_a_time(
     assert server.requests[0]["model"] == evaluate_spec["model"]["model_name"]
 
 
+@pytest.mark.parametrize(("retries", "is_empty"), [(None, True), (2, False), (1, True)])
+def test_an_empty_answer_is_asked_again_as_often_as_the_spec_says(
+    evaluate_spec, server, tmp_path, retries, is_empty
+):
+    """More tokens and a higher temperature each time, as Cosmos-Reason1's evaluator asks."""
+    records = files.read_json(tmp_path / "eval" / "annotations.json")
+    odd = records[0]["conversations"][0]["value"].removeprefix("<video>\n")
+    alike = [odd in record["conversations"][0]["value"] for record in records]
+    evaluate_spec["generation"] |= {"max_retries": retries, "max_tokens": 9, "temperature": 0.84}
+
+    def plan(body, number):
+        is_odd = odd in body["messages"][-1]["content"][-1]["text"]
+        empty = "<think>well</think> <answer></answer>"
+        return 200, said(empty if is_odd and number < 3 else "yes"), 0
+
+    server.plan = plan
+    ask(evaluate_spec, server)
+    rows = rows_of(tmp_path / "results")
+    assert [row["id"] for row in rows] == [record["id"] for record in records]
+    times = 1 + (retries or 0)
+    assert [row.get("attempts", 1) for row in rows] == [times if one else 1 for one in alike]
+    assert any("<answer></answer>" in row["response"] for row in rows) == is_empty
+    asked = {body["max_tokens"]: body["temperature"] for body in server.requests}
+    assert asked == pytest.approx(dict([(9, 0.84), (265, 0.89), (521, 0.9)][:times]))
+    jsonschema.validate(rows, bundle.schema("results"))
+
+
 def decoded(url: str, kind: str) -> list[np.ndarray]:
     head, data = url.split(",", 1)
     assert head == f"data:{kind}/jpeg;base64"

@@ -96,6 +96,29 @@ def test_an_answer_is_cut_when_the_tokens_run_out_before_it_ends(evaluate_spec, 
         assert sum(row["is_cut"] for row in rows_of(tmp_path / "results")) == cut
 
 
+def test_the_model_is_loaded_once_however_often_it_answers_with_nothing(evaluate_spec, tmp_path):
+    class Silent(Responder):
+        loaded = 0
+
+        def load(self):
+            if self.network is not None:
+                return
+            super().load()
+            self.loaded += 1
+            head = torch.nn.Linear(self.network.lm_head.in_features, len(self.tokenizer))
+            torch.nn.init.zeros_(head.weight)
+            torch.nn.init.zeros_(head.bias)
+            head.bias.data[self.tokenizer.eos_token_id] = 100.0
+            self.network.lm_head = head
+
+    evaluate_spec["generation"]["max_retries"] = 2
+    who = Silent(evaluate_spec)
+    assert run(evaluate_spec, None, who)["failed"] == 0
+    rows = rows_of(tmp_path / "results")
+    assert {(row["response"], row["attempts"]) for row in rows} == {("", 3)} and len(rows) == 12
+    assert who.loaded == 1 and who.generation == evaluate_spec["generation"]
+
+
 def test_questions_that_failed_are_asked_again_and_no_others(evaluate_spec, tmp_path, asked):
     clip = next((tmp_path / "eval" / "videos").iterdir())
     good = clip.read_bytes()

@@ -74,6 +74,8 @@ class Responder:
 
     def __init__(self, spec: dict):
         self.spec = spec
+        self.generation = spec["generation"]
+        self.network = None
         device = spec["custom"]["transformers_engine"]["device"]
         if device == "auto" and spec["num_gpus"] > 1:
             device = "cuda"  # one process per GPU: none of them may end up on the CPU in silence
@@ -93,7 +95,9 @@ class Responder:
         return stamps
 
     def load(self) -> None:
-        """Load the network, its tokenizer and the encoder of its inputs."""
+        """Load the network, its tokenizer and the encoder of its inputs, where they are not."""
+        if self.network is not None:
+            return
         table = self.spec["model"]
         self.network, folder = models.load_for_evaluation(
             table, self.hardware.compute, self.hardware.device
@@ -185,5 +189,4 @@ class Responder:
         return first + self.generate_fitting(encoded[len(first) :])
 
     def generate(self, encoded: list[dict[str, torch.Tensor]]) -> list[tuple[str, bool, int]]:
-        generation = self.spec["generation"]
-        return generate(self.network, self.tokenizer, self.hardware, encoded, generation)
+        return generate(self.network, self.tokenizer, self.hardware, encoded, self.generation)

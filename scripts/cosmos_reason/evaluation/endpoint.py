@@ -59,6 +59,7 @@ class Endpoint:
 
     def __init__(self, spec: dict, url: str, served_model: str | None = None):
         self.spec = spec
+        self.generation = spec["generation"]
         options = spec["custom"]["endpoint"]
         name = spec["model"]["model_name"].removeprefix(HUB)
         self.model = served_model or name
@@ -168,7 +169,7 @@ class Endpoint:
 
     def body(self, question: Question, visions: list[Vision]) -> dict:
         """The request; media stand at the start of the first user turn, as in training."""
-        generation = self.spec["generation"]
+        generation = self.generation
         body = {
             "model": self.model,
             "messages": self.messages(question, visions),

@@ -30,7 +30,7 @@ LETTER_ASKED = re.compile(
 class Answer(NamedTuple):
     """What became of a question: exactly one of `response` and `error` is None. `vision_tokens`
     and `tokens` (of the response) when they are known; `is_cut` when the tokens ran out before the
-    answer ended; `seconds` it took, of a batch each answer's share."""
+    answer ended; `seconds` it took, of a batch each answer's share; `attempts` until it came."""
 
     question: Question
     response: str | None
@@ -39,6 +39,7 @@ class Answer(NamedTuple):
     is_cut: bool = False
     tokens: int | None = None
     seconds: float | None = None
+    attempts: int = 1
 
 
 class Responder(Protocol):
@@ -46,6 +47,7 @@ class Responder(Protocol):
     server (endpoint.py)."""
 
     where: str  # in words, for people
+    generation: dict  # how the next answers are generated, as the table of that name says
 
     def identity(self) -> list:
         """Changes with whatever could change an answer; can be written as JSON."""

@@ -19,6 +19,7 @@ from cosmos_reason.evaluation import (
     inference,
     questions,
     reason1_layout,
+    retries,
 )
 from cosmos_reason.evaluation.questions import Responder
 from cosmos_reason.evaluation.rows import Row
@@ -76,7 +77,7 @@ def run(
     path = _metrics_path(job_dir or saved.folder, shard)
     log = MetricsLog(path, questions.action(spec), len(mine), done)
     with contextlib.closing(log):
-        for batch in who.answers(missing):
+        for batch in retries.answers(who, missing, spec["generation"]["max_retries"] or 0):
             saved.add(batch)
             failed -= sum(answer.error is None for answer in batch)
             done += len(batch)
@@ -178,6 +179,9 @@ def _graded_rows(asked: list[Question], by_id: dict[str, dict], task: str) -> li
         columns["vision_tokens"] = by_id[row.id]["vision_tokens"]
         if row.error is not None:
             columns["correct"] = None
+        attempts = by_id[row.id].get("attempts") or 1
+        if attempts > 1:
+            columns["attempts"] = attempts
         if row.tags:
             columns["tags"] = list(row.tags)
         rows.append(columns)
