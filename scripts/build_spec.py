@@ -155,6 +155,8 @@ def build(args) -> Draft:
         draft.attempt(command_line.take_model, draft, args.model)
     take_data(draft, args)
     command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
+    if draft.benchmarks:
+        benchmark.take_sampling(draft)
     take_guard(draft, args)  # what it sets was not in the spec before
     if args.gpus_per_node is not None or args.nodes is not None:
         command_line.take_gpus(draft, args.gpus_per_node, args.nodes)

@@ -109,6 +109,26 @@ def test_its_config_becomes_an_evaluate_spec(benchmark, tmp_path, engine, answer
         assert document.get(spec, key) == value, key
 
 
+@pytest.mark.parametrize("answer_type", ["letter", "reasoning"])
+def test_an_answer_type_set_on_the_command_line_samples_as_one_in_the_config(
+    benchmark, tmp_path, answer_type
+):
+    other = {"letter": "reasoning", "reasoning": "letter"}[answer_type]
+    flags = ["--engine", "transformers", "--eval-root", "data"]
+    made = []
+    for written, words in ((answer_type, []), (other, ["--set", f"answer_type={answer_type}"])):
+        code, said = benchmark(*flags, *words, "--force", evaluation__answer_type=written)
+        assert code == 0, said
+        spec = document.load(tmp_path / "e.toml")
+        made.append((spec["evaluation"]["answer_type"], spec["generation"]))
+    assert made[0] == made[1] and made[0][0] == answer_type
+    assert made[0][1]["max_tokens"] == {"letter": 10, "reasoning": 1024}[answer_type]
+    words = ["--set", "answer_type=letter", "--set", "generation.max_tokens=20", "--force"]
+    assert benchmark(*flags, *words)[0] == 0
+    generation = document.load(tmp_path / "e.toml")["generation"]
+    assert (generation["max_tokens"], generation["temperature"]) == (20, 0)
+
+
 def test_its_datasets_are_looked_for_where_the_guide_puts_them(benchmark):
     for flags, where in (((), "datasets"), (("--eval-root", "data"), "datasets.agibot")):
         code, said = benchmark(*flags, datasets=["robovqa", "agibot"])

@@ -11,10 +11,12 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations, mixture
 from cosmos_reason.rules import command_line
 from cosmos_reason.rules.draft import Draft, absolute
+from cosmos_reason.spec import document
 
 DATASETS = "datasets"  # the key that tells such a config
 FLAG = "--eval-root"
 SYSTEM_PROMPT = "Answer the questions."
+ANSWER_TYPE = "evaluation.answer_type"
 # What the evaluator sets by itself for an answer type, whatever the config says.
 OF_ANSWER_TYPE = {
     "letter": {"temperature": 0.0, "top_k": 1, "max_tokens": 10},
@@ -32,18 +34,27 @@ def converted(table: dict, engine: str) -> dict:
     there are; the embedded engine shares out the questions among them, and not the model."""
     spec = copy.deepcopy(table)
     del spec[DATASETS]
-    evaluation, generation = spec.setdefault("evaluation", {}), spec.setdefault("generation", {})
+    evaluation = spec.setdefault("evaluation", {})
     model = spec.setdefault("model", {})
     spec["vision"] = {"fps": evaluation.pop("fps", 4)}
     spec["dataset"] = {"system_prompt": SYSTEM_PROMPT}
     evaluation.setdefault("answer_type", "reasoning")
-    generation.update(OF_ANSWER_TYPE.get(evaluation["answer_type"], {}))
     spec["num_gpus"] = model.get("tp_size", 1)
     spec["results_dir"] = ""
     if engine == "transformers":
         model.pop("tp_size", None)
         evaluation.pop("num_processes", None)
     return spec
+
+
+def take_sampling(draft: Draft) -> None:
+    """What the evaluator sets for the answer type, however that was chosen; what the command line
+    sets stays."""
+    answer_type = document.get(draft.spec, ANSWER_TYPE)
+    for name, value in OF_ANSWER_TYPE.get(answer_type, {}).items():
+        key = f"generation.{name}"
+        if key not in draft.named:
+            draft.put(key, value, f"{ANSWER_TYPE} = {answer_type}")
 
 
 def take_datasets(draft: Draft, names: list[str], data: str | None, output: str) -> None:
