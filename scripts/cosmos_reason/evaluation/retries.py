@@ -14,10 +14,12 @@ WARMER = 0.05
 WARMEST = 0.9
 
 
-def answers(who: Responder, questions: list[Question], retries: int) -> Iterator[list[Answer]]:
+def answers(
+    who: Responder, questions: list[Question], retries: int | None
+) -> Iterator[list[Answer]]:
     """Those of `who`, each with the number of its attempts. An empty one is given only where
-    `retries` new attempts brought nothing else. Raises Failure as `who.answers` does."""
-    first = who.generation
+    `retries` new attempts (None: 0) brought nothing else. Raises Failure as `who.answers` does."""
+    first, retries = who.generation, retries or 0
     left = questions
     for attempt in range(retries + 1):
         if attempt and not left:

@@ -77,7 +77,7 @@ def run(
     path = _metrics_path(job_dir or saved.folder, shard)
     log = MetricsLog(path, questions.action(spec), len(mine), done)
     with contextlib.closing(log):
-        for batch in retries.answers(who, missing, spec["generation"]["max_retries"] or 0):
+        for batch in retries.answers(who, missing, spec["generation"]["max_retries"]):
             saved.add(batch)
             failed -= sum(answer.error is None for answer in batch)
             done += len(batch)
