@@ -12,7 +12,7 @@ import build_spec
 import oracles
 import pytest
 import tomli_w
-from foreign_specs import CLEAN, LOSING
+from foreign_specs import CLEAN, GRPO, LOSING, NO_TYPE, ROTATED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support_specs import legal_values
@@ -226,6 +226,30 @@ def test_specs_from_elsewhere_pass_exactly_when_the_class_reads_them_whole(oracl
     assert bool(errors) == bool(read["error"] or read["ignored"]), (read, errors)
     if not errors:
         assert oracle.load(table) == {"error": None, "ignored": []}
+
+
+@pytest.mark.parametrize(("action", "text"), [("train", ROTATED), ("grpo", GRPO)])
+def test_what_the_class_ignores_since_0_4_7_is_left_out(oracle, tmp_path, action, text):
+    file = tmp_path / "guide.toml"
+    file.write_text(text)
+    read = oracle.ask({"toml": text})
+    assert read == {"error": None, "ignored": ["policy.parallelism.cp_rotate_method"]}
+    table, errors = built(action, "--spec", str(file))
+    assert not errors
+    assert oracle.load(table) == {"error": None, "ignored": []}
+
+
+def test_a_policy_table_without_type_loads_once_it_is_mended(oracle, tmp_path):
+    """0.4.7 guesses what is meant; versions before it refuse the table."""
+    file = tmp_path / "guide.toml"
+    file.write_text(NO_TYPE)
+    _, errors = built("train", "--spec", str(file))
+    assert [(one.id, one.where) for one in errors] == [
+        ("SPEC-KEY-MISSING", "train.train_policy.type")
+    ]
+    table, errors = built("train", "--spec", str(file), "--fix")
+    assert not errors and table["train"]["train_policy"]["type"] == "sft"
+    assert oracle.load(table) == {"error": None, "ignored": []}
 
 
 def kinds(leaf: dict) -> set[str]:

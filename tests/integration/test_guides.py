@@ -44,7 +44,9 @@ compile = false
 train_batch_per_replica = 32
 optm_lr = 2e-6
 optm_warmup_steps = 20
-enable_validation = false
+enable_validation = true
+validation_step = 30
+validation_batch_per_replica = 2
 [policy]
 model_name_or_path = "nvidia/Cosmos-Reason1-7B"
 model_max_length = 4096
@@ -66,6 +68,7 @@ save_mode = "async"
 [policy.parallelism]
 tp_size = 1
 dp_shard_size = 4
+cp_rotate_method = "allgather"
 """
 
 REASON1_RL = """

@@ -5,12 +5,13 @@ import tomllib
 
 import pytest
 import support_specs
-from foreign_specs import CLEAN, GUIDE
+from foreign_specs import CLEAN, GRPO, GUIDE, ROTATED, VALIDATION_WITHOUT_DATA
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion
-from cosmos_reason.spec import document
+from cosmos_reason.spec import actions, document
+from cosmos_reason.spec.actions import HUB_DATA
 
 
 @pytest.fixture
@@ -182,3 +183,44 @@ def test_the_action_of_an_incomplete_spec_is_recognised(here):
     ):
         _, found, _ = support_specs.run(line)
         assert [one.message for one in found if one.severity == f.ERROR] == [expected]
+
+
+SPLIT = "train.train_policy.dataset.test_size"
+
+
+def test_validation_without_data_gets_the_trainers_own_share(here):
+    (here / "guide.toml").write_text(VALIDATION_WITHOUT_DATA)
+    code, found, made = support_specs.run("train --spec guide.toml")
+    assert code == 0, found
+    assert severities(found)[SPLIT] == f.WARNING
+    assert document.get(made, SPLIT) == 0.1 and made["validation"]["enable"]
+    (here / "guide.toml").write_text(VALIDATION_WITHOUT_DATA.replace('clips"', 'a", test_size = 5'))
+    code, found, made = support_specs.run("train --spec guide.toml", "five.toml")
+    assert (code, document.get(made, SPLIT)) == (0, 5) and SPLIT not in severities(found)
+
+
+def test_validation_is_off_where_our_dataset_script_would_split_nothing(here):
+    (here / "guide.toml").write_text(VALIDATION_WITHOUT_DATA)
+    line = "train --engine cosmos-rl --spec guide.toml --train-root data/train"
+    code, found, made = support_specs.run(line)
+    assert code == 0, found
+    assert severities(found)["validation.enable"] == f.WARNING
+    assert made["validation"]["enable"] is False and document.get(made, SPLIT) is None
+    code, found, made = support_specs.run(f"{line} --eval-root data/eval", "eval.toml")
+    assert code == 0 and made["validation"]["enable"], found
+    code, found, _ = support_specs.run(f"{line} --set validation.enable=true", "asked.toml")
+    assert code == 1 and "SPEC-VALIDATION-DATA" in {one.id for one in found}
+    ours = VALIDATION_WITHOUT_DATA + '[custom.train_dataset]\nannotation_path = "a.json"\n'
+    whole, _ = completion.completed("train", tomllib.loads(ours))
+    assert whole["validation"]["enable"] and document.get(whole, SPLIT) is None
+
+
+@pytest.mark.parametrize(("action", "text"), [("train", ROTATED), ("grpo", GRPO)])
+def test_what_the_trainer_ignores_since_0_4_7_is_not_written(here, action, text):
+    (here / "guide.toml").write_text(text)
+    code, found, made = support_specs.run(f"{action} --engine cosmos-rl --spec guide.toml")
+    assert code == 0, found
+    key = "policy.parallelism.cp_rotate_method"
+    assert document.get(made, key) is None
+    assert {one.severity for one in found if one.where == key} == {f.WARNING}
+    assert actions.engine_told_by(tomllib.loads(ROTATED)) == ("cosmos-rl", HUB_DATA)

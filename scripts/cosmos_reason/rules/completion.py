@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.media import sampling
+from cosmos_reason.rules.data import SPLIT, TRAIN_ANNOTATIONS, VALIDATION_DATA
 from cosmos_reason.spec import actions, document, images, validation
 
 POLICY_TYPE = "train.train_policy.type"
@@ -20,6 +21,9 @@ HURTING = {
     "policy.model_name_or_path": "the trainer would take Qwen/Qwen2.5-VL-7B-Instruct",
     POLICY_TYPE: "without train.train_policy the trainer would take grpo",
 }
+TENTH = 0.1
+SPLIT_OFF = "validation has no data, and the trainer splits off a tenth of the training data"
+NO_SPLIT = "validation has no data, and our dataset script splits none off; --eval-root names some"
 FRAMES = "no frames are given, and the processor would take 2 for each second of a clip"
 ONE_GPU = "the launcher counts -1 as one GPU"
 COUNTED = ("policy.parallelism.dp_shard_size", "rollout.parallelism.dp_shard_size")
@@ -58,6 +62,7 @@ def completed(
     if usual:
         message = f"got no value, wrote the trainer's own: {', '.join(usual)}"
         found.insert(0, findings.info("SPEC-COMPLETED", "spec", message))
+    found += _validation(action, whole, kept)
     found += _frames(action, whole, kept) + _counted_sizes(whole)
     return whole, translations + found + _floor_of_pixels(action, whole, kept)
 
@@ -92,13 +97,10 @@ def _left_out(action: str, spec: dict) -> Iterator[tuple[str, dict]]:
 
 def _is_completable(spec: dict, key: str, schema: dict) -> bool:
     """Whether a value can stand there, and there is one that is not a guess at what was meant."""
-    table = key.rpartition(".")[0]
-    parts = table.split(".")
-    around = [".".join(parts[: count + 1]) for count in range(len(parts))]
-    if not all(isinstance(document.get(spec, name, {}), dict) for name in around):
+    if not _has_place(spec, key):
         return False
     if key == POLICY_TYPE:
-        return document.get(spec, table) is None
+        return document.get(spec, key.rpartition(".")[0]) is None
     return schema.get("default") is not None
 
 
@@ -112,6 +114,32 @@ def _is_required(action: str, spec: dict, key: str) -> bool:
         node = node["properties"][part]
         table = table.get(part, {}) if isinstance(table, dict) else {}
     return True
+
+
+def _validation(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
+    """Validation that is on without data: the trainer's own share of the training data, or none
+    where our dataset script reads these, which splits nothing."""
+    is_asked_for = any(document.overlap("validation", name) for name in kept)
+    is_on = document.get(whole, "validation.enable") is True
+    has_data = any(document.get(whole, key) for key in VALIDATION_DATA)
+    if not is_on or is_asked_for or has_data or _had_own_data(whole, kept):
+        return []
+    if document.get(whole, TRAIN_ANNOTATIONS):
+        document.set_value(whole, "validation.enable", False)
+        return [_written("validation.enable", False, NO_SPLIT, got="true")]
+    is_split = document.get(whole, SPLIT) is not None
+    is_split = is_split or any(document.overlap(SPLIT, name) for name in kept)
+    if action != "train" or is_split or not _has_place(whole, SPLIT):
+        return []
+    document.set_value(whole, SPLIT, TENTH)
+    return [_written(SPLIT, TENTH, SPLIT_OFF)]
+
+
+def _has_place(spec: dict, key: str) -> bool:
+    """Whether what stands around a key are tables."""
+    parts = key.split(".")
+    around = [".".join(parts[: count + 1]) for count in range(len(parts) - 1)]
+    return all(isinstance(document.get(spec, name, {}), dict) for name in around)
 
 
 def _frames(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:

@@ -27,6 +27,8 @@ def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
     _leave_out_unread(draft)
     if draft.engine == "tao":
         return
+    if draft.engine == "cosmos-rl":
+        _leave_out_former(draft)
     for key in (draft.params["model"], draft.params.get("base")):  # only TAO reads hf_model://
         value = key and document.get(draft.spec, key)
         if isinstance(value, str) and value.startswith(model_names.HUB):
@@ -50,6 +52,18 @@ def _leave_out_unread(draft: Draft) -> None:
         is_ours = draft.origins.get(key, "").startswith(NOT_ASKED_FOR)
         if is_ours and draft.engine not in schema["x-engines"]:
             document.delete(draft.spec, key)
+
+
+def _leave_out_former(draft: Draft) -> None:
+    """A key that the trainer read before 0.4.7 is not written; one that the command line sets is
+    left to the rules."""
+    for key in sorted(document.former_keys()):
+        value = document.get(draft.spec, key)
+        if value is None or key in draft.named:
+            continue
+        document.delete(draft.spec, key)
+        message = f"got {value_text(value)}, left out: cosmos-rl ignores it from 0.4.7 on"
+        draft.findings.append(findings.warning("SPEC-KEY-LEFT-OUT", key, message))
 
 
 def _validate_at_saves(draft: Draft, steps_per_epoch: int | None) -> None:

@@ -3,6 +3,7 @@ how it asks the model."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ TRAINING_TABLES = {"train", "policy"}
 TABLES_OF_EVALUATION = {"dataset", "model", "vision", "evaluation", "generation", "metrics"}
 FRAMEWORK = "cosmos-framework"  # which trains in its own way
 TABLES_OF_FRAMEWORK = {"job", "model", "trainer"}
+HUB_DATA = "train.train_policy.dataset.name"
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 POLICIES = {"sft": "train", "grpo": "grpo"}  # by train.train_policy.type
 
 
@@ -116,17 +119,28 @@ def engine_told_by(spec: dict) -> tuple[str, str] | None:
     able = [name for name, facts in engines.items() if action in facts["actions"]]
     if len(able) == 1:
         return able[0], "train.train_policy.type"
+    has_data_of_ours = bool(document.get(spec, "custom.train_dataset"))
+    is_training = action in TRAINING
+    data_set = document.get(spec, HUB_DATA)
+    if is_training and not has_data_of_ours and _is_on_hub(data_set):
+        return "cosmos-rl", HUB_DATA
     schemas, template = document.keys(action), document.template(action)
     for key, value in document.items(action, spec):
+        if key in document.former_keys():
+            continue  # in specs of the time before 0.4.7, whoever reads them
         readers = schemas.get(key, {}).get("x-engines", ())
         if len(readers) == 1 and document.get(template, key, document.MISSING) != value:
             return readers[0], key
-    if action not in TRAINING or document.get(spec, "custom.train_dataset"):
+    if not is_training or has_data_of_ours:
         return None
-    for key in ("custom.dataset", "train.train_policy.dataset.name"):
+    for key in ("custom.dataset", HUB_DATA):
         if document.get(spec, key):
             return "cosmos-rl", key
     return None
+
+
+def _is_on_hub(name) -> bool:
+    return isinstance(name, str) and bool(HUB_NAME.fullmatch(name))
 
 
 # ---- where it keeps what -------------------------------------------------------------------------

@@ -126,8 +126,14 @@ def former_keys_of(action: str) -> frozenset[str]:
     """Keys that the class had before 0.4.7, which does the same without them, and that the action's
     schema does not have."""
     tables = _trainer_keys()
-    former = _dotted(tables["former"]) if action in tables else set()
-    return frozenset(former - keys(action).keys())
+    former = former_keys() if action in tables else frozenset()
+    return former - keys(action).keys()
+
+
+@functools.cache
+def former_keys() -> frozenset[str]:
+    """Keys that the class had before 0.4.7, which ignores them."""
+    return frozenset(_dotted(_trainer_keys()["former"]))
 
 
 @functools.cache

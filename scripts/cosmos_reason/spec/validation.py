@@ -39,6 +39,11 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         for finding in _explained(action, rest, problem):
             found.setdefault(finding.where, finding)
     found |= names.below_custom(action, rest)
+    former = [key for key in unchecked if key in document.former_keys()]
+    for key in former:
+        message = "got what cosmos-rl read before 0.4.7, which ignores it"
+        found.setdefault(key, findings.info("SPEC-KEY-EXTRA", key, message))
+    unchecked = [key for key in unchecked if key not in former]
     if unchecked:
         where = unchecked[0] if len(unchecked) == 1 else "spec"
         message = f"got what the trainer reads and nothing here checks: {', '.join(unchecked)}"
