@@ -169,6 +169,8 @@ def build(args) -> Draft:
     model_folder.take_adapter(draft)
     model_folder.take_training(draft)
     command_line.look_for_paths(draft)
+    if args.spec:
+        command_line.locate_own_paths(draft)
     return draft
 
 

@@ -145,3 +145,24 @@ def test_what_cannot_be_carried_is_refused(site):
     assert not (site.root / "plan").exists()
     job, found = carry(site, platform="local", engine="transformers")
     assert (job, found["JOB-FLAG"].where) == (None, "--output")
+
+
+@pytest.mark.parametrize("beside", ["-data/mine.py", "/examples/mine.py"])
+def test_a_dataset_script_beside_or_in_the_bundle_stays_where_it_is(site, beside):
+    script = f"{carried.bundle.ROOT}{beside}"
+    job, found = carry(site, engine="cosmos-rl", image="x", entry_script=script)
+    assert job and found["JOB-INPUT-ELSEWHERE"].where == script
+    written = (site.root / "plan" / "run.sh").read_text()
+    assert f" {script}\n" in written
+    assert f"/{carried.SKILL}-data" not in written and f"/{carried.SKILL}/examples" not in written
+
+
+def test_data_of_a_dataset_script_are_looked_for_there(site):
+    change(site, "train", custom__dataset__path="/data/clips")
+    script = str(site.root / "mine.py")
+    job, found = carry(site, engine="cosmos-rl", image="x", entry_script=script)
+    assert job, found
+    written = (site.root / "plan" / "run.sh").read_text()
+    (looked_for,) = [line for line in written.splitlines() if line.startswith("for path in")]
+    assert "/data/clips" in looked_for.split()
+    assert "source=/data/clips,target=/data/clips,readonly" in written

@@ -4,7 +4,6 @@ import pytest
 from foreign_specs import CLEAN, POLICY
 from launch_site import Site, write_annotations
 
-from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import launch
 from cosmos_reason.jobs.platforms import docker
 
@@ -28,11 +27,15 @@ def site(tmp_path, monkeypatch):
     return made
 
 
+def asked(site, engine="cosmos-rl", **fields):
+    usual = {"platform": "docker", "image": "x", "docker_host": "unix:///x", "engine": engine}
+    return site.request(**usual | fields)
+
+
 def plan(site, text, engine="cosmos-rl", **fields):
     text = text.replace("nvidia/Cosmos-Reason2-2B", str(site.root / "model"))
     (site.root / "train.toml").write_text(text.replace("enable_validation = true\n", ""))
-    usual = {"platform": "docker", "image": "x", "docker_host": "unix:///x", "engine": engine}
-    job, found = launch.plan(site.request(**usual | fields))
+    job, found = launch.plan(asked(site, engine, **fields))
     return job, {one.id: one for one in found if one.severity == "error"}
 
 
@@ -65,15 +68,43 @@ def test_only_a_training_on_cosmos_rl_has_a_dataset_script(site):
 
 
 def test_the_container_sees_the_data_of_the_script(site):
-    (site.root / "clips").mkdir()
+    clips = site.root / "clips"
+    text = CLEAN["own dataset script"]
     script = str(site.root / "mine" / "custom_sft.py")
-    with pytest.raises(Failure, match="JOB-MEDIA-HIDDEN") as caught:
-        plan(site, CLEAN["own dataset script"], entry_script=script)
-    (hidden,) = caught.value.findings
-    assert hidden.fix.changes == {"custom.dataset.path": f"{site.root}/clips"}
-    whole = CLEAN["own dataset script"].replace('"clips"', f'"{site.root}/clips"')
-    job, _ = plan(site, whole, entry_script=script)
-    assert f"type=bind,source={site.root}/clips,target={site.root}/clips,readonly" in job.command
+    job, _ = plan(site, text, entry_script=script)
+    assert str(clips) not in str(job.command)
+    _, found = launch.plan(asked(site, entry_script=script))
+    (absent,) = [one for one in found if one.id == "JOB-INPUT-RELATIVE"]
+    assert (absent.where, absent.severity) == ("custom.dataset.path", "warning")
+    clips.mkdir()
+    for written in (text, text.replace('"clips"', f'"{clips}"')):
+        job, _ = plan(site, written, entry_script=script)
+        assert f"type=bind,source={clips},target={clips},readonly" in job.command
+        assert {"custom.dataset.path": str(clips)}.items() <= inputs_of(job).items()
+
+
+def test_data_of_the_script_that_are_elsewhere_are_mounted_there(site):
+    text = CLEAN["own dataset script"].replace('"clips"', '"/data/clips"')
+    script = str(site.root / "mine" / "custom_sft.py")
+    _, errors = plan(site, text, entry_script=script)
+    assert errors.keys() == {"JOB-INPUT-MISSING"}
+    job, errors = plan(site, text, entry_script=script, carried=True)
+    assert not errors
+    assert "type=bind,source=/data/clips,target=/data/clips,readonly" in job.command
+    _, found = launch.plan(asked(site, entry_script=script, carried=True))
+    assert "/data/clips" in {one.where for one in found if one.id == "JOB-INPUT-ELSEWHERE"}
+
+
+@pytest.mark.parametrize("value", ["train", "a question", "nvidia/clips", "s3://bucket/clips"])
+def test_what_no_key_calls_a_path_is_left_as_it_is(site, value):
+    (site.root / "train").mkdir()
+    text = CLEAN["own dataset script"].replace('path = "clips"', f'split = "{value}"')
+    job, errors = plan(site, text, entry_script=str(site.root / "mine" / "custom_sft.py"))
+    assert not errors and "custom.dataset.split" not in inputs_of(job)
+
+
+def inputs_of(job):
+    return {entry["role"]: entry["path"] for entry in job.inputs}
 
 
 def test_validation_data_that_ours_does_not_read_are_none(site):

@@ -224,3 +224,21 @@ def test_what_the_trainer_ignores_since_0_4_7_is_not_written(here, action, text)
     assert document.get(made, key) is None
     assert {one.severity for one in found if one.where == key} == {f.WARNING}
     assert actions.engine_told_by(tomllib.loads(ROTATED)) == ("cosmos-rl", HUB_DATA)
+
+
+def test_paths_of_somebody_elses_dataset_script_become_absolute(here):
+    (here / "sft" / "clips").mkdir(parents=True)
+    text = GUIDE.replace('"sft/clips"', '"sft/clips"\nsplit = "sft"')
+    (here / "guide.toml").write_text(text)
+    code, found, made = support_specs.run("train --spec guide.toml")
+    assert code == 0, found
+    assert made["custom"]["dataset"] == {
+        "annotation_path": "sft/annotations.json",
+        "media_path": str(here / "sft" / "clips"),
+        "split": "sft",
+    }
+    absent = {one.where: one.severity for one in found if one.id == "SPEC-PATH-NOT-HERE"}
+    assert absent == {"custom.dataset.annotation_path": f.WARNING}
+    code, found, made = support_specs.run("train --spec guide.toml --train-root ours", "ours.toml")
+    assert "custom.dataset.annotation_path" not in {one.where for one in found}
+    assert made["custom"]["dataset"]["media_path"] == "sft/clips"

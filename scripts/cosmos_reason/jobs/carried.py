@@ -108,7 +108,7 @@ def _command(job: Job) -> str:
     lines.append(f'--mount "type=bind,source=$here/{SKILL},target=/{SKILL},readonly"')
     asked = [*CREDENTIALS, *job.options.get("env", [])]
     lines += [f"--env {name}" for name in dict.fromkeys(asked)]
-    program = [_moved(word) for word in words[after_image + 1 :]]
+    program = [_moved(job, word) for word in words[after_image + 1 :]]
     lines.append(f"{shlex.quote(job.image)} {shlex.join(program)}")
     return " \\\n  ".join(lines)
 
@@ -139,6 +139,12 @@ def _mount(value: str) -> str:
     return f'"type=bind,source=$job,target={JOB}"'
 
 
-def _moved(word: str) -> str:
-    """A word of the command, with this bundle where run.sh mounts its programs."""
-    return word.replace(mounts.inside(bundle.ROOT), f"/{SKILL}", 1)
+def _moved(job: Job, word: str) -> str:
+    """A word of the command; a program of this bundle where run.sh mounts it. A dataset script of
+    somebody's own stays where it is, wherever that is."""
+    programs = mounts.inside(bundle.ROOT)
+    script = job.options.get("entry_script", "")
+    is_own_script = Path(script).is_absolute() and word == mounts.inside(script)
+    if is_own_script or not word.startswith(f"{programs}/"):
+        return word
+    return f"/{SKILL}{word.removeprefix(programs)}"

@@ -24,7 +24,7 @@ from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import placeholders
-from cosmos_reason.spec import actions, document
+from cosmos_reason.spec import actions, document, own_paths
 
 
 def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, str]]:
@@ -48,7 +48,22 @@ def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, st
         else:
             inputs.append({"role": key, "path": value, "fingerprint": None})
     reward_files.make_absolute(spec, request.working_dir)
+    if request.own_script:
+        inputs += _of_own_script(request, spec)
     return inputs, outputs
+
+
+def _of_own_script(request, spec: dict) -> list[dict]:
+    """The inputs of somebody's own dataset script, made absolute in `spec`."""
+    here, _ = own_paths.relative(request.action, spec, request.working_dir)
+    for key, path in here.items():
+        document.set_value(spec, key, path)
+    inputs = []
+    for key, written in own_paths.absolute(request.action, spec).items():
+        path = os.path.normpath(written)
+        if not placeholders.is_one(path, is_path=True):
+            inputs.append({"role": key, "path": path, "fingerprint": None})
+    return inputs
 
 
 def _is_not_read(request, key: str, kind: str) -> bool:
@@ -102,12 +117,21 @@ def check(
             elif path.exists():
                 found += _asked_findings(request, role, path)
     if request.own_script:
+        found += _not_in_the_folder(request, spec)
         found += _absence(request, "--entry-script", request.own_script, machine, acting)
     else:
         for path in reward_files.files(spec):
             found += _absence(request, reward_files.KEY, path, machine, acting)
         found += reward_files.check(spec)
     return found
+
+
+def _not_in_the_folder(request, spec: dict) -> list[Finding]:
+    """A warning for each relative path below `custom` that is not here: the script alone knows in
+    which folder it lies."""
+    _, missing = own_paths.relative(request.action, spec, request.working_dir)
+    message = "got a relative path with nothing there; the job works in a folder of its own"
+    return [findings.warning("JOB-INPUT-RELATIVE", key, message) for key in missing]
 
 
 def _packed_otherwise(request, role: str, path: Path) -> list[Finding]:
@@ -141,7 +165,7 @@ def _asked_findings(request, role: str, path: Path) -> list[Finding]:
 
 
 def _is_model(request, role: str) -> bool:
-    return document.keys(request.action)[role].get("x-path") == "model"
+    return document.keys(request.action).get(role, {}).get("x-path") == "model"
 
 
 def _absence(request, role: str, path: Path, machine: Host | None, acting: bool) -> list[Finding]:
@@ -260,7 +284,8 @@ def stage(request, spec: dict, inputs: list[dict]) -> list[dict]:
     for entry in annotations_first:
         role, source = entry["role"], entry["path"]
         path = _fetched(request, spec, role, source) if "://" in source else Path(source)
-        path = Path(archives.media_folder(path))
+        if role in document.keys(request.action):  # a script of somebody's own reads its own
+            path = Path(archives.media_folder(path))
         document.set_value(spec, role, str(path))
         moved = str(path) != source
         if moved and _is_model(request, role):

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import bad_input
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
 from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.record import Job
@@ -41,7 +40,7 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     could not show."""
     named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
     programs = set() if job.options.get("carried") else {bundle.ROOT}  # run.sh has its own copy
-    own = _of_own_script(job, spec) | visible(set(reward_files.files(spec)))
+    own = _of_own_script(job) | visible(set(reward_files.files(spec)))
     inputs = {Path(path) for path in named if "://" not in path} | own
     linked = set()
     for path in inputs:
@@ -95,25 +94,10 @@ def named_folders(job: Job, spec: dict) -> set[Path]:
     return visible({path for path in found if path.is_absolute()})
 
 
-def _of_own_script(job: Job, spec: dict) -> set[Path]:
-    """The folder of somebody's own dataset script, which may import what lies beside it, and what
-    of its own it may read: the paths below `custom` that no schema here has. Raises Failure (exit
-    2) for a relative one, since a container works in another folder."""
+def _of_own_script(job: Job) -> set[Path]:
+    """The folder of somebody's own dataset script, which may import what lies beside it."""
     script = Path(job.options.get("entry_script", ""))
-    if not script.is_absolute():
-        return set()
-    found = {script.parent}
-    for key, value in document.items(job.action, {"custom": spec.get("custom", {})}):
-        if key in document.keys(job.action) or not isinstance(value, str) or not value:
-            continue
-        path = Path(job.working_dir, value)
-        if path.exists() and not Path(value).is_absolute():
-            message = "got a path that the container would look for in its own folder"
-            fix = Fix(changes={key: str(path)})
-            raise bad_input("JOB-MEDIA-HIDDEN", key, message, fix)
-        if path.exists():
-            found.add(path)
-    return found
+    return {script.parent} if script.is_absolute() else set()
 
 
 def outermost(paths: Iterable[Path]) -> set[Path]:

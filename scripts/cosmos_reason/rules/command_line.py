@@ -10,6 +10,7 @@ import os
 import shlex
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
@@ -23,7 +24,7 @@ from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
 from cosmos_reason.rules.keys import BATCH, GRID, MINI_BATCH, RATE, SHARD, WARMUP, WARMUP_EPOCHS
 from cosmos_reason.rules.layout import standard_layout
-from cosmos_reason.spec import actions, document, legal, names, values
+from cosmos_reason.spec import actions, document, legal, names, own_paths, values
 
 # ---- recipes, tuning, GPUs -----------------------------------------------------------------------
 
@@ -265,8 +266,29 @@ def look_for_paths(draft: Draft) -> None:
         if is_told or os.path.exists(path) or path in draft.files:
             continue
         missing.append(path)
-        message = "not visible from this machine; fine if it is from where the job runs"
-        draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", path, message))
+        _warn_of_absence(draft, path)
+
+
+def _warn_of_absence(draft: Draft, path: str) -> None:
+    if os.path.exists(path) or placeholders.is_one(path, is_path=True):
+        return
+    message = "not visible from this machine; fine if it is from where the job runs"
+    draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", path, message))
+
+
+def locate_own_paths(draft: Draft) -> None:
+    """What a spec from elsewhere names below `custom` for a dataset script of its own, as every
+    platform reads it; a warning for each that is not here."""
+    if document.get(draft.spec, "custom.train_dataset"):
+        return  # which our script reads, and nothing else below `custom`
+    here, missing = own_paths.relative(draft.action, draft.spec, Path.cwd())
+    for key, path in here.items():
+        draft.put(key, path, draft.origins.get(key, "--spec"))
+    for key in missing:
+        message = "got a relative path with nothing there; a job works in a folder of its own"
+        draft.findings.append(f.warning("SPEC-PATH-NOT-HERE", key, message))
+    for path in own_paths.absolute(draft.action, draft.spec).values():
+        _warn_of_absence(draft, path)
 
 
 def complete(draft: Draft) -> None:

@@ -50,7 +50,7 @@ def completed(
     kept = set(kept) | validation.brought_by_renamings(validation.validate(action, spec))
     template, found, usual = document.template(action), [], []
     for key, schema in _left_out(action, spec):
-        if any(document.overlap(key, name) for name in kept):
+        if _is_kept(key, kept):
             continue
         value = document.get(template, key)
         if key in HURTING and not (key == POLICY_TYPE and action == "grpo"):
@@ -119,7 +119,7 @@ def _is_required(action: str, spec: dict, key: str) -> bool:
 def _validation(action: str, whole: dict, kept: Collection[str]) -> list[findings.Finding]:
     """Validation that is on without data: the trainer's own share of the training data, or none
     where our dataset script reads these, which splits nothing."""
-    is_asked_for = any(document.overlap("validation", name) for name in kept)
+    is_asked_for = _is_kept("validation", kept)
     is_on = document.get(whole, "validation.enable") is True
     has_data = any(document.get(whole, key) for key in VALIDATION_DATA)
     if not is_on or is_asked_for or has_data or _had_own_data(whole, kept):
@@ -128,11 +128,15 @@ def _validation(action: str, whole: dict, kept: Collection[str]) -> list[finding
         document.set_value(whole, "validation.enable", False)
         return [_written("validation.enable", False, NO_SPLIT, got="true")]
     is_split = document.get(whole, SPLIT) is not None
-    is_split = is_split or any(document.overlap(SPLIT, name) for name in kept)
+    is_split = is_split or _is_kept(SPLIT, kept)
     if action != "train" or is_split or not _has_place(whole, SPLIT):
         return []
     document.set_value(whole, SPLIT, TENTH)
     return [_written(SPLIT, TENTH, SPLIT_OFF)]
+
+
+def _is_kept(key: str, kept: Collection[str]) -> bool:
+    return any(document.overlap(key, name) for name in kept)
 
 
 def _has_place(spec: dict, key: str) -> bool:
@@ -191,8 +195,7 @@ def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[fi
 def _had_own_data(whole: dict, kept: Collection[str]) -> bool:
     """Whether the spec names data of ours that the command line does not."""
     data = "custom.train_dataset"
-    is_brought = any(document.overlap(data, name) for name in kept)
-    return document.get(whole, data) is not None and not is_brought
+    return document.get(whole, data) is not None and not _is_kept(data, kept)
 
 
 def _written(key: str, value, reason: str, got: str = "no value") -> findings.Finding:

@@ -119,11 +119,19 @@ def engine_told_by(spec: dict) -> tuple[str, str] | None:
     able = [name for name, facts in engines.items() if action in facts["actions"]]
     if len(able) == 1:
         return able[0], "train.train_policy.type"
-    has_data_of_ours = bool(document.get(spec, "custom.train_dataset"))
-    is_training = action in TRAINING
-    data_set = document.get(spec, HUB_DATA)
-    if is_training and not has_data_of_ours and _is_on_hub(data_set):
+    has_other_data = action in TRAINING and not document.get(spec, "custom.train_dataset")
+    if has_other_data and _is_on_hub(document.get(spec, HUB_DATA)):
         return "cosmos-rl", HUB_DATA
+    told = _told_by_one_reader(action, spec)
+    if told or not has_other_data:
+        return told
+    for key in ("custom.dataset", HUB_DATA):
+        if document.get(spec, key):
+            return "cosmos-rl", key
+    return None
+
+
+def _told_by_one_reader(action: str, spec: dict) -> tuple[str, str] | None:
     schemas, template = document.keys(action), document.template(action)
     for key, value in document.items(action, spec):
         if key in document.former_keys():
@@ -131,11 +139,6 @@ def engine_told_by(spec: dict) -> tuple[str, str] | None:
         readers = schemas.get(key, {}).get("x-engines", ())
         if len(readers) == 1 and document.get(template, key, document.MISSING) != value:
             return readers[0], key
-    if not is_training or has_data_of_ours:
-        return None
-    for key in ("custom.dataset", HUB_DATA):
-        if document.get(spec, key):
-            return "cosmos-rl", key
     return None
 
 

@@ -39,16 +39,23 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         for finding in _explained(action, rest, problem):
             found.setdefault(finding.where, finding)
     found |= names.below_custom(action, rest)
-    former = [key for key in unchecked if key in document.former_keys()]
-    for key in former:
-        message = "got what cosmos-rl read before 0.4.7, which ignores it"
-        found.setdefault(key, findings.info("SPEC-KEY-EXTRA", key, message))
-    unchecked = [key for key in unchecked if key not in former]
-    if unchecked:
-        where = unchecked[0] if len(unchecked) == 1 else "spec"
-        message = f"got what the trainer reads and nothing here checks: {', '.join(unchecked)}"
-        found.setdefault(where, findings.info("SPEC-KEY-EXTRA", where, message))
+    for finding in _passed_on(unchecked):
+        found.setdefault(finding.where, finding)
     return _without_those_that_a_renaming_brings(found)
+
+
+def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
+    """What is told of keys that no schema here describes: of those that the trainer reads as one,
+    of each that it no longer reads."""
+    former = document.former_keys().intersection(unchecked)
+    for key in sorted(former):
+        message = "got what cosmos-rl read before 0.4.7, which ignores it"
+        yield findings.info("SPEC-KEY-EXTRA", key, message)
+    read = [key for key in unchecked if key not in former]
+    if read:
+        where = read[0] if len(read) == 1 else "spec"
+        message = f"got what the trainer reads and nothing here checks: {', '.join(read)}"
+        yield findings.info("SPEC-KEY-EXTRA", where, message)
 
 
 def by_cause(action: str, spec: dict, found: list[findings.Finding]) -> list[findings.Finding]:
