@@ -6,6 +6,8 @@ import shlex
 import tarfile
 from pathlib import Path
 
+import av
+import numpy as np
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
@@ -198,6 +200,17 @@ def write_published_set(root, split):
             tar.add(clip, f"clips/{clip.name}")
 
 
+def write_video(path, frames):
+    path.parent.mkdir(parents=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for grey in range(frames):
+            picture = np.full((48, 64), 8 * grey, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="gray8")))
+        container.mux(stream.encode(None))
+
+
 def write_benchmark(root, split):
     """As `hf download` leaves it: two sets of two clips with a question each."""
     pair = {"question": "Which way?", "index2ans": {"A": "left", "B": "right"}, "answer": "A"}
@@ -259,6 +272,31 @@ def test_reason1_from_its_published_sets_to_its_accuracy(tmp_path, dataset, tiny
     )
     printed = succeed(tmp_path, "score_predictions.py", *words, "--dataset", "av")
     assert "processed across all files: 2" in printed
+
+
+def test_reason1s_benchmark_of_agibot_from_raw_videos_to_its_questions(tmp_path, tiny_reason1):
+    """Eight raw frames stand in for AgiBot World. Clips are not published with questions."""
+    folder = tmp_path / "bench" / "benchmark" / "agibot"
+    pair = {"question": "Which way?", "index2ans": {"A": "left", "B": "right"}, "answer": "A"}
+    clip = "clips/327-1-head_color-1-5.mp4"
+    files.write_json(folder / "agibot_benchmark_qa_pairs.json", [{"video": clip, "qa_pairs": pair}])
+    write_video(tmp_path / "raw/agibot/observations/327/1/videos/head_color.mp4", frames=8)
+    config = REASON1_BENCHMARK | {"datasets": ["agibot"]}
+    (tmp_path / "evaluate.yaml").write_text(yaml.safe_dump(config))
+    words = ["evaluate", "--engine", "transformers", "--spec", "evaluate.yaml"]
+    words += ["--eval-root", "bench", "--model", tiny_reason1, "--set", "fps=8"]
+    words += ["--force", "-o", "eval.toml", "--json"]
+    said = json.loads(succeed(tmp_path, "build_spec.py", *words))
+    (lost,) = [one for one in said["findings"] if one["id"] == "SPEC-BENCHMARK-CLIPS"]
+    # process_raw_data.py --task benchmark
+    script, *rest = shlex.split(lost["fix"])
+    rest[rest.index("DIR")] = "raw"
+    succeed(tmp_path, Path(script).name, *rest)
+    said = json.loads(succeed(tmp_path, "build_spec.py", *words))
+    assert "SPEC-BENCHMARK-CLIPS" not in {one["id"] for one in said["findings"]}
+    evaluated = ran(tmp_path, "evaluate", "eval.toml")
+    (row,) = files.read_json(Path(evaluated.outputs["results_dir"]) / "results.json")
+    assert row["error"] is None and row["question"].startswith("Which way?")
 
 
 def test_reason1s_reinforcement_as_far_as_a_machine_without_gpus_goes(

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
 
-from cosmos_reason.base.findings import bad_input
+from cosmos_reason.base.findings import Failure, Finding, bad_input, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import annotations, mixture
+from cosmos_reason.data import annotations, mixture, raw_clips
+from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.media import archives
+from cosmos_reason.media.files import resolve
 from cosmos_reason.rules import command_line
 from cosmos_reason.rules.draft import Draft, absolute
 from cosmos_reason.spec import document
 
 DATASETS = "datasets"  # the key that tells such a config
 FLAG = "--eval-root"
+BUILT = "train"  # the part that build_dataset writes where none is held out
 SYSTEM_PROMPT = "Answer the questions."
 ANSWER_TYPE = "evaluation.answer_type"
 # What the evaluator sets by itself for an answer type, whatever the config says.
@@ -66,6 +71,8 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
         raise bad_input("SPEC-BENCHMARK-ROOT", DATASETS, message, fix)
     names = list(dict.fromkeys(names))
     roots = [_root(data, name) for name in names]
+    for name, root in zip(names, roots, strict=True):
+        draft.findings += _clips_missing(root, name, data)
     if len(names) == 1:
         command_line.take_root(draft, FLAG, roots[0])
         return
@@ -77,13 +84,48 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
             draft.put(key, value, f"{FLAG} {mixed.told}")
 
 
+def _folders(data: str, name: str) -> list[str]:
+    """Where a dataset is looked for: below `benchmark` in the data folder, as the guide downloads
+    it, and in the data folder itself."""
+    return [os.path.join(absolute(data), *parts, name) for parts in (("benchmark",), ())]
+
+
 def _root(data: str, name: str) -> str:
-    """The folder of a dataset: below `benchmark` in the data folder, as the guide downloads it, or
-    in the data folder itself. Raises Failure."""
-    tried = [os.path.join(absolute(data), *parts, name) for parts in (("benchmark",), ())]
-    for root in tried:
+    """The folder of a dataset: what build_dataset made of it, with its clips, else the download.
+    Raises Failure."""
+    folders = _folders(data, name)
+    for root in [*(os.path.join(folder, BUILT) for folder in folders), *folders]:
         if annotations.locate(root).is_file():
             return root
-    message = f"got no questions in {' or '.join(tried)}, expected {name}_benchmark_qa_pairs.json"
-    command = f"hf download nvidia/Cosmos-Reason1-Benchmark --repo-type dataset --local-dir {data}"
-    raise bad_input("SPEC-BENCHMARK-ROOT", f"{DATASETS}.{name}", message, Fix(command=command))
+    message = (
+        f"got no questions in {' or '.join(folders)}, expected {name}_benchmark_qa_pairs.json or "
+        f"{BUILT}/ of build_dataset.py -o {folders[-1]}"
+    )
+    raise bad_input("SPEC-BENCHMARK-ROOT", f"{DATASETS}.{name}", message, _download(data))
+
+
+def _download(data: str) -> Fix:
+    words = ["hf", "download", "nvidia/Cosmos-Reason1-Benchmark", "--repo-type", "dataset"]
+    return Fix(command=shlex.join([*words, "--local-dir", data]))
+
+
+def _clips_missing(root: str, name: str, data: str) -> list[Finding]:
+    """A warning when neither the first clip of a dataset nor an archive is there: the clips of some
+    are published apart, and cut from raw data. What cannot be read is told by others."""
+    table = annotations.locate(root)
+    try:
+        samples = annotations.stream(JsonRecords(table), annotations.Tally())
+        clip = next((sample.media[0] for sample in samples if sample.media), None)
+    except Failure:
+        return []
+    if not clip or os.path.exists(resolve(root, clip.path)):
+        return []
+    if archives.in_root(root, clip.kind, clip.path):
+        return []
+    fix = _download(data)
+    if raw_clips.is_cut(clip.path):
+        output = next(folder for folder in _folders(data, name) if folder != root)
+        words = ["scripts/build_dataset.py", str(table), "--raw", "DIR", "-o", output]
+        fix = Fix(command=shlex.join(words))
+    message = f"got no {clip.path} in {root}, expected the clips of {name} or an archive of them"
+    return [warning("SPEC-BENCHMARK-CLIPS", f"{DATASETS}.{name}", message, fix)]
