@@ -228,7 +228,9 @@ def test_what_the_trainer_ignores_since_0_4_7_is_not_written(here, action, text)
 
 def test_paths_of_somebody_elses_dataset_script_become_absolute(here):
     (here / "sft" / "clips").mkdir(parents=True)
-    text = GUIDE.replace('"sft/clips"', '"sft/clips"\nsplit = "sft"')
+    (here / "sft" / "clips" / "meta.json").write_text("[]")
+    more = 'split = "sft"\nmeta_file = "meta.json"'
+    text = GUIDE.replace('"sft/clips"', f'"sft/clips"\n{more}')
     (here / "guide.toml").write_text(text)
     code, found, made = support_specs.run("train --spec guide.toml")
     assert code == 0, found
@@ -236,6 +238,7 @@ def test_paths_of_somebody_elses_dataset_script_become_absolute(here):
         "annotation_path": "sft/annotations.json",
         "media_path": str(here / "sft" / "clips"),
         "split": "sft",
+        "meta_file": "meta.json",
     }
     absent = {one.where: one.severity for one in found if one.id == "SPEC-PATH-NOT-HERE"}
     assert absent == {"custom.dataset.annotation_path": f.WARNING}

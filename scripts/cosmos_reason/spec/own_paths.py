@@ -20,10 +20,15 @@ def absolute(action: str, spec: dict) -> dict[str, str]:
 
 def relative(action: str, spec: dict, folder: Path) -> tuple[dict[str, str], list[str]]:
     """(key -> absolute path of what lies in `folder`, the keys of what is not there). A text is
-    taken for a path when its key calls it one, or when it has a slash and something lies there."""
+    taken for a path when its key calls it one, or when it has a slash and something lies there; one
+    that lies in a folder that another key names is a name in there, and is left alone."""
     found, missing = {}, []
-    for key, value in _texts(action, spec):
+    texts = dict(_texts(action, spec))
+    for key, value in texts.items():
         if Path(value).is_absolute() or "://" in value:
+            continue
+        others = [folder / Path(other).expanduser() for other in texts.values() if other != value]
+        if any(os.path.exists(other / value) for other in others):
             continue
         path = os.path.normpath(folder / Path(value).expanduser())
         is_called_path = bool(NAMES_A_PATH.search(document.last_part(key)))
