@@ -189,7 +189,7 @@ def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
 def _moved(job: Job, word: str) -> str:
     """A word of the command, with this bundle where the job has its copy."""
     ours, copy = (mounts.inside(root / "scripts") for root in (bundle.ROOT, job.folder / SKILL))
-    return word.replace(ours, copy, 1)
+    return f"{copy}{word.removeprefix(ours)}" if word.startswith(f"{ours}/") else word
 
 
 def unseen(job: Job) -> list[Finding]:
