@@ -453,6 +453,8 @@ def test_odd_paths_reach_the_program_as_data(tmp_path, monkeypatch):
     assert document.load(folder / "spec.toml")["policy"]["model_name_or_path"] == str(
         root / "model"
     )
+    first = (folder / "spec.toml").read_text().splitlines()[0]
+    assert first == f"#:schema {bundle.schema_path('train').as_uri()}"
 
 
 def test_gpu_choice_reaches_the_work(site):

@@ -50,7 +50,9 @@ def test_an_illegal_suggestion_is_repaired_and_the_sampler_learns_what_ran(tmp_p
         [4, 4, 8],
     )
     for trial in trials:
-        table = document.load(made.trial_folder(trial["number"]) / "train.toml")
+        path = made.trial_folder(trial["number"]) / "train.toml"
+        assert path.read_text().startswith("#:schema ")
+        table = document.load(path)
         value = trial["values"]["train.train_batch_per_replica"]
         assert document.get(table, "train.train_batch_per_replica") == value
         assert made.params(trial["values"]) == {

@@ -183,7 +183,7 @@ def _recorded(job: Job, request: Request, spec: dict) -> tuple[Job, int]:
 
 def _write(partial: Path, job: Job, request: Request, spec: dict) -> Job:
     """Fill the folder of a job that is to be started."""
-    document.dump(spec, partial / jobs.SPEC)
+    document.dump(spec, partial / jobs.SPEC, job.action)
     digest = files.sha256(partial / jobs.SPEC)
     job = replace(job, spec=job.spec | {"sha256": digest})
     origins = request.spec_path.with_suffix(".origins.json")

@@ -399,7 +399,7 @@ class Runner:
             if trial["checkpoint"]:
                 checkpoint = str(self.study.folder / trial["checkpoint"])
             trained = document.load(folder / "train.toml")
-            document.dump(evaluate_spec(plan["evaluate"], trained, checkpoint), path)
+            document.dump(evaluate_spec(plan["evaluate"], trained, checkpoint), path, action)
         words = commands.launch_words(plan, action, path, trial["gpu_ids"])
         self.launch(trial, "submit", *words)
 

@@ -125,7 +125,7 @@ class Study:
     def add(self, trial: dict, table: dict) -> None:
         """Put a proposed trial, and the spec that it trains with, on disk."""
         with files.whole_folder(self.trial_folder(trial["number"])) as partial:
-            document.dump(trial_spec(table), partial / "train.toml")
+            document.dump(trial_spec(table), partial / "train.toml", "train")
             files.write_json(partial / "trial.json", trial)
 
     # -- what they reached
