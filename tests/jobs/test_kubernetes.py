@@ -7,9 +7,11 @@ import pytest
 import yaml
 from launch_site import Site, change
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import kubectl, launch, manifests, pods
 from cosmos_reason.jobs import kubernetes_options as options
+from cosmos_reason.jobs.platforms import kubernetes
 
 
 @pytest.fixture
@@ -109,6 +111,20 @@ def test_two_nodes_are_planned(site):
     assert job.resources == {"nodes": 2, "gpus_per_node": 8, "gpu_ids": None}
     assert job.command[1].endswith("/skill/scripts/in_container/start_node.py")
     assert job.command[2:5] == ["JOB_ID", "2", "cosmos-rl"]
+
+
+def test_a_dataset_script_beside_the_programs_stays_where_it_is(site):
+    beside = f"{bundle.ROOT}/scripts-of-mine/mine.py"
+    everything = {"volume": [f"claim:{site.root}", f"more:{bundle.ROOT}"]}
+    asked = {"platform": "kubernetes", "engine": "cosmos-rl", "image": "i"}
+    job, found = launch.plan(site.request(**asked, kubernetes=everything, entry_script=beside))
+    assert job is None and "JOB-INPUT-MISSING" in {one.id for one in found}
+    job, found = launch.plan(site.request(**asked, kubernetes=everything))
+    moved = kubernetes.prepare(
+        dataclasses.replace(job, options=job.options | {"entry_script": beside}), {}
+    )
+    assert moved.command[-1] == beside
+    assert job.command[-1].startswith(f"{job.folder}/skill/scripts/")
 
 
 # -- what the cluster says ---------------------------------------------------------------------
