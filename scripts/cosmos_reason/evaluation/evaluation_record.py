@@ -40,7 +40,7 @@ def compose(spec: dict, questions: int, answered_by: str) -> dict:
             "system": dataset["system_prompt"],
             "answer_type": spec["evaluation"]["answer_type"],
         },
-        "sampling": spec["generation"],
+        "sampling": {key: value for key, value in spec["generation"].items() if value is not None},
         "vision": {key: value for key, value in spec["vision"].items() if value is not None},
         "hardware": answered_by,
     }
