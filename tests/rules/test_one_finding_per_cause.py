@@ -49,11 +49,6 @@ CASES = {
     "rate that YAML reads as text": ("train", "[train]", '[train]\noptm_lr = "1e-5"'),
     "a batch that its part does not divide": ("train", "mini_batch = 4", "mini_batch = 3"),
     "table for a number": ("train", "save_freq = 50", "save_freq = {every = 50}"),
-    "validation that only a split can have": (
-        "train",
-        "[train.ckpt]\nsave_freq = 50\n[validation]\nenable = false",
-        'dataset.name = "a/b"\n[train.ckpt]\nsave_freq = 20\n[validation]\nenable = true',
-    ),
     "no model": ("train", MODEL, 'model_name_or_path = ""'),
     "answer type of no image": ("evaluate", '"freeform"', '"free-form"'),
     "task of no image": ("evaluate", "[vision]", '[task]\ntype = "mqc"\n[vision]'),
