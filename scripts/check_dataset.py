@@ -403,15 +403,16 @@ def as_text(name: str, facts: dict) -> str:
     size = {key: shown(spread) for key, spread in size.items()}
     types = ", ".join(f"{count} {kind}" for kind, count in facts["question_types"].items())
     share = facts["majority_accuracy"]
-    reasoned = facts["reasoning_share"]
+    reasoned = ""
+    if facts["reasoning_share"]:
+        reasoned = f"{facts['reasoning_share']:.0%} with reasoning, "
     lines = [
         f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), "
         f"{facts['clips']} clips ({shown(facts['records_per_clip'])} records per clip)",
         f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, "
         f"{size['fps']} fps, {size['seconds']} s, {facts['clips_with_problems']} with problems",
         f"  text: up to {text['max']} tokens ({text['method'].partition(':')[0]}), "
-        f"{f'{reasoned:.0%} with reasoning, ' if reasoned else ''}"
-        f"majority answer right {'-' if share is None else f'{share:.1%}'}",
+        f"{reasoned}majority answer right {'-' if share is None else f'{share:.1%}'}",
     ]
     for kind, balance in facts["answers"].items():
         listed = [f"{answer} {count}" for answer, count in balance.items()]

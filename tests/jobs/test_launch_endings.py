@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -164,4 +165,14 @@ def test_what_the_work_leaves_running_is_ended(site):
     folder = site.submit(child=True)
     assert ended(folder).state == "COMPLETE"
     child = int((folder / "child").read_text())
-    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    patience = time.monotonic() + 10  # it sleeps for a minute, and may take a moment to die
+    while is_running(child) and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert not is_running(child)
+
+
+def is_running(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

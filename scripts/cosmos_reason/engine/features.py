@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from cosmos_reason.base.findings import bad_input, say
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.estimate.gpu_memory import GIB
 
-GIB = 1024**3
 OPTION = "custom.transformers_engine.feature_cache_gib"
 # What an encoded sample says of its media, in the order in which models read them.
 CONTENT_KEY = {"image": "image_content", "video": "video_content"}

@@ -12,12 +12,12 @@ from cosmos_reason.base import bundle, families, findings
 from cosmos_reason.base.families import FAMILIES, Family
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec.actions import HUB_NAME
 from cosmos_reason.spec.values import shown
 
 HUB = "hf_model://"
 # First parts of relative paths that people write; none is an organization on the Hub.
 FOLDERS = {"models", "checkpoints", "data", "jobs", "results", "outputs"}
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_PAGE = re.compile(
     r"^https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+)(?:/tree/main)?/?$"
 )

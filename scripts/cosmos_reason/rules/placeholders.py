@@ -8,7 +8,7 @@ import re
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, own_paths
 from cosmos_reason.spec.values import shown
 
 # A whole value. Tokens of a model (`<image>`, `</answer>`, `<|im_end|>`) are none.
@@ -54,8 +54,7 @@ def keys(action: str, spec: dict, engine: str | None = None) -> list[str]:
 
 
 def _is_path(key: str, schema: dict) -> bool:
-    last = document.last_part(key)
-    return bool(schema.get("x-path")) or last.endswith(("path", "dir", "root", "file", "folder"))
+    return bool(schema.get("x-path") or own_paths.NAMES_A_PATH.search(document.last_part(key)))
 
 
 def check(action: str, spec: dict, found: list[str]) -> findings.Finding:

@@ -18,7 +18,7 @@ TABLES_OF_EVALUATION = {"dataset", "model", "vision", "evaluation", "generation"
 FRAMEWORK = "cosmos-framework"  # which trains in its own way
 TABLES_OF_FRAMEWORK = {"job", "model", "trainer"}
 HUB_DATA = "train.train_policy.dataset.name"
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 POLICIES = {"sft": "train", "grpo": "grpo"}  # by train.train_policy.type
 
 
