@@ -9,6 +9,7 @@ import math
 import yaml
 
 from cosmos_reason.base import bundle
+from cosmos_reason.rules import usual
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import space
 
@@ -100,6 +101,11 @@ def facts() -> dict:
     }
 
 
+def template(action: str) -> dict:
+    """The spec that the bank starts an action from: references/spec_template_<action>.yaml."""
+    return usual.template() if action == "train" else document.template(action)
+
+
 # ---- actions -------------------------------------------------------------------------------------
 
 
@@ -179,7 +185,7 @@ def automl() -> dict:
 
 def param_ranges(tuning: str) -> dict:
     """Key of the train spec -> its range as the runner takes it."""
-    base = document.template("train")
+    base = template("train")
     for key, value in bundle.skill_info()["tuning"].get(tuning, {}).get("train", {}).items():
         document.set_value(base, key, value)
     searched = [key for key, leaf in document.keys("train").items() if leaf.get("automl_enabled")]
@@ -187,7 +193,12 @@ def param_ranges(tuning: str) -> dict:
         searched = [key for key in searched if not key.startswith("policy.lora.")]
     dimensions, found = space.build(base, ",".join(searched), [], None)
     assert not found, found
-    return {dimension.key: param_range(dimension) for dimension in dimensions}
+    ranges = {dimension.key: param_range(dimension) for dimension in dimensions}
+    in_one_pass = base["train"]["train_policy"]["mini_batch"]
+    batches = ranges["train.train_batch_per_replica"]
+    # The trainer cuts a batch into whole passes, which the runner does not know.
+    batches["valid_options"] = [n for n in batches["valid_options"] if n % in_one_pass == 0]
+    return ranges
 
 
 def param_range(dimension: space.Dimension) -> dict:

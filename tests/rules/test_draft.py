@@ -9,7 +9,7 @@ import support_specs
 from run_folders import write_halves
 from support_specs import write_facts
 
-from cosmos_reason.base import files
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import COUNTED_BYTES, Case
@@ -371,6 +371,20 @@ def test_a_batch_that_nobody_chose_is_that_of_recipes_where_it_can_be_formed(
     assert code == 0, found
     policy = made["train"]["train_policy"]
     assert (made["train"]["train_batch_per_replica"], policy["mini_batch"]) == (batch, in_one_pass)
+
+
+def test_nvidias_bank_starts_from_what_data_enough_get(here):
+    """But for the data, which also turn the validation on."""
+    template = document.load(bundle.template_path("train"))
+    line = "train --engine tao --train-root data --eval-root data"
+    code, found, made = run(f"{line} --dataset-facts {write_facts(here, 1600)}")
+    assert code == 0, found
+    del made["custom"]["train_dataset"], made["custom"]["val_dataset"]
+    made["validation"]["enable"] = False
+    empty = {"annotation_path": "", "media_path": ""}
+    assert template["custom"].pop("train_dataset") == empty
+    assert template["custom"].pop("val_dataset") == empty
+    assert template == made
 
 
 def test_without_lengths_a_forward_pass_has_one_record(here):

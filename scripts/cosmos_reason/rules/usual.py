@@ -22,6 +22,16 @@ EPOCH_STEPS = range(20, 501)  # of an epoch that is worth a save, and not too mu
 LONGEST = 4096  # tokens of a record, of which recipes put so many through at once
 
 
+def template() -> dict:
+    """The train template with all of it, for one rank and data that nobody has counted: what
+    NVIDIA's bank starts from."""
+    spec = document.template("train")
+    recipes = {BATCH: RECORDS, MINI_BATCH: IN_ONE_PASS, SAVE_EPOCHS: 1, VALIDATE_EPOCHS: 1}
+    for key, value in recipes.items():
+        document.set_value(spec, key, value)
+    return spec
+
+
 def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
     """`is_new`: the spec begins with the template, so that nobody has seen what stands in it. What
     was taken here before is taken anew, for other data or GPUs. Raises Failure for dataset facts
