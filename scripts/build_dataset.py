@@ -3,7 +3,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "PyYAML==6.0.3", "tqdm==4.70.1", "pyarrow==26.0.1", "huggingface_hub==1.33.0", "av==18.1.0",
-#     "numpy==2.4.6", "pillow==13.0.0",
+#     "numpy==2.4.6", "pillow==13.0.0", "google-crc32c==1.9.0",
 # ]
 # ///
 """Turn clips and labels, in the forms people have them, into a dataset to train and evaluate on.
@@ -25,7 +25,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data import held_out, source_files
+from cosmos_reason.data import held_out, raw_clips, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
@@ -72,7 +72,7 @@ def parser() -> cli.Parser:
         help="split of a Hub dataset, or a part of it: 'train[:100]'; default train",
     )
     raw = (
-        "raw videos of AgiBot World or HoloAssist, to cut clips from that Cosmos-Reason1's sets "
+        f"raw data of {raw_clips.SETS}, to cut clips from that Cosmos-Reason1's sets "
         "name and do not hold"
     )
     parser.add_argument("--raw", default="", metavar="DIR", help=raw)

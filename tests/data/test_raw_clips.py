@@ -1,4 +1,9 @@
-"""Clips of Cosmos-Reason1's published sets, cut from raw videos as its guide cuts them."""
+"""Clips of Cosmos-Reason1's published sets, made of raw data as its guide makes them.
+
+fixtures/bridge_dataset.tar.gz was written by tensorflow-datasets 4.9.10 with the features of
+bridge_dataset 1.0.0: three episodes of 6, 5 and 4 steps in two shards of `val`; the main camera
+shows one grey per step, 40, 120 or 180 at first and 8 brighter each, the others 241 to 243.
+"""
 
 import json
 import shutil
@@ -17,6 +22,8 @@ from cosmos_reason.media import files as media
 RATE = 10
 VIDEO = "327/648642/videos/head_color.mp4"
 AGIBOT = "clips/327-648642-head_color-12-20.mp4"
+KITCHEN = "numpy_256-bridge_data_v2-datacol1_toykitchen1-many_skills-00-val"
+SWEEP = "scripted_numpy_256-scripted_raw-sweep-00-val"
 HOLO = "clips/R007-7July-DSLR_coarse_3_fine_5_clip.mp4"
 
 
@@ -131,6 +138,94 @@ def test_what_is_wrong_with_the_raw_data(raw):
     (raw / "holoassist" / raw_clips.EVENTS).write_text('[{"events": [{"label": 1}, 2]}]')
     with pytest.raises(f.Failure, match="HoloAssist's list"):
         raw_clips.RawClips(raw).clip(HOLO)
+
+
+@pytest.fixture
+def bridge(raw):
+    """BridgeData V2 as `wget` of the guide leaves it."""
+    (raw / "bridgev2").mkdir()
+    with tarfile.open(Path(__file__).parents[1] / "fixtures" / "bridge_dataset.tar.gz") as tar:
+        tar.extractall(raw / "bridgev2", filter="data")
+    return raw / "bridgev2" / "bridge_dataset" / "1.0.0"
+
+
+def bridge_clip(folder, episode, last=47):
+    return f"clips/{folder}.{episode}.clip0.frame{last:03d}.mp4"
+
+
+@pytest.mark.parametrize(
+    ("folder", "episode", "greys"),
+    [
+        (KITCHEN, 0, range(40, 81, 8)),
+        (KITCHEN, 12, range(120, 153, 8)),
+        (SWEEP, 0, range(180, 205, 8)),
+    ],
+)
+def test_an_episode_of_a_shard_as_a_clip(raw, bridge, folder, episode, greys):
+    before = snapshot(raw)
+    clip = raw_clips.RawClips(raw).clip(bridge_clip(folder, episode)).load()
+    assert [4 * grey for grey in grey_levels(clip)] == list(greys), "of the main camera, all steps"
+    facts = media.probe(clip)
+    assert (facts.width, facts.height, facts.fps) == (64, 48, 30)
+    assert clip.name == bridge_clip(folder, episode).removeprefix("clips/")
+    assert snapshot(raw) == before, "nothing is written beside the raw data"
+
+
+@pytest.mark.parametrize("place", ["bridgev2", "bridgev2/bridge_dataset/1.0.0"])
+def test_the_folder_of_the_shards_will_do(raw, bridge, place):
+    clips = raw_clips.RawClips(raw / place)
+    assert clips.clip(bridge_clip(KITCHEN, 12)).load().is_file()
+
+
+def test_an_episode_that_no_shard_has(raw, bridge):
+    for name in (bridge_clip(KITCHEN, 1), bridge_clip(KITCHEN.replace("val", "train"), 0)):
+        lacks = raw_clips.RawClips(raw).clip(name)
+        assert isinstance(lacks, Path) and lacks.parent == bridge and not lacks.exists()
+        assert name.split("/")[1].split(".")[0] in lacks.name
+    shutil.rmtree(bridge)
+    lacks = raw_clips.RawClips(raw).clip(bridge_clip(KITCHEN, 0))
+    assert lacks.parent == bridge, "where the guide downloads it"
+
+
+def test_a_benchmark_of_episodes_is_built(raw, bridge, tmp_path):
+    names = [bridge_clip(KITCHEN, 0), bridge_clip(SWEEP, 0)]
+    table = benchmark(tmp_path / "set", names)
+    line = [table, "-o", tmp_path / "out", "--json"]
+    (lost,) = json.loads(run_script("build_dataset.py", *line).stdout)["findings"]
+    assert (lost["id"], lost["fix"]) == ("BUILD-MEDIA-MISSING", "--raw DIR")
+    done = run_script("build_dataset.py", *line, "--raw", raw)
+    assert done.returncode == 0, done.stdout + done.stderr
+    built, _ = annotations.read(tmp_path / "out" / "train" / "annotations.json")
+    paths = [tmp_path / "out" / "train" / item.path for sample in built for item in sample.media]
+    assert [media.probe(path).frames for path in paths] == [6, 4]
+
+
+def test_a_shard_that_is_not_whole(raw, bridge):
+    shard = bridge / "bridge_dataset-val.tfrecord-00000-of-00002"
+    whole = shard.read_bytes()
+    picture = whole.index(b"\xff\xd8\xff")
+    for damaged, said in (
+        (whole[:-100], f"an end after {len(whole) - 100} bytes"),
+        (whole[:5], "no length of a record"),
+        (b"\x1f\x8b" + whole, "no length of a record"),
+    ):
+        shard.write_bytes(damaged)
+        with pytest.raises(f.Failure, match=said) as failed:
+            raw_clips.RawClips(raw).clip(bridge_clip(KITCHEN, 0))
+        (finding,) = failed.value.findings
+        assert (finding.id, finding.where) == ("DATA-TFRECORD", str(shard))
+    shard.write_bytes(whole[: picture + 20] + b"\0\0" + whole[picture + 22 :])
+    with pytest.raises(f.Failure, match="other data than their checksum tells"):
+        raw_clips.RawClips(raw).clip(bridge_clip(KITCHEN, 0)).load()
+    assert not list(raw.parent.glob("cache/**/*.mp4")), "nothing half made is kept"
+    assert raw_clips.RawClips(raw).clip(bridge_clip(KITCHEN, 12)).load().is_file()
+
+
+def test_shards_of_something_else(raw, bridge):
+    shard = bridge / "bridge_dataset-val.tfrecord-00001-of-00002"
+    shard.write_bytes(shard.read_bytes().replace(b"data/episode_id", b"data/episode_xy"))
+    with pytest.raises(f.Failure, match="expected BridgeData V2's episodes"):
+        raw_clips.RawClips(raw).clip(bridge_clip(SWEEP, 0))
 
 
 def benchmark(folder, names):

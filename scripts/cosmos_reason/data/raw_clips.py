@@ -1,39 +1,51 @@
-"""Clips of Cosmos-Reason1's published sets that are not published with them, cut from the raw data
-of AgiBot World (agibot) and HoloAssist (holoassist), as Reason1's guide cuts them.
+"""Clips of Cosmos-Reason1's published sets that are not published with them, made of the raw data
+of AgiBot World (agibot), BridgeData V2 (bridgev2) and HoloAssist (holoassist), as Reason1's guide
+makes them.
 
-A clip's name says what to cut. agibot: TASK-EPISODE-VIDEO-FIRST-LAST.mp4, frames of
-observations/TASK/EPISODE/videos/VIDEO.mp4, or of a tar there that holds it. holoassist:
-VIDEO_coarse_N_fine_M....mp4, the event M of data-annotation-trainval-v1_1.json, in seconds of
-videos/VIDEO/Export_py/*.mp4.
+A clip's name says what it is made of. agibot: TASK-EPISODE-VIDEO-FIRST-LAST.mp4, frames of
+observations/TASK/EPISODE/videos/VIDEO.mp4, or of a tar there that holds it. bridgev2:
+FOLDER.EPISODE.ANY.ANYNNN.mp4, all frames of the main camera of an episode, 30 a second: the one
+whose file_path is .../bridge_data_all/FOLDER/out.npy, with / for the - of FOLDER, in a shard of
+bridge_dataset/1.0.0 (TensorFlow Datasets). holoassist: VIDEO_coarse_N_fine_M....mp4, the event M of
+data-annotation-trainval-v1_1.json, in seconds of videos/VIDEO/Export_py/*.mp4.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
+from cosmos_reason.base import progress
 from cosmos_reason.data.source_files import Held
-from cosmos_reason.media import archives, cut
+from cosmos_reason.media import archives, convert, cut, tfrecords
 from cosmos_reason.media import files as media
 
 AGIBOT = re.compile(r"(\w+)-(\w+)-(\w+)-(\d+)-(\d+)\.mp4", re.ASCII)
+BRIDGE = re.compile(r"([^./]+)\.(\d+)\.[^./]*\.[^./]*\d{3}\.mp4", re.ASCII)
 HOLOASSIST = re.compile(r"([\w-][\w.-]*?)_coarse_(\d+)_fine_(\d+).*\.mp4", re.ASCII)
 EVENTS = "data-annotation-trainval-v1_1.json"
 FINE = "Fine grained action"
+SHARDS = "bridge_dataset-*.tfrecord-*"
+BRIDGE_ROOT = "bridge_data_all/"  # what stands before it in a file_path tells where it once lay
+FILE_PATH, EPISODE = "episode_metadata/file_path", "episode_metadata/episode_id"
+CAMERA = "steps/observation/image_0"
+BRIDGE_FPS = 30  # as the guide writes them, whatever the robot's own rate
+SETS = "AgiBot World, BridgeData V2 or HoloAssist"
 
 
 def is_cut(name: str) -> bool:
     """Whether a row of a published set names a clip that is cut from raw data."""
     last = posixpath.basename(name)
-    return bool(AGIBOT.fullmatch(last) or HOLOASSIST.fullmatch(last))
+    return any(pattern.fullmatch(last) for pattern in (AGIBOT, BRIDGE, HOLOASSIST))
 
 
 class Packed(NamedTuple):
@@ -45,8 +57,8 @@ class Packed(NamedTuple):
 
 
 class RawClips:
-    """The raw data below a folder, either of the two sets or a folder with both under their
-    names. Nothing is written there: what is cut goes to the cache."""
+    """The raw data below a folder, that of one set or of several under their names. Nothing is
+    written there: what is cut goes to the cache."""
 
     def __init__(self, root: Path):
         if not root.is_dir():
@@ -56,7 +68,7 @@ class RawClips:
 
     def clip(self, name: str) -> Path | Held | None:
         """What a row of a published set calls `name`: a clip to be cut, the raw file that lacks, or
-        None for a name of neither set. Raises Failure for a clip that the annotations lack."""
+        None for a name of no such set. Raises Failure for a clip that the annotations lack."""
         last = posixpath.basename(name)
         if match := AGIBOT.fullmatch(last):
             task, episode, video, first, end = match.groups()
@@ -69,6 +81,8 @@ class RawClips:
                 name = f"{raw}/{last}"
                 return Held(name, ".mp4", functools.partial(_cut_packed, packed, last, times))
             return self._held(last, raw, times, counts="frames")
+        if match := BRIDGE.fullmatch(last):
+            return self._of_bridge(last, match[1], int(match[2]))
         if match := HOLOASSIST.fullmatch(last):
             video, _, event = match.groups()
             times = self._events.get((video, int(event)))
@@ -90,6 +104,31 @@ class RawClips:
             if wanted in self._videos[archive]:
                 return self._videos[archive][wanted]
         return None
+
+    def _of_bridge(self, name: str, folder: str, episode: int) -> Path | Held:
+        record = self._episodes.get((folder, episode))
+        if record is None:
+            return self._shards / f"{SHARDS} (episode {episode} of {folder})"
+        return Held(f"{record.shard}/{name}", ".mp4", functools.partial(_filmed, record, name))
+
+    @property
+    def _shards(self) -> Path:
+        """The folder of BridgeData V2's shards."""
+        below = self._below("bridgev2")
+        places = [below / "bridge_dataset" / "1.0.0", below / "1.0.0", below]
+        return next((place for place in places if any(place.glob(SHARDS))), places[0])
+
+    @functools.cached_property
+    def _episodes(self) -> dict[tuple[str, int], tfrecords.Record]:
+        """(folder, episode) -> its record. Raises Failure for a damaged shard."""
+        shards = sorted(self._shards.glob(SHARDS))
+        sizes = [shard.stat().st_size for shard in shards]
+        looked_through = progress.of_bytes(sum(sizes), "episodes")
+        found = {}
+        for shard, size in zip(shards, sizes, strict=True):
+            found |= _episodes_of(shard)
+            looked_through(size)
+        return found
 
     def _below(self, dataset: str) -> Path:
         own = self.root / dataset
@@ -127,14 +166,51 @@ def _videos_in(archive: Path) -> dict[str, Packed]:
     return found
 
 
+def _episodes_of(shard: Path) -> dict[tuple[str, int], tfrecords.Record]:
+    """(folder, episode) -> its record, of a shard of BridgeData V2."""
+    found = {}
+    with tfrecords.opened(shard) as data:
+        for record in tfrecords.records(shard, data):
+            told = tfrecords.features(record, data, (FILE_PATH, EPISODE))
+            if len(told) != 2:
+                message = f"got no {FILE_PATH} and {EPISODE}, expected BridgeData V2's episodes"
+                raise f.bad_input("BUILD-RAW-EVENT", shard, message)
+            path = told[FILE_PATH][0].decode()
+            folder = posixpath.dirname(path.partition(BRIDGE_ROOT)[2] or path)
+            found[folder.replace("/", "-"), told[EPISODE][0]] = record
+    return found
+
+
+def _filmed(record: tfrecords.Record, name: str) -> Path:
+    """The clip in the cache, of all pictures of an episode."""
+    target = _place(f"{_version(record.shard)}\0{record.begin}", name)
+    if not target.is_file():
+        with tfrecords.opened(record.shard) as data:
+            tfrecords.check(record, data)
+            pictures = tfrecords.features(record, data, (CAMERA,)).get(CAMERA)
+        if not pictures:
+            message = f"got no {CAMERA} of {name}, expected BridgeData V2's episodes"
+            raise f.bad_input("BUILD-RAW-EVENT", record.shard, message)
+        with storage.whole_file(target, "wb") as file:
+            convert.write_clip(file, "mp4", _shown(pictures), {"preset": "fast"})
+    return target
+
+
+def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
+    """(seconds it is shown, RGB pixels) of each picture."""
+    import numpy as np
+    from PIL import Image
+
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture)) as image:
+            yield Fraction(1, BRIDGE_FPS), np.asarray(image.convert("RGB"))
+
+
 def _cut_packed(packed: Packed, name: str, times: tuple) -> Path:
     """The clip in the cache; the raw video is unpacked into it too, once."""
-    facts = packed.archive.stat()
-    made_of = f"{packed.archive.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}\0{packed.name}"
-    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    raw = storage.cache_folder() / "raw-clips" / key / posixpath.basename(packed.name)
+    made_of = f"{_version(packed.archive)}\0{packed.name}"
+    raw = _place(made_of, posixpath.basename(packed.name))
     if not raw.is_file():
-        raw.parent.mkdir(parents=True, exist_ok=True)
         with storage.whole_file(raw, "wb") as file:
             file.write(packed.read())
     return _cut(raw, name, times, counts="frames")
@@ -142,16 +218,26 @@ def _cut_packed(packed: Packed, name: str, times: tuple) -> Path:
 
 def _cut(raw: Path, name: str, times: tuple, counts: str) -> Path:
     """The clip in the cache, cut unless it was before."""
-    facts = raw.stat()
-    made_of = f"{raw.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}\0{times}\0{counts}"
-    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
-    target = storage.cache_folder() / "raw-clips" / key / name
+    target = _place(f"{_version(raw)}\0{times}\0{counts}", name)
     if not target.is_file():
         seconds = [Fraction(time).limit_denominator(cut.MOST) for time in times]
         if counts == "frames":
             rate = Fraction(media.frame_rate(raw) or 30).limit_denominator(cut.MOST)
             seconds = [second / rate for second in seconds]
-        target.parent.mkdir(parents=True, exist_ok=True)
         with storage.whole_file(target, "wb") as file:
             cut.cut(raw, *seconds, file)
     return target
+
+
+def _version(file: Path) -> str:
+    """What differs when a file changes."""
+    facts = file.stat()
+    return f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
+
+
+def _place(made_of: str, name: str) -> Path:
+    """Where in the cache a file lies that is made of this."""
+    key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
+    place = storage.cache_folder() / "raw-clips" / key / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place

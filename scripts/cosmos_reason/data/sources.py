@@ -267,10 +267,10 @@ def _absent(item: Item) -> list[Path]:
 def _media_missing(message: str, source: Source, data: dict) -> f.Finding:
     fix = Fix(flags={"--skip-missing": True})
     if source.files.raw is None and any(map(raw_clips.is_cut, data["files"])):
-        message += "; such clips are cut from the raw videos of AgiBot World or HoloAssist"
+        message += f"; such clips are cut from the raw data of {raw_clips.SETS}"
         fix = Fix(flags={"--raw": "DIR"})
     elif source.files.raw:
-        message += f", and for raw videos of AgiBot World and HoloAssist in {source.files.raw.root}"
+        message += f", and for raw data of {raw_clips.SETS} in {source.files.raw.root}"
     elif isinstance(source.files, Repository):
         fix = Fix(command="add the clips to a local copy of the source and build that")
     elif source.tables:
