@@ -374,7 +374,9 @@ def plan_here(args) -> cli.Outcome:
     text = ""
     if job:
         spec, _ = completion.completed(job.action, document.load(args.spec))
-        text = engines.summary(job, in_words.with_batch(Case(job.action, job.engine, spec)))
+        case = Case(job.action, job.engine, spec)
+        uses_gpus = job.resources["gpu_ids"] != [] and "endpoint" not in job.options
+        text = engines.summary(job, in_words.with_batch(case, uses_gpus))
     if job and job.action == "train":
         cost = cost_of(args, job.engine)
         result["time"], text = cost.to_json(), f"{cost.text()}\n{text}"

@@ -332,7 +332,8 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         same_flags = cli.without(sys.argv[2:], "--json", run_time.FLAG)
         following = (NAME, "run", *cli.without(same_flags, "--json", "--save"))
     case = Case("train", there.plan["engine"], there.plan["spec"])
-    text = f"{summary.plan_text(result, cost)}\nas given: {in_words.with_batch(case)}"
+    as_given = in_words.with_batch(case, uses_gpus=there.plan["groups"][0] != [])
+    text = f"{summary.plan_text(result, cost)}\nas given: {as_given}"
     return cli.Outcome(result, found + problems, text, following)
 
 

@@ -261,6 +261,16 @@ def test_a_plan_tells_the_time(site):
     assert done.stdout.startswith(unknown)
 
 
+def test_a_plan_without_gpus_counts_none(site):
+    for_two_gpus(site)
+    words = ["plan", "train", "--spec", "train.toml", "--platform", "local"]
+    words += ["--engine", "transformers"]
+    for chosen, told in ((["--gpu-ids", "none"], []), ([], ["2 GPUs"])):
+        done = run_script("launch_job.py", *words, *chosen, cwd=site.root)
+        (line,) = [line for line in done.stdout.splitlines() if "  global batch" in line]
+        assert [part for part in line.split(", ") if "GPU" in part] == told
+
+
 def to_read(site, text):
     """Tokens of a text where the bundle and the user's folder have short names."""
     return tokens(text.replace(str(site.root), "/work").replace(str(ROOT), "/skill"))

@@ -21,7 +21,8 @@ ROW = "gpu*|up|4:00:00|4|gpu:h100:8|idle"
 class Cluster:
     """A login node that gives the answers it was given, by command."""
 
-    def __init__(self, monkeypatch, **answers):
+    def __init__(self, monkeypatch, has_pyxis=True, **answers):
+        self.has_pyxis = has_pyxis
         self.answers, self.asked = {"sinfo": Answer(0, ROW)} | answers, []
         monkeypatch.setattr(slurm_cluster, "host", lambda *_: self)
         monkeypatch.setattr(slurm_cluster, "has_commands", lambda _: True)
@@ -31,6 +32,8 @@ class Cluster:
 
     def call(self, *words, limit=0):
         self.asked.append(words)
+        if words == ("srun", "--help"):
+            return Answer(0, "--container-image=..." if self.has_pyxis else "--chdir=...")
         return self.answers.get(words[0], Answer(0))
 
 
@@ -172,6 +175,17 @@ def test_what_the_partition_does_not_have_is_one_finding(site, monkeypatch, act,
     wrong = [one for one in found if one.severity == "error"]
     assert job is None and [one.id for one in wrong] == [id] and wrong[0].fix.flags == fix
     assert not site.jobs.exists()
+
+
+@pytest.mark.parametrize("act", [launch.plan, launch.submit])
+@pytest.mark.parametrize("asked", [{"engine": "tao"}, {"image": "/images/x.sqsh"}])
+def test_containers_need_pyxis(site, monkeypatch, act, asked):
+    Cluster(monkeypatch, has_pyxis=False)
+    job, found = act(site.request(platform="slurm", **asked))
+    assert job is None and not site.jobs.exists()
+    assert [one.id for one in found if one.severity == "error"] == ["PRE-SLURM-PYXIS"]
+    Cluster(monkeypatch)
+    planned(site, **asked)
 
 
 def test_a_type_of_gpus_does_not_matter_to_a_job_without_any(site, monkeypatch):

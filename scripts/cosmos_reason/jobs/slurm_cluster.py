@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cosmos_reason.base.findings import Failure, bad_input, outside
+from cosmos_reason.base.findings import Failure, Finding, bad_input, error, outside
 from cosmos_reason.remote.machine import NO_ANSWER, Answer, Host, over_ssh
 
 ENDED = {
@@ -94,6 +94,15 @@ def host(recorded: str | None = None) -> Host:
 
 def has_commands(where: Host) -> bool:
     return not where.is_here or shutil.which("sbatch") is not None
+
+
+def check_pyxis(where: Host) -> list[Finding]:
+    """An error where srun starts no containers."""
+    if "--container-image" in where.call("srun", "--help").out:
+        return []
+    message = "got an srun without --container-image, expected Pyxis and Enroot for containers"
+    fix = "install Pyxis and Enroot on the cluster"
+    return [error("PRE-SLURM-PYXIS", where.name, message, fix)]
 
 
 def look(where: Host, command: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
+from cosmos_reason.jobs import slurm_cluster
 from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.preflight.access import plain_paths, unseen_paths
 from cosmos_reason.preflight.gates import fewer_gpus
@@ -32,10 +33,8 @@ def check(launch: Launch) -> Iterator[Finding]:
         return
     yield from check_partition(partitions.parse_partitions(printed), launch)
     uses_container = launch.engine == "tao" or launch.options.image
-    if uses_container and not _has_pyxis(host):
-        message = "got an srun without --container-image, expected Pyxis and Enroot for containers"
-        fix = "install Pyxis and Enroot on the cluster"
-        yield findings.error("PRE-SLURM-PYXIS", host.name, message, fix)
+    if uses_container:
+        yield from slurm_cluster.check_pyxis(host)
     yield from unseen_nodes(launch)
     yield from _shared_paths(launch, host)
 
@@ -56,10 +55,6 @@ def _ask(host: Host) -> tuple[Finding | None, str]:
     message = f"got {answer.last_words}, expected a login node and a running scheduler"
     fix = f"ssh {host.name} scontrol ping" if host.ssh else "scontrol ping"
     return findings.error("PRE-SLURM-UNREACHABLE", host.name, message, fix), ""
-
-
-def _has_pyxis(host: Host) -> bool:
-    return "--container-image" in host.call("srun", "--help").out
 
 
 def unseen_nodes(launch: Launch) -> Iterator[Finding]:

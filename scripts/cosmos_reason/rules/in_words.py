@@ -7,7 +7,7 @@ from cosmos_reason.rules.keys import BATCH, RATE
 from cosmos_reason.spec import actions, values
 
 
-def of_spec(case: Case) -> str:
+def of_spec(case: Case, uses_gpus: bool = True) -> str:
     """The values that decide what a run gives and costs, on one line."""
     if case.action in actions.TRAINING:
         parts = [*_length(case), _tuning(case), f"learning rate {values.shown(case(RATE))}"]
@@ -21,13 +21,16 @@ def of_spec(case: Case) -> str:
     parts += _sampling(case)
     if longest:
         parts.append(f"up to {longest} tokens a record")
-    gpus = case.needed_gpus
-    return ", ".join([*parts, f"{gpus} GPU{'s' if gpus > 1 else ''}"])
+    if uses_gpus:
+        gpus = case.needed_gpus
+        parts.append(f"{gpus} GPU{'s' if gpus > 1 else ''}")
+    return ", ".join(parts)
 
 
-def with_batch(case: Case) -> str:
+def with_batch(case: Case, uses_gpus: bool = True) -> str:
     """The same, of a training with its global batch."""
-    return f"{_batch(case)}, {of_spec(case)}" if case.action == "train" else of_spec(case)
+    text = of_spec(case, uses_gpus)
+    return f"{_batch(case)}, {text}" if case.action == "train" else text
 
 
 def _batch(case: Case) -> str:

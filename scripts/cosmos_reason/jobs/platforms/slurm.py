@@ -104,6 +104,8 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
             raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)
         return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)]
     found += _partition(request, rows, needed)
+    if request.engine == images.ENGINE or request.image:
+        found += slurm_cluster.check_pyxis(where)
     if not where.is_here and acting and not has_errors(found):
         found += _folder_there(where, request.jobs_dir)
     return found
