@@ -240,6 +240,13 @@ def add_slurm_flags(add: Callable) -> None:
     )
     add("--exclusive", action="store_true", help="slurm: whole nodes")
     add(
+        "--module",
+        action="append",
+        metavar="NAME",
+        help="slurm: what the nodes `module load` before python3 of their PATH runs the job; "
+        "repeatable (default: none, and this Python)",
+    )
+    add(
         "--requeue",
         action="store_true",
         help="slurm: let it begin the job anew when a node fails; a training goes on from its "
@@ -347,6 +354,7 @@ def request(args) -> launch.Request:
         requeue=args.requeue,
         cpus=args.cpus,
         memory=args.memory,
+        modules=args.module,
         checkpoints=[os.path.abspath(path) for path in args.checkpoint],
         kubernetes={name: value for name in KUBERNETES if (value := getattr(args, name))},
     )

@@ -10,6 +10,7 @@ need sshd openssh-server
 need ssh openssh-client
 need slurmctld slurm-wlm
 need munged munge
+need modulecmd environment-modules
 need slurmdbd slurmdbd
 need mariadbd mariadb-server-core
 need ffprobe ffmpeg

@@ -2,9 +2,12 @@
 tiny model. All are begun at once, so that their starts overlap."""
 
 import json
+import shutil
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from pathlib import Path
 
 import oracles
@@ -56,12 +59,42 @@ def world(tmp_path_factory, patches):
     return root
 
 
-def submit(root, action, name, env=None, more=()):
+def asked(root, action, name, env=None, more=()):
     words = ["submit", action, "--spec", f"{name}.toml", "--engine", "transformers"]
     words += ["--platform", "slurm", "--cpus", "1", *more]
-    done = run_script("launch_job.py", *words, "--gpu-ids", "none", cwd=root, env=env)
+    return run_script("launch_job.py", *words, "--gpu-ids", "none", cwd=root, env=env)
+
+
+def submit(root, action, name, env=None, more=()):
+    done = asked(root, action, name, env, more)
     assert done.returncode == 0, done.stderr + done.stdout
     return root / "jobs" / done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def modulefiles(world):
+    """The environment that finds `mine`, a module whose Python has this one's packages and notes
+    the jobs that it runs."""
+    if not shutil.which("modulecmd"):
+        pytest.skip("no modulecmd")
+    environment = world / "environment"
+    venv.create(environment)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    (packages / "this.pth").write_text(sysconfig.get_path("purelib"))
+    (packages / "sitecustomize.py").write_text(NOTES.format(folder=str(world)))
+    (world / "modulefiles").mkdir()
+    text = f"#%Module1.0\nprepend-path PATH {environment}/bin\nsetenv OF_THE_MODULE yes\n"
+    (world / "modulefiles" / "mine").write_text(text)
+    return {"MODULEPATH": str(world / "modulefiles")}
+
+
+NOTES = """import os, pathlib, sys
+job = os.environ.get("COSMOS_REASON_JOB_ID")
+if job:
+    note = sys.prefix + " " + os.environ.get("OF_THE_MODULE", "")
+    pathlib.Path({folder!r}, job + ".python").write_text(note)
+"""
+WITH_MODULE = ("--env", "MODULEPATH", "--module", "mine")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +105,12 @@ def tuned(world):
     words += ["--every", "0.5", "--platform", "slurm", "--json", "--", "--time-limit", "10"]
     command = [sys.executable, str(ROOT / "scripts" / "tune_hyperparameters.py"), *words]
     return subprocess.Popen(command, cwd=world, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def of_module(world, modulefiles, tuned):
+    """The folder of a job that runs in the environment of a module."""
+    return submit(world, "inference", "inference", modulefiles, WITH_MODULE)
 
 
 @pytest.fixture(scope="module")
@@ -133,10 +172,38 @@ def test_an_evaluation(begun):
     assert run_script(*words, cwd=job.folder).returncode == 0
 
 
-def test_an_inference(begun):
-    job = ended(begun["inference"])
+@pytest.mark.parametrize("environment", ["this one", "of a module"])
+def test_an_inference(world, begun, environment, request):
+    in_module = environment == "of a module"
+    job = ended(request.getfixturevalue("of_module") if in_module else begun["inference"])
+    note = world / f"{job.job_id}.python"
+    assert note.exists() == in_module
+    if in_module:
+        assert note.read_text() == f"{world / 'environment'} yes"
     assert job.evidence == {"rows": 3, "questions": 3, "failed": 0}, job.reason
     assert len(files.read_json(Path(job.outputs["results_dir"]) / "predictions.json")) == 3
+
+
+def test_modules_that_no_node_can_use_are_told_before_a_job_is_recorded(world, modulefiles):
+    folders = set((world / "jobs").iterdir())
+    (world / "modulefiles" / "bare").write_text(f"#%Module1.0\nprepend-path PATH {bare(world)}\n")
+    told = []
+    for name, why in (("none-such", "none-such"), ("bare", "without torch")):
+        more = ("--env", "MODULEPATH", "--module", "mine", "--module", name)
+        done = asked(world, "inference", "inference", modulefiles, [*more, "--json"])
+        assert done.returncode == 1, done.stdout
+        found = json.loads(done.stdout)["findings"]
+        (wrong,) = [one for one in found if one["severity"] == "error"]
+        assert wrong["id"] == "JOB-SLURM-MODULE" and why in wrong["message"]
+        told.append(wrong["where"])
+    assert told == ["--module mine none-such", "python3 of mine bare"]
+    assert set((world / "jobs").iterdir()) == folders
+
+
+def bare(world):
+    """The folder of a Python without packages."""
+    venv.create(world / "bare")
+    return world / "bare" / "bin"
 
 
 def test_a_quantization(begun):

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from launch_site import Site, change
@@ -216,6 +217,56 @@ def test_a_node_looks_for_the_paths_before_anything_is_recorded(site, monkeypatc
 def test_where_no_node_looks_that_is_said(site, monkeypatch, answer):
     job, found = looked(site, monkeypatch, answer)
     assert job and [(one.id, one.severity) for one in found] == [("JOB-SLURM-UNTRIED", "warning")]
+
+
+# -- environment modules -------------------------------------------------------------------------
+
+
+def test_modules_are_loaded_before_their_python_runs_the_job(site, monkeypatch):
+    Cluster(monkeypatch, sbatch=Answer(0, "3\n"), srun=Answer(0, "node n7\n"))
+    monkeypatch.setenv("PATH", "/of/the/shell")
+    job, found = launch.submit(site.request(platform="slurm", modules=["cuda/12.8", "python/3.11"]))
+    assert job, found
+    program = job.command.index(str(job.folder / "launch.sbatch")) + 1
+    assert job.command[program] == "python3"
+    text = (job.folder / "launch.sbatch").read_text()
+    places = [". /etc/profile", "environment", "module load cuda/12.8 python/3.11 ||", "\nsrun "]
+    assert sorted(places, key=text.index) == places
+    values = (job.folder / slurm_script.ENVIRONMENT).read_text().splitlines()
+    own = str(Path(sys.executable).parent)
+    assert f"PATH={own}:/of/the/shell" in values
+    assert jobs.Job.load(job.folder).options["modules"] == ["cuda/12.8", "python/3.11"]
+
+
+def with_modules(site, monkeypatch, *told):
+    Cluster(monkeypatch, srun=Answer(0, "\n".join([*told, "node n7"])))
+    job, found = launch.submit(site.request(platform="slurm", modules=["python/3.11"]))
+    assert job is None and not site.jobs.exists()
+    return [one for one in found if one.severity == "error"]
+
+
+def test_modules_that_a_node_cannot_load_are_refused(site, monkeypatch):
+    (told,) = with_modules(site, monkeypatch, "module Unable to locate a modulefile")
+    assert told.id == "JOB-SLURM-MODULE" and "Unable to locate" in told.message
+    (told,) = with_modules(site, monkeypatch, "python /apps/bin/python3 3.9 without torch")
+    assert told.id == "JOB-SLURM-MODULE" and "3.9 without torch on node n7" in told.message
+    both = with_modules(site, monkeypatch, "python none", "0")
+    assert [one.id for one in both] == ["JOB-SLURM-MODULE", "JOB-SLURM-PATHS"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "id"),
+    [
+        ({"modules": ["-x"]}, "JOB-SLURM-WORD"),
+        ({"modules": ["a;b"]}, "JOB-SLURM-WORD"),
+        ({"modules": ["a"], "image": "/images/x.sqsh"}, "JOB-FLAG"),
+        ({"modules": ["a"], "platform": "local"}, "JOB-FLAG"),
+    ],
+)
+def test_modules_are_names_for_jobs_without_a_container(site, monkeypatch, fields, id):
+    Cluster(monkeypatch)
+    job, found = launch.plan(site.request(**{"platform": "slurm"} | fields))
+    assert job is None and [one.id for one in found if one.severity == "error"] == [id]
 
 
 # -- in a container ------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ OPTIONS = (
     "requeue",
     "cpus",
     "memory",
+    "modules",
     "kubernetes",
 )
 # Flags that only some platforms take (their TAKES), with the field of a request that holds them.
@@ -67,6 +68,7 @@ PLATFORM_FLAGS = {
     "--requeue": "requeue",
     "--cpus": "cpus",
     "--memory": "memory",
+    "--module": "modules",
 }
 PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
 
@@ -83,8 +85,8 @@ class Request:
     `carried`: the plan is for a machine that is not asked, whose paths are not here.
     `nodes`: None for as few as hold the GPUs of the spec. `slurm_host`: the login node, where it is
     not this machine; from `partition` to `requeue` what sbatch is asked for. `cpus` and `memory`
-    are of each node or pod. `kubernetes`: what is said of a cluster and of the pods there, by the
-    names of the flags.
+    are of each node or pod; `modules` are loaded by the nodes. `kubernetes`: what is said of a
+    cluster and of the pods there, by the names of the flags.
     """
 
     action: str
@@ -115,6 +117,7 @@ class Request:
     requeue: bool = False
     cpus: int | None = None
     memory: str | None = None
+    modules: list[str] | None = None
     kubernetes: dict | None = None
     retry_of: str | None = None
     resume: str | None = None

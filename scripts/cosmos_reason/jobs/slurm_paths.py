@@ -1,12 +1,14 @@
-"""Whether the nodes of a SLURM partition see what a job reads and may write where it writes."""
+"""Whether the nodes of a SLURM partition see what a job reads, may write where it writes, and can
+load its modules."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, error, warning
-from cosmos_reason.jobs import slurm_script
+from cosmos_reason.jobs import slurm_modules, slurm_script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 
@@ -24,17 +26,22 @@ echo "node $SLURMD_NODENAME"
 
 
 def check(where: Host, job: Job) -> list[Finding]:
-    """An error for each path that a node does not have; a warning where no node can look now."""
+    """An error for each path that a node does not have, and for modules that it cannot load; a
+    warning where no node can look now."""
     wanted = _wanted(job)
     words = [word for flag, path in wanted for word in (flag, str(path))]
-    answer = where.call("srun", *_flags(job), "sh", "-c", LOOK, "sh", *words, limit=LIMIT)
-    *numbers, last = answer.out.splitlines() or [""]
+    look = slurm_modules.look(job, slurm_script.program(job)) + LOOK
+    answer = where.call("srun", *_flags(job), "bash", "-c", look, "bash", *words, limit=LIMIT)
+    *told, last = answer.out.splitlines() or [""]
+    node = last.partition(" ")[2]
+    numbers = [line for line in told if not line.startswith(slurm_modules.TOLD)]
     if answer.code or not last.startswith("node ") or not all(map(str.isdecimal, numbers)):
         why = answer.last_words or "no answer of srun"
         message = f"no node looked for the paths of the job ({why}): it fails there if one is "
         message += "not on storage that the nodes share"
         return [warning("JOB-SLURM-UNTRIED", where.name, message)]
-    return [_unseen(*wanted[int(number)], last.partition(" ")[2]) for number in numbers]
+    unseen = [_unseen(*wanted[int(number)], node) for number in numbers]
+    return slurm_modules.complaints(told, node, job, where) + unseen
 
 
 def _wanted(job: Job) -> list[tuple[str, Path]]:
@@ -42,8 +49,8 @@ def _wanted(job: Job) -> list[tuple[str, Path]]:
     named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
     read = [path for path in named if "://" not in path] + [str(bundle.ROOT)]
     if job.image is None:
-        program = job.command.index(str(job.folder / slurm_script.BATCH)) + 1
-        read += [job.working_dir, job.command[program]]
+        program = slurm_script.program(job)
+        read += [job.working_dir, *([program] if os.path.isabs(program) else [])]
     elif job.image.startswith("/"):
         read.append(job.image)
     written = [_nearest(path) for path in (job.folder, *map(Path, job.outputs.values()))]

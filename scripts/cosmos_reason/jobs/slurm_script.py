@@ -14,7 +14,7 @@ import shlex
 from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, error
-from cosmos_reason.jobs import containers, engines, mounts
+from cosmos_reason.jobs import containers, engines, mounts, slurm_modules
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import COSMOS
@@ -37,11 +37,11 @@ trap : TERM
 note() {{ printf '%s\\n' "$2" > "$job/.$1" && mv "$job/.$1" "$job/$1"; }}
 if [ -e "$job/{cancel}" ]; then note {ended} 143; exit 143; fi
 cd {folder} || {{ note {ended} 1; exit 1; }}
-set -a
+{profile}set -a
 . "$job/{environment}" || {{ note {ended} 1; exit 1; }}
 set +a
 {begin}note {started} "$(date +%s) $SLURM_JOB_ID"
-{several}srun {flags} sh -c {launcher} launcher "$@"
+{modules}{several}srun {flags} sh -c {launcher} launcher "$@"
 code=$?
 {finish}note {ended} "$code"
 exit "$code"
@@ -101,6 +101,11 @@ set -- "$program" {torchrun} --node-rank="$SLURM_NODEID" --rdzv-backend=static \
 """
 
 
+def program(job: Job) -> str:
+    """What a job runs, the first word behind its batch script."""
+    return job.command[job.command.index(str(job.folder / BATCH)) + 1]
+
+
 def text(job: Job, spec: dict) -> str:
     several = job.resources["nodes"] > 1
     names = {"environment": ENVIRONMENT, "ended": ENDED, "node_exit": NODE_EXIT}
@@ -108,6 +113,7 @@ def text(job: Job, spec: dict) -> str:
     is_requeued = "requeue" in job.options
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
+    load = slurm_modules.load(job)
     launcher = LAUNCHER.format(
         job=shlex.quote(folder), several=_several_launchers(job) if several else ""
     )
@@ -122,6 +128,8 @@ def text(job: Job, spec: dict) -> str:
         ended=ENDED,
         begin=(ANEW if is_requeued else ONCE).format(**names),
         finish=ANEW_END.format(**names) if is_requeued else "",
+        profile=slurm_modules.PROFILE if load else "",
+        modules=f"{load} || {{ note {ENDED} 1; exit 1; }}\n" if load else "",
         several=SEVERAL if several else "",
         flags=shlex.join(_srun_flags(job, spec)),
         launcher=shlex.quote(launcher),

@@ -20,6 +20,7 @@ from cosmos_reason.jobs import (
     evidence,
     nodes,
     slurm_cluster,
+    slurm_modules,
     slurm_paths,
     slurm_script,
 )
@@ -44,6 +45,7 @@ TAKES = (
     "requeue",
     "cpus",
     "memory",
+    "modules",
 )
 ENROOT_FILE = re.compile(r"/[\w./@+-]+\.sqsh", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][\w.,+@-]{0,127}", re.ASCII)
@@ -84,9 +86,10 @@ def check_words(request) -> list[Finding]:
     if request.gpu_ids:
         message = f"got {','.join(request.gpu_ids)}; SLURM chooses the GPUs, as many as needed"
         found.append(error("JOB-GPU-IDS", "--gpu-ids", message, "leave --gpu-ids out"))
-    if request.engine == images.ENGINE or request.image:
+    in_container = request.engine == images.ENGINE or request.image is not None
+    if in_container:
         found += containers.check_image(request, ENROOT_FILE, "/PATH/FILE.sqsh")
-    return found
+    return found + slurm_modules.check_words(request.modules or [], in_container)
 
 
 def check(request, needed: int, acting: bool) -> list[Finding]:
@@ -155,6 +158,8 @@ def prepare(job: Job, spec: dict) -> Job:
     job = replace(job, image=image, options=options)
     if job.image is None:
         words = local.prepare(job, spec).command
+        if slurm_modules.load(job) and job.engine != local.COSMOS_RL:
+            words[0] = slurm_modules.PYTHON
     else:
         _refuse(slurm_script.unmountable(job, spec))
         words = containers.command(job, spec)
@@ -222,8 +227,9 @@ def unseen(job: Job) -> list[Finding]:
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
     if job.image is None:
-        script = job.command.index(str(job.folder / slurm_script.BATCH))
-        values = local.environment(job, job.command[script + 1])
+        values = local.environment(job, slurm_script.program(job))
+        if slurm_modules.load(job):
+            values = {"PATH": slurm_modules.path()} | values
     else:
         job = containers.write(folder, job, spec)
         values = containers.values(job)
