@@ -299,6 +299,15 @@ def stage(request, spec: dict, inputs: list[dict]) -> list[dict]:
     return staged
 
 
+def cache_of(source: str) -> Path | None:
+    """The folder of this machine that an input is fetched or unpacked into, None for one that is
+    read where it lies."""
+    if source.startswith(model_names.HUB):
+        return hub.cache()
+    is_kept = source.startswith(s3.SCHEME) or archives.is_archive(source)
+    return files.cache_folder() if is_kept else None
+
+
 def _fetched(request, spec: dict, role: str, source: str) -> Path:
     """The local copy of a Hub model or of something on S3."""
     if _is_model(request, role):  # its config first, which may be enough to refuse it

@@ -291,14 +291,14 @@ def _prepare(
         found += inputs.go_on_anew(request, folder, spec, outputs)
         if has_errors(found):
             return None, spec, found
-    if acting:
-        named = inputs.stage(request, spec, named)
     job = _job(request, folder, needed, named, outputs)
-    _leave_out_own_keys(request, spec)
-    job = platform.prepare(job, spec)
     if acting:
-        found += platform.unseen(job)
-    return (None if has_errors(found) else job), spec, found
+        found += platform.unseen(job, spec)
+        if has_errors(found):
+            return None, spec, found
+        job = replace(job, inputs=inputs.stage(request, spec, named))
+    _leave_out_own_keys(request, spec)
+    return platform.prepare(job, spec), spec, found
 
 
 def _leave_out_own_keys(request: Request, spec: dict) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, error, warning
-from cosmos_reason.jobs import slurm_modules, slurm_script
+from cosmos_reason.jobs import inputs, slurm_modules, slurm_script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 
@@ -40,14 +40,15 @@ def check(where: Host, job: Job) -> list[Finding]:
         message = f"no node looked for the paths of the job ({why}): it fails there if one is "
         message += "not on storage that the nodes share"
         return [warning("JOB-SLURM-UNTRIED", where.name, message)]
-    unseen = [_unseen(*wanted[int(number)], node) for number in numbers]
+    caches = _caches(job)
+    unseen = [_unseen(*wanted[int(number)], node, caches) for number in numbers]
     return slurm_modules.complaints(told, node, job, where) + unseen
 
 
 def _wanted(job: Job) -> list[tuple[str, Path]]:
     """What a node has to have, each with the flag of `test` that says so."""
-    named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
-    read = [path for path in named if "://" not in path] + [str(bundle.ROOT)]
+    read = [entry["path"] for entry in job.inputs if not inputs.cache_of(entry["path"])]
+    read += [*job.options.get("checkpoints", []), *map(str, _caches(job)), str(bundle.ROOT)]
     if job.image is None:
         program = slurm_script.program(job)
         read += [job.working_dir, *([program] if os.path.isabs(program) else [])]
@@ -56,6 +57,15 @@ def _wanted(job: Job) -> list[tuple[str, Path]]:
     written = [_nearest(path) for path in (job.folder, *map(Path, job.outputs.values()))]
     wanted = [("-r", Path(path)) for path in read] + [("-w", path) for path in written]
     return list(dict.fromkeys(wanted))
+
+
+def _caches(job: Job) -> list[Path]:
+    """The folders that inputs are to be fetched or unpacked into, which are made."""
+    folders = [inputs.cache_of(entry["path"]) for entry in job.inputs]
+    found = list(dict.fromkeys(filter(None, folders)))
+    for folder in found:
+        folder.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def _nearest(path: Path) -> Path:
@@ -73,7 +83,12 @@ def _flags(job: Job) -> list[str]:
     return flags
 
 
-def _unseen(flag: str, path: Path, node: str) -> Finding:
+def _unseen(flag: str, path: Path, node: str, caches: list[Path]) -> Finding:
     what = "that may be written to" if flag == "-w" else "that can be read"
     message = f"got nothing {what} on node {node}, expected what this machine has there"
-    return error("JOB-SLURM-PATHS", path, message, "use storage that the nodes share")
+    fix = "use storage that the nodes share"
+    if path in caches:
+        message = f"got nothing {what} on node {node}, expected the folder that inputs are "
+        message += "fetched into"
+        fix = "export COSMOS_CACHE=DIR HF_HOME=DIR, on storage that the nodes share"
+    return error("JOB-SLURM-PATHS", path, message, fix)

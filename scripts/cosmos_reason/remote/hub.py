@@ -81,6 +81,13 @@ def model_type(repo: str, secret: str | None) -> str | None:
         return (api.model_info(repo, timeout=10).config or {}).get("model_type")
 
 
+def cache() -> Path:
+    """The folder of all snapshots."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE)
+
+
 def snapshot(
     repo: str, revision: str, patterns: list[str], cache_dir: Path | None, secret: str | None
 ) -> Path:

@@ -8,9 +8,9 @@ check_words(request)             findings: what stands against its words alone
 check(request, needed, acting)   findings: what stands against a request for a spec that needs so
                                  many GPUs, before its inputs are fetched; when the platform is out
                                  of reach: Failure (exit 3) to act, a warning to plan
+unseen(job, spec)                findings: what the machine that runs a job that is to be started
+                                 does not have of it, where it is asked before inputs are fetched
 prepare(job, spec) -> job        with its command, image and options
-unseen(job)                      findings: what the machine that runs a job that is to be started
-                                 does not have of it, where it is asked beforehand
 launch_text(job) -> text         the same, as a script for people
 write(folder, job, spec) -> job  write the files that the work needs into the folder, which is not
                                  the job's yet, and record them

@@ -192,7 +192,7 @@ def _moved(job: Job, word: str) -> str:
     return f"{copy}{word.removeprefix(ours)}" if word.startswith(f"{ours}/") else word
 
 
-def unseen(job: Job) -> list[Finding]:
+def unseen(job: Job, spec: dict) -> list[Finding]:
     return []  # every pod looks before it starts
 
 

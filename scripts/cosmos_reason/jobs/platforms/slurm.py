@@ -221,8 +221,9 @@ def _seconds_to_save(time_limit: str | None) -> int:
     return max(1, min(WARNING_SECONDS, minutes * 60 // 4))
 
 
-def unseen(job: Job) -> list[Finding]:
-    return slurm_paths.check(slurm_cluster.host(job.options.get("slurm_host")), job)
+def unseen(job: Job, spec: dict) -> list[Finding]:
+    where = slurm_cluster.host(job.options.get("slurm_host"))
+    return slurm_paths.check(where, prepare(job, spec))
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
