@@ -157,6 +157,7 @@ def build(args) -> Draft:
     command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
     if draft.benchmarks:
         benchmark.take_sampling(draft)
+        benchmark.take_environment(draft)
     take_guard(draft, args)  # what it sets was not in the spec before
     if args.gpus_per_node is not None or args.nodes is not None:
         command_line.take_gpus(draft, args.gpus_per_node, args.nodes)
@@ -246,6 +247,8 @@ def check(args, draft: Draft) -> list[f.Finding]:
     if found is None:  # the tables beside the facts cannot be read
         found = rules.check(*words, **known)
     found = not_about_template(draft, found, bool(args.parent_job))
+    if any(finding.id == "SPEC-BENCHMARK-ROOT" for finding in draft.findings):
+        found = [one for one in found if one.where not in draft.params["eval_root"]]
     unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
     return [replace(one, fix=pasteable(draft, one.fix)) for one in unique.values()]
 

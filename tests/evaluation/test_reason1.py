@@ -129,11 +129,72 @@ def test_an_answer_type_set_on_the_command_line_samples_as_one_in_the_config(
     assert (generation["max_tokens"], generation["temperature"]) == (20, 0)
 
 
+def told(said, *keys):
+    return [tuple(one[key] for key in keys) for one in said["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("engine", "where", "spec_says"),
+    [("tao", "model.tp_size", {"tp_size": 2}), ("transformers", "num_gpus", {})],
+)
+@pytest.mark.parametrize("key", ["TP_SIZE", "model__TP_SIZE", "evaluation__tp_size"])
+def test_how_many_gpus_share_the_model_by_its_other_names(
+    benchmark, tmp_path, monkeypatch, engine, where, spec_says, key
+):
+    monkeypatch.delitem(CONFIG["model"], "tp_size")
+    code, said = benchmark("--engine", engine, "--eval-root", "data", **{key: 2})
+    assert code == 0 and not ids(said) & {"SPEC-KEY-UNKNOWN"}
+    assert ("SPEC-TRANSLATED", "info", where) in told(said, "id", "severity", "where")
+    spec = document.load(tmp_path / "e.toml")
+    assert spec["num_gpus"] == 2
+    model = {name: value for name, value in spec["model"].items() if name == "tp_size"}
+    assert model == spec_says
+
+
+def test_numbers_of_gpus_that_contradict_each_other(benchmark):
+    code, said = benchmark("--engine", "tao", "--eval-root", "data", TP_SIZE=2)
+    (found,) = [one for one in said["findings"] if one["severity"] == "error"]
+    assert (code, found["id"]) == (1, "SPEC-KEY-TWICE")
+    assert "TP_SIZE 2, model.tp_size 4" in found["message"]
+
+
+@pytest.mark.parametrize("engine", ["tao", "transformers"])
+def test_tp_size_of_the_environment(benchmark, tmp_path, monkeypatch, engine):
+    flags = ["--engine", engine, "--eval-root", "data", "--force"]
+    monkeypatch.setenv("TP_SIZE", "2")
+    code, said = benchmark(*flags)
+    (found,) = [one for one in said["findings"] if one["where"] == "$TP_SIZE"]
+    assert (code, found["severity"]) == (0, "warning") and "the config has 4" in found["message"]
+    assert document.load(tmp_path / "e.toml")["num_gpus"] == 4
+    assert benchmark(*flags, *found["fix"].split())[0] == 0
+    spec = document.load(tmp_path / "e.toml")
+    assert (spec["num_gpus"], spec["model"].get("tp_size", 2)) == (2, 2)
+    monkeypatch.delitem(CONFIG["model"], "tp_size")
+    code, said = benchmark(*flags)
+    assert code == 0 and "$TP_SIZE" not in {one["where"] for one in said["findings"]}
+    spec = document.load(tmp_path / "e.toml")
+    assert (spec["num_gpus"], spec["model"].get("tp_size", 2)) == (2, 2)
+    monkeypatch.setenv("TP_SIZE", "all")
+    code, said = benchmark(*flags)
+    assert ("$TP_SIZE", "warning") in told(said, "where", "severity")
+    assert document.load(tmp_path / "e.toml").get("num_gpus", 1) == 1
+
+
+def test_loader_processes_that_the_embedded_engine_chooses_by_itself(benchmark):
+    key = ("SPEC-KEY-LEFT-OUT", "info", "evaluation.num_processes")
+    for engine, is_told in (("transformers", True), ("tao", False)):
+        _, said = benchmark("--engine", engine, "--eval-root", "data", "--force")
+        assert (key in told(said, "id", "severity", "where")) == is_told
+
+
 def test_its_datasets_are_looked_for_where_the_guide_puts_them(benchmark):
     for flags, where in (((), "datasets"), (("--eval-root", "data"), "datasets.agibot")):
         code, said = benchmark(*flags, datasets=["robovqa", "agibot"])
         (found,) = [one for one in said["findings"] if one["id"] == "SPEC-BENCHMARK-ROOT"]
         assert code == 2 and found["where"] == where
+        assert [one["id"] for one in said["findings"] if one["severity"] == "error"] == [
+            found["id"]
+        ]
         assert "--eval-root data" in found["fix"] or "Cosmos-Reason1-Benchmark" in found["fix"]
 
 

@@ -7,8 +7,8 @@ import copy
 import os
 import shlex
 
-from cosmos_reason.base.findings import Failure, Finding, bad_input, warning
-from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.findings import Failure, Finding, bad_input, error, info, warning
+from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import annotations, mixture, raw_clips
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.media import archives
@@ -22,6 +22,8 @@ FLAG = "--eval-root"
 BUILT = "train"  # the part that build_dataset writes where none is held out
 SYSTEM_PROMPT = "Answer the questions."
 ANSWER_TYPE = "evaluation.answer_type"
+SHARES, GPUS = "model.tp_size", "num_gpus"
+VARIABLE = "TP_SIZE"  # as a key, or of the environment
 # What the evaluator sets by itself for an answer type, whatever the config says.
 OF_ANSWER_TYPE = {
     "letter": {"temperature": 0.0, "top_k": 1, "max_tokens": 10},
@@ -34,22 +36,92 @@ def is_config(table: dict) -> bool:
     return isinstance(names, list) and bool(names) and all(isinstance(one, str) for one in names)
 
 
-def converted(table: dict, engine: str) -> dict:
-    """The evaluate spec that the config means, without the datasets. `tp_size` says how many GPUs
-    there are; the embedded engine shares out the questions among them, and not the model."""
+def converted(table: dict, engine: str) -> tuple[dict, list[Finding]]:
+    """The evaluate spec that the config means, without the datasets, and what is to be said of
+    it."""
     spec = copy.deepcopy(table)
     del spec[DATASETS]
     evaluation = spec.setdefault("evaluation", {})
-    model = spec.setdefault("model", {})
+    spec.setdefault("model", {})
     spec["vision"] = {"fps": evaluation.pop("fps", 4)}
     spec["dataset"] = {"system_prompt": SYSTEM_PROMPT}
     evaluation.setdefault("answer_type", "reasoning")
-    spec["num_gpus"] = model.get("tp_size", 1)
     spec["results_dir"] = ""
-    if engine == "transformers":
-        model.pop("tp_size", None)
-        evaluation.pop("num_processes", None)
-    return spec
+    told = _loaders_left_out(evaluation, engine)
+    stated = _without_shares(spec)
+    for written, count in list(stated.items())[:1]:
+        told += _share_out(spec, count, written, engine)
+    if any(count != spec[GPUS] for count in stated.values()):
+        listed = ", ".join(f"{key} {value_text(count)}" for key, count in stated.items())
+        told.append(error("SPEC-KEY-TWICE", SHARES, f"got {listed}, expected one number"))
+    return spec, told
+
+
+def _without_shares(spec: dict) -> dict[str, object]:
+    """The keys that say how many GPUs share the model, which are taken out of the spec."""
+    stated = {}
+    for place in ("", "model.", "evaluation."):
+        for name in (VARIABLE, VARIABLE.lower()):
+            key = place + name
+            value = document.get(spec, key, document.MISSING)
+            if value is not document.MISSING:
+                stated[key] = value
+                document.delete(spec, key)
+    return stated
+
+
+def _share_out(spec: dict, count: object, written: str, engine: str) -> list[Finding]:
+    """So many GPUs share the model; the embedded engine has the whole model on each, which answer
+    different questions."""
+    spec[GPUS] = count
+    if engine != "transformers":
+        document.set_value(spec, SHARES, count)
+        if written == SHARES:
+            return []
+        return [info("SPEC-TRANSLATED", SHARES, f"{written} is {SHARES} = {value_text(count)}")]
+    if count == 1:
+        return []
+    message = (
+        f"{written} is {GPUS} = {value_text(count)}: engine {engine} has the whole model on each "
+        "GPU and shares out the questions"
+    )
+    return [info("SPEC-TRANSLATED", GPUS, message)]
+
+
+def _loaders_left_out(evaluation: dict, engine: str) -> list[Finding]:
+    if engine != "transformers" or "num_processes" not in evaluation:
+        return []
+    count = evaluation.pop("num_processes")
+    message = (
+        f"got {value_text(count)}, left out: engine {engine} chooses its loader processes by itself"
+    )
+    return [info("SPEC-KEY-LEFT-OUT", "evaluation.num_processes", message)]
+
+
+def take_environment(draft: Draft) -> None:
+    """TP_SIZE of the environment counts where neither the config nor the command line says how
+    many GPUs share the model; what it says otherwise is warned of."""
+    written = os.environ.get(VARIABLE)
+    is_said = "--gpus-per-node" in draft.flags or {SHARES, GPUS} & draft.named.keys()
+    if written is None or is_said:
+        return
+    where = f"${VARIABLE}"
+    stated = document.get(draft.spec, GPUS)
+    if not written.isdecimal() or not int(written):
+        message = (
+            f"got {written!r} in the environment, which is not read: expected a number of GPUs"
+        )
+        draft.findings.append(warning("SPEC-TRANSLATED", where, message))
+    elif stated is None:
+        spec: dict = {}
+        draft.findings += _share_out(spec, int(written), where, draft.engine)
+        for key, value in document.items(draft.action, spec):
+            draft.put(key, value, f"{VARIABLE} of the environment")
+    elif stated != int(written):
+        message = f"got {written} in the environment, which is not read: the config has {stated}"
+        key = GPUS if draft.engine == "transformers" else SHARES
+        changes = {GPUS: int(written), key: int(written)}
+        draft.findings.append(warning("SPEC-TRANSLATED", where, message, Fix(changes=changes)))
 
 
 def take_sampling(draft: Draft) -> None:

@@ -38,7 +38,8 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     table = document.load(Path(file))
     if draft.action == "evaluate" and benchmark.is_config(table):
         draft.benchmarks = table[benchmark.DATASETS]
-        table = benchmark.converted(table, draft.engine)
+        table, told = benchmark.converted(table, draft.engine)
+        draft.findings += told
     other = actions.other_than(draft.action, table)
     if other is None:
         table, told = images.translated(draft.action, table)
