@@ -214,9 +214,8 @@ def refuse_output(source: Path, output: Path, force: bool) -> None:
     """Raise Failure unless `output` is new,
     or with `force` holds nothing but an earlier dataset."""
     if output.resolve() == source.resolve() or output.resolve() in source.resolve().parents:
-        raise f.bad_input(
-            "BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the source {source}"
-        )
+        message = f"got a folder that holds the source {source}, expected a new one"
+        raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, message, other_output(output))
     if not output.exists():
         return
     if not dataset_writer.is_as_written(output):
@@ -224,13 +223,17 @@ def refuse_output(source: Path, output: Path, force: bool) -> None:
             "got something else than an earlier dataset, or files added to one, "
             "expected a new folder"
         )
-        raise f.bad_input(
-            "BUILD-OUTPUT-FOREIGN", output, message, f"-o {shlex.quote(f'{output}-new')}"
-        )
+        raise f.bad_input("BUILD-OUTPUT-FOREIGN", output, message, other_output(output))
     if not force:
         raise f.bad_input(
             "BUILD-OUTPUT", output, "got an existing dataset, expected a new folder", "--force"
         )
+
+
+def other_output(output: Path) -> str:
+    """The flag that names a folder beside `output`."""
+    has_name = output.name not in ("", "..")
+    return f"-o {shlex.quote(f'{output if has_name else output.resolve()}-new')}"
 
 
 def refuse_media_below(output: Path, items: list[Item]) -> None:
@@ -239,9 +242,8 @@ def refuse_media_below(output: Path, items: list[Item]) -> None:
     for item in items:
         for file in (file for _, medium in item.media for file in source_files.files_of(medium)):
             if isinstance(file, Path) and root in file.resolve().parents:
-                raise f.bad_input(
-                    "BUILD-OUTPUT-OVERLAPS", output, f"got a folder that holds the clip {file}"
-                )
+                message = f"got a folder that holds the clip {file}, expected a new one"
+                raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, message, other_output(output))
 
 
 def columns(given: list[str]) -> dict[str, str]:

@@ -309,6 +309,19 @@ def test_force_replaces_no_source(clips):
     assert list(clips.glob("**/*.mp4"))
 
 
+@pytest.mark.parametrize("output", ["data", "."])
+def test_an_output_around_its_source_is_proposed_beside_it(clips, tmp_path, output):
+    (clips / "annotations.json").write_text(json.dumps([record(0)]))
+    (tmp_path / "data").mkdir()
+    clips.rename(tmp_path / "data" / "sft")
+    words = ["data/sft", "-o", output, "--json"]
+    done = run_script("build_dataset.py", *words, cwd=tmp_path)
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["id"] == "BUILD-OUTPUT-OVERLAPS"
+    words = ["data/sft", *shlex.split(finding["fix"])]
+    assert run_script("build_dataset.py", *words, cwd=tmp_path).returncode == 0
+
+
 def test_a_negative_subset_is_refused(clips, tmp_path):
     assert build(clips, "-o", tmp_path / "new", "--subset", -3, expect=2) == "USAGE"
 

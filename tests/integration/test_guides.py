@@ -2,36 +2,31 @@
 in our form, their result. What this machine lacks is stood in for, and each test says by what."""
 
 import json
+import os
 import shlex
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import av
 import numpy as np
+import oracles
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 import yaml
 from servers import hub
 from support import run_script
+from walks import SMALL_CLIPS, SMALL_RUN, ran, sets, succeed, write_small_spec
 
 from cosmos_reason.base import files
-from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
+KEY = "canary-0123456789abcdef0123456789abcdef"
 SFT = "nvidia/Cosmos-Reason1-SFT-Dataset"
-# Clips and models of these tests are small, and so are their runs.
-SMALL_CLIPS = ["nframes=4", "resized_height=56", "resized_width=56"]
-SMALL_RUN = [
-    "train.max_num_steps=2",
-    "batch_size=4",
-    "train.train_policy.mini_batch=1",
-    "train.train_policy.dataloader_num_workers=0",
-    "train.ckpt.save_freq=2",
-    "warmup=0",
-]
 # The fixes of SPEC-STEPS-ZERO and SPEC-WARMUP-ALL: the guides' 32 records on each of four GPUs are
 # more than there are here.
 FEW_RECORDS = ["--set", "train.train_policy.dataloader_drop_last=false", "--set", "warmup=0.03"]
@@ -145,39 +140,42 @@ tp_size = 1
 dp_shard_size = 4
 """
 
+# The base configuration, with the folder and frames of hf_sft.py.
+REASON2_SAVED = """
+[custom.dataset]
+path = "data/hf_sft"
+[custom.vision]
+fps = 1
+[train]
+output_dir = "outputs"
+compile = false
+train_batch_per_replica = 32
+[policy]
+model_name_or_path = "nvidia/Cosmos-Reason2-2B"
+model_max_length = 4096
+[logging]
+logger = ["console", "wandb"]
+project_name = "cosmos-reason2"
+[train.train_policy]
+type = "sft"
+mini_batch = 4
+conversation_column_name = "conversations"
+[train.ckpt]
+enable_checkpoint = true
+[policy.parallelism]
+tp_size = 1
+cp_size = 1
+dp_shard_size = 4
+pp_size = 1
+"""
+SYSTEM = "You are a helpful assistant."
+
 REASON1_BENCHMARK = {
     "datasets": ["robovqa", "av"],
     "model": {"model_name": "nvidia/Cosmos-Reason1-7B", "dtype": "bfloat16", "tp_size": 1},
     "evaluation": {"answer_type": "letter", "num_processes": 80, "skip_saved": False, "fps": 4},
     "generation": {"max_retries": 10, "max_tokens": 1024, "temperature": 0.6},
 }
-
-
-def sets(settings, prefix=""):
-    return [word for setting in settings for word in ("--set", prefix + setting)]
-
-
-def succeed(folder, script, *words, env=None):
-    done = run_script(script, *words, cwd=folder, env=env)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout.strip()
-
-
-def write_small_spec(folder, *words):
-    """The guide's spec as this machine trains it: two steps of the embedded engine, one rank."""
-    here = ["--spec", "four.toml", "--engine", "transformers", *sets(SMALL_RUN)]
-    here += ["--set", "policy.parallelism.dp_shard_size=1", "-o", "spec.toml"]
-    succeed(folder, "build_spec.py", "train", *here, *words)
-
-
-def ran(folder, action, spec):
-    """The record of a job on the embedded engine, which has to be complete."""
-    where = ["--spec", spec, "--platform", "local", "--gpu-ids", "none"]
-    job_id = succeed(folder, "launch_job.py", "submit", action, *where)
-    run_script("launch_job.py", "watch", job_id, cwd=folder)
-    record = jobs.Job.load(folder / "jobs" / job_id)
-    assert record.state == "COMPLETE", record.reason
-    return record
 
 
 def write_published_set(root, split):
@@ -198,6 +196,31 @@ def write_published_set(root, split):
     with tarfile.open(root / "robovqa" / "clips.tar.gz", "w:gz") as tar:
         for clip in sorted((split / "videos").iterdir()):
             tar.add(clip, f"clips/{clip.name}")
+
+
+def write_saved_set(folder, split):
+    """As download_nexar_collision_prediction.py leaves it: talks as texts, with absolute paths."""
+    rows = []
+    for record in files.read_json(split / "annotations.json"):
+        question, answer = (turn["value"] for turn in record["conversations"])
+        clip = {"type": "video", "video": str(split / record["video"])}
+        text = {"type": "text", "text": question.removeprefix("<video>\n")}
+        talk = [
+            {"role": "system", "content": SYSTEM},
+            {"role": "user", "content": [clip, text]},
+            {"role": "assistant", "content": answer},
+        ]
+        rows.append({"conversations": json.dumps(talk)})
+    save = "import datasets, json, sys\n"
+    save += "datasets.Dataset.from_list(json.load(sys.stdin)).save_to_disk(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", save, folder],
+        input=json.dumps(rows),
+        env={**os.environ, "PYTHONPATH": str(oracles.datasets())},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
 
 def write_video(path, frames):
@@ -347,6 +370,67 @@ def test_reason2_from_a_llava_file_to_an_answer(tmp_path, dataset, tiny_model):
         "select_checkpoint.py", trained.folder, "--by", "step_2", "--json", cwd=tmp_path
     )
     assert json.loads(chosen.stdout)["result"]["serve"].startswith("vllm serve ")
+
+
+def read_wandb(folder):
+    """{"project", "name", "ended", "history": its lines} of an offline run, which the package keeps
+    as messages of its own in a log of LevelDB's form."""
+    (written,) = folder.glob("*.wandb")
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("wandb_oracle.py")), written],
+        env={**os.environ, "PYTHONPATH": str(oracles.wandb())},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def assert_in_wandb(trained):
+    """Every loss of the job's metrics.jsonl stands in its run, which has ended well."""
+    run_dir = Path(trained.evidence["checkpoint"]).parents[1]
+    (kept,) = run_dir.glob("wandb/offline-run-*")
+    run = read_wandb(kept)
+    assert (run["project"], run["name"], run["exit_code"]) == ("cosmos-reason2", "first", 0)
+    lines = [json.loads(line) for line in (trained.folder / "metrics.jsonl").open()]
+    for name in ("train/loss", "val/avg_loss"):
+        told = [line[name] for line in lines if name in line]
+        assert len(told) == 2 and [line[name] for line in run["history"] if name in line] == told
+
+
+def test_reason2_from_a_saved_hub_folder_to_its_run_in_wandb(tmp_path, dataset, tiny_model):
+    """The datasets library saves other clips than Nexar's, wandb itself keeps its run here instead
+    of sending it, and a tiny Qwen3-VL trained by the embedded engine on the CPU stands in for
+    Cosmos-Reason2-2B on four GPUs."""
+    env = {"PYTHONPATH": str(oracles.wandb()), "WANDB_MODE": "offline", "WANDB_API_KEY": KEY}
+    # download_nexar_collision_prediction.py data/hf_sft --split "train[:100]"
+    write_saved_set(tmp_path / "data" / "hf_sft", dataset / "train")
+    # cosmos-rl --config config.toml hf_sft.py
+    (tmp_path / "config.toml").write_text(REASON2_SAVED)
+    words = ["train", "--spec", "config.toml", "--fix", "-o", "four.toml"]
+    said = json.loads(succeed(tmp_path, "build_spec.py", *words, "--json"))
+    (lost,) = [one for one in said["findings"] if one["id"] == "SPEC-DATA-TRAIN"]
+    command, _, flags = lost["fix"].partition(", then ")
+    script, *rest = shlex.split(command)
+    succeed(tmp_path, Path(script).name, *rest, "--eval-fraction", 0.25)
+    succeed(tmp_path, "check_dataset.py", "hf_sft-data/train", "--eval", "hf_sft-data/eval")
+    words += [*shlex.split(flags), "--eval-root", "hf_sft-data/eval", *FEW_RECORDS]
+    succeed(tmp_path, "build_spec.py", *words, "--set", "validation.freq=1")
+    here = ["--model", tiny_model, *sets(SMALL_CLIPS[1:], "custom.vision.")]
+    write_small_spec(tmp_path, *here, "--set", "logging.experiment_name=first")
+    first = files.read_json(tmp_path / "hf_sft-data" / "train" / "annotations.json")[0]
+    assert first["conversations"][0] == {"from": "system", "value": SYSTEM}
+    trained = ran(tmp_path, "train", "spec.toml", env=env)
+    # wandb login, and the run that the guide's console names
+    assert_in_wandb(trained)
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(KEY.encode() in content for content in written)
+    # inference_sample.py
+    listed = succeed(tmp_path, "select_checkpoint.py", trained.folder, "--by", "best")
+    clip = next(iter((dataset / "eval" / "videos").iterdir()))
+    question = [listed, clip, "What happens?", "--set", "max_tokens=4", "--json"]
+    (row,) = json.loads(succeed(tmp_path, "ask_model.py", *question))["result"]["answers"]
+    assert row["error"] is None
 
 
 def test_the_bank_from_a_spec_to_the_gaps_and_a_search(tmp_path, dataset, tiny_model):

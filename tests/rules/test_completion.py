@@ -226,6 +226,20 @@ def test_what_the_trainer_ignores_since_0_4_7_is_not_written(here, action, text)
     assert actions.engine_told_by(tomllib.loads(ROTATED)) == ("cosmos-rl", HUB_DATA)
 
 
+def test_a_folder_that_the_datasets_library_saved_is_built_first(here):
+    (here / "my data").mkdir()
+    text = CLEAN["own dataset script"].replace('"clips"', '"my data"')
+    (here / "guide.toml").write_text(text)
+    _, found, _ = support_specs.run("train --spec guide.toml")
+    (lost,) = [one for one in found if one.id == "SPEC-DATA-TRAIN"]
+    assert "--entry-script FILE" in str(lost.fix)
+    (here / "my data" / "state.json").write_text("{}")
+    _, found, _ = support_specs.run("train --spec guide.toml")
+    (lost,) = [one for one in found if one.id == "SPEC-DATA-TRAIN"]
+    built = f"build_dataset.py '{here / 'my data'}' -o 'my data-data', then"
+    assert str(lost.fix).endswith(f"{built} --train-root 'my data-data/train'")
+
+
 def test_paths_of_somebody_elses_dataset_script_become_absolute(here):
     (here / "sft" / "clips").mkdir(parents=True)
     (here / "sft" / "clips" / "meta.json").write_text("[]")

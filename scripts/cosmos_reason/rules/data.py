@@ -3,7 +3,9 @@ record."""
 
 from __future__ import annotations
 
+import os
 import shlex
+from pathlib import Path
 
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
@@ -161,10 +163,25 @@ def loggers_without_effect(case):
     return "tao" in given
 
 
+def saved_on_disk(theirs) -> str | None:
+    """The folder that hf_sft.py loads, where it is one that the datasets library saved."""
+    path = theirs.get("path") if isinstance(theirs, dict) else None
+    is_saved = isinstance(path, str) and os.path.isfile(os.path.join(path, "state.json"))
+    return path if is_saved else None
+
+
+def built_of(saved: str) -> Fix:
+    output = f"{Path(saved).resolve().name}-data"
+    command = f"scripts/build_dataset.py {shlex.quote(saved)} -o {shlex.quote(output)}, then"
+    return Fix(command=command, flags={"--train-root": f"{output}/train"})
+
+
 def data_of_guides(case) -> Fix:
     """Name the data where this project reads them, when NVIDIA's guides named them in their own
     table; the script that reads them, when they are named otherwise."""
     theirs, name = case(OF_GUIDES), case(NAME_OF_GUIDES)
+    if saved := saved_on_disk(theirs):
+        return built_of(saved)
     annotations = theirs.get("annotation_path") if isinstance(theirs, dict) else None
     if not annotations or not isinstance(annotations, str):
         is_named = name and not case.has(TRAIN_ANNOTATIONS)
