@@ -3,16 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked, one_thread
 from safetensors.torch import load_file
-from support import ROOT
 from training import run, short_training
 
-from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.engine import full_gpu, packing, train
@@ -24,6 +23,12 @@ from cosmos_reason.spec import document
 @pytest.fixture
 def train_spec(tiny_model, dataset, tmp_path):
     return short_training(tiny_model, dataset, tmp_path / "out")
+
+
+@pytest.fixture
+def in_one_thread():
+    with one_thread():
+        yield
 
 
 def weights(folder, step="step_4"):
@@ -39,30 +44,30 @@ def same(first, second):
     return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
 
 
-SIGNALED = """
-import json, os, signal, sys
-sys.path.insert(0, {scripts!r})
-from cosmos_reason import cli
-from cosmos_reason.engine import train
-step_of = train.Trainer.optimizer_step
-def signaled(self, samples):
-    if self.step == {step}:
-        for child in open(f"/proc/self/task/{{os.getpid()}}/children").read().split():
-            os.kill(int(child), signal.{name})  # who cancels a job signals all its processes
-        os.kill(os.getpid(), signal.{name})
-    return step_of(self, samples)
-train.Trainer.optimizer_step = signaled
-try:
-    train.run(json.load(open(sys.argv[1])), None)
-except train.Failure as failure:
-    print(failure, failure.findings[0].fix)
-    sys.exit(failure.exit_code)
-"""
+def train_and_signal(spec, after, name):
+    """Train in a process of its own, which gets a signal while it takes the step after `after`.
+    Returns its exit code."""
+    step_of = train.Trainer.optimizer_step
+
+    def signaled(self, samples):
+        if self.step == after:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            for process in (*children, os.getpid()):  # who cancels a job signals all its processes
+                os.kill(int(process), signal.Signals[name])
+        return step_of(self, samples)
+
+    train.Trainer.optimizer_step = signaled
+    try:
+        train.run(spec, None)
+    except Failure as failure:
+        print(failure, failure.findings[0].fix)
+        return failure.exit_code
+    return 0
 
 
 @pytest.mark.parametrize("name, workers", [("SIGTERM", 2), ("SIGUSR1", 0)])
 def test_a_signal_lets_the_step_end_and_a_resume_reaches_the_same_weights(
-    train_spec, tmp_path, name, workers
+    train_spec, tmp_path, in_one_thread, name, workers
 ):
     often = {"train__ckpt__save_freq": 4, "validation__freq": 4}
     run(train_spec, train__timestamp="whole", train__output_dir=str(tmp_path / "whole"), **often)
@@ -71,18 +76,12 @@ def test_a_signal_lets_the_step_end_and_a_resume_reaches_the_same_weights(
     document.set_value(train_spec, "train.output_dir", str(tmp_path / "out"))
     document.set_value(train_spec, "train.timestamp", "run")
     document.set_value(train_spec, "train.train_policy.dataloader_num_workers", workers)
-    files.write_json(tmp_path / "spec.json", document.with_defaults("train", train_spec))
-    program = SIGNALED.format(scripts=str(ROOT / "scripts"), step=2, name=name)
-    done = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "spec.json"],
-        timeout=300,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 3, done.stderr
-    assert "ENGINE-STOPPED" in done.stdout and f"{name} and ended after step 3" in done.stdout
-    assert "--set train.resume=true" in done.stdout
+    spec = document.with_defaults("train", train_spec)
+    said = tmp_path / "said"
+    assert Forked(partial(train_and_signal, spec, 2, name), said).wait() == 3, said.read_text()
+    told = said.read_text()
+    assert "ENGINE-STOPPED" in told and f"{name} and ended after step 3" in told
+    assert "--set train.resume=true" in told
     out = tmp_path / "out"
     assert [(c.kind, c.step, c.complete) for c in run_outputs.find(out)] == [
         ("resume", "step_3", True)

@@ -6,18 +6,18 @@ import os
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import servers
 import torch
+from forked import Forked, one_thread
 from huggingface_hub import constants
 from safetensors.torch import load_file
-from support import ROOT
 from training import run, short_training
 
 from cosmos_reason.base import files
@@ -219,25 +219,21 @@ def test_a_disk_too_full_for_the_state_may_still_take_the_model(train_spec, tmp_
     ]
 
 
-KILLED = """
-import json, os, shutil, signal, sys
-sys.path.insert(0, {scripts!r})
-from cosmos_reason.engine import setup, train
-# An export copies the small files last.
-shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-train.run(json.load(open(sys.argv[1])), None)
-"""
+def train_until_small_files(spec):
+    """Train in a process of its own, which is killed in its first export, before the small files:
+    they are copied last."""
+    shutil.copyfile = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    train.run(spec, None)
+    return 0
 
 
 def test_a_training_killed_in_an_export_leaves_nothing_unfinished_once_it_was_resumed(
     train_spec, whole, tmp_path
 ):
-    files.write_json(tmp_path / "spec.json", document.with_defaults("train", train_spec))
-    program = KILLED.format(scripts=str(ROOT / "scripts"))
-    killed = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "spec.json"], timeout=120, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
+    spec = document.with_defaults("train", train_spec)
+    with one_thread():
+        killed = Forked(partial(train_until_small_files, spec), tmp_path / "said").wait()
+    assert killed == -signal.SIGKILL, (tmp_path / "said").read_text()
     exports = tmp_path / "out" / "run" / "safetensors"
     (torn,) = exports.iterdir()
     assert torn.name.startswith(".step_2.incomplete-")

@@ -1,26 +1,49 @@
 """Several GPUs share the questions of one evaluation."""
 
 import json
+import os
+import subprocess
 import sys
+from functools import partial
 
 import pytest
 from evaluating import rows_of, write_spec
-from support import run_script
+from forked import Forked, one_thread
+from support import run_here, run_script
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.evaluation import per_gpu
 
 
 def test_num_gpus_starts_a_process_each_and_refuses_gpus_that_are_not_there(
-    evaluate_spec, tmp_path
+    evaluate_spec, tmp_path, monkeypatch
 ):
+    def start(words, env, stdout):
+        """As subprocess.Popen of our script, in a fork of this process."""
+        assert words[0] == sys.executable and stdout == subprocess.DEVNULL
+        work = partial(run_here_with, env, *words[1:])
+        return Forked(work, tmp_path / f"said-{env['CUDA_VISIBLE_DEVICES']}")
+
+    monkeypatch.setattr(per_gpu.subprocess, "Popen", start)
     config = write_spec(evaluate_spec, tmp_path / "e.toml", num_gpus=2)
-    flags = ["evaluate", "--config", config, "--json"]
-    done = run_script("run_with_transformers.py", *flags, env={"CUDA_VISIBLE_DEVICES": "0,1"})
-    assert done.returncode == 0, done.stderr
+    words = ["run_with_transformers.py", "evaluate", "--config", config, "--json"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    with one_thread():
+        done = run_here(*words, cwd=tmp_path)
+    assert done.returncode == 0, (tmp_path / "said-0").read_text()
     assert json.loads(done.stdout)["result"]["rows"] == len(rows_of(tmp_path / "results")) == 12
-    few = run_script("run_with_transformers.py", *flags, env={"CUDA_VISIBLE_DEVICES": "0"})
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    few = run_here(*words, cwd=tmp_path)
     assert (few.returncode, json.loads(few.stdout)["findings"][0]["id"]) == (2, "EVAL-GPUS")
+
+
+def run_here_with(environment, script, *words):
+    """The exit code of a script that runs in this process, with this environment."""
+    os.environ.clear()
+    os.environ.update(environment)
+    done = run_here(script, *words, cwd=os.getcwd())
+    print(done.stdout, done.stderr)
+    return done.returncode
 
 
 def test_when_one_process_fails_the_others_are_ended(monkeypatch):

@@ -61,25 +61,17 @@ def follow(done, *flags, cwd):
     return run_script(Path(program).name, *words, *flags, cwd=cwd), words
 
 
-def test_each_success_names_the_command_that_follows_and_it_runs(site):
-    where = [
-        "train",
-        "--spec",
-        "train.toml",
-        "--platform",
-        "local",
-        "--gpu-ids",
-        "none",
-        "--jobs-dir",
-        "other jobs",
-    ]
+def test_each_success_names_the_command_that_follows_and_it_runs(site, server):
+    server.plan = lambda body, number: (401, b"no", 0)
+    where = ["evaluate", "--spec", "evaluate.toml", "--platform", "local", "--gpu-ids", "none"]
+    where += ["--endpoint", server.url, "--jobs-dir", "other jobs"]
     submitted, words = follow(
         run_script("launch_job.py", "plan", *where, cwd=site.root), cwd=site.root
     )
     assert submitted.returncode == 0 and words == ["submit", *where]
     watched, words = follow(submitted, cwd="/")
     assert words[0] == "watch" and watched.returncode == 3 and "next:" not in watched.stderr, (
-        "the model is no real one"
+        "the server refuses"
     )
     done = run_script("launch_job.py", "status", words[1], *words[2:])
     assert done.returncode == 0 and "next:" not in done.stderr and "cause:" in done.stdout
