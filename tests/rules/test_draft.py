@@ -58,6 +58,42 @@ def job(here):
     return checkpoint
 
 
+@pytest.fixture
+def quantized(here, job):
+    """The folder of a finished job that quantized that model."""
+    spec = here / JOB / "spec.toml"
+    table = document.load(spec)
+    document.set_value(table, "custom.vision", {"nframes": 12})
+    document.set_value(table, "train.train_policy.system_prompt", "Look.")
+    document.dump(table, spec)
+    folder = here / "jobs" / "quantize-1"
+    record = {"action": "quantize", "state": "COMPLETE", "parent_job": (here / JOB).name}
+    record["evidence"] = {"checkpoint": str(folder / "results")}
+    files.write_json(folder / "job.json", record)
+    files.write_json(folder / "results" / "config.json", {"model_type": "qwen3_vl"})
+    return folder
+
+
+@pytest.mark.parametrize("action", ["evaluate", "inference"])
+def test_a_quantized_model_is_asked_as_it_was_trained(quantized, here, action):
+    code, found, made = run(f"{action} --engine transformers --parent-job {quantized}")
+    model, prompt = ("model_path", "system_prompt")
+    if action == "evaluate":
+        model, prompt = ("model.model_name", "dataset.system_prompt")
+    assert code == 0 and "SPEC-TRAINING-UNKNOWN" not in found
+    assert document.get(made, model) == str(quantized / "results")
+    assert made["vision"] == {"nframes": 12} and document.get(made, prompt) == "Look."
+    (here / JOB / "spec.toml").unlink()
+    _, found, made = run(f"{action} --engine transformers --parent-job {quantized}")
+    assert document.get(made, model) == str(quantized / "results")
+    assert "SPEC-TRAINING-UNKNOWN" in found
+
+
+def test_a_job_that_quantizes_begins_with_no_quantized_model(quantized):
+    code, found, _ = run(f"quantize --engine transformers --parent-job {quantized}")
+    assert code == 2 and "a COMPLETE train job" in found["SPEC-PARENT"].message
+
+
 # ---- tuning and its learning rate ----------------------------------------------------------------
 
 

@@ -90,11 +90,10 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
     if draft.action == "train":
         _resume(draft, folder, record, newest_resume, origin)
         return
-    checkpoint = document.get(record, "evidence.checkpoint")
-    has_trained = document.get(record, "action") in actions.TRAINING
-    if not has_trained or not isinstance(checkpoint, str) or record.get("state") != "COMPLETE":
-        message = "got a job without a verified model, expected a COMPLETE train job"
-        raise findings.bad_input("SPEC-PARENT", folder, message, _ask_for_status(folder))
+    checkpoint = _model_of(draft, folder, record)
+    if record["action"] == "quantize":
+        _take_quantized(draft, folder, record, model_given)
+        return
     parent = document.load(folder / "spec.toml")
     if not model_given:
         is_adapter = document.get(parent, LORA) is not None
@@ -105,6 +104,32 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
             draft.put(draft.params["base"], model_names.canonical(base), origin)
     if draft.action != "grpo":
         _take_view(draft, parent, origin)
+
+
+def _model_of(draft: Draft, folder: Path, record: dict) -> str:
+    """What a job made whose model the action can begin with. Raises Failure."""
+    able = actions.TRAINING
+    expected = "train job"
+    if draft.action in ("evaluate", "inference"):
+        able, expected = (*able, "quantize"), "train or quantize job"
+    model = document.get(record, "evidence.checkpoint")
+    is_complete = isinstance(model, str) and record.get("state") == "COMPLETE"
+    if is_complete and document.get(record, "action") in able:
+        return model
+    message = f"got a job without a verified model, expected a COMPLETE {expected}"
+    raise findings.bad_input("SPEC-PARENT", folder, message, _ask_for_status(folder))
+
+
+def _take_quantized(draft: Draft, folder: Path, record: dict, model_given: bool) -> None:
+    """The model, asked as that of its parent job was trained; what is not known of that,
+    `model_folder.take_training` says."""
+    model, origin = record["evidence"]["checkpoint"], f"parent job {folder.name}"
+    draft.follows = Path(model)
+    if not model_given:
+        draft.put(draft.params["model"], model, origin)
+    trained = folder.parent / str(record.get("parent_job")) / "spec.toml"
+    if trained.is_file():
+        _take_view(draft, document.load(trained), origin)
 
 
 def _ask_for_status(folder: Path) -> Fix:
