@@ -2,7 +2,6 @@
 the shape of the evals."""
 
 import functools
-import importlib.util
 import json
 import re
 import runpy
@@ -12,7 +11,7 @@ import sys
 
 import pytest
 import yaml
-from support import ROOT, run_script
+from support import ROOT, make_docs, run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs import diagnosis
@@ -171,13 +170,6 @@ def test_one_version_and_one_name_everywhere():
 # ---- generated tables ----------------------------------------------------------------------------
 
 
-def make_docs():
-    found = importlib.util.spec_from_file_location("make_docs", ROOT / "tools" / "make_docs.py")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
 def test_generated_tables_are_what_skill_info_gives():
     for path, text in make_docs().outputs().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: make docs"
@@ -227,8 +219,8 @@ def test_pages_tell_what_is_launched_as_skill_info_does():
         assert (cell == "*spec only*") == (action in facts["actions"] and not platforms)
     for page, block in (
         ("README.md", "engines"),
-        ("README.md", "not yet"),
-        ("SKILL.md", "not yet"),
+        ("README.md", "limits"),
+        ("SKILL.md", "limits"),
     ):
         assert f"<!-- make docs: {block} -->" in (ROOT / page).read_text(encoding="utf-8")
 

@@ -10,6 +10,8 @@ examples:
 
 import re
 import sys
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
@@ -86,8 +88,79 @@ def launched(facts: dict, action: str) -> str:
     return ", ".join(cells) or "*spec only*"
 
 
-def not_yet() -> str:
-    return "".join(f"- {line}\n" for line in bundle.skill_info()["not_yet"])
+def limits() -> str:
+    lines = "".join(f"- {line}\n" for line in bundle.skill_info()["not_yet"])
+    names = " and ".join(f"`{name}`" for name in only_rendered())
+    return f"{names} were rendered here, never run: say so. Not yet:\n\n{lines}"
+
+
+def only_rendered() -> list[str]:
+    """Engines and platforms of which nothing was executed."""
+    tables = {name: facts["launched"] for name, facts in bundle.skill_info()["engines"].items()}
+    platforms = dict.fromkeys(platform for table in tables.values() for platform in table)
+    said = {name: words_of(table.values()) for name, table in tables.items()}
+    for platform in platforms:
+        said[platform] = words_of(table.get(platform, {}) for table in tables.values())
+    return [name for name, words in said.items() if words == {"rendered"}]
+
+
+def words_of(tables: Iterable[dict[str, str]]) -> set[str]:
+    return {how for table in tables for how in table.values()}
+
+
+def run_on(platform: str) -> str:
+    """What was executed on a cluster, what with something in its place, and what never was."""
+    facts = bundle.skill_info()["clusters"][platform]
+    said = []
+    for how, environment in (("executed", ""), ("bare", " in an environment of the nodes")):
+        done = listed(actions_by_engine(platform, how), several_nodes(platform, how), facts)
+        if done:
+            said.append(f"- Executed on {facts['where']}{environment}: {done}.")
+    rehearsed = facts["rehearsed"]
+    done = listed(rehearsed.get("engines", {}), rehearsed.get("several_nodes", []), rehearsed)
+    said.append(f"- Rehearsed with {rehearsed['with']}, which is *rendered* all the same: {done}.")
+    said.append(f"- *Rendered*, never executed: {never_on(platform)}. Say so when you use it.")
+    return "\n".join(said) + "\n"
+
+
+def never_on(platform: str) -> str:
+    rendered = actions_by_engine(platform, "rendered")
+    if platform in only_rendered():
+        return "all of it"
+    several = [name for name in several_nodes(platform, "rendered") if name not in rendered]
+    images = bundle.skill_info()["clusters"][platform].get("images")
+    return listed(rendered, several, {"besides": images and [f"anything in an image ({images})"]})
+
+
+def actions_by_engine(platform: str, how: str) -> dict[str, list[str]]:
+    """Engine -> its actions of which skill_info says so of the platform."""
+    found: dict[str, list[str]] = {}
+    for name, facts in bundle.skill_info()["engines"].items():
+        for action, said in facts["launched"].get(platform, {}).items():
+            if said == how:
+                found.setdefault(name, []).append(action)
+    return found
+
+
+def several_nodes(platform: str, how: str) -> list[str]:
+    """Engines of which skill_info says so of the platform's several nodes."""
+    engines = bundle.skill_info()["engines"]
+    return [
+        name
+        for name, facts in engines.items()
+        if facts.get("several_nodes", {}).get(platform) == how
+    ]
+
+
+def listed(engines: dict[str, list[str]], several: list[str], facts: dict) -> str:
+    """ "" for nothing but what ran besides."""
+    said = [f"`{name}` {', '.join(actions)}" for name, actions in engines.items()]
+    said += [f"a training on several nodes with `{name}`" for name in several]
+    if not said:
+        return ""
+    if facts.get("besides"):
+        said.append(", ".join(facts["besides"]))
+    return "; ".join(said)
 
 
 def words() -> str:
@@ -146,7 +219,9 @@ def searched() -> str:
 TABLES = {
     "models": models,
     "engines": engines,
-    "not yet": not_yet,
+    "limits": limits,
+    "run on slurm": partial(run_on, "slurm"),
+    "run on kubernetes": partial(run_on, "kubernetes"),
     "words": words,
     "former keys": former_keys,
     "hosts": hosts,

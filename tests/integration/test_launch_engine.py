@@ -156,7 +156,16 @@ def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
 
 
 def test_an_evaluation_is_complete_with_a_row_per_question(world):
-    code, record = watched(world, submit(world, "evaluate"))
+    rows_of_an_evaluation(world)
+
+
+def test_an_evaluation_in_a_container_too(world, dockerd):
+    words = ["--engine", "transformers", "--image", IMAGE, "--network", "host"]
+    rows_of_an_evaluation(world, *words, platform="docker")
+
+
+def rows_of_an_evaluation(world, *words, **where):
+    code, record = watched(world, submit(world, "evaluate", *words, **where))
     questions = len(files.read_json(world / "data/train/annotations.json"))
     assert code == 0 and record.evidence == {
         "rows": questions,
