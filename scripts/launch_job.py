@@ -593,5 +593,9 @@ def controller(job: Job) -> tuple:
     )
 
 
+def main(args) -> cli.Outcome:
+    return args.main(args)
+
+
 if __name__ == "__main__":
-    sys.exit(cli.run(parser(), lambda args: args.main(args)))
+    sys.exit(cli.run(parser(), main))

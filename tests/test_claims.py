@@ -42,7 +42,7 @@ REHEARSED = {
     ("transformers", "kubernetes", "quantize"): (PODS, "test_a_quantization"),
     ("transformers", "kubernetes", "several nodes"): (PODS, "test_two_nodes_train_as_one"),
     ("kubernetes", "cancel"): (f"{INTEGRATION}/test_kubernetes.py", "test_cancel_asks"),
-    ("kubernetes", "retry"): (f"{INTEGRATION}/test_kubernetes.py", "and_retry_goes_on"),
+    ("kubernetes", "retry"): (f"{INTEGRATION}/test_kubernetes.py", "test_the_life_of_a_job"),
     ("kubernetes", "AutoML's trials"): (PODS, "test_trials_are_jobs_there"),
 }
 # What a page says by hand and may: it says less than the tables, never more.

@@ -8,6 +8,8 @@ import sys
 import pytest
 from support import ROOT, run_script
 
+from cosmos_reason.jobs import carried
+
 SCRIPT = "build_spec.py"
 
 
@@ -61,6 +63,14 @@ def test_a_package_that_is_not_installed_is_a_finding_with_the_way_to_get_it():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "PACKAGE-MISSING yaml" in done.stderr and f"make -C {ROOT} tools" in done.stderr
+
+
+def test_a_package_that_an_image_lacks_is_a_finding_of_the_copy_that_runs_there(tmp_path):
+    carried.copy_programs(tmp_path)
+    command = [sys.executable, "-S", str(tmp_path / "scripts" / SCRIPT), "train", "-o", "x.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert "an image that has what requirements-engine.txt names" in done.stderr
 
 
 def helps() -> dict[str, tuple[str, ...]]:

@@ -9,11 +9,12 @@ import sys
 import time
 
 import kubernetes_api
+import old_kubectl
 import oracles
 import pytest
 import yaml
 from launch_site import Site, change, ended, marked, running
-from support import run_script
+from support import run_here, run_script
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import launch, manifests, platforms, progress
@@ -300,20 +301,26 @@ def several(site, nodes=2):
     change(site, "train", **sizes)
 
 
-def as_two_nodes(site, monkeypatch, program):
-    """The folder of a job of two nodes, with a program in cosmos-rl's place."""
-    several(site)
+def with_names(site):
+    """Gives pods the cluster's DNS: addresses by the number in a pod's name. Returns a folder on
+    their PATH."""
     tools = site.root / "tools"
     tools.mkdir()
-    stand_in = tools / "cosmos-rl"
-    stand_in.write_text(f"#!/usr/bin/env python3\n{program}")
-    stand_in.chmod(0o755)
-    # As the cluster's DNS does, by the number in a pod's name.
     (tools / "sitecustomize.py").write_text(
         "import socket\nsocket.gethostbyname = "
         "lambda name: '10.0.0.%d' % (1 + int(name.split('.')[0][-1]))\n"
     )
     site.api.variables = {"PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": str(tools)}
+    return tools
+
+
+def as_two_nodes(site, monkeypatch, program):
+    """The folder of a job of two nodes, with a program in cosmos-rl's place."""
+    several(site)
+    tools = with_names(site)
+    stand_in = tools / "cosmos-rl"
+    stand_in.write_text(f"#!/usr/bin/env python3\n{program}")
+    stand_in.chmod(0o755)
     job, found = launch.submit(site.request(engine="cosmos-rl"))
     assert job, found
     return job.folder
@@ -375,6 +382,64 @@ def test_the_commands_of_a_person(site):
     assert done.returncode == 0 and "CANCELED" in done.stdout + done.stderr
     done = run_script("launch_job.py", "watch", job_id, cwd=site.root)
     assert done.returncode == 3
+
+
+def launched(site, *words):
+    """What launch_job.py prints; it must end in order."""
+    done = run_here("launch_job.py", *words, cwd=site.root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(params=["the one on PATH", "1.20"])
+def client(request, monkeypatch):
+    if request.param == "1.20":
+        monkeypatch.setenv("PATH", f"{old_kubectl.folder()}:{os.environ['PATH']}")
+
+
+OF_NODE_0 = """#!/usr/bin/env python3
+import os, sys
+if os.environ["JOB_COMPLETION_INDEX"] != "0":
+    sys.exit(print("another node"))
+os.execvp("python3", ["python3", *sys.argv[sys.argv.index("--") + 1 :]])
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_life_of_a_job_by_commands(client, site, nodes):
+    """Submit, watch, logs; then cancel, logs and retry of one that would run on."""
+    several(site, nodes)
+    program = with_names(site) / "program-of-node-0"
+    program.write_text(OF_NODE_0)
+    program.chmod(0o755)
+    words = ["train", "--spec", "train.toml", "--platform", "kubernetes", "--image", "image:1"]
+    words += ["--engine", "transformers", "--volume", f"claim:{site.root}", "--nodes", str(nodes)]
+
+    def does(**what):
+        words = ["--", str(site.root / "program.py"), str(site.jobs), json.dumps(what)]
+        site.runs([program.name, *words])
+
+    does(total=3)
+    first = launched(site, "submit", *words).split()[0]
+    told = [json.loads(line) for line in launched(site, "watch", first, "--json").splitlines()]
+    assert told[-2]["state"] == "COMPLETE" and told[-1]["result"]["job_id"] == first
+    steps = ["step 1", "step 2", "step 3"]
+    assert launched(site, "logs", first).splitlines()[-3:] == steps
+    others = [path.read_text() for path in (site.jobs / first).glob("node-*.log")]
+    assert ["another node" in text for text in others] == [True] * (nodes - 1)
+    does(pause=0.1, steps=500, total=500)
+    second = launched(site, "submit", *words).split()[0]
+    running(site.jobs / second)
+    deadline = time.monotonic() + 60  # the supervisor comes to it when it sees the pod run
+    while "step 1" not in launched(site, "logs", second, "--lines", "0").splitlines():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "CANCELED" in launched(site, "cancel", second, "--grace", "1")
+    assert "step 1" in launched(site, "logs", second, "--lines", "0").splitlines()
+    assert second not in {one["metadata"]["name"] for one in site.api.of_kind("jobs")}
+    does(total=3, output=str(site.jobs / second / "results"))
+    third = launched(site, "retry", second).split()[0]
+    assert "COMPLETE" in launched(site, "watch", third)
 
 
 def test_two_submissions_at_once_are_two_jobs(site):

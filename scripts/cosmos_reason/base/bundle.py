@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCHEMAS = ROOT / "schemas"
 ACTIONS = ("train", "grpo", "evaluate", "inference", "quantize")
 ENGINES = ("tao", "cosmos-rl", "transformers")
+ENGINE_PACKAGES = "requirements-engine.txt"
 
 
 @functools.cache

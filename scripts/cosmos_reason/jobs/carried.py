@@ -88,7 +88,8 @@ def copy_programs(skill: Path) -> None:
     without_caches = shutil.ignore_patterns("__pycache__")
     for part in ("scripts", "schemas"):
         shutil.copytree(bundle.ROOT / part, skill / part, ignore=without_caches)
-    shutil.copyfile(bundle.ROOT / "skill_info.yaml", skill / "skill_info.yaml")
+    for name in ("skill_info.yaml", bundle.ENGINE_PACKAGES):
+        shutil.copyfile(bundle.ROOT / name, skill / name)
 
 
 def _command(job: Job) -> str:

@@ -37,7 +37,7 @@ def check_torch(launch: Launch) -> Iterator[Finding]:
     absent = [name for name in EMBEDDED_ENGINE_NEEDS if not importlib.util.find_spec(name)]
     if absent:
         message = f"got no {', '.join(absent)}, expected the embedded engine's"
-        fix = f"{pip} -r {bundle.ROOT / 'requirements-engine.txt'}"
+        fix = f"{pip} -r {bundle.ROOT / bundle.ENGINE_PACKAGES}"
         yield findings.error("PRE-TORCH", sys.executable, message, fix)
         return
     version = importlib.metadata.version("torch")
