@@ -95,7 +95,7 @@ def parser() -> cli.Parser:
         "--output",
         type=cli.local,
         metavar="DIR",
-        help="docker: write run.sh and spec.toml for a machine that this one does not see",
+        help="docker: write run.sh and spec.toml for a machine not seen from here",
     )
     planned.add_argument(
         "--host-user",
