@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "pyarrow==26.0.1"]
+# dependencies = [
+#     "PyYAML==6.0.3", "jsonschema==4.26.0", "tomli-w==1.2.0", "pyarrow==26.0.1", "httpx==0.28.1",
+# ]
 # ///
 """Build a checked spec.toml for an action.
 
@@ -33,6 +35,7 @@ from cosmos_reason.rules import (
     launchable,
     mending,
     model_folder,
+    model_on_hub,
     spec_rules,
     usual,
 )
@@ -167,6 +170,7 @@ def build(args) -> Draft:
         ranks = rules.count_ranks(args.action, args.engine, draft.spec)
         command_line.take_global_batch(draft, args.global_batch, ranks)
     model_folder.refuse_no_model(draft)
+    model_on_hub.refuse_unloadable(draft)
     model_folder.take_adapter(draft)
     model_folder.take_training(draft)
     command_line.look_for_paths(draft)
@@ -247,8 +251,7 @@ def check(args, draft: Draft) -> list[f.Finding]:
     if found is None:  # the tables beside the facts cannot be read
         found = rules.check(*words, **known)
     found = not_about_template(draft, found, bool(args.parent_job))
-    if any(finding.id == "SPEC-BENCHMARK-ROOT" for finding in draft.findings):
-        found = [one for one in found if one.where not in draft.params["eval_root"]]
+    found = not_said_already(draft, found)
     unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
     return [replace(one, fix=pasteable(draft, one.fix)) for one in unique.values()]
 
@@ -264,6 +267,17 @@ def not_about_template(draft: Draft, found: list[f.Finding], has_parent: bool) -
         return [finding for finding in found if is_asked_for(draft, finding.where)]
     if lacks_parent or "SPEC-MODEL-NAME" in refused:  # nobody asked for the template's model
         return [finding for finding in found if finding.where != key]
+    return found
+
+
+def not_said_already(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
+    """Without what follows from a finding of the draft: questions that the datasets of a config
+    would be, and what is assumed of a model that is refused."""
+    said = {finding.id for finding in draft.findings}
+    if "SPEC-BENCHMARK-ROOT" in said:
+        found = [one for one in found if one.where not in draft.params["eval_root"]]
+    if said & {"SPEC-MODEL-FAMILY", "SPEC-MODEL-FAMILY-ASKED"}:
+        found = [one for one in found if one.id != "SPEC-MODEL-ASSUMED"]
     return found
 
 

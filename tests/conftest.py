@@ -18,6 +18,8 @@ from cosmos_reason.spec import document
 # The servers of the tests are on this machine:
 # they answer at once or never, so that nothing is to be waited for.
 os.environ["AWS_MAX_ATTEMPTS"] = "1"
+# No test asks the real Hub: what has none of its own is refused at once.
+os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
 # Times depend on the machine and are measured in benchmarks, never asserted.
 hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")

@@ -51,11 +51,22 @@ def test_hub_answers_are_told_apart(ask, repo, token, id, said):
     assert [x[0] for x in found] == ([id] if id else []) and (not id or said in found[0][2])
 
 
-@pytest.mark.parametrize(("engine", "ids"), [("transformers", ["PRE-MODEL-FAMILY"]), ("tao", [])])
-def test_an_architecture_that_the_engine_does_not_load_is_told_by_the_hub(ask, engine, ids):
+@pytest.mark.parametrize(
+    ("engine", "has_own_data", "ids"),
+    [
+        ("transformers", False, ["PRE-MODEL-FAMILY"]),
+        ("tao", False, ["PRE-MODEL-FAMILY"]),
+        ("cosmos-rl", False, ["PRE-MODEL-FAMILY"]),
+        ("cosmos-rl", True, []),
+    ],
+)
+def test_an_architecture_that_the_engine_does_not_load_is_told_by_the_hub(
+    ask, engine, has_own_data, ids
+):
     case = SimpleNamespace(action="train")
     options = SimpleNamespace(image_version=None)
     facts = {"image": "", "engine": engine, "case": case, "options": options}
+    facts["has_own_data"] = has_own_data
     found = []
 
     def look(name):
@@ -65,7 +76,7 @@ def test_an_architecture_that_the_engine_does_not_load_is_told_by_the_hub(ask, e
     ask(lambda: look("lab/other"), "reader")
     assert [one.id for one in found] == ids
     for one in found:
-        assert "llava" in one.message and str(one.fix) == "--engine tao"
+        assert "llava" in one.message and "--model nvidia/Cosmos-Reason2" in str(one.fix)
 
 
 @pytest.mark.parametrize(

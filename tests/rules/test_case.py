@@ -25,6 +25,7 @@ def found(action, engine="tao", gpus=None, nodes=1, facts=None, launch=False, **
     return {one.id: one for one in rules.check(action, engine, table, facts, gpus, nodes, launch)}
 
 
+MODEL_KEYS = {"train": "policy__model_name_or_path", "evaluate": "model__model_name"}
 NEEDS_A_FOLDER = {
     "SPEC-MODEL-OMNI-LOCAL", "SPEC-MODEL-ADAPTER", "SPEC-ADAPTER-FOLDER", "SPEC-RESUME-INCOMPLETE",
     "SPEC-RESUME-DONE", "SPEC-MODEL-MINIATURE",
@@ -115,7 +116,6 @@ def test_a_model_nobody_sees_here_is_taken_for_the_usual_family(model):
         ("/models/my-reason1", False),
         ("Qwen/Qwen3-VL-8B-Instruct", False),
         ("acme/traffic", True),
-        ("Qwen/Qwen2-VL-7B-Instruct", True),  # of which nothing is known here but the name
     ],
 )
 def test_the_usual_family_is_assumed_only_where_nothing_tells_another(model, is_told):
@@ -124,11 +124,11 @@ def test_the_usual_family_is_assumed_only_where_nothing_tells_another(model, is_
 
 
 def test_a_config_tells_the_family_and_one_that_is_not_known_is_named(tmp_path):
-    for model_type, is_told in (("qwen2_5_vl", False), ("llava_next", True)):
+    for model_type, is_told in (("qwen2_5_vl", False), ("qwen3_vl_moe", True)):
         files.write_json(tmp_path / "config.json", {"model_type": model_type})
         one = found("train", policy__model_name_or_path=str(tmp_path))
         assert ("SPEC-MODEL-ASSUMED" in one) == is_told
-    assert "llava_next" in one["SPEC-MODEL-ASSUMED"].message
+    assert "qwen3_vl_moe" in one["SPEC-MODEL-ASSUMED"].message
     one = found("train", "transformers", policy__model_name_or_path=str(tmp_path))
     assert "SPEC-MODEL-FAMILY" in one and "SPEC-MODEL-ASSUMED" not in one
 
@@ -202,34 +202,58 @@ def test_a_finished_run_is_not_resumed_and_one_whose_model_is_missing_is(tmp_pat
     assert "SPEC-RESUME-DONE" not in found("train", engine, **changes)
 
 
+@pytest.mark.parametrize("engine", ["transformers", "tao"])
 @pytest.mark.parametrize("action", ["train", "evaluate"])
-def test_an_architecture_that_the_engine_does_not_load_is_refused_before_a_download(
-    tmp_path, action
+def test_an_architecture_that_no_engine_loads_is_refused_before_a_download(
+    tmp_path, action, engine
 ):
-    key = {"train": "policy__model_name_or_path", "evaluate": "model__model_name"}[action]
+    key = MODEL_KEYS[action]
     files.write_json(tmp_path / "config.json", {"model_type": "llava"})
-    for model, family in (
-        (QWEN2, "qwen2_vl"),
-        (str(tmp_path), "llava"),
-    ):
-        refused = found(action, "transformers", launch=True, **{key: model})
-        one = refused.get("SPEC-MODEL-FAMILY") or refused["SPEC-MODEL-FAMILY-ASKED"]
-        assert (one.severity, family in one.message, str(one.fix)) == (
-            f.ERROR,
-            True,
-            "--engine tao",
+    refused = found(action, engine, launch=True, **{key: str(tmp_path)})
+    (one,) = (refused[name] for name in refused if name.startswith("SPEC-MODEL-FAMILY"))
+    assert one.severity == f.ERROR and "llava" in one.message
+    assert str(one.fix) == "--model nvidia/Cosmos-Reason2-2B"
+
+
+def test_an_architecture_that_one_engine_loads_is_left_to_it():
+    refused = found("evaluate", "transformers", launch=True, model__model_name=QWEN2)
+    one = refused["SPEC-MODEL-FAMILY-ASKED"]
+    assert (one.severity, str(one.fix)) == (f.ERROR, "--engine tao")
+    assert "SPEC-MODEL-FAMILY-ASKED" not in found("evaluate", "tao", model__model_name=QWEN2)
+    assert "SPEC-MODEL-FAMILY" in found("train", "tao", policy__model_name_or_path=QWEN2)
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+@pytest.mark.parametrize(
+    "model", ["hf_model://nvidia/Cosmos-Reason2-2B", REASON1, "lab/of_unknown_family"]
+)
+def test_an_architecture_that_is_loaded_or_not_known_is_not_refused(action, model):
+    one = found(action, "transformers", **{MODEL_KEYS[action]: model})
+    assert not [name for name in one if name.startswith("SPEC-MODEL-FAMILY")]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "is_loaded"),
+    [
+        ("qwen3_5", True),
+        ("qwen3_vl_moe", True),
+        ("llava", False),
+        ("llama", False),
+        ("qwen2_vl", False),
+    ],
+)
+def test_cosmos_rl_trains_what_it_hands_clips_to(tmp_path, model_type, is_loaded):
+    """Of other architectures 0.4.7 trains on the text alone, unless a dataset script of somebody's
+    own hands the media on."""
+    files.write_json(tmp_path / "config.json", {"model_type": model_type})
+    model = {"policy__model_name_or_path": str(tmp_path)}
+    ours = {"custom__train_dataset__annotation_path": "/data/annotations.json"}
+    for action in ("train", "grpo"):
+        one = found(action, "cosmos-rl", **model, **ours)
+        assert ("SPEC-MODEL-FAMILY" in one) == (not is_loaded)
+        assert "SPEC-MODEL-FAMILY" not in found(
+            action, "cosmos-rl", **model, custom__dataset={"annotation_path": "/data/llava.json"}
         )
-        assert not [
-            one
-            for one in found(action, "tao", **{key: model})
-            if one.startswith("SPEC-MODEL-FAMILY")
-        ]
-    for model in ("hf_model://nvidia/Cosmos-Reason2-2B", REASON1, "lab/of_unknown_family"):
-        assert not [
-            one
-            for one in found(action, "transformers", **{key: model})
-            if one.startswith("SPEC-MODEL-FAMILY")
-        ]
 
 
 def test_an_adapter_is_of_the_architecture_of_its_base(tmp_path):

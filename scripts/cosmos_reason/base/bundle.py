@@ -26,10 +26,10 @@ def skill_info() -> dict:
     )
 
 
-def loads(engine: str, architecture: str) -> bool:
-    """Whether an engine loads models of this model_type."""
+def architectures(engine: str, action: str) -> list[str]:
+    """The model_type of each model that an engine loads for an action."""
     facts = skill_info()["engines"][engine]
-    return architecture in facts.get("architectures", [architecture])
+    return facts["actions"].get(action, {}).get("architectures", facts["architectures"])
 
 
 def project() -> Path:

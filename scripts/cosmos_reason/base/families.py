@@ -75,6 +75,11 @@ USUAL = "Qwen3-VL"
 USUAL_WORDS = ("qwen3-vl", "qwen3_vl", "qwen3vl", "reason2", "cosmos3")
 
 
+def is_usual(name: str) -> bool:
+    """Whether the name of a model tells the architecture that most have."""
+    return any(word in name.lower() for word in USUAL_WORDS)
+
+
 def by_name(name: str) -> str | None:
     """The architecture that the name of a model tells, None when it tells none."""
     for word, model_type in WORDS.items():

@@ -82,9 +82,9 @@ def check_architecture(folder: Path) -> dict:
             f"--output-path {folder}-vlm"
         )
         raise bad_input("ENGINE-MODEL-OMNI", folder, message, fix)
-    if not bundle.loads("transformers", model_type):
-        known = ", ".join(bundle.skill_info()["engines"]["transformers"]["architectures"])
-        message = f"got model_type {model_type!r}, expected {known}"
+    known = bundle.architectures("transformers", "")
+    if model_type not in known:
+        message = f"got model_type {model_type!r}, expected {', '.join(known)}"
         raise bad_input("ENGINE-MODEL-TYPE", folder / "config.json", message)
     return config
 

@@ -351,12 +351,14 @@ def model(launch: Launch) -> Iterator[Finding]:
 def _architecture(launch: Launch, name: str) -> Iterator[Finding]:
     """Whether the engine loads what the Hub says the model is; what the name alone tells was looked
     at with the spec."""
-    if model_names.family(name)[0] or bundle.loads(launch.engine, ""):
+    if model_names.family(name)[0] or launch.has_own_data:
         return
     found = hub.model_type(name.removeprefix(model_names.HUB), hub.token())
-    if found and not bundle.loads(launch.engine, found):
-        known = ", ".join(bundle.skill_info()["engines"][launch.engine]["architectures"])
-        message = f"got model_type {found!r}, expected {known}: this engine loads nothing else"
+    known = bundle.architectures(launch.engine, launch.case.action)
+    if found and found not in known:
+        message = (
+            f"got model_type {found!r}, expected {', '.join(known)}: this engine loads nothing else"
+        )
         fix = models.engine_for(launch.case.action, found)
         yield findings.error("PRE-MODEL-FAMILY", name, message, fix)
 

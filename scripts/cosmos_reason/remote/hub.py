@@ -81,6 +81,26 @@ def model_type(repo: str, secret: str | None) -> str | None:
         return (api.model_info(repo, timeout=10).config or {}).get("model_type")
 
 
+def architecture(repo: str) -> str | None:
+    """The model_type in the config.json of a model, of which nothing else is fetched; None where
+    the Hub does not tell it at once, whatever the reason."""
+    import httpx
+
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        return None
+    root = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    secret = token()
+    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    try:
+        address = f"{root.rstrip('/')}/{repo}/resolve/main/config.json"
+        answer = httpx.get(address, headers=headers, timeout=3, follow_redirects=True)
+        config = answer.raise_for_status().json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return None
+    told = config.get("model_type") if isinstance(config, dict) else None
+    return told if isinstance(told, str) else None
+
+
 def cache() -> Path:
     """The folder of all snapshots."""
     from huggingface_hub import constants

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from cosmos_reason.base import bundle, families
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules.case import COSMOS
+from cosmos_reason.rules.data import NAME_OF_GUIDES, OF_GUIDES, TRAIN_ANNOTATIONS
 from cosmos_reason.rules.rule import ANY, ASKED, JUDGED, LATER, TRAINING, rule
 
 MINIATURE = 100e6  # bytes
@@ -41,15 +44,26 @@ def omni_in_folder(case):
 
 
 def unloadable(case) -> str:
-    """The architecture of the model, or of the base of an adapter, that the engine has no class
-    for."""
+    """The architecture of the model, or of the base of an adapter, that the engine does not load. A
+    dataset script of somebody's own may hand cosmos-rl the media of any."""
+    if case.has_own_data or has_script_of_guides(case.action, case.engine, case):
+        return ""
     for name in ("model", "base"):
         key = case.params.get(name)
         model = case(key) if key else None
         family = model_names.family(model)[0] if model else None
-        if family and not bundle.loads(case.engine, family):
+        if family and family not in bundle.architectures(case.engine, case.action):
             return family
     return ""
+
+
+def has_script_of_guides(action: str, engine: str, value: Callable[[str], object]) -> bool:
+    """Whether a training reads its data by the keys of a guide's dataset script, not by ours;
+    `value` gives those of its keys."""
+    if engine not in COSMOS or action not in TRAINING.split():
+        return False
+    ours, theirs, name = value(TRAIN_ANNOTATIONS), value(OF_GUIDES), value(NAME_OF_GUIDES)
+    return bool(theirs or name) and not ours
 
 
 def engine_that_loads(case) -> Fix:
@@ -57,18 +71,20 @@ def engine_that_loads(case) -> Fix:
 
 
 def engine_for(action: str, architecture: str) -> Fix:
-    """An engine that has the action and loads the architecture."""
+    """An engine that has the action and loads the architecture, else a model that has one."""
     for engine, facts in bundle.skill_info()["engines"].items():
         runs = facts.get("runs", facts["actions"])
-        if action in runs and bundle.loads(engine, architecture):
+        if action in runs and architecture in bundle.architectures(engine, action):
             return Fix(flags={"--engine": engine})
-    return Fix()
+    known = bundle.skill_info()["models"].items()
+    loaded = [name for name, facts in known if not facts["omni"]]
+    return Fix(flags={"--model": loaded[0]})
 
 
 @rule(
     "SPEC-MODEL-FAMILY", ERROR, "train grpo quantize", "{model}",
     "an architecture that this engine does not load",
-    reads=("{base}",), fix=engine_that_loads,
+    reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS), fix=engine_that_loads,
 )  # fmt: skip
 def unloadable_model(case):
     return unloadable(case)
@@ -109,11 +125,10 @@ def assumed(case) -> bool | str:
     whole = (case(base) if base else "") or case.adapter_base or case.model
     told, _ = model_names.family(whole)
     if told:
-        is_refused = not bundle.loads(case.engine, told)
+        is_refused = told not in bundle.architectures(case.engine, case.action)
         return False if told in families.FAMILIES or is_refused else f"of the architecture {told}"
-    is_usual = any(word in whole.lower() for word in families.USUAL_WORDS)
     is_looked_at = whole == "MODEL" or Path(whole).is_dir()  # by those who open models
-    return not (is_usual or is_looked_at)
+    return not (families.is_usual(whole) or is_looked_at)
 
 
 @rule(

@@ -1,0 +1,41 @@
+"""What the Hub tells of a model whose name tells no architecture, before anything is downloaded."""
+
+from __future__ import annotations
+
+import functools
+
+from cosmos_reason.base import bundle, families
+from cosmos_reason.base.findings import ERROR, WARNING, Finding
+from cosmos_reason.remote import hub, model_names
+from cosmos_reason.rules.draft import Draft
+from cosmos_reason.rules.models import engine_for, has_script_of_guides
+from cosmos_reason.spec import document
+
+ASKED = ("evaluate", "inference")  # which a server may do with a model that the engine lacks
+
+
+def refuse_unloadable(draft: Draft) -> None:
+    """A finding for each model that the engine does not load, by its config.json there. A Hub that
+    does not answer leaves it to the rules, which say what they assume."""
+    value = functools.partial(document.get, draft.spec)
+    if has_script_of_guides(draft.action, draft.engine, value):
+        return
+    known = bundle.architectures(draft.engine, draft.action)
+    for key in filter(None, (draft.params["model"], draft.params.get("base"))):
+        model = document.get(draft.spec, key)
+        is_on_hub = isinstance(model, str) and model.startswith(model_names.HUB)
+        if not is_on_hub or model_names.family(model)[0] or families.is_usual(model):
+            continue
+        told = hub.architecture(model.removeprefix(model_names.HUB))
+        if told and told not in known:
+            draft.findings.append(_unloadable(draft, key, told, known))
+
+
+def _unloadable(draft: Draft, key: str, told: str, known: list[str]) -> Finding:
+    message = (
+        f"its config.json tells {told}, expected what {draft.engine} loads: {', '.join(known)}"
+    )
+    fix = engine_for(draft.action, told)
+    if draft.action in ASKED:
+        return Finding("SPEC-MODEL-FAMILY-ASKED", WARNING, key, message, fix)
+    return Finding("SPEC-MODEL-FAMILY", ERROR, key, message, fix)
