@@ -14,6 +14,7 @@ from preflight_command import CANARY, SCRIPT, preflight_json
 from support import ROOT, run_script
 
 from cosmos_reason import preflight
+from cosmos_reason.base import bundle
 from cosmos_reason.preflight import gpus, local, memory
 from cosmos_reason.remote.machine import Answer
 from cosmos_reason.rules.case import Case
@@ -177,6 +178,24 @@ def test_torch_is_compared_with_the_chosen_gpus(monkeypatch):
         options = preflight.PreflightOptions(target_gpu_index=indices)
         launch = preflight.Launch("local", options, 0, "transformers", driver=mixed)
         assert [x.id for x in local.check_torch(launch)] == ids
+
+
+@pytest.mark.parametrize(
+    ("engine", "logger", "is_said"),
+    [
+        ("transformers", "console,wandb", True),
+        ("transformers", "console", False),
+        ("cosmos-rl", "console,wandb", False),
+    ],
+)
+def test_the_package_of_a_logger_is_looked_for(tmp_path, engine, logger, is_said):
+    table = spec.template("train")
+    table["logging"]["logger"] = logger.split(",")
+    spec.dump(table, tmp_path / "spec.toml")
+    words = ["--platform", "local", "--engine", engine, "--spec", tmp_path / "spec.toml"]
+    _, found = preflight_json(*words)
+    assert ("PRE-WANDB-PACKAGE" in found) == is_said
+    assert not is_said or found["PRE-WANDB-PACKAGE"]["fix"].endswith(f"pip install {bundle.WANDB}")
 
 
 def test_every_check_is_described():

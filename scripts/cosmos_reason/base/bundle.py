@@ -13,6 +13,7 @@ from cosmos_reason.base.findings import outside
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMAS = ROOT / "schemas"
 ACTIONS = ("train", "grpo", "evaluate", "inference", "quantize")
+WANDB = "wandb==0.31.0"  # what the embedded engine reports to Weights & Biases with
 ENGINES = ("tao", "cosmos-rl", "transformers")
 ENGINE_PACKAGES = "requirements-engine.txt"
 

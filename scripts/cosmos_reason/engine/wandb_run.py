@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import bad_input, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
@@ -54,9 +55,8 @@ def _package():
         import wandb
     except ImportError as problem:
         message = f"got {problem}, expected the optional package wandb"
-        raise bad_input(
-            "ENGINE-WANDB-MISSING", "logging.logger", message, "pip install wandb==0.31.0"
-        ) from None
+        fix = f"pip install {bundle.WANDB}"
+        raise bad_input("ENGINE-WANDB-MISSING", "logging.logger", message, fix) from None
     return wandb
 
 

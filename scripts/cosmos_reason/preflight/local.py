@@ -16,6 +16,7 @@ from cosmos_reason.preflight.gpus import architecture
 from cosmos_reason.preflight.machines import ask_for_gpus
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote.machine import Host, call
+from cosmos_reason.spec import actions
 
 EMBEDDED_ENGINE_NEEDS = ("torch", "transformers", "peft")
 IMPORT_SECONDS = 60
@@ -23,12 +24,24 @@ ASK_TORCH = "import json,torch;c=torch.cuda;print(json.dumps([c.is_available(),c
 
 
 def check(launch: Launch) -> Iterator[Finding]:
-    """torch or cosmos-rl, CUDA, GPUs"""
+    """torch or cosmos-rl, wandb, CUDA, GPUs"""
     yield from ask_for_gpus(launch, Host())
     if launch.engine == "transformers":
         yield from check_torch(launch)
+        yield from check_wandb(launch)
     elif launch.engine == "cosmos-rl":
         yield from cosmos_environment.findings(launch.case.action if launch.case else "train")
+
+
+def check_wandb(launch: Launch) -> Iterator[Finding]:
+    """Whether the package is here that a training's loggers need: no setup of ours installs it."""
+    case = launch.case
+    if case is None or case.action not in actions.TRAINING or importlib.util.find_spec("wandb"):
+        return
+    if "wandb" in case("logging.logger"):
+        message = "got wandb among the loggers, expected the package of that name here"
+        fix = f"{sys.executable} -m pip install {bundle.WANDB}"
+        yield findings.error("PRE-WANDB-PACKAGE", "logging.logger", message, fix)
 
 
 def check_torch(launch: Launch) -> Iterator[Finding]:
