@@ -357,26 +357,43 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
         files.write_json(Path(path), records)
     document.dump(draft.spec, output, args.action)
     facts = Path(args.dataset_facts) if args.dataset_facts else None
-    beside = origins.write(output, args.action, args.engine, draft.origin_table(), facts)
-    result = {"spec": str(output), "origins": str(beside)}
     case = Case(args.action, args.engine, draft.spec, facts)
+    count = laid_out_for(args, case)
+    size = origins.of_nodes(count, case.needed_gpus) if count else {}
+    table = draft.origin_table()
+    beside = origins.write(output, args.action, args.engine, table, facts, size)
+    result = {"spec": str(output), "origins": str(beside)}
     text = f"wrote {output}"
     if args.action == "train":
         result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
         text += f": {in_words.size_of_training(case)}"
     text += f"\n  {in_words.of_spec(case)}"
-    return cli.Outcome(result, found, text, next=following(args, draft, found))
+    return cli.Outcome(result, found, text, next=following(args, draft, found, count))
 
 
-def following(args, draft: Draft, found: list[f.Finding]) -> tuple[str, ...]:
+def laid_out_for(args, case: Case) -> int | None:
+    """The nodes that the command line says, else those of the spec or the job that it goes on from;
+    None where nobody said."""
+    if args.action not in actions.TRAINING:
+        return None
+    if args.gpus_per_node is not None:
+        return args.nodes or 1
+    if args.spec:
+        return origins.nodes_of(args.spec, case.needed_gpus)
+    if args.parent_job and args.action == "train":
+        return nodes.of_job(parent_folder(args.parent_job), case.needed_gpus)
+    return None
+
+
+def following(args, draft: Draft, found: list[f.Finding], laid_out: int | None) -> tuple[str, ...]:
     """The preflight on the platform that launches this spec here,
-    when nothing it would refuse is left open."""
+    when nothing it would refuse is left open. `laid_out`: for so many nodes."""
     left_open = {"SPEC-PATH-NOT-HERE", "SPEC-ENGINE-RUNS"}
     left_open |= {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
     if any(finding.id in left_open for finding in found):
         return ()
     case = Case(args.action, args.engine, draft.spec)
-    count = nodes.count(args.nodes, case.needed_gpus)
+    count = nodes.count(laid_out, case.needed_gpus)
     platforms = platforms_of(args.action, args.engine, count)
     if not platforms:
         return ()

@@ -327,7 +327,7 @@ def submit(launch, image: str | None) -> tuple[str, ...]:
     verb = "plan" if carried else "submit"
     command = ["launch_job.py", verb, launch.case.action, "--spec", launch.options.spec]
     command += ["--platform", launch.platform, "--engine", launch.engine]
-    if launch.nodes > 1:
+    if launch.nodes > 1 or launch.options.nodes:
         command += ["--nodes", str(launch.nodes)]
     command += gpu_words(launch)
     if launch.options.entry_script:

@@ -7,6 +7,8 @@ from launch_site import Site, change
 from support import run_script
 
 from cosmos_reason.jobs import launch, nodes
+from cosmos_reason.preflight import PreflightOptions, describe
+from cosmos_reason.spec import origins
 
 
 @pytest.fixture
@@ -29,6 +31,12 @@ def spread(site, shards, replicas):
         policy__parallelism__dp_shard_size=shards,
         policy__parallelism__dp_replicate_size=replicas,
     )
+
+
+def laid_out(site, count, gpus):
+    """Note beside the site's spec that it was built for so many nodes."""
+    size = origins.of_nodes(count, gpus)
+    origins.write(site.root / "train.toml", "train", "transformers", {}, nodes=size)
 
 
 def refusal(site, **fields):
@@ -104,3 +112,80 @@ def test_preflight_proposes_what_it_was_asked(site):
     assert done.returncode == 1 and "JOB-GPU-COUNT" not in found
     assert found["JOB-NODES"]["fix"].endswith(" --platform slurm")
     assert found["JOB-NODES"]["message"].endswith("; several: slurm, kubernetes")
+
+
+def test_the_nodes_that_a_spec_was_built_for_are_those_of_its_launch(site):
+    """No --nodes is said again: neither to the plan nor to the preflight."""
+    spread(site, 2, 2)
+    laid_out(site, 2, 4)
+    job, _ = launch.plan(site.request(platform="slurm"))
+    assert job.resources == {"nodes": 2, "gpus_per_node": 2, "gpu_ids": None}
+    assert {"--nodes=2", "--gres=gpu:2"} < set(job.command)
+    site.monkeypatch.chdir(site.root)
+    checked = describe.launch_of(PreflightOptions(spec=str(site.root / "train.toml")), "slurm")
+    assert (checked.nodes, checked.gpus_per_node) == (2, 2)
+
+
+def test_a_spec_that_needs_other_gpus_since_has_lost_its_nodes(site):
+    laid_out(site, 2, 4)
+    spread(site, 2, 1)
+    assert launch.plan(site.request(platform="slurm"))[0].resources["nodes"] == 1
+
+
+@pytest.mark.parametrize("platform", ["local", "docker"])
+def test_a_spec_of_two_nodes_goes_where_there_are_some(site, platform):
+    spread(site, 1, 2)
+    laid_out(site, 2, 2)
+    image = "x" if platform == "docker" else None
+    finding = refusal(site, platform=platform, image=image)
+    assert finding.message.endswith("several: slurm, kubernetes; or --nodes 1")
+    assert refusal(site, platform=platform, image=image, nodes=1) is None
+
+
+def test_other_nodes_than_those_of_the_spec_are_warned_of(site):
+    spread(site, 4, 1)
+    laid_out(site, 1, 4)
+    found = launch.objections(site.request(platform="slurm", nodes=2))
+    (told,) = [one for one in found if one.id == "JOB-NODES-LAYOUT"]
+    assert told.severity == "warning"
+    assert str(told.fix).endswith("train.toml --gpus-per-node 2 --nodes 2 -o spec.toml")
+    again = site.request(platform="slurm", nodes=2, retry_of="train-1")
+    assert "JOB-NODES-LAYOUT" not in {one.id for one in launch.objections(again)}
+
+
+@pytest.mark.parametrize(
+    ("needed", "there", "fix"),
+    [
+        (4, [2, 2], {"--nodes": 2}),
+        (4, [2, 2, 2], {"--nodes": 2}),
+        (8, [8, 4, 4], {"--nodes": 1}),
+        (16, [4] * 4, {"--nodes": 4}),
+        (16, [6] * 4, {"--nodes": 4}),
+        (16, [4, 4], {"--gpus-per-node": 4, "--nodes": 2}),
+        (4, [2, 0], {"--gpus-per-node": 2, "--nodes": 1}),
+        (4, [0, 0], {}),
+        (4, [], {}),
+    ],
+)
+def test_nodes_that_are_there(needed, there, fix):
+    way = ("train", "transformers", "slurm")
+    assert nodes.others(way, needed, there).flags == fix
+
+
+@pytest.mark.parametrize("way", [("train", "tao", "slurm"), ("evaluate", "transformers", "slurm")])
+def test_a_job_of_one_node_gets_fewer_gpus(way):
+    assert nodes.others(way, 4, [2, 2]).flags == {"--gpus-per-node": 2}
+    assert nodes.others(way, 4, [2, 4]).flags == {"--nodes": 1}
+
+
+def test_an_engine_that_has_one_node_names_those_with_several(site):
+    spread(site, 8, 2)
+    finding = refusal(site, platform="docker", engine="tao", image="x")
+    assert "cosmos-rl on slurm, kubernetes" in finding.message
+    assert finding.fix.flags == {"--engine": "cosmos-rl", "--platform": "slurm"}
+
+
+def test_a_training_that_goes_on_has_the_nodes_of_its_job(tmp_path):
+    (tmp_path / "job.json").write_text('{"resources": {"nodes": 2}}')
+    assert nodes.of_job(tmp_path, 4) == 2
+    assert nodes.of_job(tmp_path, 3) is None and nodes.of_job(tmp_path / "none", 4) is None

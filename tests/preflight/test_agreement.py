@@ -13,7 +13,9 @@ import pytest
 from foreign_specs import CLEAN, GUIDE, LOSING, NO_TYPE, POLICY, TAO
 from launch_site import write_annotations
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
+from cosmos_reason.jobs import cosmos_environment
 from cosmos_reason.spec import document, validation
 
 OURS = ("train", "grpo", "evaluate", "inference", "quantize")
@@ -137,6 +139,89 @@ def test_our_own_specs(here, action):
     refused = all_three_agree("spec.toml", built)
     if action in ("train", "evaluate"):
         assert not {one for one in refused if one[0].startswith(("SPEC-", "JOB-"))}
+
+
+# A cluster of two nodes with two GPUs each; what it is asked to run, it runs here.
+COMMANDS = {
+    "sinfo": "echo 'gpu*|up|4:00:00|2|gpu:2|idle'",
+    "srun": 'case "$1" in --help) echo --container-image; exit;; esac\n'
+    'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
+    "sbatch": "exit 1",
+    "squeue": "exit 0",
+    "scontrol": "exit 0",
+}
+
+
+@pytest.fixture
+def cluster(here, monkeypatch):
+    """Commands of SLURM on PATH, and no cosmos-rl."""
+    folder = here / "bin"
+    folder.mkdir()
+    for name, line in COMMANDS.items():
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr(cosmos_environment, "OWN", here / "none")
+    for name in ("SLURM_HOSTNAME", "SLURM_PARTITION"):
+        monkeypatch.delenv(name, raising=False)
+    return here
+
+
+def spec_for(engine, *more):
+    write_annotations(Path("annotations.json"), 64)
+    for number in range(64):
+        Path(f"{number}.mp4").touch()
+    words = ("--engine", engine, "--tuning", "lora", "--train-root", ".", *more)
+    built, _ = said(build_spec, "train", "--model", "model", *words, "-o", "spec.toml", "--force")
+    return built
+
+
+def asked_of_the_cluster(*more):
+    """(the preflight's errors, the plan's errors, the command that the preflight proposes)."""
+    words = ("--spec", "spec.toml", "--platform", "slurm", *more)
+    checked, following = said(check_tao_launch_preflight, *words)
+    planned, _ = said(launch_job, "plan", *words)
+    return errors(checked), errors(planned), following
+
+
+@pytest.mark.parametrize("engine", bundle.ENGINES)
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (1, 2), (2, 2), (4, 1), (8, 1), (8, 2)])
+def test_preflight_and_plan_agree_on_a_cluster(cluster, engine, gpus, nodes):
+    spec_for(engine, "--gpus-per-node", gpus, "--nodes", nodes)
+    refused, in_plan, following = asked_of_the_cluster()
+    # A plan that is refused for its words or its environment has not asked for the partition.
+    assert in_plan <= refused
+    assert bool(in_plan) == bool({one for one in refused if not one[0].startswith("DATA-")})
+    assert ("PRE-COSMOS-MISSING" in {id for id, _ in refused}) == (engine == "cosmos-rl")
+    assert_accepted(following)
+
+
+def test_a_layout_for_two_nodes_is_launched_on_two_nodes(cluster):
+    spec_for("transformers", "--gpus-per-node", 1, "--nodes", 2)
+    words = ("plan", "train", "--spec", "spec.toml", "--platform", "slurm")
+    args = launch_job.parser().parse_args(words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["launch_job.py", *words])
+        command = args.main(args).result["command"]
+    assert {"--nodes=2", "--gres=gpu:1"} < set(command)
+
+
+def test_the_fix_for_small_nodes_is_taken_by_plan_and_preflight(cluster):
+    spec_for("transformers", "--gpus-per-node", 4)
+    words = ("--spec", "spec.toml", "--platform", "slurm")
+    checked, _ = said(check_tao_launch_preflight, *words)
+    planned, _ = said(launch_job, "plan", *words)
+    for found in (checked, planned):
+        (told,) = [one for one in found if one.id == "PRE-SLURM-GRES"]
+        assert told.fix.flags == {"--nodes": 2}
+    refused, in_plan, _ = asked_of_the_cluster("--nodes", 2)
+    assert not in_plan and "PRE-SLURM-GRES" not in {id for id, _ in refused}
+    spec_for("transformers", "--gpus-per-node", 8)
+    checked, _ = said(check_tao_launch_preflight, *words)
+    (told,) = [one for one in checked if one.id == "PRE-SLURM-GRES"]
+    assert str(told.fix) == "--gpus-per-node 2 --nodes 2"
+    spec_for("transformers", *shlex.split(str(told.fix)))
+    assert not asked_of_the_cluster()[1]
 
 
 def test_a_model_of_which_nothing_tells_the_family_is_one_finding_in_each(here):

@@ -14,6 +14,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import COUNTED_BYTES, Case
 from cosmos_reason.spec import document
+from cosmos_reason.spec.origins import nodes_of as noted_nodes
 
 SAMPLES = "quantize.num_calibration_samples"
 TURNS = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "This."}]
@@ -610,6 +611,21 @@ def test_only_what_was_given_is_the_origin_of_a_layout(here):
     run("train --gpus-per-node 4")
     assert origins()["policy.parallelism.dp_replicate_size"] == "--gpus-per-node 4"
     assert files.read_json("spec.origins.json")["engine"] == "tao"
+
+
+def test_the_nodes_of_a_layout_are_noted_and_kept(here):
+    run("train --gpus-per-node 2 --nodes 2", "wide.toml")
+    assert noted_nodes("wide.toml", 4) == 2
+    run("train --spec wide.toml --set epochs=3", "later.toml")
+    assert noted_nodes("later.toml", 4) == 2 and noted_nodes("later.toml", 8) is None
+    run("train --spec wide.toml --set dp_shard_size=4", "other.toml")
+    assert noted_nodes("other.toml", 8) is None
+    run("train --gpus-per-node 2")
+    assert noted_nodes("spec.toml", 2) == 1
+    run("train", "unsaid.toml")
+    assert noted_nodes("unsaid.toml", 1) is None
+    run("evaluate --gpus-per-node 2", "asking.toml")
+    assert noted_nodes("asking.toml", 2) is None
 
 
 @pytest.mark.parametrize("mode", ["colocated", "colocated_separated"])

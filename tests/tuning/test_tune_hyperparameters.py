@@ -15,7 +15,7 @@ from support import ROOT, run_script
 from support_specs import write_facts
 
 from cosmos_reason.base import files
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, origins
 from cosmos_reason.tuning import commands, lock, prepare, study
 
 SCRIPT = "tune_hyperparameters.py"
@@ -112,12 +112,25 @@ def test_only_trainings_get_several_nodes(folder):
 
 def test_what_follows_the_dashes_goes_to_every_job_but_for_the_nodes():
     more = ["--account", "a", "--nodes", "2", "--nodes=2", "--qos", "q"]
-    plan = {"platform": "slurm", "engine": "transformers", "launch": more}
+    plan = {"platform": "slurm", "engine": "transformers", "launch": more, "nodes": 4}
     words = {}
     for action in ("train", "evaluate"):
         words[action] = commands.launch_words(plan, action, "spec.toml", None)
     assert words["train"][-len(more) :] == more
     assert words["evaluate"][-5:] == ["transformers", "--account", "a", "--qos", "q"]
+
+
+def test_trainings_have_the_nodes_that_the_spec_was_laid_out_for(folder):
+    table = document.load(folder / "spec.toml")
+    document.set_value(table, "policy.parallelism.dp_replicate_size", 2)
+    document.dump(table, folder / "spec.toml")
+    layout = origins.of_nodes(2, 2)
+    origins.write(folder / "spec.toml", "train", "transformers", {}, nodes=layout)
+    plan, _ = prepare.prepare(prepare.Request(folder / "spec.toml", "transformers", "accuracy"))
+    plan |= {"launch": ["--qos", "q"], "platform": "slurm"}
+    train = commands.launch_words(plan, "train", "spec.toml", None)
+    assert train[-4:] == ["--nodes", "2", "--qos", "q"]
+    assert "--nodes" not in commands.launch_words(plan, "evaluate", "spec.toml", None)
 
 
 @pytest.mark.parametrize("verb", ["plan", "run"])

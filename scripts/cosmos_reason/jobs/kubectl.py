@@ -10,11 +10,13 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from cosmos_reason.base import secrets
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, Finding, error, outside, warning
+from cosmos_reason.base.fix import Fix
 
 PATIENCE = 60  # seconds for an answer of the API server
 INSTALL = "https://kubernetes.io/docs/tasks/tools/"
@@ -206,8 +208,11 @@ def rights_findings(asked: Cluster, wanted: list[tuple[str, str, str]]) -> list[
     return [error(FORBIDDEN, asked.namespace, message, fix)]
 
 
-def capacity_findings(asked: Cluster, nodes: int, gpus: int) -> list[Finding]:
-    """An error when too few nodes have the GPUs of a pod; a warning where they cannot be listed."""
+def capacity_findings(
+    asked: Cluster, nodes: int, gpus: int, others: Callable[[list[int]], Fix]
+) -> list[Finding]:
+    """An error when too few nodes have the GPUs of a pod, which `others` mends by those that all
+    have; a warning where they cannot be listed."""
     if not gpus:
         return []
     try:
@@ -223,7 +228,7 @@ def capacity_findings(asked: Cluster, nodes: int, gpus: int) -> list[Finding]:
     if fitting >= nodes:
         return []
     message = f"got {fitting} ready nodes with {gpus} allocatable GPUs, expected {nodes}"
-    return [error("JOB-K8S-GPUS", "nodes", message, LIST_GPUS)]
+    return [error("JOB-K8S-GPUS", "nodes", message, others(counts) or LIST_GPUS)]
 
 
 def gpus_of(node: dict) -> int:

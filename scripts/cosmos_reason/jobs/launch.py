@@ -83,10 +83,10 @@ class Request:
     or "image" for that of NVIDIA's image.
     `image_version`: the version of NVIDIA's that `image` is, where its name does not tell.
     `carried`: the plan is for a machine that is not asked, whose paths are not here.
-    `nodes`: None for as few as hold the GPUs of the spec. `slurm_host`: the login node, where it is
-    not this machine; from `partition` to `requeue` what sbatch is asked for. `cpus` and `memory`
-    are of each node or pod; `modules` are loaded by the nodes. `kubernetes`: what is said of a
-    cluster and of the pods there, by the names of the flags.
+    `nodes`: None for those that the spec was laid out for, else as few as hold its GPUs.
+    `slurm_host`: the login node, where it is not this machine; from `partition` to `requeue` what
+    sbatch is asked for. `cpus` and `memory` are of each node or pod; `modules` are loaded by the
+    nodes. `kubernetes`: what is said of a cluster and of the pods there, by the names of the flags.
     """
 
     action: str
@@ -262,7 +262,17 @@ def _objections(
     if has_errors(found):
         return found
     needed = _needed_gpus(request, spec)
-    return found + (nodes.check(request, needed) or _gpu_findings(request, needed))
+    laid_out = _with_nodes(request, needed)
+    found += nodes.check(laid_out, needed) or _gpu_findings(laid_out, needed)
+    if request.retry_of is None:
+        found += nodes.remarks(request.nodes, request.action, request.spec_path, needed)
+    return found
+
+
+def _with_nodes(request: Request, needed: int) -> Request:
+    """On the nodes that the spec was laid out for, unless others were asked for."""
+    count = nodes.asked(request.nodes, request.action, request.spec_path, needed)
+    return replace(request, nodes=count)
 
 
 def _needed_gpus(request: Request, spec: dict) -> int:
@@ -284,6 +294,7 @@ def _prepare(
     if has_errors(found):
         return None, spec, found
     needed = _needed_gpus(request, spec)
+    request = _with_nodes(request, needed)
     found += platform.check(request, needed, acting)
     if has_errors(found):
         return None, spec, found

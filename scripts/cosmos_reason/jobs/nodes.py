@@ -3,17 +3,50 @@
 from __future__ import annotations
 
 import math
+import shlex
+from pathlib import Path
 
-from cosmos_reason.base import bundle
-from cosmos_reason.base.findings import Finding, error
+from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.spec import actions
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.spec import actions, document, origins
 
 
 def count(asked: int | None, needed: int) -> int:
     """The nodes that were asked for, else as few as hold `needed` GPUs."""
     most = max(bundle.skill_info()["gpu_counts_per_node"])
     return asked or max(1, math.ceil(needed / most))
+
+
+def asked(said: int | None, action: str, spec: Path, needed: int) -> int | None:
+    """The nodes that the command line says, else those that the spec was laid out for; None where
+    nobody said."""
+    if said or action not in actions.TRAINING:
+        return said
+    return origins.nodes_of(spec, needed)
+
+
+def of_job(folder: Path, needed: int) -> int | None:
+    """The nodes of a job whose training of `needed` GPUs is to go on; None where none is
+    recorded."""
+    record = files.read_json(folder / jobs.RECORD) if (folder / jobs.RECORD).is_file() else {}
+    count = document.get(record, "resources.nodes")
+    return count if isinstance(count, int) and needed % count == 0 else None
+
+
+def remarks(said: int | None, action: str, spec: Path, needed: int) -> list[Finding]:
+    """A warning for another number of nodes than the spec was laid out for: weights are then
+    sharded between nodes, or replicas share one."""
+    meant = asked(None, action, spec, needed)
+    if not said or not meant or said == meant or needed % said:
+        return []
+    message = f"got {said}, and the spec was laid out for {meant} of {needed // meant} GPUs: "
+    message += "shards may be spread over nodes"
+    words = ["scripts/build_spec.py", action, "--spec", str(spec)]
+    flags = {"--gpus-per-node": needed // said, "--nodes": said, "-o": "spec.toml"}
+    fix = Fix(command=shlex.join(words), flags=flags)
+    return [warning("JOB-NODES-LAYOUT", "--nodes", message, fix)]
 
 
 def platforms(action: str, engine: str) -> list[str]:
@@ -35,6 +68,30 @@ def check(request, needed: int) -> list[Finding]:
     return _uneven(needed, nodes)
 
 
+def others(way: tuple[str, str, str], needed: int, there: list[int]) -> Fix:
+    """What to write where the nodes, with the GPUs that each of `there` has, are too small or too
+    few for a launch: other nodes for the same training, where its `way` (action, engine, platform)
+    can have them, else fewer GPUs; nothing where no node has any."""
+    action, engine, platform = way
+    sizes = sorted(bundle.skill_info()["gpu_counts_per_node"], reverse=True)
+    for size in sizes:
+        count = needed // size
+        can_have = count == 1 or platform in platforms(action, engine)
+        if needed % size == 0 and can_have and 1 <= count <= _as_large(there, size):
+            return Fix(flags={"--nodes": count})
+    size = next((size for size in sizes if _as_large(there, size)), 0)
+    if not size:
+        return Fix()
+    if platform not in platforms(action, engine):
+        return Fix(flags={"--gpus-per-node": size})
+    count = min(_as_large(there, size), max(1, needed // size))
+    return Fix(flags={"--gpus-per-node": size, "--nodes": count})
+
+
+def _as_large(there: list[int], size: int) -> int:
+    return sum(gpus >= size for gpus in there)
+
+
 def _one_node(request, needed: int, able: list[str]) -> Finding:
     most = max(bundle.skill_info()["gpu_counts_per_node"])
     has = f"{request.action} with {request.engine} on {request.platform} has one of up to {most}"
@@ -43,12 +100,27 @@ def _one_node(request, needed: int, able: list[str]) -> Finding:
     one_is_enough = needed <= most and _uneven(needed, count(request.nodes, needed))
     if able and not one_is_enough:
         message += f"; several: {', '.join(able)}"
+        if needed <= most:
+            message += "; or --nodes 1"
         fix = Fix(flags={"--platform": able[0]})
     elif needed > most:
-        fix = Fix(flags={"--gpus-per-node": most})
+        several, fix = _elsewhere(request.action)
+        message += several
     else:
         fix = Fix(flags={"--nodes": 1})
     return error("JOB-NODES", "--nodes", message, fix)
+
+
+def _elsewhere(action: str) -> tuple[str, Fix]:
+    """(the engines and platforms that can give it several nodes, in words; the first of them)."""
+    ways = {engine: platforms(action, engine) for engine in bundle.ENGINES}
+    named = [f"{engine} on {', '.join(able)}" for engine, able in ways.items() if able]
+    if not named:
+        most = max(bundle.skill_info()["gpu_counts_per_node"])
+        return "", Fix(flags={"--gpus-per-node": most})
+    engine = next(engine for engine, able in ways.items() if able)
+    fix = Fix(flags={"--engine": engine, "--platform": ways[engine][0]})
+    return f"; several: {'; '.join(named)}", fix
 
 
 def _uneven(needed: int, nodes: int) -> list[Finding]:

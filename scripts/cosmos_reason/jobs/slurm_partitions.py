@@ -115,12 +115,12 @@ def wanted(rows: list[Nodes], asked: str | None) -> str:
     return named or next(iter(defaults), "")
 
 
-def check(rows: list[Nodes], name: str, wish: Wish, fewer: Fix | str) -> Iterator[Finding]:
+def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Finding]:
     """Whether the partition `name` is there, up, long enough, and has nodes with the GPUs that are
-    wanted; `fewer` is the fix where none has so many."""
+    wanted; `others` is the fix where its nodes have fewer."""
     mine = [row for row in rows if row.partition == name]
     if not mine:
-        yield _no_partition(name, sorted({row.partition for row in rows}))
+        yield _no_partition(name, rows)
         return
     if not mine[0].is_up:
         message = "got a partition that is down, expected it up"
@@ -131,7 +131,17 @@ def check(rows: list[Nodes], name: str, wish: Wish, fewer: Fix | str) -> Iterato
     if wish.counted_gpus and wish.kind and not most_gpus(mine, name, wish.kind):
         yield _no_type(mine, wish)
         return
-    yield from _check_nodes(mine, wish, fewer)
+    if wish.counted_gpus and not most_gpus(mine, name):
+        yield _no_gpus(name, rows, wish.gpus)
+        return
+    yield from _check_nodes(mine, wish, others)
+
+
+def gpus_of_nodes(rows: list[Nodes], name: str, kind: str = "") -> list[int]:
+    """Of each node of a partition that runs jobs; of all its nodes where none does."""
+    mine = [row for row in rows if row.partition == name]
+    usable = [row for row in mine if USABLE.fullmatch(row.state)]
+    return [row.gpus(kind) for row in usable or mine for _ in range(row.count)]
 
 
 def most_gpus(rows: list[Nodes], name: str, kind: str = "") -> int:
@@ -159,7 +169,20 @@ def _no_type(mine: list[Nodes], wish: Wish) -> Finding:
     return error("PRE-SLURM-GRES", "--gres", message, fix)
 
 
-def _check_nodes(mine: list[Nodes], wish: Wish, fewer: Fix | str) -> Iterator[Finding]:
+def _no_gpus(name: str, rows: list[Nodes], gpus: int) -> Finding:
+    """Another partition has some, or the cluster does not count them."""
+    having = [row for row in rows if row.is_up and row.gpus()]
+    message = f"got no node with GPUs (GRES) in {name}, expected {gpus} on each"
+    fix = Fix(flags={"--gres": "none"})
+    if having:
+        large = max(having, key=Nodes.gpus)
+        fix = Fix(flags={"--partition": large.partition})
+    else:
+        message += "; where SLURM does not count GPUs, they are not asked for"
+    return error("PRE-SLURM-GRES", name, message, fix)
+
+
+def _check_nodes(mine: list[Nodes], wish: Wish, others: Fix) -> Iterator[Finding]:
     name, nodes, gpus = mine[0].partition, wish.nodes, wish.counted_gpus
     kind = wish.kind if gpus else ""
     fitting = [row for row in mine if row.gpus(kind) >= gpus]
@@ -167,7 +190,7 @@ def _check_nodes(mine: list[Nodes], wish: Wish, fewer: Fix | str) -> Iterator[Fi
         most = most_gpus(mine, name, kind)
         what = f"{kind} GPUs" if kind else "GPUs"
         message = f"got nodes with up to {most} {what} (GRES) in {name}, expected {gpus}"
-        yield error("PRE-SLURM-GRES", name, message, fewer)
+        yield error("PRE-SLURM-GRES", name, message, others)
     candidates = fitting or mine
     usable = sum(row.count for row in candidates if USABLE.fullmatch(row.state))
     if usable < nodes:
@@ -176,9 +199,12 @@ def _check_nodes(mine: list[Nodes], wish: Wish, fewer: Fix | str) -> Iterator[Fi
         yield error("PRE-SLURM-NODES", name, message, f"sinfo --partition={name} --list-reasons")
 
 
-def _no_partition(name: str, names: list[str]) -> Finding:
+def _no_partition(name: str, rows: list[Nodes]) -> Finding:
+    """The fix is one with a name like it, else the default one, else one that is up."""
+    names = sorted({row.partition for row in rows})
     message = f"got {name!r}, expected one of {', '.join(names) or 'none there'}"
-    near = nearest(name, names) or names
+    by_use = sorted(rows, key=lambda row: (not row.is_up, not row.is_default, row.partition))
+    near = nearest(name, names) or [row.partition for row in by_use]
     fix = Fix(flags={"--partition": near[0]} if near else {})
     return error("PRE-SLURM-PARTITION", "--partition", message, fix)
 

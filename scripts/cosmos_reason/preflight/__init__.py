@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from cosmos_reason.base import findings, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight import (
     access,
     data,
@@ -40,6 +42,8 @@ def can_be_launched(launch: Launch) -> Iterator[Finding]:
     """this version launches the spec's action with the engine on the platform"""
     if launch.case:
         yield from launchable.check(launch.platform, launch.engine, launch.case.action)
+        spec, needed = Path(launch.options.spec), launch.case.needed_gpus
+        yield from nodes.remarks(launch.options.nodes, launch.case.action, spec, needed)
     elif (launch.engine, launch.platform) not in launchable.ways():
         able = " or ".join(" on ".join(way) for way in launchable.ways())
         message = (
@@ -239,5 +243,5 @@ def needs_script(finding: Finding, options: PreflightOptions) -> bool:
     flags = finding.fix.flags.keys()
     if not flags or finding.fix.command or finding.id.partition("-")[0] not in SCRIPTS:
         return False
-    is_bare = flags <= BARE_FLAGS
+    is_bare = flags <= BARE_FLAGS or "--gpus-per-node" in flags
     return not is_bare or ("--engine" in flags and not options.spec)

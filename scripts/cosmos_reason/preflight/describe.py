@@ -67,7 +67,8 @@ def take_spec(launch: Launch, table: dict, action: str) -> None:
     _take_paths(launch)
     _take_models(launch, unfilled)
     needed = launch.case.needed_gpus
-    launch.nodes = nodes.count(launch.options.nodes, needed)
+    asked = nodes.asked(launch.options.nodes, action, Path(launch.options.spec), needed)
+    launch.nodes = nodes.count(asked, needed)
     launch.gpus_per_node = math.ceil(needed / launch.nodes)
 
 

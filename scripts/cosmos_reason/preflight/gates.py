@@ -9,6 +9,7 @@ from dataclasses import replace
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight.gpus import Driver, Gpu, older
 from cosmos_reason.preflight.options import Launch, PreflightOptions
 
@@ -67,6 +68,14 @@ def fewer_gpus(launch: Launch, there: int) -> Fix:
     counts = bundle.skill_info()["gpu_counts_per_node"]
     fitting = [count for count in counts if count <= max(1, there)]
     return Fix(flags={flag: max(fitting)})
+
+
+def other_nodes(launch: Launch, there: list[int]) -> Fix:
+    """What to write where nodes have so many GPUs each, which is not what the launch needs."""
+    if launch.case is None or launch.options.gpu_min_count == launch.gpus_per_node:
+        return fewer_gpus(launch, max(there, default=0))
+    way = (launch.case.action, launch.engine, launch.platform)
+    return nodes.others(way, launch.case.needed_gpus, there)
 
 
 def check(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:

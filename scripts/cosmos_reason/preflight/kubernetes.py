@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.jobs import kubectl
+from cosmos_reason.preflight.gates import other_nodes
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.preflight.slurm import unseen_nodes
 from cosmos_reason.remote.machine import NO_COMMAND, Answer, Host
@@ -98,4 +99,5 @@ def check_nodes(answer: Answer, launch: Launch) -> Iterator[Finding]:
         message = (
             f"got {fitting} ready nodes with {needed} allocatable GPUs, expected {launch.nodes}"
         )
-        yield findings.error("PRE-K8S-GPUS", "nodes", message, kubectl.LIST_GPUS)
+        fix = other_nodes(launch, counts) or kubectl.LIST_GPUS
+        yield findings.error("PRE-K8S-GPUS", "nodes", message, fix)

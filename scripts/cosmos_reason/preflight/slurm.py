@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.jobs import slurm_cluster
+from cosmos_reason.jobs import cosmos_environment, slurm_cluster
 from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.preflight.access import plain_paths, unseen_paths
-from cosmos_reason.preflight.gates import fewer_gpus
+from cosmos_reason.preflight.gates import other_nodes
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote.machine import Host
 
@@ -21,7 +21,7 @@ ABSENT_PATHS = 'for p; do test -e "$p" || echo "$p"; done; echo end'
 
 
 def check(launch: Launch) -> Iterator[Finding]:
-    """commands, partition, time limit, GRES, nodes, Pyxis, shared paths"""
+    """commands, cosmos-rl, partition, time limit, GRES, nodes, Pyxis, shared paths"""
     host = launch.machine
     if host is None:
         return  # its name is none, or there is none: said before
@@ -31,6 +31,8 @@ def check(launch: Launch) -> Iterator[Finding]:
         if plain_paths(launch):
             yield unseen_paths(plain_paths(launch), "a compute node")
         return
+    if launch.engine == "cosmos-rl" and not launch.options.image:
+        yield from cosmos_environment.findings(launch.case.action if launch.case else "train")
     yield from check_partition(partitions.parse_partitions(printed), launch)
     uses_container = launch.engine == "tao" or launch.options.image
     if uses_container:
@@ -74,8 +76,8 @@ def check_partition(rows: list[partitions.Nodes], launch: Launch) -> Iterator[Fi
     launch.result["slurm"] = {"partition": name, "partitions": names}
     asked = launch.options
     wish = partitions.Wish(launch.nodes, launch.gpus_per_node, asked.gres, asked.time_limit)
-    fewer = fewer_gpus(launch, partitions.most_gpus(rows, name, wish.kind))
-    yield from partitions.check(rows, name, wish, fewer)
+    others = other_nodes(launch, partitions.gpus_of_nodes(rows, name, wish.kind))
+    yield from partitions.check(rows, name, wish, others)
 
 
 # ---- paths -------------------------------------------------------------------------------------

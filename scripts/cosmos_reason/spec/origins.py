@@ -1,5 +1,5 @@
-"""spec.origins.json, beside a spec that build_spec wrote: its action, its engine, and the origin of
-each value."""
+"""spec.origins.json, beside a spec that build_spec wrote: its action, its engine, the nodes that it
+was laid out for, and the origin of each value."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ def path_beside(spec: str | Path) -> Path:
 
 
 def write(
-    spec: Path, action: str, engine: str, origins: dict[str, str], facts: Path | None = None
+    spec: Path,
+    action: str,
+    engine: str,
+    origins: dict[str, str],
+    facts: Path | None = None,
+    nodes: dict[str, int] | None = None,
 ) -> Path:
     """Write them beside a spec that is already there; `facts` are those of its data that it was
-    checked with."""
+    checked with, `nodes` what `of_nodes` makes."""
     beside = path_beside(spec)
     record = {"schema_version": 1, "action": action, "engine": engine}
     if facts:
         record["dataset_facts"] = os.path.abspath(facts)
+    record |= nodes or {}
     files.write_json(beside, record | {"spec_sha256": files.sha256(spec), "origins": origins})
     return beside
 
@@ -36,6 +42,21 @@ def of_values(spec: str | Path) -> dict[str, str]:
     if not isinstance(origins, dict) or not os.path.isfile(spec):
         return {}
     return origins if record.get("spec_sha256") == files.sha256(spec) else {}
+
+
+def of_nodes(count: int, gpus: int) -> dict[str, int]:
+    """What is noted of a layout over the `gpus` of `count` nodes."""
+    return {"nodes": count, "gpus": gpus}
+
+
+def nodes_of(spec: str | Path, gpus: int) -> int | None:
+    """The nodes that a spec was laid out for; None without a note, and for a spec that was edited
+    to need another number of `gpus` since."""
+    record = _read(spec)
+    count = record.get("nodes")
+    if type(count) is not int or count < 1 or record.get("gpus") != gpus:
+        return None
+    return count if gpus % count == 0 else None
 
 
 def engine_of(spec: str | Path | None, platform: str = "docker", action: str | None = None) -> str:

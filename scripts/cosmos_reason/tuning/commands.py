@@ -54,13 +54,18 @@ def run(
 
 def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None) -> list[str]:
     """What follows `launch_job.py VERB`. No ids at all: the CPU; None: the platform chooses. Only
-    trainings have several nodes."""
+    trainings have several nodes: those that are asked for, else those of their spec."""
     words = [action, "--spec", str(path), "--platform", plan["platform"]]
     words += ["--engine", plan["engine"]]
     if gpu_ids is not None:
         words += ["--gpu-ids", ",".join(gpu_ids) or "none"]
     more = plan["launch"]
-    return words + (more if action in actions.TRAINING else _without_nodes(more))
+    if action not in actions.TRAINING:
+        return words + _without_nodes(more)
+    several = (plan["nodes"] or 1) > 1
+    if several and more == _without_nodes(more):
+        words += ["--nodes", str(plan["nodes"])]
+    return words + more
 
 
 def _without_nodes(words: list[str]) -> list[str]:

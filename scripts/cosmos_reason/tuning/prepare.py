@@ -93,6 +93,7 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
         "seed": request.seed,
         "platform": "local",
         "launch": [],
+        "nodes": origins.nodes_of(request.spec, Case("train", engine, table).needed_gpus),
         "keep": 1,
     }
     plan["fingerprints"] = fingerprints(plan)

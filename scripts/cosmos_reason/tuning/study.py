@@ -44,9 +44,16 @@ FIXED = {
 }
 # Keys that a later run may set anew.
 FREE = {"schema_version", "created_at", "fingerprints", "platform", "launch", "keep"}
-# How long the study goes on, on which GPUs, and for how long its runs have worked. A later run may
-# set them anew too; older studies lack them.
-BUDGET = {"trials": 12, "hours": None, "target": None, "groups": [None], "worked_seconds": 0.0}
+# How long the study goes on, on which GPUs, on how many nodes (None: as few as hold them), and for
+# how long its runs have worked. A later run may set them anew too; older studies lack them.
+BUDGET = {
+    "trials": 12,
+    "hours": None,
+    "target": None,
+    "groups": [None],
+    "nodes": None,
+    "worked_seconds": 0.0,
+}
 
 
 @dataclass

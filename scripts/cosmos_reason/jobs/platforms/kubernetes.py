@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
@@ -85,7 +86,8 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         if has_errors(found):
             return found
         gpus = _gpus(request, needed, count)
-        found += kubectl.capacity_findings(target, count, gpus)
+        others = partial(nodes.others, (request.action, request.engine, request.platform), needed)
+        found += kubectl.capacity_findings(target, count, gpus, others)
         return found + _tried(target, _probe(request, count, gpus))
     except Failure as failure:
         if acting:

@@ -120,9 +120,9 @@ def _partition(request, rows: list[partitions.Nodes], needed: int) -> list[Findi
     count = nodes.count(request.nodes, needed)
     gpus = _gpus(request, needed, count)
     wish = partitions.Wish(count, gpus, request.gres, request.time_limit)
-    most = partitions.most_gpus(rows, name, wish.kind)
-    fewer = Fix(flags={"--gpus-per-node": max(1, most)})
-    found = [*partitions.check(rows, name, wish, fewer)]
+    way = (request.action, request.engine, request.platform)
+    others = nodes.others(way, needed, partitions.gpus_of_nodes(rows, name, wish.kind))
+    found = [*partitions.check(rows, name, wish, others)]
     if gpus and not request.exclusive and not request.cpus:
         message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
         fix = Fix(flags={"--cpus": 8 * gpus})
