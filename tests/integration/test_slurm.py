@@ -1,12 +1,15 @@
 """Jobs on a real SLURM cluster of two nodes: every ending, and words that are awkward."""
 
+import json
 import os
 import shutil
 import stat
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import run_demo
 import ssh_server
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -16,9 +19,10 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.demo import clips, tiny_omni
 from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_paths, slurm_script
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.remote import s3
+from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
@@ -206,28 +210,137 @@ def test_paths_that_a_node_does_not_have_are_told_before_the_start(site, slurm, 
     assert job and "JOB-SLURM-UNTRIED" not in {one.id for one in found}, found
 
 
-def test_many_waiting_jobs_are_one_question(site, slurm, monkeypatch):
-    script = site.root / "nothing.sh"
-    script.write_text("#!/bin/sh\n")
-    for number in range(20):
-        words = ["sbatch", "--hold", f"--job-name=other-{number}", "--array=0-9", str(script)]
-        assert slurm.call(*words).returncode == 0
+def test_200_queued_jobs_are_listed_with_one_question(site, slurm, monkeypatch):
+    """All but one as sbatch takes them; three were canceled behind the records' backs."""
+    site.does()
+    job, _ = held(site, slurm, monkeypatch)
+    ids = {job.job_id}
+    (site.root / "nothing.sh").write_text("#!/bin/sh\n")
     try:
-        site.does()
-        job, _ = held(site, slurm, monkeypatch)
-        monkeypatch.setattr(slurm_cluster, "FRESH", 60)
-        asked = []
-        call = slurm_cluster.Host.call
-        monkeypatch.setattr(
-            slurm_cluster.Host, "call", lambda *words, **k: asked.append(words) or call(*words, **k)
-        )
-        slurm_cluster._queues.clear()
-        for _ in range(5):
-            assert platforms.refresh(job.folder).state == "PENDING"
-        assert len(asked) == 1
+        for number in range(199):
+            ids.add(queued(slurm, job, f"train-20260101-000000-{number:06x}"))
+        gone = sorted(ids)[:3]
+        assert not slurm.call("scancel", f"--name={','.join(gone)}").returncode
+        note_calls(site, monkeypatch)
+        done = run_script("launch_job.py", "list", "--last", "0", "--json", cwd=site.root)
+        listed = json.loads(done.stdout)["result"]
+        assert done.returncode == 0 and listed["total"] == 200
+        assert listed["states"] == {"PENDING": 197, "ERROR": 3}
+        rows = {row["job_id"]: row for row in listed["jobs"]}
+        assert set(rows) == ids
+        for name in gone:
+            assert rows[name]["state"] == "ERROR" and "CANCELLED" in rows[name]["reason"]
+        assert "SLURM holds it" in rows[job.job_id]["reason"]
+        asked = (site.root / "asked").read_text().split()
+        assert asked.count("squeue") == 1 and set(asked) <= {"squeue", "scontrol"}, asked
+        assert asked.count("scontrol") == len(gone), "how those ended that are no longer queued"
     finally:
-        for number in range(20):
-            slurm.call("scancel", f"--name=other-{number}")
+        slurm.call("scancel", "--me", "--state=PENDING")
+
+
+def queued(slurm, job, job_id):
+    """A job like `job` that waits in the queue; returns its id."""
+    folder = job.folder.parent / job_id
+    shutil.copytree(job.folder, folder)
+    text = (job.folder / jobs.RECORD).read_text().replace(job.job_id, job_id)
+    (folder / jobs.RECORD).write_text(text)
+    words = [word.replace(job.job_id, job_id) for word in job.command]
+    taken = slurm.call(words[0], "--hold", *words[1:])
+    assert not taken.returncode, taken.stderr
+    return job_id
+
+
+def note_calls(site, monkeypatch):
+    """From now on the questions to the cluster stand in the file `asked`."""
+    folder = site.root / "noting"
+    folder.mkdir()
+    for name in ("squeue", "scontrol", "sacct", "sinfo"):
+        real = shutil.which(name)
+        text = f'#!/bin/sh\necho {name} >> "{site.root}/asked"\nexec {real} "$@"\n'
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+# -- what is asked of a node ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "told", "gpus"),
+    [
+        ({}, "TresPerNode=gres:gpu:1", "1"),
+        ({"gres": "gpus-per-node"}, "TresPerNode=gres:gpu:1", "1"),
+        ({"gres": "none"}, "OverSubscribe=OK", None),
+        ({"exclusive": True}, "NumCPUs=8", "1"),
+        ({"cpus": 3, "memory": "100M"}, "CPUs/Task=3", "1"),
+    ],
+)
+def test_a_node_gives_what_was_asked_for(site, slurm, fields, told, gpus):
+    site.runs(stand_in(site, {}))
+    job, found = launch.submit(site.request(platform="slurm", **fields))
+    assert job, found
+    record = ended(job.folder, HANG)
+    assert record.exit_code == 0, record.reason
+    assert seen(job.folder)["environment"].get("SLURM_GPUS_ON_NODE") == gpus
+    shown = slurm.call("scontrol", "show", "job", record.platform_ref["slurm_job_id"]).stdout
+    assert told in shown and ("OverSubscribe=NO" in shown) == ("exclusive" in fields), shown
+    assert ("MinMemoryNode=100M" in shown) == ("memory" in fields)
+    assert record.resources["gpus_per_node"] == 1
+
+
+# -- inputs from elsewhere -----------------------------------------------------------------------
+
+# Notes what the spec's clips hold, as the node reads them.
+READER = """
+import json, os, pathlib, tomllib
+job = pathlib.Path(os.environ["COSMOS_REASON_JOB_ID"])
+spec = tomllib.loads((job / "spec.toml").read_text())
+data = spec["custom"]["train_dataset"]
+records = json.loads(pathlib.Path(data["annotation_path"]).read_text())
+media = pathlib.Path(data["media_path"])
+held = {record["video"]: (media / record["video"]).read_text() for record in records}
+(job / "read").write_text(json.dumps([os.environ["SLURMD_NODENAME"], held]))
+"""
+
+
+@pytest.fixture
+def on_s3(site, bucket):
+    """The spec names clips on S3."""
+    s3.send(site.root / "a.json", f"{bucket}/data/annotations.json")
+    for number in range(8):
+        (site.root / "clip").write_text(f"clip {number}")
+        s3.send(site.root / "clip", f"{bucket}/data/media/{number}.mp4")
+    for table in ("train_dataset", "val_dataset"):
+        places = {"annotation_path": "annotations.json", "media_path": "media"}
+        keys = {f"custom__{table}__{key}": f"{bucket}/data/{at}" for key, at in places.items()}
+        change(site, "train", **keys)
+    program = site.root / "reader.py"
+    program.write_text(READER.replace("Path(os.environ", f"Path({str(site.jobs)!r}, os.environ"))
+    site.runs([sys.executable, str(program)])
+
+
+def test_what_s3_has_is_staged_where_the_nodes_read_it(site, on_s3):
+    folder = submitted(site, partition="second")
+    record = ended(folder, HANG)
+    assert record.exit_code == 0, (record.reason, (folder / jobs.LOG).read_text())
+    node, held = json.loads((folder / "read").read_text())
+    assert node == "n2" and held == {f"{n}.mp4": f"clip {n}" for n in range(8)}
+    staged = {entry["role"]: entry for entry in record.inputs}
+    media = staged["custom.train_dataset.media_path"]
+    assert media["source"].startswith("s3://") and media["path"].startswith(str(site.root))
+
+
+def test_a_cache_that_a_node_does_not_see_is_told_before_anything_is_fetched(
+    site, slurm, on_s3, monkeypatch
+):
+    hidden = slurm.elsewhere / "cache"
+    monkeypatch.setenv("COSMOS_CACHE", str(hidden))
+    monkeypatch.setattr(slurm_paths, "NODE_SECONDS", 60)
+    job, found = launch.submit(request(site, partition="second"))
+    (told,) = [one for one in found if one.severity == "error"]
+    assert job is None and (told.id, told.where) == ("JOB-SLURM-PATHS", str(hidden))
+    assert "fetched into" in told.message and "COSMOS_CACHE" in str(told.fix)
+    assert not list(hidden.iterdir()) and not site.jobs.exists()
 
 
 # -- from another machine ------------------------------------------------------------------------
@@ -268,19 +381,25 @@ def test_a_job_is_canceled_over_ssh(site, login_node):
 # -- a training ---------------------------------------------------------------------------------
 
 
-def test_a_training_gives_the_weights_of_this_machine(tmp_path, monkeypatch, slurm):
-    """Clips, model and spec as in the demo, few and small."""
+class SpecOnly(run_demo.Shell):
+    """The demo's shell, which starts no job."""
+
+    def job(self, action, spec, jobs):
+        return {}
+
+
+def test_the_demos_training_gives_the_weights_of_this_machine(tmp_path, monkeypatch, slurm):
+    """The demo's own model, data and spec, with fewer clips and steps."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
-    clips.write_split(tmp_path / "data", "train", 4, 0)
-    records = files.read_json(tmp_path / "data/train/annotations.json")
-    texts = [turn["value"] for record in records for turn in record["conversations"]]
-    tiny_omni.build(tmp_path / "omni", 0, texts)
-    succeed("prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", "omni", "--output-path", "m")
-    sets = [word for setting in TRAINING for word in ("--set", setting)]
-    roots = ["--train-root", "data/train", "--tuning", "full", "--gpus-per-node", "1"]
-    common = ["--engine", "transformers", "--model", "m", "-o", "train.toml"]
-    succeed("build_spec.py", "train", *common, *roots, *sets)
+    monkeypatch.setattr(run_demo, "CLIPS", {"train": 30, "validation": 4, "eval": 4})
+    run_demo.make_world(tmp_path, "cosmos3", 0)
+    convert = ["--checkpoint-path", "omni", "--output-path", "model"]
+    succeed("prepare_cosmos3_vlm_checkpoint.py", *convert)
+    run_demo.train(SpecOnly(run_demo.VISION["cosmos3"]), tmp_path, tmp_path / "model", 0)
+    spec = document.load(tmp_path / "train.toml")
+    spec["train"]["max_num_steps"] = 3
+    document.dump(spec, tmp_path / "train.toml")
     weights, job_ids = [], []
     for platform in ("slurm", "local"):
         words = ["train", "--spec", "train.toml", "--gpu-ids", "none", "--platform", platform]
@@ -288,26 +407,14 @@ def test_a_training_gives_the_weights_of_this_machine(tmp_path, monkeypatch, slu
     for job_id in job_ids:
         succeed("launch_job.py", "watch", job_id)
         job = jobs.Job.load(tmp_path / "jobs" / job_id)
-        assert job.state == "COMPLETE", job.reason
+        assert job.state == "COMPLETE" and job.evidence["last_step"] == 3, job.reason
         weights.append(files.sha256(Path(job.evidence["checkpoint"]) / "model.safetensors"))
     assert weights[0] == weights[1]
     listed = succeed("launch_job.py", "list")
     assert listed.count("COMPLETE") == 2
     assert "next: " in run_script("launch_job.py", "status", job_id, cwd=tmp_path).stderr
-
-
-TRAINING = [
-    *(f"custom.vision.{option}" for option in ("nframes=4", "resized_height=64")),
-    "custom.vision.resized_width=64",
-    "num_epochs=2",
-    "batch_size=2",
-    "train.train_policy.mini_batch=2",
-    "train.train_policy.dataloader_num_workers=0",
-    "train.seed=1",
-    "train.ckpt.save_freq=2",
-    "learning_rate=1e-3",
-    "policy.model_max_length=1024",
-]
+    printed = [succeed("launch_job.py", "logs", job_id) for job_id in job_ids]
+    assert "3/3" in printed[0] and "3/3" in printed[1], printed
 
 
 def succeed(name, *words):
