@@ -398,7 +398,7 @@ def test_the_demos_training_gives_the_weights_of_this_machine(tmp_path, monkeypa
     succeed("prepare_cosmos3_vlm_checkpoint.py", *convert)
     run_demo.train(SpecOnly(run_demo.VISION["cosmos3"]), tmp_path, tmp_path / "model", 0)
     spec = document.load(tmp_path / "train.toml")
-    spec["train"]["max_num_steps"] = 3
+    spec["train"] |= {"max_num_steps": 3, "optm_warmup_steps": 1}
     document.dump(spec, tmp_path / "train.toml")
     weights, job_ids = [], []
     for platform in ("slurm", "local"):
