@@ -108,6 +108,25 @@ def test_two_nodes_train_as_one_process(world, alone, cluster, name):
     job = jobs.Job.load(folder)
     assert job.platform_ref["node_exit_codes"] == {"n1": 0, "n2": 0}
     assert job.resources == {"nodes": 2, "gpus_per_node": 0, "gpu_ids": []}
+    printed = succeed("launch_job.py", "logs", folder.name, "--lines", "0", cwd=world)
+    assert "4/4" in printed, printed
+    check_answers_of(world, name, folder)
+
+
+def check_answers_of(world, name, trained):
+    """What two nodes trained answers on one."""
+    words = ["--engine", "transformers", "--parent-job", trained.name, "--eval-root", "data/eval"]
+    settings = ["generation.max_tokens=2", "evaluation.batch_size=12"]
+    spec = f"evaluate-{name}.toml"
+    succeed("build_spec.py", "evaluate", *words, *tiny_world.flags(settings), "-o", spec, cwd=world)
+    asked = ["evaluate", "--spec", spec, "--gpu-ids", "none", "--platform", "slurm", "--cpus", "1"]
+    folder = world / "jobs" / succeed("launch_job.py", "submit", *asked, cwd=world)
+    job = launch_site.ended(folder, HANG)
+    assert job.evidence == {"rows": 12, "questions": 12, "failed": 0}, job.reason
+    assert job.parent_job == trained.name and job.resources["nodes"] == 1
+    assert len(job.platform_ref["node_exit_codes"]) == 1
+    model = next(entry["path"] for entry in job.inputs if entry["role"] == "model.model_name")
+    assert model.startswith(str(trained)), model
 
 
 def trains(folder):

@@ -1,10 +1,11 @@
 """A real SLURM cluster that keeps accounts: nodes that fail, jobs begun anew, jobs it forgot."""
 
 import sys
+import time
 
 import pytest
 from launch_site import Site, ended
-from slurm_site import HANG, is_running, submitted, waited
+from slurm_site import HANG, is_running, request, submitted, waited
 
 from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_script
 from cosmos_reason.jobs import record as jobs
@@ -105,6 +106,71 @@ def test_a_job_that_slurm_holds_is_told_as_held(site, accounting_cluster):
     told = platforms.refresh(folder)
     assert told.state == "PENDING" and told.reason.endswith(f"scontrol release {slurm_id}")
     assert platforms.stop(folder, grace=1).state == "CANCELED"
+
+
+def test_an_accepted_account_and_quality_of_service_are_accounted(site, accounting_cluster):
+    site.does()
+    job = ended(submitted(site, account="team", qos="high"), HANG)
+    assert job.state == "COMPLETE", job.reason
+    slurm_id = job.platform_ref["slurm_job_id"]
+    words = ["sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={slurm_id}"]
+    until(lambda: "COMPLETED" in accounting_cluster.call(*words).stdout)
+    told = accounting_cluster.call(*words, "--format=JobName,Account,QOS,State").stdout
+    assert told.strip() == f"{job.job_id}|team|high|COMPLETED"
+
+
+@pytest.mark.parametrize("fields", [{"account": "others"}, {"qos": "none-such"}])
+def test_one_that_is_not_ours_is_told_before_anything_is_recorded(site, fields):
+    site.does()
+    job, found = launch.submit(request(site, **fields))
+    (told,) = [one for one in found if one.severity == "error"]
+    assert job is None and told.id == "JOB-SLURM-REFUSED" and "Invalid" in told.message
+    assert not site.jobs.exists()
+
+
+def until(ready):
+    deadline = time.monotonic() + HANG
+    while not ready():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+# What runs, with flags of sbatch; its state in the accounts and its exit code.
+ENDINGS = {
+    "well": ("exit 0", (), ("COMPLETED", None)),
+    "badly": ("exit 3", (), ("FAILED", 3)),
+    "killed": ("kill -9 $$", (), ("FAILED", 137)),
+    "runs": ("sleep 600", ("--nodelist=n1",), ("RUNNING", None)),
+    "waits": ("exit 0", ("--hold",), ("PENDING", None)),
+    "canceled": ("sleep 600", ("--nodelist=n1",), ("CANCELLED", None)),
+    "down": ("sleep 600", ("--nodelist=n2", "--no-requeue"), ("NODE_FAIL", None)),
+}
+
+
+def test_states_of_the_accounts(site, accounting_cluster):
+    """What the controller forgot, and what it still knows."""
+    since, started = jobs.now(), {}
+    for name, (program, flags, _) in ENDINGS.items():
+        words = ["sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", *flags]
+        started[name] = accounting_cluster.call(*words, f"--wrap={program}").stdout.strip()
+
+    def state(name):
+        found = slurm_cluster._accounted(Host(), name, since)
+        return (found.state, found.exit_code) if found else None
+
+    for name in ("canceled", "down", "runs"):
+        until(lambda name=name: state(name) == ("RUNNING", None))
+    accounting_cluster.call("scancel", started["canceled"])
+    accounting_cluster.call("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+    try:
+        for name, (_, _, told) in ENDINGS.items():
+            until(lambda name=name, told=told: state(name) == told)
+        found = slurm_cluster._accounted(Host(), "down", since)
+        assert found.slurm_id == started["down"] and found.nodes == "n2"
+        assert "SLURM: NODE_FAIL" in found.note
+    finally:
+        bring_back(accounting_cluster, "n2")
+        accounting_cluster.call("scancel", started["runs"], started["waits"])
 
 
 def test_what_the_cluster_forgot_its_accounts_know(site, accounting_cluster, monkeypatch):

@@ -219,6 +219,16 @@ def test_where_no_node_looks_that_is_said(site, monkeypatch, answer):
     assert job and [(one.id, one.severity) for one in found] == [("JOB-SLURM-UNTRIED", "warning")]
 
 
+def test_what_the_accounts_refuse_is_one_finding_before_anything_is_recorded(site, monkeypatch):
+    said = "srun: error: Unable to allocate resources: Invalid qos specification\n"
+    Cluster(monkeypatch, srun=Answer(1, err=said))
+    job, found = launch.submit(site.request(platform="slurm", account="team", qos="high"))
+    (told,) = [one for one in found if one.severity == "error"]
+    assert job is None and not site.jobs.exists()
+    assert (told.id, told.where) == ("JOB-SLURM-REFUSED", "--account team --qos high")
+    assert "Invalid qos specification" in told.message and "sacctmgr" in str(told.fix)
+
+
 # -- environment modules -------------------------------------------------------------------------
 
 

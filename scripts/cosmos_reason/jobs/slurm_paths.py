@@ -4,16 +4,20 @@ load its modules."""
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, error, warning
-from cosmos_reason.jobs import inputs, slurm_modules, slurm_script
+from cosmos_reason.jobs import inputs, slurm_cluster, slurm_modules, slurm_script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 
 NODE_SECONDS = 10  # until a node is free to look, or nobody looks
 LIMIT = 60
+WHO_AND_WHERE = ("partition", "account", "qos")
+# Of srun, which SLURM would say of the job too.
+REFUSED = re.compile(r"Invalid (account|qos|partition)[^\n]*|[^\n:]*not permitted to use[^\n]*")
 # Arguments: flags of `test`, each with its path. Prints the numbers of those that do not hold.
 LOOK = """number=0
 while [ $# -gt 1 ]; do
@@ -36,6 +40,9 @@ def check(where: Host, job: Job) -> list[Finding]:
     node = last.partition(" ")[2]
     numbers = [line for line in told if not line.startswith(slurm_modules.TOLD)]
     if answer.code or not last.startswith("node ") or not all(map(str.isdecimal, numbers)):
+        refused = REFUSED.search(answer.err)
+        if refused:
+            return [_refused(where, job, refused[0])]
         why = answer.last_words or "no answer of srun"
         message = f"no node looked for the paths of the job ({why}): it fails there if one is "
         message += "not on storage that the nodes share"
@@ -43,6 +50,13 @@ def check(where: Host, job: Job) -> list[Finding]:
     caches = _caches(job)
     unseen = [_unseen(*wanted[int(number)], node, caches) for number in numbers]
     return slurm_modules.complaints(told, node, job, where) + unseen
+
+
+def _refused(where: Host, job: Job, why: str) -> Finding:
+    named = [f"--{name} {job.options[name]}" for name in WHO_AND_WHERE if name in job.options]
+    message = f"got {why}, expected what the accounts of the cluster allow"
+    fix = slurm_cluster.look(where, "sacctmgr show associations user=$USER format=account,qos")
+    return error("JOB-SLURM-REFUSED", " ".join(named) or where.name, message, fix)
 
 
 def _wanted(job: Job) -> list[tuple[str, Path]]:
@@ -77,7 +91,7 @@ def _flags(job: Job) -> list[str]:
     """Of srun: a moment of one node, without GPUs."""
     flags = ["--quiet", "--job-name=look-for-paths", "--nodes=1", "--ntasks=1", "--time=1"]
     flags += [f"--immediate={NODE_SECONDS}", "--mem=64M", "--input=none", "--chdir=/"]
-    for name in ("partition", "account", "qos"):
+    for name in WHO_AND_WHERE:
         if name in job.options:
             flags.append(f"--{name}={job.options[name]}")
     return flags
