@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from launch_site import Site, change
 
 from cosmos_reason.base.findings import Failure
@@ -208,6 +209,27 @@ def test_a_node_looks_for_the_paths_before_anything_is_recorded(site, monkeypatc
     assert found[0].where.startswith(str(site.root)) and "node n7" in found[0].message
     job, found = looked(site, monkeypatch, Answer(0, "node n7\n"))
     assert job and not found
+
+
+def test_the_caches_of_what_is_fetched_are_looked_for_and_nothing_is_fetched_before(
+    site, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("COSMOS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (site.root / "media").rmdir()
+    (site.root / "media.zip").write_bytes(b"PK\x05\x06" + bytes(18))
+    places = {
+        f"custom__{name}__media_path": "media.zip" for name in ("train_dataset", "val_dataset")
+    }
+    change(site, "train", policy__model_name_or_path="nvidia/Cosmos-Reason2-2B", **places)
+    site.does()
+    cluster = Cluster(monkeypatch, srun=Answer(0, "0\nnode n7\n"))
+    job, found = launch.submit(site.request(platform="slurm"))
+    assert job is None and "JOB-SLURM-PATHS" in [one.id for one in found]
+    looked_for = {str(tmp_path / "cache"), str(tmp_path / "hub"), str(site.root / "a.json")}
+    assert looked_for < set(cluster.asked[-1])
+    assert str(site.root / "media.zip") not in cluster.asked[-1]
+    assert not list((tmp_path / "hub").iterdir()) and not list((tmp_path / "cache").iterdir())
 
 
 @pytest.mark.parametrize(
