@@ -38,6 +38,7 @@ from cosmos_reason.base.findings import (
     bad_input,
     error,
     has_errors,
+    info,
     say,
 )
 from cosmos_reason.base.fix import Fix
@@ -472,9 +473,14 @@ def next_command(job: Job) -> tuple:
 
 
 def logs(args) -> cli.Outcome:
-    lines = [secrets.hidden(line) for line in progress.log_tail(folder(args), args.lines)]
-    result = {"log": str(folder(args) / jobs.LOG), "lines": lines}
-    return cli.Outcome(result, text="\n".join(lines))
+    job = Job.load(folder(args))
+    lines = [secrets.hidden(line) for line in progress.log_tail(job.folder, args.lines)]
+    found = []
+    if not lines:
+        message = f"nothing is printed yet; the job was {job.state} when it was last asked about"
+        found = [info("JOB-LOG-EMPTY", job.job_id, message, jobs.command("status", job.folder))]
+    result = {"log": str(job.folder / jobs.LOG), "lines": lines}
+    return cli.Outcome(result, found, "\n".join(lines))
 
 
 def watch_(args) -> cli.Outcome:

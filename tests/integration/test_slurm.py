@@ -1,5 +1,6 @@
 """Jobs on a real SLURM cluster of two nodes: every ending, and words that are awkward."""
 
+import collections
 import json
 import os
 import shutil
@@ -224,16 +225,14 @@ def test_200_queued_jobs_are_listed_with_one_question(site, slurm, monkeypatch):
         note_calls(site, monkeypatch)
         done = run_script("launch_job.py", "list", "--last", "0", "--json", cwd=site.root)
         listed = json.loads(done.stdout)["result"]
-        assert done.returncode == 0 and listed["total"] == 200
         assert listed["states"] == {"PENDING": 197, "ERROR": 3}
-        rows = {row["job_id"]: row for row in listed["jobs"]}
-        assert set(rows) == ids
-        for name in gone:
-            assert rows[name]["state"] == "ERROR" and "CANCELLED" in rows[name]["reason"]
-        assert "SLURM holds it" in rows[job.job_id]["reason"]
-        asked = (site.root / "asked").read_text().split()
-        assert asked.count("squeue") == 1 and set(asked) <= {"squeue", "scontrol"}, asked
-        assert asked.count("scontrol") == len(gone), "how those ended that are no longer queued"
+        reasons = {row["job_id"]: row["reason"] for row in listed["jobs"]}
+        assert set(reasons) == ids
+        as_told = [name for name, reason in reasons.items() if "CANCELLED" in reason]
+        assert sorted(as_told) == gone and "SLURM holds it" in reasons[job.job_id]
+        asked = collections.Counter((site.root / "asked").read_text().split())
+        # Besides, how each of the three ended.
+        assert asked == {"squeue": 1, "scontrol": 3}
     finally:
         slurm.call("scancel", "--me", "--state=PENDING")
 

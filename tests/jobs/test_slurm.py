@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 from launch_site import Site, change
+from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import launch, slurm_cluster, slurm_script
+from cosmos_reason.jobs import engines, launch, slurm_cluster, slurm_script
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
 from cosmos_reason.remote.machine import Answer, Host
@@ -268,6 +269,9 @@ def test_modules_are_loaded_before_their_python_runs_the_job(site, monkeypatch):
     own = str(Path(sys.executable).parent)
     assert f"PATH={own}:/of/the/shell" in values
     assert jobs.Job.load(job.folder).options["modules"] == ["cuda/12.8", "python/3.11"]
+    assert "loads modules cuda/12.8, python/3.11" in engines.summary(job)
+    done = run_script("launch_job.py", "logs", job.job_id, "--jobs-dir", site.jobs)
+    assert "JOB-LOG-EMPTY" in done.stderr and "PENDING" in done.stderr and not done.returncode
 
 
 def with_modules(site, monkeypatch, *told):

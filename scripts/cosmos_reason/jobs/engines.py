@@ -91,6 +91,8 @@ def summary(job: Job, amounts_to: str = "") -> str:
         lines.append(f"  {amounts_to}")
     if job.image:
         lines.append(f"image {job.image}")
+    if "modules" in job.options:
+        lines.append(f"loads modules {', '.join(job.options['modules'])}")
     if "--mount" not in job.command:  # which tells what is read
         reads = _without_repeats(entry["path"] for entry in job.inputs)
         lines.append(f"reads {', '.join(reads)}")
