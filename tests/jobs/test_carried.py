@@ -83,6 +83,17 @@ def test_the_container_sees_what_the_plan_says(site):
     assert f"TAO_API_JOB_ID={folder.name}" in words
 
 
+def test_the_spec_names_the_schema_that_is_carried_with_it(site):
+    carry(site)
+    run(site)
+    plan = site.root / "plan"
+    (folder,) = (site.root / "there" / "jobs").iterdir()
+    schema = (plan / "spec.toml").read_text().splitlines()[0]
+    assert schema == "#:schema skill/schemas/train.schema.json", "which moves with the plan"
+    assert (plan / schema.split()[1]).is_file()
+    assert "#:schema" not in (folder / "container.toml").read_text(), "from where it is not found"
+
+
 def test_each_run_has_an_id_of_its_own_and_the_user_that_was_named(site):
     carry(site, host_user="1234:99")
     _, _, words = run(site)

@@ -238,7 +238,9 @@ def test_the_containers_spec_is_watched_too(site, monkeypatch):
     record = replace(record, spec=record.spec | copied)
     record = docker.write(spec_path.parent, record, document.load(spec_path))
     assert record.spec_changes() == []
-    (spec_path.parent / "container.toml").write_text("x = 1")
+    written = spec_path.parent / "container.toml"
+    assert written.read_text().startswith(f"#:schema {bundle.schema_path('train').as_uri()}\n")
+    written.write_text("x = 1")
     (finding,) = record.spec_changes()
     assert finding.id == "JOB-SPEC-EDITED" and finding.where.endswith("container.toml")
     assert str(finding.fix).endswith(f"--engine tao --spec {spec_path}")

@@ -36,7 +36,7 @@ jobs=${{{jobs_variable}:-jobs}}
 mkdir -p "$jobs"
 job=$(cd "$jobs" && pwd -P)/$id
 mkdir -p {folders}
-cp "$here/{spec}" "$job/{container_spec}"
+grep -v '^#:schema ' "$here/{spec}" >"$job/{container_spec}"
 
 {command}
 echo "job $id is in $job; follow it with: docker logs -f $id"
@@ -75,7 +75,8 @@ def write(job: Job, spec: dict, output: Path, host_user: str | None) -> None:
         "results": results,
     }
     with files.only_run(output), files.whole_folder(output) as work:
-        document.dump(spec, work / jobs.SPEC)
+        schema = f"{SKILL}/{bundle.schema_path(job.action).relative_to(bundle.ROOT).as_posix()}"
+        document.dump(spec, work / jobs.SPEC, job.action, schema)
         files.write_text(work / "run.sh", RUN.format(**facts))
         (work / "run.sh").chmod(0o755)
         said = facts | {"folder": output.name}

@@ -131,7 +131,7 @@ def passed(job: Job, spec: dict) -> list[str]:
 def write(folder: Path, job: Job, spec: dict) -> Job:
     """Write the container's spec and the folders of its home; returns the record with the hash of
     that spec."""
-    document.dump(spec_inside(job, spec), folder / jobs.CONTAINER_SPEC)
+    document.dump(spec_inside(job, spec), folder / jobs.CONTAINER_SPEC, job.action)
     for below in HOME_VARIABLES.values():
         (folder / below).mkdir(parents=True, exist_ok=True)
     digest = files.sha256(folder / jobs.CONTAINER_SPEC)

@@ -213,14 +213,15 @@ def load(path: Path) -> dict:
     return spec
 
 
-def dump(spec: dict, path: Path, edited_as: str = "") -> None:
+def dump(spec: dict, path: Path, edited_as: str = "", schema: str = "") -> None:
     """Write `spec` as TOML; the file appears whole or not at all. `edited_as` is the action whose
-    schema the first line names, for editors that know taplo."""
+    schema the first line names, for editors that know taplo; `schema` its address where that is not
+    the one in this bundle."""
     import tomli_w
 
     text = tomli_w.dumps(spec)
     if edited_as:
-        text = f"#:schema {_schema_address(edited_as, Path(path))}\n{text}"
+        text = f"#:schema {schema or _schema_address(edited_as, Path(path))}\n{text}"
     files.write_text(Path(path), text)
 
 

@@ -89,7 +89,7 @@ def rehearse(study: Study) -> None:
         commands = []
         for action, table in specs.items():
             path = Path(folder) / f"{action}.toml"
-            document.dump(table, path)
+            document.dump(table, path, action)
             for gpu_ids in plan["groups"]:
                 words = launch_words(plan, action, path, gpu_ids)
                 command = ["launch_job.py", "plan", *words, "--jobs-dir", jobs_dir, "--json"]
