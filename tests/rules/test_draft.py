@@ -76,8 +76,9 @@ def quantized(here, job):
 
 
 @pytest.mark.parametrize("action", ["evaluate", "inference"])
-def test_a_quantized_model_is_asked_as_it_was_trained(quantized, here, action):
-    code, found, made = run(f"{action} --engine transformers --parent-job {quantized}")
+@pytest.mark.parametrize("given", ["--parent-job {}", "--model {}/results"])
+def test_a_quantized_model_is_asked_as_it_was_trained(quantized, here, action, given):
+    code, found, made = run(f"{action} --engine transformers {given.format(quantized)}")
     model, prompt = ("model_path", "system_prompt")
     if action == "evaluate":
         model, prompt = ("model.model_name", "dataset.system_prompt")
@@ -85,7 +86,7 @@ def test_a_quantized_model_is_asked_as_it_was_trained(quantized, here, action):
     assert document.get(made, model) == str(quantized / "results")
     assert made["vision"] == {"nframes": 12} and document.get(made, prompt) == "Look."
     (here / JOB / "spec.toml").unlink()
-    _, found, made = run(f"{action} --engine transformers --parent-job {quantized}")
+    _, found, made = run(f"{action} --engine transformers {given.format(quantized)}")
     assert document.get(made, model) == str(quantized / "results")
     assert "SPEC-TRAINING-UNKNOWN" in found
 

@@ -19,6 +19,7 @@ from cosmos_reason.evaluation import questions
 from cosmos_reason.media import archives, sampling
 from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions
 
 CLIPS = 9  # read to learn what a typical clip costs
@@ -28,7 +29,7 @@ def check(spec: dict) -> list[Finding]:
     """Warnings about a complete evaluate spec, or what `inference.as_evaluation` makes of one of
     inference, whose model is a checkpoint with its training spec beside it."""
     folder = Path(spec["model"]["model_name"]).resolve()  # best/ is a link
-    if not run_outputs.is_in_run(folder):
+    if not is_of_training(folder):
         return []
     try:
         trained = training_spec(folder)
@@ -41,10 +42,24 @@ def check(spec: dict) -> list[Finding]:
     return [findings.info("EVAL-TRAINING-UNKNOWN", folder, message)]
 
 
+def is_of_training(folder: Path) -> bool:
+    """Whether a model lies where a training leaves its own, or was quantized by a job."""
+    return run_outputs.is_in_run(folder) or _quantize_record(folder) is not None
+
+
+def _quantize_record(folder: Path) -> dict | None:
+    """The record of the job in whose results a model lies, if that job quantizes."""
+    record = model_names.read_table(folder.parent / "job.json")
+    return record if record.get("action") == "quantize" else None
+
+
 def training_spec(folder: Path) -> dict | None:
     """What the checkpoint `<output_dir>/<run>/safetensors/<step>` was trained with: its resume
     folder's cosmos_config, else config.toml of the run or the output, else spec.toml of the job
-    whose results it lies in."""
+    whose results it lies in. Of a quantized model: spec.toml of the job that trained it."""
+    record = _quantize_record(folder)
+    if record:
+        return quantized_training(folder.parent, record)
     run = folder.parents[1]
     output_dir = run.parent
     saved = run / "checkpoints" / folder.name / "policy" / "cosmos_config"
@@ -60,6 +75,13 @@ def training_spec(folder: Path) -> dict | None:
         if path.is_file():
             return files.read_toml(path)
     return None
+
+
+def quantized_training(job: Path, record: dict) -> dict | None:
+    """The spec of the job whose model the job in this folder quantized, where it lies beside."""
+    parent = record.get("parent_job")
+    path = job.parent / str(parent) / "spec.toml"
+    return files.read_toml(path) if parent and path.is_file() else None
 
 
 def _check_prompt(trained: dict, spec: dict) -> list[Finding]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, run_outputs
+from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import benchmark
 from cosmos_reason.rules.draft import LORA, Draft
@@ -127,9 +128,9 @@ def _take_quantized(draft: Draft, folder: Path, record: dict, model_given: bool)
     draft.follows = Path(model)
     if not model_given:
         draft.put(draft.params["model"], model, origin)
-    trained = folder.parent / str(record.get("parent_job")) / "spec.toml"
-    if trained.is_file():
-        _take_view(draft, document.load(trained), origin)
+    trained = as_trained.quantized_training(folder, record)
+    if trained:
+        _take_view(draft, trained, origin)
 
 
 def _ask_for_status(folder: Path) -> Fix:

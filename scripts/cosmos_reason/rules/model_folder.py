@@ -64,12 +64,12 @@ def take_training(draft: Draft) -> None:
     folder = draft.follows or _local_model(draft)
     if folder is None or draft.trained or draft.action in actions.TRAINING:
         return
-    is_in_run = run_outputs.is_in_run(folder.resolve())
+    is_trained = as_trained.is_of_training(folder.resolve())
     is_adapter = run_outputs.kind(folder) == run_outputs.ADAPTER
-    if not (draft.follows or is_in_run or is_adapter):
+    if not (draft.follows or is_trained or is_adapter):
         return  # an untouched model, as far as its folder tells
     trained = None
-    if is_in_run:
+    if is_trained:
         trained = draft.attempt(as_trained.training_spec, folder.resolve())
     if trained:
         draft.trained = actions.trained_view(trained, draft.action)
