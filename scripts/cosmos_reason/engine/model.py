@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +39,14 @@ class Hardware:
     def autocast(self):
         enabled = self.compute != torch.float32
         return torch.autocast(self.device.type, dtype=self.compute, enabled=enabled)
+
+    def autocast_for(self, network):
+        """`autocast` where weights are not all in the precision of the arithmetic. Where they are
+        it would compute norms in float32 and each layer would cast them back."""
+        for part in network.parameters():
+            if part.dtype != self.compute:
+                return self.autocast()
+        return nullcontext()
 
 
 def choose_hardware(device: str, dtype: str) -> Hardware:
@@ -134,9 +143,9 @@ def _refuse_without_loader(folder: Path) -> None:
     raise outside("QUANT-NOT-INSTALLED", folder, message, fix)
 
 
-def load_for_evaluation(table: dict, dtype: torch.dtype, device: torch.device):
-    """The `model` table of an evaluate spec -> (model, folder of its tokenizer). Adapters are
-    merged into the base."""
+def evaluation_folders(table: dict) -> tuple[Path, Path | None]:
+    """The `model` table of an evaluate spec -> the folder of its weights and, of an adapter, that
+    of its base. The tokenizer is the base's, where there is one."""
     folder = model_folder(table["model_name"])
     config_file = folder / adapters.CONFIG
     is_adapter = config_file.is_file()
@@ -146,13 +155,19 @@ def load_for_evaluation(table: dict, dtype: torch.dtype, device: torch.device):
         fix = Fix(changes={"model.enable_lora": is_adapter})
         raise bad_input("EVAL-LORA-FLAG", "model.enable_lora", message, fix)
     if not is_adapter:
-        return load_model(folder, dtype, device).train(False), folder
+        return folder, None
+    base = table["base_model_path"] or read_json(config_file)["base_model_name_or_path"]
+    return folder, model_folder(base)
+
+
+def load_for_evaluation(folder: Path, base: Path | None, dtype: torch.dtype, device: torch.device):
+    """The model of `evaluation_folders`. Adapters are merged into the base."""
+    if base is None:
+        return load_model(folder, dtype, device).train(False)
     from peft import PeftModel
 
-    base = table["base_model_path"] or read_json(config_file)["base_model_name_or_path"]
-    base_folder = model_folder(base)
-    network = PeftModel.from_pretrained(load_model(base_folder, dtype, device), folder)
-    return network.merge_and_unload().train(False), base_folder
+    network = PeftModel.from_pretrained(load_model(base, dtype, device), folder)
+    return network.merge_and_unload().train(False)
 
 
 def add_lora(model, lora: dict, base_name: str):

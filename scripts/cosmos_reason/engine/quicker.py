@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 import torch
@@ -13,13 +14,51 @@ from cosmos_reason.engine.packing import ATTENTION, attend
 
 def quicken(network) -> None:
     """Frames of all clips attend at once, not one after the other; norms are one kernel each, which
-    rounds once where transformers rounds twice."""
+    rounds once where transformers rounds twice; patches are embedded by a matrix product, as they
+    do not overlap; and positions are turned in half of the passes through memory."""
     AttentionInterface.register(ATTENTION, attend)
     network.set_attn_implementation({"vision_config": ATTENTION})
     for part in network.modules():
-        if type(part).__name__.endswith("RMSNorm") and hasattr(part, "variance_epsilon"):
+        kind = type(part).__name__
+        if kind.endswith("RMSNorm") and hasattr(part, "variance_epsilon"):
             part.forward = partial(_norm, part)
+        if kind.endswith("VisionPatchEmbed"):
+            part.forward = partial(_embed, part)
+    # transformers looks these functions up in the module of the architecture.
+    architecture = sys.modules[type(network).__module__]
+    architecture.apply_rotary_pos_emb_vision = turn_patches
+    if hasattr(architecture, "apply_rotary_pos_emb"):
+        architecture.apply_rotary_pos_emb = turn_tokens
 
 
 def _norm(part, hidden: torch.Tensor) -> torch.Tensor:
     return F.rms_norm(hidden, part.weight.shape, part.weight, part.variance_epsilon)
+
+
+def _embed(part, pixels: torch.Tensor) -> torch.Tensor:
+    """[patches, 3 * temporal_patch * patch * patch] -> [patches, width]: the convolution whose
+    stride is its kernel."""
+    weight = part.proj.weight
+    return F.linear(pixels.to(weight.dtype), weight.flatten(1), part.proj.bias)
+
+
+def turn_patches(query, key, cos, sin) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary positions of vision blocks, in float32: [patches, heads, width], [patches, width]."""
+    cos, sin = cos.unsqueeze(-2).float(), sin.unsqueeze(-2).float()
+    return _turn(query, cos, sin), _turn(key, cos, sin)
+
+
+def turn_tokens(query, key, cos, sin, unsqueeze_dim: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rotary positions of text layers: [batch, heads, tokens, width], [batch, tokens, width]."""
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return _turn(query, cos, sin), _turn(key, cos, sin)
+
+
+def _turn(part: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """part * cos + rotate_half(part) * sin, the second product added in place."""
+    half = part.shape[-1] // 2
+    turned = part * cos
+    first, second = part[..., :half].to(turned.dtype), part[..., half:].to(turned.dtype)
+    turned[..., :half].addcmul_(second, sin[..., :half], value=-1)
+    turned[..., half:].addcmul_(first, sin[..., half:])
+    return turned.to(part.dtype)

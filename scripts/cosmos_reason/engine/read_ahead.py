@@ -7,7 +7,7 @@ thread that starts the GPU's work.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import groupby
 
 import torch
@@ -72,9 +72,11 @@ def encoded(
     encode: Callable[[Question], Inputs],
     workers: int,
     ahead: int,
-) -> Iterator[tuple[Question, Inputs | Failure | OSError]]:
+    pins: bool = False,
+) -> Generator[tuple[Question, Inputs | Failure | OSError]]:
     """Each question in order with its inputs or its problem, up to `ahead` questions prepared
-    before they are taken. Raises a Failure that is no question's own (exit 3)."""
+    before they are taken, from now on. `pins` has a thread take them over into memory from which a
+    GPU copies. Raises a Failure that is no question's own (exit 3)."""
     prefetch = None
     if workers:
         prefetch = max(2, -(-ahead // workers))
@@ -84,7 +86,13 @@ def encoded(
         num_workers=workers,
         prefetch_factor=prefetch,
         multiprocessing_context="fork" if workers else None,
+        pin_memory=pins,
     )
+    # Its processes start here, before the first question is asked for.
+    return _arriving(groups, iter(loader))
+
+
+def _arriving(groups: list[list[Question]], loader: Iterator[list]):
     for group, results in zip(groups, loader, strict=True):
         for question, result in zip(group, results, strict=True):
             if isinstance(result, Failure) and result.exit_code == EXIT_OUTSIDE:

@@ -49,7 +49,7 @@ def generate(
         }
     # Weights that are gathered here are trained again: they may be no tensors of inference.
     reading = torch.no_grad() if shards.are_in(network) else torch.inference_mode()
-    with reading, hardware.autocast():
+    with reading, hardware.autocast_for(network):
         tokens = network.generate(
             **batch,
             **sampling,
@@ -75,7 +75,7 @@ class Responder:
     def __init__(self, spec: dict):
         self.spec = spec
         self.generation = spec["generation"]
-        self.network = None
+        self.network = self.encoder = None
         device = spec["custom"]["transformers_engine"]["device"]
         if device == "auto" and spec["num_gpus"] > 1:
             device = "cuda"  # one process per GPU: none of them may end up on the CPU in silence
@@ -95,19 +95,25 @@ class Responder:
         return stamps
 
     def load(self) -> None:
-        """Load the network, its tokenizer and the encoder of its inputs, where they are not."""
+        """Load the network, where it is not, and what `prepare` loads."""
         if self.network is not None:
             return
-        table = self.spec["model"]
-        self.network, folder = models.load_for_evaluation(
-            table, self.hardware.compute, self.hardware.device
-        )
-        if self.hardware.device.type == "cuda":
+        self.prepare()
+        compute, device = self.hardware.compute, self.hardware.device
+        self.network = models.load_for_evaluation(self.folder, self.base, compute, device)
+        if device.type == "cuda":
             quicken(self.network)
-        self.tokenizer = models.load_tokenizer(folder)
+
+    def prepare(self) -> None:
+        """Load the tokenizer and the encoder of inputs, where they are not."""
+        if self.encoder is not None:
+            return
+        table = self.spec["model"]
+        self.folder, self.base = models.evaluation_folders(table)
+        self.tokenizer = models.load_tokenizer(self.base or self.folder)
         self.encoder = Encoder(
             self.tokenizer,
-            folder,
+            self.base or self.folder,
             self.spec["dataset"]["media_dir"],
             VisionOptions.from_spec(self.spec),
             table["max_length"],
@@ -119,9 +125,11 @@ class Responder:
         read gets an error; it shifts nothing."""
         if not questions:
             return
-        self.load()
-        self.since = time.monotonic()
+        self.prepare()
+        # Clips are decoded while the model is loaded.
         with closing(self.encoded(questions)) as arriving:
+            self.load()
+            self.since = time.monotonic()
             batches = FIRST_BATCHES
             while window := list(islice(arriving, batches * self.batch_size)):
                 batches = min(2 * batches, MOST_BATCHES)
@@ -150,7 +158,7 @@ class Responder:
                 workers, why = read_ahead.workers_for(len(groups), self.spec["num_gpus"])
                 say(f"clips are decoded by {workers or 'no'} other processes ({why})")
         ahead = MOST_BATCHES * self.batch_size
-        return read_ahead.encoded(groups, self.encode, workers, ahead)
+        return read_ahead.encoded(groups, self.encode, workers, ahead, pins=on_gpu)
 
     def answer(self, ready: list[tuple[Question, dict[str, torch.Tensor]]]) -> list[Answer]:
         """One answer per question. Their time counts from the batch before: waiting for clips is
