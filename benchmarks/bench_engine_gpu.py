@@ -3,6 +3,9 @@ and step time. Prints one JSON line per case.
 
     python benchmarks/bench_engine_gpu.py models [FOLDER]   2B and 8B, LoRA and full
     python benchmarks/bench_engine_gpu.py rows [FOLDER]     8B LoRA beside a plain loop, by length
+    python benchmarks/bench_engine_gpu.py beside FOLDER LENGTH...    and beside cosmos-rl
+
+`beside` needs an environment like that of `make setup-cosmos-rl`, with its programs on PATH.
 
 Geometries are those of Qwen3-VL-2B and -8B (Cosmos3-Nano's reasoner). `models` needs about 25 GB of
 disk in FOLDER, and a large GPU. In `rows` every case has its median step; `loss` and `norm` are
@@ -11,8 +14,11 @@ those of its first step, which cases of one length share: the same records, weig
 
 import gc
 import json
+import os
+import re
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +40,7 @@ from cosmos_reason.engine import setup, train
 from cosmos_reason.engine.encode import collate
 from cosmos_reason.spec import document
 
+ROOT = Path(__file__).resolve().parents[1]
 ROPE = {
     "rope_theta": 5000000,
     "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20]},
@@ -348,6 +355,77 @@ def rows(root: Path) -> None:
         print(json.dumps(row), flush=True)
 
 
+# -- and beside cosmos-rl ------------------------------------------------------------------------
+
+BESIDE = {  # records of a mini-batch of cosmos-rl, the engine's cases
+    "850": (8, [PACKED | COMPILED]),
+    "3650": (2, [PACKED | COMPILED]),
+    "7200": (1, [PACKED | COMPILED, ALONE | RECOMPUTED | COMPILED]),
+}
+ITERATION = re.compile(r"Step: (\d+)/\d+, Loss: ([\d.]+).*?Iteration time: ([\d.]+)s")
+
+
+def cosmos_rl(root: Path, length: str, tokens: int) -> dict:
+    """`peak_gib` is what the GPU lost of free memory meanwhile."""
+    _, side, batch, steps = LENGTHS[length]
+    mini_batch, _ = BESIDE[length]
+    spec, logs = root / f"{length}.toml", root / f"logs-{length}"
+    settings = {
+        "policy.model_max_length": 16384,
+        "policy.lora.r": 8,
+        "policy.lora.target_modules": '["q_proj","v_proj"]',
+        "custom.vision.nframes": LENGTHS[length][0],
+        "custom.vision.resized_height": side,
+        "custom.vision.resized_width": side,
+        "train.max_num_steps": steps,
+        "train.epoch": 1000,
+        "train.train_batch_per_replica": batch,
+        "train.train_policy.mini_batch": mini_batch,
+        "train.train_policy.dataloader_num_workers": 8,
+        "train.ckpt.enable_checkpoint": "false",
+        "train.output_dir": root / f"out-{length}",
+        "validation.enable": "false",
+    }
+    words = [sys.executable, "scripts/build_spec.py", "train", "--engine", "cosmos-rl"]
+    words += ["--tuning", "lora", "--gpus-per-node", "1", "--model", str(root / "8B")]
+    words += ["--train-root", str(root / "data"), "-o", str(spec)]
+    for key, value in settings.items():
+        words += ["--set", f"{key}={value}"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "COSMOS_REDIS_NO_TLS": "1"}
+    subprocess.run(words, cwd=ROOT, env=environment, check=True)
+    words = ["cosmos-rl", "--config", str(spec), "--log-dir", str(logs)]
+    words.append("scripts/train_with_cosmos_rl.py")
+    free = least = torch.cuda.mem_get_info()[0]
+    environment["COSMOS_REASON_ONE_NODE"] = "1"
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as trainer:
+        while trainer.poll() is None:
+            least = min(least, torch.cuda.mem_get_info()[0])
+            time.sleep(0.1)
+    text = ""
+    for path in sorted(logs.glob("*/policy_0.log")):
+        text = path.read_text(errors="replace")
+    found = ITERATION.findall(text)
+    if not found:
+        print(text[-4000:], flush=True)
+        return {"records": length, "how": "cosmos-rl", "problem": "no step in its log"}
+    seconds = statistics.median(float(one) for _, _, one in found[3:])
+    row = told(length, f"cosmos-rl, mini-batch {mini_batch}", tokens, batch * tokens / seconds)
+    return row | {"peak_gib": (free - least) / 2**30, "loss": float(found[0][1])}
+
+
+def beside(root: Path) -> None:
+    if not (root / "8B").is_dir():
+        make_model(root / "tiny", root / "8B", "8B")
+    kept = Kept(root / "8B")
+    for length in sys.argv[3:]:
+        plain = plain_loop(kept, root, length)
+        print(json.dumps(plain), flush=True)
+        for options in BESIDE[length][1]:
+            print(json.dumps(engine(root, length, options)), flush=True)
+        kept.fresh()
+        print(json.dumps(cosmos_rl(root, length, plain["tokens"])), flush=True)
+
+
 def every_model(root: Path) -> None:
     for name in GEOMETRIES:
         make_model(root / "tiny", root / name, name)
@@ -358,11 +436,13 @@ def every_model(root: Path) -> None:
 
 
 def main() -> None:
-    root = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp())
-    write_data(root / "data")
-    tiny_omni.build(root / "omni", 1, ["What is in the clip? A grey box."])
-    conversion.convert(omni.open_source(root / "omni"), root / "tiny", 10**9, force=False, jobs=1)
-    {"models": every_model, "rows": rows}[sys.argv[1]](root)
+    root = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()).resolve()
+    if not (root / "tiny").is_dir():
+        write_data(root / "data")
+        tiny_omni.build(root / "omni", 1, ["What is in the clip? A grey box."])
+        source = omni.open_source(root / "omni")
+        conversion.convert(source, root / "tiny", 10**9, force=False, jobs=1)
+    {"models": every_model, "rows": rows, "beside": beside}[sys.argv[1]](root)
 
 
 if __name__ == "__main__":
