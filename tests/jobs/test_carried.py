@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 
+import jsonschema
 import pytest
 from launch_site import Site, change
 
@@ -89,8 +90,13 @@ def test_the_spec_names_the_schema_that_is_carried_with_it(site):
     plan = site.root / "plan"
     (folder,) = (site.root / "there" / "jobs").iterdir()
     schema = (plan / "spec.toml").read_text().splitlines()[0]
-    assert schema == "#:schema skill/schemas/train.schema.json", "which moves with the plan"
-    assert (plan / schema.split()[1]).is_file()
+    assert schema == "#:schema spec.schema.json", "which moves with the plan"
+    validator = jsonschema.Draft202012Validator(json.loads((plan / schema.split()[1]).read_text()))
+    written = document.load(plan / "spec.toml")
+    assert "qwen3_vl_patch_embed" in written["policy"], "a key of the image's own"
+    assert not list(validator.iter_errors(written))
+    written["policy"]["model_name"] = "other"
+    assert [list(one.path) for one in validator.iter_errors(written)] == [["policy"]]
     assert "#:schema" not in (folder / "container.toml").read_text(), "from where it is not found"
 
 

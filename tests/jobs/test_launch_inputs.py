@@ -239,7 +239,8 @@ def test_the_containers_spec_is_watched_too(site, monkeypatch):
     record = docker.write(spec_path.parent, record, document.load(spec_path))
     assert record.spec_changes() == []
     written = spec_path.parent / "container.toml"
-    assert written.read_text().startswith(f"#:schema {bundle.schema_path('train').as_uri()}\n")
+    assert written.read_text().startswith("#:schema container.schema.json\n")
+    assert (spec_path.parent / "container.schema.json").is_file()
     written.write_text("x = 1")
     (finding,) = record.spec_changes()
     assert finding.id == "JOB-SPEC-EDITED" and finding.where.endswith("container.toml")

@@ -2,6 +2,7 @@
 
 import copy
 
+import jsonschema
 import pytest
 
 from cosmos_reason.base import bundle
@@ -229,3 +230,15 @@ def test_an_inference_spec_of_the_images_is_read_in_our_words():
     assert told.id == "SPEC-TRANSLATED"
     assert neutral["vision"] == {"fps": 1, "total_pixels": 200704}
     assert neutral["generation"] == {"max_tokens": 32} and "fps" not in neutral
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate", "inference", "quantize"])
+@pytest.mark.parametrize("version", images.versions())
+def test_an_editors_schema_takes_what_an_image_reads(action, version):
+    image = images.facts("", version)
+    adds = {key: 1 for key in image["specs"].get(action, {}).get("adds", ())}
+    changes = {name.replace(".", "__"): value for name, value in adds.items()}
+    written = images.rendered(action, ours(action, **changes), image, "/job")
+    validator = jsonschema.Draft202012Validator(images.schema(action, image))
+    assert [one.message for one in validator.iter_errors(written)] == []
+    assert list(validator.iter_errors(written | {"other": 1}))

@@ -14,7 +14,6 @@ from cosmos_reason.jobs import containers, mounts, reward_files
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import docker
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.spec import document
 
 JOB = Path("/job")  # where the container has the job's folder, whatever its name is outside
 SKILL = "skill"  # the folder with the programs
@@ -75,8 +74,7 @@ def write(job: Job, spec: dict, output: Path, host_user: str | None) -> None:
         "results": results,
     }
     with files.only_run(output), files.whole_folder(output) as work:
-        schema = f"{SKILL}/{bundle.schema_path(job.action).relative_to(bundle.ROOT).as_posix()}"
-        document.dump(spec, work / jobs.SPEC, job.action, schema)
+        containers.write_spec(work / jobs.SPEC, job, spec)
         files.write_text(work / "run.sh", RUN.format(**facts))
         (work / "run.sh").chmod(0o755)
         said = facts | {"folder": output.name}

@@ -76,6 +76,17 @@ def spec_inside(job: Job, spec: dict) -> dict:
     return images.rendered(job.action, mapped, _image_facts(job), mounts.inside(job.folder))
 
 
+def write_spec(path: Path, job: Job, inside: dict) -> None:
+    """Write what `spec_inside` gave; the schema that its first line names lies beside it, as an
+    image of NVIDIA's has keys of its own and the folder may be carried elsewhere."""
+    schema = files.read_json(bundle.schema_path(job.action))
+    if job.engine == images.ENGINE:
+        schema = images.schema(job.action, _image_facts(job))
+    beside = path.with_suffix(".schema.json")
+    files.write_json(beside, schema)
+    document.dump(inside, path, job.action, beside.name)
+
+
 def command(job: Job, spec: dict) -> list[str]:
     """The program of a job and its arguments, as the container runs them."""
     image_facts = _image_facts(job)
@@ -131,7 +142,7 @@ def passed(job: Job, spec: dict) -> list[str]:
 def write(folder: Path, job: Job, spec: dict) -> Job:
     """Write the container's spec and the folders of its home; returns the record with the hash of
     that spec."""
-    document.dump(spec_inside(job, spec), folder / jobs.CONTAINER_SPEC, job.action)
+    write_spec(folder / jobs.CONTAINER_SPEC, job, spec_inside(job, spec))
     for below in HOME_VARIABLES.values():
         (folder / below).mkdir(parents=True, exist_ok=True)
     digest = files.sha256(folder / jobs.CONTAINER_SPEC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 
-from cosmos_reason.base import bundle, findings
+from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.spec import actions, document
 
@@ -90,6 +90,21 @@ def rendered(action: str, spec: dict, image: dict, job: str) -> dict:
         written |= rules.get("adapter_writes", {})
     for key, entry in written.items():
         document.set_value(whole, key, entry["value"].format(job=job))
+    return whole
+
+
+def schema(action: str, image: dict) -> dict:
+    """The schema of what `rendered` writes: ours, with the keys that the image reads besides."""
+    rules = image["specs"].get(action, {})
+    whole = files.read_json(bundle.schema_path(action))
+    copied = [*rules.get("copies", {}).values(), *rules.get("renames", {}).values()]
+    written = [*rules.get("writes", {}), *rules.get("adapter_writes", {}), *rules.get("adds", ())]
+    for key in [*copied, *written]:
+        *tables, name = key.split(".")
+        table = whole
+        for part in tables:
+            table = table["properties"][part]
+        table["properties"].setdefault(name, {})
     return whole
 
 
