@@ -8,13 +8,14 @@ import re
 from pathlib import Path
 
 from cosmos_reason.base import bundle
-from cosmos_reason.base.findings import Finding, error, warning
+from cosmos_reason.base.findings import Finding, bad_input, error, warning
 from cosmos_reason.jobs import inputs, slurm_cluster, slurm_modules, slurm_script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 
 NODE_SECONDS = 10  # until a node is free to look, or nobody looks
 LIMIT = 60
+NEW_CACHE = "export COSMOS_CACHE=DIR HF_HOME=DIR, on storage that the nodes share"
 WHO_AND_WHERE = ("partition", "account", "qos")
 # Of srun, which SLURM would say of the job too.
 REFUSED = re.compile(r"Invalid (account|qos|partition)[^\n]*|[^\n:]*not permitted to use[^\n]*")
@@ -74,11 +75,16 @@ def _wanted(job: Job) -> list[tuple[str, Path]]:
 
 
 def _caches(job: Job) -> list[Path]:
-    """The folders that inputs are to be fetched or unpacked into, which are made."""
+    """The folders that inputs are to be fetched or unpacked into, which are made. Raises Failure
+    (exit 2) for one that cannot be."""
     folders = [inputs.cache_of(entry["path"]) for entry in job.inputs]
     found = list(dict.fromkeys(filter(None, folders)))
     for folder in found:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            message = f"got {problem.strerror}, expected a folder that can be made"
+            raise bad_input("CACHE-FOLDER", folder, message, NEW_CACHE) from None
     return found
 
 
@@ -104,5 +110,5 @@ def _unseen(flag: str, path: Path, node: str, caches: list[Path]) -> Finding:
     if path in caches:
         message = f"got nothing {what} on node {node}, expected the folder that inputs are "
         message += "fetched into"
-        fix = "export COSMOS_CACHE=DIR HF_HOME=DIR, on storage that the nodes share"
+        fix = NEW_CACHE
     return error("JOB-SLURM-PATHS", path, message, fix)
