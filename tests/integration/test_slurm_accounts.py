@@ -47,6 +47,51 @@ def bring_back(cluster, node):
     cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
 
+def until(told, wanted):
+    deadline = time.monotonic() + HANG
+    while told() != wanted:
+        assert time.monotonic() < deadline, (told(), wanted)
+        time.sleep(0.2)
+
+
+# What runs, with flags of sbatch; its state in the accounts and its exit code.
+ENDINGS = {
+    "well": ("exit 0", (), ("COMPLETED", None)),
+    "badly": ("exit 3", (), ("FAILED", 3)),
+    "killed": ("kill -9 $$", (), ("FAILED", 137)),
+    "runs": ("sleep 600", ("--nodelist=n1",), ("RUNNING", None)),
+    "canceled": ("sleep 600", ("--nodelist=n1",), ("CANCELLED", None)),
+    "down": ("sleep 600", ("--nodelist=n2", "--no-requeue"), ("NODE_FAIL", None)),
+}
+
+
+def test_states_of_the_accounts(site, accounting_cluster):
+    """Of jobs that the controller may have forgotten."""
+    since, started = jobs.now(), {}
+    for name, (program, flags, _) in ENDINGS.items():
+        words = ["sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", *flags]
+        started[name] = accounting_cluster.call(*words, f"--wrap={program}").stdout.strip()
+
+    def state(name):
+        found = slurm_cluster._accounted(Host(), name, since)
+        return (found.state, found.exit_code) if found else None
+
+    for name in ("canceled", "down", "runs"):
+        assert started[name].isdecimal(), started
+        until(partial(state, name), ("RUNNING", None))
+    accounting_cluster.call("scancel", started["canceled"])
+    accounting_cluster.call("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
+    try:
+        for name, (_, _, told) in ENDINGS.items():
+            until(partial(state, name), told)
+        found = slurm_cluster._accounted(Host(), "down", since)
+        assert found.slurm_id == started["down"] and found.nodes == "n2"
+        assert "SLURM: NODE_FAIL" in found.note
+    finally:
+        bring_back(accounting_cluster, "n2")
+        accounting_cluster.call("scancel", started["runs"])
+
+
 def test_a_node_that_goes_down_is_told_and_the_job_retried(site, accounting_cluster):
     site.does(steps=600, pause=1, total=600, model="")
     folder = submitted(site)
@@ -127,51 +172,6 @@ def test_one_that_is_not_ours_is_told_before_anything_is_recorded(site, fields):
     (told,) = [one for one in found if one.severity == "error"]
     assert job is None and told.id == "JOB-SLURM-REFUSED" and "Invalid" in told.message
     assert not site.jobs.exists()
-
-
-def until(told, wanted):
-    deadline = time.monotonic() + HANG
-    while told() != wanted:
-        assert time.monotonic() < deadline, (told(), wanted)
-        time.sleep(0.2)
-
-
-# What runs, with flags of sbatch; its state in the accounts and its exit code.
-ENDINGS = {
-    "well": ("exit 0", (), ("COMPLETED", None)),
-    "badly": ("exit 3", (), ("FAILED", 3)),
-    "killed": ("kill -9 $$", (), ("FAILED", 137)),
-    "runs": ("sleep 600", ("--nodelist=n1",), ("RUNNING", None)),
-    "canceled": ("sleep 600", ("--nodelist=n1",), ("CANCELLED", None)),
-    "down": ("sleep 600", ("--nodelist=n2", "--no-requeue"), ("NODE_FAIL", None)),
-}
-
-
-def test_states_of_the_accounts(site, accounting_cluster):
-    """Of jobs that the controller may have forgotten."""
-    since, started = jobs.now(), {}
-    for name, (program, flags, _) in ENDINGS.items():
-        words = ["sbatch", "--parsable", f"--job-name={name}", "--output=/dev/null", *flags]
-        started[name] = accounting_cluster.call(*words, f"--wrap={program}").stdout.strip()
-
-    def state(name):
-        found = slurm_cluster._accounted(Host(), name, since)
-        return (found.state, found.exit_code) if found else None
-
-    for name in ("canceled", "down", "runs"):
-        assert started[name].isdecimal(), started
-        until(partial(state, name), ("RUNNING", None))
-    accounting_cluster.call("scancel", started["canceled"])
-    accounting_cluster.call("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
-    try:
-        for name, (_, _, told) in ENDINGS.items():
-            until(partial(state, name), told)
-        found = slurm_cluster._accounted(Host(), "down", since)
-        assert found.slurm_id == started["down"] and found.nodes == "n2"
-        assert "SLURM: NODE_FAIL" in found.note
-    finally:
-        bring_back(accounting_cluster, "n2")
-        accounting_cluster.call("scancel", started["runs"])
 
 
 def test_what_the_cluster_forgot_its_accounts_know(site, accounting_cluster, monkeypatch):
