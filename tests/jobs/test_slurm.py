@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 from launch_site import Site, change
+from slurm_answers import ROW, Cluster
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
@@ -17,27 +18,6 @@ from cosmos_reason.jobs import engines, launch, slurm_cluster, slurm_script
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
 from cosmos_reason.remote.machine import Answer, Host
-
-ROW = "gpu*|up|4:00:00|4|gpu:h100:8|idle"
-
-
-class Cluster:
-    """A login node that gives the answers it was given, by command."""
-
-    def __init__(self, monkeypatch, has_pyxis=True, **answers):
-        self.has_pyxis = has_pyxis
-        self.answers, self.asked = {"sinfo": Answer(0, ROW)} | answers, []
-        monkeypatch.setattr(slurm_cluster, "host", lambda *_: self)
-        monkeypatch.setattr(slurm_cluster, "has_commands", lambda _: True)
-        slurm_cluster._queues.clear()
-
-    name, ssh, is_here = "the cluster", (), True
-
-    def call(self, *words, limit=0):
-        self.asked.append(words)
-        if words == ("srun", "--help"):
-            return Answer(0, "--container-image=..." if self.has_pyxis else "--chdir=...")
-        return self.answers.get(words[0], Answer(0))
 
 
 @pytest.fixture
@@ -542,7 +522,8 @@ def test_a_held_job_is_told_as_held(site, monkeypatch, state, reason, is_held):
     assert told.state == "PENDING"
     assert ("SLURM holds it" in told.reason and reason in told.reason) == is_held
     assert told.reason.endswith("scontrol release 3") == is_held
-    assert not slurm.judged(replace(told, reason="SLURM holds it")).reason or is_held
+    later = slurm.judged(replace(told, reason="SLURM holds it"))
+    assert later.reason == f"SLURM: {reason}" or is_held
 
 
 @pytest.mark.parametrize(
@@ -554,10 +535,17 @@ def test_a_training_is_told_before_its_time_limit(site, monkeypatch, limit, seco
     job, _ = planned(site, time_limit=limit)
     assert f"--signal=USR1@{seconds}" in job.command
     assert "trap '' USR1" in slurm_script.text(job, {}).replace("'\"'\"'", "'")
-    others = {"action": "evaluate"}, {"engine": "cosmos-rl", "image": "/images/x.sqsh"}
-    for fields in others:
-        job, _ = launch.plan(site.request(**{"platform": "slurm"} | fields))
-        assert not [word for word in job.command if word.startswith("--signal")]
+    job, _ = planned(site, time_limit=limit, engine="cosmos-rl", image="/images/x.sqsh")
+    assert f"--signal=USR1@{seconds}" in job.command
+    job, _ = planned(site, action="evaluate", time_limit=limit)
+    assert not [word for word in job.command if word.startswith("--signal")]
+
+
+def test_what_is_sharded_has_more_time_to_be_saved(site, monkeypatch):
+    change(site, "train", policy__parallelism__dp_shard_size=8)
+    Cluster(monkeypatch)
+    assert "--signal=USR1@600" in planned(site)[0].command
+    assert "--signal=USR1@300" in planned(site, time_limit="20")[0].command
 
 
 def test_a_login_node_is_reached_over_ssh(monkeypatch):

@@ -27,13 +27,19 @@ ABOUT_RANKS = re.compile(
     r"\s|[IWE]\d{4} .*torch/distributed/|Traceback |During handling |Call stack:|--- Logging|=====|"
     r"-----|Failures:|Root Cause |\[\d+\]:|\S+ FAILED$|torch\.distributed\.|srun: |slurmstepd"
 )
+# What srun and slurmstepd say of a step that ends; of other things they tell the cause.
+ABOUT_STEPS = re.compile(
+    r"srun: (launch/slurm: |Job step aborted|Terminating |Complete |forcing job termination|"
+    r"error: \S+: tasks? )|slurmstepd\S*: error: \*\*\* "
+)
+SIGNALS = 64  # the highest number of one; 255 is what srun or ssh say of their own failures
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
 def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") -> Job:
     """The record with the ending that the job's files prove. `exit_code` is None when nobody saw
     one; `problem` says why the work was never started, `note` what else the platform saw."""
-    exit_text = describe_exit(exit_code)
+    exit_text = _exit_text(job, exit_code)
     if problem or not job.started_at:
         found = {}
         missing = problem or "the launch was interrupted before the work was started"
@@ -96,6 +102,8 @@ def _last_line(job: Job) -> str:
     lines = progress.log_tail(job.folder, 300)
     if "torch.distributed.run" in job.command:
         lines = [line for line in lines if not ABOUT_RANKS.match(line)]
+    if job.platform == "slurm":
+        lines = [line for line in lines if not ABOUT_STEPS.match(line)]
     for line in reversed(lines):
         if line.strip() and not line.lstrip().startswith("fix:"):
             return f"log ends: {line[:300]}"
@@ -114,10 +122,16 @@ def _diagnosed(job: Job) -> list[dict]:
     return [diagnosis.for_job(finding, job).to_json() for finding in errors]
 
 
-def describe_exit(exit_code: int | None) -> str:
-    if exit_code is None:
-        return "no exit code is known, because what waited for it was killed"
-    if exit_code <= 128:
+def _exit_text(job: Job, exit_code: int | None) -> str:
+    if exit_code is not None:
+        return describe_exit(exit_code)
+    if job.platform == "slurm":  # where nothing of ours waits for a job
+        return "no exit code is known"
+    return "no exit code is known, because what waited for it was killed"
+
+
+def describe_exit(exit_code: int) -> str:
+    if exit_code <= 128 or exit_code > 128 + SIGNALS:
         return f"exit code {exit_code}"
     number = exit_code - 128
     if number == signal.SIGKILL:

@@ -27,6 +27,7 @@ ENDED = {
     "REVOKED",
     "TIMEOUT",
 }
+BY_ITSELF = {"COMPLETED", "FAILED"}  # the batch script came to its end
 WAITING = {
     "CONFIGURING",
     "PENDING",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
-from cosmos_reason.spec import images
+from cosmos_reason.spec import actions, images
 
 FOLLOWED = False
 CHOOSES_GPUS = True
@@ -62,6 +63,10 @@ FORMS = {
 UNREACHED = "export SLURM_HOSTNAME=LOGIN_NODE"
 WARNING_SECONDS = 300  # before its time limit a training is told
 PATIENCE = 20  # seconds until the cluster knows of an end that the job's folder tells
+NOTE_SECONDS = 60  # until what a node wrote is seen here: caches of NFS are as old
+# What srun answers where it ended the other nodes for the first that failed, and where it had to
+# kill them.
+KILLED_BY_SRUN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 # -- before the start --------------------------------------------------------------------------
@@ -192,8 +197,8 @@ def _flags(job: Job) -> list[str]:
             flags.append(f"--{flag}={options[name]}")
     if options.get("exclusive"):
         flags.append("--exclusive")
-    if (job.action, job.engine) == ("train", "transformers"):
-        flags.append(f"--signal=USR1@{_seconds_to_save(options.get('time_limit'))}")
+    if job.action in actions.TRAINING:
+        flags.append(f"--signal=USR1@{_seconds_to_save(job)}")
     gpus = job.resources["gpus_per_node"]
     gres = options.get("gres", "gpu")
     if gpus and gres.startswith("gpus-per-node"):
@@ -212,13 +217,16 @@ def _as_pattern(path: str) -> str:
     return path.replace("%", "%%")
 
 
-def _seconds_to_save(time_limit: str | None) -> int:
-    """How long before the limit the embedded engine is told to save what it has. SLURM may tell it
-    up to a minute earlier."""
+def _seconds_to_save(job: Job) -> int:
+    """How long before the limit a training is told to save what it has; what is sharded is large.
+    SLURM may tell it up to a minute earlier."""
+    gpus = job.resources["nodes"] * job.resources["gpus_per_node"]
+    longest = WARNING_SECONDS if gpus <= 1 else 2 * WARNING_SECONDS
+    time_limit = job.options.get("time_limit")
     minutes = partitions.minutes(time_limit) if time_limit else None
     if not minutes:
-        return WARNING_SECONDS
-    return max(1, min(WARNING_SECONDS, minutes * 60 // 4))
+        return longest
+    return max(1, min(longest, minutes * 60 // 4))
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
@@ -278,13 +286,30 @@ def judged(job: Job) -> Job:
         return _ended_as_noted(job, exit_code, _note_of_end(where, job))
     # One that may be begun anew ends when the cluster says so, whatever its script noted.
     seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=exit_code is not None)
+    if seen is None:
+        slurm_cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
     if seen is None or seen.state in slurm_cluster.ENDED:
         # Between the two looks it may have ended as it should.
-        job = _as_started(job)
-        exit_code = _noted_exit(job)
+        job, exit_code = _with_late_notes(job, seen)
         if exit_code is not None:
             return _ended_as_noted(job, exit_code, seen.note if seen else "")
-    return _never_seen(where, job) if seen is None else _as_seen(job, seen)
+    return _never_seen(job) if seen is None else _as_seen(job, seen)
+
+
+def _with_late_notes(job: Job, seen: slurm_cluster.Seen | None) -> tuple[Job, int | None]:
+    """(the job as it began, the exit code that its script noted). Where the script ran to its end,
+    or may have, its notes are waited for: another machine's are seen here after a while."""
+    job = _as_started(job)
+    was_taken = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
+    is_awaited = seen.state in slurm_cluster.BY_ITSELF if seen else was_taken
+    deadline = time.monotonic() + (NOTE_SECONDS if is_awaited else 0)
+    while True:
+        os.listdir(job.folder)  # NFS then looks whether the folder has changed
+        job = _as_started(job)
+        exit_code = _noted_exit(job)
+        if exit_code is not None or time.monotonic() >= deadline:
+            return job, exit_code
+        time.sleep(0.5)
 
 
 def _ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
@@ -303,26 +328,40 @@ def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
         return replace(job, state=jobs.RUNNING, started_at=began, reason="")
     if seen.state not in slurm_cluster.ENDED:
         raise job.unknown(f"SLURM calls its state {seen.state}, which is not known here")
+    if seen.state == "COMPLETED":  # its script ended with 0, and its notes are not here
+        job = replace(job, started_at=job.started_at or job.created_at)
+        return _ended(job, 0, "its notes are not here")
     if not job.started_at:
-        note = seen.note or f"SLURM: {seen.state}"
-        return _ended(job, seen.exit_code, problem=f"it ended before it began ({note})")
+        return _ended(job, seen.exit_code, problem=_never_begun(job, seen))
     return _ended(job, seen.exit_code, seen.note)
 
 
+def _never_begun(job: Job, seen: slurm_cluster.Seen) -> str:
+    told = seen.note or f"SLURM: {seen.state}"
+    likely = ""
+    if seen.state == "FAILED":
+        likely = f": most likely {seen.nodes or 'its node'} does not see {job.folder}"
+    return f"it ended before it began ({told}){likely}"
+
+
 def _why_it_waits(job: Job, seen: slurm_cluster.Seen) -> str:
+    why = seen.reason if seen.reason not in ("", "None") else ""
     if not seen.is_held:
-        return "SLURM begins it anew" if job.started_at else ""
+        anew = "begins it anew" if job.started_at else ""
+        return f"SLURM: {'; '.join(filter(None, [anew, why]))}" if anew or why else ""
     where = slurm_cluster.host(job.options.get("slurm_host"))
     release = slurm_cluster.look(where, f"scontrol release {seen.slurm_id}")
     return f"SLURM holds it ({seen.reason or seen.state}) until it is released: {release}"
 
 
-def _never_seen(where: Host, job: Job) -> Job:
+def _never_seen(job: Job) -> Job:
     """The cluster knows no such job: it was never taken, or is forgotten. Should it be taken late
     all the same, its script sees that it is no longer wanted."""
-    slurm_cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
     if not job.started_at:
-        never = _ended(job, None, problem="the cluster has no such job: it was not taken")
+        number = job.platform_ref.get("slurm_job_id")
+        forgotten = f"the cluster knows job {number} no more, which did not begin"
+        why = forgotten if number else "the cluster has no such job: it was not taken"
+        never = _ended(job, None, problem=why)
         jobs.request_cancel(job.folder)
         return never
     return _ended(job, None, "the cluster knows it no more")
@@ -367,18 +406,34 @@ def _note_of_end(where: Host, job: Job) -> str:
 
 
 def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -> Job:
-    """The record of an end, with the exit code of each node. Of several nodes that failed, the
-    first tells why: srun ends the others for it, and answers with the highest code."""
+    """The record of an end, with the exit code of each node."""
     codes = _node_exit_codes(job)
     if codes:
         job = replace(job, platform_ref=job.platform_ref | {"node_exit_codes": codes})
-    failures = [code for code in codes.values() if code]
-    if failures and exit_code == max(failures):
-        exit_code = failures[0]
-    failed = [f"{name} {code}" for name, code in codes.items() if code]
-    if len(codes) > 1 and failed:
-        note = "; ".join(filter(None, [note, f"exit codes of nodes: {', '.join(failed)}"]))
+    count = job.resources["nodes"]
+    exit_code = _first_failure(exit_code, codes, count)
+    note = "; ".join(filter(None, [note, _of_nodes(codes, count)]))
     return _without_environment(evidence.ended(job, exit_code, problem, note))
+
+
+def _first_failure(exit_code: int | None, codes: dict[str, int], count: int) -> int | None:
+    """Of several nodes that failed the first tells why: srun ends the others for it, kills those
+    that do not end, and answers with the highest code."""
+    failures = [code for code in codes.values() if code]
+    others_killed = len(codes) < count and exit_code in KILLED_BY_SRUN
+    if failures and (others_killed or exit_code == max(failures)):
+        return failures[0]
+    return exit_code
+
+
+def _of_nodes(codes: dict[str, int], count: int) -> str:
+    """How those of several nodes ended that failed."""
+    failed = [f"{name} {code}" for name, code in codes.items() if code]
+    if count == 1 or not failed:
+        return ""
+    told = f"exit codes of nodes: {', '.join(failed)}"
+    unnoted = count - len(codes)
+    return f"{told}; ended before they noted one: {unnoted}" if unnoted else told
 
 
 def _node_exit_codes(job: Job) -> dict[str, int]:

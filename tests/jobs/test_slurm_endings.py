@@ -1,0 +1,169 @@
+"""How jobs on SLURM wait and end, of what the cluster and the job's folder tell."""
+
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+from launch_site import Site, change
+from slurm_answers import Cluster
+
+from cosmos_reason.jobs import evidence, launch, platforms, slurm_cluster, slurm_script
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import slurm
+from cosmos_reason.remote.machine import Answer
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_PARTITION", raising=False)
+    return Site(tmp_path, monkeypatch)
+
+
+def submitted(site, monkeypatch, nodes=1):
+    """(its record, the cluster)."""
+    if nodes > 1:
+        change(site, "train", policy__parallelism__dp_replicate_size=nodes)
+    cluster = Cluster(monkeypatch, sbatch=Answer(0, "3\n"))
+    job, found = launch.submit(site.request(platform="slurm", nodes=nodes))
+    assert job, found
+    return job, cluster
+
+
+def tells(cluster, job, state, reason="None", nodes="n1"):
+    cluster.answers["squeue"] = Answer(0, f"3|{job.job_id}|{state}|{reason}|{nodes}\n")
+    slurm_cluster._queues.clear()
+
+
+def note(job, name, text):
+    (job.folder / name).write_text(text)
+
+
+# -- several nodes -------------------------------------------------------------------------------
+
+
+def ended_by_srun(site, monkeypatch, *codes):
+    job, cluster = submitted(site, monkeypatch, nodes=2)
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    for number, (name, code) in enumerate(codes):
+        note(job, f"node.{number}.exit", f"{name} {code}\n")
+        os.utime(job.folder / f"node.{number}.exit", (number, number))
+    note(job, slurm_script.ENDED, "137\n")
+    tells(cluster, job, "FAILED", "NonZeroExitCode")
+    return slurm.judged(jobs.Job.load(job.folder))
+
+
+def test_a_node_that_srun_killed_for_another_is_not_the_cause(site, monkeypatch):
+    job = ended_by_srun(site, monkeypatch, ("n1", 1))
+    assert job.exit_code == 1 and "SIGKILL" not in job.reason
+    assert "exit codes of nodes: n1 1; ended before they noted one: 1" in job.reason
+
+
+@pytest.mark.parametrize("codes", [(), [("n2", 137), ("n1", 143)]])
+def test_work_that_was_killed_first_is_told_as_killed(site, monkeypatch, codes):
+    job = ended_by_srun(site, monkeypatch, *codes)
+    assert job.exit_code == 137 and "out of memory" in job.reason
+
+
+def test_the_last_line_is_not_what_srun_says_of_the_end(site, monkeypatch):
+    job, _ = submitted(site, monkeypatch)
+    cause = "error: ENGINE-STOPPED run: got SIGUSR1"
+    said = [
+        "srun: launch/slurm: _step_signal: Terminating StepId=13.0",
+        "slurmstepd: error: *** STEP 13.0 ON n1 CANCELLED AT 2026-11-23T07:00:00 ***",
+        "srun: error: n1: task 0: Exited with exit code 1",
+    ]
+    note(job, jobs.LOG, "\n".join([cause, *said]))
+    assert evidence._last_line(job) == f"log ends: {cause}"
+    other = "srun: error: couldn't chdir to `/x': No such file or directory"
+    note(job, jobs.LOG, "\n".join([cause, other, *said]))
+    assert evidence._last_line(job) == f"log ends: {other}"
+
+
+@pytest.mark.parametrize(("code", "told"), [(255, "exit code 255"), (139, "ended by SIGSEGV")])
+def test_only_numbers_of_signals_are_signals(code, told):
+    assert evidence.describe_exit(code) == told
+
+
+# -- notes that arrive late ----------------------------------------------------------------------
+
+
+def complete_without_notes(site, monkeypatch, *absent):
+    """A training of this machine that is complete, told as one of SLURM whose notes of the given
+    names are not here; (its record, the cluster, what brings them)."""
+    site.does()
+    done = jobs.Job.load(site.submit())
+    while not done.has_ended:
+        done = platforms.refresh(done.folder)
+    cluster = Cluster(monkeypatch)
+    job = replace(done, platform="slurm", state="PENDING", started_at=None, ended_at=None)
+    job = replace(job, exit_code=None, evidence={}, platform_ref={"slurm_job_id": "3"})
+    job = replace(job, resources={"nodes": 1, "gpus_per_node": 0, "gpu_ids": []})
+    tells(cluster, job, "COMPLETED")
+    notes = {slurm_script.STARTED: "1700000000 3\n", slurm_script.ENDED: "0\n"}
+
+    def arrive(names):
+        for name in names:
+            note(job, name, notes[name])
+
+    arrive(notes.keys() - {*absent})
+    return job, cluster, lambda: arrive(absent)
+
+
+@pytest.mark.parametrize(
+    "absent", [(slurm_script.ENDED,), (slurm_script.STARTED, slurm_script.ENDED)]
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_notes_that_are_seen_later_than_the_queue(site, monkeypatch, absent, is_known):
+    job, cluster, arrive = complete_without_notes(site, monkeypatch, *absent)
+    if not is_known:
+        cluster.answers["squeue"] = Answer(0, "")
+    late = threading.Timer(0.2, arrive)
+    late.start()
+    judged = slurm.judged(job)
+    late.join()
+    assert (judged.state, judged.exit_code, judged.reason) == ("COMPLETE", 0, "")
+
+
+def test_without_its_notes_the_evidence_tells(site, monkeypatch):
+    monkeypatch.setattr(slurm, "NOTE_SECONDS", 0)
+    absent = slurm_script.STARTED, slurm_script.ENDED
+    job, _, _ = complete_without_notes(site, monkeypatch, *absent)
+    judged = slurm.judged(job)
+    assert (judged.state, judged.exit_code) == ("COMPLETE", 0), judged.reason
+
+
+# -- states --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("Priority", "SLURM: Priority"),
+        ("QOSMaxGRESPerUser", "SLURM: QOSMaxGRESPerUser"),
+        ("None", ""),
+    ],
+)
+def test_a_waiting_job_tells_why(site, monkeypatch, reason, told):
+    job, cluster = submitted(site, monkeypatch)
+    tells(cluster, job, "PENDING", reason)
+    job = jobs.Job.load(job.folder)
+    assert slurm.judged(job).reason == told
+    anew = slurm.judged(replace(job, started_at="2026-01-01T00:00:00Z")).reason
+    assert anew == "; ".join(filter(None, ["SLURM: begins it anew", told.removeprefix("SLURM: ")]))
+
+
+def test_a_job_whose_folder_a_node_does_not_see(site, monkeypatch):
+    monkeypatch.setattr(slurm, "NOTE_SECONDS", 0)
+    job, cluster = submitted(site, monkeypatch)
+    tells(cluster, job, "FAILED", "NonZeroExitCode", "n7")
+    judged = slurm.judged(jobs.Job.load(job.folder))
+    assert judged.state == "ERROR" and f"n7 does not see {job.folder}" in judged.reason
+
+
+def test_a_job_that_was_taken_and_is_forgotten(site, monkeypatch):
+    monkeypatch.setattr(slurm, "NOTE_SECONDS", 0)
+    job, _ = submitted(site, monkeypatch)
+    slurm_cluster._queues.clear()
+    judged = slurm.judged(jobs.Job.load(job.folder))
+    assert judged.state == "ERROR" and "knows job 3 no more" in judged.reason
