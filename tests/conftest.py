@@ -8,6 +8,8 @@ import shutil
 import chat_server
 import hypothesis
 import pytest
+import support
+import warm
 
 from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
@@ -20,6 +22,8 @@ from cosmos_reason.spec import document
 os.environ["AWS_MAX_ATTEMPTS"] = "1"
 # No test asks the real Hub: what has none of its own is refused at once.
 os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
+# No test cuts the power: nothing waits until the disk has what was written.
+os.fsync = warm.skip_the_wait
 # Times depend on the machine and are measured in benchmarks, never asserted.
 hypothesis.settings.register_profile("no-deadline", deadline=None)
 hypothesis.settings.load_profile("no-deadline")
@@ -34,6 +38,12 @@ def pytest_collection_finish():
 def pytest_xdist_auto_num_workers():
     """Three workers for two cores: tests of jobs wait for other processes."""
     return max(1, (os.cpu_count() or 1) * 3 // 2)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes():
+    """The workers, which are about to start, have one warm process."""
+    support.share_warm()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.rules.case import COSMOS, Case
 from cosmos_reason.spec import document
 
 # Starts and watches the ranks of a node. -P: files of the working directory are no modules. Signals
@@ -72,6 +71,8 @@ def words(
 def _for_each_rank(job: Job, spec: dict, program: list[str]) -> list[str]:
     """The words that start a program of Python on every rank of a node; what differs from node to
     node the platform adds, behind TORCHRUN."""
+    from cosmos_reason.rules.case import COSMOS, Case  # supervisors need it not
+
     ranks = Case(job.action, job.engine, spec).ranks
     if job.engine in COSMOS or ranks == 1:
         return program

@@ -1,0 +1,113 @@
+"""What proves that an evaluation or an inference is complete: a row for every question."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from cosmos_reason.base import files
+from cosmos_reason.base.findings import outside
+from cosmos_reason.data import annotations
+from cosmos_reason.evaluation import guard
+from cosmos_reason.evaluation.saved_answers import EVALUATION, INFERENCE, Names
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import document
+
+
+def of_rows(job: Job) -> tuple[dict, str]:
+    """TAO writes into a folder of its own, without ids and without a count of questions."""
+    name = _names(job).rows
+    results_dir = Path(job.outputs["results_dir"])
+    expected = _expected_files(job)
+    written = job.wrote(results_dir.rglob(name))
+    written.sort(key=lambda path: (len(path.parts), path))
+    if len(written) < max(1, expected):
+        suffix = f", expected {expected}" if expected > 1 else ""
+        return {}, f"{len(written) or 'no'} {name} was written in {results_dir}{suffix}"
+    found = {"rows": 0, "failed": 0}
+    if _is_counted(job):
+        found["questions"] = 0
+    errors: Counter[str] = Counter()
+    for path in written[:expected]:
+        fault = _count_rows(job, path, found, errors)
+        if fault:
+            return found, fault
+    found["failed"] = errors.total()
+    if found["failed"] < found["rows"]:
+        return found, ""
+    commonest = "".join(text for text, _ in errors.most_common(1))
+    return found, f"every row is an error, most often: {commonest[:200]}"
+
+
+def _count_rows(job: Job, path: Path, found: dict, errors: Counter[str]) -> str:
+    """Add one results file to the evidence that was `found` and to the `errors` of its rows.
+    Returns what is wrong with it, '' when nothing is."""
+    rows = files.read_json(path)
+    if not _is_list_of_rows(rows):
+        return f"{path} is no list of rows"
+    found["rows"] += len(rows)
+    errors.update(str(row["error"]) for row in rows if row.get("error"))
+    if not _is_counted(job):
+        return ""
+    questions = _questions(job, path)
+    found["questions"] += questions
+    return _row_fault(path, rows, questions)
+
+
+def _names(job: Job) -> Names:
+    return INFERENCE if (job.action, job.engine) == ("inference", "transformers") else EVALUATION
+
+
+def _is_counted(job: Job) -> bool:
+    """Whether it is known how many questions there were: TAO's inference does not say."""
+    return job.action == "evaluate" or job.engine == "transformers"
+
+
+def _is_list_of_rows(value) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _row_fault(path: Path, rows: list[dict], questions: int) -> str:
+    """What is wrong with the rows, '' when nothing is."""
+    if len(rows) != questions:
+        return f"{path} has {len(rows)} rows for {questions} questions"
+    ids = [row["id"] for row in rows if "id" in row]
+    if len(set(ids)) != len(ids):
+        return f"{path} has two rows with the same id"
+    return ""
+
+
+def _expected_files(job: Job) -> int:
+    """How many results files: one per checkpoint, two where a guard is asked too, or where TAO is
+    asked medium by medium one for each."""
+    if job.action == "inference" and job.engine == "tao":
+        media = Path(document.load(job.spec_path)["media"])
+        if media.is_dir():
+            shown = [path for path in media.iterdir() if not path.name.startswith(".")]
+            return sum(path.is_file() for path in shown)
+    models = len(job.options.get("checkpoints", ())) or 1
+    return 2 * models if _has_guard(job) else models
+
+
+def _has_guard(job: Job) -> bool:
+    """Whether general questions are asked besides, which only the embedded engine does."""
+    if (job.action, job.engine) != ("evaluate", "transformers"):
+        return False
+    return bool(guard.annotations(document.load(job.spec_path)))
+
+
+def _questions(job: Job, results: Path) -> int:
+    """How many questions the run had that wrote `results`."""
+    record = results.with_name(_names(job).record)
+    if record.is_file() and job.wrote([record]):
+        written = files.read_json(record)
+        author = written.get("job_id")
+        if job.engine == "transformers" and author != job.folder.name:
+            raise outside("JOB-EVIDENCE", record, f"was written by {author or 'no job'}")
+        return int(written["questions"])
+    if job.engine == "transformers":
+        raise outside("JOB-EVIDENCE", record, "was not written")
+    spec = document.with_defaults("evaluate", document.load(job.spec_path))
+    samples, _ = annotations.read(spec["dataset"]["annotation_path"])
+    limit = spec["evaluation"]["limit"]
+    return min(limit, len(samples)) if limit > 0 else len(samples)
