@@ -274,7 +274,7 @@ def not_said_already(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
     """Without what follows from a finding of the draft: questions that the datasets of a config
     would be, and what is assumed of a model that is refused."""
     said = {finding.id for finding in draft.findings}
-    if "SPEC-BENCHMARK-ROOT" in said:
+    if draft.benchmarks and f.has_errors(draft.findings):
         found = [one for one in found if one.where not in draft.params["eval_root"]]
     if said & {"SPEC-MODEL-FAMILY", "SPEC-MODEL-FAMILY-ASKED"}:
         found = [one for one in found if one.id != "SPEC-MODEL-ASSUMED"]

@@ -1,7 +1,10 @@
 """Result folders of Reason1: read anew, or counted as it counted them."""
 
 import json
+import shlex
 import shutil
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -127,6 +130,30 @@ def test_an_answer_type_set_on_the_command_line_samples_as_one_in_the_config(
     assert benchmark(*flags, *words)[0] == 0
     generation = document.load(tmp_path / "e.toml")["generation"]
     assert (generation["max_tokens"], generation["temperature"]) == (20, 0)
+
+
+def test_clips_in_archives_are_told_of_each_dataset_with_the_command_that_unpacks_them(
+    benchmark, tmp_path
+):
+    for name in ("robovqa", "av"):
+        folder = tmp_path / "data" / "benchmark" / name
+        with tarfile.open(folder / "clips.tar.gz", "w:gz") as tar:
+            tar.add(folder / "clips", "clips")
+        shutil.rmtree(folder / "clips")
+    flags = ["--engine", "transformers", "--eval-root", "data"]
+    code, said = benchmark(*flags)
+    errors = [one for one in said["findings"] if one["severity"] == "error"]
+    assert code == 2 and [one["id"] for one in errors] == ["SPEC-ROOT"] * 2
+    for one in errors:
+        subprocess.run(shlex.split(one["fix"]), check=True, cwd=tmp_path)
+    assert benchmark(*flags)[0] == 0
+
+
+def test_datasets_without_questions_are_named_at_once(benchmark):
+    names = ["robovqa", "agibot", "bridgev2"]
+    _, said = benchmark("--engine", "transformers", "--eval-root", "data", datasets=names)
+    (found,) = [one for one in said["findings"] if one["severity"] == "error"]
+    assert found["where"] == "datasets.agibot" and "nor of bridgev2" in found["message"]
 
 
 def told(said, *keys):

@@ -21,11 +21,13 @@ from support import run_script
 from walks import SMALL_CLIPS, SMALL_RUN, ran, sets, succeed, write_small_spec
 
 from cosmos_reason.base import files
+from cosmos_reason.data import raw_clips
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
 KEY = "canary-0123456789abcdef0123456789abcdef"
+SHARDS = Path(__file__).parents[1] / "fixtures" / "bridge_dataset.tar.gz"
 SFT = "nvidia/Cosmos-Reason1-SFT-Dataset"
 # The fixes of SPEC-STEPS-ZERO and SPEC-WARMUP-ALL: the guides' 32 records on each of four GPUs are
 # more than there are here.
@@ -297,29 +299,66 @@ def test_reason1_from_its_published_sets_to_its_accuracy(tmp_path, dataset, tiny
     assert "processed across all files: 2" in printed
 
 
-def test_reason1s_benchmark_of_agibot_from_raw_videos_to_its_questions(tmp_path, tiny_reason1):
-    """Eight raw frames stand in for AgiBot World. Clips are not published with questions."""
-    folder = tmp_path / "bench" / "benchmark" / "agibot"
+def write_raw_benchmarks(folder):
+    """The three sets whose clips are not published with their questions, and raw data to make them
+    of: eight frames and three seconds of one grey each, and shards of TensorFlow Datasets (see
+    tests/data/test_raw_clips.py)."""
+    kitchen = "numpy_256-bridge_data_v2-datacol1_toykitchen1-many_skills-00-val"
     pair = {"question": "Which way?", "index2ans": {"A": "left", "B": "right"}, "answer": "A"}
-    clip = "clips/327-1-head_color-1-5.mp4"
-    files.write_json(folder / "agibot_benchmark_qa_pairs.json", [{"video": clip, "qa_pairs": pair}])
-    write_video(tmp_path / "raw/agibot/observations/327/1/videos/head_color.mp4", frames=8)
-    config = REASON1_BENCHMARK | {"datasets": ["agibot"]}
+    for name, clip in {
+        "agibot": "327-1-head_color-1-5.mp4",
+        "bridgev2": f"{kitchen}.12.clip0.frame004.mp4",
+        "holoassist": "R007-7July-DSLR_coarse_3_fine_5_clip.mp4",
+    }.items():
+        table = folder / "benchmark" / name / f"{name}_benchmark_qa_pairs.json"
+        files.write_json(table, [{"video": f"clips/{clip}", "qa_pairs": pair}])
+    raw = folder / "raw"
+    write_video(raw / "agibot/observations/327/1/videos/head_color.mp4", frames=8)
+    write_video(raw / "holoassist/videos/R007-7July-DSLR/Export_py/pitch.mp4", frames=30)
+    event = {"id": 5, "label": "Fine grained action", "start": 0.1, "end": 0.9}
+    listed = [{"video_name": "R007-7July-DSLR", "events": [event]}]
+    files.write_json(raw / "holoassist" / raw_clips.EVENTS, listed)
+    with tarfile.open(SHARDS) as tar:
+        tar.extractall(raw / "bridgev2", filter="data")
+
+
+def test_reason1s_benchmark_of_all_five_sets_from_raw_data_to_its_accuracy(
+    tmp_path, dataset, tiny_reason1, monkeypatch
+):
+    """Small raw data stand in for AgiBot World, BridgeData V2 and HoloAssist, a tiny Qwen2.5-VL for
+    Cosmos-Reason1-7B."""
+    monkeypatch.setenv("COSMOS_CACHE", str(tmp_path / "cache"))
+    write_benchmark(tmp_path / "data", dataset / "eval")
+    write_raw_benchmarks(tmp_path / "data")
+    from_raw = ["agibot", "bridgev2", "holoassist"]
+    config = REASON1_BENCHMARK | {"datasets": ["robovqa", "av", *from_raw]}
+    config["generation"] = config["generation"] | {"max_tokens": 4}
     (tmp_path / "evaluate.yaml").write_text(yaml.safe_dump(config))
     words = ["evaluate", "--engine", "transformers", "--spec", "evaluate.yaml"]
-    words += ["--eval-root", "bench", "--model", tiny_reason1, "--set", "fps=8"]
-    words += ["--force", "-o", "eval.toml", "--json"]
+    words += ["--eval-root", "data", "--model", tiny_reason1, "--set", "fps=8"]
+    words += ["--set", "results.layout=reason1", "--force", "-o", "eval.toml", "--json"]
     said = json.loads(succeed(tmp_path, "build_spec.py", *words))
-    (lost,) = [one for one in said["findings"] if one["id"] == "SPEC-BENCHMARK-CLIPS"]
+    lost = [one for one in said["findings"] if one["id"] == "SPEC-BENCHMARK-CLIPS"]
+    assert [one["where"] for one in lost] == [f"datasets.{name}" for name in from_raw]
     # process_raw_data.py --task benchmark
-    script, *rest = shlex.split(lost["fix"])
-    rest[rest.index("DIR")] = "raw"
-    succeed(tmp_path, Path(script).name, *rest)
+    for one in lost:
+        script, *rest = shlex.split(one["fix"])
+        succeed(tmp_path, Path(script).name, *rest)
     said = json.loads(succeed(tmp_path, "build_spec.py", *words))
     assert "SPEC-BENCHMARK-CLIPS" not in {one["id"] for one in said["findings"]}
+    # evaluate.py --config evaluate.yaml --data_dir data
     evaluated = ran(tmp_path, "evaluate", "eval.toml")
-    (row,) = files.read_json(Path(evaluated.outputs["results_dir"]) / "results.json")
-    assert row["error"] is None and row["question"].startswith("Which way?")
+    results = Path(evaluated.outputs["results_dir"])
+    rows = files.read_json(results / "results.json")
+    assert [row["error"] for row in rows] == [None] * 7
+    assert all(row["question"].startswith("Which way?") for row in rows)
+    # calculate_accuracy.py --result_dir R
+    words = [results / "reason1_layout", "--compat", "reason1"]
+    for name, count in (("robovqa", 2), ("av", 2), *((name, 1) for name in from_raw)):
+        printed = succeed(tmp_path, "score_predictions.py", *words, "--dataset", name)
+        assert f"processed across all files: {count}" in printed
+    scored = json.loads(succeed(tmp_path, "score_predictions.py", results, "--json"))
+    assert scored["result"]["runs"][0]["rows"] == 7
 
 
 def test_reason1s_reinforcement_as_far_as_a_machine_without_gpus_goes(

@@ -24,7 +24,6 @@ from cosmos_reason.remote import s3
 FLAG = "--train-root"
 SEED = 0  # of the records that a share keeps
 SHARE = re.compile(r"(.+):(\d*\.?\d+)")
-UNPACKED = "unpack it into its root"
 
 
 class Part(NamedTuple):
@@ -68,8 +67,9 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
         raise findings.bad_input("SPEC-ROOT", FLAG, message)
     kept: list[list[dict]] = []
     told = []
-    for root, one, tag in zip(roots, parts, tags or [""] * len(parts), strict=True):
-        found = _records(root, os.path.relpath(root, common))
+    for root, one, tag, found in zip(
+        roots, parts, tags or [""] * len(parts), _all_records(roots, common), strict=True
+    ):
         chosen = _tagged(_share_of(found, one.share), tag)
         kept.append(chosen)
         digest = files.sha256(_annotations(root))[:12]
@@ -93,6 +93,17 @@ def _local_root(written: str) -> str:
 
 def _annotations(root: str) -> Path:
     return annotations.locate(root)
+
+
+def _all_records(roots: list[str], common: str) -> list[list[dict]]:
+    """Those of each root. Raises Failure with all that is wrong with any."""
+    problems: list[findings.Finding] = []
+    found = [
+        findings.attempt(problems, _records, root, os.path.relpath(root, common)) for root in roots
+    ]
+    if problems:
+        raise Failure(problems, findings.EXIT_BAD_INPUT)
+    return found
 
 
 def _records(root: str, prefix: str) -> list[dict]:
@@ -126,7 +137,7 @@ def _refuse_archive(root: str, folder: str, records: list[dict]) -> None:
             archive = archives.in_root(root, media[0].kind, first)
             if archive:
                 message = "got media in an archive, expected files: roots are put together"
-                raise findings.bad_input("SPEC-ROOT", archive, message, UNPACKED)
+                raise findings.bad_input("SPEC-ROOT", archive, message, archives.unpacking(archive))
             return
 
 

@@ -26,6 +26,7 @@ from typing import BinaryIO, NamedTuple
 
 from cosmos_reason.base import files, progress
 from cosmos_reason.base.findings import Failure, bad_input, outside
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import s3
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
@@ -92,6 +93,15 @@ def _exists(root: str | Path, name: str) -> bool:
     whole = s3.is_uri(name) or posixpath.isabs(name)
     place = name if whole else _below(root, posixpath.normpath(name))
     return s3.head(place) is not None if s3.is_uri(place) else Path(place).exists()
+
+
+def unpacking(archive: str) -> Fix:
+    """The command that unpacks an archive into the folder that it lies in."""
+    folder = posixpath.dirname(archive)
+    words = ["tar", "-xf", archive, "-C", folder]
+    if _is_zip(Path(archive)):
+        words = ["unzip", archive, "-d", folder]
+    return Fix(command=shlex.join(words))
 
 
 def media_folder(media_path: str | Path) -> str:

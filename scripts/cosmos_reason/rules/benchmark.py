@@ -19,6 +19,7 @@ from cosmos_reason.spec import document
 
 DATASETS = "datasets"  # the key that tells such a config
 FLAG = "--eval-root"
+RAW = "raw"  # where the guide keeps raw data, below the data folder
 BUILT = "train"  # the part that build_dataset writes where none is held out
 SYSTEM_PROMPT = "Answer the questions."
 ANSWER_TYPE = "evaluation.answer_type"
@@ -142,7 +143,11 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
         fix = Fix(flags={FLAG: "data"})
         raise bad_input("SPEC-BENCHMARK-ROOT", DATASETS, message, fix)
     names = list(dict.fromkeys(names))
-    roots = [_root(data, name) for name in names]
+    found = {name: _root(data, name) for name in names}
+    missing = [name for name, root in found.items() if root is None]
+    if missing:
+        raise _no_questions(data, missing)
+    roots = list(found.values())
     for name, root in zip(names, roots, strict=True):
         draft.findings += _clips_missing(root, name, data)
     if len(names) == 1:
@@ -162,18 +167,23 @@ def _folders(data: str, name: str) -> list[str]:
     return [os.path.join(absolute(data), *parts, name) for parts in (("benchmark",), ())]
 
 
-def _root(data: str, name: str) -> str:
-    """The folder of a dataset: what build_dataset made of it, with its clips, else the download.
-    Raises Failure."""
+def _root(data: str, name: str) -> str | None:
+    """The folder of a dataset: what build_dataset made of it, with its clips, else the download."""
     folders = _folders(data, name)
     for root in [*(os.path.join(folder, BUILT) for folder in folders), *folders]:
         if annotations.locate(root).is_file():
             return root
+    return None
+
+
+def _no_questions(data: str, names: list[str]) -> Failure:
+    name, folders = names[0], _folders(data, names[0])
+    others = f"; nor of {', '.join(names[1:])}" if names[1:] else ""
     message = (
         f"got no questions in {' or '.join(folders)}, expected {name}_benchmark_qa_pairs.json or "
-        f"{BUILT}/ of build_dataset.py -o {folders[-1]}"
+        f"{BUILT}/ of build_dataset.py -o {folders[-1]}{others}"
     )
-    raise bad_input("SPEC-BENCHMARK-ROOT", f"{DATASETS}.{name}", message, _download(data))
+    return bad_input("SPEC-BENCHMARK-ROOT", f"{DATASETS}.{name}", message, _download(data))
 
 
 def _download(data: str) -> Fix:
@@ -197,7 +207,9 @@ def _clips_missing(root: str, name: str, data: str) -> list[Finding]:
     fix = _download(data)
     if raw_clips.is_cut(clip.path):
         output = next(folder for folder in _folders(data, name) if folder != root)
-        words = ["scripts/build_dataset.py", str(table), "--raw", "DIR", "-o", output]
+        raw = os.path.join(absolute(data), RAW)
+        given = raw if os.path.isdir(raw) else "DIR"
+        words = ["scripts/build_dataset.py", str(table), "--raw", given, "-o", output]
         fix = Fix(command=shlex.join(words))
     message = f"got no {clip.path} in {root}, expected the clips of {name} or an archive of them"
     return [warning("SPEC-BENCHMARK-CLIPS", f"{DATASETS}.{name}", message, fix)]
