@@ -30,6 +30,8 @@ EXECUTED = {
     ("slurm", "retry"): (SLURM, "test_a_killed_training_goes_on"),
     ("slurm", "requeue"): (f"{INTEGRATION}/test_slurm_accounts.py", "test_a_job_is_begun_anew"),
     ("slurm", "AutoML's trials"): (SLURM, "test_trials_are_jobs_there"),
+    ("slurm", "environment modules"): (SLURM, '["this one", "of a module"]'),
+    ("slurm", "inputs of S3"): (f"{INTEGRATION}/test_slurm.py", "test_what_s3_has_is_staged"),
 }
 REHEARSED = {
     ("cosmos-rl", "slurm", "several nodes"): (
