@@ -136,13 +136,104 @@ def test_a_program_that_the_image_lacks_is_named(site):
 def test_why_a_job_waits_is_told_and_it_can_be_canceled(site, fate, words):
     site.api.fate = fate
     folder = site.submit()
-    deadline = time.monotonic() + 60
-    while words not in (record := platforms.refresh(folder)).reason:
-        assert time.monotonic() < deadline, record
-        time.sleep(0.1)
-    assert record.state == "PENDING"
+    assert waiting(folder, words).state == "PENDING"
     assert platforms.stop(folder, grace=1).state == "CANCELED"
     assert ("jobs", folder.name) not in site.api.objects
+
+
+# -- one pod that has to wait, queues, and Jobs that are gone ----------------------------------
+
+MEET = "import os, sys, time\nif os.environ['JOB_COMPLETION_INDEX'] == '0': time.sleep(600)\n"
+
+
+@pytest.mark.parametrize(
+    ("fate", "words"), [("unschedulable", "Insufficient nvidia.com/gpu"), ("refused", "team-quota")]
+)
+def test_a_job_of_which_one_pod_waits_is_pending_and_says_so(site, monkeypatch, fate, words):
+    site.api.fates = {1: fate}
+    folder = as_two_nodes(site, monkeypatch, MEET)
+    record = waiting(folder, words)
+    assert record.state == "PENDING" and record.started_at is None
+    assert "1 of 2 pods have begun, and hold their GPUs" in record.reason
+    assert platforms.stop(folder, grace=1).state == "CANCELED"
+    assert not site.api.of_kind("pods")
+
+
+def test_a_meeting_that_never_happens_names_what_the_other_pod_waited_for(site, monkeypatch):
+    site.api.fates = {1: "unschedulable"}
+    folder = as_two_nodes(site, monkeypatch, f"{MEET}sys.exit(1)")
+    waiting(folder, "Insufficient")
+    (pod,) = site.api.processes
+    site.api.end_pod(pod, 0)
+    record = ended(folder)
+    assert record.state == "ERROR" and record.started_at
+    assert "1 of 2 pods have begun" in record.reason and "Insufficient" in record.reason
+
+
+def waiting(folder, words):
+    """The record once it says what it waits for."""
+    deadline = time.monotonic() + 60
+    while words not in (record := platforms.refresh(folder)).reason:
+        assert time.monotonic() < deadline and not record.has_ended, record
+        time.sleep(0.1)
+    return record
+
+
+@pytest.mark.parametrize("has_secret", [False, True])
+def test_a_job_that_a_queue_suspends_waits_until_it_is_admitted(site, monkeypatch, has_secret):
+    if has_secret:
+        monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    site.api.has_queue = True
+    folder = site.submit()
+    assert waiting(folder, "suspended by the cluster").state == "PENDING"
+    site.api.admit(folder.name)
+    assert ended(folder).state == "COMPLETE"
+
+
+def test_a_running_job_that_a_queue_suspends_has_ended(site):
+    folder = site.submit(pause=0.1, steps=500, total=500)
+    while running(folder).state != "RUNNING":
+        time.sleep(0.1)
+    site.api.suspend(folder.name)
+    record = ended(folder)
+    assert record.state == "ERROR" and "suspended the Job" in record.reason
+    assert [finding["id"] for finding in record.diagnosis] == ["JOB-K8S-EVICTED"]
+    assert ("jobs", folder.name) not in site.api.objects
+
+
+def unseen(site, **what):
+    """The folder of a job that has ended while nobody looked."""
+    with site.monkeypatch.context() as patch:
+        patch.setattr(platforms, "spawn", lambda *_: None)
+        folder = site.submit(**what)
+    deadline = time.monotonic() + 60
+    while not site.api.objects["jobs", folder.name]["status"].get("conditions"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return folder
+
+
+def test_a_job_that_was_removed_unseen_is_judged_by_what_it_left(site):
+    def removed(**what):
+        folder = unseen(site, **what)
+        site.api.remove(folder.name)
+        return ended(folder)
+
+    record = removed()
+    assert record.state == "COMPLETE" and record.evidence["last_step"] == 3
+    record = removed(steps=2)
+    assert record.state == "ERROR" and "stopped at step 2 of 3" in record.reason
+    assert "its Job is gone" in record.reason
+    record = removed(steps=0, model="", exit=1)
+    assert record.state == "ERROR" and record.started_at is None
+    assert "its Job is gone from the cluster, and was not seen to start" in record.reason
+
+
+def test_a_complete_job_whose_pods_were_removed_is_complete(site):
+    folder = unseen(site)
+    for pod in site.api.of_kind("pods"):
+        del site.api.objects["pods", pod["metadata"]["name"]]
+    assert ended(folder).state == "COMPLETE"
 
 
 # -- what is asked beforehand ------------------------------------------------------------------

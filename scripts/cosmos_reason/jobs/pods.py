@@ -18,8 +18,9 @@ FOR_EVER = (*IMAGE_PROBLEMS[1:], "CreateContainerConfigError", "CreateContainerE
 @dataclass(frozen=True)
 class Seen:
     """`exit_code` is that of the first pod that failed, None where nobody knows; `causes` are what
-    the cluster says went wrong; `waits` why nothing runs yet; `stuck`: it never will. `logs`:
-    the pods whose program was started, by their number."""
+    the cluster says went wrong; `waits` why nothing runs yet; `stuck`: it never will. `count`:
+    how many pods there are; `logs`: those whose program was started, by their number, the last of
+    them at `started_at`."""
 
     started_at: str | None = None
     ended_at: str | None = None
@@ -29,6 +30,7 @@ class Seen:
     waits: str = ""
     stuck: bool = False
     suspended: bool = False
+    count: int = 0
     logs: dict[int, str] = field(default_factory=dict)
 
 
@@ -41,7 +43,7 @@ def read(job: dict, pods: list[dict]) -> Seen:
     end = conditions.get("Complete") or conditions.get("Failed") or {}
     waiting = [] if end else [reason for pod in pods for reason in _waiting(pod)]
     return Seen(
-        started_at=min(filter(None, starts), default=None),
+        started_at=max(filter(None, starts), default=_start_of_job(job)),
         ended_at=end.get("lastTransitionTime"),
         ended=bool(end),
         exit_code=0 if "Complete" in conditions else _first_failure(states),
@@ -49,8 +51,14 @@ def read(job: dict, pods: list[dict]) -> Seen:
         waits="; ".join(dict.fromkeys(text for _, text in waiting)),
         stuck=any(reason in FOR_EVER for reason, _ in waiting),
         suspended=bool(job.get("spec", {}).get("suspend")),
+        count=len(pods),
         logs=_logs(pods, starts),
     )
+
+
+def _start_of_job(job: dict) -> str | None:
+    """Of one that is complete, for when its pods are removed before it is."""
+    return job["status"].get("startTime") if "Complete" in _conditions(job) else None
 
 
 def _all_causes(end: dict, pods: list[dict], states: list[dict]) -> list[Finding]:
@@ -139,6 +147,11 @@ def _evicted(name: str, reason: str, text: str) -> Finding:
     message = f"got {reason}: {text}, expected the pod to stay to its end"
     fix = "scripts/launch_job.py retry JOB_ID"
     return error("JOB-K8S-EVICTED", name, secrets.hidden(message), fix)
+
+
+def taken_away() -> Finding:
+    """What went wrong where the cluster suspended a Job that ran."""
+    return _evicted("Job", "Suspended", "the cluster suspended the Job, which ended its pods")
 
 
 def _unseen(name: str, looked: dict) -> Finding:

@@ -37,6 +37,7 @@ from cosmos_reason.jobs import (
     mounts,
     nodes,
     pods,
+    progress,
 )
 from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs import record as jobs
@@ -254,7 +255,7 @@ def start(job: Job, lock: int) -> None:
         Path(path).mkdir(parents=True, exist_ok=True)
     target = _cluster(job)
     try:
-        _make(job, target)
+        uid = _make(job, target)
     except Failure as failure:
         refusal = failure.findings[0]
         if refusal.id in CANNOT_SAY:
@@ -264,6 +265,7 @@ def start(job: Job, lock: int) -> None:
         reason = f"the Job could not be made: {refusal.message}"
         _with_causes(evidence.ended(job, None, reason), [refusal]).write()
         raise
+    replace(job, platform_ref=job.platform_ref | {"k8s_job": uid}).write()
 
 
 def _cluster(job: Job) -> Cluster:
@@ -273,18 +275,19 @@ def _cluster(job: Job) -> Cluster:
     return Cluster(asked["context"], asked["namespace"])
 
 
-def _make(job: Job, target: Cluster) -> None:
-    """The Job is suspended until all that it needs is there. That belongs to it, and is removed
-    with it."""
+def _make(job: Job, target: Cluster) -> str:
+    """Returns the uid of the Job, which is suspended until all that it needs is there. That belongs
+    to it, and is removed with it."""
     documents = _documents(job)
     manifest = documents[0]
-    names = list(_secret_names(manifest))
-    needs_more = bool(names) or len(documents) > 1
+    needs_more = _needs_more(documents)
     if needs_more:
         manifest["spec"]["suspend"] = True
     made = target.create(target.inside("jobs"), manifest)
+    uid = made["metadata"]["uid"]
     if not needs_more:
-        return
+        return uid
+    names = list(_secret_names(manifest))
     for document in documents[1:]:
         target.create(target.inside("services"), manifests.belongs_to(document, made))
     if names:
@@ -293,6 +296,12 @@ def _make(job: Job, target: Cluster) -> None:
     made["spec"]["suspend"] = False
     made["metadata"].pop("resourceVersion", None)  # its controller writes to it meanwhile
     target.replace(target.inside("jobs", job.job_id), made)
+    return uid
+
+
+def _needs_more(documents: list[dict]) -> bool:
+    """Whether the Job has to wait for a Service or a Secret."""
+    return len(documents) > 1 or any(_secret_names(documents[0]))
 
 
 def _documents(job: Job) -> list[dict]:
@@ -339,24 +348,60 @@ def _looked(job: Job) -> tuple[Job, pods.Seen]:
     target = _cluster(job)
     found = target.find(target.inside("jobs", job.job_id))
     if found is None:
-        note = "its Job is gone from the cluster" if job.started_at else ""
-        return evidence.ended(job, None, note=note), pods.Seen()
+        return _gone(job), pods.Seen()
     selector = f"{manifests.LABEL}={job.job_id}"
     listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
     seen = pods.read(found, listed)
-    if seen.started_at and not job.started_at:
+    has_begun = seen.ended or len(seen.logs) == job.resources["nodes"]
+    if has_begun and seen.started_at and not job.started_at:
         job = _as_started(job, seen.started_at, found)
-    if seen.ended:
-        return _ended(job, target, seen), seen
-    if seen.stuck or seen.suspended:
+    if seen.suspended and not seen.ended:
+        return _suspended(job, target, seen), seen
+    if seen.stuck and not seen.ended:
         _delete(job, target)
+    if seen.stuck or seen.ended:
         return _ended(job, target, seen), seen
+    waits = _why_it_waits(job, target, found, seen) if job.state == jobs.PENDING else ""
+    return replace(job, reason=waits), seen
+
+
+def _gone(job: Job) -> Job:
+    """A Job that is no longer in the cluster: somebody removed it, or the cluster a week after its
+    end. Where nobody saw it start, what it wrote tells that it did."""
+    note = "its Job is gone from the cluster"
+    if job.started_at:
+        return evidence.ended(job, None, note=note)
+    unseen = evidence.ended(replace(job, started_at=job.created_at), None, note=note)
+    if unseen.state == jobs.COMPLETE or progress.newest(job.folder):
+        return unseen
+    was_made = "k8s_job" in job.platform_ref and not jobs.cancel_requested(job.folder)
+    return evidence.ended(job, None, f"{note}, and was not seen to start" if was_made else "")
+
+
+def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
+    """A launch that was interrupted leaves a Job that nobody will ever start. Queues of clusters
+    (Kueue) suspend Jobs until there is room, and may suspend one that runs, which would begin anew
+    later: retry goes on from a checkpoint instead."""
+    launched = "k8s_job" in job.platform_ref or not _needs_more(_documents(job))
+    if launched and not job.started_at:
+        return replace(job, reason="suspended by the cluster: its queue has not admitted the Job")
+    if launched and seen.count:
+        return job  # its pods are ending
+    _delete(job, target)
+    if launched:
+        seen = replace(seen, causes=[pods.taken_away()])
+    return _ended(job, target, seen)
+
+
+def _why_it_waits(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> str:
+    count, begun = job.resources["nodes"], len(seen.logs)
     waits = seen.waits
-    if not listed:
+    if not waits and seen.count < count:
         waits = _refused_pods(target, found)
-    if job.state == jobs.PENDING and waits != job.reason:
-        job = replace(job, reason=waits)
-    return job, seen
+    if not begun:
+        return waits
+    told = f"{begun} of {count} pods have begun, and hold their GPUs until all have"
+    return f"{told}: {waits}" if waits else told
 
 
 def _as_started(job: Job, started_at: str, found: dict) -> Job:
@@ -366,14 +411,13 @@ def _as_started(job: Job, started_at: str, found: dict) -> Job:
     return replace(
         job,
         state=jobs.RUNNING,
-        reason="",
         started_at=jobs.time_text(began),
         platform_ref=reference,
     )
 
 
 def _refused_pods(target: Cluster, found: dict) -> str:
-    """Why a Job has no pods, as its controller tells it: a quota that was used up meanwhile."""
+    """Why a Job has too few pods, as its controller tells it: a quota was used up meanwhile."""
     selector = f"involvedObject.uid={found['metadata'].get('uid', '')},type=Warning"
     try:
         events = target.get(target.inside("events"), fieldSelector=selector).get("items", [])
@@ -389,6 +433,8 @@ def _ended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
         name = f"node-{number}.log" if number else jobs.LOG
         _copy_log(job.folder / name, target, pod)
     told = "; ".join(dict.fromkeys(cause.message for cause in seen.causes))
+    if len(seen.logs) < job.resources["nodes"]:
+        told = told or job.reason  # what the others waited for
     if not job.started_at:
         told = told or seen.waits or "the launch was interrupted before the work was started"
         job = evidence.ended(job, seen.exit_code, told)
