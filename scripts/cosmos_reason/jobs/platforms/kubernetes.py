@@ -355,14 +355,19 @@ def _looked(job: Job) -> tuple[Job, pods.Seen]:
     has_begun = seen.ended or len(seen.logs) == job.resources["nodes"]
     if has_begun and seen.started_at and not job.started_at:
         job = _as_started(job, seen.started_at, found)
-    if seen.suspended and not seen.ended:
-        return _suspended(job, target, seen), seen
-    if seen.stuck and not seen.ended:
+    return _as_seen(job, target, found, seen), seen
+
+
+def _as_seen(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> Job:
+    if seen.ended:
+        return _ended(job, target, seen)
+    if seen.suspended:
+        return _suspended(job, target, seen)
+    if seen.stuck:
         _delete(job, target)
-    if seen.stuck or seen.ended:
-        return _ended(job, target, seen), seen
+        return _ended(job, target, seen)
     waits = _why_it_waits(job, target, found, seen) if job.state == jobs.PENDING else ""
-    return replace(job, reason=waits), seen
+    return replace(job, reason=waits)
 
 
 def _gone(job: Job) -> Job:
