@@ -56,7 +56,7 @@ def test_a_real_cluster(slurm, tmp_path):
         "--platform",
         "slurm",
         "--engine",
-        "cosmos-rl",
+        "transformers",
         "--path",
         f"train={there}",
         "--time-limit",
@@ -91,7 +91,7 @@ def test_a_spec_for_more_gpus_than_a_node_has(slurm, tmp_path):
     _, found = preflight(
         "--platform", "slurm", "--engine", "cosmos-rl", "--spec", "spec.toml", cwd=tmp_path, env=env
     )
-    assert found["PRE-SLURM-GRES"]["fix"] == "--gpus-per-node 2"
+    assert found["PRE-SLURM-GRES"]["fix"].endswith("check_tao_launch_preflight.py --nodes 2")
     _, found = preflight("--platform", "slurm", cwd=tmp_path)  # the container's engine
     assert "PRE-SLURM-PYXIS" in found
 
