@@ -10,6 +10,7 @@ from cosmos_reason.rules.draft import LORA, Draft
 from cosmos_reason.rules.keys import DEVICE, MASTER, SHARD, WARMUP, WARMUP_EPOCHS
 from cosmos_reason.spec import document
 
+UNCHOSEN = ("template", "not in the spec")
 SHARDED = "shards over GPUs"  # why the embedded engine has weights in bfloat16
 ORIGIN = "steps of the run:"  # where an interval comes from that was fitted to the run
 NOT_ASKED_FOR = ("template", "training of ", "parent job ")
@@ -53,7 +54,7 @@ def _shard_in_bfloat16(draft: Draft) -> None:
         if origin == SHARDED:
             draft.put(MASTER, document.get(document.template("train"), MASTER), "template")
         return
-    if origin != "template" or document.get(draft.spec, MASTER) != "float32":
+    if origin not in UNCHOSEN or document.get(draft.spec, MASTER) != "float32":
         return
     draft.put(MASTER, "bfloat16", SHARDED)
     message = "float32 became bfloat16, as weights that this engine shards over GPUs are"
