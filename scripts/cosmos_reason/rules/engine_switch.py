@@ -27,8 +27,7 @@ def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
         _fit_interval(draft, SAVE, VALIDATE, steps)
         _fit_interval(draft, VALIDATE, SAVE, steps)
     _leave_out_unread(draft)
-    if draft.action == "train":
-        _shard_in_bfloat16(draft)
+    _shard_in_bfloat16(draft)
     if draft.engine == "tao":
         return
     if draft.engine == "cosmos-rl":
@@ -63,7 +62,8 @@ def _shard_in_bfloat16(draft: Draft) -> None:
 
 def _shards_over_gpus(draft: Draft) -> bool:
     """Whether the embedded engine does; adapters and their base are whole on each GPU."""
-    if draft.engine != "transformers" or document.get(draft.spec, LORA) is not None:
+    trains_embedded = (draft.action, draft.engine) == ("train", "transformers")
+    if not trains_embedded or document.get(draft.spec, LORA) is not None:
         return False
     shards = document.get(draft.spec, SHARD)
     return type(shards) is int and shards > 1 and document.get(draft.spec, DEVICE) != "cpu"
