@@ -164,7 +164,7 @@ def test_the_gpus_that_are_there_are_offered_for_those_that_are_not(site):
     path = {"PATH": f"{tool.parent}:{os.environ['PATH']}"}
     for given, absent, offered in (("3", "3", "0"), ("0,1,2,3", "2,3", "0,1")):
         count = len(given.split(","))
-        change(site, "train", policy__parallelism__dp_replicate_size=count)
+        change(site, "train", policy__parallelism__dp_shard_size=count)
         done = run_script("launch_job.py", *command, given, cwd=site.root, env=path)
         assert f"got {absent}, this machine has 2 GPUs  fix: --gpu-ids {offered}\n" in done.stderr
 
@@ -471,7 +471,7 @@ def test_gpu_choice_reaches_the_work(site):
     )
     (site.root / "nvidia-smi").chmod(0o755)
     site.monkeypatch.setenv("PATH", str(site.root), prepend=":")
-    change(site, "train", policy__parallelism__dp_replicate_size=2)
+    change(site, "train", policy__parallelism__dp_shard_size=2)
     for gpu_ids, seen in ((["1", "0"], "1,0|PCI_BUS_ID"), ([], "|PCI_BUS_ID")):
         record, _ = launch.submit(site.request(gpu_ids=gpu_ids))
         ended(site.jobs / record.job_id)

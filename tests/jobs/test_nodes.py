@@ -30,7 +30,6 @@ def spread(site, shards, replicas):
         "train",
         policy__parallelism__dp_shard_size=shards,
         policy__parallelism__dp_replicate_size=replicas,
-        train__master_dtype="bfloat16",
     )
 
 

@@ -32,7 +32,6 @@ def ranks(site, shards, replicas=1):
         "train",
         policy__parallelism__dp_shard_size=shards,
         policy__parallelism__dp_replicate_size=replicas,
-        train__master_dtype="bfloat16",
     )
 
 

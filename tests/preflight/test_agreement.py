@@ -171,9 +171,7 @@ def spec_for(engine, *more):
     write_annotations(Path("annotations.json"), 64)
     for number in range(64):
         Path(f"{number}.mp4").touch()
-    words = ("--engine", engine, "--train-root", ".", *more)
-    if "--tuning" not in more:
-        words += ("--tuning", "lora")
+    words = ("--engine", engine, "--tuning", "lora", "--train-root", ".", *more)
     built, _ = said(build_spec, "train", "--model", "model", *words, "-o", "spec.toml", "--force")
     return built
 
@@ -224,31 +222,6 @@ def test_the_fix_for_small_nodes_is_taken_by_plan_and_preflight(cluster):
     assert str(told.fix) == "--gpus-per-node 2 --nodes 2"
     spec_for("transformers", *shlex.split(str(told.fix)))
     assert not asked_of_the_cluster()[1]
-
-
-def test_shards_that_the_engine_refuses_on_gpus_are_refused_before(cluster):
-    spec_for("transformers", "--tuning", "full", "--gpus-per-node", 2)
-    assert not asked_of_the_cluster()[1]
-    more = ("--set", "master_dtype=float32")
-    spec_for("transformers", "--tuning", "full", "--gpus-per-node", 2, *more)
-    refused, in_plan, _ = asked_of_the_cluster()
-    told = ("SPEC-SHARDS-FLOAT32", "train.master_dtype")
-    assert told in refused and told in in_plan
-    for where, allowed in (("slurm", "none"), ("local", "none")):
-        words = ("--spec", "spec.toml", "--platform", where, "--gpu-ids", allowed)
-        planned, _ = said(launch_job, "plan", *words)
-        assert told not in errors(planned) and told[0] in {one.id for one in planned}
-
-
-@pytest.mark.parametrize("gpus", [0, 2])
-def test_a_machine_with_gpus_refuses_such_shards_too(cluster, gpus):
-    lines = "".join(f"echo 'GPU {n}: H100 (UUID: GPU-{n})'\n" for n in range(gpus))
-    (cluster / "bin" / "nvidia-smi").write_text(f"#!/bin/sh\n{lines}")
-    (cluster / "bin" / "nvidia-smi").chmod(0o755)
-    more = ("--gpus-per-node", 2, "--set", "master_dtype=float32")
-    spec_for("transformers", "--tuning", "full", *more)
-    planned, _ = said(launch_job, "plan", "--spec", "spec.toml", "--platform", "local")
-    assert ("SPEC-SHARDS-FLOAT32" in {id for id, _ in errors(planned)}) == bool(gpus)
 
 
 def test_a_model_of_which_nothing_tells_the_family_is_one_finding_in_each(here):

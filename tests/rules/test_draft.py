@@ -13,7 +13,6 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import COUNTED_BYTES, Case
-from cosmos_reason.rules.keys import DEVICE
 from cosmos_reason.spec import document
 from cosmos_reason.spec.origins import nodes_of as noted_nodes
 
@@ -613,22 +612,6 @@ def test_only_what_was_given_is_the_origin_of_a_layout(here):
     run("train --gpus-per-node 4")
     assert origins()["policy.parallelism.dp_replicate_size"] == "--gpus-per-node 4"
     assert files.read_json("spec.origins.json")["engine"] == "tao"
-
-
-def test_weights_that_are_sharded_over_gpus_are_bfloat16_unless_somebody_chose(here):
-    """And float32 again once they are whole, or of another engine."""
-    full = "train --engine transformers --tuning full --gpus-per-node 2"
-    code, found, made = run(full, "two.toml")
-    assert (code, made["train"]["master_dtype"]) == (0, "bfloat16")
-    assert {"SPEC-SHARDS-BFLOAT16", "SPEC-BFLOAT16-RATE"} <= found.keys()
-    assert "SPEC-SHARDS-FLOAT32" not in found
-    for other in ("--gpus-per-node 1", "--engine cosmos-rl", "--tuning lora"):
-        _, _, made = run(f"train --spec two.toml {other}", "other.toml")
-        assert made["train"]["master_dtype"] == "float32", other
-    _, found, made = run(f"{full} --set master_dtype=float32", "asked.toml")
-    assert "SPEC-SHARDS-FLOAT32" in found and made["train"]["master_dtype"] == "float32"
-    _, _, made = run(f"{full} --set {DEVICE}=cpu", "cpu.toml")
-    assert made["train"]["master_dtype"] == "float32"
 
 
 def test_the_nodes_of_a_layout_are_noted_and_kept(here):

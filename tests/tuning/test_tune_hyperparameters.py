@@ -99,7 +99,7 @@ def test_bad_input_is_a_finding(folder, words, code, id):
 def test_only_trainings_get_several_nodes(folder):
     """A study begins with a rehearsal of its evaluations too, which have one node."""
     table = document.load(folder / "spec.toml")
-    document.set_value(table, "policy.parallelism.dp_replicate_size", 2)
+    document.set_value(table, "policy.parallelism.dp_shard_size", 2)
     document.dump(table, folder / "spec.toml")
     search = ["--spec", "spec.toml", "--engine", "transformers", "--platform", "slurm"]
     for nodes in (["--nodes", "2"], ["--nodes=2"]):

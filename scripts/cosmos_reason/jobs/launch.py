@@ -12,7 +12,6 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import (
-    ERROR,
     EXIT_CHECKS_FAILED,
     Failure,
     Finding,
@@ -71,7 +70,6 @@ PLATFORM_FLAGS = {
     "--memory": "memory",
     "--module": "modules",
 }
-ON_GPUS = {"SPEC-SHARDS-FLOAT32"}  # warnings of the rules that are errors on GPUs
 PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
 
 
@@ -330,17 +328,7 @@ def _spec_findings(request: Request, spec: dict) -> list[Finding]:
     found = rules.check(
         request.action, request.engine, spec, launch=True, has_own_data=has_own_data
     )
-    found = [finding for finding in found if finding.id not in ignored]
-    return [_refused_on_gpus(request, one) if one.id in ON_GPUS else one for one in found]
-
-
-def _refused_on_gpus(request: Request, finding: Finding) -> Finding:
-    """What the engine refuses on GPUs alone, as an error where it gets some."""
-    if request.gpu_ids is not None:
-        has_gpus = bool(request.gpu_ids)
-    else:
-        has_gpus = request.platform != "local" or platforms.module("local").sees_gpus()
-    return replace(finding, severity=ERROR) if has_gpus else finding
+    return [finding for finding in found if finding.id not in ignored]
 
 
 def _useless_flags(request: Request) -> dict[str, object]:

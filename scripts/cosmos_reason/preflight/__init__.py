@@ -211,8 +211,8 @@ def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:
-    """Each finding once; of those about the spec one for each id and key, an error if one is, since
-    several checks may read the same."""
+    """Each finding once; of those about the spec one for each id and key, since several checks may
+    read the same."""
     kept, keys = [], []
     for finding in found:
         is_of_spec = finding.id.startswith("SPEC-")
@@ -220,10 +220,6 @@ def without_repetitions(found: list[Finding]) -> list[Finding]:
         if key not in keys:
             keys.append(key)
             kept.append(finding)
-            continue
-        first = keys.index(key)
-        if kept[first].severity != findings.ERROR:
-            kept[first] = finding
     return kept
 
 

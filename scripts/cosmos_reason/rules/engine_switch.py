@@ -6,12 +6,10 @@ from __future__ import annotations
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.draft import LORA, Draft
-from cosmos_reason.rules.keys import DEVICE, MASTER, SHARD, WARMUP, WARMUP_EPOCHS
+from cosmos_reason.rules.draft import Draft
+from cosmos_reason.rules.keys import WARMUP, WARMUP_EPOCHS
 from cosmos_reason.spec import document
 
-UNCHOSEN = ("template", "not in the spec")
-SHARDED = "shards over GPUs"  # why the embedded engine has weights in bfloat16
 ORIGIN = "steps of the run:"  # where an interval comes from that was fitted to the run
 NOT_ASKED_FOR = ("template", "training of ", "parent job ")
 SAVE, VALIDATE = "train.ckpt.save_freq", "validation.freq"
@@ -27,7 +25,6 @@ def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
         _fit_interval(draft, SAVE, VALIDATE, steps)
         _fit_interval(draft, VALIDATE, SAVE, steps)
     _leave_out_unread(draft)
-    _shard_in_bfloat16(draft)
     if draft.engine == "tao":
         return
     if draft.engine == "cosmos-rl":
@@ -43,30 +40,6 @@ def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
         every = document.get(draft.spec, VALIDATE_EPOCHS)
         if draft.engine == "cosmos-rl" and type(every) is int and steps_per_epoch:
             _translate(draft, VALIDATE_EPOCHS, VALIDATE, every * steps_per_epoch)
-
-
-def _shard_in_bfloat16(draft: Draft) -> None:
-    """The embedded engine shards no float32 over GPUs: where nobody chose, the weights are
-    bfloat16, and float32 again once they are whole."""
-    origin = draft.origins.get(MASTER)
-    if not _shards_over_gpus(draft):
-        if origin == SHARDED:
-            draft.put(MASTER, document.get(document.template("train"), MASTER), "template")
-        return
-    if origin not in UNCHOSEN or document.get(draft.spec, MASTER) != "float32":
-        return
-    draft.put(MASTER, "bfloat16", SHARDED)
-    message = "float32 became bfloat16, as weights that this engine shards over GPUs are"
-    draft.findings.append(findings.info("SPEC-SHARDS-BFLOAT16", MASTER, message))
-
-
-def _shards_over_gpus(draft: Draft) -> bool:
-    """Whether the embedded engine does; adapters and their base are whole on each GPU."""
-    trains_embedded = (draft.action, draft.engine) == ("train", "transformers")
-    if not trains_embedded or document.get(draft.spec, LORA) is not None:
-        return False
-    shards = document.get(draft.spec, SHARD)
-    return type(shards) is int and shards > 1 and document.get(draft.spec, DEVICE) != "cpu"
 
 
 def _leave_out_unread(draft: Draft) -> None:

@@ -15,7 +15,6 @@ POLICY_SIZES = (
 ROLLOUT_SIZES = ("n_init_replicas", "tp_size", "pp_size", "dp_shard_size")
 
 BATCH, RATE = "train.train_batch_per_replica", "train.optm_lr"
-MASTER = "train.master_dtype"
 WARMUP, WARMUP_EPOCHS = "train.optm_warmup_steps", "train.optm_warmup_epochs"
 ANNOTATIONS = "custom.train_dataset.annotation_path"
 RESPONSE_MODE = "custom.train_dataset.response_mode"

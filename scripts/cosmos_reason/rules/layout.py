@@ -11,10 +11,8 @@ from cosmos_reason.rules.keys import (
     BATCH,
     DEVICE,
     GRID,
-    MASTER,
     POLICY_GPUS,
     POLICY_SIZES,
-    RATE,
     ROLLOUT,
     ROLLOUT_GPUS,
     ROLLOUT_SIZES,
@@ -22,7 +20,6 @@ from cosmos_reason.rules.keys import (
 )
 from cosmos_reason.rules.rule import TRAINING, rule
 
-LEAST_RATE_OF_BFLOAT16 = 4e-5
 PRODUCT = " x ".join(POLICY_SIZES)
 
 
@@ -168,28 +165,14 @@ def one_gpu_for_all_weights(case):
 
 
 @rule(
-    "SPEC-SHARDS-FLOAT32", WARNING, "train", MASTER,
+    "SPEC-SHARDS-FLOAT32", WARNING, "train", "train.master_dtype",
     "the embedded engine shards bfloat16 weights over GPUs, and refuses float32 ones there",
     reads=(SHARD, "policy.lora", DEVICE), fix="bfloat16",
 )  # fmt: skip
 def float32_shards(case):
     if case.cosmos or case("policy.lora") or case(DEVICE) == "cpu":
         return False
-    return case(SHARD) > 1 and case(MASTER) == "float32"
-
-
-@rule(
-    "SPEC-BFLOAT16-RATE", WARNING, "train", RATE,
-    "the embedded engine's steps on bfloat16 weights are mostly lost in rounding at so small a "
-    "learning rate: LoRA loses none, nor does cosmos-rl, which shards float32",
-    reads=(MASTER, "policy.lora"), fix=Fix(flags={"--tuning": "lora"}),
-)  # fmt: skip
-def steps_lost_in_rounding(case):
-    """A weight of 0.02, a usual size, moves only by steps above 4e-5, half of what lies between it
-    and the next one: of steps of 1e-6 200 moved 2 % of the weights, of 1e-4 88 %."""
-    if case.cosmos or case("policy.lora") or case(MASTER) != "bfloat16":
-        return False
-    return case(RATE) < LEAST_RATE_OF_BFLOAT16
+    return case(SHARD) > 1 and case("train.master_dtype") == "float32"
 
 
 @rule(

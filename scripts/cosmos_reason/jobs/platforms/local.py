@@ -95,10 +95,6 @@ def _gpu_of_each_rank(listed: str, needed: int) -> list[Finding]:
     return [error("JOB-GPU-COUNT", "--gpu-ids", message, Fix(flags={"--gpu-ids": "none"}))]
 
 
-def sees_gpus() -> bool:
-    return bool(_count_visible(_listed_gpus()))
-
-
 def _count_visible(listed: str) -> int:
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:
