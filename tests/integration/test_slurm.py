@@ -20,7 +20,14 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_paths, slurm_script
+from cosmos_reason.jobs import (
+    launch,
+    platforms,
+    slurm_cluster,
+    slurm_partitions,
+    slurm_paths,
+    slurm_script,
+)
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.remote import s3
 from cosmos_reason.spec import document
@@ -48,9 +55,11 @@ def overdue(tmp_path_factory, slurm_cluster_of_the_session):
 # -- endings -----------------------------------------------------------------------------------
 
 
-def test_a_job_that_does_what_it_should(site, slurm):
+def test_a_job_that_does_what_it_should(site, slurm, monkeypatch):
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "5")
+    monkeypatch.setenv("SBATCH_ARRAY_INX", "0-1")  # not handed on: it would be another job
     site.does()
-    folder = submitted(site, time_limit="5")
+    folder = submitted(site)
     job = ended(folder, HANG)
     assert (job.state, job.exit_code, job.reason) == ("COMPLETE", 0, "")
     assert job.platform_ref["slurm_job_id"].isdecimal()
@@ -153,8 +162,9 @@ def waited_for(slurm, number):
         time.sleep(0.2)
 
 
-def test_what_the_cluster_refuses_is_recorded(site):
+def test_what_the_cluster_refuses_is_recorded(site, monkeypatch):
     site.does()
+    monkeypatch.setattr(slurm_partitions, "check", lambda *_: [])
     with pytest.raises(Failure) as raised:
         launch.submit(request(site, qos="none-such", account="nobody", memory="900G"))
     assert raised.value.findings[0].id == "JOB-SLURM-REFUSED"
@@ -170,6 +180,8 @@ def test_what_the_cluster_refuses_is_recorded(site):
         ({"partition": "closed"}, "PRE-SLURM-DOWN"),
         ({"time_limit": "2:00:00"}, "PRE-SLURM-TIME"),
         ({"time_limit": "0"}, "PRE-SLURM-TIME"),
+        ({"cpus": 9}, "PRE-SLURM-CPUS"),
+        ({"memory": "501M"}, "PRE-SLURM-MEMORY"),
         ({"time_limit": "soon"}, "JOB-SLURM-WORD"),
         ({"account": "-x"}, "JOB-SLURM-WORD"),
         ({"qos": "a\nb"}, "JOB-SLURM-WORD"),

@@ -116,7 +116,7 @@ def test_ranks_do_not_share_a_gpu(site, monkeypatch, visible, count, is_refused)
 def on_slurm(site, monkeypatch, **fields):
     slurm = launch.platforms.module("slurm")
     monkeypatch.setattr(slurm.slurm_cluster, "has_commands", lambda _: True)
-    rows = [Nodes("gpu", True, True, None, 4, {"": 8}, "idle")]
+    rows = [Nodes("gpu", True, True, None, 4, {"": 8}, "idle", 64, 512000, None)]
     monkeypatch.setattr(slurm.partitions, "ask", lambda _: rows)
     monkeypatch.setattr(slurm.partitions, "check", lambda *_: [])
     return planned(site, platform="slurm", **fields)

@@ -143,7 +143,7 @@ def test_our_own_specs(here, action):
 
 # A cluster of two nodes with two GPUs each; what it is asked to run, it runs here.
 COMMANDS = {
-    "sinfo": "echo 'gpu*|up|4:00:00|2|gpu:2|idle'",
+    "sinfo": "echo 'gpu*|up|4:00:00|2|gpu:2|idle|8|500|n/a'",
     "srun": 'case "$1" in --help) echo --container-image; exit;; esac\n'
     'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
     "sbatch": "exit 1",

@@ -28,10 +28,10 @@ def test_slurm_times():
 
 
 def test_sinfo_rows():
-    text = """batch*|up|2-00:00:00|12|gpu:h100:8(S:0-1)|mix
-batch*|up|2-00:00:00|3|gpu:h100:8(S:0-1)|drain
-cpu|up|infinite|40|(null)|idle
-mixed|down|1:00:00|2|gpu:a100:4,gpu:l40s:2,nvme:1|idle*
+    text = """batch*|up|2-00:00:00|12|gpu:h100:8(S:0-1)|mix|64|512000|n/a
+batch*|up|2-00:00:00|3|gpu:h100:8(S:0-1)|drain|64|512000|n/a
+cpu|up|infinite|40|(null)|idle|64|512000|n/a
+mixed|down|1:00:00|2|gpu:a100:4,gpu:l40s:2,nvme:1|idle*|64|512000|n/a
 noise"""
     rows = partitions.parse_partitions(text)
     assert [(r.partition, r.gpus(), r.count, r.state, r.is_up) for r in rows] == [
@@ -57,7 +57,7 @@ noise"""
     ],
 )
 def test_gpus_of_a_node(gres, gpus):
-    (row,) = partitions.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle")
+    (row,) = partitions.parse_partitions(f"gpu*|up|4:00:00|2|{gres}|idle|64|512000|n/a")
     assert row.gpus() == gpus
 
 
@@ -88,14 +88,14 @@ def test_gpus_of_a_node(gres, gpus):
 def test_states_of_nodes(state, usable):
     launch = preflight.Launch("slurm", PreflightOptions(), 0, "tao")
     found = slurm.check_partition(
-        partitions.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}"), launch
+        partitions.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}|64|512000|n/a"), launch
     )
     assert [x.id for x in found] == ([] if usable else ["PRE-SLURM-NODES"])
 
 
-MIXED = """gpu*|up|1:00:00|2|gpu:a100:2,gpu:L40S:4(S:0-1)|idle
-gpu*|up|1:00:00|1|gpu:a100:1|idle
-plain|up|infinite|2|gpu:2|idle"""
+MIXED = """gpu*|up|1:00:00|2|gpu:a100:2,gpu:L40S:4(S:0-1)|idle|64|512000|n/a
+gpu*|up|1:00:00|1|gpu:a100:1|idle|64|512000|n/a
+plain|up|infinite|2|gpu:2|idle|64|512000|n/a"""
 
 
 def objections(gres=None, gpus=1, **fields):

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from cosmos_reason.base.findings import Failure, Finding, bad_input, error, outside
+from cosmos_reason.base.findings import Failure, Finding, bad_input, error, outside, warning
 from cosmos_reason.remote.machine import NO_ANSWER, Answer, Host, over_ssh
 
 ENDED = {
@@ -56,6 +56,14 @@ SUBMIT_SECONDS = 90
 SSH_FAILED = 255
 # After these words of sbatch nobody knows whether the job was taken.
 UNCERTAIN = re.compile(r"timed out|unable to contact|connection|communication|not respond", re.I)
+# Those of sbatch that a job takes; what the others say was looked at by nobody.
+TAKEN_VARIABLES = ("SBATCH_PARTITION", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_QOS")
+# A login node may have an account of its own; its partition was not the one that was looked at.
+WITHOUT_VARIABLES = r"""for name in $(env | sed -n 's/^\(SBATCH_[A-Z_]*\)=.*/\1/p'); do
+  case $name in SBATCH_ACCOUNT|SBATCH_QOS) ;; *) unset "$name" ;; esac
+done
+exec "$@"
+"""
 EXIT_CODE = re.compile(r" ExitCode=(\d+):(\d+) ")
 _queues: dict[Host, tuple[float, dict]] = {}
 
@@ -106,6 +114,16 @@ def check_pyxis(where: Host) -> list[Finding]:
     return [error("PRE-SLURM-PYXIS", where.name, message, fix)]
 
 
+def check_variables() -> list[Finding]:
+    """A warning about variables of sbatch that a job does not get."""
+    names = [name for name in os.environ if name.startswith("SBATCH_")]
+    left_out = sorted(set(names) - set(TAKEN_VARIABLES))
+    if not left_out:
+        return []
+    message = "got variables of sbatch that a job does not get, expected flags"
+    return [warning("JOB-SLURM-VARIABLE", ", ".join(left_out), message)]
+
+
 def look(where: Host, command: str) -> str:
     """A command to be pasted that tells more."""
     return shlex.join([*where.ssh, command]) if where.ssh else command
@@ -119,10 +137,10 @@ def unreachable(where: Host, answer: Answer) -> Failure:
 def submit(where: Host, words: list[str]) -> str | None:
     """Hand a job to the cluster; returns its id, None when nobody knows whether it was taken.
     Raises Failure (exit 3) when it was refused."""
-    answer = where.call(*words, limit=SUBMIT_SECONDS)
+    answer = where.call("sh", "-c", WITHOUT_VARIABLES, "sh", *words, limit=SUBMIT_SECONDS)
     number = answer.out.strip().splitlines()[-1:] or [""]
     slurm_id = number[0].partition(";")[0]
-    if not answer.code and slurm_id.isdecimal():
+    if slurm_id.isdecimal():
         return slurm_id
     is_uncertain = answer.code in (0, NO_ANSWER, SSH_FAILED) or UNCERTAIN.search(answer.err)
     if is_uncertain:

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cosmos_reason.base.findings import Finding, error, nearest
+from cosmos_reason.base.findings import Finding, error, nearest, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote.machine import Host
 
 UNLIMITED = 10**9  # minutes
-COLUMNS = "%P|%a|%l|%D|%G|%t"
+COLUMNS = "%P|%a|%l|%D|%G|%t|%c|%m|%L"
+# Without --exact a row may stand for nodes of several sizes.
+SINFO = ("sinfo", "--noheader", "--exact", f"--format={COLUMNS}")
+# What no flag says these do, as they do for sbatch and srun: a site's profile may set them.
+VARIABLES = {
+    "partition": ("SBATCH_PARTITION", "SLURM_PARTITION"),
+    "time_limit": ("SBATCH_TIMELIMIT",),
+    "account": ("SBATCH_ACCOUNT",),
+    "qos": ("SBATCH_QOS",),
+}
 # A node that runs jobs or will: what %t prints, and after it that it powers up or is planned for
 # another job.
 USABLE = re.compile(r"(?:idle|mix|alloc|comp|plnd|resv)[~#-]?")
 GPU_COUNT = re.compile(r"(?:^|,)gpu(?::(?P<type>[^:,]+))?(?::[^:,]+)*:(?P<count>\d+)(?=,|$)")
 TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<parts>\d+(?::\d+){0,2})")
 
+_latest: dict[Host, list[Nodes] | str] = {}
+
 
 @dataclass(frozen=True)
 class Nodes:
     """Nodes of a partition that are alike: a row of `sinfo`. `minutes` is the partition's time
-    limit, None for one that cannot be read; `gpus_by_type` are those of one node, '' for a type
-    that is not said."""
+    limit, None for one that cannot be read, `default_minutes` that of a job which names none;
+    `gpus_by_type` are those of one node, '' for a type that is not said, as `cpus` and `memory`
+    (MiB) are of one."""
 
     partition: str
     is_default: bool
@@ -33,6 +46,9 @@ class Nodes:
     count: int
     gpus_by_type: dict[str, int]
     state: str
+    cpus: int
+    memory: int
+    default_minutes: int | None
 
     def gpus(self, kind: str = "") -> int:
         """Those of a type; without one all of them, since SLURM then gives any."""
@@ -44,13 +60,15 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Wish:
-    """What a job wants of a partition: nodes, GPUs of each, how it asks for them (--gres), and a
-    time limit."""
+    """What a job wants of a partition: nodes, GPUs of each, how it asks for them (--gres), a time
+    limit, and CPUs and memory of each node."""
 
     nodes: int
     gpus: int
     gres: str | None = None
     time_limit: str | None = None
+    cpus: int | None = None
+    memory: str | None = None
 
     @property
     def kind(self) -> str:
@@ -68,9 +86,9 @@ def parse_partitions(text: str) -> list[Nodes]:
     rows = []
     for line in text.splitlines():
         cells = line.strip().split("|")
-        if len(cells) != 6 or not cells[3].isdigit():
+        if len(cells) != 9 or not all(map(str.isdecimal, (cells[3], *cells[6:8]))):
             continue
-        name, up, limit, count, resources, state = cells
+        name, up, limit, count, resources, state, cpus, memory, default = cells
         without_sockets = re.sub(r"\(.*?\)", "", resources)
         gpus: dict[str, int] = {}
         for kind, number in GPU_COUNT.findall(without_sockets):
@@ -83,6 +101,9 @@ def parse_partitions(text: str) -> list[Nodes]:
             count=int(count),
             gpus_by_type=gpus,
             state=state,
+            cpus=int(cpus),
+            memory=int(memory),
+            default_minutes=minutes(limit if default == "n/a" else default),
         )
         rows.append(row)
     return rows
@@ -108,11 +129,37 @@ def minutes(written: str) -> int | None:
     return days * 1440 + hours * 60 + mins + rounded_up or UNLIMITED
 
 
+def megabytes(written: str) -> int:
+    """Of what --memory takes: 0 for all of a node, or a size such as 200G."""
+    number, unit = re.fullmatch(r"(\d+)([KMGT]?)", written).groups()
+    factor = {"K": 1 / 1024, "G": 1024, "T": 1024**2}.get(unit, 1)
+    return math.ceil(int(number) * factor)
+
+
+def from_variables(name: str) -> str | None:
+    """What the environment says of a flag that was not given."""
+    found = (os.environ.get(variable) for variable in VARIABLES[name])
+    return next(filter(None, found), None)
+
+
 def wanted(rows: list[Nodes], asked: str | None) -> str:
     """The partition that was asked for, else the default one; '' without one."""
-    named = asked or os.environ.get("SLURM_PARTITION")
+    named = asked or from_variables("partition")
     defaults = [row.partition for row in rows if row.is_default]
     return named or next(iter(defaults), "")
+
+
+def default_minutes(rows: list[Nodes], name: str) -> int:
+    """The time limit of a job in the partition that names none."""
+    mine = [row.default_minutes for row in rows if row.partition == name]
+    return next(filter(None, mine), UNLIMITED)
+
+
+def most_cpus(rows: list[Nodes], name: str, gpus: int) -> int:
+    """CPUs of the largest node of a partition with so many GPUs."""
+    mine = [row for row in rows if row.partition == name]
+    fitting = [row for row in mine if row.gpus() >= gpus]
+    return max((row.cpus for row in fitting or mine), default=UNLIMITED)
 
 
 def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Finding]:
@@ -125,9 +172,7 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
     if not mine[0].is_up:
         message = "got a partition that is down, expected it up"
         yield error("PRE-SLURM-DOWN", name, message, "sinfo --summarize")
-    most = mine[0].minutes or UNLIMITED
-    if wish.time_limit is not None:
-        yield from _check_time(wish.time_limit, most)
+    yield from _check_time(mine, wish.time_limit)
     if wish.counted_gpus and wish.kind and not most_gpus(mine, name, wish.kind):
         yield _no_type(mine, wish)
         return
@@ -192,11 +237,25 @@ def _check_nodes(mine: list[Nodes], wish: Wish, others: Fix) -> Iterator[Finding
         message = f"got nodes with up to {most} {what} (GRES) in {name}, expected {gpus}"
         yield error("PRE-SLURM-GRES", name, message, others)
     candidates = fitting or mine
+    yield from _check_size(candidates, wish)
     usable = sum(row.count for row in candidates if USABLE.fullmatch(row.state))
     if usable < nodes:
         states = ", ".join(f"{row.count} {row.state}" for row in mine)
         message = f"got {usable} usable nodes in {name} ({states}), expected {nodes}"
         yield error("PRE-SLURM-NODES", name, message, f"sinfo --partition={name} --list-reasons")
+
+
+def _check_size(candidates: list[Nodes], wish: Wish) -> Iterator[Finding]:
+    """Whether a node has the CPUs and the memory. What no node has SLURM waits for, without end."""
+    name = candidates[0].partition
+    most = max(row.cpus for row in candidates)
+    if wish.cpus and wish.cpus > most:
+        message = f"got {wish.cpus}, expected at most {most}, the CPUs of a node in {name}"
+        yield error("PRE-SLURM-CPUS", "--cpus", message, Fix(flags={"--cpus": most}))
+    most = max(row.memory for row in candidates)
+    if wish.memory and megabytes(wish.memory) > most:
+        message = f"got {wish.memory}, expected at most {most}M, the memory of a node in {name}"
+        yield error("PRE-SLURM-MEMORY", "--memory", message, Fix(flags={"--memory": f"{most}M"}))
 
 
 def _no_partition(name: str, rows: list[Nodes]) -> Finding:
@@ -209,7 +268,16 @@ def _no_partition(name: str, rows: list[Nodes]) -> Finding:
     return error("PRE-SLURM-PARTITION", "--partition", message, fix)
 
 
-def _check_time(written: str, most: int) -> Iterator[Finding]:
+def _check_time(mine: list[Nodes], written: str | None) -> Iterator[Finding]:
+    name, most = mine[0].partition, mine[0].minutes or UNLIMITED
+    default = default_minutes(mine, name)
+    if written is None and default < most:
+        message = f"got none: SLURM ends the job after {default} minutes, the default of {name}"
+        longest = Fix(flags={"--time-limit": most})
+        fix = longest if most < UNLIMITED else "--time-limit D-HH:MM:SS"
+        yield warning("PRE-SLURM-DEFAULT-TIME", "--time-limit", message, fix)
+    if written is None:
+        return
     asked = minutes(written)
     if asked is None or asked > most:
         means = ", which is no limit" if asked == UNLIMITED else ""
@@ -220,5 +288,13 @@ def _check_time(written: str, most: int) -> Iterator[Finding]:
 
 def ask(host: Host) -> list[Nodes] | str:
     """The partitions, or in words why the cluster cannot be asked."""
-    answer = host.call("sinfo", "--noheader", f"--format={COLUMNS}")
-    return answer.last_words or "no answer" if answer.code else parse_partitions(answer.out)
+    answer = host.call(*SINFO)
+    found = answer.last_words or "no answer" if answer.code else parse_partitions(answer.out)
+    _latest[host] = found
+    return found
+
+
+def latest(host: Host) -> list[Nodes]:
+    """What the cluster answered when it was asked last; nothing where it did not."""
+    found = _latest.get(host, [])
+    return [] if isinstance(found, str) else found

@@ -51,7 +51,7 @@ def _ask(host: Host) -> tuple[Finding | None, str]:
         return findings.error("PRE-TOOL-MISSING", host.name, message, fix), ""
     answer = absent
     if not absent.code:
-        answer = host.call("sinfo", "--noheader", f"--format={partitions.COLUMNS}")
+        answer = host.call(*partitions.SINFO)
     if not answer.code:
         return None, answer.out
     message = f"got {answer.last_words}, expected a login node and a running scheduler"
@@ -75,7 +75,8 @@ def check_partition(rows: list[partitions.Nodes], launch: Launch) -> Iterator[Fi
     names = sorted({row.partition for row in rows})
     launch.result["slurm"] = {"partition": name, "partitions": names}
     asked = launch.options
-    wish = partitions.Wish(launch.nodes, launch.gpus_per_node, asked.gres, asked.time_limit)
+    limit = asked.time_limit or partitions.from_variables("time_limit")
+    wish = partitions.Wish(launch.nodes, launch.gpus_per_node, asked.gres, limit)
     others = other_nodes(launch, partitions.gpus_of_nodes(rows, name, wish.kind))
     yield from partitions.check(rows, name, wish, others)
 

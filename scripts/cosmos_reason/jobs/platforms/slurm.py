@@ -78,6 +78,7 @@ def machine(request) -> Host:
 
 def check_words(request) -> list[Finding]:
     """The forms of what goes to sbatch, and the image."""
+    request = _with_variables(request)
     found = []
     for name, (form, expected) in FORMS.items():
         value = getattr(request, name)
@@ -97,10 +98,18 @@ def check_words(request) -> list[Finding]:
     return found + slurm_modules.check_words(request.modules or [], in_container)
 
 
+def _with_variables(request):
+    """With what the environment says of flags that were not given."""
+    said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
+    absent = {name: value for name, value in said.items() if getattr(request, name) is None}
+    return replace(request, **absent)
+
+
 def check(request, needed: int, acting: bool) -> list[Finding]:
     """Whether the cluster answers and has what is asked for (a plan may do without)."""
+    request = _with_variables(request)
     where = machine(request)
-    found = []
+    found = slurm_cluster.check_variables()
     if request.engine == local.COSMOS_RL and not request.image:
         found += local.cosmos_environment.findings(request.action)
     rows = "got no sbatch on this machine"
@@ -124,13 +133,14 @@ def _partition(request, rows: list[partitions.Nodes], needed: int) -> list[Findi
     name = partitions.wanted(rows, request.partition)
     count = nodes.count(request.nodes, needed)
     gpus = _gpus(request, needed, count)
-    wish = partitions.Wish(count, gpus, request.gres, request.time_limit)
+    size = {"cpus": request.cpus, "memory": request.memory}
+    wish = partitions.Wish(count, gpus, request.gres, request.time_limit, **size)
     way = (request.action, request.engine, request.platform)
     others = nodes.others(way, needed, partitions.gpus_of_nodes(rows, name, wish.kind))
     found = [*partitions.check(rows, name, wish, others)]
     if gpus and not request.exclusive and not request.cpus:
         message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
-        fix = Fix(flags={"--cpus": 8 * gpus})
+        fix = Fix(flags={"--cpus": min(8 * gpus, partitions.most_cpus(rows, name, gpus))})
         found.append(warning("JOB-SLURM-CPUS", "--cpus, --exclusive", message, fix))
     return found
 
@@ -158,8 +168,8 @@ def prepare(job: Job, spec: dict) -> Job:
     options = dict(job.options)
     if not where.is_here:
         options["slurm_host"] = where.name
-    if "partition" not in options and os.environ.get("SLURM_PARTITION"):
-        options["partition"] = os.environ["SLURM_PARTITION"]
+    said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
+    options = {name: value for name, value in said.items() if value} | options
     job = replace(job, image=image, options=options)
     if job.image is None:
         words = local.prepare(job, spec).command
@@ -198,7 +208,7 @@ def _flags(job: Job) -> list[str]:
     if options.get("exclusive"):
         flags.append("--exclusive")
     if job.action in actions.TRAINING:
-        flags.append(f"--signal=USR1@{_seconds_to_save(job)}")
+        flags.append(f"--signal=USR1@{_seconds_to_save(job, _minutes(job))}")
     gpus = job.resources["gpus_per_node"]
     gres = options.get("gres", "gpu")
     if gpus and gres.startswith("gpus-per-node"):
@@ -217,15 +227,20 @@ def _as_pattern(path: str) -> str:
     return path.replace("%", "%%")
 
 
-def _seconds_to_save(job: Job) -> int:
-    """How long before the limit a training is told to save what it has; what is sharded is large.
+def _minutes(job: Job) -> int:
+    """The time limit of a job, which the partition has for one that names none."""
+    written = job.options.get("time_limit")
+    if written:
+        return partitions.minutes(written)
+    rows = partitions.latest(slurm_cluster.host(job.options.get("slurm_host")))
+    return partitions.default_minutes(rows, partitions.wanted(rows, job.options.get("partition")))
+
+
+def _seconds_to_save(job: Job, minutes: int) -> int:
+    """How long before its limit a training is told to save what it has; what is sharded is large.
     SLURM may tell it up to a minute earlier."""
     gpus = job.resources["nodes"] * job.resources["gpus_per_node"]
     longest = WARNING_SECONDS if gpus <= 1 else 2 * WARNING_SECONDS
-    time_limit = job.options.get("time_limit")
-    minutes = partitions.minutes(time_limit) if time_limit else None
-    if not minutes:
-        return longest
     return max(1, min(longest, minutes * 60 // 4))
 
 
