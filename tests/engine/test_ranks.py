@@ -10,15 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT
-from torch.distributed.fsdp import FSDPModule
 from training import run, short_training
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import ranks as module
 from cosmos_reason.engine import setup
-from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.ranks import Ranks
-from cosmos_reason.spec import document
 
 SIZE = "policy.parallelism.dp_shard_size"
 
@@ -75,40 +72,6 @@ def test_gradients_of_one_type_share_buckets(monkeypatch):
     told = [[len(part) for part in bucket] for bucket in module._buckets(tensors)]
     assert told == [[6, 4], [1], [3], [50]]
     assert list(module._buckets([])) == []
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "shards", "lora", "is_refused"),
-    [
-        ("cuda", "float32", 2, None, True),
-        ("cuda", "bfloat16", 2, None, False),
-        ("cuda", "float32", 1, None, False),
-        ("cuda", "float32", 2, {"r": 4}, False),
-        ("cpu", "float32", 2, None, False),
-    ],
-)
-def test_float32_shards_are_refused_on_gpus(device, dtype, shards, lora, is_refused):
-    table = document.with_defaults("train", document.template("train"))
-    table["policy"]["lora"] = lora
-    table["train"]["master_dtype"] = dtype
-    document.set_value(table, SIZE, shards)
-    hardware = Hardware(torch.device(device), torch.bfloat16, "")
-    try:
-        setup.check_shards(table, hardware)
-    except Failure as failure:
-        assert is_refused and failure.findings[0].fix.changes == {"train.master_dtype": "bfloat16"}
-    else:
-        assert not is_refused
-
-
-def test_a_torch_that_cannot_shard_is_told_before_the_model_is_loaded(monkeypatch):
-    monkeypatch.delattr(FSDPModule, "set_reduce_scatter_unused_params")
-    table = document.with_defaults("train", document.template("train"))
-    hardware = Hardware(torch.device("cpu"), torch.float32, "")
-    setup.check_shards(table, hardware)
-    document.set_value(table, SIZE, 2)
-    with pytest.raises(Failure, match=r"ENGINE-SHARDS-TORCH.*expected 2\.13"):
-        setup.check_shards(table, hardware)
 
 
 TOGETHER = """

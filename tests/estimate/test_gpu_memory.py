@@ -194,14 +194,15 @@ def test_the_embedded_engine_shards_all_weights_or_nothing():
     sizes = {"train__master_dtype": "bfloat16", "policy__parallelism__dp_shard_size": 4}
     alone, spread = embedded(train__master_dtype="bfloat16"), embedded(**sizes)
     # 8.8 billion weights, gradients and two moments of 2 bytes each, of which a quarter is left.
-    assert 40 < gpu_memory.total(alone) - gpu_memory.total(spread) < 50
+    # Gathered layers, their gradients and a copy of those take some of it.
+    assert 35 < gpu_memory.total(alone) - gpu_memory.total(spread) < 45
     adapter = {"policy__lora": {"r": 8, "lora_alpha": 16, "target_modules": list(QV)}}
     assert embedded(**adapter) == embedded(**adapter, **{"policy__parallelism__dp_shard_size": 4})
     replicas = {"train__master_dtype": "bfloat16", "policy__parallelism__dp_replicate_size": 4}
     assert embedded(**replicas) == alone
     fix, gib = gpu_memory.cheapest_fix(alone, 60, 4, 1024)
     assert fix.flags == {"--gpus-per-node": 2} and gib < 54
-    assert fix.changes == {"train.master_dtype": "bfloat16"}
+    assert fix.changes == {}
     assert gpu_memory.cheapest_fix(alone, 60, 1, 1024)[0].flags == {"--tuning": "lora"}
 
 

@@ -97,18 +97,6 @@ def build_network(spec: dict, folder: Path, hardware: Hardware):
     return network
 
 
-def check_shards(spec: dict, hardware: Hardware) -> None:
-    """Raise Failure for shards that this torch has not, or that are not known to work: float32 was
-    tried on CPUs alone."""
-    if shards.count(spec) == 1:
-        return
-    shards.refuse_old_torch()
-    if spec["train"]["master_dtype"] == "float32" and hardware.device.type == "cuda":
-        message = "got float32 for weights that are sharded over GPUs, expected bfloat16"
-        fix = Fix(changes={"train.master_dtype": "bfloat16"})
-        raise bad_input("SPEC-SHARDS-FLOAT32", "train.master_dtype", message, fix)
-
-
 def shard(network, spec: dict, folder: Path, hardware: Hardware) -> None:
     """Spread the weights over the ranks, where the spec wants it; all ranks have to."""
     parts = shards.count(spec)
@@ -116,7 +104,8 @@ def shard(network, spec: dict, folder: Path, hardware: Hardware) -> None:
         return
     replicas = spec["policy"]["parallelism"]["dp_replicate_size"]
     decoder = models.decoder_layers(network, folder)
-    shards.spread(network, decoder, shards.mesh(hardware.device, parts, replicas))
+    mesh = shards.mesh(hardware.device, parts, replicas)
+    shards.spread(network, decoder, mesh, hardware.compute)
     network.to(hardware.device)
 
 

@@ -8,15 +8,19 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from cosmos_reason.base import bundle
-from cosmos_reason.base.findings import outside
+from cosmos_reason.engine.encode import PIXELS_KEY
 
 
 def count(spec: dict) -> int:
@@ -25,33 +29,50 @@ def count(spec: dict) -> int:
     return 1 if policy["lora"] else policy["parallelism"]["dp_shard_size"]
 
 
-def refuse_old_torch() -> None:
-    """Raise Failure for a torch that cannot shard a model of which ranks need other parts."""
-    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
-        message = f"got torch {torch.__version__}, which shards no such model, expected 2.13"
-        fix = f"make -C {bundle.ROOT} setup"
-        raise outside("ENGINE-SHARDS-TORCH", "policy.parallelism.dp_shard_size", message, fix)
-
-
 def are_in(network: torch.nn.Module) -> bool:
     return isinstance(network, FSDPModule)
 
 
-def spread(network: torch.nn.Module, decoder: Sequence[torch.nn.Module], mesh: DeviceMesh) -> None:
-    """Shard each decoder layer, and all else together. Called is `network.answer_logits`."""
+def spread(
+    network: torch.nn.Module,
+    decoder: Sequence[torch.nn.Module],
+    mesh: DeviceMesh,
+    compute: torch.dtype,
+) -> None:
+    """Shard each decoder layer, and all else together. Called is `network.answer_logits`. Weights
+    of another precision than `compute` are gathered in it, and their gradients added in float32."""
+    policy = MixedPrecisionPolicy()
+    if any(parameter.dtype != compute for parameter in network.parameters()):
+        policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     for layer in decoder:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(network, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(network, mesh=mesh, mp_policy=policy)
     for module in network.modules():
         if isinstance(module, FSDPModule):
             # Losses are parts of the mean of the whole batch already: gradients are sums.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    network.set_reduce_scatter_unused_params(True)
+    network.answer_logits = _reaching_the_tower(network, network.answer_logits)
     register_fsdp_forward_method(network, "answer_logits")
     embedding = network.get_input_embeddings()
     if not embedding.weight.requires_grad:
         embedding.register_forward_hook(_with_gradient)
+
+
+def _reaching_the_tower(network: torch.nn.Module, logits_of: Callable) -> Callable:
+    """`logits_of`, where the vision tower has a gradient, of zeros, also from records without
+    media: all ranks must add up theirs."""
+
+    def answer_logits(batch: dict, are_answers: torch.Tensor) -> torch.Tensor:
+        logits = logits_of(batch, are_answers)
+        if not torch.is_grad_enabled() or set(PIXELS_KEY.values()) & batch.keys():
+            return logits
+        tower = [part for part in network.model.visual.parameters() if part.requires_grad]
+        if not tower:
+            return logits
+        return logits + 0 * torch.stack([part.flatten()[0] for part in tower]).sum()
+
+    return answer_logits
 
 
 def _with_gradient(_module, _inputs, output: torch.Tensor) -> None:

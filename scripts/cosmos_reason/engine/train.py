@@ -462,7 +462,6 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
         fix = Fix(changes={"train.output_dir": "outputs"})
         raise ranks.told_once(bad_input("ENGINE-NO-OUTPUT", "train.output_dir", "got nothing", fix))
     ranks.agreed(partial(wandb_run.check, spec["logging"]))
-    ranks.agreed(partial(setup.check_shards, spec, hardware))
     output_dir = Path(train["output_dir"])
     options = spec["custom"]["transformers_engine"]
     torch.manual_seed(train["seed"] or 0)

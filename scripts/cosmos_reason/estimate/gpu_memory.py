@@ -221,9 +221,11 @@ def _gathered(plan: Plan) -> dict[str, float]:
     sizes = plan.geometry
     tables = sizes.table * ACTIVATION * (1 if sizes.tied else 2)
     if plan.shards > 1 and not plan.sharded_engine:
-        # Two layers with their gradients, and with theirs all that belongs to no layer.
+        # Two layers with their gradients, and with theirs all that belongs to no layer; gradients
+        # are copied to be added up.
         rest = sizes.parameters - sizes.layers * sizes.layer_parameters
-        return {"gathered layers": 2 * ACTIVATION * (2 * sizes.layer_parameters + rest)}
+        gathered = 2 * ACTIVATION * (2 * sizes.layer_parameters + rest)
+        return {"gathered layers": gathered + plan.master * (sizes.layer_parameters + rest)}
     if plan.shards > 1 or plan.states_on_host:
         reduced = (
             0 if plan.lora_rank or not plan.train else 4 * sizes.layer_parameters + 2 * sizes.table
@@ -407,10 +409,10 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     elif not plan.lora_rank:
         yield from _more_shards(plan, most_gpus)
     if not plan.lora_rank:
-        if plan.master == 4:
-            yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
         adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
         yield Fix(flags={"--tuning": "lora"}), adapter
+        if plan.master == 4:  # rounds small steps away
+            yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
     if plan.vision_tokens // 2 > 128:
         yield _fewer_pixels(plan, token_pixels)
     if plan.sharded_engine and not plan.states_on_host:
@@ -421,21 +423,15 @@ def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
     """Those of the engines that shard every model."""
     if not plan.fused_loss:
         yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
-    for gpus in _more_gpus(plan, most_gpus):
-        yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
+    yield from _more_shards(plan, most_gpus)
     if not plan.activations_on_host:
         yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
 
 
 def _more_shards(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
-    """Of the embedded engine, which shards bfloat16 weights alone over GPUs."""
-    for gpus in _more_gpus(plan, most_gpus):
-        fix = Fix(changes={"train.master_dtype": "bfloat16"}, flags={"--gpus-per-node": gpus})
-        yield fix, {"shards": gpus, "master": 2}
-
-
-def _more_gpus(plan: Plan, most_gpus: int) -> list[int]:
-    return [gpus for gpus in (2, 4, 8) if plan.shards < gpus <= most_gpus]
+    for gpus in (2, 4, 8):
+        if plan.shards < gpus <= most_gpus:
+            yield Fix(flags={"--gpus-per-node": gpus}), {"shards": gpus}
 
 
 def _fewer_pixels(plan: Plan, token_pixels: int) -> tuple[Fix, dict]:

@@ -14,9 +14,10 @@ from cosmos_reason.spec import document
 
 # Starts and watches the ranks of a node. -P: files of the working directory are no modules. Signals
 # are handed on: the ranks are in sessions of their own, where a scheduler may not reach them. When
-# one has failed or the job is to end, the others have so many seconds to save what they have.
+# one has failed or the job is to end, the others have as many seconds to save what they have as
+# skill_info.yaml says; a torch before that variable gives them 30.
 TORCHRUN = (
-    *("-P", "-m", "torch.distributed.run", "--shutdown-timeout=300"),
+    *("-P", "-m", "torch.distributed.run"),
     "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
 )
 # On one node: they meet where no name of the machine has to be known.

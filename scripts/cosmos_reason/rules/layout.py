@@ -9,7 +9,6 @@ from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.keys import (
     BATCH,
-    DEVICE,
     GRID,
     POLICY_GPUS,
     POLICY_SIZES,
@@ -162,17 +161,6 @@ def replica_mismatch(case):
 def one_gpu_for_all_weights(case):
     one_gpu = case.cosmos and case.gpus == 1
     return one_gpu and not case("policy.lora") and "2B" not in case.model
-
-
-@rule(
-    "SPEC-SHARDS-FLOAT32", WARNING, "train", "train.master_dtype",
-    "the embedded engine shards bfloat16 weights over GPUs, and refuses float32 ones there",
-    reads=(SHARD, "policy.lora", DEVICE), fix="bfloat16",
-)  # fmt: skip
-def float32_shards(case):
-    if case.cosmos or case("policy.lora") or case(DEVICE) == "cpu":
-        return False
-    return case(SHARD) > 1 and case("train.master_dtype") == "float32"
 
 
 @rule(

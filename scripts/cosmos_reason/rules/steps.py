@@ -247,6 +247,24 @@ def high_rate(case):
     return case(RATE) >= (1e-3 if case("policy.lora") else 1e-4)
 
 
+# Adam moves a weight by about the rate, and what is less than 2**-9 of a bfloat16 is rounded away.
+# Weights of such models lie around 0.02.
+RATE_OF_BFLOAT16 = 0.02 * 2**-9
+
+
+@rule(
+    "SPEC-RATE-BFLOAT16", WARNING, TRAINING, RATE,
+    "weights above 512 times the rate, which are most, hardly move: their steps are rounded away",
+    reads=("policy.lora", "train.master_dtype"), fix=Fix(changes={"train.master_dtype": "float32"}),
+)  # fmt: skip
+def rate_lost_in_rounding(case):
+    if case("policy.lora") or case("train.master_dtype") != "bfloat16":
+        return None
+    if case(RATE) >= RATE_OF_BFLOAT16:
+        return None
+    return f"{case(RATE):g} for bfloat16 weights"
+
+
 @rule(
     "SPEC-SEED", WARNING, TRAINING, "train.seed",
     "cosmos-rl takes 42 when train.deterministic is true",
