@@ -26,6 +26,7 @@ pytestmark = pytest.mark.integration
 # are compared with a part of the way that 4 steps can take them.
 NUMBERS = 1e-4
 WEIGHTS = 0.05 * 4 * 1e-3
+ENGINE = ROOT / "scripts" / "run_with_transformers.py"
 LORA = {"r": 4, "lora_alpha": 8.0, "target_modules": ["q_proj", "v_proj"]}
 BATCH = 8  # of all ranks
 # dp_shard_size, dp_replicate_size
@@ -68,7 +69,7 @@ def alone(spec, folder):
     return train(spec, folder, ALONE, "alone", **ANSWERS)
 
 
-def command(spec, folder, sizes, name, ranks=None, **changes):
+def command(spec, folder, sizes, name, ranks=None, program=ENGINE, **changes):
     """Write the spec for so many ranks, with the batch dealt to them; who starts it."""
     shards, replicas = sizes
     world = shards * replicas
@@ -82,8 +83,7 @@ def command(spec, folder, sizes, name, ranks=None, **changes):
     for key, value in (asked | changes).items():
         document.set_value(table, key.replace("__", "."), value)
     document.dump(table, folder / f"{name}.toml")
-    script = [ROOT / "scripts" / "run_with_transformers.py", "train"]
-    script += ["--config", folder / f"{name}.toml"]
+    script = [program, "train", "--config", folder / f"{name}.toml"]
     ranks = ranks or world
     if ranks == 1:
         return [sys.executable, *script]
@@ -189,6 +189,44 @@ def test_ranks_whose_records_are_text_alone_or_that_have_none(spec, folder, froz
     assert_same_training(one, train(spec, folder, SHARDED, f"{name}-sharded", **ways))
     if not frozen:
         assert_same_training(one, train(spec, folder, REPLICATED, f"{name}-replicated", **ways))
+
+
+HALF = f"""
+import runpy, sys
+sys.path.insert(0, {str(ENGINE.parent)!r})
+import torch
+from cosmos_reason.engine import model
+
+model.choose_hardware = lambda *_: model.Hardware(torch.device("cpu"), torch.bfloat16, "as a GPU")
+runpy.run_path({str(ENGINE)!r}, run_name="__main__")
+"""
+
+
+def test_float32_weights_are_sharded_where_the_arithmetic_is_bfloat16(spec, folder):
+    """As on GPUs. One process casts weights where they are used, shards are gathered cast: sums of
+    bfloat16, whose rounding is 2**-8, in another order."""
+    program = folder / "half.py"
+    program.write_text(HALF)
+    ways = {"program": program, "train__optm_lr": 1e-5}
+    one = train(spec, folder, ALONE, "half", **ways)
+    several = train(spec, folder, SHARDED, "half-2", **ways)
+    for key, apart in (("train/loss", 2**-7), ("train/grad_norm", 2**-4), ("val/avg_loss", 2**-7)):
+        assert metrics(one, key) == pytest.approx(metrics(several, key), rel=apart), key
+    # Steps that bfloat16 weights would have lost.
+    kept = {"train__master_dtype": "bfloat16"}
+    rounded = train(spec, folder, SHARDED, "half-rounded", **ways, **kept)
+    assert min(moved(spec, one), moved(spec, several)) > 0.9 > 0.5 > moved(spec, rounded)
+
+
+def moved(spec, run):
+    """The share of the weights of queries that the state of a run has changed."""
+    before = load_file(
+        Path(spec["policy"]["model_name_or_path"]) / "model-00001-of-00001.safetensors"
+    )
+    after = load_file(run / "checkpoints" / "step_4" / "policy" / "model.safetensors")
+    queries = [name for name in before if name.endswith("q_proj.weight")]
+    changed = torch.cat([(after[name] != before[name]).flatten() for name in queries])
+    return changed.float().mean().item()
 
 
 # -- ends ----------------------------------------------------------------------------------------
