@@ -204,6 +204,11 @@ def launch_table() -> dict[tuple[str, str], str]:
 IN_THE_TABLE = ("local", "docker", "slurm")  # a sentence tells of kubernetes
 
 
+def test_the_launch_page_names_the_package_that_findings_propose():
+    page = (ROOT / "references" / "cosmos-reason-launch.md").read_text(encoding="utf-8")
+    assert f"`pip install {bundle.WANDB}`" in page
+
+
 def test_pages_tell_what_is_launched_as_skill_info_does():
     """A launched action names its platforms, what was never executed is marked,
     and nothing else reads like a yes."""
