@@ -129,6 +129,25 @@ def test_a_complete_snapshot_will_do_without_the_hub(ask, tmp_path, monkeypatch,
     assert severities() == [("HUB-UNREACHABLE", "error")]
 
 
+@pytest.mark.parametrize(("model_type", "ids"), [("qwen3_vl", []), ("llava", ["PRE-MODEL-FAMILY"])])
+def test_without_the_hub_a_snapshot_tells_the_architecture(
+    ask, tmp_path, monkeypatch, tiny_model, model_type, ids
+):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--nvidia--open"
+    shutil.copytree(tiny_model, folder / "snapshots" / "abc")
+    config = folder / "snapshots" / "abc" / "config.json"
+    files.write_json(config, files.read_json(config) | {"model_type": model_type})
+    files.write_text(folder / "refs" / "main", "abc")
+    facts = {"image": "", "engine": "tao", "has_own_data": False}
+    facts |= {"case": SimpleNamespace(action="train"), "models": ["hf_model://nvidia/open"]}
+    facts["options"] = SimpleNamespace(image_version=None)
+    monkeypatch.setattr(access, "hub_access", lambda repo: [])
+    said = ask(lambda: access.model(SimpleNamespace(**facts)), "")
+    assert [one[0] for one in said] == ids
+
+
 # ---- paths of machines that are not asked ------------------------------------------------------
 
 

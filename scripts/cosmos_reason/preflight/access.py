@@ -349,11 +349,16 @@ def model(launch: Launch) -> Iterator[Finding]:
 
 
 def _architecture(launch: Launch, name: str) -> Iterator[Finding]:
-    """Whether the engine loads what the Hub says the model is; what the name alone tells was looked
-    at with the spec."""
+    """Whether the engine loads what the Hub, or what it left on this machine, says the model is;
+    what the name alone tells was looked at with the spec."""
     if model_names.family(name)[0] or launch.has_own_data:
         return
-    found = hub.model_type(name.removeprefix(model_names.HUB), hub.token())
+    repo = name.removeprefix(model_names.HUB)
+    config = _cached_config(repo)
+    if config:
+        found, _ = model_names.family(str(config.parent))
+    else:
+        found = hub.model_type(repo, hub.token())
     known = bundle.architectures(launch.engine, launch.case.action)
     if found and found not in known:
         message = (
@@ -377,12 +382,16 @@ def _model_folder(folder: Path) -> Iterator[Finding]:
 
 def _cached(repo: str) -> bool:
     """Whether a complete snapshot of a model is on this machine."""
+    config = _cached_config(repo)
+    return bool(config) and not findings.has_errors(run_outputs.verify_model(config.parent))
+
+
+def _cached_config(repo: str) -> Path | None:
+    """The config.json of a model's snapshot on this machine."""
     import huggingface_hub
 
     config = huggingface_hub.try_to_load_from_cache(repo, "config.json")
-    if not isinstance(config, str):
-        return False
-    return not findings.has_errors(run_outputs.verify_model(Path(config).parent))
+    return Path(config) if isinstance(config, str) else None
 
 
 def hub_access(repo: str, kind: str = "model") -> Iterator[Finding]:
