@@ -110,6 +110,8 @@ def add_platform_flags(add: Callable) -> None:
         help="default: the spec's",
     )
     add("--partition", metavar="P", help="default: $SLURM_PARTITION")
+    add("--account", metavar="A", help="SLURM's: who pays")
+    add("--qos", metavar="Q", help="SLURM's quality of service")
     add("--time-limit", metavar="TIME", help="SLURM's: [D-]H:M:S")
     add("--gres", metavar="NAME", help="SLURM's, as launch_job.py takes it: gpu:TYPE")
     add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
@@ -354,7 +356,7 @@ def cluster_words(launch) -> list[str]:
     from cosmos_reason.preflight import proposal
 
     if launch.platform == "slurm":
-        names = ("partition", "time_limit", "gres")
+        names = ("partition", "account", "qos", "time_limit", "gres")
         given = {name: getattr(launch.options, name) for name in names}
     else:
         given = proposal.on_kubernetes(launch)

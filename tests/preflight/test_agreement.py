@@ -3,6 +3,7 @@ refuses in a spec the others refuse too."""
 
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from launch_site import write_annotations
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.jobs import cosmos_environment
+from cosmos_reason.preflight import slurm as preflight_slurm
 from cosmos_reason.spec import document, validation
 
 OURS = ("train", "grpo", "evaluate", "inference", "quantize")
@@ -145,7 +147,9 @@ def test_our_own_specs(here, action):
 COMMANDS = {
     "sinfo": "echo 'gpu*|up|4:00:00|2|gpu:2|idle|8|500|n/a'",
     "srun": 'case "$1" in --help) echo --container-image; exit;; esac\n'
-    'while [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"',
+    'for word; do case "$word" in --account=gone)'
+    " echo 'srun: error: Invalid account or partition' >&2; exit 1;; esac; done\n"
+    'while [ "${1#--}" != "$1" ]; do shift; done\ncd /\nexec "$@"',
     "sbatch": "exit 1",
     "squeue": "exit 0",
     "scontrol": "exit 0",
@@ -222,6 +226,38 @@ def test_the_fix_for_small_nodes_is_taken_by_plan_and_preflight(cluster):
     assert str(told.fix) == "--gpus-per-node 2 --nodes 2"
     spec_for("transformers", *shlex.split(str(told.fix)))
     assert not asked_of_the_cluster()[1]
+
+
+def test_accounts_images_and_outputs_are_looked_at_as_a_launch_looks(cluster):
+    """What a node is asked, it is asked for the account and the quality of service of the job."""
+    spec_for("transformers")
+    words = ("--spec", "spec.toml", "--platform", "slurm", "--image", cluster / "none.sqsh")
+    checked, _ = said(check_tao_launch_preflight, *words, "--qos", "high")
+    told = {one.id: one for one in checked}
+    assert told["PRE-PATH-MISSING"].where == f"--image={cluster / 'none.sqsh'}"
+    assert told["PRE-HOST-UNSEEN"].fix.command.startswith("srun --container-image=/")
+    assert "PRE-SLURM-NODE-BUSY" not in told
+    (cluster / "none.sqsh").touch()
+    checked, _ = said(check_tao_launch_preflight, *words, "--account", "team")
+    assert not {one.id for one in checked} & {"PRE-PATH-MISSING", "PRE-OUTPUT"}
+    checked, _ = said(check_tao_launch_preflight, *words, "--account", "gone")
+    (told,) = [one for one in checked if one.id == "JOB-SLURM-REFUSED"]
+    assert "--account gone" in told.where and "Invalid account" in told.message
+
+
+def test_outputs_that_only_the_login_node_takes(cluster):
+    srun = cluster / "bin" / "srun"
+    refuses = 'number=0; shift 4\nwhile [ $# -gt 1 ]; do [ "$1" != -w ] || echo $number\n'
+    refuses += "number=$((number + 1)); shift 2; done; echo end"
+    srun.write_text(srun.read_text().replace('exec "$@"', refuses))
+    spec_for("transformers")
+    checked, _ = said(check_tao_launch_preflight, "--spec", "spec.toml", "--platform", "slurm")
+    (told,) = [one for one in checked if one.id == "PRE-OUTPUT"]
+    assert "on a compute node" in told.message
+    (cluster / "there").mkdir()
+    looked_for = ["-r", "there", "-r", "gone", "-w", "there/new/deep", "-r", "there"]
+    words = ["sh", "-c", preflight_slurm.LOOK, "sh", *looked_for]
+    assert subprocess.run(words, capture_output=True, check=True).stdout == b"1\nend\n"
 
 
 def test_a_model_of_which_nothing_tells_the_family_is_one_finding_in_each(here):

@@ -36,14 +36,16 @@ def check(where: Host, job: Job) -> list[Finding]:
     wanted = _wanted(job)
     words = [word for flag, path in wanted for word in (flag, str(path))]
     look = slurm_modules.look(job, slurm_script.program(job)) + LOOK
-    answer = where.call("srun", *_flags(job), "bash", "-c", look, "bash", *words, limit=LIMIT)
+    answer = where.call(
+        "srun", *flags(job.options), "bash", "-c", look, "bash", *words, limit=LIMIT
+    )
     *told, last = answer.out.splitlines() or [""]
     node = last.partition(" ")[2]
     numbers = [line for line in told if not line.startswith(slurm_modules.TOLD)]
     if answer.code or not last.startswith("node ") or not all(map(str.isdecimal, numbers)):
-        refused = REFUSED.search(answer.err)
+        refused = refusal(where, job.options, answer.err)
         if refused:
-            return [_refused(where, job, refused[0])]
+            return [refused]
         why = answer.last_words or "no answer of srun"
         message = f"no node looked for the paths of the job ({why}): it fails there if one is "
         message += "not on storage that the nodes share"
@@ -53,9 +55,13 @@ def check(where: Host, job: Job) -> list[Finding]:
     return slurm_modules.complaints(told, node, job, where) + unseen
 
 
-def _refused(where: Host, job: Job, why: str) -> Finding:
-    named = [f"--{name} {job.options[name]}" for name in WHO_AND_WHERE if name in job.options]
-    message = f"got {why}, expected what the accounts of the cluster allow"
+def refusal(where: Host, options: dict, said: str) -> Finding | None:
+    """What srun said that SLURM would say of the job too, None where it is something else."""
+    refused = REFUSED.search(said)
+    if not refused:
+        return None
+    named = [f"--{name} {options[name]}" for name in WHO_AND_WHERE if name in options]
+    message = f"got {refused[0]}, expected what the accounts of the cluster allow"
     fix = slurm_cluster.look(where, "sacctmgr show associations user=$USER format=account,qos")
     return error("JOB-SLURM-REFUSED", " ".join(named) or where.name, message, fix)
 
@@ -93,14 +99,14 @@ def _nearest(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def _flags(job: Job) -> list[str]:
+def flags(options: dict) -> list[str]:
     """Of srun: a moment of one node, without GPUs."""
-    flags = ["--quiet", "--job-name=look-for-paths", "--nodes=1", "--ntasks=1", "--time=1"]
-    flags += [f"--immediate={NODE_SECONDS}", "--mem=64M", "--input=none", "--chdir=/"]
+    words = ["--quiet", "--job-name=look-for-paths", "--nodes=1", "--ntasks=1", "--time=1"]
+    words += [f"--immediate={NODE_SECONDS}", "--mem=64M", "--input=none", "--chdir=/"]
     for name in WHO_AND_WHERE:
-        if name in job.options:
-            flags.append(f"--{name}={job.options[name]}")
-    return flags
+        if name in options:
+            words.append(f"--{name}={options[name]}")
+    return words
 
 
 def _unseen(flag: str, path: Path, node: str, caches: list[Path]) -> Finding:

@@ -38,6 +38,8 @@ class PreflightOptions:
     pull_smoke_image: bool = False
     nodes: int | None = None
     partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
     time_limit: str | None = None
     gres: str | None = None
     namespace: str | None = None

@@ -80,6 +80,8 @@ def request(launch: Launch) -> jobs_launch.Request:
         docker_host=launch.options.docker_host if on_docker else None,
         carried=is_carried(launch),
         partition=launch.options.partition if "partition" in takes else None,
+        account=launch.options.account if "account" in takes else None,
+        qos=launch.options.qos if "qos" in takes else None,
         time_limit=launch.options.time_limit if "time_limit" in takes else None,
         gres=launch.options.gres if "gres" in takes else None,
         kubernetes=on_kubernetes(launch),

@@ -3,11 +3,13 @@ its nodes."""
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.jobs import cosmos_environment, slurm_cluster
+from cosmos_reason.jobs import cosmos_environment, slurm_cluster, slurm_paths
 from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.preflight.access import plain_paths, unseen_paths
 from cosmos_reason.preflight.gates import other_nodes
@@ -17,7 +19,20 @@ from cosmos_reason.remote.machine import Host
 ABSENT_COMMANDS = (
     "for t in sbatch srun sinfo squeue scontrol; do command -v $t >/dev/null || echo $t; done"
 )
-ABSENT_PATHS = 'for p; do test -e "$p" || echo "$p"; done; echo end'
+# Arguments: -r or -w, each with a path, of which the nearest folder that is there is to be written.
+# Prints the numbers of those that are not there so, then a last line.
+LOOK = """number=0
+while [ $# -gt 1 ]; do
+  place=$2
+  if [ "$1" = -w ]; then
+    until [ -d "$place" ]; do place=$(dirname -- "$place"); done
+  fi
+  test "$1" "$place" || echo "$number"
+  number=$((number + 1))
+  shift 2
+done
+echo end
+"""
 
 
 def check(launch: Launch) -> Iterator[Finding]:
@@ -28,8 +43,8 @@ def check(launch: Launch) -> Iterator[Finding]:
     problem, printed = _ask(host)
     if problem:
         yield problem
-        if plain_paths(launch):
-            yield unseen_paths(plain_paths(launch), "a compute node")
+        if _read(launch):
+            yield unseen_paths(_read(launch), "a compute node")
         return
     if launch.engine == "cosmos-rl" and not launch.options.image:
         yield from cosmos_environment.findings(launch.case.action if launch.case else "train")
@@ -61,12 +76,21 @@ def _ask(host: Host) -> tuple[Finding | None, str]:
 
 def unseen_nodes(launch: Launch) -> Iterator[Finding]:
     """A warning about what only the nodes could tell."""
-    if launch.image:
-        message = (
-            "driver, CUDA and container toolkit of the nodes, and the image, were not looked at"
-        )
-        fix = f"docker manifest inspect {launch.image}"
-        yield findings.warning("PRE-HOST-UNSEEN", launch.platform, message, fix)
+    if not launch.image:
+        return
+    unseen = "driver, CUDA and container toolkit of the nodes"
+    fix = shlex.join(["docker", "manifest", "inspect", launch.image])
+    if is_a_file(launch.image):
+        fix = shlex.join(["srun", f"--container-image={launch.image}", "nvidia-smi"])
+    else:
+        unseen += ", and the image,"
+    message = f"{unseen} were not looked at"
+    yield findings.warning("PRE-HOST-UNSEEN", launch.platform, message, fix)
+
+
+def is_a_file(image: str) -> bool:
+    """Enroot's own form of an image, rather than a name in a registry."""
+    return image.startswith("/")
 
 
 def check_partition(rows: list[partitions.Nodes], launch: Launch) -> Iterator[Finding]:
@@ -84,19 +108,33 @@ def check_partition(rows: list[partitions.Nodes], launch: Launch) -> Iterator[Fi
 # ---- paths -------------------------------------------------------------------------------------
 
 
+def _read(launch: Launch) -> dict[str, str]:
+    """What the job reads, by label; a node works in another folder than this one."""
+    paths = plain_paths(launch)
+    if is_a_file(launch.image):
+        paths["--image"] = launch.image
+    return {label: os.path.abspath(os.path.expanduser(path)) for label, path in paths.items()}
+
+
 def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
     """Paths as a compute node sees them; as the login node does when no node is free at once."""
-    paths = plain_paths(launch)
-    if not paths:
+    read = _read(launch)
+    written = list(dict.fromkeys(map(os.path.abspath, launch.outputs)))
+    if not read and not written:
         return
-    look = ["sh", "-c", ABSENT_PATHS, "sh", *paths.values()]
-    srun = ["srun", "--quiet", "--immediate=10", "--time=1", "--nodes=1", "--ntasks=1"]
-    partition = launch.result["slurm"]["partition"]
-    if partition:
-        srun.append(f"--partition={partition}")
-    answer = host.call(*srun, *look)
+    words = [word for path in read.values() for word in ("-r", path)]
+    words += [word for path in written for word in ("-w", path)]
+    look = ["sh", "-c", LOOK, "sh", *words]
+    asked = {name: getattr(launch.options, name) for name in ("account", "qos")}
+    asked["partition"] = launch.result["slurm"]["partition"]
+    asked = {name: value for name, value in asked.items() if value}
+    answer = host.call("srun", *slurm_paths.flags(asked), *look)
     where = "a compute node"
     if "end" not in answer.out.splitlines():
+        refused = slurm_paths.refusal(host, asked, answer.err)
+        if refused:
+            yield refused
+            return
         message = f"no compute node could be asked ({answer.last_words}); the login node was"
         yield findings.warning("PRE-SLURM-NODE-BUSY", host.name, message, "squeue --start")
         answer = host.call(*look)
@@ -105,9 +143,19 @@ def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
     if "end" not in lines:
         message = f"got {answer.last_words}, so no path could be looked at"
         yield findings.error("PRE-PATHS-UNSEEN", host.name, message)
-    for label, path in paths.items():
-        if path in lines:
-            message = (
-                f"got no such path on {where}, expected it in a folder that the cluster shares"
-            )
-            yield findings.error("PRE-PATH-MISSING", f"{label}={path}", message, f"ls -d {path}")
+    shared = "expected it in a folder that the cluster shares"
+    for number, (label, path) in enumerate(read.items()):
+        if str(number) in lines:
+            message = f"got no such path that can be read on {where}, {shared}"
+            fix = shlex.join(["ls", "-d", path])
+            yield findings.error("PRE-PATH-MISSING", f"{label}={path}", message, fix)
+    for number, path in enumerate(written, len(read)):
+        if str(number) in lines and _takes_files(host, path):
+            message = f"got a place that may not be written on {where}, {shared}"
+            yield findings.error("PRE-OUTPUT", path, message, shlex.join(["ls", "-ld", path]))
+
+
+def _takes_files(host: Host, path: str) -> bool:
+    """Whether the login node may write there; where not, the check of disks says so."""
+    place = host.place(path)
+    return place is None or place.takes_files
