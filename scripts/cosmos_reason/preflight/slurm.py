@@ -19,6 +19,7 @@ from cosmos_reason.remote.machine import Host
 ABSENT_COMMANDS = (
     "for t in sbatch srun sinfo squeue scontrol; do command -v $t >/dev/null || echo $t; done"
 )
+SHARED = "expected it in a folder that the cluster shares"
 # Arguments: -r or -w, each with a path, of which the nearest folder that is there is to be written.
 # Prints the numbers of those that are not there so, then a last line.
 LOOK = """number=0
@@ -125,9 +126,7 @@ def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
     words = [word for path in read.values() for word in ("-r", path)]
     words += [word for path in written for word in ("-w", path)]
     look = ["sh", "-c", LOOK, "sh", *words]
-    asked = {name: getattr(launch.options, name) for name in ("account", "qos")}
-    asked["partition"] = launch.result["slurm"]["partition"]
-    asked = {name: value for name, value in asked.items() if value}
+    asked = _who_and_where(launch)
     answer = host.call("srun", *slurm_paths.flags(asked), *look)
     where = "a compute node"
     if "end" not in answer.out.splitlines():
@@ -139,20 +138,34 @@ def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
         yield findings.warning("PRE-SLURM-NODE-BUSY", host.name, message, "squeue --start")
         answer = host.call(*look)
         where = host.name
-    lines = answer.out.splitlines()
-    if "end" not in lines:
+    told = answer.out.splitlines()
+    if "end" not in told:
         message = f"got {answer.last_words}, so no path could be looked at"
         yield findings.error("PRE-PATHS-UNSEEN", host.name, message)
-    shared = "expected it in a folder that the cluster shares"
     for number, (label, path) in enumerate(read.items()):
-        if str(number) in lines:
-            message = f"got no such path that can be read on {where}, {shared}"
-            fix = shlex.join(["ls", "-d", path])
-            yield findings.error("PRE-PATH-MISSING", f"{label}={path}", message, fix)
+        if str(number) in told:
+            yield _unread(f"{label}={path}", path, where)
     for number, path in enumerate(written, len(read)):
-        if str(number) in lines and _takes_files(host, path):
-            message = f"got a place that may not be written on {where}, {shared}"
-            yield findings.error("PRE-OUTPUT", path, message, shlex.join(["ls", "-ld", path]))
+        if str(number) in told and _takes_files(host, path):
+            yield _unwritten(path, where)
+
+
+def _who_and_where(launch: Launch) -> dict[str, str]:
+    """What is said of accounts and of the partition."""
+    options = launch.options
+    partition = launch.result["slurm"]["partition"]
+    asked = {"partition": partition, "account": options.account, "qos": options.qos}
+    return {name: value for name, value in asked.items() if value}
+
+
+def _unread(named: str, path: str, where: str) -> Finding:
+    message = f"got no such path that can be read on {where}, {SHARED}"
+    return findings.error("PRE-PATH-MISSING", named, message, shlex.join(["ls", "-d", path]))
+
+
+def _unwritten(path: str, where: str) -> Finding:
+    message = f"got a place that may not be written on {where}, {SHARED}"
+    return findings.error("PRE-OUTPUT", path, message, shlex.join(["ls", "-ld", path]))
 
 
 def _takes_files(host: Host, path: str) -> bool:
