@@ -125,29 +125,35 @@ def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
         return
     words = [word for path in read.values() for word in ("-r", path)]
     words += [word for path in written for word in ("-w", path)]
-    look = ["sh", "-c", LOOK, "sh", *words]
-    asked = _who_and_where(launch)
-    answer = host.call("srun", *slurm_paths.flags(asked), *look)
-    where = "a compute node"
-    if "end" not in answer.out.splitlines():
-        refused = slurm_paths.refusal(host, asked, answer.err)
-        if refused:
-            yield refused
-            return
-        message = f"no compute node could be asked ({answer.last_words}); the login node was"
-        yield findings.warning("PRE-SLURM-NODE-BUSY", host.name, message, "squeue --start")
-        answer = host.call(*look)
-        where = host.name
-    told = answer.out.splitlines()
-    if "end" not in told:
-        message = f"got {answer.last_words}, so no path could be looked at"
-        yield findings.error("PRE-PATHS-UNSEEN", host.name, message)
+    told, where, problems = _look(launch, host, words)
+    yield from problems
     for number, (label, path) in enumerate(read.items()):
         if str(number) in told:
             yield _unread(f"{label}={path}", path, where)
     for number, path in enumerate(written, len(read)):
         if str(number) in told and _takes_files(host, path):
             yield _unwritten(path, where)
+
+
+def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str, list[Finding]]:
+    """(the lines of LOOK, who printed them, what is wrong with asking so)."""
+    look = ["sh", "-c", LOOK, "sh", *words]
+    asked = _who_and_where(launch)
+    answer = host.call("srun", *slurm_paths.flags(asked), *look)
+    told = answer.out.splitlines()
+    if "end" in told:
+        return told, "a compute node", []
+    refused = slurm_paths.refusal(host, asked, answer.err)
+    if refused:
+        return [], "", [refused]
+    message = f"no compute node could be asked ({answer.last_words}); the login node was"
+    problems = [findings.warning("PRE-SLURM-NODE-BUSY", host.name, message, "squeue --start")]
+    answer = host.call(*look)
+    told = answer.out.splitlines()
+    if "end" not in told:
+        message = f"got {answer.last_words}, so no path could be looked at"
+        problems.append(findings.error("PRE-PATHS-UNSEEN", host.name, message))
+    return told, host.name, problems
 
 
 def _who_and_where(launch: Launch) -> dict[str, str]:
