@@ -69,7 +69,7 @@ demo: $(INSTALLED)
 # Three workers for two cores (tests/conftest.py), torch with one thread in each. The tests start hundreds of
 # processes: bytecode is kept.
 test: $(DEVELOPED)
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m "not integration and not release"
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/integration -m "not integration and not release"
 
 # Servers, a browser, environments of other versions. Installs Debian packages when run as root.
 test-integration: $(DEVELOPED)

@@ -1,6 +1,7 @@
 """Features of a frozen vision tower that are computed once in a run."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 import training
@@ -20,16 +21,33 @@ LORA = {
 CLOSE = 1e-4
 
 
-@pytest.fixture(params=["tiny_model", "tiny_reason1"])
-def spec(request, dataset, tmp_path):
+@pytest.fixture(scope="module", params=["tiny_model", "tiny_reason1"])
+def model(request):
+    return request.getfixturevalue(request.param)
+
+
+def make_spec(model, dataset):
     """A complete spec of two epochs over 36 questions about 12 clips, with LoRA."""
-    model = request.getfixturevalue(request.param)
-    table = training.short_training(model, dataset, tmp_path / "plain")
+    table = training.short_training(model, dataset, "")
     table["policy"]["lora"] = dict(LORA)
     document.set_value(table, "train.max_num_steps", 4)
     document.set_value(table, "train.train_batch_per_replica", 18)
     document.set_value(table, "train.epoch", 2)
     return document.with_defaults("train", table)
+
+
+@pytest.fixture
+def spec(model, dataset):
+    return make_spec(model, dataset)
+
+
+@pytest.fixture(scope="module")
+def plain(model, dataset, tmp_path_factory):
+    """The losses and the weights of that training without kept features."""
+    with counted() as counts:
+        trained = run(make_spec(model, dataset), tmp_path_factory.mktemp("plain"), 0)
+    assert not counts
+    return trained
 
 
 def run(spec, output, gib):
@@ -43,9 +61,9 @@ def run(spec, output, gib):
     return losses, load_file(adapter)
 
 
-@pytest.fixture
-def computed(monkeypatch):
-    """The media that the tower was asked for, in every run."""
+@contextmanager
+def counted():
+    """How many media the tower is asked for, each time, in the runs of the block."""
     counts = []
     honest = features.Features._computed
 
@@ -53,15 +71,21 @@ def computed(monkeypatch):
         counts.append(len(unknown))
         return honest(self, pixels, grid_thw, unknown, options)
 
-    monkeypatch.setattr(features.Features, "_computed", count)
-    return counts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features.Features, "_computed", count)
+        yield counts
 
 
-def test_a_run_computes_each_clip_once_and_learns_the_same(spec, tmp_path, computed, capsys):
-    plain, weights = run(spec, tmp_path / "plain", 0)
-    assert not computed
+@pytest.fixture
+def computed():
+    with counted() as counts:
+        yield counts
+
+
+def test_a_run_computes_each_clip_once_and_learns_the_same(computed, plain, spec, tmp_path, capsys):
+    expected, weights = plain
     losses, cached = run(spec, tmp_path / "cached", 1.0)
-    assert losses == pytest.approx(plain, rel=CLOSE)
+    assert losses == pytest.approx(expected, rel=CLOSE)
     assert weights.keys() == cached.keys()
     for name, weight in weights.items():
         assert (cached[name] - weight).norm() <= 100 * CLOSE * weight.norm() + CLOSE, name
@@ -69,10 +93,10 @@ def test_a_run_computes_each_clip_once_and_learns_the_same(spec, tmp_path, compu
     assert "kept up to 1 GiB of host memory" in capsys.readouterr().err
 
 
-def test_what_does_not_fit_is_computed_anew(spec, tmp_path, computed, capsys):
-    plain, _ = run(spec, tmp_path / "plain", 0)
+def test_what_does_not_fit_is_computed_anew(plain, spec, tmp_path, computed, capsys):
+    expected, _ = plain
     losses, _ = run(spec, tmp_path / "cached", 2e-5)  # 21 kB
-    assert losses == pytest.approx(plain, rel=CLOSE)
+    assert losses == pytest.approx(expected, rel=CLOSE)
     assert sum(computed) > 16
     assert "fill the room" in capsys.readouterr().err
 

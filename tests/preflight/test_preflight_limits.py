@@ -27,7 +27,7 @@ def test_a_hanging_tool_never_holds_the_run(args, tools, tmp_path):
     if tool == "ssh":
         tools("docker", script="sleep 300")
     started = time.monotonic()
-    document, found = preflight_json("--platform", platform, "--timeout", "2", *more)
+    document, found = preflight_json("--platform", platform, "--timeout", "1", *more)
     assert time.monotonic() - started < 60 and not document["ok"] and folder
     assert found["PRE-TIMEOUT"]["where"] == platform
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
@@ -62,5 +62,5 @@ def test_a_silent_endpoint_never_holds_the_run(tmp_path):
             "--path",
             "data=s3://bucket/train",
         ]
-        _, found = preflight_json("--platform", "local", "--timeout", "3", *paths, env=env)
+        _, found = preflight_json("--platform", "local", "--timeout", "2", *paths, env=env)
         assert time.monotonic() - started < 60 and found["PRE-TIMEOUT"]["where"] == "paths"
