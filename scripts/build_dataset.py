@@ -191,7 +191,11 @@ def skipped(found: list[f.Finding]) -> int:
 
 def nothing_held_out(share: float, force: bool) -> f.Finding:
     """What to add to the command for a dataset to evaluate on; one clip cannot be shared."""
-    fix = f"--eval-fraction {share:g}{'' if force else ' --force'}" if share else ""
+    fix = ""
+    if share:
+        fix = f"--eval-fraction {share:g}"
+        if not force:
+            fix += " --force"
     return f.info(
         "BUILD-NO-EVAL", "--eval-fraction", "got none, so no clips are held out to evaluate on", fix
     )

@@ -29,9 +29,11 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import from_here
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import held_out, survey
+from cosmos_reason.data import clip_files, clip_problems, held_out, survey
+from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data.annotations import fetch, locate
+from cosmos_reason.data.prediction import predict
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
@@ -217,7 +219,7 @@ def examine_all(args, spec: dict) -> dict[str, survey.Survey]:
 
 def facts_of(part: survey.Survey, path: Path | None) -> dict:
     """What is known of a dataset; with a path it is written there too."""
-    return dataset_checks.write_facts(part, path) if path else dataset_checks.facts(part)
+    return dataset_facts.write_facts(part, path) if path else dataset_facts.facts(part)
 
 
 def facts_path(written: str, is_held_out: bool) -> Path:
@@ -237,12 +239,12 @@ def predicted(
     """What the spec's run will meet in the data; what is wrong with its sampling is `found`.
     Without a spec no engine is known."""
     engine = origins.engine_of(spec_path, action=action) if spec_path else ""
-    return attempt(found, dataset_checks.predict, part, action, spec, engine, is_trained)
+    return attempt(found, predict, part, action, spec, engine, is_trained)
 
 
 def is_for_evaluation(parts: dict[str, survey.Survey]) -> bool:
     """Whether the name of the only folder says that it is not to be trained on."""
-    folder = Path(dataset_checks.whole_name(parts["train"].source)).parent.name
+    folder = Path(clip_files.whole_name(parts["train"].source)).parent.name
     return len(parts) == 1 and folder.lower() in HELD_OUT
 
 
@@ -253,8 +255,8 @@ def spec_command(
     tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
     words = ["build_spec.py", "train"]
     for name, part in parts.items():
-        root, _, last = dataset_checks.whole_name(part.source).rpartition("/")
-        media_path = dataset_checks.whole_name(part.media_path)
+        root, _, last = clip_files.whole_name(part.source).rpartition("/")
+        media_path = clip_files.whole_name(part.media_path)
         if last == "annotations.json" and media_path == root:
             words += [f"--{name}-root", from_here(root)]
             continue
@@ -326,7 +328,7 @@ def examine(annotations: str, media_path: str | None, spec: dict, args) -> surve
         spec, "model.model_name", ""
     )
     found = survey.take(path, "", model, source)
-    found.media_path = dataset_checks.media_path(found, media_path)
+    found.media_path = clip_files.media_path(found, media_path)
     if "DATA-NOT-BUILT" in found.tally.first:
         index, message = found.tally.first["DATA-NOT-BUILT"]
         fix, remark = dataset_sources.command(str(path))
@@ -335,13 +337,13 @@ def examine(annotations: str, media_path: str | None, spec: dict, args) -> surve
     cache = clip_checks.Cache()
     if cache.problem:
         found.tally.add("DATA-CACHE", 0, "-", cache.problem)
-    files = dataset_checks.files(found)
+    files = clip_files.files(found)
     options = VisionOptions.from_spec(spec or {"vision": {"nframes": 8}})
     reports = examine_files(found, files, (args.decode, options, args.timeout, cache))
     found.reports |= tqdm(
         reports, total=len(files), desc=f.printable(path.name), unit="clip", disable=None
     )
-    dataset_checks.check_clips(found)
+    clip_problems.check_clips(found)
     found.tally.fixes["DATA-MEDIA-TIMEOUT"] = Fix(
         flags={"--timeout": f"{min(4 * args.timeout, 86000):g}"}
     )
@@ -379,7 +381,7 @@ def annotation_file(written: str) -> tuple[str, Path]:
 
 def examine_files(found: survey.Survey, files: dict, how: tuple) -> clip_checks.Reports:
     """(clip number, report) of every file, wherever it is."""
-    packed = dataset_checks.members(found)
+    packed = clip_files.members(found)
     yield from clip_checks.examine_all(
         {number: files[number] for number in files.keys() - packed.keys()}, *how
     )
@@ -432,7 +434,9 @@ def as_text(name: str, facts: dict) -> str:
 
 def shown(spread: dict) -> str:
     low, high = spread["min"], spread["max"]
-    return "-" if low is None else f"{low:g}" if low == high else f"{low:g}..{high:g}"
+    if low is None:
+        return "-"
+    return f"{low:g}" if low == high else f"{low:g}..{high:g}"
 
 
 if __name__ == "__main__":

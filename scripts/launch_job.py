@@ -329,6 +329,7 @@ def gpu_ids(written: str | None) -> list[str] | None:
 
 def request(args) -> launch.Request:
     action = args.action or actions.of_file(args.spec)
+    of_kubernetes = {name: getattr(args, name) for name in KUBERNETES}
     return launch.Request(
         action=action,
         spec_path=args.spec.absolute(),
@@ -357,7 +358,7 @@ def request(args) -> launch.Request:
         memory=args.memory,
         modules=args.module,
         checkpoints=[os.path.abspath(path) for path in args.checkpoint],
-        kubernetes={name: value for name in KUBERNETES if (value := getattr(args, name))},
+        kubernetes={name: value for name, value in of_kubernetes.items() if value},
     )
 
 

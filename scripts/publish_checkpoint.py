@@ -117,12 +117,11 @@ def main(args) -> cli.Outcome:
 
 
 def listing(target: publishing.Target, public: bool, result: dict) -> str:
-    kind = (
-        ""
-        if s3.is_uri(target.uri)
-        else f" ({'public' if public else 'private'}{'' if target.exists else ', new'})"
-    )
-    lines = [f"{target.uri}{kind}"]
+    address = target.uri
+    if not s3.is_uri(target.uri):
+        who_may_read = "public" if public else "private"
+        address += f" ({who_may_read})" if target.exists else f" ({who_may_read}, new)"
+    lines = [address]
     for row in result["files"]:
         replaces = "  (replaces the one there)" if row["replaces"] else ""
         lines.append(f"  {row['bytes']:>14,}  {row['name']}{replaces}")

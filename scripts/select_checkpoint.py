@@ -137,7 +137,8 @@ def refuse_log_without_losses(log: Path | None) -> None:
 def not_chosen(output_dir: Path, beside: selection.Beside) -> f.Failure:
     """The refusal to make something of an adapter that was not named."""
     found = run_outputs.find(output_dir)
-    adapters = [one for one in found if one.kind == run_outputs.ADAPTER and one.complete]
+    whole = [one for one in found if one.complete]
+    adapters = [one for one in whole if one.kind == run_outputs.ADAPTER]
     message = "got none, expected it to say which adapter is meant of: "
     message += ", ".join(adapter.name for adapter in adapters) or "none"
     by = selection.proposal(output_dir, adapters, beside)

@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
@@ -156,23 +157,18 @@ class Parser(argparse.ArgumentParser):
         or of the verb in use were meant to be."""
         choices = [action.choices for action in self._actions if isinstance(action.choices, dict)]
         verbs = [verb for named in choices for name, verb in named.items() if name in sys.argv]
-        flags = {
-            flag
-            for one in (self, *verbs)
-            for action in one._actions
-            for flag in action.option_strings
-        }
+        actions = chain.from_iterable(one._actions for one in (self, *verbs))
+        flags = {flag for action in actions for flag in action.option_strings}
         names = (word.partition("=")[0] for word in words)
         return "".join(f.did_you_mean(name, flags) for name in names if name not in flags)
 
 
 def _named(actions: list[argparse.Action]) -> str:
     """The flags that a short help does not explain, by name."""
-    names = [
-        max(action.option_strings, key=len)
-        for action in actions
-        if action.help != argparse.SUPPRESS and not isinstance(action, HELPS)
-    ]
+    names = []
+    for action in actions:
+        if action.help != argparse.SUPPRESS and not isinstance(action, HELPS):
+            names.append(max(action.option_strings, key=len))
     return textwrap.fill(
         f"more flags (--help-all explains them): {' '.join(names)}", WIDTH, break_on_hyphens=False
     )

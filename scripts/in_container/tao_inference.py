@@ -15,11 +15,8 @@ PROGRAM = "cosmos-rl-inference"
 
 
 def files_in(folder: str) -> list[str]:
-    return sorted(
-        entry.path
-        for entry in os.scandir(folder)
-        if entry.is_file() and not entry.name.startswith(".")
-    )
+    files = [entry for entry in os.scandir(folder) if entry.is_file()]
+    return sorted(entry.path for entry in files if not entry.name.startswith("."))
 
 
 def main(words: list[str]) -> int:

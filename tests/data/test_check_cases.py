@@ -11,8 +11,7 @@ from clip_files import check, record, write_clip, write_dataset
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import survey
+from cosmos_reason.data import clip_files, survey
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media import sampling
@@ -109,7 +108,7 @@ def test_texts_alone_leak_too(tmp_path):
 def test_one_id_for_many_records_costs_no_time(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([record(0)] * 20_000))
     found = survey.take(tmp_path / "a.json", tmp_path, "")
-    assert len(found.ids) == 20_000 and len(dataset_checks.files(found)) == 1
+    assert len(found.ids) == 20_000 and len(clip_files.files(found)) == 1
 
 
 def write_evaluation(path, **changes):

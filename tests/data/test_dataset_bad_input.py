@@ -17,7 +17,8 @@ from support import run_script
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import survey
+from cosmos_reason.data import clip_files, clip_problems, survey
+from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
 
@@ -54,12 +55,12 @@ def test_odd_values_end_as_findings_and_facts(tmp_path, changes):
         (changed["conversations"][1] if field == "value" else changed)[field] = value
     (tmp_path / "a.json").write_text(json.dumps(records))
     found = survey.take(tmp_path / "a.json", tmp_path, "")
-    paths = dataset_checks.files(found)
+    paths = clip_files.files(found)
     for number, path in paths.items():
         found.reports[number] = clip_checks.examine(path, "sampled", EIGHT)
-    dataset_checks.check_clips(found)
+    clip_problems.check_clips(found)
     dataset_checks.check_leakage(found, found)
-    facts = dataset_checks.write_facts(found, tmp_path / "facts" / "facts.json")
+    facts = dataset_facts.write_facts(found, tmp_path / "facts" / "facts.json")
     jsonschema.validate(facts, bundle.schema("dataset_facts"))
     assert dataset_checks.findings(found, evaluation=True)
 
@@ -136,14 +137,14 @@ def test_mutated_files_of_every_format_end_as_findings_and_facts(tmp_path):
         (tmp_path / "a.json").write_bytes(content)
         try:
             found = survey.take(tmp_path / "a.json", tmp_path, "")
-            found.media_path = dataset_checks.media_path(found, None)
+            found.media_path = clip_files.media_path(found, None)
         except Failure as failure:
             assert failure.exit_code == 2, content
             continue
-        for number, path in dataset_checks.files(found).items():
+        for number, path in clip_files.files(found).items():
             found.reports[number] = clip_checks.examine(path, "none", EIGHT)
-        dataset_checks.check_clips(found)
-        schema.validate(dataset_checks.facts(found))
+        clip_problems.check_clips(found)
+        schema.validate(dataset_facts.facts(found))
         read += 1
         if time.monotonic() > end:
             break

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from PIL import Image
 from support import ROOT
 
-from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import survey
+from cosmos_reason.data import clip_files, survey
+from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import Turn, read
+from cosmos_reason.data.prediction import predict
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import Encoder
 from cosmos_reason.estimate import record_tokens, text_tokens
@@ -80,7 +81,7 @@ def encoded_lengths(samples, model, system):
 def surveyed(root, model):
     found = survey.take(root / "annotations.json", "", str(model))
     how = ("none", VisionOptions(nframes=6), 30.0, clip_checks.Cache())
-    found.reports |= dict(clip_checks.examine_all(dataset_checks.files(found), *how))
+    found.reports |= dict(clip_checks.examine_all(clip_files.files(found), *how))
     return found
 
 
@@ -95,7 +96,7 @@ def test_with_the_tokenizer_the_prediction_is_what_is_encoded(root, tiny_model, 
     document.set_value(table, "train.train_policy.system_prompt", system)
     spec = document.with_defaults("train", table)
     predicted = record_tokens.tokens_for_spec(
-        dataset_checks.tables(surveyed(root, tiny_model)), spec
+        dataset_facts.tables(surveyed(root, tiny_model)), spec
     )
     samples = read(root / "annotations.json")[0]
     assert [record.total for record in predicted] == encoded_lengths(samples, tiny_model, system)
@@ -107,7 +108,7 @@ def test_an_evaluation_prompt_is_predicted_too(root, tiny_model):
         document.set_value(table, key, value)
     spec = document.with_defaults("evaluate", table)
     predicted = record_tokens.tokens_for_spec(
-        dataset_checks.tables(surveyed(root, tiny_model)), spec
+        dataset_facts.tables(surveyed(root, tiny_model)), spec
     )
     options = VisionOptions.from_table(VISION)
     encoder = Encoder(models.load_tokenizer(tiny_model), tiny_model, "", options, max_length=100000)
@@ -168,8 +169,8 @@ def test_the_loaders_memory_is_one_number(root, tmp_path):
     spec = document.with_defaults("train", table)
     found = surveyed(root, "")
     facts = tmp_path / "facts.json"
-    dataset_checks.write_facts(found, facts)
-    told = dataset_checks.predict(found, "train", spec, "tao")["prefetch_bytes_per_rank"]
+    dataset_facts.write_facts(found, facts)
+    told = predict(found, "train", spec, "tao")["prefetch_bytes_per_rank"]
     case = Case("train", "transformers", table, facts)
     assert told == lengths.loader_gib(case) * 2**30 > 0
     most = max(record.vision for record in record_tokens.tokens_for_spec(facts, spec))

@@ -14,8 +14,8 @@ import tomli_w
 from clip_files import write_clip
 from PIL import Image
 
-from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import conversations, survey
+from cosmos_reason.data import clip_files, conversations, survey
+from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import PIXELS_KEY, Encoder
 from cosmos_reason.estimate import record_tokens
@@ -147,9 +147,9 @@ def packed(spec, folder, *before):
 def predicted(spec, root, name):
     found = survey.take(root / name, root, spec["policy"]["model_name_or_path"])
     how = ("none", VisionOptions(nframes=4), 30.0, clip_checks.Cache())
-    found.reports |= dict(clip_checks.examine_all(dataset_checks.files(found), *how))
+    found.reports |= dict(clip_checks.examine_all(clip_files.files(found), *how))
     complete = document.with_defaults("train", spec)
-    costs = record_tokens.tokens_for_spec(dataset_checks.tables(found), complete)
+    costs = record_tokens.tokens_for_spec(dataset_facts.tables(found), complete)
     return [record.total for record in costs]
 
 

@@ -163,11 +163,12 @@ class Directions(Labels):
         return next(iter(said)) if len(said) == 1 and said <= set(DIRECTIONS) else None
 
     def mentions(self, clause: str) -> list[Mention]:
-        return [
-            Mention(stem(match[2]), *match.span(2), match[1] is not None)
-            for match in _WAY.finditer(clause)
-            if match[1] or stem(match[2]) not in ("up", "down")
-        ]
+        found = []
+        for match in _WAY.finditer(clause):
+            way = stem(match[2])
+            if match[1] or way not in ("up", "down"):
+                found.append(Mention(way, *match.span(2), match[1] is not None))
+        return found
 
 
 class Options(Labels):
@@ -201,11 +202,11 @@ class Options(Labels):
         return self.whole(head)
 
     def mentions(self, clause: str) -> list[Mention]:
-        letters = [
-            Mention(self._offered(match[match.lastindex]), *match.span())
-            for match in _LETTER.finditer(clause)
-            if self._offered(match[match.lastindex]) and _is_letter(clause, match)
-        ]
+        letters = []
+        for match in _LETTER.finditer(clause):
+            offered = self._offered(match[match.lastindex])
+            if offered and _is_letter(clause, match):
+                letters.append(Mention(offered, *match.span()))
         if len(letters) == 1:
             (only,) = letters
             return letters if self._beside(clause[only.start :]) in (None, only.value) else []

@@ -70,7 +70,12 @@ def boxes(text: str) -> list[Place]:
     if len(numbers) == 4:
         found = [numbers]
     found = [tuple(map(float, box)) for box in found]
-    return list(dict.fromkeys(box for box in found if box[0] < box[2] and box[1] < box[3]))
+    return list(dict.fromkeys(filter(_has_area, found)))
+
+
+def _has_area(box: Place) -> bool:
+    x1, y1, x2, y2 = box
+    return x1 < x2 and y1 < y2
 
 
 def read_place(response: str, find: Callable[[str], list[Place]]) -> Reading:

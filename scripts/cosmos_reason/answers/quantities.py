@@ -162,7 +162,9 @@ def _unit(word: str) -> str:
     """The name by which a unit is compared; empty for what is none."""
     word = word.strip(" .").lower()
     if degrees := _DEGREES.fullmatch(word):
-        return "°c" if degrees[1] else "°f" if degrees[2] else "°k"
+        if degrees[1]:
+            return "°c"
+        return "°f" if degrees[2] else "°k"
     return word if word in _UNITS else ""
 
 
@@ -202,11 +204,13 @@ class Numbers(Vocabulary):
 
     def _none_of(self, clause: str) -> list[Mention]:
         """ "No cars" where cars are counted."""
-        return [
-            Mention(f"0 {self.asked}", *match.span())
-            for match in _NONE_OF.finditer(clause)
-            if self.asked and any(_same_kind(stem(word), self.asked) for word in match[1].split())
-        ]
+        if not self.asked:
+            return []
+        found = []
+        for match in _NONE_OF.finditer(clause):
+            if any(_same_kind(stem(word), self.asked) for word in match[1].split()):
+                found.append(Mention(f"0 {self.asked}", *match.span()))
+        return found
 
     def _is_asked(self, match: re.Match, value: str) -> bool:
         """A single thing of another name ("1 door") is not what was asked, though its name is not

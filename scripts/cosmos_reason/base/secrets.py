@@ -70,8 +70,9 @@ def is_set(name: str) -> bool:
 def adopt_former_s3_names() -> list[str]:
     """Give the standard S3 variables that are not set the values of the old ones; the old names
     that were used."""
-    used = [
-        old for old, new in FORMER_S3.items() if os.environ.get(old) and not os.environ.get(new)
-    ]
+    used = []
+    for old, new in FORMER_S3.items():
+        if os.environ.get(old) and not os.environ.get(new):
+            used.append(old)
     os.environ.update({FORMER_S3[old]: os.environ[old] for old in used})
     return used

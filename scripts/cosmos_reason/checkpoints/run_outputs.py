@@ -163,8 +163,8 @@ def _is_run(folder: Path) -> bool:
 
 
 def _subfolders(folder: Path) -> list[Path]:
-    found = [path for path in folder.glob("*") if path.is_dir() and not path.is_symlink()]
-    return sorted(found, key=_order)
+    folders = [path for path in folder.glob("*") if path.is_dir()]
+    return sorted((path for path in folders if not path.is_symlink()), key=_order)
 
 
 def _order(path: Path) -> tuple:

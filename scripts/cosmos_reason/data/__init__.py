@@ -1,7 +1,8 @@
 """Annotations in every format: read, checked, built.
 
 Enter at `annotations.read` (samples of a file), `survey.take` with `checks.findings` (what is wrong
-with a dataset), and `sources.open_source` with `writer.write` (a dataset from what people have).
+with a dataset; `clip_problems` looks at its clips), `facts.write_facts`, `prediction.predict`, and
+`sources.open_source` with `writer.write` (a dataset from what people have).
 
 It is long because people's data come in many shapes: five record formats, tables, label files,
 archives and repositories of the Hub, each with findings of its own.

@@ -96,7 +96,8 @@ def row_of_table(record: dict) -> str:
     unread = unread_media(record)
     if unread:
         return f"a row that names its clip by {unread!r}"
-    fields = [name for name in record if name not in BESIDE and _is_label(record[name])]
+    others = [name for name in record if name not in BESIDE]
+    fields = [name for name in others if _is_label(record[name])]
     is_row = not name and MEDIA & record.keys() and fields
     return f"a row with {', '.join(fields[:4])}" if is_row else ""
 
@@ -113,8 +114,10 @@ def unread_media(record: dict) -> str:
     or none at all."""
     if MEDIA & record.keys() or "media" in record:
         return ""
-    named = (key for key, value in record.items() if isinstance(value, str) and names_medium(value))
-    return next(named, "")
+    for key, value in record.items():
+        if isinstance(value, str) and names_medium(value):
+            return key
+    return ""
 
 
 def _is_label(value: object) -> bool:

@@ -100,8 +100,8 @@ class Folder:
     def names(self) -> list[str]:
         paths = sorted(self.root.rglob("*"))
         built = {path.parent for path in paths if path.name == MARKER}
-        files = (path for path in paths if path.is_file() and built.isdisjoint(path.parents))
-        found = (path.relative_to(self.root) for path in files)
+        outside = (path for path in paths if built.isdisjoint(path.parents))
+        found = (path.relative_to(self.root) for path in outside if path.is_file())
         return [
             path.as_posix()
             for path in found
@@ -291,9 +291,9 @@ def _beside(folder: str, names: list[str]) -> list[str]:
     """The files of the subset that a table's folder stands for: another subset may have clips of
     the same names."""
     subset = folder.split("/")[0]
-    return [
-        name for name in names if subset in ("", "data") or name.split("/")[0] in (subset, name)
-    ]
+    if subset in ("", "data"):
+        return list(names)
+    return [name for name in names if name.split("/")[0] in (subset, name)]
 
 
 def _packed(files: Folder, folder: str, last: str) -> list[tuple[str, Held]]:
@@ -381,11 +381,8 @@ def plain_tables(files: Folder) -> list[str]:
 
 
 def _json_tables(files: Folder) -> list[str]:
-    return [
-        name
-        for name in files.names
-        if name.endswith(".json") and posixpath.basename(name) not in NO_TABLES
-    ]
+    names = [name for name in files.names if name.endswith(".json")]
+    return [name for name in names if posixpath.basename(name) not in NO_TABLES]
 
 
 def _of_one_kind(files: Folder, names: list[str]) -> list[str]:
@@ -409,7 +406,8 @@ def _saved(files: Folder, names: list[str]) -> list[str]:
         except (KeyError, TypeError) as problem:
             message = f"got no {problem}, expected what save_to_disk writes"
             raise f.bad_input("BUILD-TABLE", files.root / state, message) from None
-        names = [name for name in names if posixpath.dirname(name) != folder or name in kept]
+        left_out = {name for name in names if posixpath.dirname(name) == folder} - kept
+        names = [name for name in names if name not in left_out]
     return names
 
 

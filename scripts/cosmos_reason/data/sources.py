@@ -261,7 +261,8 @@ def _without_missing(
 def _absent(item: Item) -> list[Path]:
     """The files of an item that are not there."""
     files = [file for _, medium in item.media for file in source_files.files_of(medium)]
-    return [file for file in files if isinstance(file, Path) and not file.is_file()]
+    paths = [file for file in files if isinstance(file, Path)]
+    return [path for path in paths if not path.is_file()]
 
 
 def _media_missing(message: str, source: Source, data: dict) -> f.Finding:

@@ -2,6 +2,10 @@
 on one machine. What differs between them stands in base/families.py.
 
 Enter at `train.run` and `responder.Responder`. It is the only package that imports torch.
+
+It is above 1,600 lines because it is a whole trainer: data and packed passes, checkpoints that
+resume exactly, processes that share a model, answers while it trains, quantization, and the patches
+that cosmos-rl needs.
 """
 
 import os

@@ -151,12 +151,13 @@ class Plan:
     @property
     def adapted(self) -> list[tuple[int, int]]:
         """(in, out) of the linear layers of a language layer that get an adapter."""
-        every = "all-linear" in self.lora_targets
-        linears = self.geometry.linears.items()
+        linears = self.geometry.linears
+        if "all-linear" in self.lora_targets:
+            return list(linears.values())
         return [
             size
-            for name, size in linears
-            if every or any(target in name for target in self.lora_targets)
+            for name, size in linears.items()
+            if any(target in name for target in self.lora_targets)
         ]
 
     @property
@@ -386,7 +387,8 @@ def cheapest_fix(
     single, several, together, changed = [], [], Fix(), plan
     for fix, change in _changes(plan, most_gpus, token_pixels):
         single.append((fix, total(dataclasses.replace(plan, **change))))
-        if total(after := dataclasses.replace(changed, **change)) < total(changed):
+        after = dataclasses.replace(changed, **change)
+        if total(after) < total(changed):
             changed = after
             together |= fix
             several.append((together, total(after)))

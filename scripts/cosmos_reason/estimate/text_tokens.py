@@ -25,7 +25,7 @@ VISION_BLOCK = 2  # <|vision_start|> and <|vision_end|> around the vision tokens
 # Reasoning between its tags: so many with the tokenizers of Qwen2.5-VL, 5 with those of Qwen3-VL.
 THINKING = 10
 
-LETTERS = bytes(code for code in range(256) if code > 127 or chr(code).isalpha())
+LETTERS = bytes(code for code in range(128) if chr(code).isalpha()) + bytes(range(128, 256))
 NOT_DIGITS = bytes(code for code in range(256) if not 48 <= code < 58)
 
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.data import checks, located
+from cosmos_reason.data import clip_files, located
 from cosmos_reason.data.annotations import Media, Sample, Tally, questions, stream
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.survey import Survey
@@ -30,7 +30,7 @@ WORST_FIRST = (findings.ERROR, findings.WARNING, findings.INFO)
 def write(
     path: Path, parts: dict[str, Survey], facts: dict[str, dict], found: Sequence[Finding]
 ) -> None:
-    """Write the page for `parts` (train, eval), whose facts are data.checks.facts, perhaps with a
+    """Write the page for `parts` (train, eval), whose facts are data.facts.facts, perhaps with a
     prediction."""
     described = []
     for name, part in parts.items():
@@ -111,7 +111,7 @@ def pictured(survey: Survey, media: list[Media], folder: Path) -> dict:
         if is_archive and not (facts.pictures or os.path.isabs(medium.path)):
             members[medium] = os.path.normpath(medium.path)
         else:
-            local_files[medium] = located.local(checks.source_of(survey, medium))
+            local_files[medium] = located.local(clip_files.source_of(survey, medium))
     if members:
         names = set(members.values())
         unpacked = next(archives.batches(Path(survey.media_path), names, folder))

@@ -184,7 +184,7 @@ def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
 def merge_descriptions(found: list[Finding]) -> list[Finding]:
     """Merge the fixes for unknown GPU facts into one, that of the first error among them or of the
     first."""
-    unknown = [finding for finding in found if finding.id in UNKNOWN_GPUS and finding.fix]
+    unknown = _unknown_gpus(found)
     if not unknown:
         return found
     errors = [finding for finding in unknown if finding.severity == findings.ERROR]
@@ -202,12 +202,19 @@ def merge_descriptions(found: list[Finding]) -> list[Finding]:
     return without_consequences(merged, spokesman)
 
 
+def _unknown_gpus(found: list[Finding]) -> list[Finding]:
+    """Findings about facts of GPUs that flags can tell."""
+    about_gpus = [finding for finding in found if finding.id in UNKNOWN_GPUS]
+    return [finding for finding in about_gpus if finding.fix]
+
+
 def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
     """Without warnings about facts of GPUs where the error is that none was found."""
     if (cause.id, cause.severity) != ("PRE-GPU-NONE", findings.ERROR):
         return found
     told = {finding.id for finding in found if finding.severity == findings.ERROR}
-    return [finding for finding in found if finding.id in told or finding.id not in UNKNOWN_GPUS]
+    repeated = set(UNKNOWN_GPUS) - told
+    return [finding for finding in found if finding.id not in repeated]
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:

@@ -51,7 +51,8 @@ def paths(launch: Launch) -> Iterator[Finding]:
 
 def plain_paths(launch: Launch) -> dict[str, str]:
     """Those that are files or folders of a machine, by label."""
-    return {label: path for label, path in launch.paths.items() if path and "://" not in path}
+    named = {label: path for label, path in launch.paths.items() if path}
+    return {label: path for label, path in named.items() if "://" not in path}
 
 
 def _address(launch: Launch, label: str, path: str) -> Iterator[Finding]:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.data import checks, survey
+from cosmos_reason.data import checks, clip_files, clip_problems, survey
+from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import locate
+from cosmos_reason.data.prediction import check_rates
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.media import archives
 from cosmos_reason.media import checks as clip_checks
@@ -87,15 +89,15 @@ def survey_data(
         fix = f"scripts/check_dataset.py {written} --facts dataset_facts.json"
         return None, [findings.warning("PRE-DATA-UNREAD", keys.table, message, fix)]
     found = survey.take(locate(written), "", case.model)
-    found.media_path = checks.media_path(found, media or None)
+    found.media_path = clip_files.media_path(found, media or None)
     notes = look_at_clips(found)
-    checks.check_clips(found)
+    clip_problems.check_clips(found)
     is_validation = keys == actions.validation_keys(case.action)
     if is_validation and case(case.vision + "fps"):  # of the training data a rule says it
-        checks.check_rates(found, is_gate=case.engine == "tao")
+        check_rates(found, is_gate=case.engine == "tao")
     folder.mkdir(exist_ok=True)
     facts = folder / "dataset_facts.json"
-    checks.write_facts(found, facts)
+    dataset_facts.write_facts(found, facts)
     return facts, [*notes, *checks.findings(found, evaluation=case.action == "evaluate")]
 
 
@@ -110,8 +112,8 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
     """Reports of the clips: missing files of all, headers of the first few (and of those looked at
     before); of an archive the headers of the clips that come first in it."""
     how = ("none", VisionOptions(nframes=8), CLIP_SECONDS, clip_checks.Cache())
-    paths = checks.files(found)
-    packed = checks.members(found)
+    paths = clip_files.files(found)
+    packed = clip_files.members(found)
     if packed:
         archive = Path(found.media_path)
         found.reports |= clip_checks.examine_archive(archive, packed, *how, first_only=True)

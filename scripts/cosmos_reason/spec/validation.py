@@ -68,11 +68,8 @@ def _unfilled_as_one(
 ) -> list[findings.Finding]:
     """The findings, those about the empty texts and zeros of a template that nobody filled in as
     one."""
-    empty = [
-        finding
-        for finding in found
-        if finding.id == "SPEC-VALUE" and _is_empty(document.get(spec, finding.where))
-    ]
+    refused = [finding for finding in found if finding.id == "SPEC-VALUE"]
+    empty = [finding for finding in refused if _is_empty(document.get(spec, finding.where))]
     if len(empty) < UNFILLED:
         return found
     fix = Fix()

@@ -142,7 +142,8 @@ def with_one_fix(found: list[Finding], action: str, file: Path, engine: str) -> 
     """The findings; errors that flags of build_spec mend in `file` get the one command that mends
     them all."""
     errors = [finding for finding in found if finding.severity == findings.ERROR]
-    mendable = [finding for finding in errors if finding.fix and not finding.fix.command]
+    with_fix = [finding for finding in errors if finding.fix]
+    mendable = [finding for finding in with_fix if not finding.fix.command]
     together = Fix()
     for finding in mendable:
         together |= finding.fix

@@ -118,7 +118,8 @@ class Runner:
         """Trials that failed by no fault of their values, while there is time for them."""
         if self.late() or self.study.reached(records):
             return []
-        return [trial for trial in records if trial["state"] == FAILED and trial["outside"]]
+        failed = [trial for trial in records if trial["state"] == FAILED]
+        return [trial for trial in failed if trial["outside"]]
 
     def reopen(self, trial: dict) -> None:
         """Let a trial that ended go on from what it has: jobs that failed are set aside."""
@@ -146,11 +147,8 @@ class Runner:
 
     def left_over(self, records: list[dict]) -> dict | None:
         """A trial to go on with: first one whose job runs, on the GPUs that it has."""
-        waiting = [
-            trial
-            for trial in records
-            if trial["state"] == RUNNING and trial["number"] not in self.driven
-        ]
+        begun = [trial for trial in records if trial["state"] == RUNNING]
+        waiting = [trial for trial in begun if trial["number"] not in self.driven]
         for trial in waiting:
             if self.has_running_job(trial):
                 return trial

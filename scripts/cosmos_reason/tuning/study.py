@@ -82,11 +82,9 @@ class Study:
 
     def jobs_of(self, trial: dict, action: str) -> list[Path]:
         """Folders of the trial's jobs of one action that were not set aside, newest first."""
-        return [
-            path
-            for path in jobs.folders(self.jobs_dir(trial))
-            if path.name.startswith(f"{action}-") and path.name not in trial["set_aside"]
-        ]
+        folders = jobs.folders(self.jobs_dir(trial))
+        of_action = [path for path in folders if path.name.startswith(f"{action}-")]
+        return [path for path in of_action if path.name not in trial["set_aside"]]
 
     def numbers(self) -> list[int]:
         """Of every trial that has begun, whether its record can be read or not."""
@@ -139,7 +137,8 @@ class Study:
 
     def ranked(self, trials: list[dict]) -> list[dict]:
         """Trainings that ended well, best first; of equals the earlier one."""
-        done = [trial for trial in trials if trial["state"] == COMPLETE and trial["kind"] != BASE]
+        searched = [trial for trial in trials if trial["kind"] != BASE]
+        done = [trial for trial in searched if trial["state"] == COMPLETE]
         # sorted keeps the order of equals, also when it is reversed
         return sorted(done, key=lambda trial: trial["objective"], reverse=not self.minimizes)
 

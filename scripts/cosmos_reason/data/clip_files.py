@@ -1,0 +1,93 @@
+"""Where the media of a dataset are: beside the annotations, below a root, in an archive, in S3."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.located import place, source
+from cosmos_reason.data.survey import Survey
+from cosmos_reason.media import archives
+from cosmos_reason.media import files as media
+from cosmos_reason.remote import s3
+
+
+def media_path(found: Survey, given: str | None) -> Path | str:
+    """The folder, prefix or archive that media names are relative to.
+
+    That is `given` (an archive in S3 is fetched), else the media root named in the file, else its
+    folder, else one of the usual archives there when the first medium is not there itself."""
+    if given is not None:
+        if s3.is_uri(given) and not archives.is_archive(given):
+            return given.rstrip("/")
+        return _local(given)
+    root = found.annotations.parent
+    if s3.is_uri(found.source):
+        root = found.source.rpartition("/")[0]
+    stated = found.header.get("media_root")
+    if isinstance(stated, str):
+        return _stated_root(found, root, stated)
+    for medium in found.clips:
+        if not s3.is_uri(medium.path):
+            archive = archives.in_root(root, medium.kind, medium.path)
+            return _local(archive) if archive else root
+    return root
+
+
+def _stated_root(found: Survey, root: Path | str, stated: str) -> Path | str:
+    """The media root that the annotation file names. Raises Failure when it leaves `root`."""
+    try:
+        return place(root, stated)
+    except f.Failure:
+        outside = os.path.normpath(os.path.join(root, stated))
+        message = f"got the media root {stated}, which leaves the folder of the annotations"
+        fix = Fix(flags={"--media-path": outside})
+        raise f.bad_input("DATA-MEDIA-ESCAPE", found.source, message, fix) from None
+
+
+def _local(file: Path | str) -> Path:
+    return s3.local(file) if s3.is_uri(file) else Path(file)
+
+
+def whole_name(file: Path | str) -> str:
+    """A name that means the same from everywhere."""
+    return str(file) if s3.is_uri(file) else os.path.abspath(file)
+
+
+def files(found: Survey) -> dict[int, media.Source]:
+    """What to examine, by clip number; names that leave the media path get their report here."""
+    paths = {}
+    for medium, number in found.clips.items():
+        try:
+            paths[number] = source_of(found, medium)
+        except f.Failure as failure:
+            problem = failure.findings[0]
+            found.reports[number] = media.ClipReport(check=problem.id, message=problem.message)
+    return paths
+
+
+def source_of(found: Survey, medium: Media) -> media.Source:
+    """Where a medium is. Pictures in an archive are unpacked to be looked at; clips are not. Raises
+    Failure."""
+    root = found.media_path
+    if medium.pictures or medium.may_be_folder:
+        root = archives.media_folder(root)
+    return source(medium, partial(place, root))
+
+
+def members(found: Survey) -> dict[int, str]:
+    """The media that are read from an archive, by clip number; none when the media path is a folder
+    or prefix."""
+    if s3.is_uri(found.media_path) or not Path(found.media_path).is_file():
+        return {}
+    in_archive = {}
+    for medium, number in found.clips.items():
+        stands_alone = s3.is_uri(medium.path) or os.path.isabs(medium.path)
+        is_unpacked = medium.pictures or medium.may_be_folder
+        if number not in found.reports and not (stands_alone or is_unpacked):
+            in_archive[number] = medium.path
+    return in_archive

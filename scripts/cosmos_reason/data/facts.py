@@ -1,0 +1,144 @@
+"""What a dataset is: the content of dataset_facts.json and its two tables."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from itertools import accumulate
+from pathlib import Path
+
+from cosmos_reason import answers
+from cosmos_reason.base.files import sha256, whole_file
+from cosmos_reason.data.clip_files import whole_name
+from cosmos_reason.data.survey import Survey
+
+SCHEMA_VERSION = 1
+CLIP_FACTS = {"kind": "string", "pictures": "string"} | dict.fromkeys(
+    ("width", "height", "frames", "declared_frames"), "int32"
+)
+CLIP_FACTS |= dict.fromkeys(("fps", "seconds"), "float64")
+
+
+def facts(found: Survey) -> dict:
+    """The content of dataset_facts.json (schemas/dataset_facts.schema.json)."""
+    data_format = "llava"
+    if found.formats:
+        data_format = found.formats.most_common(1)[0][0]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "annotations": whole_name(found.source),
+        "media_path": str(found.media_path),
+        "format": data_format,
+        "fingerprint": sha256(found.annotations),
+        "records": len(found.ids),
+        "questions": sum(found.asked),
+        "clips": len(found.clips),
+        "clips_with_problems": sum(bool(report.check) for report in found.reports.values()),
+        "records_per_clip": spread(Counter(found.clip_numbers).values()),
+        "question_types": dict(found.types.most_common()),
+        "answers": {kind: dict(balance.most_common(20)) for kind, balance in found.balance.items()},
+        "majority_accuracy": _majority_accuracy(found),
+        "reasoning_beside": sum(count > 0 for count in found.reasoning_tokens),
+        "reasoning_share": round(found.reasoned / max(sum(found.asked), 1), 4),
+        "text_tokens": {
+            **spread(found.text_tokens, ("p50", "p95", "max")),
+            "method": found.text_method,
+        },
+        "media": _media_facts(found),
+        "clips_table": "clips.parquet",
+        "records_table": "records.parquet",
+    }
+
+
+def _majority_accuracy(found: Survey) -> float | None:
+    """The accuracy of always giving the commonest answer of a question's type; None where no
+    question has a closed type."""
+    asked = 0
+    right = 0
+    for kind in answers.CLOSED_TYPES:
+        balance = found.balance.get(kind)
+        if balance:
+            asked += sum(balance.values())
+            right += max(balance.values())
+    return round(right / asked, 4) if asked else None
+
+
+def _media_facts(found: Survey) -> dict:
+    """Sizes of all media; lengths and rates of the clips among them."""
+    opened = [report.facts for report in found.reports.values() if report.facts]
+    clips = [facts for facts in opened if facts.kind == "video"]
+    return {
+        "width": spread([facts.width for facts in opened]),
+        "height": spread([facts.height for facts in opened]),
+        "frames": spread([facts.frames for facts in clips]),
+        "fps": spread([facts.fps for facts in clips]),
+        "seconds": spread([facts.seconds for facts in clips]),
+    }
+
+
+def spread(values: Iterable[float], names=("min", "p50", "max")) -> dict[str, float | None]:
+    """Places of the ranked values by name, None where there are none."""
+    ranked = sorted(values)
+    if not ranked:
+        return dict.fromkeys(names)
+    places = {
+        "min": 0,
+        "p50": len(ranked) // 2,
+        "p95": len(ranked) * 95 // 100,
+        "max": len(ranked) - 1,
+    }
+    return {name: round(ranked[places[name]], 3) for name in names}
+
+
+def tables(found: Survey):
+    """(clips, records) as pyarrow tables: one row per medium in order of appearance, one per
+    record."""
+    import numpy as np
+    import pyarrow as arrow
+
+    reports = [found.reports[number] for number in range(len(found.clips))]
+    columns = {"clip": arrow.array([medium.path for medium in found.clips], arrow.string())}
+    for name, kind in CLIP_FACTS.items():
+        column = [report.facts and getattr(report.facts, name) for report in reports]
+        columns[name] = arrow.array(column, getattr(arrow, kind)())
+    reuse = Counter(found.clip_numbers)
+    columns["records"] = arrow.array(
+        [reuse[number] for number in range(len(reports))], arrow.int32()
+    )
+    for name in ("bytes", "content", "check", "message"):
+        columns[name] = arrow.array([getattr(report, name) for report in reports])
+    records = {
+        "index": arrow.array(found.indices, arrow.int32()),
+        "id": arrow.array(found.ids, arrow.string()),
+        "clips": arrow.ListArray.from_arrays(
+            [0, *accumulate(found.clip_counts)], arrow.array(found.clip_numbers, arrow.int32())
+        ),
+        "questions": arrow.array(found.asked, arrow.int32()),
+        "question_type": arrow.array(found.kinds, arrow.string()),
+        "answer": arrow.array(found.answers, arrow.string()),
+        "text_tokens": arrow.array(found.text_tokens, arrow.int32()),
+        "answer_tokens": arrow.array(found.answer_tokens, arrow.int32()),
+        "reasoning_tokens": arrow.array(found.reasoning_tokens, arrow.int32()),
+        "has_system": arrow.array(map(bool, found.has_system), arrow.bool_()),
+        "video_fps": arrow.array(
+            found.video_fps, arrow.float64(), mask=np.array(found.video_fps) == 0
+        ),
+    }
+    return arrow.table(columns), arrow.table(records)
+
+
+def write_facts(found: Survey, path: Path) -> dict:
+    """dataset_facts.json at `path` and its two tables beside it, all of them or none; the facts."""
+    import pyarrow.parquet as parquet
+
+    written = facts(found)
+    targets = [path, *(path.parent / written[name] for name in ("clips_table", "records_table"))]
+    with ExitStack() as files:  # renamed from the last to the first
+        json.dump(
+            written, files.enter_context(whole_file(targets[0])), indent=1
+        )  # escapes: a path may be no UTF-8
+        for target, table in zip(targets[1:], tables(found), strict=True):
+            parquet.write_table(table, files.enter_context(whole_file(target, "wb")))
+    return written

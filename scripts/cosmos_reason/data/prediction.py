@@ -1,0 +1,146 @@
+"""What training or evaluating on a dataset with a spec will meet: tokens, frames, steps, host
+memory. Enter at `predict`."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.annotations import trained_records
+from cosmos_reason.data.checks import RESPONSE_MODE
+from cosmos_reason.data.facts import spread, tables
+from cosmos_reason.data.survey import Survey
+from cosmos_reason.estimate import record_tokens
+from cosmos_reason.estimate.steps import steps_per_epoch
+from cosmos_reason.media import archives, sampling
+from cosmos_reason.remote import s3
+from cosmos_reason.spec import document
+
+
+def predict(found: Survey, action: str, spec: dict, engine: str, is_trained: bool = True) -> dict:
+    """What `action` with `spec` (defaults filled in) will meet: tokens and frames per sample; for
+    training optimizer steps and memory of loading, when the data are those it trains on.
+
+    Samples that do not fit or cannot be sampled become problems of `found`, with the override that
+    mends them.
+    """
+    _, limit, _ = record_tokens.room_for_prompt(action, spec)
+    costs = record_tokens.tokens_for_spec(tables(found), spec)
+    _check_lengths(found, costs, action, spec)
+    _check_sampling(found, costs, spec)
+    if sampling.VisionOptions.from_spec(spec).fps:
+        check_rates(found, is_gate=action == "train" and engine == "tao")
+    totals = [cost.total for cost in costs]
+    vision_totals = [cost.vision for cost in costs]
+    prediction = {
+        "limit": limit,
+        "tokens": spread(totals, ("p50", "p95", "max")),
+        "vision_tokens": spread(vision_totals, ("p50", "p95", "max")),
+        "frames": spread(cost.frames for cost in costs if cost.frames),
+        "too_long": sum(total > limit for total in totals),
+    }
+    if action == "train" and is_trained:
+        prediction |= _loading(found, spec, max(vision_totals, default=0))
+    return prediction
+
+
+def _check_lengths(found: Survey, costs: list, action: str, spec: dict) -> None:
+    """Samples with more tokens than `spec` leaves room for."""
+    key, limit, generated = record_tokens.room_for_prompt(action, spec)
+    longest = max((cost.total for cost in costs), default=0)
+    if longest <= limit:
+        return
+    needed = math.ceil((longest + generated) / 1024) * 1024
+    advice = f"fewer pixels cost less, and {key}={needed} takes all"
+    found.tally.fixes["DATA-TOKENS"] = Fix(changes={key: needed})
+    too_long = [row for row, cost in enumerate(costs) if cost.total > limit]
+    name, frames = record_tokens.frames_that_fit(tables(found), too_long, spec, limit)
+    if frames:
+        found.tally.fixes["DATA-TOKENS"] = Fix(changes={name: frames})
+        advice = f"at most {name.rpartition('.')[2]}={frames} fits, {key}={needed} takes all frames"
+    for row in too_long:
+        message = f"got {costs[row].total} tokens, expected at most {limit} ({advice})"
+        found.tally.add("DATA-TOKENS", found.indices[row], costs[row].id, message)
+
+
+def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
+    """Clips that cannot be sampled as `spec` says."""
+    for index, cost in zip(found.indices, costs, strict=True):
+        if cost.problem:
+            found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
+    options = sampling.VisionOptions.from_spec(spec)
+    table = options.table
+    _check_lists(found, options)
+    if not options.nframes:
+        return
+    opened = [report.facts for report in found.reports.values() if report.facts]
+    videos = [facts for facts in opened if facts.kind == "video"]
+    lengths = [facts.frames for facts in videos if not facts.is_sampled]
+    shortest = min(lengths, default=0)
+    if shortest > 1:
+        even_count = shortest // 2 * 2
+        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes={f"{table}.nframes": even_count})
+
+
+def _check_lists(found: Survey, options: sampling.VisionOptions) -> None:
+    """Videos given as lists of more pictures than the spec samples: all of them are shown."""
+    most = options.nframes or options.max_frames or sampling.MAX_FRAMES
+    longer = {}
+    for number, report in found.reports.items():
+        if report.facts and report.facts.is_sampled and report.facts.frames > most:
+            longer[number] = report.facts.frames
+    for row, used in enumerate(found.used()):
+        frames = [longer[number] for number in used if number in longer]
+        if frames:
+            message = f"got a list of {frames[0]} pictures, expected at most {most} frames"
+            found.tally.add("DATA-FRAMES-ALL", found.indices[row], found.ids[row], message)
+
+
+def check_rates(found: Survey, is_gate: bool) -> None:
+    """Records without the rate of their clips, for a spec that samples by fps: errors when
+    `is_gate`, as in training with engine tao, whose loader ends there. build_dataset writes the
+    rates it measures."""
+    for row, name in record_tokens.records_without_rate(tables(found)).items():
+        message = "got no video_fps, which sampling by fps needs"
+        found.tally.add("DATA-FPS-MISSING", found.indices[row], name, message)
+    if is_gate:
+        found.tally.errors.add("DATA-FPS-MISSING")
+    folder = str(found.annotations.parent)
+    media_path = str(found.media_path)
+    beside = os.path.dirname(media_path) if archives.is_archive(media_path) else media_path
+    if not s3.is_uri(found.source) and beside == folder:
+        output = f"{os.path.abspath(folder)}-with-rates"
+        command = ["scripts/build_dataset.py", str(found.annotations), "-o", output]
+        found.tally.fixes["DATA-FPS-MISSING"] = shlex.join(command)
+
+
+def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:
+    """Optimizer steps per epoch by number of GPUs, and the host memory of the batches one rank
+    loads ahead when every sample has so many vision tokens."""
+    mode = document.get(spec, RESPONSE_MODE)
+    reasoned = [row for row, count in enumerate(found.reasoning_tokens) if count]
+    if mode == "answer":
+        for row in reasoned:
+            message = "got reasoning beside the answer, which response_mode answer leaves out"
+            found.tally.add("DATA-REASONING", found.indices[row], found.ids[row], message)
+    records = trained_records(len(found.ids), len(reasoned), mode)
+    parallel = spec["policy"]["parallelism"]
+    ranks = max(parallel["dp_shard_size"], 1) * max(parallel["dp_replicate_size"], 1)
+    batch = spec["train"]["train_batch_per_replica"]
+    drop_last = spec["train"]["train_policy"]["dataloader_drop_last"]
+    if records and not steps_per_epoch(records, batch, ranks, drop_last):
+        message = (
+            f"got {records} records for {ranks} ranks x batch {batch}, "
+            "expected at least one full batch"
+        )
+        found.tally.add("DATA-STEPS-NONE", 0, "-", message)
+    steps = {}
+    for gpus in (1, 2, 4, 8):
+        steps[str(gpus)] = steps_per_epoch(records, batch, gpus, drop_last)
+    patch = sampling.patch_size(spec["policy"]["model_name_or_path"])
+    return {
+        "steps_per_epoch": steps,
+        "prefetch_bytes_per_rank": record_tokens.loader_bytes(spec["train"], vision_tokens, patch),
+    }
