@@ -7,6 +7,7 @@ import resource
 import shutil
 import signal
 import sys
+import time
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -31,7 +32,7 @@ from cosmos_reason.checkpoints import (
 )
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine import setup, train
-from cosmos_reason.engine.encode import collate
+from cosmos_reason.engine.encode import Encoder, collate
 from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import questions
 from cosmos_reason.spec import document
@@ -494,6 +495,58 @@ def test_a_bad_training_clip_is_a_finding_whoever_reads_it(train_spec, dataset, 
             custom__train_dataset=data,
             train__train_policy__dataloader_num_workers=workers,
         )
+
+
+def test_a_training_clip_that_is_lost_is_left_out_named_and_counted(
+    train_spec, dataset, tmp_path, capsys
+):
+    folder = shutil.copytree(dataset / "train", tmp_path / "train")
+    lost = sorted((folder / "videos").iterdir())[0]
+    lost.unlink()
+    data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
+    # Three epochs come upon the clip three times.
+    run(train_spec, custom__train_dataset=data, train__max_num_steps=18, train__epoch=3)
+    told = capsys.readouterr().err
+    assert told.count(f"{lost.name}: DATA-MEDIA-MISSING") == 1
+    assert "warning: 1 files could not be read; their records were left out" in told
+    assert run_outputs.find(tmp_path / "out")
+
+
+def test_a_reader_that_is_killed_ends_the_run_with_its_state_saved(
+    train_spec, tmp_path, monkeypatch
+):
+    encode = Encoder.encode_training
+
+    def deadly(self, sample, system_prompt):
+        if sample.index == 17:  # of the last steps
+            os.kill(os.getpid(), signal.SIGKILL)
+        return encode(self, sample, system_prompt)
+
+    monkeypatch.setattr(Encoder, "encode_training", deadly)
+    policy = train_spec["train"]["train_policy"]
+    policy |= {"dataloader_num_workers": 1, "dataloader_shuffle": False}
+    document.set_value(train_spec, "train.train_batch_per_replica", 5)
+    document.set_value(train_spec, "train.train_policy.dataloader_prefetch_factor", 1)
+    with pytest.raises(Failure, match=r"ENGINE-LOADER-DIED.* its state is saved"):
+        run(train_spec)
+    saved = [found for found in run_outputs.find(tmp_path / "out") if found.kind == "resume"]
+    assert saved and saved[-1].complete
+
+
+def test_waiting_for_records_is_part_of_a_steps_time(train_spec, tmp_path, monkeypatch):
+    encode = Encoder.encode_training
+
+    def slow(*args):
+        time.sleep(0.05)
+        return encode(*args)
+
+    monkeypatch.setattr(Encoder, "encode_training", slow)
+    run(train_spec)
+    for line in metrics(tmp_path / "out" / "run"):
+        if "train/loss" in line:
+            batch = train_spec["train"]["train_batch_per_replica"]
+            assert line["train/waiting_seconds"] >= 0.05 * batch
+            assert line["train/step_seconds"] > line["train/waiting_seconds"]
 
 
 def test_a_bad_validation_clip_does_not_cost_the_checkpoint(train_spec, dataset, tmp_path):

@@ -272,3 +272,30 @@ def test_a_batch_that_memory_does_not_hold_is_answered_in_halves(
     assert rows_of(tmp_path / "halves") == rows_of(tmp_path / "results")
     assert sizes[:4] == [5, 2, 3, 1], "half of a batch, and then halves of that"
     assert max(sizes[4:]) <= 2
+
+
+def test_a_question_that_memory_does_not_hold_fails_and_the_others_are_answered(
+    evaluate_spec, tmp_path, monkeypatch
+):
+    path = tmp_path / "eval" / "annotations.json"
+    records = files.read_json(path)
+    records[3]["conversations"][0]["value"] += " left right" * 200
+    files.write_json(path, records)
+    run(evaluate_spec, None, Responder(evaluate_spec))
+    expected = rows_of(tmp_path / "results")
+    longest = max(len(row["question"]) for row in expected)
+    generate = Responder.generate
+
+    def small(self, encoded):
+        if max(len(one["input_ids"]) for one in encoded) > 400:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return generate(self, encoded)
+
+    monkeypatch.setattr(Responder, "generate", small)
+    evaluate_spec["results_dir"] = str(tmp_path / "small")
+    assert run(evaluate_spec, None, Responder(evaluate_spec))["failed"] == 1
+    for row, before in zip(rows_of(tmp_path / "small"), expected, strict=True):
+        if len(row["question"]) == longest:
+            assert "memory does not hold a question" in row["error"]
+        else:
+            assert row == before

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import torch
 
 from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.engine import passes as engine_passes
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.gpu_memory import CONTEXT_GIB, GIB, TIGHT_ABOVE, Plan
 
@@ -53,6 +55,17 @@ def asked(problem: Exception) -> float:
 def failure(passes, problem: Exception, where: str) -> Failure:
     """What to say of a training that found the GPU full."""
     return explained(passes.plan_at_work(), passes.longest_at_work, Memory.now(problem), where)
+
+
+def while_loading(spec: dict, folder: Path, problem: Exception, rank: int) -> Failure:
+    """What to say where the GPU is full before the first step: with the weights alone."""
+    memory = Memory.now(problem)
+    told = f"got {memory.taken:.1f} GiB or more for the weights, the GPU has {memory.whole:.1f} GiB"
+    plan = engine_passes.plan_of(spec, folder)
+    if plan:
+        told += f"; {gpu_memory.total(plan):.1f} GiB were foreseen before the first pass"
+    fix = Fix() if spec["policy"]["lora"] else Fix(flags={"--tuning": "lora"})
+    return outside(ID, f"loading, rank {rank}", told, fix)
 
 
 def explained(plan: Plan | None, longest: int, memory: Memory, where: str) -> Failure:

@@ -47,7 +47,7 @@ class Passes:
         # Attention by single calls, as float32 takes it, would be compiled anew for each pass.
         self.is_half = hardware.compute != torch.float32
         if hardware.device.type == "cuda":
-            self.plan = _plan(spec, folder)
+            self.plan = plan_of(spec, folder)
             free, _ = torch.cuda.mem_get_info()
             ours = free + torch.cuda.memory_reserved() + gpu_memory.CONTEXT_GIB * GIB
             self.limit = ranks.smallest(gpu_memory.TIGHT_ABOVE * ours / GIB)
@@ -167,13 +167,17 @@ class Passes:
                 layer._compiled_call_impl = None
             first_line = str(problem).strip().partition("\n")[0]
             say(f"warning: layers run as they are, they could not be compiled: {first_line}")
+            return
+        # Of another length or kind a layer is compiled anew: where that fails, torch warns and runs
+        # the layer as it is.
+        torch._dynamo.config.suppress_errors = True
 
 
 def _vision_tokens(samples: Sequence[Inputs]) -> int:
     return sum(int((sample["mm_token_type_ids"] > 0).sum()) for sample in samples)
 
 
-def _plan(spec: dict, folder: Path) -> gpu_memory.Plan | None:
+def plan_of(spec: dict, folder: Path) -> gpu_memory.Plan | None:
     """What one GPU holds, but for the lengths of a pass; None for a model of unknown size."""
     geometry = gpu_memory.geometry(str(folder))
     if geometry is None:

@@ -168,7 +168,13 @@ class Responder:
         seconds = round((now - self.since) / len(ready), 3)
         self.since = now
         answers = []
-        for (question, inputs), (response, is_cut, tokens) in zip(ready, responses, strict=True):
+        for (question, inputs), answered in zip(ready, responses, strict=True):
+            if answered is None:
+                length = len(inputs["input_ids"])
+                problem = f"memory does not hold a question of {length:,} tokens with its answer"
+                answers.append(Answer(question, None, problem))
+                continue
+            response, is_cut, tokens = answered
             vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
             answers.append(Answer(question, response, None, vision_tokens, is_cut, tokens, seconds))
         return answers
@@ -182,15 +188,18 @@ class Responder:
                 inputs[key] = inputs[key].to(self.hardware.compute)
         return inputs
 
-    def generate_fitting(self, encoded: list[dict]) -> list[tuple[str, bool, int]]:
-        """`generate`, in halves where memory does not hold all, and from then on."""
+    def generate_fitting(self, encoded: list[dict]) -> list[tuple[str, bool, int] | None]:
+        """`generate`, in halves where memory does not hold all, and from then on; None for a
+        question that it does not hold alone."""
         try:
             return self.generate(encoded)
-        except torch.OutOfMemoryError:
-            if len(encoded) == 1:
-                raise
+        except torch.OutOfMemoryError as problem:
+            reason = str(problem).partition("\n")[0]
         # What the attempt held is free only out here.
         torch.cuda.empty_cache()
+        if len(encoded) == 1:
+            say(f"warning: memory does not hold one of the questions: {reason}")
+            return [None]
         self.batch_size = len(encoded) // 2
         say(f"memory does not hold {len(encoded)} questions: {self.batch_size} at a time from here")
         first = self.generate_fitting(encoded[: self.batch_size])

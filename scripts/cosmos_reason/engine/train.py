@@ -38,6 +38,7 @@ from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.passes import GIB, Passes
 from cosmos_reason.engine.ranks import ALONE, SEEDS_APART, Ranks
 from cosmos_reason.engine.samples import Inputs, Samples, have_media, loss_tokens, raise_failures
+from cosmos_reason.engine.skipping import Skipped
 from cosmos_reason.engine.stopping import Stop, Stopped
 from cosmos_reason.estimate import steps
 
@@ -83,6 +84,10 @@ class Trainer:
                 # Of several processes one may be full alone: it speaks, and the others end with it.
                 where = self.ranks.place(self.step + 1)
                 raise full_gpu.failure(self.passes, problem, where) from None
+            except RuntimeError as problem:
+                if not str(problem).startswith("DataLoader worker"):
+                    raise
+                raise self.without_reader(problem) from None
 
     def train(self) -> None:
         """The steps; validations and saves where the spec says so."""
@@ -90,12 +95,17 @@ class Trainer:
         self.network.train()
         if validation["enable"] and validation["val_before_train"] and self.step == 0:
             self.validate()
+        skipped = Skipped(len(self.training), self.ranks)
+        since = time.perf_counter()
         for samples in self.batches():
-            self.ranks.agreed(partial(raise_failures, samples))
-            self.train_on(samples, is_timed=self.step == self.first + TIMED - 1)
+            waited = time.perf_counter() - since
+            samples = skipped.readable(samples, self.step + 1)
+            self.train_on(samples, waited, is_timed=self.step == self.first + TIMED - 1)
             if self.step < self.total_steps:
                 self.stop.check()
             self.validate_and_save()
+            since = time.perf_counter()
+        skipped.tell()
 
     def validate_and_save(self) -> None:
         """What is due at the present step."""
@@ -152,8 +162,9 @@ class Trainer:
         )
         return iter(loader)
 
-    def train_on(self, samples: list[Inputs], is_timed: bool) -> None:
-        """One step and its line in metrics.jsonl; whether compiling pays is decided by its time."""
+    def train_on(self, samples: list[Inputs], waited: float, is_timed: bool) -> None:
+        """One step, for whose records it was waited so many seconds, and its line in metrics.jsonl;
+        whether compiling pays is decided by its time."""
         started = time.perf_counter()
         # Seeded per step: dropout then does not depend on where a run was resumed.
         seed = (self.spec["train"]["seed"] or 0) + self.step
@@ -167,8 +178,9 @@ class Trainer:
             "total_steps": self.total_steps,
             "epoch": self.epoch,
             **measured,
-            "train/step_seconds": seconds,
-            "train/tokens_per_second": tokens / seconds,
+            "train/step_seconds": waited + seconds,
+            "train/waiting_seconds": waited,
+            "train/tokens_per_second": tokens / (waited + seconds),
         }
         if self.hardware.device.type == "cuda":
             line["gpu/memory_gib"] = self.ranks.largest(torch.cuda.max_memory_allocated() / GIB)
@@ -326,18 +338,31 @@ class Trainer:
         return folder
 
     def stopped(self) -> Failure:
-        """Save the state after a signal, under the number of the step wherever in an epoch it is.
-        Returns what there is to say of the end."""
-        message = f"got {self.stop.asked_by} and ended after step {self.step} of {self.total_steps}"
+        """Save the state after a signal. Returns what there is to say of the end."""
+        return self.ended_early("ENGINE-STOPPED", f"got {self.stop.asked_by} and")
+
+    def without_reader(self, problem: RuntimeError) -> Failure:
+        """The same where a process that read records is gone. Of several ranks this one cannot save
+        alone."""
+        told = f"a process that reads records is gone, often for want of host memory ({problem});"
+        if not self.ranks.are_several:
+            return self.ended_early("ENGINE-LOADER-DIED", told)
+        fix = Fix(changes={"train.resume": True})
+        return outside("ENGINE-LOADER-DIED", self.ranks.place(self.step + 1), told, fix)
+
+    def ended_early(self, id: str, why: str) -> Failure:
+        """Save the state under the number of the step wherever in an epoch it is. Returns what
+        there is to say."""
+        message = f"{why} ended after step {self.step} of {self.total_steps}"
         fix = Fix(changes={"train.resume": True})
         if self.step == self.first:
-            return outside("ENGINE-STOPPED", self.run_dir, f"{message}, before the first", fix)
+            return outside(id, self.run_dir, f"{message}, before the first", fix)
         if not self.spec["train"]["ckpt"]["enable_checkpoint"]:
             message += "; nothing was saved: train.ckpt.enable_checkpoint is false"
-            return outside("ENGINE-STOPPED", self.run_dir, message)
+            return outside(id, self.run_dir, message)
         self.refuse_not_finite_weights()
         folder = self.save_state(f"step_{self.step}", {"is_stop": True})
-        return outside("ENGINE-STOPPED", folder, f"{message}; its state is saved", fix)
+        return outside(id, folder, f"{message}; its state is saved", fix)
 
     def refuse_not_finite_weights(self) -> None:
         """Raise Failure before weights are saved that no training could go on from."""
@@ -471,8 +496,11 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     folder = ranks.first_of_node_first(fetch)
     training, validation = ranks.agreed(partial(read_data, spec, folder, ranks.on_node))
     per_epoch, total = ranks.agreed(partial(setup.plan_steps, len(training), train, ranks.world))
-    network = ranks.agreed(partial(setup.build_network, spec, folder, hardware))
-    setup.shard(network, spec, folder, hardware)
+    try:
+        network = ranks.agreed(partial(setup.build_network, spec, folder, hardware))
+        setup.shard(network, spec, folder, hardware)
+    except torch.OutOfMemoryError as problem:
+        raise full_gpu.while_loading(spec, folder, problem, ranks.rank) from None
     optimizer = setup.build_optimizer(network, train)
     if policy["lora"]:  # adapters begin with random numbers
         ranks.same_start(optimizer.param_groups[0]["params"])

@@ -23,6 +23,7 @@ FACTS = {
     "train/completion_length": "{:.0f} tokens a completion",
     "train/tokens_per_second": "{:,.0f} tokens/s",
     "train/step_seconds": "{:.2f} s/step",
+    "train/waiting_seconds": "{:.2f} s of it waiting for records",
     "gpu/memory_gib": "{:.1f} GiB on the GPU",
 }
 
