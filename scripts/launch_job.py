@@ -153,7 +153,7 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         "--nodes",
         type=partial(cli.positive, most=100_000),
         metavar="N",
-        help="train and grpo, not on tao (default: as few as hold the spec's GPUs)",
+        help="train and grpo, not on tao (default: those that the spec was built for)",
     )
     verb.add_argument(
         "--image", help="of containers, on slurm also a .sqsh (default: that of engine tao)"

@@ -228,7 +228,7 @@ def test_the_fix_for_small_nodes_is_taken_by_plan_and_preflight(cluster):
     assert not asked_of_the_cluster()[1]
 
 
-def test_accounts_images_and_outputs_are_looked_at_as_a_launch_looks(cluster):
+def test_accounts_images_and_outputs_are_looked_at_as_a_launch_looks(cluster, monkeypatch):
     """What a node is asked, it is asked for the account and the quality of service of the job."""
     spec_for("transformers")
     words = ("--spec", "spec.toml", "--platform", "slurm", "--image", cluster / "none.sqsh")
@@ -240,7 +240,8 @@ def test_accounts_images_and_outputs_are_looked_at_as_a_launch_looks(cluster):
     (cluster / "none.sqsh").touch()
     checked, _ = said(check_tao_launch_preflight, *words, "--account", "team")
     assert not {one.id for one in checked} & {"PRE-PATH-MISSING", "PRE-OUTPUT"}
-    checked, _ = said(check_tao_launch_preflight, *words, "--account", "gone")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "gone")
+    checked, _ = said(check_tao_launch_preflight, *words)
     (told,) = [one for one in checked if one.id == "JOB-SLURM-REFUSED"]
     assert "--account gone" in told.where and "Invalid account" in told.message
 

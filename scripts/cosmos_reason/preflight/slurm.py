@@ -158,9 +158,9 @@ def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str,
 
 def _who_and_where(launch: Launch) -> dict[str, str]:
     """What is said of accounts and of the partition."""
-    options = launch.options
-    partition = launch.result["slurm"]["partition"]
-    asked = {"partition": partition, "account": options.account, "qos": options.qos}
+    asked = {"partition": launch.result["slurm"]["partition"]}
+    for name in ("account", "qos"):
+        asked[name] = getattr(launch.options, name) or partitions.from_variables(name)
     return {name: value for name, value in asked.items() if value}
 
 
