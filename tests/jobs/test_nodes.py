@@ -2,10 +2,12 @@
 
 import json
 
+import jsonschema
 import pytest
-from launch_site import Site, change
+from launch_site import Site, change, ended
 from support import run_script
 
+from cosmos_reason.base import bundle, files
 from cosmos_reason.jobs import launch, nodes
 from cosmos_reason.preflight import PreflightOptions, describe
 from cosmos_reason.spec import origins
@@ -189,3 +191,13 @@ def test_a_training_that_goes_on_has_the_nodes_of_its_job(tmp_path):
     (tmp_path / "job.json").write_text('{"resources": {"nodes": 2}}')
     assert nodes.of_job(tmp_path, 4) == 2
     assert nodes.of_job(tmp_path, 3) is None and nodes.of_job(tmp_path / "none", 4) is None
+
+
+def test_the_spec_of_a_job_notes_the_nodes_it_was_launched_on(site):
+    """A spec that is built from it, or launched again, has as many."""
+    spread(site, 1, 1)
+    laid_out(site, 2, 4)  # for a layout that it has no more
+    folder = site.submit()
+    assert ended(folder).state == "COMPLETE"
+    assert origins.nodes_of(folder / "spec.toml", 1) == 1
+    jsonschema.validate(files.read_json(folder / "spec.origins.json"), bundle.schema("origins"))

@@ -26,7 +26,7 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion, launchable, models
 from cosmos_reason.rules.case import COSMOS, Case
-from cosmos_reason.spec import actions, document, images, validation
+from cosmos_reason.spec import actions, document, images, origins, validation
 
 # Fields of a request that its record keeps.
 OPTIONS = (
@@ -189,9 +189,12 @@ def _write(partial: Path, job: Job, request: Request, spec: dict) -> Job:
     document.dump(spec, partial / jobs.SPEC, job.action)
     digest = files.sha256(partial / jobs.SPEC)
     job = replace(job, spec=job.spec | {"sha256": digest})
-    origins = request.spec_path.with_suffix(".origins.json")
-    if origins.is_file():
-        shutil.copyfile(origins, partial / "spec.origins.json")
+    beside = origins.path_beside(request.spec_path)
+    if beside.is_file():
+        shutil.copyfile(beside, origins.path_beside(partial / jobs.SPEC))
+        if job.action in actions.TRAINING:
+            gpus = _needed_gpus(request, spec)
+            origins.note_nodes(partial / jobs.SPEC, job.resources["nodes"], gpus)
     stamps = jobs.stamps(job.outputs.values())
     if stamps:
         files.write_json(partial / jobs.BEFORE, stamps)

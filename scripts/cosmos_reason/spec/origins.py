@@ -49,6 +49,11 @@ def of_nodes(count: int, gpus: int) -> dict[str, int]:
     return {"nodes": count, "gpus": gpus}
 
 
+def note_nodes(spec: str | Path, count: int, gpus: int) -> None:
+    """Note beside a spec the nodes that it was launched on, which may be other ones."""
+    files.write_json(path_beside(spec), _read(spec) | of_nodes(count, gpus))
+
+
 def nodes_of(spec: str | Path, gpus: int) -> int | None:
     """The nodes that a spec was laid out for; None without a note, and for a spec that was edited
     to need another number of `gpus` since."""
