@@ -223,6 +223,29 @@ def test_paths_that_a_node_does_not_have_are_told_before_the_start(site, slurm, 
     assert job and "JOB-SLURM-UNTRIED" not in {one.id for one in found}, found
 
 
+def test_a_node_says_what_it_does_not_see_when_a_job_begins_there(site, slurm, monkeypatch):
+    """Where none was free to look before."""
+    monkeypatch.setattr(slurm_paths, "check", lambda *_: [])
+    monkeypatch.setattr(slurm_script, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(platforms.module("slurm"), "NOTE_SECONDS", 0)
+    root = slurm.elsewhere / "odd %s"
+    root.mkdir()
+    hidden = Site(root, monkeypatch)
+    hidden.does()
+    unseen = submitted(hidden, partition="second")
+    medium = str(root / "media")
+    change(hidden, "train", custom__train_dataset__media_path=medium)
+    asked = {"jobs_dir": site.jobs, "working_dir": site.root}
+    hidden_data = submitted(hidden, partition="second", **asked)
+    job = ended(unseen, HANG)
+    assert job.state == "ERROR" and f"n2 does not see {unseen}" in job.reason, job.reason
+    job = ended(hidden_data, HANG)
+    assert (job.state, job.exit_code) == ("ERROR", 1)
+    assert [one["id"] for one in job.diagnosis] == ["JOB-SLURM-PATHS"], job.reason
+    log = (hidden_data / jobs.LOG).read_text()
+    assert f"JOB-SLURM-PATHS {root / 'media'}: got nothing there" in log and "on node n2" in log
+
+
 def test_200_queued_jobs_are_listed_with_one_question(site, slurm, monkeypatch):
     """All but one as sbatch takes them; three were canceled behind the records' backs."""
     site.does()

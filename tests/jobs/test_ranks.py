@@ -129,7 +129,7 @@ def test_on_nodes_of_slurm(site, monkeypatch):
     assert "--standalone" not in job.command
     assert {"--nodes=2", "--gres=gpu:4"} < set(job.command)
     assert "2 nodes of 4 GPUs" in engines.summary(job)
-    text = slurm_script.text(job, {})
+    text = slurm_script.text(job, {}, [])
     assert '--node-rank="$SLURM_NODEID" --rdzv-backend=static' in text
     assert '--rdzv-endpoint="$first:$COSMOS_REASON_RENDEZVOUS_PORT"' in text
     assert "--worker-idx" not in text

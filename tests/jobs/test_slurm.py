@@ -74,7 +74,7 @@ def test_the_whole_command_is_in_the_container(site, monkeypatch):
     asked = {"engine": "tao", "image": "nvcr.io/nvidia/tao/tao-toolkit:7.2.0-cosmos-rl"}
     job, _ = planned(site, **asked)
     spec = {"custom": {}}
-    text = slurm_script.text(job, spec)
+    text = slurm_script.text(job, spec, [])
     assert subprocess.run(["bash", "-n"], input=text.encode(), check=False).returncode == 0
     assert "--container-image=nvcr.io#nvidia/tao/tao-toolkit:7.2.0-cosmos-rl" in text
     assert f"{job.folder}:{job.folder}:rw" in text and f"{site.root / 'model'}" in text
@@ -404,7 +404,7 @@ def test_a_job_that_may_be_begun_anew_keeps_its_environment(site, monkeypatch):
     job, _, done = run_batch(site, monkeypatch, requeue=True, **IMAGE)
     assert "--requeue" in job.command and "--no-requeue" not in job.command
     assert done.returncode == 0 and not (job.folder / slurm_script.ENVIRONMENT).exists()
-    text = slurm_script.text(job, {"custom": {}})
+    text = slurm_script.text(job, {"custom": {}}, [])
     assert text.index('slurm.ended" "$job"/node') < text.index("srun ")
 
 
@@ -534,7 +534,7 @@ def test_a_training_is_told_before_its_time_limit(site, monkeypatch, limit, seco
     Cluster(monkeypatch, sinfo=Answer(0, ROW.replace("4:00:00", "infinite")))
     job, _ = planned(site, time_limit=limit)
     assert f"--signal=USR1@{seconds}" in job.command
-    assert "trap '' USR1" in slurm_script.text(job, {}).replace("'\"'\"'", "'")
+    assert "trap '' USR1" in slurm_script.text(job, {}, []).replace("'\"'\"'", "'")
     job, _ = planned(site, time_limit=limit, engine="cosmos-rl", image="/images/x.sqsh")
     assert f"--signal=USR1@{seconds}" in job.command
     job, _ = planned(site, action="evaluate", time_limit=limit)

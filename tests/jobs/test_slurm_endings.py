@@ -153,11 +153,16 @@ def test_a_waiting_job_tells_why(site, monkeypatch, reason, told):
     assert anew == "; ".join(filter(None, ["SLURM: begins it anew", told.removeprefix("SLURM: ")]))
 
 
-def test_a_job_whose_folder_a_node_does_not_see(site, monkeypatch):
+@pytest.mark.parametrize("was_seen_running", [False, True])
+def test_a_job_whose_folder_a_node_does_not_see(site, monkeypatch, was_seen_running):
     monkeypatch.setattr(slurm, "NOTE_SECONDS", 0)
     job, cluster = submitted(site, monkeypatch)
+    job = jobs.Job.load(job.folder)
+    if was_seen_running:
+        tells(cluster, job, "RUNNING")
+        job = slurm.judged(job)
     tells(cluster, job, "FAILED", "NonZeroExitCode", "n7")
-    judged = slurm.judged(jobs.Job.load(job.folder))
+    judged = slurm.judged(job)
     assert judged.state == "ERROR" and f"n7 does not see {job.folder}" in judged.reason
 
 

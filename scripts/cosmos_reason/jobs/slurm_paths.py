@@ -66,18 +66,34 @@ def refusal(where: Host, options: dict, said: str) -> Finding | None:
     return error("JOB-SLURM-REFUSED", " ".join(named) or where.name, message, fix)
 
 
+def needed(job: Job) -> list[tuple[str, Path]]:
+    """What a node has to have when the job begins there, each with the flag of `test` that says
+    so."""
+    written = [job.folder, *map(Path, job.outputs.values())]
+    return _tested(_read(job), written)
+
+
 def _wanted(job: Job) -> list[tuple[str, Path]]:
-    """What a node has to have, each with the flag of `test` that says so."""
+    """The same before there is a job, with the folders that inputs are to be fetched into."""
+    caches = [str(folder) for folder in _caches(job)]
+    written = [_nearest(path) for path in (job.folder, *map(Path, job.outputs.values()))]
+    return _tested([*_read(job), *caches], written)
+
+
+def _tested(read: list[str], written: list[Path]) -> list[tuple[str, Path]]:
+    found = [("-r", Path(path)) for path in read] + [("-w", path) for path in written]
+    return list(dict.fromkeys(found))
+
+
+def _read(job: Job) -> list[str]:
     read = [entry["path"] for entry in job.inputs if not inputs.cache_of(entry["path"])]
-    read += [*job.options.get("checkpoints", []), *map(str, _caches(job)), str(bundle.ROOT)]
+    read += [*job.options.get("checkpoints", []), str(bundle.ROOT)]
     if job.image is None:
         program = slurm_script.program(job)
         read += [job.working_dir, *([program] if os.path.isabs(program) else [])]
     elif job.image.startswith("/"):
         read.append(job.image)
-    written = [_nearest(path) for path in (job.folder, *map(Path, job.outputs.values()))]
-    wanted = [("-r", Path(path)) for path in read] + [("-w", path) for path in written]
-    return list(dict.fromkeys(wanted))
+    return read
 
 
 def _caches(job: Job) -> list[Path]:

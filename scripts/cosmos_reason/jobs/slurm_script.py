@@ -36,7 +36,8 @@ job={job}
 trap : TERM
 note() {{ printf '%s\\n' "$2" > "$job/.$1" && mv "$job/.$1" "$job/$1"; }}
 if [ -e "$job/{cancel}" ]; then note {ended} 143; exit 143; fi
-cd {folder} || {{ note {ended} 1; exit 1; }}
+folder={folder}
+cd "$folder" || {{ {unseen} "$folder" "$SLURMD_NODENAME" >&2; note {ended} 1; exit 1; }}
 {profile}set -a
 . "$job/{environment}" || {{ note {ended} 1; exit 1; }}
 set +a
@@ -78,12 +79,46 @@ export COSMOS_REASON_NODE_ADDRESSES=$addresses
 # Before the time limit SLURM sends USR1 to every process: the trainer alone takes it.
 LAUNCHER = """trap : TERM
 trap '' USR1
-{several}"$@"
+{look}{several}"$@"
 code=$?
-end={job}/node.$SLURM_NODEID.exit
-printf '%s %s\\n' "$SLURMD_NODENAME" "$code" > "$end.part" && mv "$end.part" "$end"
+note "$code"
 exit "$code"
 """
+NOTE = """note() {{
+  end={job}/node.$SLURM_NODEID.exit
+  {{
+    printf '%s %s\\n' "$SLURMD_NODENAME" "$1" > "$end.part" && mv "$end.part" "$end"
+  }} 2>/dev/null
+}}
+"""
+# Each node looks for what it needs, which none may have done before. `look` gets flags of `test`,
+# each with its path. What was made a moment ago NFS may show late.
+LOOK_SECONDS = 60
+LOOK = """look() {{
+  say=$1
+  absent=
+  shift
+  while [ $# -gt 1 ]; do
+    if ! test "$1" "$2"; then
+      absent=$2
+      ls "${{2%/*}}/" >/dev/null 2>&1  # NFS then asks its server
+      if [ "$say" ]; then {unseen} "$2" "$SLURMD_NODENAME" >&2; fi
+    fi
+    shift 2
+  done
+  [ -z "$absent" ]
+}}
+seconds={seconds}
+until look "" {needed}; do
+  if [ "$seconds" -le 0 ]; then look say {needed}; note 1; exit 1; fi
+  seconds=$((seconds - 2))
+  sleep 2
+done
+"""
+UNSEEN = (
+    "printf 'error: JOB-SLURM-PATHS %s: got nothing there for this job on node %s, expected what "
+    "the login node has there: use storage that the nodes share\\n'"
+)
 FIRST = "first=${COSMOS_REASON_NODE_ADDRESSES%%;*}\n"
 SEVERAL_OF_COSMOS_RL = """program=$1
 shift
@@ -106,7 +141,8 @@ def program(job: Job) -> str:
     return job.command[job.command.index(str(job.folder / BATCH)) + 1]
 
 
-def text(job: Job, spec: dict) -> str:
+def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
+    """`needed`: what each node has to have, each with the flag of `test` that says so."""
     several = job.resources["nodes"] > 1
     names = {"environment": ENVIRONMENT, "ended": ENDED, "node_exit": NODE_EXIT}
     names["nodes"] = job.resources["nodes"]
@@ -114,14 +150,14 @@ def text(job: Job, spec: dict) -> str:
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
     load = slurm_modules.load(job)
-    launcher = LAUNCHER.format(
-        job=shlex.quote(folder), several=_several_launchers(job) if several else ""
-    )
+    if in_container:  # Pyxis mounts it there, or does not start
+        needed = []
     return TEXT.format(
         job_id=job.job_id,
         nodes=job.resources["nodes"],
         job=shlex.quote(str(job.folder)),
         folder=shlex.quote(str(job.folder) if in_container else job.working_dir),
+        unseen=UNSEEN,
         cancel=jobs.CANCEL,
         environment=ENVIRONMENT,
         started=STARTED,
@@ -132,8 +168,16 @@ def text(job: Job, spec: dict) -> str:
         modules=f"{load} || {{ note {ENDED} 1; exit 1; }}\n" if load else "",
         several=SEVERAL if several else "",
         flags=shlex.join(_srun_flags(job, spec)),
-        launcher=shlex.quote(launcher),
+        launcher=shlex.quote(launcher(job, folder, needed)),
     )
+
+
+def launcher(job: Job, folder: str, needed: list[tuple[str, Path]]) -> str:
+    """The script of each node, which finds the job in `folder`."""
+    words = shlex.join(word for flag, path in needed for word in (flag, str(path)))
+    look = LOOK.format(unseen=UNSEEN, seconds=LOOK_SECONDS, needed=words) if needed else ""
+    several = _several_launchers(job) if job.resources["nodes"] > 1 else ""
+    return NOTE.format(job=shlex.quote(folder)) + LAUNCHER.format(look=look, several=several)
 
 
 def _several_launchers(job: Job) -> str:
@@ -201,9 +245,11 @@ def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
     return "".join(lines).encode(errors="surrogateescape")
 
 
-def write(folder: Path, job: Job, spec: dict, values: dict[str, str]) -> None:
+def write(
+    folder: Path, job: Job, spec: dict, values: dict[str, str], needed: list[tuple[str, Path]]
+) -> None:
     """The batch script and the environment, which nobody else may read."""
-    (folder / BATCH).write_bytes(text(job, spec).encode(errors="surrogateescape"))
+    (folder / BATCH).write_bytes(text(job, spec, needed).encode(errors="surrogateescape"))
     descriptor = os.open(folder / ENVIRONMENT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as handle:
         handle.write(environment(job, spec, values))

@@ -257,7 +257,8 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
     else:
         job = containers.write(folder, job, spec)
         values = containers.values(job)
-    slurm_script.write(folder, job, spec, values | {local.MARK: job.job_id})
+    values |= {local.MARK: job.job_id}
+    slurm_script.write(folder, job, spec, values, slurm_paths.needed(job))
     return job
 
 
@@ -346,7 +347,9 @@ def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
     if seen.state == "COMPLETED":  # its script ended with 0, and its notes are not here
         job = replace(job, started_at=job.started_at or job.created_at)
         return _ended(job, 0, "its notes are not here")
-    if not job.started_at:
+    # A job may be called running, and its script not be begun.
+    is_unnoted = seen.state == "FAILED" and not _words_of(job.folder / slurm_script.STARTED)
+    if not job.started_at or is_unnoted:
         return _ended(job, seen.exit_code, problem=_never_begun(job, seen))
     return _ended(job, seen.exit_code, seen.note)
 

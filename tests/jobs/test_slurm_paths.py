@@ -1,0 +1,97 @@
+"""Paths of a job that the nodes of a SLURM cluster look for, before the job and at its begin."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from launch_site import Site
+from slurm_answers import Cluster
+
+from cosmos_reason.jobs import diagnosis, launch, slurm_paths, slurm_script
+from cosmos_reason.remote.machine import Answer
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_PARTITION", raising=False)
+    monkeypatch.setattr(slurm_script, "LOOK_SECONDS", 0)
+    return Site(tmp_path, monkeypatch)
+
+
+def submitted(site, monkeypatch, **answers):
+    Cluster(monkeypatch, sbatch=Answer(0, "3\n"), **answers)
+    job, found = launch.submit(site.request(platform="slurm"))
+    assert job, found
+    return job
+
+
+def on_a_node(job, *words, first=""):
+    """What its launcher does here with the words as the program, `first` before PATH."""
+    text = slurm_script.launcher(job, str(job.folder), slurm_paths.needed(job))
+    variables = {"SLURM_NODEID": "0", "SLURMD_NODENAME": "n7", "PATH": f"{first}:/usr/bin:/bin"}
+    command = ["sh", "-c", text, "launcher", *words]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+
+
+def test_a_node_that_has_all_runs_the_program(site, monkeypatch):
+    job = submitted(site, monkeypatch)
+    done = on_a_node(job, "sh", "-c", "echo $1; exit 5", "x", "a 'b")
+    assert (done.returncode, done.stdout, done.stderr) == (5, "a 'b\n", "")
+    assert (job.folder / "node.0.exit").read_text() == "n7 5\n"
+
+
+def test_a_node_names_what_it_does_not_have_before_the_program(site, monkeypatch):
+    odd = site.root / "it's $(odd) %s"
+    odd.mkdir()
+    inner = Site(odd, monkeypatch)
+    job = submitted(inner, monkeypatch)
+    for name in ("a.json", "media"):
+        (odd / name).rename(odd / f"other {name}")
+    done = on_a_node(job, "echo", "ran")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (job.folder / "node.0.exit").read_text() == "n7 1\n"
+    told = {str(odd / name) for name in ("a.json", "media")}
+    lines = done.stderr.splitlines()
+    assert {
+        line.split(": got ")[0].removeprefix("error: JOB-SLURM-PATHS ") for line in lines
+    } == told
+    assert len(lines) == 2 and all("on node n7" in line for line in lines)
+    (found,) = diagnosis.diagnose(lines, "log.txt", "train")
+    assert found.id == "JOB-SLURM-PATHS" and "node n7" in found.message
+
+
+def test_a_node_without_the_folder_of_the_job_says_only_that(site, monkeypatch):
+    job = submitted(site, monkeypatch)
+    job.folder.rename(site.root / "elsewhere")
+    done = on_a_node(job, "echo", "ran")
+    assert done.returncode == 1 and not done.stdout
+    outputs = {Path(path) for path in job.outputs.values()}
+    assert len(done.stderr.splitlines()) == len({job.folder} | outputs)
+    assert f"JOB-SLURM-PATHS {job.folder}: got nothing" in done.stderr
+
+
+def test_what_a_node_sees_late_is_waited_for(site, monkeypatch):
+    monkeypatch.setattr(slurm_script, "LOOK_SECONDS", 60)
+    job = submitted(site, monkeypatch)
+    (site.root / "media").rmdir()
+    sleep = site.root / "bin" / "sleep"
+    sleep.parent.mkdir()
+    sleep.write_text(f"#!/bin/sh\nmkdir '{site.root}/media'\n")
+    sleep.chmod(0o755)
+    done = on_a_node(job, "echo", "ran", first=str(sleep.parent))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
+
+
+def test_an_error_of_the_first_node_is_in_the_log(site, monkeypatch):
+    job = submitted(site, monkeypatch)
+    script = (
+        (job.folder / slurm_script.BATCH)
+        .read_text()
+        .replace(f"folder={site.root}", "folder=/none-such")
+    )
+    variables = {"SLURMD_NODENAME": "n7", "PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "3"}
+    done = subprocess.run(
+        ["bash", "-c", script], env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and (job.folder / slurm_script.ENDED).read_text() == "1\n"
+    assert "error: JOB-SLURM-PATHS /none-such: got nothing" in done.stderr
