@@ -7,6 +7,7 @@ import shutil
 import stat
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from cosmos_reason.jobs import (
 )
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.remote import s3
+from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
@@ -219,6 +221,10 @@ def test_paths_that_a_node_does_not_have_are_told_before_the_start(site, slurm, 
         one.where for one in told
     }
     assert not hidden.jobs.exists() and "node n2" in told[0].message
+    job, _ = launch.plan(request(hidden))
+    job = replace(job, resources=job.resources | {"nodes": 2})
+    told = slurm_paths.check(Host(), job)
+    assert told and all("on node n2," in one.message for one in told), told
     job, found = launch.submit(request(site, partition="second"))
     assert job and "JOB-SLURM-UNTRIED" not in {one.id for one in found}, found
 

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from launch_site import Site
+from launch_site import Site, change
 from slurm_answers import Cluster
 
 from cosmos_reason.jobs import diagnosis, launch, slurm_paths, slurm_script
@@ -95,3 +95,55 @@ def test_an_error_of_the_first_node_is_in_the_log(site, monkeypatch):
     )
     assert done.returncode == 1 and (job.folder / slurm_script.ENDED).read_text() == "1\n"
     assert "error: JOB-SLURM-PATHS /none-such: got nothing" in done.stderr
+
+
+# -- before a job of several nodes ---------------------------------------------------------------
+
+
+class Nodes(Cluster):
+    """As many are free as there are answers."""
+
+    def __init__(self, monkeypatch, *told):
+        super().__init__(monkeypatch, sbatch=Answer(0, "3\n"))
+        self.told = told
+
+    def call(self, *words, limit=0):
+        answer = super().call(*words, limit=limit)
+        if words[0] != "srun" or "--quiet" not in words:
+            return answer
+        (count,) = (int(word.partition("=")[2]) for word in words if word.startswith("--nodes="))
+        if count > len(self.told):
+            return Answer(1, err="srun: error: Unable to allocate resources")
+        assert ("--label" in words) == (count > 1)
+        lines = []
+        for task, told in enumerate(self.told[:count]):
+            lines += [f"{task}: {line}" if count > 1 else line for line in told]
+        return Answer(0, "\n".join(sorted(lines, key=lambda line: line.partition(": ")[2])))
+
+
+def found_by(site, monkeypatch, *told):
+    change(site, "train", policy__parallelism__dp_replicate_size=2)
+    Nodes(monkeypatch, *told)
+    job, found = launch.submit(site.request(platform="slurm", nodes=2))
+    ids = ("JOB-SLURM-PATHS", "JOB-SLURM-UNTRIED")
+    return job, [one for one in found if one.id in ids]
+
+
+def test_each_node_of_a_job_looks_for_its_paths(site, monkeypatch):
+    job, found = found_by(site, monkeypatch, ["node n1"], ["1", "node n2"])
+    assert job is None and [one.id for one in found] == ["JOB-SLURM-PATHS"]
+    assert "on node n2" in found[0].message
+    _, found = found_by(site, monkeypatch, ["1", "node n1"], ["1", "node n2"])
+    assert len(found) == 1 and "on node n1, n2" in found[0].message
+    job, found = found_by(site, monkeypatch, ["node n1"], ["node n2"])
+    assert job and not found
+
+
+def test_where_fewer_nodes_are_free_one_looks(site, monkeypatch):
+    job, found = found_by(site, monkeypatch, ["node n1"])
+    assert job and [one.id for one in found] == ["JOB-SLURM-UNTRIED"]
+    assert "only one of 2 nodes" in found[0].message
+    job, found = found_by(site, monkeypatch, ["1", "node n1"])
+    assert job is None and "JOB-SLURM-PATHS" in [one.id for one in found]
+    job, found = found_by(site, monkeypatch)
+    assert job and ["no node" in one.message for one in found] == [True]

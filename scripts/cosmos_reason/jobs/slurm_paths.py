@@ -11,7 +11,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, bad_input, error, warning
 from cosmos_reason.jobs import inputs, slurm_cluster, slurm_modules, slurm_script
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.remote.machine import Host
+from cosmos_reason.remote.machine import Answer, Host
 
 NODE_SECONDS = 10  # until a node is free to look, or nobody looks
 LIMIT = 60
@@ -32,27 +32,56 @@ echo "node $SLURMD_NODENAME"
 
 def check(where: Host, job: Job) -> list[Finding]:
     """An error for each path that a node does not have, and for modules that it cannot load; a
-    warning where no node can look now."""
-    wanted = _wanted(job)
+    warning where not as many nodes can look now as the job is to have."""
+    wanted, count = _wanted(job), job.resources["nodes"]
+    answer = _asked(where, job, wanted, count)
+    nodes_by_line = _nodes_by_line(answer, count)
+    found = []
+    if nodes_by_line is None and count > 1 and not refusal(where, job.options, answer.err):
+        answer = _asked(where, job, wanted, 1)
+        nodes_by_line = _nodes_by_line(answer, 1)
+        found = [_untried(where, f"only one of {count} nodes", "the others were not free")]
+    if nodes_by_line is None:
+        refused = refusal(where, job.options, answer.err)
+        return [refused or _untried(where, "no node", answer.last_words or "no answer of srun")]
+    caches = _caches(job)
+    for line, names in nodes_by_line.items():
+        if line.startswith(slurm_modules.TOLD):
+            found += slurm_modules.complaints([line], ", ".join(names), job, where)
+    for line, names in nodes_by_line.items():
+        if line.isdecimal():
+            found.append(_unseen(*wanted[int(line)], ", ".join(names), caches))
+    return found
+
+
+def _asked(where: Host, job: Job, wanted: list[tuple[str, Path]], count: int) -> Answer:
     words = [word for flag, path in wanted for word in (flag, str(path))]
     look = slurm_modules.look(job, slurm_script.program(job)) + LOOK
-    answer = where.call(
-        "srun", *flags(job.options), "bash", "-c", look, "bash", *words, limit=LIMIT
-    )
-    *told, last = answer.out.splitlines() or [""]
-    node = last.partition(" ")[2]
-    numbers = [line for line in told if not line.startswith(slurm_modules.TOLD)]
-    if answer.code or not last.startswith("node ") or not all(map(str.isdecimal, numbers)):
-        refused = refusal(where, job.options, answer.err)
-        if refused:
-            return [refused]
-        why = answer.last_words or "no answer of srun"
-        message = f"no node looked for the paths of the job ({why}): it fails there if one is "
-        message += "not on storage that the nodes share"
-        return [warning("JOB-SLURM-UNTRIED", where.name, message)]
-    caches = _caches(job)
-    unseen = [_unseen(*wanted[int(number)], node, caches) for number in numbers]
-    return slurm_modules.complaints(told, node, job, where) + unseen
+    asked = flags(job.options, count)
+    return where.call("srun", *asked, "bash", "-c", look, "bash", *words, limit=LIMIT)
+
+
+def _nodes_by_line(answer: Answer, count: int) -> dict[str, list[str]] | None:
+    """What so many nodes told, with the names of those that told it; None where they did not."""
+    lines_by_task: dict[str, list[str]] = {}
+    for line in answer.out.splitlines():
+        task, _, told = line.partition(": ") if count > 1 else ("0", "", line)
+        lines_by_task.setdefault(task.strip(), []).append(told)
+    found: dict[str, list[str]] = {}
+    for *lines, last in lines_by_task.values():
+        numbers = [line for line in lines if not line.startswith(slurm_modules.TOLD)]
+        if not last.startswith("node ") or not all(map(str.isdecimal, numbers)):
+            return None
+        for line in lines:
+            found.setdefault(line, []).append(last.removeprefix("node "))
+    is_whole = not answer.code and len(lines_by_task) == count
+    return found if is_whole else None
+
+
+def _untried(where: Host, who: str, why: str) -> Finding:
+    message = f"{who} looked for the paths of the job ({why}): it fails there if one is "
+    message += "not on storage that the nodes share"
+    return warning("JOB-SLURM-UNTRIED", where.name, message)
 
 
 def refusal(where: Host, options: dict, said: str) -> Finding | None:
@@ -115,9 +144,11 @@ def _nearest(path: Path) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir())
 
 
-def flags(options: dict) -> list[str]:
-    """Of srun: a moment of one node, without GPUs."""
-    words = ["--quiet", "--job-name=look-for-paths", "--nodes=1", "--ntasks=1", "--time=1"]
+def flags(options: dict, count: int = 1) -> list[str]:
+    """Of srun: a moment of so many nodes, without GPUs. Of several each line begins with the number
+    of its node."""
+    words = ["--quiet", "--job-name=look-for-paths", f"--nodes={count}", f"--ntasks={count}"]
+    words += ["--ntasks-per-node=1", "--time=1", *(["--label"] if count > 1 else [])]
     words += [f"--immediate={NODE_SECONDS}", "--mem=64M", "--input=none", "--chdir=/"]
     for name in WHO_AND_WHERE:
         if name in options:
