@@ -17,7 +17,7 @@ from launch_site import Site, change, ended, marked, running
 from support import run_here, run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import launch, manifests, platforms, progress
+from cosmos_reason.jobs import kubernetes_paths, launch, manifests, platforms, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import kubernetes
 from cosmos_reason.spec import document
@@ -70,6 +70,12 @@ def site(tmp_path, monkeypatch):
     found = Cluster(tmp_path, monkeypatch)
     yield found
     found.api.stop()
+
+
+@pytest.fixture(params=["the one on PATH", "1.20"])
+def client(request, monkeypatch):
+    if request.param == "1.20":
+        monkeypatch.setenv("PATH", f"{old_kubectl.folder()}:{os.environ['PATH']}")
 
 
 # -- endings -----------------------------------------------------------------------------------
@@ -273,6 +279,153 @@ def test_a_namespace_that_is_not_there(site):
     assert "nowhere" in found["JOB-K8S-MISSING"].message
 
 
+@pytest.mark.parametrize(
+    ("node", "asked", "words"),
+    [
+        ({"labels": {"pool": "cpu"}}, {"node_selector": ["pool=gpu"]}, "--node-selector pool=gpu"),
+        ({"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}, {}, "team=a"),
+        ({"resource": "amd.com/gpu"}, {}, "the nodes also offer amd.com/gpu"),
+        ({"resource": "nvidia.com/mig-1g.10gb"}, {}, "offer nvidia.com/mig-1g.10gb"),
+    ],
+)
+def test_nodes_that_would_never_take_the_job(client, site, node, asked, words):
+    site.api.nodes = [kubernetes_api.node(8, **node)]
+    found = site.refused(kubernetes=asked)
+    assert set(found) == {"JOB-K8S-GPUS"} and words in found["JOB-K8S-GPUS"].message
+
+
+def test_taints_that_do_not_matter(site):
+    site.api.nodes = [
+        kubernetes_api.node(8, taints=[
+            {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"},
+            {"key": "team", "value": "a", "effect": "NoExecute"},
+            {"key": "busy", "effect": "PreferNoSchedule"},
+        ])
+    ]  # fmt: skip
+    assert "JOB-K8S-GPUS" in site.refused(kubernetes={"toleration": ["team=b"]})
+    assert "JOB-K8S-GPUS" in site.refused(kubernetes={"toleration": ["team:NoSchedule"]})
+    for toleration in ("team", "team=a", "team=a:NoExecute"):
+        asked = {"toleration": [toleration], "volume": [f"claim:{site.root}"]}
+        assert launch.plan(site.request(kubernetes=asked))[0]
+
+
+@pytest.mark.parametrize(
+    ("claim", "nodes", "id", "words"),
+    [
+        (None, 1, "JOB-K8S-MISSING", '"claim" not found'),
+        (kubernetes_api.claim("ReadWriteOnce"), 2, "JOB-K8S-CLAIM", "got claim claim with"),
+        (kubernetes_api.claim("ReadWriteOnce"), 1, None, ""),
+        (kubernetes_api.claim("ReadOnlyMany"), 1, "JOB-K8S-CLAIM", "may be written"),
+        (
+            kubernetes_api.claim("ReadWriteMany", phase="Lost"),
+            1,
+            "JOB-K8S-CLAIM",
+            "Lost: its",
+        ),
+        (kubernetes_api.claim("ReadWriteMany", phase="Pending"), 2, None, ""),
+    ],
+)
+def test_claims_that_the_pods_could_not_mount(client, site, claim, nodes, id, words):
+    site.api.claims = {"claim": claim} if claim else {}
+    several(site, nodes)
+    if id is None:
+        assert launch.plan(site.request())[0]
+        return
+    found = site.refused()
+    assert set(found) == {id} and words in found[id].message
+
+
+def test_a_claim_that_may_not_be_looked_at_is_left_to_the_cluster(site):
+    site.api.denied = {"get persistentvolumeclaims"}
+    _, found = launch.plan(site.request())
+    assert [(one.severity, one.where) for one in found if one.id == "JOB-K8S-UNTRIED"] == [
+        ("warning", "--volume")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("secret", "id", "words"),
+    [
+        (None, "JOB-K8S-MISSING", '"registry" not found'),
+        ({"type": "Opaque"}, "JOB-K8S-PULL-SECRET", "secret registry of type Opaque"),
+    ],
+)
+def test_a_pull_secret_that_is_none(client, site, secret, id, words):
+    site.api.registries = {"registry": secret} if secret else {}
+    found = site.refused(kubernetes={"pull_secret": "registry"})
+    assert set(found) == {id} and words in found[id].message
+
+
+# -- a pod that looks before the job is recorded -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fate", "id", "words"),
+    [
+        ("deaf_volumes", "JOB-K8S-PATHS", "/no/such/claim"),
+        ("image", "JOB-K8S-IMAGE", "ImagePullBackOff"),
+        ("config", "JOB-K8S-CONTAINER", "no such key"),
+        ("unschedulable", "JOB-K8S-UNPLACED", "didn't match"),
+    ],
+)
+def test_what_a_pod_finds_is_told_and_nothing_is_recorded(
+    client, site, fate, id, words, monkeypatch
+):
+    monkeypatch.setattr(kubernetes_paths, "PLACE_SECONDS", 0)
+    site.api.fate_of_looks = fate
+    site.api.unplaced = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity."
+    found = site.refused(gpu_ids=[])
+    assert set(found) == {id} and words in found[id].message
+    assert not list(site.root.rglob(".tao-look-*"))
+
+
+@pytest.mark.parametrize(
+    ("fate", "words"),
+    [
+        ("pulling", "may still be pulled"),
+        ("refused", "exceeded quota: team-quota"),
+        ("unschedulable", "Insufficient"),
+    ],
+)
+def test_where_no_pod_could_look_that_is_said_and_the_job_goes_on(site, fate, words, monkeypatch):
+    for name in ("PATIENCE", "PLACE_SECONDS"):
+        monkeypatch.setattr(kubernetes_paths, name, 0)
+    site.api.fate_of_looks = fate
+    site.does()
+    record, found = launch.submit(site.request())
+    (untried,) = [one for one in found if one.id == "JOB-K8S-UNTRIED"]
+    assert untried.severity == "warning" and words in untried.message
+    assert ended(record.folder, patience=60).state == "COMPLETE"
+
+
+def test_the_pod_that_looks_takes_no_gpu_and_sees_what_the_job_will(site):
+    site.api.nodes = [kubernetes_api.node(0, name="cpu"), kubernetes_api.node(8, name="gpu")]
+    folder = site.submit()
+    (sent,) = [body for _, _, body in site.api.requests if '"name": "tao-look-' in body]
+    look = json.loads(sent)["spec"]["template"]["spec"]
+    made = site.api.objects["jobs", folder.name]["spec"]["template"]["spec"]
+    (container,) = look["containers"]
+    assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+    assert container["image"] == made["containers"][0]["image"]
+    for name in ("securityContext", "nodeSelector"):
+        assert look.get(name) == made.get(name)
+    assert container["volumeMounts"] == made["initContainers"][0]["volumeMounts"]
+    assert json.dumps(look["affinity"]).count('"values": ["gpu"]') == 1
+    assert str(site.root / "model") in container["command"]
+    assert not [one for one in site.api.of_kind("pods") if "look" in one["metadata"]["name"]]
+    assert ended(folder, patience=60)
+
+
+def test_a_volume_that_cannot_be_mounted_is_told_while_the_job_waits(site):
+    site.api.fate, site.api.events = "pulling", ["Multi-Attach error for volume pvc-1"]
+    folder = site.submit()
+    deadline = time.monotonic() + 60
+    while "Multi-Attach" not in (record := platforms.refresh(folder)).reason:
+        assert time.monotonic() < deadline, record
+        time.sleep(0.1)
+    assert platforms.stop(folder, grace=1).state == "CANCELED"
+
+
 def test_a_server_without_indexed_jobs_takes_one_node_only(site):
     site.api.version = ("1", "23")
     several(site)
@@ -459,6 +612,7 @@ def test_the_commands_of_a_person(site):
     site.api.fate = "unschedulable"
     words = ["train", "--spec", "train.toml", "--platform", "kubernetes", "--image", "image:1"]
     words += ["--engine", "transformers", "--volume", f"claim:{site.root}", "--memory", "64G"]
+    site.api.nodes = [kubernetes_api.node(8, labels={"pool": "gpu"})]
     words += ["--node-selector", "pool=gpu", "--toleration", "gpu=yes:NoSchedule", "--json"]
     done = run_script("launch_job.py", "submit", *words, cwd=site.root)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -480,12 +634,6 @@ def launched(site, *words):
     done = run_here("launch_job.py", *words, cwd=site.root)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-@pytest.fixture(params=["the one on PATH", "1.20"])
-def client(request, monkeypatch):
-    if request.param == "1.20":
-        monkeypatch.setenv("PATH", f"{old_kubectl.folder()}:{os.environ['PATH']}")
 
 
 OF_NODE_0 = """#!/usr/bin/env python3
@@ -543,6 +691,12 @@ def test_two_submissions_at_once_are_two_jobs(site):
 
 SHAPES = [
     ("train", "transformers", {}),
+    ("train", "transformers", {"nodes": 2, "gpu_ids": []}),
+    ("train", "cosmos-rl", {}),
+    ("grpo", "cosmos-rl", {}),
+    ("evaluate", "transformers", {"gpu_ids": []}),
+    ("inference", "tao", {"image": None}),
+    ("inference", "transformers", {"endpoint": "http://server:8000/v1", "served_model": "m"}),
     ("train", "tao", {"image": None}),
     ("train", "cosmos-rl", {"nodes": 2}),
     ("train", "transformers", {"nodes": 2}),
@@ -564,10 +718,11 @@ OF_A_POD = {"cpus": 7, "memory": "64G"}
 VALIDATE = """
 import json, sys, kubernetes_validate
 documents = json.load(sys.stdin)
-for version in ("1.25", kubernetes_validate.latest_version()):
+versions = kubernetes_validate.utils.all_versions()
+for version in versions:
     for document in documents:
         kubernetes_validate.validate(document, version, strict=True)
-print(len(documents))
+print(len(documents), len(versions))
 """
 
 
@@ -592,6 +747,8 @@ def write_specs(site):
 def test_every_manifest_is_what_the_published_schemas_want(site, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", CANARY)
     write_specs(site)
+    labels = {"nvidia.com/gpu.product": "H100", "zone": ""}
+    site.api.nodes = [kubernetes_api.node(8, name=name, labels=labels) for name in ("a", "b")]
     sent = []
     for action, engine, fields in SHAPES:
         several(site, fields.get("nodes", 1))
@@ -599,9 +756,10 @@ def test_every_manifest_is_what_the_published_schemas_want(site, monkeypatch):
         folder = site.jobs / f"{action}-20260101-000000-0a1b2c"
         job, spec, found = launch._prepare(asked, folder, acting=False)
         assert job, (action, engine, found)
-        shown = list(yaml.safe_load_all(manifests.shown(kubernetes._work(job, spec))))
+        work = kubernetes._work(job, spec)
+        shown = list(yaml.safe_load_all(manifests.shown(work)))
         assert len(shown) == job.resources["nodes"]
-        sent += shown
+        sent += [*shown, manifests.look(work, ["a", "b"]), manifests.look(work, [])]
     submitted, _ = launch.submit(asked)
     assert submitted
     made = [(path, body) for method, path, body in site.api.requests if method in ("POST", "PUT")]
@@ -616,4 +774,5 @@ def test_every_manifest_is_what_the_published_schemas_want(site, monkeypatch):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) > 3 * len(SHAPES)
+    documents, versions = map(int, done.stdout.split())
+    assert documents > 3 * len(SHAPES) and versions > 10

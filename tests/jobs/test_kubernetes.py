@@ -10,6 +10,7 @@ from launch_site import Site, change
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import kubectl, launch, manifests, pods
+from cosmos_reason.jobs import kubernetes_needs as needs
 from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs.platforms import kubernetes
 
@@ -54,6 +55,41 @@ def test_what_is_shown_reads_back_and_has_no_secret():
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 2
     assert job["spec"]["template"]["spec"]["subdomain"] == service["metadata"]["name"]
     assert "&id" not in shown and "HF_TOKEN" in shown.splitlines()[0]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_only_looks_is_a_pod_of_the_jobs_without_its_gpus(nodes):
+    asked = work(gpus=8, nodes=nodes, memory="500G", node_selector={"pool": "gpu"})
+    look = manifests.look(asked, ["a", "b"])["spec"]
+    pod, whole = look["template"]["spec"], manifests.job(asked)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["command"] == whole["initContainers"][0]["command"]
+    assert container["volumeMounts"] == whole["initContainers"][0]["volumeMounts"]
+    assert container["resources"]["requests"] == manifests.A_MOMENT
+    assert pod["nodeSelector"] == {"pool": "gpu"} and "completions" not in look
+    assert {"key": "nvidia.com/gpu", "operator": "Exists"} in pod["tolerations"]
+    assert look["activeDeadlineSeconds"] and look["ttlSecondsAfterFinished"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["volume-0", "volume-1"]
+    assert "affinity" not in manifests.look(asked, [])["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("modes", "phase", "is_written", "nodes", "words"),
+    [
+        (["ReadWriteMany"], "Bound", True, 4, ""),
+        (["ReadWriteOnce", "ReadWriteMany"], "Bound", True, 2, ""),
+        (["ReadWriteOnce"], "Pending", True, 1, ""),
+        (["ReadOnlyMany"], "Bound", False, 4, ""),
+        (["ReadOnlyMany"], "Bound", True, 1, "the job writes there"),
+        (["ReadWriteOncePod"], "Bound", True, 2, "pods of 2 nodes"),
+        (["ReadWriteMany"], "Lost", True, 1, "its volume is gone"),
+    ],
+)
+def test_which_claims_will_do(modes, phase, is_written, nodes, words):
+    claim = {"spec": {"accessModes": modes}, "status": {"phase": phase}}
+    found = needs.unfit("claim", claim, is_written, nodes)
+    assert [one.id for one in found] == ["JOB-K8S-CLAIM"] * bool(words)
+    assert all(words in one.message for one in found)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +224,7 @@ def test_a_refusal_is_one_finding(reason, message, id):
     ("minor", "nodes", "refused"), [("23", 2, True), ("24+", 2, False), ("19", 1, False)]
 )
 def test_indexed_jobs_need_a_newer_server(minor, nodes, refused):
-    found = kubectl.version_findings({"major": "1", "minor": minor}, nodes)
+    found = needs.version_findings({"major": "1", "minor": minor}, nodes)
     assert [one.id for one in found] == ["JOB-K8S-VERSION"] * refused
 
 

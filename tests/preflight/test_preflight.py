@@ -339,6 +339,23 @@ def test_docker_hosts_fail_closed():
     )
 
 
+def test_claims_of_kubernetes_are_looked_at(tools):
+    claim = {"spec": {"accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Bound"}}
+    tools(
+        "kubectl",
+        script='case "$*" in *context*) echo dev;; *can-i*) echo yes;; '
+        "*'persistentvolumeclaim none'*) "
+        "echo 'Error from server (NotFound): claims \"none\" not found' >&2; exit 1;; "
+        f"*'persistentvolumeclaim some'*) echo '{json.dumps(claim)}';; *) echo ok;; esac",
+    )
+    volumes = ["--volume", "none:/a", "--volume", "some:/b"]
+    _, found = preflight_json("--platform", "kubernetes", "--nodes", "2", *volumes)
+    assert '"none" not found' in found["PRE-K8S-MISSING"]["message"]
+    assert "some with ReadWriteOnce" in found["JOB-K8S-CLAIM"]["message"]
+    _, found = preflight_json("--platform", "kubernetes", *volumes)
+    assert "PRE-K8S-MISSING" in found and "JOB-K8S-CLAIM" not in found
+
+
 def test_kubernetes_with_captured_answers(tools):
     def node(gpus, ready="True", **spec):
         conditions = [{"type": "Ready", "status": ready}]

@@ -10,13 +10,11 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 from cosmos_reason.base import secrets
-from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, Finding, error, outside, warning
-from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, Finding, error, outside
 
 PATIENCE = 60  # seconds for an answer of the API server
 INSTALL = "https://kubernetes.io/docs/tasks/tools/"
@@ -25,11 +23,8 @@ NAMESPACE_VARIABLE = "K8S_NAMESPACE"
 REFUSED = re.compile(r"Error from server(?: \((\w+)\))?: ?(.*)", re.DOTALL)
 MISSING, FORBIDDEN, QUOTA = "JOB-K8S-MISSING", "JOB-K8S-FORBIDDEN", "JOB-K8S-QUOTA"
 UNREACHABLE, UNCONFIGURED = "JOB-K8S-UNREACHABLE", "JOB-K8S-UNCONFIGURED"
-LIST_GPUS = (
-    "kubectl get nodes -o custom-columns="
-    "NAME:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu"
-)
-INDEXED = (1, 24)  # the first server with Indexed Jobs
+# What says that nobody can say now.
+CANNOT_SAY = (UNREACHABLE, UNCONFIGURED)
 
 
 @dataclass(frozen=True)
@@ -158,83 +153,3 @@ def _unreachable(where: str, message: str) -> Failure:
 
 def _address(path: str, query: dict[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
-
-
-# -- what is asked of a cluster before a job ---------------------------------------------------
-
-
-def version_findings(server: dict, nodes: int) -> list[Finding]:
-    """An error for several nodes on a server (what it says at /version) without Indexed Jobs."""
-    if nodes < 2:
-        return []
-    version = tuple(_number(server.get(part)) for part in ("major", "minor"))
-    if version >= INDEXED:
-        return []
-    got, expected = (".".join(map(str, numbers)) for numbers in (version, INDEXED))
-    message = (
-        f"got a server of version {got}, expected {expected} or newer for jobs of {nodes} nodes "
-        "(Indexed Jobs)"
-    )
-    return [error("JOB-K8S-VERSION", "--nodes", message, "kubectl version")]
-
-
-def _number(written: object) -> int:
-    """Of "27" or "27+", as some servers say it; 0 for none."""
-    digits = re.match(r"\d+", str(written))
-    return int(digits[0]) if digits else 0
-
-
-def rights_findings(asked: Cluster, wanted: list[tuple[str, str, str]]) -> list[Finding]:
-    """An error that names what the account may not do of what is wanted: (verb, group of
-    the API, resource)."""
-    denied = []
-    for verb, group, resource in wanted:
-        kind, _, part = resource.partition("/")
-        attributes = {"namespace": asked.namespace, "verb": verb, "group": group, "resource": kind}
-        if part:
-            attributes["subresource"] = part
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        if not asked.create(path, review).get("status", {}).get("allowed"):
-            denied.append(f"{verb} {resource}")
-    if not denied:
-        return []
-    message = f"got no right to {', '.join(denied)}, expected it in namespace {asked.namespace}"
-    fix = f"kubectl --namespace {asked.namespace} auth can-i --list"
-    return [error(FORBIDDEN, asked.namespace, message, fix)]
-
-
-def capacity_findings(
-    asked: Cluster, nodes: int, gpus: int, others: Callable[[list[int]], Fix]
-) -> list[Finding]:
-    """An error when too few nodes have the GPUs of a pod, which `others` mends by those that all
-    have; a warning where they cannot be listed."""
-    if not gpus:
-        return []
-    try:
-        listed = asked.get("/api/v1/nodes").get("items", [])
-    except Failure as failure:
-        finding = failure.findings[0]
-        if finding.id != FORBIDDEN:
-            raise
-        message = f"GPUs of the nodes were not counted: {finding.message}"
-        return [warning("JOB-K8S-GPUS", "nodes", message, finding.fix)]
-    counts = [gpus_of(node) for node in listed if is_ready(node)]
-    fitting = sum(count >= gpus for count in counts)
-    if fitting >= nodes:
-        return []
-    message = f"got {fitting} ready nodes with {gpus} allocatable GPUs, expected {nodes}"
-    return [error("JOB-K8S-GPUS", "nodes", message, others(counts) or LIST_GPUS)]
-
-
-def gpus_of(node: dict) -> int:
-    return int(node["status"].get("allocatable", {}).get("nvidia.com/gpu", 0))
-
-
-def is_ready(node: dict) -> bool:
-    conditions = {entry["type"]: entry["status"] for entry in node["status"].get("conditions", [])}
-    return conditions.get("Ready") == "True" and not node.get("spec", {}).get("unschedulable")

@@ -94,6 +94,15 @@ def holder(path: Path, asked: dict) -> str | None:
     return within[-1] if within else None
 
 
+def claims(asked: dict, written: list[Path]) -> dict[str, bool]:
+    """Claim -> whether one of the paths that are written lies in it."""
+    folders = {holder(path, asked) for path in written}
+    found: dict[str, bool] = {}
+    for claim, folder in volumes(asked):
+        found[claim] = found.get(claim, False) or folder in folders
+    return found
+
+
 def outside(places: list[tuple[Path, bool]], asked: dict) -> list[Finding]:
     """An error for each path that pods would not have."""
     found = []

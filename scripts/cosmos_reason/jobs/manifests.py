@@ -7,9 +7,14 @@ import base64
 from dataclasses import dataclass, field
 
 LABEL = "tao-job"
+GPUS = "nvidia.com/gpu"  # the resource, and the taint of nodes that have it
 WORK, CHECK = "work", "paths"  # containers: the job's program, and what looks for its paths first
 KEPT_SECONDS = 7 * 24 * 3600  # after its end, until the cluster removes the job
 GRACE_SECONDS = 30
+# Of a pod that only looks for paths: what it gets, and after how long it ends and goes should
+# nobody remove it.
+A_MOMENT = {"cpu": "100m", "memory": "128Mi"}
+MOMENT_SECONDS = 300
 # Looks for each path as `test` does, by the letter before it, and names all that fail.
 LOOK = """bad=0
 while [ $# -gt 0 ]; do
@@ -67,6 +72,29 @@ def job(work: Work) -> dict:
             "parallelism": work.nodes,
         }
     spec["template"] = {"metadata": {"labels": work.labels}, "spec": _pod_spec(work)}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(work), "spec": spec}
+
+
+def look(work: Work, among: list[str]) -> dict:
+    """A Job of a moment that looks for the paths as the job's pods will, without its GPUs: on one
+    of the nodes named, where there are some."""
+    template = _pod_spec(work) | {"containers": [_look(work, A_MOMENT)]}
+    template.pop("initContainers")
+    template.pop("subdomain", None)
+    template["volumes"] = template["volumes"][:-1]  # without shared memory
+    if work.gpus:
+        template["tolerations"] = [*work.tolerations, {"key": GPUS, "operator": "Exists"}]
+    if among:
+        fields = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in among]
+        terms = {"nodeSelectorTerms": [{"matchFields": [field]} for field in fields]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        template["affinity"] = {"nodeAffinity": required}
+    spec = {
+        "backoffLimit": 0,
+        "activeDeadlineSeconds": MOMENT_SECONDS,
+        "ttlSecondsAfterFinished": MOMENT_SECONDS,
+        "template": {"metadata": {"labels": work.labels}, "spec": template},
+    }
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(work), "spec": spec}
 
 
@@ -133,7 +161,7 @@ def _pod_spec(work: Work) -> dict:
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         "securityContext": _user(work),
-        "initContainers": [_look(work)],
+        "initContainers": [_look(work, _limits(work))],
         "containers": [_container(work)],
         "volumes": _volumes(work),
     }
@@ -163,7 +191,7 @@ def _user(work: Work) -> dict:
 def _container(work: Work) -> dict:
     limits = _limits(work)
     if work.gpus:
-        limits["nvidia.com/gpu"] = work.gpus
+        limits[GPUS] = work.gpus
     variables = [
         {"name": name, "value": literal(value)} for name, value in work.environment.items()
     ]
@@ -182,12 +210,11 @@ def _container(work: Work) -> dict:
     }
 
 
-def _look(work: Work) -> dict:
+def _look(work: Work, limits: dict) -> dict:
     """Fails, naming the paths, where the volumes do not hold what this machine has there."""
     words = ["sh", "-c", LOOK, "sh"]
     for letter, path in work.looked_for:
         words += [letter, path]
-    limits = _limits(work)
     return {
         "name": CHECK,
         "image": work.image,

@@ -14,13 +14,16 @@ IMAGE_PROBLEMS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 # Of these the first may pass; with the others a pod waits for ever, and keeps its GPUs.
 FOR_EVER = (*IMAGE_PROBLEMS[1:], "CreateContainerConfigError", "CreateContainerError")
 
+UNPLACED = "Unschedulable"
+
 
 @dataclass(frozen=True)
 class Seen:
     """`exit_code` is that of the first pod that failed, None where nobody knows; `causes` are what
-    the cluster says went wrong; `waits` why nothing runs yet; `stuck`: it never will. `count`:
-    how many pods there are; `logs`: those whose program was started, by their number, the last of
-    them at `started_at`."""
+    the cluster says went wrong; `waits` why nothing runs yet; `stuck`: it never will; `unplaced`:
+    no node takes a pod now. `count`: how many pods there are; `logs`: those whose program was
+    started, by their number, the last of them at `started_at`; `unstarted`: the uid of the first
+    of the others."""
 
     started_at: str | None = None
     ended_at: str | None = None
@@ -29,8 +32,10 @@ class Seen:
     causes: list[Finding] = field(default_factory=list)
     waits: str = ""
     stuck: bool = False
+    unplaced: bool = False
     suspended: bool = False
     count: int = 0
+    unstarted: str = ""
     logs: dict[int, str] = field(default_factory=dict)
 
 
@@ -50,8 +55,10 @@ def read(job: dict, pods: list[dict]) -> Seen:
         causes=_all_causes(end, pods, states),
         waits="; ".join(dict.fromkeys(text for _, text in waiting)),
         stuck=any(reason in FOR_EVER for reason, _ in waiting),
+        unplaced=any(reason == UNPLACED for reason, _ in waiting),
         suspended=bool(job.get("spec", {}).get("suspend")),
         count=len(pods),
+        unstarted=_unstarted(pods, starts),
         logs=_logs(pods, starts),
     )
 
@@ -75,6 +82,13 @@ def _logs(pods: list[dict], starts: list[str | None]) -> dict[int, str]:
         if start:
             found[_index(pod)] = _name(pod)
     return found
+
+
+def _unstarted(pods: list[dict], starts: list[str | None]) -> str:
+    for pod, start in zip(pods, starts, strict=True):
+        if not start:
+            return pod["metadata"].get("uid", "")
+    return ""
 
 
 def _first_failure(states: list[dict]) -> int | None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.jobs import kubectl
+from cosmos_reason.jobs import kubernetes_needs as needs
+from cosmos_reason.jobs.kubernetes_options import volumes
 from cosmos_reason.preflight.gates import other_nodes
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.preflight.slurm import unseen_nodes
@@ -19,7 +21,7 @@ KUBECTL = ("kubectl", "--request-timeout=10s")
 
 
 def check(launch: Launch) -> Iterator[Finding]:
-    """rights, version, namespace, pull secret, storage class, allocatable GPUs"""
+    """rights, version, namespace, pull secret, storage class, claims, allocatable GPUs"""
     host = Host()
     options = launch.options
     answer = host.call("kubectl", "config", "current-context")
@@ -52,13 +54,14 @@ def check(launch: Launch) -> Iterator[Finding]:
     if options.storage_class:
         name = options.storage_class
         yield from _named_object(host, inside, "storageclass", name, "--storage-class")
+    yield from _claims(host, inside, launch)
     yield from unseen_nodes(launch)
     yield from check_nodes(host.call(*KUBECTL, "get", "nodes", "--output=json"), launch)
 
 
 def _version(answer: Answer, launch: Launch) -> Iterator[Finding]:
     try:
-        yield from kubectl.version_findings(dict(json.loads(answer.out)), launch.nodes)
+        yield from needs.version_findings(dict(json.loads(answer.out)), launch.nodes)
     except (ValueError, TypeError):
         message = f"got {answer.last_words[:200]}, so the server's version is not known"
         yield findings.warning("PRE-K8S-UNKNOWN", "/version", message, "kubectl version")
@@ -81,11 +84,23 @@ def _named_object(
         yield findings.error("PRE-K8S-MISSING", flag, message, fix)
 
 
+def _claims(host: Host, inside: list[str], launch: Launch) -> Iterator[Finding]:
+    """Whether the claims are there, and as many nodes can mount them. What lies in them a pod looks
+    at when the job is submitted: here nothing is made."""
+    kind = "persistentvolumeclaim"
+    for claim, _ in volumes({"volume": launch.options.volume or []}):
+        missing = list(_named_object(host, inside, kind, claim, "--volume"))
+        yield from missing
+        if not missing:
+            answer = host.call(*inside, "get", kind, claim, "--output=json")
+            yield from needs.unfit(claim, json.loads(answer.out), False, launch.nodes)
+
+
 def check_nodes(answer: Answer, launch: Launch) -> Iterator[Finding]:
     """The allocatable GPUs of ready nodes against what the launch asks of each."""
     try:
         nodes = json.loads(answer.out)["items"]
-        counts = [kubectl.gpus_of(node) for node in nodes if kubectl.is_ready(node)]
+        counts = [needs.gpus_of(node) for node in nodes if needs.is_ready(node)]
     except (ValueError, KeyError, TypeError, AttributeError):
         message = f"got {answer.last_words[:200]}, so the nodes' GPUs are not known"
         report = findings.error if launch.options.gpu_min_count else findings.warning
@@ -99,5 +114,5 @@ def check_nodes(answer: Answer, launch: Launch) -> Iterator[Finding]:
         message = (
             f"got {fitting} ready nodes with {needed} allocatable GPUs, expected {launch.nodes}"
         )
-        fix = other_nodes(launch, counts) or kubectl.LIST_GPUS
+        fix = other_nodes(launch, counts) or needs.LIST_GPUS
         yield findings.error("PRE-K8S-GPUS", "nodes", message, fix)

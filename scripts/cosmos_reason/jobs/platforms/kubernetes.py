@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -33,15 +35,17 @@ from cosmos_reason.jobs import (
     containers,
     evidence,
     kubectl,
+    kubernetes_paths,
     manifests,
     mounts,
     nodes,
     pods,
     progress,
 )
+from cosmos_reason.jobs import kubernetes_needs as needs
 from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.kubectl import Cluster
+from cosmos_reason.jobs.kubectl import CANNOT_SAY, Cluster
 from cosmos_reason.jobs.manifests import Work
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
@@ -55,7 +59,6 @@ SKILL = "skill"  # in the job's folder: the programs that its pods run of this b
 STARTER = "in_container/start_node.py"
 POLL = 2  # seconds between two looks at a job
 GONE_SECONDS = 60  # until a Job that was deleted is gone, besides the grace
-CANNOT_SAY = (kubectl.UNREACHABLE, kubectl.UNCONFIGURED)
 
 
 # -- before the start --------------------------------------------------------------------------
@@ -82,13 +85,17 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
     try:
         target = _target(request.kubernetes)
         count = nodes.count(request.nodes, needed)
-        found = kubectl.version_findings(target.get("/version"), count)
-        found += kubectl.rights_findings(target, _rights(request, count))
+        found = needs.version_findings(target.get("/version"), count)
+        found += needs.rights_findings(target, _rights(request, count))
         if has_errors(found):
             return found
         gpus = _gpus(request, needed, count)
         others = partial(nodes.others, (request.action, request.engine, request.platform), needed)
-        found += kubectl.capacity_findings(target, count, gpus, others)
+        wanted = needs.wish(request.kubernetes, count, gpus)
+        found += needs.capacity_findings(target, wanted, others)
+        claims = options.claims(request.kubernetes, [request.jobs_dir])
+        found += needs.claim_findings(target, claims, count)
+        found += needs.pull_secret_findings(target, request.kubernetes.get("pull_secret"))
         return found + _tried(target, _probe(request, count, gpus))
     except Failure as failure:
         if acting:
@@ -196,7 +203,30 @@ def _moved(job: Job, word: str) -> str:
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
-    return []  # every pod looks before it starts
+    """What a pod does not have. A file that is made here for a moment tells it whether the jobs
+    folder is the same storage there."""
+    job = prepare(job, spec)
+    target, asked = _cluster(job), job.options["kubernetes"]
+    work = replace(_work(job, spec), name=f"tao-look-{secrets.token_hex(4)}")
+    looked_for = []
+    for path, is_written in _places(job, spec):
+        there = _nearest(path, asked) if is_written else path
+        looked_for.append(("-w" if is_written else "-e", mounts.inside(there)))
+    place = _nearest(job.folder, asked)
+    if not place.is_dir():
+        message = "got no such folder here, expected the files of its claim: mount that storage"
+        return [error("JOB-K8S-VOLUME", place, message, options.ONE_VOLUME)]
+    wanted = needs.wish(asked, work.nodes, work.gpus)
+    with tempfile.NamedTemporaryFile(prefix=".tao-look-", dir=place) as token:
+        looked_for.append(("-e", mounts.inside(token.name)))
+        work = replace(work, looked_for=list(dict.fromkeys(looked_for)))
+        return kubernetes_paths.check(target, work, needs.fitting_nodes(target, wanted))
+
+
+def _nearest(path: Path, asked: dict) -> Path:
+    """The folder of a path to be made, within its volume."""
+    volume = Path(options.holder(path, asked))
+    return next(folder for folder in (path, *path.parents) if folder.is_dir() or folder == volume)
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
@@ -401,8 +431,9 @@ def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
 def _why_it_waits(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> str:
     count, begun = job.resources["nodes"], len(seen.logs)
     waits = seen.waits
-    if not waits and seen.count < count:
-        waits = _refused_pods(target, found)
+    if not waits:  # a quota was used up meanwhile, or a volume cannot be mounted
+        uid = found["metadata"]["uid"] if seen.count < count else seen.unstarted
+        waits = needs.warning_about(target, uid)
     if not begun:
         return waits
     told = f"{begun} of {count} pods have begun, and hold their GPUs until all have"
@@ -419,18 +450,6 @@ def _as_started(job: Job, started_at: str, found: dict) -> Job:
         started_at=jobs.time_text(began),
         platform_ref=reference,
     )
-
-
-def _refused_pods(target: Cluster, found: dict) -> str:
-    """Why a Job has too few pods, as its controller tells it: a quota was used up meanwhile."""
-    selector = f"involvedObject.uid={found['metadata'].get('uid', '')},type=Warning"
-    try:
-        events = target.get(target.inside("events"), fieldSelector=selector).get("items", [])
-    except Failure as failure:
-        if failure.findings[0].id in CANNOT_SAY:
-            raise
-        return ""  # who may not read events is not told
-    return events[-1].get("message", "") if events else ""
 
 
 def _ended(job: Job, target: Cluster, seen: pods.Seen) -> Job:

@@ -1,0 +1,254 @@
+"""What a job needs of a cluster, asked before anything is made there: rights, nodes, claims, the
+secret of a registry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, Finding, error, warning
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import kubernetes_options as options
+from cosmos_reason.jobs import manifests
+from cosmos_reason.jobs.kubectl import CANNOT_SAY, FORBIDDEN, MISSING, Cluster
+
+LIST_GPUS = (
+    "kubectl get nodes -o custom-columns="
+    "NAME:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu"
+)
+INDEXED = (1, 24)  # the first server with Indexed Jobs
+UNTRIED = "JOB-K8S-UNTRIED"
+# Ways to mount a claim that more than one node may use, and those that may be written in.
+OF_MANY_NODES = ("ReadWriteMany", "ReadOnlyMany")
+WRITTEN = ("ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+REGISTRY_SECRETS = ("kubernetes.io/dockerconfigjson", "kubernetes.io/dockercfg")
+UNPLACED_ONCE = "FailedScheduling"
+KEEPS_PODS_OUT = ("NoSchedule", "NoExecute")
+
+
+def version_findings(server: dict, nodes: int) -> list[Finding]:
+    """An error for several nodes on a server (what it says at /version) without Indexed Jobs."""
+    if nodes < 2:
+        return []
+    version = tuple(_number(server.get(part)) for part in ("major", "minor"))
+    if version >= INDEXED:
+        return []
+    got, expected = (".".join(map(str, numbers)) for numbers in (version, INDEXED))
+    message = (
+        f"got a server of version {got}, expected {expected} or newer for jobs of {nodes} nodes "
+        "(Indexed Jobs)"
+    )
+    return [error("JOB-K8S-VERSION", "--nodes", message, "kubectl version")]
+
+
+def _number(written: object) -> int:
+    """Of "27" or "27+", as some servers say it; 0 for none."""
+    digits = re.match(r"\d+", str(written))
+    return int(digits[0]) if digits else 0
+
+
+def rights_findings(target: Cluster, wanted: list[tuple[str, str, str]]) -> list[Finding]:
+    """An error that names what the account may not do of what is wanted: (verb, group of
+    the API, resource)."""
+    denied = []
+    for verb, group, resource in wanted:
+        kind, _, part = resource.partition("/")
+        attributes = {"namespace": target.namespace, "verb": verb, "group": group, "resource": kind}
+        if part:
+            attributes["subresource"] = part
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        if not target.create(path, review).get("status", {}).get("allowed"):
+            denied.append(f"{verb} {resource}")
+    if not denied:
+        return []
+    message = f"got no right to {', '.join(denied)}, expected it in namespace {target.namespace}"
+    fix = f"kubectl --namespace {target.namespace} auth can-i --list"
+    return [error(FORBIDDEN, target.namespace, message, fix)]
+
+
+# -- nodes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Nodes that a job needs, the GPUs of each, and which nodes will do."""
+
+    nodes: int
+    gpus: int
+    selector: dict[str, str]
+    tolerations: list[dict]
+
+    def admits(self, node: dict) -> bool:
+        """Whether the pods may run there at all."""
+        labels = node.get("metadata", {}).get("labels", {})
+        has_labels = self.selector.items() <= labels.items()
+        return has_labels and is_ready(node) and self.enters(node)
+
+    def enters(self, node: dict) -> bool:
+        """Whether no taint keeps the pods out. That of GPUs is left to the cluster, which adds what
+        tolerates it to pods that ask for GPUs."""
+        for taint in node.get("spec", {}).get("taints", []):
+            closed = taint.get("effect") in KEEPS_PODS_OUT and taint["key"] != manifests.GPUS
+            if closed and not any(_tolerates(one, taint) for one in self.tolerations):
+                return False
+        return True
+
+
+def _tolerates(toleration: dict, taint: dict) -> bool:
+    if toleration["key"] != taint["key"]:
+        return False
+    if toleration.get("effect", taint["effect"]) != taint["effect"]:
+        return False
+    return toleration["operator"] == "Exists" or toleration["value"] == taint.get("value", "")
+
+
+def wish(asked: dict, nodes: int, gpus: int) -> Wish:
+    return Wish(nodes, gpus, options.node_selector(asked), options.tolerations(asked))
+
+
+def capacity_findings(
+    target: Cluster, wanted: Wish, others: Callable[[list[int]], Fix]
+) -> list[Finding]:
+    """An error when too few nodes fit, which `others` mends by the GPUs that they have; a warning
+    where they cannot be listed."""
+    if not wanted.gpus:
+        return []
+    try:
+        listed = _nodes(target)
+    except Failure as failure:
+        finding = failure.findings[0]
+        if finding.id != FORBIDDEN:
+            raise
+        message = f"GPUs of the nodes were not counted: {finding.message}"
+        return [warning("JOB-K8S-GPUS", "nodes", message, finding.fix)]
+    counts = [gpus_of(node) for node in listed if wanted.admits(node)]
+    fitting = sum(count >= wanted.gpus for count in counts)
+    if fitting >= wanted.nodes:
+        return []
+    message = f"got {fitting} ready nodes with {wanted.gpus} allocatable GPUs{_limits(wanted)}, "
+    message += f"expected {wanted.nodes}{_instead(wanted, listed)}"
+    return [error("JOB-K8S-GPUS", "nodes", message, others(counts) or LIST_GPUS)]
+
+
+def _limits(wanted: Wish) -> str:
+    labels = ", ".join(f"{name}={value}" for name, value in wanted.selector.items())
+    return f" and --node-selector {labels}" if labels else ""
+
+
+def _instead(wanted: Wish, listed: list[dict]) -> str:
+    """What the nodes have that do not fit: taints, and GPUs by other names."""
+    closed, others = set(), set()
+    for node in listed:
+        if not wanted.enters(node):
+            closed |= {f"{one['key']}={one.get('value', '')}" for one in node["spec"]["taints"]}
+        others |= {name for name in node["status"].get("allocatable", {}) if "/" in name}
+    others.discard(manifests.GPUS)
+    told = f"; taints without --toleration: {', '.join(sorted(closed)[:5])}" if closed else ""
+    if others:
+        told += f"; the nodes also offer {', '.join(sorted(others)[:5])}"
+    return told
+
+
+def fitting_nodes(target: Cluster, wanted: Wish) -> list[str]:
+    """Names of the nodes that may get the job; none where they cannot be listed."""
+    try:
+        listed = _nodes(target)
+    except Failure as failure:
+        if failure.findings[0].id != FORBIDDEN:
+            raise
+        return []
+    admitted = [node for node in listed if wanted.admits(node)]
+    return [node["metadata"]["name"] for node in admitted if gpus_of(node) >= wanted.gpus]
+
+
+def _nodes(target: Cluster) -> list[dict]:
+    return target.get("/api/v1/nodes").get("items", [])
+
+
+def gpus_of(node: dict) -> int:
+    return int(node["status"].get("allocatable", {}).get(manifests.GPUS, 0))
+
+
+def is_ready(node: dict) -> bool:
+    conditions = {entry["type"]: entry["status"] for entry in node["status"].get("conditions", [])}
+    return conditions.get("Ready") == "True" and not node.get("spec", {}).get("unschedulable")
+
+
+# -- claims and secrets ------------------------------------------------------------------------
+
+
+def claim_findings(target: Cluster, claims: dict[str, bool], nodes: int) -> list[Finding]:
+    """What stands against claims by name, each with whether the job writes in it: one that is not
+    there or has lost its volume, or that so many nodes cannot mount."""
+    found = []
+    for name, is_written in claims.items():
+        claim, finding = _named(target, "persistentvolumeclaims", name, "--volume")
+        if finding:
+            found.append(finding)
+            continue
+        found += unfit(name, claim, is_written, nodes)
+    return found
+
+
+def unfit(name: str, claim: dict, is_written: bool, nodes: int) -> list[Finding]:
+    """What stands against a claim that is there."""
+    fix = f"kubectl get pvc {name}"
+    if claim.get("status", {}).get("phase") == "Lost":
+        message = f"got claim {name}, which is Lost: its volume is gone, expected a Bound one"
+        return [error("JOB-K8S-CLAIM", "--volume", message, fix)]
+    modes = claim["spec"].get("accessModes", [])
+    got = f"got claim {name} with {', '.join(modes)}"
+    if nodes > 1 and not set(modes).intersection(OF_MANY_NODES):
+        message = f"{got}, expected ReadWriteMany for the pods of {nodes} nodes"
+        return [error("JOB-K8S-CLAIM", "--volume", message, fix)]
+    if is_written and not set(modes).intersection(WRITTEN):
+        message = f"{got}, and the job writes there: expected a claim that may be written"
+        return [error("JOB-K8S-CLAIM", "--volume", message, fix)]
+    return []
+
+
+def pull_secret_findings(target: Cluster, name: str | None) -> list[Finding]:
+    """A pod is started without a pull secret that is not there, and then waits for its image."""
+    if not name:
+        return []
+    secret, finding = _named(target, "secrets", name, "--pull-secret")
+    if finding:
+        return [finding]
+    if secret.get("type") in REGISTRY_SECRETS:
+        return []
+    message = f"got secret {name} of type {secret.get('type')}, expected {REGISTRY_SECRETS[0]}"
+    return [error("JOB-K8S-PULL-SECRET", "--pull-secret", message, "kubectl get secrets")]
+
+
+def _named(target: Cluster, kind: str, name: str, flag: str) -> tuple[dict, Finding | None]:
+    """(the object, what stands against asking for it); a warning for who may not look."""
+    try:
+        return target.get(target.inside(kind, name)), None
+    except Failure as failure:
+        refused = failure.findings[0]
+    if refused.id == MISSING:
+        fix = f"kubectl --namespace {target.namespace} get {kind}"
+        return {}, error(MISSING, flag, refused.message, fix)
+    if refused.id == FORBIDDEN:
+        return {}, warning(UNTRIED, flag, f"not looked at: {refused.message}", refused.fix)
+    raise Failure([refused], EXIT_OUTSIDE)
+
+
+def warning_about(target: Cluster, uid: str) -> str:
+    """The last Warning about the object of a uid, without that no node took it, which the object
+    says itself while it is so; "" where there is none, or none to be read."""
+    selector = f"involvedObject.uid={uid},type=Warning"
+    try:
+        events = target.get(target.inside("events"), fieldSelector=selector).get("items", [])
+    except Failure as failure:
+        if failure.findings[0].id in CANNOT_SAY:
+            raise
+        return ""
+    told = [event.get("message", "") for event in events if event.get("reason") != UNPLACED_ONCE]
+    return told[-1] if told else ""

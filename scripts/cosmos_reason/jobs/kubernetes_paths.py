@@ -1,0 +1,75 @@
+"""Whether pods see what a job reads and may write where it writes: a pod of a moment looks, on a
+node that could run the job, in the job's image, before the job is recorded.
+
+The job's own pods look again before their program starts. This one finds a wrong claim, path or
+image before anybody waits for GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from cosmos_reason.base.findings import Failure, Finding, error, warning
+from cosmos_reason.jobs import kubernetes_needs as needs
+from cosmos_reason.jobs import manifests, pods
+from cosmos_reason.jobs.kubectl import CANNOT_SAY, Cluster
+from cosmos_reason.jobs.manifests import Work
+
+PATIENCE = 60  # seconds until nobody looks: the image may have to be pulled
+PLACE_SECONDS = 10  # until a pod that no node takes is told of
+POLL = 1
+# What the scheduler says of nodes that are full, which passes.
+FULL = ("Insufficient", "Too many pods")
+
+
+def check(target: Cluster, work: Work, among: list[str]) -> list[Finding]:
+    """An error for paths that a pod does not have, an image that cannot be had, and pods that no
+    node takes; a warning where no pod could look in time. `work` has a name of its own."""
+    try:
+        target.create(target.inside("jobs"), manifests.look(work, among))
+    except Failure as failure:
+        refused = failure.findings[0]
+        if refused.id in CANNOT_SAY:
+            raise
+        return [_untried(refused.message)]
+    try:
+        return _seen(target, work.name)
+    finally:
+        # Whatever remains ends by itself.
+        with contextlib.suppress(Failure):
+            target.delete(target.inside("jobs", work.name), propagationPolicy="Background")
+
+
+def _seen(target: Cluster, name: str) -> list[Finding]:
+    started = placed = time.monotonic()
+    while True:
+        job = target.get(target.inside("jobs", name))
+        selector = f"{manifests.LABEL}={name}"
+        listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
+        seen = pods.read(job, listed)
+        if seen.ended or seen.stuck:
+            return seen.causes
+        now = time.monotonic()
+        if not seen.unplaced:
+            placed = now
+        elif now - placed >= PLACE_SECONDS:
+            return [_unplaced(seen.waits)]
+        if now - started >= PATIENCE:
+            uid = seen.unstarted or job["metadata"]["uid"]
+            why = seen.waits or needs.warning_about(target, uid)
+            return [_untried(why or "its image may still be pulled")]
+        time.sleep(POLL)
+
+
+def _unplaced(why: str) -> Finding:
+    if any(words in why for words in FULL):
+        return _untried(why)
+    message = f"no node takes a pod of the job, even without GPUs: {why}"
+    fix = "kubectl get nodes --show-labels"
+    return error("JOB-K8S-UNPLACED", "pods", message, fix)
+
+
+def _untried(why: str) -> Finding:
+    message = f"no pod looked for the paths of the job ({why}): its own pods look before they start"
+    return warning(needs.UNTRIED, "pods", message)
