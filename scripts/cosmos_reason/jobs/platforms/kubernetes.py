@@ -453,9 +453,9 @@ def _as_started(job: Job, started_at: str, found: dict) -> Job:
 
 
 def _ended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
-    for number, pod in seen.logs.items():
-        name = f"node-{number}.log" if number else jobs.LOG
-        _copy_log(job.folder / name, target, pod)
+    if 0 in seen.logs:
+        _copy_log(job.folder / jobs.LOG, target, seen.logs[0])
+    _copy_other_logs(job, target, seen)
     told = "; ".join(dict.fromkeys(cause.message for cause in seen.causes))
     if len(seen.logs) < job.resources["nodes"]:
         told = told or job.reason  # what the others waited for
@@ -498,6 +498,13 @@ def _follow_log(job: Job, pod: str) -> None:
                 chunk = stream.stdout.read1()
 
 
+def _copy_other_logs(job: Job, target: Cluster, seen: pods.Seen) -> None:
+    """Of all pods but the first, whose log the supervisor follows."""
+    for number, pod in seen.logs.items():
+        if number:
+            _copy_log(job.folder / f"node-{number}.log", target, pod)
+
+
 def _copy_log(path: Path, target: Cluster, pod: str) -> None:
     """Copy the log of a pod that has ended; where it cannot be had whole, what the supervisor
     copied stays."""
@@ -521,6 +528,7 @@ def end(job: Job, grace: float) -> None:
     target = _cluster(job)
     selector = f"{manifests.LABEL}={job.job_id}"
     listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
+    _copy_other_logs(job, target, pods.read({}, listed))  # they go with their pods
     for pod in listed:
         # Who may only delete Jobs leaves the pods the grace that they were made with.
         with contextlib.suppress(Failure):
