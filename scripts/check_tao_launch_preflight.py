@@ -117,6 +117,8 @@ def add_platform_flags(add: Callable) -> None:
     add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
     add("--pull-secret", metavar="NAME", help="Kubernetes secret for the image's registry")
     add("--volume", action="append", metavar="CLAIM:DIR", help="as launch_job.py takes it")
+    for name, form in (("node-selector", "KEY=VALUE"), ("toleration", "KEY[=VALUE][:EFFECT]")):
+        add(f"--{name}", action="append", metavar=form, help="as launch_job.py takes it")
     add("--storage-class", metavar="NAME", help="Kubernetes storage class of the job's volumes")
     add("--install-missing-tools", action="store_true", help=argparse.SUPPRESS)
     add("--skill-bank", metavar="DIR", help=argparse.SUPPRESS)
@@ -353,13 +355,11 @@ def image_words(launch, image: str | None) -> list[str]:
 
 
 def cluster_words(launch) -> list[str]:
-    from cosmos_reason.preflight import proposal
-
     if launch.platform == "slurm":
         names = ("partition", "account", "qos", "time_limit", "gres")
         given = {name: getattr(launch.options, name) for name in names}
     else:
-        given = proposal.on_kubernetes(launch)
+        given = launch.options.kubernetes
     words = []
     for name, value in given.items():
         for one in value if isinstance(value, list) else [value]:

@@ -34,6 +34,7 @@ def work(**fields):
 def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
     spec = manifests.job(work(gpus=8))["spec"]
     assert spec["backoffLimit"] == 0 and "completionMode" not in spec
+    assert spec["ttlSecondsAfterFinished"] == 7 * 24 * 3600
     pod = spec["template"]["spec"]
     assert pod["restartPolicy"] == "Never" and not pod["automountServiceAccountToken"]
     assert pod["securityContext"]["runAsUser"] == 1000 and "fsGroup" not in pod["securityContext"]
@@ -41,11 +42,20 @@ def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert mounts["/results"]["readOnly"] and "readOnly" not in mounts["/data"]
     assert mounts["/data"]["name"] == mounts["/more"]["name"]
+    assert mounts["/dev/shm"]["name"] == "shm"
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert container["command"] == ["program", "$$(HOME)"]
     assert container["env"][0] == {"name": "A", "value": "$$B"}
     assert pod["initContainers"][0]["command"][-2:] == ["-e", "/data/$$x"]
+
+
+def test_where_pods_may_run_and_what_pulls_their_image():
+    toleration = {"key": "team", "operator": "Exists"}
+    more = {"pull_secret": "ngc", "node_selector": {"pool": "x"}, "tolerations": [toleration]}
+    pod = manifests.job(work(**more))["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "ngc"}]
+    assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "x"}, [toleration])
 
 
 def test_what_is_shown_reads_back_and_has_no_secret():

@@ -18,6 +18,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.jobs import cosmos_environment
 from cosmos_reason.preflight import slurm as preflight_slurm
+from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.spec import document, validation
 
 OURS = ("train", "grpo", "evaluate", "inference", "quantize")
@@ -335,3 +336,18 @@ def test_every_key_misspelt_is_one_finding(here):
         usual = {"SPEC-MODEL-OMNI", "SPEC-DATA-TRAIN"}
         about = [one for one in found if one.severity != f.INFO and one.id not in usual]
         assert len(about) == 1, (key, [(one.id, one.where, one.message) for one in about])
+
+
+def test_where_pods_may_run_is_said_in_the_launch_that_follows(here):
+    pods = ["--node-selector", "pool=gpu", "--toleration", "team=a:NoSchedule"]
+    given = PreflightOptions(node_selector=["pool=gpu"], toleration=["team=a:NoSchedule"])
+    assert check_tao_launch_preflight.cluster_words(Launch("kubernetes", given, 0)) == pods
+    write_annotations(here / "annotations.json", 8)
+    words = ("--model", "model", "--engine", "transformers", "--train-root", ".")
+    said(build_spec, "train", *words, "--global-batch", "4", "-o", "spec.toml")
+    asked = ("--platform", "kubernetes", "--spec", "spec.toml", "--image", "mine:1")
+    asked += ("--volume", f"claim:{here}", "--skip-platform-access")
+    found, _ = said(check_tao_launch_preflight, *asked, *pods)
+    assert not {one for one in errors(found) if one[0].startswith("JOB-")}
+    found, _ = said(check_tao_launch_preflight, *asked, "--node-selector", "pool")
+    assert ("JOB-K8S-FLAG", "--node-selector") in errors(found)

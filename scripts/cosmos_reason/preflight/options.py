@@ -46,6 +46,8 @@ class PreflightOptions:
     pull_secret: str | None = None
     storage_class: str | None = None
     volume: list[str] | None = None
+    node_selector: list[str] | None = None
+    toleration: list[str] | None = None
     # The GPUs to run on, where nvidia-smi cannot tell.
     target_gpu_index: list[int] | None = None
     target_gpu_count: int | None = None
@@ -63,6 +65,13 @@ class PreflightOptions:
     gpu_min_memory_gb: float | None = None
     gpu_min_total_memory_gb: float | None = None
     low_vram_threshold_gb: float | None = None
+
+    @property
+    def kubernetes(self) -> dict:
+        """What is said of a cluster and its pods, as launch_job.py takes it."""
+        names = ("volume", "namespace", "pull_secret", "node_selector", "toleration")
+        said = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in said.items() if value}
 
     @property
     def describes_gpus(self) -> bool:

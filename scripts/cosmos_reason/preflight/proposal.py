@@ -84,16 +84,8 @@ def request(launch: Launch) -> jobs_launch.Request:
         qos=launch.options.qos if "qos" in takes else None,
         time_limit=launch.options.time_limit if "time_limit" in takes else None,
         gres=launch.options.gres if "gres" in takes else None,
-        kubernetes=on_kubernetes(launch),
+        kubernetes=launch.options.kubernetes if launch.platform == "kubernetes" else {},
     )
-
-
-def on_kubernetes(launch: Launch) -> dict:
-    """What is said of the cluster, as launch_job takes it."""
-    if launch.platform != "kubernetes":
-        return {}
-    said = {name: getattr(launch.options, name) for name in ("volume", "namespace", "pull_secret")}
-    return {name: value for name, value in said.items() if value}
 
 
 def gpu_ids(launch: Launch) -> list[str] | None:
