@@ -34,7 +34,6 @@ def work(**fields):
 def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
     spec = manifests.job(work(gpus=8))["spec"]
     assert spec["backoffLimit"] == 0 and "completionMode" not in spec
-    assert spec["ttlSecondsAfterFinished"] == 7 * 24 * 3600
     pod = spec["template"]["spec"]
     assert pod["restartPolicy"] == "Never" and not pod["automountServiceAccountToken"]
     assert pod["securityContext"]["runAsUser"] == 1000 and "fsGroup" not in pod["securityContext"]
@@ -42,7 +41,6 @@ def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert mounts["/results"]["readOnly"] and "readOnly" not in mounts["/data"]
     assert mounts["/data"]["name"] == mounts["/more"]["name"]
-    assert mounts["/dev/shm"]["name"] == "shm"
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
     assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert container["command"] == ["program", "$$(HOME)"]
@@ -50,10 +48,13 @@ def test_a_job_is_tried_once_by_who_launched_it_and_sees_its_volumes_only():
     assert pod["initContainers"][0]["command"][-2:] == ["-e", "/data/$$x"]
 
 
-def test_where_pods_may_run_and_what_pulls_their_image():
+def test_where_pods_may_run_and_what_they_get():
     toleration = {"key": "team", "operator": "Exists"}
     more = {"pull_secret": "ngc", "node_selector": {"pool": "x"}, "tolerations": [toleration]}
-    pod = manifests.job(work(**more))["spec"]["template"]["spec"]
+    spec = manifests.job(work(**more))["spec"]
+    assert spec["ttlSecondsAfterFinished"] == 7 * 24 * 3600
+    pod = spec["template"]["spec"]
+    assert {"name": "shm", "mountPath": "/dev/shm"} in pod["containers"][0]["volumeMounts"]
     assert pod["imagePullSecrets"] == [{"name": "ngc"}]
     assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "x"}, [toleration])
 
