@@ -281,6 +281,16 @@ def test_gpus_that_no_node_has(site):
     assert job.resources["gpus_per_node"] == 0 and "JOB-K8S-GPUS" not in {one.id for one in found}
 
 
+def test_nodes_smaller_than_the_layout_take_several(site):
+    change(site, "train", policy__parallelism__dp_replicate_size=4)
+    site.api.nodes = [kubernetes_api.node(2), kubernetes_api.node(2)]
+    assert site.refused()["JOB-K8S-GPUS"].fix.flags == {"--nodes": 2}
+    job, found = launch.plan(site.request(nodes=2))
+    assert job.resources == {"nodes": 2, "gpus_per_node": 2, "gpu_ids": None}, found
+    site.api.nodes = [kubernetes_api.node(2)]
+    assert str(site.refused()["JOB-K8S-GPUS"].fix) == "--gpus-per-node 2 --nodes 1"
+
+
 def test_a_namespace_that_is_not_there(site):
     found = site.refused(kubernetes={"namespace": "nowhere"})
     assert "nowhere" in found["JOB-K8S-MISSING"].message
