@@ -1,6 +1,7 @@
 """SLURM without a cluster: what is rendered, what is refused, and how its answers are read."""
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -491,6 +492,19 @@ def test_an_exit_code_of_work_that_was_lost_with_its_node_is_not_believed(site, 
     assert slurm.judged(jobs.Job.load(job.folder)).exit_code is None
     (job.folder / "node.0.exit").write_text("n1 0\n")
     assert slurm.judged(jobs.Job.load(job.folder)).exit_code == 0
+
+
+def test_a_job_ended_when_its_script_noted_it_not_when_somebody_asks(site, monkeypatch):
+    Cluster(monkeypatch, sbatch=Answer(0, "3\n"))
+    job, _ = launch.submit(site.request(platform="slurm"))
+    (job.folder / slurm_script.STARTED).write_text("1700000000 3\n")
+    (job.folder / "node.0.exit").write_text("n1 0\n")
+    (job.folder / slurm_script.ENDED).write_text("0\n")
+    for noted, told in ((1_700_000_600, "2023-11-14T22:23:20Z"), (4_000_000_000, None)):
+        os.utime(job.folder / slurm_script.ENDED, (noted, noted))
+        ended = slurm.judged(jobs.Job.load(job.folder))
+        assert ended.started_at == "2023-11-14T22:13:20Z"
+        assert ended.ended_at == told or (told is None and ended.ended_at <= jobs.now())
 
 
 def test_an_unknown_state_is_no_end(site, monkeypatch):

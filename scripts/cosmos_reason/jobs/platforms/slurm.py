@@ -431,7 +431,17 @@ def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -
     count = job.resources["nodes"]
     exit_code = _first_failure(exit_code, codes, count)
     note = "; ".join(filter(None, [note, _of_nodes(codes, count)]))
-    return _without_environment(evidence.ended(job, exit_code, problem, note))
+    job = evidence.ended(job, exit_code, problem, note)
+    return _without_environment(replace(job, ended_at=_time_of_end(job) or job.ended_at))
+
+
+def _time_of_end(job: Job) -> str | None:
+    """When the batch script noted its end, which may be long before somebody asks."""
+    try:
+        noted = _written(job.folder / slurm_script.ENDED) / 1e9
+    except OSError:
+        return None
+    return jobs.time_text(min(noted, time.time()))  # the storage has its own clock
 
 
 def _first_failure(exit_code: int | None, codes: dict[str, int], count: int) -> int | None:
