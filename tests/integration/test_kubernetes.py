@@ -401,6 +401,7 @@ def test_what_a_pod_finds_is_told_and_nothing_is_recorded(
     [
         ("pulling", "may still be pulled"),
         ("refused", "exceeded quota: team-quota"),
+        ("queued", "a queue of the cluster"),
         ("unschedulable", "Insufficient"),
     ],
 )

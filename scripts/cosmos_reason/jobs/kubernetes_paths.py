@@ -56,10 +56,15 @@ def _seen(target: Cluster, name: str) -> list[Finding]:
         elif now - placed >= PLACE_SECONDS:
             return [_unplaced(seen.waits)]
         if now - started >= PATIENCE:
-            uid = seen.unstarted or job["metadata"]["uid"]
-            why = seen.waits or needs.warning_about(target, uid)
-            return [_untried(why or "its image may still be pulled")]
+            return [_untried(_why_it_waits(target, job, seen))]
         time.sleep(POLL)
+
+
+def _why_it_waits(target: Cluster, job: dict, seen: pods.Seen) -> str:
+    if seen.suspended:
+        return "a queue of the cluster did not admit it in time"
+    told = seen.waits or needs.warning_about(target, seen.unstarted or job["metadata"]["uid"])
+    return told or "its image may still be pulled"
 
 
 def _unplaced(why: str) -> Finding:
