@@ -135,3 +135,26 @@ def test_no_limit_is_more_than_a_partition_allows(written):
     (told,) = objections(time_limit=written)
     assert told.id == "PRE-SLURM-TIME" and told.fix.flags == {"--time-limit": 60}
     assert not objections(time_limit=written, partition="plain")
+
+
+CLOSED = """closed|down|1:00:00|2|gpu:8|idle|64|500000|n/a
+cpu*|up|1:00:00|2|(null)|idle|64|500000|n/a
+gpu|up|1:00:00|1|gpu:2|idle|64|500000|n/a"""
+
+
+@pytest.mark.parametrize(
+    ("text", "partition", "id", "fix"),
+    [
+        (CLOSED, "nope", "PRE-SLURM-PARTITION", {"--partition": "cpu"}),
+        (CLOSED.replace("*", ""), "nope", "PRE-SLURM-PARTITION", {"--partition": "cpu"}),
+        (CLOSED, "gpus", "PRE-SLURM-PARTITION", {"--partition": "gpu"}),
+        (CLOSED, None, "PRE-SLURM-GRES", {"--partition": "gpu"}),
+        (CLOSED.splitlines()[1], None, "PRE-SLURM-GRES", {"--gres": "none"}),
+    ],
+)
+def test_a_partition_that_is_none_or_has_no_gpus(monkeypatch, text, partition, id, fix):
+    """The fix is one that is up, and has GPUs where they are missed."""
+    monkeypatch.delenv("SLURM_PARTITION", raising=False)
+    launch = preflight.Launch("slurm", PreflightOptions(partition=partition), 0, "tao")
+    (told,) = slurm.check_partition(partitions.parse_partitions(text), launch)
+    assert (told.id, told.fix.flags) == (id, fix)
