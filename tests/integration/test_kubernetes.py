@@ -468,6 +468,48 @@ def test_a_cluster_that_does_not_answer_is_an_outside_failure(site, how, monkeyp
     assert job and [one.severity for one in found if expected in one.id] == ["warning"]
 
 
+def preflight(site, *more):
+    """What a preflight says of the cluster: severity and message by id."""
+    words = ["--platform", "kubernetes", "--spec", "train.toml", "--engine", "transformers"]
+    words += ["--image", "image:1", "--volume", f"claim:{site.root}", *more, "--json"]
+    done = run_here("check_tao_launch_preflight.py", *words, cwd=site.root)
+    told = [one for one in json.loads(done.stdout)["findings"] if "-K8S-" in one["id"]]
+    return {one["id"]: (one["severity"], one["message"]) for one in told}
+
+
+def test_a_preflight_says_what_the_cluster_has_against_a_launch(site):
+    given = ("--pull-secret", "registry", "--storage-class", "fast", "--namespace", "team")
+    assert preflight(site, *given) == {}
+    taint = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    site.api.nodes = [kubernetes_api.node(8, labels={"pool": "x"}, taints=[taint])]
+    found = preflight(site, "--node-selector", "pool=x")
+    assert found.keys() == {"PRE-K8S-GPUS"} and "team=a" in found["PRE-K8S-GPUS"][1]
+    assert preflight(site, "--node-selector", "pool=x", "--toleration", "team") == {}
+    found = preflight(site, "--node-selector", "pool=y", "--toleration", "team")
+    assert "--node-selector pool=y" in found["PRE-K8S-GPUS"][1]
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "id", "words"),
+    [
+        ("--pull-secret", "none", "PRE-K8S-MISSING", 'secrets "none" not found'),
+        ("--storage-class", "none", "PRE-K8S-MISSING", "none"),
+        ("--namespace", "none", "PRE-K8S-MISSING", "none"),
+        ("--volume", "none:/more", "JOB-K8S-MISSING", '"none" not found'),
+    ],
+)
+def test_a_preflight_names_what_is_not_there(site, flag, value, id, words):
+    severity, message = preflight(site, flag, value)[id]
+    assert severity == "error" and words in message and "memcache" not in message
+
+
+def test_a_preflight_without_rights(site):
+    site.api.denied = {"create jobs", "list nodes", "get persistentvolumeclaims"}
+    found = preflight(site)
+    assert found["PRE-K8S-RIGHTS"][0] == "error"
+    assert found["PRE-K8S-NODES-UNKNOWN"][0] == found["JOB-K8S-UNTRIED"][0] == "warning"
+
+
 # -- kills, losses and further runs ------------------------------------------------------------
 
 

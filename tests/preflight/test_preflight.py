@@ -339,21 +339,24 @@ def test_docker_hosts_fail_closed():
     )
 
 
+ALLOWED = """'{"status": {"allowed": true}}'"""
+
+
 def test_claims_of_kubernetes_are_looked_at(tools):
     claim = {"spec": {"accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Bound"}}
     tools(
         "kubectl",
-        script='case "$*" in *context*) echo dev;; *can-i*) echo yes;; '
-        "*'persistentvolumeclaim none'*) "
+        script=f'case "$*" in *config*) echo dev;; *reviews*) echo {ALLOWED};; '
+        "*persistentvolumeclaims/none*) "
         "echo 'Error from server (NotFound): claims \"none\" not found' >&2; exit 1;; "
-        f"*'persistentvolumeclaim some'*) echo '{json.dumps(claim)}';; *) echo ok;; esac",
+        f"*persistentvolumeclaims/some*) echo '{json.dumps(claim)}';; *) echo '{{}}';; esac",
     )
     volumes = ["--volume", "none:/a", "--volume", "some:/b"]
     _, found = preflight_json("--platform", "kubernetes", "--nodes", "2", *volumes)
-    assert '"none" not found' in found["PRE-K8S-MISSING"]["message"]
+    assert '"none" not found' in found["JOB-K8S-MISSING"]["message"]
     assert "some with ReadWriteOnce" in found["JOB-K8S-CLAIM"]["message"]
     _, found = preflight_json("--platform", "kubernetes", *volumes)
-    assert "PRE-K8S-MISSING" in found and "JOB-K8S-CLAIM" not in found
+    assert "JOB-K8S-MISSING" in found and "JOB-K8S-CLAIM" not in found
 
 
 def test_kubernetes_with_captured_answers(tools):
@@ -373,12 +376,12 @@ def test_kubernetes_with_captured_answers(tools):
         ]
     }
     script = (
-        f'case "$*" in *current-context*) echo dev;; *can-i*) echo yes;; '
-        f"*'get nodes'*) echo '{json.dumps(nodes)}';; "
+        f'case "$*" in *config*) echo dev;; *reviews*) echo {ALLOWED};; '
+        f"*/nodes*) echo '{json.dumps(nodes)}';; "
         f"*/version*) echo '{json.dumps({'major': '1', 'minor': '23+'})}';; "
-        "*'get secret ngc'*) "
+        "*/secrets/ngc*) echo 'E1123 00:00:00.0 7 memcache.go:265] no discovery' >&2; "
         "echo 'Error from server (NotFound): secrets \"ngc\" not found' >&2; exit 1;; "
-        "*'get secret'*) echo secret/ngc-pull;; *) echo ok;; esac"
+        "*) echo '{}';; esac"
     )
     tools("kubectl", script=script)
     document, found = preflight_json(
@@ -389,18 +392,15 @@ def test_kubernetes_with_captured_answers(tools):
         "expected 2" in found["PRE-K8S-GPUS"]["message"]
         and found["PRE-PATH-UNSEEN"]["severity"] == "warning"
     )
-    assert "PRE-K8S-MISSING" in found
+    missing = found["PRE-K8S-MISSING"]
+    assert missing["message"] == 'got secrets "ngc" not found, expected it in the cluster'
     assert "got a server of version 1.23, expected 1.24" in found["JOB-K8S-VERSION"]["message"]
-    tools(
-        "kubectl",
-        script='case "$*" in *context*) echo dev;; '
-        '*) echo "no - no RBAC policy matched"; exit 1;; esac',
-    )
+    denied = ALLOWED.replace("true", "false")
+    tools("kubectl", script=f'case "$*" in *config*) echo dev;; *) echo {denied};; esac')
     assert "PRE-K8S-RIGHTS" in preflight_json("--platform", "kubernetes")[1]
     tools(
         "kubectl",
-        script='case "$*" in *context*) echo dev;; *can-i*) echo yes;; '
-        '*"get nodes"*) exit 1;; esac',
+        script=f'case "$*" in *config*) echo dev;; */nodes*) exit 1;; *) echo {ALLOWED};; esac',
     )
     for args, severity in ((["--gpu-min-count", "8"], "error"), ([], "warning")):
         _, found = preflight_json("--platform", "kubernetes", *args)

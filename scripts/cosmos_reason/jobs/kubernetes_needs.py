@@ -120,20 +120,28 @@ def capacity_findings(
     if not wanted.gpus:
         return []
     try:
-        listed = _nodes(target)
+        listed = listed_nodes(target)
     except Failure as failure:
         finding = failure.findings[0]
         if finding.id != FORBIDDEN:
             raise
         message = f"GPUs of the nodes were not counted: {finding.message}"
         return [warning("JOB-K8S-GPUS", "nodes", message, finding.fix)]
-    counts = [gpus_of(node) for node in listed if wanted.admits(node)]
-    fitting = sum(count >= wanted.gpus for count in counts)
-    if fitting >= wanted.nodes:
+    found = shortage(wanted, listed)
+    if not found:
         return []
+    counts = [gpus_of(node) for node in listed if wanted.admits(node)]
+    return [error("JOB-K8S-GPUS", "nodes", found, others(counts) or LIST_GPUS)]
+
+
+def shortage(wanted: Wish, listed: list[dict]) -> str:
+    """What stands against the nodes that are there, "" when enough of them will do."""
+    admitted = [node for node in listed if wanted.admits(node)]
+    fitting = sum(gpus_of(node) >= wanted.gpus for node in admitted)
+    if fitting >= wanted.nodes:
+        return ""
     message = f"got {fitting} ready nodes with {wanted.gpus} allocatable GPUs{_limits(wanted)}, "
-    message += f"expected {wanted.nodes}{_instead(wanted, listed)}"
-    return [error("JOB-K8S-GPUS", "nodes", message, others(counts) or LIST_GPUS)]
+    return f"{message}expected {wanted.nodes}{_instead(wanted, listed)}"
 
 
 def _limits(wanted: Wish) -> str:
@@ -158,7 +166,7 @@ def _instead(wanted: Wish, listed: list[dict]) -> str:
 def fitting_nodes(target: Cluster, wanted: Wish) -> list[str]:
     """Names of the nodes that may get the job; none where they cannot be listed."""
     try:
-        listed = _nodes(target)
+        listed = listed_nodes(target)
     except Failure as failure:
         if failure.findings[0].id != FORBIDDEN:
             raise
@@ -167,7 +175,7 @@ def fitting_nodes(target: Cluster, wanted: Wish) -> list[str]:
     return [node["metadata"]["name"] for node in admitted if gpus_of(node) >= wanted.gpus]
 
 
-def _nodes(target: Cluster) -> list[dict]:
+def listed_nodes(target: Cluster) -> list[dict]:
     return target.get("/api/v1/nodes").get("items", [])
 
 
