@@ -236,7 +236,7 @@ def test_a_job_that_was_removed_unseen_is_judged_by_what_it_left(site):
     assert record.state == "COMPLETE" and record.evidence["last_step"] == 3
     record = removed(steps=2)
     assert record.state == "ERROR" and "stopped at step 2 of 3" in record.reason
-    assert "its Job is gone" in record.reason
+    assert "its Job is gone from the cluster, and its log with it" in record.reason
     record = removed(steps=0, model="", exit=1)
     assert record.state == "ERROR" and record.started_at is None
     assert "its Job is gone from the cluster, and was not seen to start" in record.reason
@@ -264,6 +264,23 @@ def test_rights_that_are_missing_are_named(site, denied, named):
 def test_a_quota_that_is_used_up_is_told_before_submission(site):
     site.api.quota = "exceeded quota: team-quota, requested: requests.nvidia.com/gpu=1"
     assert "team-quota" in site.refused()["JOB-K8S-QUOTA"].message
+
+
+@pytest.mark.parametrize(
+    ("hard", "used", "words"),
+    [
+        ({"requests.nvidia.com/gpu": "20"}, {"requests.nvidia.com/gpu": "6"}, "room for 14"),
+        ({"pods": "3"}, {"pods": "2"}, "room for 1 of pods (2 of 3 are used), expected 2"),
+        ({"pods": "4", "cpu": "9"}, {"pods": "2"}, ""),
+    ],
+)
+def test_a_quota_with_room_for_one_of_two_pods(site, hard, used, words):
+    quota = {"metadata": {"name": "q", "namespace": "team", "labels": {}}, "spec": {"hard": hard}}
+    site.api.objects["resourcequotas", "q"] = quota | {"status": {"hard": hard, "used": used}}
+    several(site)
+    _, found = launch.plan(site.request(engine="cosmos-rl"))
+    told = [one.message for one in found if one.id == "JOB-K8S-QUOTA"]
+    assert len(told) == bool(words) and all(words in message for message in told)
 
 
 def test_who_may_make_jobs_but_no_pods_is_told_that_quotas_were_not_seen(site):

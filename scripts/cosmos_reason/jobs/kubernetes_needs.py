@@ -11,7 +11,7 @@ from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, Finding, error, w
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs import manifests
-from cosmos_reason.jobs.kubectl import CANNOT_SAY, FORBIDDEN, MISSING, Cluster
+from cosmos_reason.jobs.kubectl import CANNOT_SAY, FORBIDDEN, MISSING, QUOTA, Cluster
 
 LIST_GPUS = (
     "kubectl get nodes -o custom-columns="
@@ -186,6 +186,43 @@ def gpus_of(node: dict) -> int:
 def is_ready(node: dict) -> bool:
     conditions = {entry["type"]: entry["status"] for entry in node["status"].get("conditions", [])}
     return conditions.get("Ready") == "True" and not node.get("spec", {}).get("unschedulable")
+
+
+def quota_findings(target: Cluster, nodes: int, gpus: int) -> list[Finding]:
+    """An error for each quota with room for too few of several pods; one pod alone the cluster
+    tries itself."""
+    if nodes < 2:
+        return []
+    try:
+        quotas = target.get(target.inside("resourcequotas")).get("items", [])
+    except Failure as failure:
+        finding = failure.findings[0]
+        if finding.id != FORBIDDEN:
+            raise
+        message = f"not looked at whether there is room for {nodes} pods: {finding.message}"
+        return [warning(UNTRIED, "resourcequotas", message, finding.fix)]
+    needed = {f"requests.{manifests.GPUS}": nodes * gpus, "pods": nodes, "count/pods": nodes}
+    found = []
+    for quota in quotas:
+        found += _too_small(quota, needed)
+    return found
+
+
+def _too_small(quota: dict, needed: dict[str, int]) -> list[Finding]:
+    status = quota.get("status", {})
+    name, namespace = quota["metadata"]["name"], quota["metadata"]["namespace"]
+    found = []
+    for resource, count in needed.items():
+        hard, used = (status.get(part, {}).get(resource) for part in ("hard", "used"))
+        if hard is None or quota["spec"].get("scopes") or quota["spec"].get("scopeSelector"):
+            continue
+        room = _number(hard) - _number(used)
+        if room < count:
+            message = f"got room for {room} of {resource} ({used or 0} of {hard} are used), "
+            message += f"expected {count} for all pods"
+            fix = f"kubectl --namespace {namespace} describe resourcequota {name}"
+            found.append(error(QUOTA, name, message, fix))
+    return found
 
 
 # -- claims and secrets ------------------------------------------------------------------------

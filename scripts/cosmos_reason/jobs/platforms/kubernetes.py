@@ -93,6 +93,7 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         others = partial(nodes.others, (request.action, request.engine, request.platform), needed)
         wanted = needs.wish(request.kubernetes, count, gpus)
         found += needs.capacity_findings(target, wanted, others)
+        found += needs.quota_findings(target, count, gpus)
         claims = options.claims(request.kubernetes, [request.jobs_dir])
         found += needs.claim_findings(target, claims, count)
         found += needs.pull_secret_findings(target, request.kubernetes.get("pull_secret"))
@@ -403,14 +404,15 @@ def _as_seen(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> Job:
 def _gone(job: Job) -> Job:
     """A Job that is no longer in the cluster: somebody removed it, or the cluster a week after its
     end. Where nobody saw it start, what it wrote tells that it did."""
-    note = "its Job is gone from the cluster"
+    gone = "its Job is gone from the cluster"
+    note = gone if any(progress.log_tail(job.folder, 1)) else f"{gone}, and its log with it"
     if job.started_at:
         return evidence.ended(job, None, note=note)
     unseen = evidence.ended(replace(job, started_at=job.created_at), None, note=note)
     if unseen.state == jobs.COMPLETE or progress.newest(job.folder):
         return unseen
     was_made = "k8s_job" in job.platform_ref and not jobs.cancel_requested(job.folder)
-    return evidence.ended(job, None, f"{note}, and was not seen to start" if was_made else "")
+    return evidence.ended(job, None, f"{gone}, and was not seen to start" if was_made else "")
 
 
 def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
