@@ -110,7 +110,8 @@ def parser() -> cli.Parser:
 
 
 def main(args) -> cli.Outcome:
-    output, whole = Path(args.output), os.path.abspath(args.output)
+    output = Path(args.output)
+    whole = os.path.abspath(args.output)
     facts = files.from_here(f"{whole}-facts/dataset_facts.json")
     source, items, found = read_source(args)
     refuse_media_below(output, items)

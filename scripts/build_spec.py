@@ -213,7 +213,8 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
     if not draft.spec and not resumes:
         draft.overlay(document.template(args.action), TEMPLATE)
     if args.parent_job:
-        parent, model_given = parent_folder(args.parent_job), draft.params["model"] in asked
+        parent = parent_folder(args.parent_job)
+        model_given = draft.params["model"] in asked
         draft.attempt(inherited.take_parent, draft, parent, model_given, newest_resume)
     if not draft.spec:  # it could not be read: what else is wrong is looked for all the same
         draft.overlay(document.template(args.action), TEMPLATE)

@@ -138,7 +138,8 @@ def read_wishes(args) -> tuple[str, dict, dict[str, object]]:
     action, spec = read_spec(args.spec)
     meant = meant_values(args, action or "train")
     if meant and not action:
-        action, spec = "train", document.with_defaults("train", {})
+        action = "train"
+        spec = document.with_defaults("train", {})
         length = record_tokens.LENGTHS["train"][0]  # as the spec that is proposed has it
         document.set_value(spec, length, document.get(document.template("train"), length))
     return action, with_values(spec, meant), meant
@@ -169,7 +170,8 @@ def pasteable(fix: Fix, meant: dict[str, object]) -> Fix:
     changes = dict(fix.changes)
     words = []
     for key, value in fix.changes.items():
-        flag, given = FLAGS.get(document.last_part(key)), meant.get(key)
+        flag = FLAGS.get(document.last_part(key))
+        given = meant.get(key)
         if flag and given is not None and value is not None:
             words.append(f"replace {flag} {given} with {flag} {value}")
             del changes[key]
@@ -401,7 +403,9 @@ def listing() -> cli.Outcome:
 
 
 def as_text(name: str, facts: dict) -> str:
-    size, text, prediction = facts["media"], facts["text_tokens"], facts.get("prediction", {})
+    size = facts["media"]
+    text = facts["text_tokens"]
+    prediction = facts.get("prediction", {})
     size = {key: shown(spread) for key, spread in size.items()}
     types = ", ".join(f"{count} {kind}" for kind, count in facts["question_types"].items())
     share = facts["majority_accuracy"]
@@ -420,7 +424,8 @@ def as_text(name: str, facts: dict) -> str:
         listed = [f"{answer} {count}" for answer, count in balance.items()]
         lines.append(f"  {kind}: {', '.join([*listed[:8], *(['...'] if listed[8:] else [])])}")
     if prediction:
-        tokens, frames = prediction["tokens"], shown(prediction["frames"])
+        tokens = prediction["tokens"]
+        frames = shown(prediction["frames"])
         most = f"at most {tokens['max']} of {prediction['limit']}"
         lines.append(f"  spec: {tokens['p50']} tokens per sample, {most}, {frames} frames")
     if "steps_per_epoch" in prediction:

@@ -75,7 +75,8 @@ def main(args) -> cli.Outcome:
 
 def listed() -> cli.Outcome:
     """Every known error."""
-    checks, lines = {}, []
+    checks = {}
+    lines = []
     for entry in diagnosis.catalog():
         checks[entry.id] = {"severity": entry.severity, "checks": entry.cause}
         lines.append(f"{entry.id:30} {entry.cause}")

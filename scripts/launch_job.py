@@ -401,7 +401,8 @@ def plan_here(args) -> cli.Outcome:
 def cost_of(args, engine: str) -> run_time.Cost:
     """What the training would take."""
     case = run_time.case_of(engine, document.load(args.spec), args.spec)
-    gpus, jobs_dir = gpu_ids(args.gpu_ids), jobs.root(args.jobs_dir)
+    gpus = gpu_ids(args.gpu_ids)
+    jobs_dir = jobs.root(args.jobs_dir)
     return run_time.predict(case, gpus, jobs_dir, args.seconds_per_step)
 
 
@@ -492,7 +493,8 @@ def watch_(args) -> cli.Outcome:
         raise
     if job.state == jobs.COMPLETE:
         return described(job, job.to_json())
-    message, fix = f"{job.state}: {job.reason}", jobs.command("logs", job.folder)
+    message = f"{job.state}: {job.reason}"
+    fix = jobs.command("logs", job.folder)
     ending = error("JOB-NOT-COMPLETE", args.job_id, message, fix, job=job.to_json())
     causes = [Finding(**finding) for finding in job.diagnosis]
     raise Failure([ending, *causes], EXIT_OUTSIDE)

@@ -172,7 +172,8 @@ def main(args) -> cli.Outcome:
     if not args.output_path:
         message = "got none, expected the folder to write"
         raise findings.bad_input("CKPT-NO-OUTPUT", "--output-path", message)
-    status, notes = conversion.SKIPPED, reusable(args)
+    status = conversion.SKIPPED
+    notes = reusable(args)
     if notes is None:
         status, notes = convert(args)
     output = os.path.abspath(args.output_path)

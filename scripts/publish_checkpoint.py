@@ -88,7 +88,8 @@ def look(uri: str, args, secret: str | None) -> tuple[publishing.Target, list[fi
 
 
 def main(args) -> cli.Outcome:
-    uri, folder = target_uri(args), args.folder.resolve()
+    uri = target_uri(args)
+    folder = args.folder.resolve()
     files, left, notes = publishing.collect(folder)
     told = publishing.beside(folder, args.job_dir)
     secret = hub.token(args.secrets_env) if args.hub else None

@@ -237,7 +237,8 @@ def table(before: dict, after: dict) -> str:
 
 
 def main(args) -> cli.Outcome:
-    started, root = time.monotonic(), args.output
+    started = time.monotonic()
+    root = args.output
     if root.exists() and any(root.iterdir()) and not (root / MARK).exists():
         fix = f"scripts/run_demo.py --output {shlex.quote(f'{root}-new')}"
         raise bad_input(

@@ -394,7 +394,8 @@ def suggested(words: tuple[str, ...]) -> str:
 
 def without(words: list[str], switch: str, flag: str) -> list[str]:
     """Words of a command line without a switch, and without a flag and its value."""
-    kept, is_value = [], False
+    kept = []
+    is_value = False
     for word in words:
         if not is_value and word != flag and word != switch and not word.startswith(f"{flag}="):
             kept.append(word)

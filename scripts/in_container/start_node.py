@@ -50,7 +50,8 @@ def of_cosmos_rl(index, addresses):
 
 
 if __name__ == "__main__":
-    job, nodes = sys.argv[1], int(sys.argv[2])
+    job = sys.argv[1]
+    nodes = int(sys.argv[2])
     number = int(os.environ["JOB_COMPLETION_INDEX"])
     limit = time.monotonic() + PATIENCE
     found = [address(f"{job}-{other}.{job}", limit) for other in range(nodes)]

@@ -6,7 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-CONFIRMED, AFFIRMED, CONSIDERED, DENIED = "confirmed", "affirmed", "considered", "denied"
+CONFIRMED = "confirmed"
+AFFIRMED = "affirmed"
+CONSIDERED = "considered"
+DENIED = "denied"
 LEVELS = (CONFIRMED, AFFIRMED, CONSIDERED)  # what speaks for an answer, the strongest first
 
 
@@ -124,7 +127,8 @@ def _clauses(sentence: str) -> Iterator[str]:
 
 def _verdicts(clause: str, mentions: list[Mention]) -> Iterator[tuple[Mention, str]]:
     """What is said of a list of answers is said of all in it."""
-    start, group = 0, []
+    start = 0
+    group = []
     ends = [*(mention.start for mention in mentions), len(clause)][1:]
     for mention, end in zip(mentions, ends, strict=True):
         group.append(mention)
@@ -136,7 +140,8 @@ def _verdicts(clause: str, mentions: list[Mention]) -> Iterator[tuple[Mention, s
             before = _LAST_PART.split(before)[-1]
         verdict = _verdict(before, clause[mention.end : end])
         yield from ((named, verdict) for named in group)
-        start, group = mention.end, []
+        start = mention.end
+        group = []
 
 
 def _verdict(before: str, after: str) -> str:

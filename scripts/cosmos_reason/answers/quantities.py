@@ -191,7 +191,8 @@ class Numbers(Vocabulary):
         return self._written(match) if match and _ENDS.match(text, _end(match)) else None
 
     def mentions(self, clause: str) -> list[Mention]:
-        found, beside = self._none_of(clause), []
+        found = self._none_of(clause)
+        beside = []
         for match in _NUMBER.finditer(clause):
             before = clause[max(0, match.start() - 24) : match.start()]
             if _BOUND.search(before) or _OR_MORE.match(clause, match.end()):
@@ -280,7 +281,9 @@ def same_number(answer: str, expected: str, tolerance: float) -> bool:
     meant."""
     (said, unit), (meant, other) = (_measure(text) for text in (answer, expected))
     if not unit or not other:
-        said, meant, other = Decimal(answer.split()[0]), Decimal(expected.split()[0]), unit
+        said = Decimal(answer.split()[0])
+        meant = Decimal(expected.split()[0])
+        other = unit
     return unit == other and abs(said - meant) <= abs(meant) * Decimal(repr(tolerance))
 
 

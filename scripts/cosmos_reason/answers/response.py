@@ -71,12 +71,16 @@ def outside_thinking(response: str) -> str:
     to the end, unless the answer element that ends it shows that it was over."""
     if "<" not in response and "[" not in response and "◁" not in response:
         return response
-    closed_at, said_before, is_open = 0, "", False
+    closed_at = 0
+    said_before = ""
+    is_open = False
     for tag in _THOUGHT.finditer(response):
         if "/" in tag[0] or "end_of" in tag[0]:
-            closed_at, is_open = tag.end(), False
+            closed_at = tag.end()
+            is_open = False
         elif not is_open:
-            said_before, is_open = response[closed_at : tag.start()], True
+            said_before = response[closed_at : tag.start()]
+            is_open = True
     after = response[closed_at:]
     if not is_open and after.strip():
         return after

@@ -40,7 +40,8 @@ def _expanded(variable: str, written: str) -> Path:
 
 def from_here(path: str | Path) -> str:
     """A path as it is shown: from the working folder on where it lies below it."""
-    whole, here = Path(path), Path.cwd()
+    whole = Path(path)
+    here = Path.cwd()
     is_below = whole.is_relative_to(here) and whole != here
     return str(whole.relative_to(here)) if is_below else str(path)
 
@@ -80,7 +81,8 @@ def whole_folder(path: Path, keep: Path | None = None) -> Iterator[Path]:
     on from. While it is filled it is locked, which tells `clear_abandoned` that it is in use.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = keep or temporary_name(path), temporary_name(path)
+    temporary = keep or temporary_name(path)
+    old = temporary_name(path)
     temporary.mkdir(exist_ok=bool(keep))
     lock = os.open(temporary, os.O_RDONLY)
     try:

@@ -29,7 +29,10 @@ IN_JSON = {code: f"\\u{code:04x}" for code in LEFT_BY_JSON}
 
 _silent = False
 
-EXIT_DONE, EXIT_CHECKS_FAILED, EXIT_BAD_INPUT, EXIT_OUTSIDE = 0, 1, 2, 3
+EXIT_DONE = 0
+EXIT_CHECKS_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_OUTSIDE = 3
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ def _alike(findings: list[Finding]) -> list[list[Finding]]:
 
 def _as_line(group: list[Finding]) -> str:
     first = group[0]
-    name, fix = f"{first.id} {cut(first.where)}", first.fix
+    name = f"{first.id} {cut(first.where)}"
+    fix = first.fix
     if len(group) > 1:
         name = f"{first.id} x {len(group)}: {_places(group)}"
         for finding in group[1:]:

@@ -86,7 +86,8 @@ def other_settings(one: dict, other: dict) -> list[str]:
     """The settings that differ, each with its value in `one` and in `other`."""
     told = []
     for name in {**one["settings"], **other["settings"]}:
-        value, other_value = one["settings"].get(name), other["settings"].get(name)
+        value = one["settings"].get(name)
+        other_value = other["settings"].get(name)
         if value != other_value:
             told.append(f"{name} {_short(value)} (not {_short(other_value)})")
     return told

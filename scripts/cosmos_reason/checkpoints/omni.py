@@ -371,7 +371,8 @@ def _first_of_each(homes: list[Path]) -> dict[str, Path]:
 
 def _read_tables(found: Mapping[str, Path]) -> tuple[dict[str, dict], list[Finding]]:
     """The JSON files among them, and what is wrong with those."""
-    tables, findings = {}, []
+    tables = {}
+    findings = []
     for name, path in found.items():
         if path.suffix == ".json":
             try:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 Shapes = dict[str, tuple[int, ...]]
 TEXT, VISION = "model.language_model.", "model.visual."
-MOST_LAYERS, LARGEST_SIZE = 1000, 1 << 20
+MOST_LAYERS = 1000
+LARGEST_SIZE = 1 << 20
 
 
 def expected_tensors(config: Mapping) -> Shapes:

@@ -422,9 +422,11 @@ _NOT_FINITE, _ZERO, _SOUND = "not finite", "zero", "sound"
 
 def _kind_of_numbers(tensor: Tensor, handle, whole: bool) -> str:
     kind = _ZERO
-    chunks, is_finite = _samples(tensor, handle), _sample_is_finite
+    chunks = _samples(tensor, handle)
+    is_finite = _sample_is_finite
     if whole:
-        chunks, is_finite = read_chunks(tensor), _all_finite
+        chunks = read_chunks(tensor)
+        is_finite = _all_finite
     for chunk in chunks:
         if not is_finite(chunk, tensor.dtype):
             return _NOT_FINITE

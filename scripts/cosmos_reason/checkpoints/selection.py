@@ -236,7 +236,8 @@ def _differences(other: Checkpoint, best: Checkpoint) -> list[str]:
     ways = []
     if other.evaluation and best.evaluation:
         ways = checkpoint_metrics.differences(other.evaluation, best.evaluation)
-    rows, best_rows = other.metrics.get("rows"), best.metrics.get("rows")
+    rows = other.metrics.get("rows")
+    best_rows = best.metrics.get("rows")
     if rows is None or best_rows is None or rows == best_rows:
         return ways
     if ways[:1] == [checkpoint_metrics.OTHER_QUESTIONS]:

@@ -57,7 +57,8 @@ def saved_losses(lines: Iterable[str]) -> list[SavedLoss]:
         saving = SAVING.search(line)
         if saving:
             step = int(saving[1])
-        saved, exported = SAVED.search(line), EXPORTED.search(line)
+        saved = SAVED.search(line)
+        exported = EXPORTED.search(line)
         if saved:
             step = int(saved[1])
         path = saved[2] if saved else exported and exported[1]

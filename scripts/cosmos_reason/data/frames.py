@@ -37,7 +37,10 @@ class FrameCache:
     """Decoded frames by key, least recently used dropped first, at most `limit` bytes."""
 
     def __init__(self, limit: int):
-        self.limit, self.size, self.entries, self.lock = limit, 0, OrderedDict(), threading.Lock()
+        self.limit = limit
+        self.size = 0
+        self.entries = OrderedDict()
+        self.lock = threading.Lock()
 
     def get(self, key, make) -> Vision:
         with self.lock:
@@ -129,7 +132,8 @@ def with_system(turns: Sequence[Turn], system_prompt: str) -> list[Turn]:
 def chat(turns: Sequence[Turn], media_parts: Sequence[dict]) -> list[dict]:
     """`turns` as messages of a chat template; the parts that stand for media come before the text
     of the first user turn."""
-    messages, waiting = [], list(media_parts)
+    messages = []
+    waiting = list(media_parts)
     for turn in turns:
         content = [{"type": "text", "text": turn.text}]
         if turn.role == "assistant":

@@ -38,7 +38,10 @@ class JsonRecords:
         self.header: dict = {}
         self.oddities: list[tuple[str, str]] = []  # (check, message) since they were last taken
         self.index = 0
-        self._text, self._position, self._line, self._ended = "", 0, 1, False
+        self._text = ""
+        self._position = 0
+        self._line = 1
+        self._ended = False
         self._decode = json.JSONDecoder(
             object_pairs_hook=self._object, parse_constant=self._constant
         ).raw_decode
@@ -83,7 +86,8 @@ class JsonRecords:
             if found and key in ENVELOPE_KEYS and isinstance(value, list) and value:
                 raise self._failure(f'got records in "{found}" and in "{key}"')
         if not found:
-            record, self.header = self.header, {}
+            record = self.header
+            self.header = {}
             yield record
             self.index += 1
             yield from self._lines()
@@ -161,7 +165,8 @@ class JsonRecords:
             raise self._failure(f"got {problem}, expected UTF-8") from None
         if more:
             self._line += self._text.count("\n", 0, self._position)
-            self._text, self._position = self._text[self._position :] + more, 0
+            self._text = self._text[self._position :] + more
+            self._position = 0
         self._ended = not more
         return bool(more)
 

@@ -151,7 +151,8 @@ class Repository(Folder):
     def __init__(self, name: str):
         repo, _, revision = name.partition("@")
         super().__init__(Path())
-        self.repo, self.secret = repo, hub.token()
+        self.repo = repo
+        self.secret = hub.token()
         self.commit, self.names = hub.dataset(repo, revision or None, self.secret)
 
     def has(self, name: str) -> bool:

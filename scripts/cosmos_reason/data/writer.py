@@ -283,7 +283,8 @@ def _place_pictures(name: str, frames: Frames, folder: Path, mode: str) -> Place
 
 def _free(folder: Path, name: str, suffix: str) -> Path:
     """A path that is not there yet."""
-    target, number = folder / f"{name}{suffix}", 1
+    target = folder / f"{name}{suffix}"
+    number = 1
     while target.exists():
         number += 1
         target = target.with_name(f"{name}.{number}{suffix}")

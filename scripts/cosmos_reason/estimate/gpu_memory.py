@@ -105,7 +105,8 @@ def geometry(model: str) -> Geometry | None:
         return Geometry(**known["geometry"])
     try:
         config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
-        text, vision = config.get("text_config", config), config["vision_config"]
+        text = config.get("text_config", config)
+        vision = config["vision_config"]
         heads = text["num_attention_heads"]
         head = text.get("head_dim") or text["hidden_size"] // heads
         qwen3 = "deepstack_visual_indexes" in vision
@@ -238,7 +239,8 @@ def _gathered(plan: Plan) -> dict[str, float]:
 
 
 def _activations(plan: Plan) -> dict[str, float]:
-    sizes, tokens = plan.geometry, plan.tokens * plan.batch
+    sizes = plan.geometry
+    tokens = plan.tokens * plan.batch
     patches = PATCHES * plan.vision_tokens * plan.batch
     features = (
         patches * sizes.mergers * sizes.hidden * ACTIVATION / PATCHES
@@ -287,7 +289,8 @@ def _activations(plan: Plan) -> dict[str, float]:
 def _rollout(plan: Plan) -> dict[str, float]:
     """What reinforcement learning keeps besides the policy. The engine counts at its least:
     weights, and the cache of one prompt's completions."""
-    sizes, held = plan.geometry, plan.geometry.parameters * ACTIVATION / plan.shards
+    sizes = plan.geometry
+    held = plan.geometry.parameters * ACTIVATION / plan.shards
     cache = plan.rollouts * plan.tokens * sizes.layers * 2 * sizes.keys * ACTIVATION / plan.shards
     engine = {"rollout engine": held + cache} if plan.rollouts else {}
     return ({"reference model": held} if plan.reference else {}) | engine
@@ -384,7 +387,10 @@ def cheapest_fix(
     """The first change, in order of what it costs, with which the plan fits on GPUs of `gpu` GiB,
     and GiB then; several when no single one is enough; None when all of them are not.
     `token_pixels`: pixels that make one vision token."""
-    single, several, together, changed = [], [], Fix(), plan
+    single = []
+    several = []
+    together = Fix()
+    changed = plan
     for fix, change in _changes(plan, most_gpus, token_pixels):
         single.append((fix, total(dataclasses.replace(plan, **change))))
         after = dataclasses.replace(changed, **change)

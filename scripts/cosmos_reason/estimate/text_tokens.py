@@ -133,7 +133,8 @@ class Tokenizer:
         """What the template writes before, between and after the texts of turns with these
         roles."""
         marks = [f"\ue000{number}\ue001" for number in range(len(roles))]
-        rest, pieces = self._rendered(roles, marks), []
+        rest = self._rendered(roles, marks)
+        pieces = []
         for mark in marks:
             before, found, rest = rest.partition(mark)
             if not found:

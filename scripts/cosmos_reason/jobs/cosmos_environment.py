@@ -117,7 +117,8 @@ def _versions(
 def _vllm(where: str, versions: dict[str, str | None], facts: dict) -> Iterator[Finding]:
     """What generates the completions: one that cosmos-rl takes, built for the torch that is here;
     another fails as it is imported, or brings a torch of its own."""
-    version, needed = versions["vllm"], versions.get("torch of vllm")
+    version = versions["vllm"]
+    needed = versions.get("torch of vllm")
     torch = (versions["torch"] or "").partition("+")[0]
     python = where if os.path.isabs(where) else "python"
     fix = f"{python} -m pip install {facts['vllm']}"

@@ -388,7 +388,8 @@ def _useful(entry: Entry, run: FailedRun) -> tuple[str, Fix]:
     and what there is to say of them in numbers."""
     known = document.keys(run.action)
     vision = actions.places(run.action)["vision"]
-    told, left = "", {}
+    told = ""
+    left = {}
     if entry.id == "LOG-NO-STEPS":
         told, left = run.too_large_batch()
     wanted = {} if left else entry.changes

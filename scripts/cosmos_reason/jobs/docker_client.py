@@ -72,7 +72,8 @@ def _without_warnings(printed: str) -> str:
 def _refused(host: str, printed: str) -> Failure:
     if any(words in printed for words in NO_ENGINE):
         return _unreachable(host, f"got {printed}")
-    message, fix = f"got {printed}", ""
+    message = f"got {printed}"
+    fix = ""
     if "bind source path does not exist" in printed:
         message += (
             "; expected every file and folder at the same path on the engine's machine "
@@ -92,9 +93,11 @@ def engine_host(given: str | None) -> str:
     """The engine that is meant: the one given, that of $DOCKER_HOST, or that of the docker context
     ($DOCKER_CONTEXT or the current one). Raises Failure: exit 2 for no address, and for one with a
     password, since records keep it."""
-    where, host = "--docker-host", given
+    where = "--docker-host"
+    host = given
     if not host:
-        where, host = "$DOCKER_HOST", os.environ.get("DOCKER_HOST")
+        where = "$DOCKER_HOST"
+        host = os.environ.get("DOCKER_HOST")
     if not host:
         where = CONTEXT
         inspect = ("context", "inspect", "--format", "{{.Endpoints.docker.Host}}")

@@ -31,7 +31,8 @@ def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, st
     """Make the paths in `spec` absolute; an empty output goes into the job's `folder`. Returns the
     inputs as they are recorded, and the outputs by name. What is not here yet has its name as its
     path."""
-    inputs, outputs = [], {}
+    inputs = []
+    outputs = {}
     for key, schema in document.keys(request.action).items():
         kind = schema.get("x-path")
         value = document.get(spec, key, "")
@@ -96,7 +97,8 @@ def check(
     where it cannot be asked; another one is asked only to act."""
     found = []
     for entry in inputs:
-        role, path = entry["role"], Path(entry["path"])
+        role = entry["role"]
+        path = Path(entry["path"])
         if request.carried and "://" in entry["path"]:
             message = f"got {role} on the network, expected a path of the machine that will run it"
             if entry["path"].startswith(model_names.HUB):

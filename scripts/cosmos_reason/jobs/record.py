@@ -144,13 +144,15 @@ class Job:
 
     def spec_changes(self) -> list[Finding]:
         """Warnings about a spec that is no longer what was submitted."""
-        own, source = self.spec_path, Path(self.spec["source"])
+        own = self.spec_path
+        source = Path(self.spec["source"])
         runs_as_read = "what runs is what was read at the start"
         runs_copy = "the job runs the copy it was submitted with"
         found = []
         if _sha256_or_none(own) != self.spec["sha256"]:
             found.append(self._edited("JOB-SPEC-EDITED", own, runs_as_read, submit=own))
-        container, digest = own.with_name(CONTAINER_SPEC), self.spec.get("container_sha256")
+        container = own.with_name(CONTAINER_SPEC)
+        digest = self.spec.get("container_sha256")
         if digest and _sha256_or_none(container) != digest:
             found.append(self._edited("JOB-SPEC-EDITED", container, runs_as_read, submit=own))
         if source.exists() and _sha256_or_none(source) != self.spec["source_sha256"]:

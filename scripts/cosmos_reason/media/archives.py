@@ -183,7 +183,8 @@ def batches(archive: Path, wanted: Collection[str], folder: Path) -> Iterator[di
     file}. The archive is read once, until all are found; of two files of a name the first one
     counts. Raises Failure where it is damaged, after the files before that."""
     batch: dict[str, Path] = {}
-    left, damage = set(wanted), None
+    left = set(wanted)
+    damage = None
     try:
         with _damage(archive), archive.open("rb") as packed:
             for member in _members(archive, packed) if left else ():

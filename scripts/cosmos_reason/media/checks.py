@@ -327,7 +327,8 @@ class _Worker:
         self.since = 0.0
 
     def take(self, number: int, path: Path | Pictures) -> None:
-        self.number, self.since = number, time.monotonic()
+        self.number = number
+        self.since = time.monotonic()
         try:
             self.pipe.send(path)
         except ConnectionError:
@@ -339,7 +340,8 @@ class _Worker:
         except (EOFError, ConnectionError):
             self.dead = True
             return None
-        number, self.number = self.number, None
+        number = self.number
+        self.number = None
         return number, report
 
     def lost(self, timeout: float) -> bool:

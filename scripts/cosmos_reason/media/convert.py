@@ -51,14 +51,16 @@ def _convert_image(path: Path) -> str:
 
     with Image.open(path) as image:
         if image.mode.startswith(media.DEEP_MODES):
-            made, done = _scaled(image), "scaled to 8 bits"
+            made = _scaled(image)
+            done = "scaled to 8 bits"
         elif image.format in media.ANIMATIONS and getattr(image, "is_animated", False):
             clip = path.with_name(f"{path.name}.mp4")
             with whole_file(clip, "wb") as target:
                 write_clip(target, "mp4", _pictures(image))
             return f'written as {clip.name}: name that by "video" in the annotations'
         elif image.getexif().get(media.ORIENTATION, 1) in range(2, 9):
-            made, done = ImageOps.exif_transpose(image), "turned upright"
+            made = ImageOps.exif_transpose(image)
+            done = "turned upright"
         else:
             return "is shown alike by all readers, nothing done"
         form = image.format
@@ -87,7 +89,8 @@ def _scaled(image):
     from PIL import Image
 
     values = np.nan_to_num(np.asarray(image, np.float64), nan=np.nan, posinf=np.nan, neginf=np.nan)
-    low, high = np.nanmin(values), np.nanmax(values)
+    low = np.nanmin(values)
+    high = np.nanmax(values)
     return Image.fromarray(
         np.nan_to_num(255 * (values - low) / ((high - low) or 1)).astype(np.uint8)
     )
@@ -125,17 +128,22 @@ def write_clip(
     import numpy as np
 
     with av.open(file, "w", format=form) as container:
-        stream, elapsed, durations = None, Fraction(0), {}
+        stream = None
+        elapsed = Fraction(0)
+        durations = {}
         for shown, pixels in pictures:
             height, width = (side // 2 * 2 for side in pixels.shape[:2])
             if stream is None:
                 quality = options or {"crf": "12"}
                 stream = container.add_stream("libx264", rate=TICKS, options=quality)
-                stream.height, stream.width, stream.pix_fmt = height, width, "yuv420p"
+                stream.height = height
+                stream.width = width
+                stream.pix_fmt = "yuv420p"
             frame = av.VideoFrame.from_ndarray(
                 np.ascontiguousarray(pixels[:height, :width]), format="rgb24"
             )
-            frame.time_base, frame.pts = Fraction(1, TICKS), round(elapsed * TICKS)
+            frame.time_base = Fraction(1, TICKS)
+            frame.pts = round(elapsed * TICKS)
             durations[frame.pts] = round(shown * TICKS)
             elapsed += shown
             _mux(container, stream.encode(frame), durations)

@@ -217,7 +217,8 @@ def rotation(frame) -> int:
 def decoded(path: str | Path, indices: Sequence[int]) -> Iterator[tuple[int, object]]:
     """(index, av.VideoFrame) of each of `indices` once, in order, none of them kept. Raises Failure
     when one is missing."""
-    wanted, count = set(indices), 0
+    wanted = set(indices)
+    count = 0
     with opened_video(path) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"

@@ -20,7 +20,9 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.spec import images, names
 
 FRAME_FACTOR = 2
-DEFAULT_FPS, MIN_FRAMES, MAX_FRAMES = 2.0, 4, 768
+DEFAULT_FPS = 2.0
+MIN_FRAMES = 4
+MAX_FRAMES = 768
 IMAGE_MIN_TOKENS, IMAGE_MAX_TOKENS = 4, 16384
 FRAME_MIN_TOKENS, FRAME_MAX_TOKENS = 128, 768
 SEQUENCE_TOKENS, SEQUENCE_SHARE = 128000, 0.9  # the video budget when `total_pixels` is not given
@@ -183,10 +185,8 @@ def pixel_conflict(
     repairs it. A given `min_pixels` is the floor, else 128 tokens for each frame of a "video" and 4
     for an "image"."""
     token = (patch * merge) ** 2
-    least, most = (
-        IMAGE_MIN_TOKENS * token,
-        IMAGE_MAX_TOKENS * token if kind == "image" else math.inf,
-    )
+    least = IMAGE_MIN_TOKENS * token
+    most = IMAGE_MAX_TOKENS * token if kind == "image" else math.inf
     floor = _given(options.min_pixels, least if kind == "image" else FRAME_MIN_TOKENS * token)
     high = _given(options.max_pixels, most)
     if high >= floor or None not in (options.resized_height, options.resized_width):

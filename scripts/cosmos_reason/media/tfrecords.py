@@ -121,9 +121,11 @@ def _fields(data: Buffer, span: Span) -> Iterator[tuple[int, int | Span]]:
             value, at = _varint(data, at)
         elif kind == BYTES:
             size, at = _varint(data, at)
-            value, at = (at, at + size), at + size
+            value = (at, at + size)
+            at = at + size
         elif kind in WIDTHS:
-            value, at = (at, at + WIDTHS[kind]), at + WIDTHS[kind]
+            value = (at, at + WIDTHS[kind])
+            at = at + WIDTHS[kind]
         else:
             raise ValueError(f"a field of kind {kind}")
         if at > end:

@@ -73,7 +73,8 @@ def histograms(survey: Survey) -> list[dict]:
 
 def histogram(title: str, values: Sequence[float]) -> dict:
     """Bars as shares of the highest, over equal bins from the smallest value to the largest."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     counts = [0] * BINS
     for value in values:
         index = int((value - low) / (high - low) * BINS)
@@ -127,7 +128,8 @@ def card(survey: Survey, sample: Sample, local_files: dict[Media, Path]) -> dict
     elif medium in local_files:
         picture, caption = filmstrip(local_files[medium])
     else:
-        picture, caption = "", survey.reports[survey.clips[medium]].message
+        picture = ""
+        caption = survey.reports[survey.clips[medium]].message
     asked = [(question.text, question.gt) for question in questions(sample)]
     return {
         "id": sample.id,

@@ -42,7 +42,8 @@ def can_be_launched(launch: Launch) -> Iterator[Finding]:
     """this version launches the spec's action with the engine on the platform"""
     if launch.case:
         yield from launchable.check(launch.platform, launch.engine, launch.case.action)
-        spec, needed = Path(launch.options.spec), launch.case.needed_gpus
+        spec = Path(launch.options.spec)
+        needed = launch.case.needed_gpus
         yield from nodes.remarks(launch.options.nodes, launch.case.action, spec, needed)
     elif (launch.engine, launch.platform) not in launchable.ways():
         able = " or ".join(" on ".join(way) for way in launchable.ways())

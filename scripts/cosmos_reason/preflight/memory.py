@@ -93,12 +93,18 @@ def assumed_vision_tokens(case: Case) -> int:
     """Vision tokens of a sample that nobody has seen: of the clip that inference is to look at,
     else of ten seconds of 1920x1080 at 30 frames/s. Raises Failure for impossible vision
     settings."""
-    height, width, total, fps = 1080, 1920, 300, 30.0
+    height = 1080
+    width = 1920
+    total = 300
+    fps = 30.0
     try:
         clip = case("media") if case.action == "inference" else ""
         if clip and Path(clip).is_file():
             facts = files.probe(clip)
-            height, width, total, fps = facts.height, facts.width, facts.frames, facts.fps
+            height = facts.height
+            width = facts.width
+            total = facts.frames
+            fps = facts.fps
         options = sampling.VisionOptions.from_spec(case.full)
         if vision.lowers_floor(case) and vision.pixel_conflict(case):
             options = dataclasses.replace(

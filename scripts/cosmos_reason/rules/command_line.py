@@ -76,7 +76,8 @@ def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
 def _move_rate(draft: Draft, tuning: str) -> None:
     """Take the learning rate that suits the tuning, unless an earlier spec's `--set` chose
     another."""
-    before, origin = document.get(draft.spec, RATE), draft.origins.get(RATE, "")
+    before = document.get(draft.spec, RATE)
+    origin = draft.origins.get(RATE, "")
     rates = {
         "full": document.get(document.template(draft.action), RATE),
         "lora": bundle.skill_info()["tuning"]["lora"][draft.action][RATE],
@@ -185,7 +186,8 @@ def take_global_batch(draft: Draft, records: int, ranks: int) -> None:
 
 
 def take_model(draft: Draft, written: str) -> None:
-    model, key = model_names.canonical(written), draft.params["model"]
+    model = model_names.canonical(written)
+    key = draft.params["model"]
     if draft.name(key, draft.flags["--model"]):
         draft.put(key, model, "--model")
 

@@ -48,7 +48,9 @@ def completed(
         return whole, translations + _results(action, whole, kept)
     spec = copy.deepcopy(whole)
     kept = set(kept) | validation.brought_by_renamings(validation.validate(action, spec))
-    template, found, usual = document.template(action), [], []
+    template = document.template(action)
+    found = []
+    usual = []
     for key, schema in _left_out(action, spec):
         if _is_kept(key, kept):
             continue
@@ -106,7 +108,8 @@ def _is_completable(spec: dict, key: str, schema: dict) -> bool:
 
 def _is_required(action: str, spec: dict, key: str) -> bool:
     """Whether the schema wants the key written, in a table that is there or is wanted too."""
-    node, table = bundle.schema(action), spec
+    node = bundle.schema(action)
+    table = spec
     for part in key.split("."):
         is_there = isinstance(table, dict) and part in table
         if part not in node.get("required", ()) and not is_there:
@@ -175,7 +178,8 @@ def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[fi
     if _had_own_data(whole, kept):
         return []
     table = actions.places(action)["vision"]
-    vision, key = document.get(whole, table, {}), f"{table}.min_pixels"
+    vision = document.get(whole, table, {})
+    key = f"{table}.min_pixels"
     is_sized = isinstance(vision, dict) and "resized_height" in vision
     largest = document.get(whole, f"{table}.max_pixels")
     is_named = key in kept or f"{table}.max_pixels" in kept

@@ -49,16 +49,19 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
     trainer's default.
     """
     found = []
-    schemas, template = document.keys(case.action), document.template(case.action)
+    schemas = document.keys(case.action)
+    template = document.template(case.action)
     for key, value in document.items(case.action, case.written):
         schema = schemas.get(key)
         if schema is None or case.engine in schema["x-engines"]:
             continue
         ours = document.get(template, key, document.MISSING)
         if ours is document.MISSING:
-            nothing, fix = schema.get("default", document.MISSING), Fix(changes={key: None})
+            nothing = schema.get("default", document.MISSING)
+            fix = Fix(changes={key: None})
         else:
-            nothing, fix = ours, Fix(changes={key: ours})
+            nothing = ours
+            fix = Fix(changes={key: ours})
         if value == nothing:
             continue
         able = schema.get("x-instead") or f"only {', '.join(schema['x-engines'])}"

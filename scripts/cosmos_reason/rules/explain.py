@@ -42,7 +42,8 @@ def explain(word: str, action: str | None = None) -> str:
     """A few lines of text. Raises Failure (exit 2) with near names when nothing has to do with
     `word`."""
     word = word.strip()
-    profiles, checks = bundle.skill_info()["profiles"], _checks(word)
+    profiles = bundle.skill_info()["profiles"]
+    checks = _checks(word)
     if word == "profiles":
         return _list_of_profiles(profiles)
     if word in profiles:
@@ -144,7 +145,8 @@ def _names_of_keys() -> set[str]:
 def _search(word: str, actions: list[str]) -> list[str]:
     """Keys below the prefix `word`, else keys that take it as a value or have it in their name,
     else keys whose name, description and short names have all of its words."""
-    descriptions, taking = {}, []
+    descriptions = {}
+    taking = []
     for action in reversed(actions):
         for key, schema in document.keys(action).items():
             descriptions[key] = schema["description"]

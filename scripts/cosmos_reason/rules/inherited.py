@@ -87,7 +87,8 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
     if not os.path.isfile(folder / "job.json"):
         _take_output(draft, folder, model_given)
         return
-    record, origin = files.read_json(folder / "job.json"), f"parent job {folder.name}"
+    record = files.read_json(folder / "job.json")
+    origin = f"parent job {folder.name}"
     if draft.action == "train":
         _resume(draft, folder, record, newest_resume, origin)
         return
@@ -112,7 +113,8 @@ def _model_of(draft: Draft, folder: Path, record: dict) -> str:
     able = actions.TRAINING
     expected = "train job"
     if draft.action in ("evaluate", "inference"):
-        able, expected = (*able, "quantize"), "train or quantize job"
+        able = (*able, "quantize")
+        expected = "train or quantize job"
     model = document.get(record, "evidence.checkpoint")
     is_complete = isinstance(model, str) and record.get("state") == "COMPLETE"
     if is_complete and document.get(record, "action") in able:
@@ -124,7 +126,8 @@ def _model_of(draft: Draft, folder: Path, record: dict) -> str:
 def _take_quantized(draft: Draft, folder: Path, record: dict, model_given: bool) -> None:
     """The model, asked as that of its parent job was trained; what is not known of that,
     `model_folder.take_training` says."""
-    model, origin = record["evidence"]["checkpoint"], f"parent job {folder.name}"
+    model = record["evidence"]["checkpoint"]
+    origin = f"parent job {folder.name}"
     draft.follows = Path(model)
     if not model_given:
         draft.put(draft.params["model"], model, origin)

@@ -116,7 +116,8 @@ def _is_chosen(draft: Draft, table: str) -> bool:
 
 
 def _say_what_is_unknown(draft: Draft, folder: Path) -> None:
-    vision, prompt = draft.params["vision"], draft.params.get("system_prompt")
+    vision = draft.params["vision"]
+    prompt = draft.params.get("system_prompt")
     unknown = []
     is_read = draft.engine in document.keys(draft.action)[f"{vision}.nframes"]["x-engines"]
     if (

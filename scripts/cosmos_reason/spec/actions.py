@@ -132,7 +132,8 @@ def engine_told_by(spec: dict) -> tuple[str, str] | None:
 
 
 def _told_by_one_reader(action: str, spec: dict) -> tuple[str, str] | None:
-    schemas, template = document.keys(action), document.template(action)
+    schemas = document.keys(action)
+    template = document.template(action)
     for key, value in document.items(action, spec):
         if key in document.former_keys():
             continue  # in specs of the time before 0.4.7, whoever reads them

@@ -20,7 +20,8 @@ FLAG_WORDS = {
 def full_name(action: str, name: str) -> str:
     """The key that is meant by a short name, or by the last part of one key only; other names, and
     keys, stay."""
-    known, short = document.keys(action), bundle.skill_info()["shorthand"][action]
+    known = document.keys(action)
+    short = bundle.skill_info()["shorthand"][action]
     if name in known or name in short:
         return short.get(name, name)
     if "." in name:
@@ -32,7 +33,8 @@ def full_name(action: str, name: str) -> str:
 def suggestions(action: str, key: str) -> list[str]:
     """Legal names that `key` may have meant: its last part in another table, or a key, table or
     short name like it."""
-    known, short = document.keys(action), bundle.skill_info()["shorthand"][action]
+    known = document.keys(action)
+    short = bundle.skill_info()["shorthand"][action]
     tables = {name.rpartition(".")[0] for name in known} - {""}
     for table in list(tables):
         while "." in table:
@@ -60,7 +62,8 @@ def unknown_key(action: str, key: str, value) -> findings.Finding:
 
 def is_misspelling(key: str, name: str) -> bool:
     """Whether the two differ by little more than a letter in one of their parts."""
-    ours, theirs = name.split("."), key.split(".")
+    ours = name.split(".")
+    theirs = key.split(".")
     if len(ours) != len(theirs):
         return False
     pairs = zip(ours, theirs, strict=True)
@@ -70,7 +73,8 @@ def is_misspelling(key: str, name: str) -> bool:
 def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
     """By place: an error about each name below `custom` that looks like a misspelling of ours, and
     one info about all others, which somebody's own dataset script may read."""
-    found, others = {}, []
+    found = {}
+    others = []
     for key, value in _strangers(action, spec):
         near = near_in_custom(action, key)
         if near:
@@ -89,7 +93,8 @@ def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
 def _strangers(action: str, spec: dict) -> list[tuple[str, object]]:
     """(key, value) of the names below `custom` that no schema has, but for those of tables that
     refuse them."""
-    tables, custom = document.custom_tables(action), spec.get("custom")
+    tables = document.custom_tables(action)
+    custom = spec.get("custom")
     strangers = []
     for name, value in custom.items() if isinstance(custom, dict) else ():
         if name not in tables:

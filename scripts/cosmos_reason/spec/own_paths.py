@@ -22,7 +22,8 @@ def relative(action: str, spec: dict, folder: Path) -> tuple[dict[str, str], lis
     """(key -> absolute path of what lies in `folder`, the keys of what is not there). A text is
     taken for a path when its key calls it one, or when it has a slash and something lies there; one
     that lies in a folder that another key names is a name in there, and is left alone."""
-    found, missing = {}, []
+    found = {}
+    missing = []
     texts = dict(_texts(action, spec))
     for key, value in texts.items():
         if Path(value).is_absolute() or "://" in value:

@@ -69,7 +69,8 @@ def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None)
 
 
 def _without_nodes(words: list[str]) -> list[str]:
-    kept, is_value = [], False
+    kept = []
+    is_value = False
     for word in words:
         if not is_value and word != "--nodes" and not word.startswith("--nodes="):
             kept.append(word)

@@ -67,7 +67,8 @@ class Axis:
 
     @classmethod
     def over(cls, numbers: list[float]) -> Axis:
-        low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+        low = min(numbers, default=0.0)
+        high = max(numbers, default=0.0)
         if low == high:
             return cls(low - 0.5, high + 0.5)
         return cls(low, high)

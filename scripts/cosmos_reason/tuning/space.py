@@ -290,7 +290,8 @@ def _interval(key: str, leaf: dict, low: float, high: float, scale: str | None) 
             f"{low}..{high} on a log scale, expected it to start above 0, or {low}..{high}:linear"
         )
     if leaf.get("math_cond") == "^ 2":
-        first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+        first = math.ceil(math.log2(low))
+        last = math.floor(math.log2(high))
         if first >= last:
             raise RangeError(f"{low}..{high}, expected at least two powers of two in it")
         return Dimension(key, options=tuple(2**power for power in range(first, last + 1)))

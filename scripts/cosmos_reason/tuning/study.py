@@ -24,7 +24,10 @@ from cosmos_reason.tuning.space import Dimension
 
 VERSION = 1
 BASE, DEFAULT, SEARCH = "base", "default", "search"
-RUNNING, COMPLETE, PRUNED, FAILED = "RUNNING", "COMPLETE", "PRUNED", "FAILED"
+RUNNING = "RUNNING"
+COMPLETE = "COMPLETE"
+PRUNED = "PRUNED"
+FAILED = "FAILED"
 VAL_LOSS = "val_loss"
 GUARD_ACCURACY = "guard_accuracy"  # among a trial's metrics, where general questions are asked too
 # What a spec says of its results; a trial keeps them in its own job folder and publishes nothing.

@@ -111,6 +111,7 @@ def stop(folder: Path, grace: float) -> Job:
         if job.has_ended:
             return job
         if time.monotonic() > deadline:
-            message, fix = "got a job that does not end", jobs.command("status", folder)
+            message = "got a job that does not end"
+            fix = jobs.command("status", folder)
             raise outside("JOB-NOT-KILLED", folder.name, message, fix)
         time.sleep(0.1)

@@ -212,7 +212,8 @@ def start(job: Job, lock: int) -> None:
 
 
 def _pull(job: Job) -> None:
-    host, image = job.options["docker_host"], job.image
+    host = job.options["docker_host"]
+    image = job.image
     try:
         docker(host, "image", "inspect", "--format", "{{.Id}}", image)
         return

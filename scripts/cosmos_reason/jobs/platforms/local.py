@@ -166,7 +166,8 @@ def supervise(job: Job, lock: int) -> None:
     work."""
     supervisor = os.getpid()
     signal.signal(signal.SIGTERM, lambda *_: send(signal.SIGTERM, job.job_id, spared=supervisor))
-    exit_code, problem = None, ""
+    exit_code = None
+    problem = ""
     if job.spec_edited():
         problem = "the spec was edited between submit and start"
     elif not jobs.cancel_requested(job.folder):
