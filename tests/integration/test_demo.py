@@ -7,6 +7,7 @@ import pytest
 from support import run_script
 
 from cosmos_reason.base import files
+from cosmos_reason.demo import clips
 
 
 def demo(folder, seed, model="cosmos3"):
@@ -14,6 +15,17 @@ def demo(folder, seed, model="cosmos3"):
     done = run_script("run_demo.py", *words, cwd=folder, timeout=1500)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done, files.read_json(folder / "demo" / "summary.json")
+
+
+@pytest.mark.integration
+def test_a_seed_gives_the_same_clips_each_time(tmp_path):
+    for name in ("first", "second"):
+        clips.write_split(tmp_path / name, "eval", 100, 0)
+    written = [path for path in (tmp_path / "first").rglob("*") if path.is_file()]
+    assert len(written) == 101
+    for path in written:
+        again = tmp_path / "second" / path.relative_to(tmp_path / "first")
+        assert path.read_bytes() == again.read_bytes(), path.name
 
 
 @pytest.mark.integration

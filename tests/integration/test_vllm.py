@@ -21,6 +21,8 @@ def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("vllm") / "demo"
     done = run_script("run_demo.py", "--seed", 0, "--output", folder, timeout=3000)
     assert done.returncode == 0, done.stderr[-3000:]
+    learned = files.read_json(folder / "summary.json")
+    assert min(learned["by_type"].values()) >= 0.9, learned  # one that guesses agrees with nobody
     return folder
 
 
