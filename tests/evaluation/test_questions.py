@@ -34,8 +34,8 @@ def test_the_model_is_asked_for_a_letter_where_there_are_options(evaluate_spec, 
     assert CHOOSE in read["letter"][0] and CHOOSE not in read["freeform"][0]
 
 
-def test_reason1_is_asked_to_reason_in_its_own_words_and_never_twice():
-    """The texts that its evaluator and its reinforcement learning send."""
+def test_a_model_is_asked_to_reason_in_its_own_words_and_never_twice():
+    """The texts that Reason1's evaluator and reinforcement learning send, and Reason2's program."""
     options = "Which way?\n(A) left\n(B) right"
     letter = f"\n{CHOOSE}"
     tagged = (
@@ -50,10 +50,13 @@ def test_reason1_is_asked_to_reason_in_its_own_words_and_never_twice():
         (options + letter + single, ""),
     ):
         assert questions.added(question, "reasoning", reason1) == expected
-        assert questions.added(question, "reasoning", reason2) == THINK
+        is_asked = "<think>" in question
+        assert questions.added(question, "reasoning", reason2) == ("" if is_asked else THINK)
         assert questions.added(question, "freeform", reason1) == ""
     for family in (reason1, reason2):
         assert questions.added(options, "letter", family) == letter
+        assert questions.added("Which way?", "reasoning", family, "Answer in <think> tags.") == ""
+    assert THINK.endswith("Write your final answer immediately after the </think> tag.")
 
 
 def test_two_questions_with_one_id_are_refused(evaluate_spec, tmp_path):

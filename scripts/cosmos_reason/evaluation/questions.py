@@ -119,20 +119,26 @@ def conversation(question: Question, spec: dict) -> list[Turn]:
     *earlier, asked = question.context
     model = spec["model"]["base_model_path"] or spec["model"]["model_name"]
     family = model_names.known_family(model)
-    instruction = added(asked.text, spec["evaluation"]["answer_type"], family)
+    system = spec["dataset"]["system_prompt"]
+    instruction = added(asked.text, spec["evaluation"]["answer_type"], family, system)
     asked = asked._replace(text=asked.text + instruction)
-    return with_system([*earlier, asked], spec["dataset"]["system_prompt"])
+    return with_system([*earlier, asked], system)
 
 
-def added(question: str, answer_type: str, family: Family = FAMILIES["qwen3_vl"]) -> str:
+def added(
+    question: str, answer_type: str, family: Family = FAMILIES["qwen3_vl"], system: str = ""
+) -> str:
     """What the answer type adds to a question, as the family was asked in its training. A letter is
-    asked for where there are options; nothing is asked twice."""
+    asked for where there are options; nothing is asked twice, in the question or by the system
+    prompt."""
     if answer_type == "letter":
         return _letter(question)
-    if answer_type != "reasoning" or not family.tags_answers:
+    if answer_type != "reasoning":
         return ADDED[answer_type]
-    if "<think>" in question:
+    if "<think>" in question + system:
         return ""
+    if not family.tags_answers:
+        return ADDED[answer_type]
     if not answers.options(question):
         return THINK_IN_TAGS
     return _letter(question) + THINK_OF_LETTER

@@ -1,7 +1,12 @@
 """Texts that words of a spec stand for: what is added to a question, and how reasoning is
 trained."""
 
-THINK = "\n\nThink first, between <think> and </think>. Put the final answer right after </think>."
+# As Cosmos-Reason2 is asked.
+THINK = (
+    "\n\nAnswer the question using the following format:\n\n"
+    "<think>\nYour reasoning.\n</think>\n\n"
+    "Write your final answer immediately after the </think> tag."
+)
 # The same as Cosmos-Reason1 was asked, of a question without and with options.
 THINK_IN_TAGS = (
     "\nPlease answer the question in the following format: "
