@@ -44,7 +44,7 @@ def test_a_spec_of_a_guide_becomes_one_that_runs(here, engine):
         "policy.parallelism.tp_size": f.WARNING,
         "train.compile": f.WARNING,
         "train.ckpt.enable_checkpoint": f.WARNING,
-        "custom.vision.nframes": f.WARNING,
+        "custom.vision.fps": f.WARNING,
     }
     assert made["policy"]["parallelism"] == {
         "dp_shard_size": 4,
@@ -259,3 +259,17 @@ def test_paths_of_somebody_elses_dataset_script_become_absolute(here):
     code, found, made = support_specs.run("train --spec guide.toml --train-root ours", "ours.toml")
     assert "custom.dataset.annotation_path" not in {one.where for one in found}
     assert made["custom"]["dataset"]["media_path"] == "sft/clips"
+
+
+@pytest.mark.parametrize(
+    "model, pixels", [("Cosmos-Reason1-7B", 81920), ("Cosmos-Reason2-2B", None)]
+)
+def test_a_guides_spec_samples_as_the_guides_scripts_do(here, model, pixels):
+    (here / "guide.toml").write_text(GUIDE)
+    spec = document.load(here / "guide.toml")
+    spec["policy"]["model_name_or_path"] = f"nvidia/{model}"
+    document.dump(spec, here / "guide.toml")
+    code, found, made = support_specs.run("train --engine cosmos-rl --spec guide.toml")
+    assert code == 0, found
+    assert made["custom"]["vision"]["fps"] == 1 and "nframes" not in made["custom"]["vision"]
+    assert made["custom"]["vision"].get("max_pixels") == pixels

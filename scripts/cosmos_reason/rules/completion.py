@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.media import sampling
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules.data import SPLIT, TRAIN_ANNOTATIONS, VALIDATION_DATA
 from cosmos_reason.spec import actions, document, images, validation
 
@@ -25,6 +26,10 @@ TENTH = 0.1
 SPLIT_OFF = "validation has no data, and the trainer splits off a tenth of the training data"
 NO_SPLIT = "validation has no data, and our dataset script splits none off; --eval-root names some"
 FRAMES = "no frames are given, and the processor would take 2 for each second of a clip"
+# What the dataset scripts of Reason1's and Reason2's guides take where a spec says nothing.
+GUIDES = "none is given, and the guides' own dataset scripts take that"
+GUIDES_FPS, REASON1_PIXELS = 1, 81920
+SIZES = {"min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width"}
 ONE_GPU = "the launcher counts -1 as one GPU"
 COUNTED = ("policy.parallelism.dp_shard_size", "rollout.parallelism.dp_shard_size")
 
@@ -156,10 +161,29 @@ def _frames(action: str, whole: dict, kept: Collection[str]) -> list[findings.Fi
         return []
     if vision.keys() & {"nframes", "fps"} or any(document.overlap(table, key) for key in kept):
         return []
-    key = f"{table}.nframes"
-    value = document.get(document.template(action), key)
-    document.set_value(whole, key, value)
-    return [_written(key, value, FRAMES)]
+    if not _is_of_guides(whole):
+        key = f"{table}.nframes"
+        value = document.get(document.template(action), key)
+        document.set_value(whole, key, value)
+        return [_written(key, value, FRAMES)]
+    values = {"fps": GUIDES_FPS}
+    model = actions.model_of(whole)
+    is_reason1 = isinstance(model, str) and model_names.known_family(model).tags_answers
+    if is_reason1 and not vision.keys() & SIZES:
+        values |= {"min_pixels": REASON1_PIXELS, "max_pixels": REASON1_PIXELS}
+    found = []
+    for name, value in values.items():
+        document.set_value(whole, f"{table}.{name}", value)
+        found.append(_written(f"{table}.{name}", value, GUIDES))
+    return found
+
+
+def _is_of_guides(whole: dict) -> bool:
+    """Whether a spec was written for a dataset script of Cosmos-Reason's guides."""
+    name = document.get(whole, "train.train_policy.dataset.name")
+    if isinstance(name, str) and name.startswith("nvidia/Cosmos-Reason1-"):
+        return True
+    return isinstance(document.get(whole, "custom.dataset"), dict)
 
 
 def _counted_sizes(whole: dict) -> list[findings.Finding]:
