@@ -100,6 +100,16 @@ def test_the_seconds_that_the_annotations_tell(raw):
     assert grey_levels(cut) == list(range(13, 20)) and media.probe(cut).fps == RATE
 
 
+def test_seconds_of_a_video_in_the_tar_that_is_published(raw):
+    videos = raw / "holoassist" / "videos"
+    with tarfile.open(raw / "holoassist" / "video_pitch_shifted.tar", "w") as tar:
+        tar.add(videos / "R007-7July-DSLR", "./R007-7July-DSLR")
+    shutil.rmtree(videos)
+    before = snapshot(raw)
+    assert grey_levels(raw_clips.RawClips(raw).clip(HOLO).load()) == list(range(13, 20))
+    assert snapshot(raw) == before
+
+
 def test_the_folder_of_one_set_will_do(raw):
     assert raw_clips.RawClips(raw / "agibot").clip(AGIBOT).load().is_file()
 

@@ -7,7 +7,8 @@ observations/TASK/EPISODE/videos/VIDEO.mp4, or of a tar there that holds it. bri
 FOLDER.EPISODE.ANY.ANYNNN.mp4, all frames of the main camera of an episode, 30 a second: the one
 whose file_path is .../bridge_data_all/FOLDER/out.npy, with / for the - of FOLDER, in a shard of
 bridge_dataset/1.0.0 (TensorFlow Datasets). holoassist: VIDEO_coarse_N_fine_M....mp4, the event M of
-data-annotation-trainval-v1_1.json, in seconds of videos/VIDEO/Export_py/*.mp4.
+data-annotation-trainval-v1_1.json, in seconds of videos/VIDEO/Export_py/*.mp4, or of a
+tar that holds it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ AGIBOT = re.compile(r"(\w+)-(\w+)-(\w+)-(\d+)-(\d+)\.mp4", re.ASCII)
 BRIDGE = re.compile(r"([^./]+)\.(\d+)\.[^./]*\.[^./]*\d{3}\.mp4", re.ASCII)
 HOLOASSIST = re.compile(r"([\w-][\w.-]*?)_coarse_(\d+)_fine_(\d+).*\.mp4", re.ASCII)
 EVENTS = "data-annotation-trainval-v1_1.json"
+EXPORTED = "Export_py"  # HoloAssist's folder of a video's streams
 FINE = "Fine grained action"
 SHARDS = "bridge_dataset-*.tfrecord-*"
 BRIDGE_ROOT = "bridge_data_all/"  # what stands before it in a file_path tells where it once lay
@@ -79,7 +81,8 @@ class RawClips:
             packed = None if raw.is_file() else self._packed(observations, task, wanted)
             if packed:
                 name = f"{raw}/{last}"
-                return Held(name, ".mp4", functools.partial(_cut_packed, packed, last, times))
+                cut_it = functools.partial(_cut_packed, packed, last, times, counts="frames")
+                return Held(name, ".mp4", cut_it)
             return self._held(last, raw, times, counts="frames")
         if match := BRIDGE.fullmatch(last):
             return self._of_bridge(last, match[1], int(match[2]))
@@ -89,8 +92,12 @@ class RawClips:
             if times is None:
                 message = f"got no {FINE} {event} of {video}, expected it"
                 raise f.bad_input("BUILD-RAW-EVENT", self._below("holoassist") / EVENTS, message)
-            folder = self._below("holoassist") / "videos" / video / "Export_py"
+            folder = self._below("holoassist") / "videos" / video / EXPORTED
             raw = next(iter(sorted(folder.glob("*.mp4"))), folder / "*.mp4")
+            packed = None if raw.is_file() else self._exported(video)
+            if packed:
+                cut_it = functools.partial(_cut_packed, packed, last, times, counts="seconds")
+                return Held(f"{folder}/{last}", ".mp4", cut_it)
             return self._held(last, raw, times, counts="seconds")
         return None
 
@@ -99,11 +106,25 @@ class RawClips:
         damaged one."""
         found = sorted([*(observations / task).glob("*.tar"), *observations.glob("*.tar")])
         for archive in found:
-            if archive not in self._videos:
-                self._videos[archive] = _videos_in(archive)
-            if wanted in self._videos[archive]:
-                return self._videos[archive][wanted]
+            if wanted in self._contents(archive):
+                return self._contents(archive)[wanted]
         return None
+
+    def _exported(self, video: str) -> Packed | None:
+        """A raw video in one of the tars that HoloAssist is published as. Raises Failure for a
+        damaged one."""
+        below = self._below("holoassist")
+        for archive in sorted([*below.glob("*.tar"), *(below / "videos").glob("*.tar")]):
+            held = self._contents(archive)
+            named = [name for name in sorted(held) if name.startswith(f"{video}/{EXPORTED}/")]
+            for name in named:
+                return held[name]
+        return None
+
+    def _contents(self, archive: Path) -> dict[str, Packed]:
+        if archive not in self._videos:
+            self._videos[archive] = _videos_in(archive)
+        return self._videos[archive]
 
     def _of_bridge(self, name: str, folder: str, episode: int) -> Path | Held:
         record = self._episodes.get((folder, episode))
@@ -157,11 +178,13 @@ class RawClips:
 
 
 def _videos_in(archive: Path) -> dict[str, Packed]:
-    """The videos of a tar by EPISODE/videos/VIDEO.mp4, wherever in it they lie. Raises Failure."""
+    """The videos of a tar by EPISODE/videos/VIDEO.mp4 or VIDEO/Export_py/NAME.mp4, wherever in it
+    they lie. Raises Failure."""
     found = {}
     for name, readers in archives.contents(archive).items():
         parts = name.split("/")[-3:]
-        if len(parts) == 3 and parts[1] == "videos":
+        is_video = len(parts) == 3 and parts[1] in ("videos", EXPORTED)
+        if is_video and parts[2].endswith(".mp4"):
             found["/".join(parts)] = Packed(archive, name, readers[0])
     return found
 
@@ -206,14 +229,14 @@ def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
             yield Fraction(1, BRIDGE_FPS), np.asarray(image.convert("RGB"))
 
 
-def _cut_packed(packed: Packed, name: str, times: tuple) -> Path:
+def _cut_packed(packed: Packed, name: str, times: tuple, counts: str) -> Path:
     """The clip in the cache; the raw video is unpacked into it too, once."""
     made_of = f"{_version(packed.archive)}\0{packed.name}"
     raw = _place(made_of, posixpath.basename(packed.name))
     if not raw.is_file():
         with storage.whole_file(raw, "wb") as file:
             file.write(packed.read())
-    return _cut(raw, name, times, counts="frames")
+    return _cut(raw, name, times, counts)
 
 
 def _cut(raw: Path, name: str, times: tuple, counts: str) -> Path:
