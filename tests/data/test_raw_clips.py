@@ -138,8 +138,8 @@ def test_a_name_leaves_no_folder(raw):
 
 def test_what_is_wrong_with_the_raw_data(raw):
     clips = raw_clips.RawClips(raw)
-    with pytest.raises(f.Failure, match="Fine grained action 9 of R007-7July-DSLR"):
-        clips.clip("R007-7July-DSLR_coarse_3_fine_9.mp4")
+    lacks = clips.clip("R007-7July-DSLR_coarse_3_fine_9.mp4")
+    assert "Fine grained action 9 of R007-7July-DSLR" in lacks.name and not lacks.exists()
     with pytest.raises(f.Failure, match="got no frame from 90 s to 91 s"):
         clips.clip("327-648642-head_color-900-910.mp4").load()
     assert not list(raw.parent.glob("cache/**/*.mp4")), "nothing half made is kept"
@@ -258,6 +258,19 @@ def test_a_benchmark_is_built_with_its_clips_cut(raw, tmp_path):
         for item in sample.media
     ]
     assert frames == [8, 7]
+
+
+def test_events_that_the_annotations_lack_are_left_out_when_asked(raw, tmp_path):
+    path = raw / "holoassist" / raw_clips.EVENTS
+    listed = json.loads(path.read_text())
+    listed[0]["events"].append({"id": 6, "label": raw_clips.FINE, "start": 2.0, "end": 2.0})
+    path.write_text(json.dumps(listed))
+    names = [HOLO, HOLO.replace("fine_5", "fine_6"), HOLO.replace("fine_5", "fine_9")]
+    line = [benchmark(tmp_path / "set", names), "-o", tmp_path / "out", "--json", "--raw", raw]
+    (lost,) = json.loads(run_script("build_dataset.py", *line).stdout)["findings"]
+    assert (lost["id"], lost["data"]["count"]) == ("BUILD-MEDIA-MISSING", 2)
+    skipped = json.loads(run_script("build_dataset.py", *line, "--skip-missing").stdout)
+    assert skipped["result"]["written"] == {"train": 1} and skipped["result"]["skipped"] == 2
 
 
 def test_clips_without_raw_data_are_named_all_at_once(raw, tmp_path):

@@ -70,7 +70,7 @@ class RawClips:
 
     def clip(self, name: str) -> Path | Held | None:
         """What a row of a published set calls `name`: a clip to be cut, the raw file that lacks, or
-        None for a name of no such set. Raises Failure for a clip that the annotations lack."""
+        None for a name of no such set. Raises Failure for raw data that cannot be read."""
         last = posixpath.basename(name)
         if match := AGIBOT.fullmatch(last):
             task, episode, video, first, end = match.groups()
@@ -89,9 +89,10 @@ class RawClips:
         if match := HOLOASSIST.fullmatch(last):
             video, _, event = match.groups()
             times = self._events.get((video, int(event)))
-            if times is None:
-                message = f"got no {FINE} {event} of {video}, expected it"
-                raise f.bad_input("BUILD-RAW-EVENT", self._below("holoassist") / EVENTS, message)
+            if times is None or times[0] >= times[1]:
+                return (
+                    self._below("holoassist") / f"{EVENTS} ({FINE} {event} of {video}, of a length)"
+                )
             folder = self._below("holoassist") / "videos" / video / EXPORTED
             raw = next(iter(sorted(folder.glob("*.mp4"))), folder / "*.mp4")
             packed = None if raw.is_file() else self._exported(video)
