@@ -159,6 +159,8 @@ class RawClips:
     def _held(self, name: str, raw: Path, times: tuple, counts: str) -> Path | Held:
         if not raw.is_file():
             return raw
+        if times[0] >= _length(raw, counts):
+            return raw.with_name(f"{raw.name} (from {times[0]:g} {counts} on)")
         return Held(f"{raw}/{name}", ".mp4", functools.partial(_cut, raw, name, times, counts))
 
     @functools.cached_property
@@ -176,6 +178,13 @@ class RawClips:
             message = f"got {problem!r}, expected HoloAssist's list of videos and their events"
             raise f.bad_input("BUILD-RAW-EVENT", path, message) from None
         return found
+
+
+@functools.lru_cache(maxsize=4096)
+def _length(raw: Path, counts: str) -> float:
+    """Of a raw video, in frames or seconds. Raises Failure for one that is none."""
+    facts = media.probe(raw)
+    return facts.frames if counts == "frames" else facts.frames / facts.fps
 
 
 def _videos_in(archive: Path) -> dict[str, Packed]:
