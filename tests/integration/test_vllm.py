@@ -70,8 +70,8 @@ def test_a_server_as_it_starts_by_default_takes_no_times_and_the_finding_says_th
             "vllm serve MODEL --trust-request-mm-kwargs",
         )
         assert not (tmp_path / "video" / "results.json").exists()
-        spec.set_value(table, "custom.endpoint.frames", "images")
-        code, document = ask(table, url, tmp_path / "images", "--served-model", NAME)
+        images = table | {"custom": {"endpoint": {"frames": "images"}}}
+        code, document = ask(images, url, tmp_path / "images", "--served-model", NAME)
         assert code == 0 and "EVAL-ENDPOINT-IMAGES" in {
             finding["id"] for finding in document["findings"]
         }
