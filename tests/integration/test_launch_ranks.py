@@ -168,6 +168,7 @@ def test_nodes_save_before_their_time_limit(world, cluster):
     job = launch_site.ended(folder, HANG)
     log = (folder / jobs.LOG).read_text()
     assert job.state == "ERROR" and "TIMEOUT" not in job.reason, (job.reason, log)
+    assert "SIGKILL" not in job.reason, job.reason
     assert job.diagnosis[0]["id"] == "ENGINE-STOPPED" and "SIGUSR1" in log, log
     assert f"goes on from step {progress.newest(folder)['step']}" in job.reason, job.reason
 
