@@ -11,7 +11,6 @@
 
 examples:
   scripts/check_tao_launch_preflight.py --platform docker --spec spec.toml
-  scripts/check_tao_launch_preflight.py --platform slurm --path train=/data
 """
 
 import argparse
