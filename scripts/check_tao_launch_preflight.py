@@ -11,6 +11,7 @@
 
 examples:
   scripts/check_tao_launch_preflight.py --platform docker --spec spec.toml
+  scripts/check_tao_launch_preflight.py --platform slurm
 """
 
 import argparse
@@ -70,7 +71,7 @@ def parser() -> cli.Parser:
     parser = cli.Parser(__doc__, COMMON, usage="%(prog)s --platform NAME [flags]")
     add = parser.add_argument
     add("--platform", metavar="NAME", help="local, docker, slurm, kubernetes")
-    add("--spec", metavar="FILE", help="the spec that is to be launched")
+    add("--spec", metavar="FILE", help="the spec to be launched")
     add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: the spec's")
     add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset.py")
     add(
@@ -129,7 +130,7 @@ def add_gpu_flags(add: Callable) -> None:
         "--target-gpu-count",
         type=partial(cli.positive, most=1024),
         metavar="N",
-        help="how many there are, where nvidia-smi cannot tell",
+        help="how many, where nvidia-smi cannot tell",
     )
     add("--target-gpu-memory-gb", type=cli.above_0, metavar="GIB", help="memory of each")
     add("--gpu-arch", type=architectures, default=[], metavar="SM", help="sm_90 or 9.0")
