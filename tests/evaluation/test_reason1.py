@@ -214,6 +214,40 @@ def test_loader_processes_that_the_embedded_engine_chooses_by_itself(benchmark):
         assert (key in told(said, "id", "severity", "where")) == is_told
 
 
+@pytest.mark.parametrize("names, expected", [("robovqa", 0), ([], 2), ("", 2)])
+def test_one_dataset_may_stand_alone_and_none_is_named(benchmark, names, expected):
+    flags = ["--engine", "transformers", "--eval-root", "data"]
+    code, said = benchmark(*flags, datasets=names)
+    assert code == expected
+    if expected:
+        (found,) = [one for one in said["findings"] if one["severity"] == "error"]
+        assert found["where"] == "datasets" and "names such as robovqa" in found["message"]
+
+
+def test_saved_answers_are_kept_only_where_results_have_a_folder(benchmark):
+    flags = ["--engine", "transformers", "--eval-root", "data", "--force"]
+    for words, is_told in (([], True), (["--set", "results_dir=answers"], False)):
+        _, said = benchmark(*flags, *words, evaluation__skip_saved=True)
+        assert ("SPEC-SKIP-SAVED" in ids(said)) == is_told
+
+
+def test_what_gives_way_to_the_training_is_named(benchmark, tmp_path):
+    job = tmp_path / "jobs" / "train-20260101-000000-abcdef"
+    job.mkdir(parents=True)
+    words = "train --engine transformers --tuning lora --train-root data --set nframes=4"
+    trained = [*words.split(), "--model", "reason1", "-o", str(job / "spec.toml")]
+    run_script("build_spec.py", *trained, "--force", cwd=tmp_path)
+    evidence = {"checkpoint": str(tmp_path / "out" / "safetensors" / "step_20")}
+    record = {"job_id": job.name, "action": "train", "state": "COMPLETE", "evidence": evidence}
+    files.write_json(job / "job.json", record)
+    flags = ["--engine", "transformers", "--eval-root", "data", "--parent-job", str(job)]
+    _, said = benchmark(*flags, "--force")
+    (found,) = [one for one in said["findings"] if one["id"] == "SPEC-PARENT-VIEW"]
+    assert found["severity"] == "info"
+    assert "vision.fps = 4" in found["message"] and "Answer the questions." in found["message"]
+    assert document.load(tmp_path / "e.toml")["vision"] == {"nframes": 4}
+
+
 def test_its_datasets_are_looked_for_where_the_guide_puts_them(benchmark):
     for flags, where in (((), "datasets"), (("--eval-root", "data"), "datasets.agibot")):
         code, said = benchmark(*flags, datasets=["robovqa", "agibot"])

@@ -274,6 +274,14 @@ def test_a_batch_that_memory_does_not_hold_is_answered_in_halves(
     assert max(sizes[4:]) <= 2
 
 
+def test_sampling_that_does_not_count_is_not_recorded(evaluate_spec, tmp_path):
+    evaluate_spec["generation"] |= {"presence_penalty": 1.5, "frequency_penalty": 0.5}
+    run(evaluate_spec, None, Responder(evaluate_spec))
+    sampling = files.read_json(tmp_path / "results" / "evaluation.json")["sampling"]
+    assert sampling.keys() >= {"temperature", "max_tokens"}
+    assert not sampling.keys() & {"presence_penalty", "frequency_penalty"}
+
+
 def test_a_question_that_memory_does_not_hold_fails_and_the_others_are_answered(
     evaluate_spec, tmp_path, monkeypatch
 ):

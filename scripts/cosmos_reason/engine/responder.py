@@ -72,6 +72,8 @@ class Responder:
     """Answers batches of questions greedily or by sampling, as `generation` says. Loads the model
     at the first one."""
 
+    ignores = frozenset({"presence_penalty", "frequency_penalty"})
+
     def __init__(self, spec: dict):
         self.spec = spec
         self.generation = spec["generation"]

@@ -57,6 +57,8 @@ class Endpoint:
     `custom.endpoint.concurrency` at a time, by the model that the server calls `served_model`
     (default: the spec's own). `settle` comes first."""
 
+    ignores: frozenset[str] = frozenset()
+
     def __init__(self, spec: dict, url: str, served_model: str | None = None):
         self.spec = spec
         self.generation = spec["generation"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cosmos_reason.base import files, findings
+from cosmos_reason.evaluation.questions import Responder
 from cosmos_reason.evaluation.rows import Row, folder_of
 
 FILE = "evaluation.json"
@@ -26,8 +27,8 @@ def read(path: Path, name: str = FILE) -> dict:
     return record
 
 
-def compose(spec: dict, questions: int, answered_by: str) -> dict:
-    """The record of an evaluation, or of an inference, as a complete spec asks for it."""
+def compose(spec: dict, questions: int, who: Responder) -> dict:
+    """The record of an evaluation, or of an inference, as a complete spec asks `who` for it."""
     model, dataset = spec["model"], spec["dataset"]
     folder = Path(model["model_name"])
     record = {
@@ -40,15 +41,24 @@ def compose(spec: dict, questions: int, answered_by: str) -> dict:
             "system": dataset["system_prompt"],
             "answer_type": spec["evaluation"]["answer_type"],
         },
-        "sampling": {key: value for key, value in spec["generation"].items() if value is not None},
+        "sampling": _applied(spec["generation"], who),
         "vision": {key: value for key, value in spec["vision"].items() if value is not None},
-        "hardware": answered_by,
+        "hardware": who.where,
     }
     if "annotation_path" in dataset:
         record["annotations"] = dataset["annotation_path"]
         record["media_dir"] = dataset["media_dir"]
         record["task"] = spec["task"]["type"]
     return record
+
+
+def _applied(generation: dict, who: Responder) -> dict:
+    """What of the table counted for the answers."""
+    applied = {}
+    for key, value in generation.items():
+        if value is not None and key not in who.ignores:
+            applied[key] = value
+    return applied
 
 
 def max_tokens(record: dict) -> int | None:

@@ -47,6 +47,7 @@ class Responder(Protocol):
     server (endpoint.py)."""
 
     where: str  # in words, for people
+    ignores: frozenset[str]  # keys of the table `generation` that do not count
     generation: dict  # how the next answers are generated, as the table of that name says
 
     def identity(self) -> list:

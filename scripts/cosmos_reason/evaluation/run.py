@@ -86,7 +86,7 @@ def run(
     by_id = saved.read()
     is_whole = all(question.id in by_id for question in asked)
     if is_whole:
-        record = evaluation_record.compose(spec, len(asked), who.where)
+        record = evaluation_record.compose(spec, len(asked), who)
         record["cut_short"] = _cut_short(asked, by_id)
         record["identity"] = saved.identity
         record["spec_sha256"] = spec_sha256

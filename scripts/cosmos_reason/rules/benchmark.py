@@ -34,7 +34,20 @@ OF_ANSWER_TYPE = {
 
 def is_config(table: dict) -> bool:
     names = table.get(DATASETS)
-    return isinstance(names, list) and bool(names) and all(isinstance(one, str) for one in names)
+    if isinstance(names, list):
+        return all(isinstance(name, str) for name in names)
+    return isinstance(names, str)
+
+
+def datasets_of(table: dict) -> list[str]:
+    """The names in such a config, of which one may stand alone. Raises Failure without any."""
+    names = table[DATASETS]
+    if isinstance(names, str):
+        names = [names]
+    if not all(names) or not names:
+        message = "got no dataset, expected names such as robovqa"
+        raise bad_input("SPEC-VALUE", DATASETS, message)
+    return names
 
 
 def converted(table: dict, engine: str) -> tuple[dict, list[Finding]]:

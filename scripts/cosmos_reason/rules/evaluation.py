@@ -17,6 +17,15 @@ def with_adapter(case) -> Fix:
 
 
 @rule(
+    "SPEC-SKIP-SAVED", WARNING, "evaluate", "evaluation.skip_saved",
+    "each job has a new results folder where results_dir is empty: there is nothing to keep",
+    reads=("results_dir",), fix=Fix(changes={"results_dir": "answers"}),
+)  # fmt: skip
+def nothing_saved_to_skip(case):
+    return case("evaluation.skip_saved") and not case("results_dir")
+
+
+@rule(
     "SPEC-ADAPTER-FOLDER", ERROR, MODELS, "{adapter}", "the model folder is a LoRA adapter",
     reads=("{model}", "{base}"), fix=with_adapter,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import files, findings
-from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
@@ -38,7 +38,7 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     """
     table = document.load(Path(file))
     if draft.action == "evaluate" and benchmark.is_config(table):
-        draft.benchmarks = table[benchmark.DATASETS]
+        draft.benchmarks = benchmark.datasets_of(table)
         table, told = benchmark.converted(table, draft.engine)
         draft.findings += told
     other = actions.other_than(draft.action, table)
@@ -197,10 +197,33 @@ def _take_last_model(draft: Draft, checkpoint: str, is_adapter: bool, origin: st
 
 def _take_view(draft: Draft, parent: dict, origin: str) -> None:
     """The model must be asked as it was trained: same frames, same pixels, same system message."""
+    before = _view_of_config(draft)
     document.delete(draft.spec, draft.params["vision"])
     draft.trained = actions.trained_view(parent, draft.action)
+    gave_way = []
+    for key, value in before.items():
+        if draft.trained.get(key) != value and key not in draft.named:
+            gave_way.append(f"{key} = {value_text(value) or repr(value)}")
+    if gave_way:
+        message = (
+            f"{', '.join(gave_way)} of the config gave way to what the model was trained with; "
+            "--set keeps one"
+        )
+        draft.findings.append(findings.info("SPEC-PARENT-VIEW", draft.params["vision"], message))
     for key, value in draft.trained.items():
         draft.put(key, value, origin)
+
+
+def _view_of_config(draft: Draft) -> dict[str, object]:
+    """How a Reason1 evaluation config wants the model asked; nothing of another spec, which the
+    training's own view always replaces."""
+    if not draft.benchmarks:
+        return {}
+    table, prompt = draft.params["vision"], draft.params["system_prompt"]
+    view = {prompt: document.get(draft.spec, prompt, "")}
+    for name, value in document.get(draft.spec, table, {}).items():
+        view[f"{table}.{name}"] = value
+    return view
 
 
 # ---- an output folder that no job here recorded --------------------------------------------------
