@@ -31,13 +31,15 @@ SEEDS_APART = 1_000_003
 @dataclass(frozen=True)
 class Ranks:
     """This process among the `world` processes of a training: `local` is its number on its machine,
-    which has `on_node` of them. `words`: the group in which they agree, None of one process."""
+    which has `on_node` of them. `words`: the group in which they agree, None of one process.
+    `neighbours`: process numbers of the others on this machine."""
 
     rank: int = 0
     world: int = 1
     local: int = 0
     on_node: int = 1
     words: dist.ProcessGroup | None = None
+    neighbours: tuple[int, ...] = ()
 
     @classmethod
     def from_environment(cls) -> Ranks:
@@ -82,7 +84,13 @@ class Ranks:
         if not self.are_several:
             return self
         dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-        return replace(self, words=dist.new_group(backend="gloo", timeout=PATIENCE))
+        words = dist.new_group(backend="gloo", timeout=PATIENCE)
+        numbers = [0] * self.world
+        dist.all_gather_object(numbers, os.getpid(), group=words)
+        first = self.rank - self.local  # of this machine
+        others = numbers[first : first + self.on_node]
+        others.remove(os.getpid())
+        return replace(self, words=words, neighbours=tuple(others))
 
     def leave(self) -> None:
         """To be called where the work is done; who fails just ends."""

@@ -24,6 +24,7 @@ from cosmos_reason.checkpoints.best_link import Scores
 from cosmos_reason.engine import (
     checkpointing,
     full_gpu,
+    neighbours,
     packing,
     setup,
     shards,
@@ -75,7 +76,7 @@ class Trainer:
         """Train from the present step to the last. Raises Failure where it has to end before: asked
         by a signal (what is done is saved), or with a full GPU."""
         self.first = self.step
-        with self.stop:
+        with self.stop, neighbours.Watch(self.ranks.neighbours):
             try:
                 self.train()
             except Stopped:

@@ -1,0 +1,53 @@
+"""The other processes of a training on this machine. One that is gone must end the rest, also where
+they wait for it inside a kernel of NCCL, which runs on and lets no signal handler of Python in."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from cosmos_reason.base.findings import EXIT_OUTSIDE
+
+PATIENCE = 45  # seconds in which a process may end by itself, and say why
+PAUSE = 1
+
+
+class Watch:
+    """While it is open, this process ends when one of the others has been gone for `patience`
+    seconds."""
+
+    def __init__(self, others: Sequence[int], patience: float = PATIENCE):
+        self.others, self.patience = others, patience
+        self.is_over = threading.Event()
+
+    def __enter__(self) -> Watch:
+        if self.others:
+            threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.is_over.set()
+
+    def _look(self) -> None:
+        gone_since = None
+        while not self.is_over.wait(PAUSE):
+            if all(is_alive(other) for other in self.others):
+                continue
+            gone_since = gone_since or time.monotonic()
+            if time.monotonic() - gone_since > self.patience:
+                sys.stderr.write("error: ENGINE-RANK-LOST: another process of the training ended\n")
+                sys.stderr.flush()
+                os._exit(EXIT_OUTSIDE)
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody asked about does not."""
+    try:
+        facts = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return facts.rpartition(")")[2].split()[0] not in ("Z", "X")
