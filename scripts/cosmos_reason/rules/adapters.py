@@ -11,6 +11,7 @@ from cosmos_reason.rules.layout import MOVED, moved_to_shards
 from cosmos_reason.rules.rule import TRAINING, rule
 from cosmos_reason.spec.values import shown
 
+FEATURES = "custom.transformers_engine.feature_cache_gib"
 FREEZE, TRAIN = "policy.freeze_pattern", "policy.trainable_pattern"
 LAYERS_OF_TABLE = {  # where an adapter can be, in the Qwen3-VL and Qwen2.5-VL models
     "language_model.layers.0.self_attn": "q_proj k_proj v_proj o_proj",
@@ -36,6 +37,17 @@ LAYER_NUMBER = re.compile(
 )  # fmt: skip
 def frozen_and_trained(case):
     return case(FREEZE) and case(TRAIN)
+
+
+@rule(
+    "SPEC-FEATURES-TRAINED", ERROR, "train", FEATURES,
+    "features are kept of a vision tower that is frozen, and all weights are trained",
+    reads=("policy.lora", FREEZE, TRAIN), fix=0,
+)  # fmt: skip
+def features_of_a_trained_tower(case):
+    if case("policy.lora") or case(FREEZE) or case(TRAIN):
+        return False
+    return case(FEATURES)
 
 
 def bad_patterns(patterns: list[str] | None) -> str:
