@@ -4,13 +4,12 @@ they wait for it inside a kernel of NCCL, which runs on and lets no signal handl
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cosmos_reason.base.findings import EXIT_OUTSIDE
+from cosmos_reason.base.findings import EXIT_OUTSIDE, say
 
 PATIENCE = 45  # seconds in which a process may end by itself, and say why
 PAUSE = 1
@@ -39,8 +38,7 @@ class Watch:
                 continue
             gone_since = gone_since or time.monotonic()
             if time.monotonic() - gone_since > self.patience:
-                sys.stderr.write("error: ENGINE-RANK-LOST: another process of the training ended\n")
-                sys.stderr.flush()
+                say("error: ENGINE-RANK-LOST: another process of the training has ended")
                 os._exit(EXIT_OUTSIDE)
 
 

@@ -85,15 +85,15 @@ def architecture(repo: str) -> str | None:
     """The model_type in the config.json of a model, of which nothing else is fetched; None where
     the Hub does not tell it at once, whatever the reason."""
     import httpx
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session
 
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if constants.is_offline_mode():
         return None
-    root = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    secret = token()
-    headers = {"Authorization": f"Bearer {secret}"} if secret else {}
+    headers = build_hf_headers(token=token())
     try:
-        address = f"{root.rstrip('/')}/{repo}/resolve/main/config.json"
-        answer = httpx.get(address, headers=headers, timeout=3, follow_redirects=True)
+        address = hf_hub_url(repo, "config.json")
+        answer = get_session().get(address, headers=headers, timeout=3, follow_redirects=True)
         config = answer.raise_for_status().json()
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
         return None
