@@ -28,7 +28,10 @@ class Skipped:
         more files are lost than may be."""
         kept, failed = [], []
         for sample in samples:
-            (failed if isinstance(sample, Failure) else kept).append(sample)
+            if isinstance(sample, Failure):
+                failed.append(sample)
+            else:
+                kept.append(sample)
         others = [failure for failure in failed if not _is_of_media(failure)]
         self.ranks.agreed(partial(raise_failures, others))
         if not self.ranks.sum(len(failed)):

@@ -4,7 +4,7 @@ makes it fit.
 The longest sample decides. Bytes per parameter: what mixed-precision AdamW keeps (weight, gradient,
 two moments in the master precision). The constants of activations and logits were fitted to
 measured peaks of an 8B Qwen3-VL, so that the prediction is a few per cent high
-(tests/benchmarks/RESULTS.md); all of them stand here, at the top.
+(benchmarks/RESULTS.md); all of them stand here, at the top.
 """
 
 from __future__ import annotations
