@@ -349,9 +349,9 @@ def test_watch_gives_json_lines_of_which_the_last_is_the_document(site):
         "launch_job.py", "watch", folder.name, "--every", 0, "--json", "--jobs-dir", site.jobs
     )
     *events, document = [json.loads(line) for line in done.stdout.splitlines()]
-    states = [event["state"] for event in events if event["event"] == "state"]
     steps = [event["step"] for event in events if event["event"] == "progress"]
-    assert states[-1] == "COMPLETE" and steps == sorted(steps) and steps[-1] == 3
+    assert events[-1]["state"] == "COMPLETE", "no progress is told after the end"
+    assert steps == sorted(steps) and steps[-1] == 3
     assert steps[0] == 1, "none is lost between the first lines of the log and the first metrics"
     assert document["ok"] and document["result"]["state"] == "COMPLETE"
 

@@ -55,16 +55,17 @@ def _as_lines(folder: Path, as_json: bool, every: float) -> Job:
     latest: dict = {}  # the newest value of every metric
     shown_at = 0.0
     for job, lines in follow(folder):
-        if (job.state, job.reason) != told:
+        if not job.has_ended and (job.state, job.reason) != told:
             told = (job.state, job.reason)
-            if as_json or not job.has_ended:  # to people, the caller tells how it ended
-                _say_state(job, as_json)
+            _say_state(job, as_json)
         for line in lines:
             first = first or line
             latest |= line
         if lines and (job.has_ended or time.monotonic() - shown_at >= every):
             shown_at = time.monotonic()
             _say_progress(first, latest, as_json)
+    if as_json:  # to people, the caller tells how it ended
+        _say_state(job, as_json)
     return job
 
 
