@@ -3,17 +3,19 @@ refused."""
 
 import json
 import runpy
+import shlex
+from pathlib import Path
 
 import pytest
 from launch_site import Site, change
-from support import ROOT
+from support import ROOT, run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs import engines, launch, slurm_script
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.slurm_partitions import Nodes
 from cosmos_reason.rules.case import Case
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, origins
 
 RUN = str(bundle.ROOT / "scripts" / "run_with_transformers.py")
 SEVERAL = {"platform": "docker", "docker_host": "unix:///none", "image": "x"}
@@ -80,19 +82,43 @@ def test_an_evaluation_is_one_process_for_the_launcher(site):
 
 
 @pytest.mark.parametrize(
-    ("shards", "given", "fix", "said"),
-    [
-        (1, "0,1", "--gpu-ids 0", "a spec built with --gpus-per-node 2 uses all of them"),
-        (2, "0", "--gpu-ids 0,1", "got 1 GPUs, the spec needs 2"),
-        (2, "0,1,2,3", "--gpu-ids 0,1", "a spec built with --gpus-per-node 4 uses all of them"),
-    ],
+    ("shards", "given", "fix"),
+    [(2, "0", "--gpu-ids 0,1"), (1, "4,5,6", "--gpu-ids 4"), (2, "0,1,2", "--gpu-ids 0,1")],
 )
-def test_as_many_gpus_as_ranks(site, shards, given, fix, said):
+def test_as_many_gpus_as_ranks(site, shards, given, fix):
+    """Where they are fewer, or a number that no node has."""
     ranks(site, shards)
     (wrong,) = errors(site, **SEVERAL, gpu_ids=given.split(","))
-    assert wrong.id == "JOB-GPU-COUNT" and str(wrong.fix) == fix and said in wrong.message
+    assert wrong.id == "JOB-GPU-COUNT" and str(wrong.fix) == fix
     mended = str(wrong.fix).split()[1].split(",")
     assert planned(site, **SEVERAL, gpu_ids=mended).resources["gpu_ids"] == mended
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+@pytest.mark.parametrize(("shards", "given", "fewer"), [(1, "6,7", "6"), (2, "0,1,2,3", "0,1")])
+def test_who_names_more_gpus_wants_them_used(site, shards, given, fewer, is_edited):
+    """The fix is a command, after which the same launch has what it needs; a spec that somebody
+    edited stays as it is."""
+    ranks(site, shards)
+    spec = site.root / "train.toml"
+    named = given.split(",")
+    if not is_edited:
+        origins.write(spec, "train", "transformers", {"train.epoch": "template"})
+    before = spec.read_text()
+    (wrong,) = errors(site, **SEVERAL, gpu_ids=named)
+    assert wrong.id == "JOB-GPU-COUNT" and f", or --gpu-ids {fewer}; " in wrong.message
+    words = shlex.split(str(wrong.fix))
+    done = run_script(words[0].removeprefix("scripts/"), *words[1:], cwd=site.root)
+    assert done.returncode == 0, done.stderr
+    assert (spec.read_text() == before) == is_edited
+    there = {"spec_path": Path(words[words.index("-o") + 1])}
+    assert planned(site, **SEVERAL, **there, gpu_ids=named).resources["gpu_ids"] == named
+
+
+def test_a_retry_leaves_the_spec_of_its_job_alone(site):
+    ranks(site, 1)
+    (wrong,) = errors(site, **SEVERAL, gpu_ids=["0", "1"], retry_of="train-1")
+    assert str(wrong.fix).endswith("--gpus-per-node 2 --nodes 1 -o spec.toml")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +135,8 @@ def test_ranks_do_not_share_a_gpu(site, monkeypatch, visible, count, is_refused)
     wrong = errors(site)
     assert [one.id for one in wrong] == ["JOB-GPU-COUNT"] * is_refused
     if is_refused:
-        assert str(wrong[0].fix) == "--gpu-ids none" and "--gpus-per-node 1" in wrong[0].message
+        assert "or --gpu-ids none, on the CPU" in wrong[0].message
+        assert "--gpus-per-node 1 --nodes 1 -o" in str(wrong[0].fix)
         assert not errors(site, gpu_ids=[])
 
 

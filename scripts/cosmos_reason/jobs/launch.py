@@ -408,13 +408,16 @@ def _gpu_findings(request: Request, needed: int) -> list[Finding]:
 def _wrong_count(request: Request, needed: int) -> Finding:
     chosen = request.gpu_ids
     message = f"got {len(chosen)} GPUs, the spec needs {needed}"
-    offered = chosen
     if len(chosen) < needed:
         numbered = [gpu_id for gpu_id in chosen if gpu_id.isdigit()]
         offered = list(dict.fromkeys([*numbered, *map(str, range(needed))]))
-    elif request.engine not in COSMOS:
-        message += f"; a spec built with --gpus-per-node {len(chosen)} uses all of them"
-    fix = Fix(flags={"--gpu-ids": ",".join(offered[:needed])})
+        fix = Fix(flags={"--gpu-ids": ",".join(offered[:needed])})
+        return error("JOB-GPU-COUNT", "--gpu-ids", message, fix)
+    fewer = Fix(flags={"--gpu-ids": ",".join(chosen[:needed])})
+    if len(chosen) not in bundle.skill_info()["gpu_counts_per_node"]:
+        return error("JOB-GPU-COUNT", "--gpu-ids", message, fewer)
+    fix = nodes.rebuilt(request, len(chosen))
+    message += f", or {fewer}; a step of more GPUs has more records, unless --global-batch says"
     return error("JOB-GPU-COUNT", "--gpu-ids", message, fix)
 
 

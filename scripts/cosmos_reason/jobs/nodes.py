@@ -49,6 +49,21 @@ def remarks(said: int | None, action: str, spec: Path, needed: int) -> list[Find
     return [warning("JOB-NODES-LAYOUT", "--nodes", message, fix)]
 
 
+def rebuilt(request, gpus: int) -> Fix:
+    """The command that lays the spec of a launch out over so many GPUs of one node: in its place,
+    so that the launch can be given again; in a file of its own where somebody edited the spec, or
+    where it is a job's."""
+    output = request.spec_path
+    if request.retry_of:
+        output = Path("spec.toml")
+    elif not origins.of_values(output):
+        output = output.with_name(f"{output.stem}-{gpus}-gpus.toml")
+    words = ["scripts/build_spec.py", request.action, "--spec", str(request.spec_path)]
+    words += ["--engine", request.engine]
+    flags = {"--gpus-per-node": gpus, "--nodes": 1, "-o": str(output)}
+    return Fix(command=shlex.join(words), flags=flags)
+
+
 def platforms(action: str, engine: str) -> list[str]:
     """Those that launch a training of the engine on several nodes."""
     if action not in actions.TRAINING:

@@ -20,7 +20,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Finding, error, has_errors
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import cosmos_environment, engines, evidence
+from cosmos_reason.jobs import cosmos_environment, engines, evidence, nodes
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import MARK
 from cosmos_reason.jobs.record import Job
@@ -53,7 +53,7 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         if not has_errors(found) and not request.gpu_ids:
             found += _visible_gpus(listed, needed)
     elif has_ranks and request.gpu_ids is None:
-        found += _gpu_of_each_rank(listed, needed)
+        found += _gpu_of_each_rank(request, listed, needed)
     return found
 
 
@@ -85,14 +85,16 @@ def _visible_gpus(listed: str, needed: int) -> list[Finding]:
     return [error("JOB-GPU-COUNT", "--gpu-ids", f"got {count} GPUs, expected {expected}", fix)]
 
 
-def _gpu_of_each_rank(listed: str, needed: int) -> list[Finding]:
+def _gpu_of_each_rank(request, listed: str, needed: int) -> list[Finding]:
     """Ranks of the embedded engine do not share a GPU; without any they train on the CPU."""
     count = _count_visible(listed)
     if not count or count >= needed:
         return []
-    message = f"got {count} GPUs, the spec needs {needed}"
-    message += f"; a spec built with --gpus-per-node {count} --nodes 1 has as many"
-    return [error("JOB-GPU-COUNT", "--gpu-ids", message, Fix(flags={"--gpu-ids": "none"}))]
+    sizes = bundle.skill_info()["gpu_counts_per_node"]
+    fitting = max(size for size in sizes if size <= count)
+    message = f"got {count} GPUs, the spec needs {needed}; or --gpu-ids none, on the CPU"
+    fix = nodes.rebuilt(request, fitting)
+    return [error("JOB-GPU-COUNT", "--gpu-ids", message, fix)]
 
 
 def _count_visible(listed: str) -> int:
