@@ -13,6 +13,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.preflight import PreflightOptions, docker, gates, machines
 from cosmos_reason.preflight.gpus import Driver, parse_gpus
 from cosmos_reason.remote.machine import Answer, Host
+from cosmos_reason.rules.case import Case
 
 EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
 
@@ -37,10 +38,10 @@ def test_docker_info_without_an_engine_is_no_answer():
     assert docker.unreachable(Answer(0, '{"ServerVersion": "28.0"}')) is None
 
 
-def gate(text, image="", platform="docker", needed=1, **given):
+def gate(text, image="", platform="docker", needed=1, case=None, **given):
     options = PreflightOptions(**given)
     gpus_per_node = max(needed, options.gpu_min_count or 1)
-    launch = preflight.Launch(platform, options, 0, "tao", image, gpus_per_node=gpus_per_node)
+    launch = preflight.Launch(platform, options, 0, "tao", image, case, gpus_per_node=gpus_per_node)
     gpus, found = gates.chosen(parse_gpus(text), options)
     return {x.id: x for x in [*found, *gates.check(gpus, launch)]}
 
@@ -71,6 +72,26 @@ def test_every_gate_looks_at_the_chosen_gpus_only():
         and str(gate(mixed, needed=4)["PRE-GPU-COUNT"].fix)
         == "--gpu-min-count 2"  # there is no spec
     )
+
+
+@pytest.mark.parametrize(
+    ("named", "needed", "fix"),
+    [
+        ([0, 1], 1, "--gpus-per-node 2"),
+        ([0, 1, 2], 2, "--target-gpu-index 0,1"),
+        ([0, 1], 2, ""),
+        (None, 1, ""),
+    ],
+)
+def test_gpus_that_were_named_and_stay_idle(named, needed, fix):
+    """Of all that a machine has a launch takes what it needs, without a word."""
+    text = "".join(f"{index}, A100 80GB, 81920, 580.1, 8.0\n" for index in range(4))
+    for case in (None, Case("train", "tao", {}), Case("evaluate", "tao", {})):
+        found = gate(text, needed=needed, case=case, target_gpu_index=named, image="tao")
+        expected = fix if case and case.action == "train" else ""
+        told = found.get("PRE-GPU-IDLE")
+        assert (str(told.fix) if told else "") == expected
+        assert not told or f"{len(named)} GPUs to use, the spec uses {needed}" in told.message
 
 
 def test_gpus_are_described_where_nobody_can_be_asked():

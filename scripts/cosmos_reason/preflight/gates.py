@@ -12,6 +12,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight.gpus import Driver, Gpu, older
 from cosmos_reason.preflight.options import Launch, PreflightOptions
+from cosmos_reason.spec import actions
 
 GB_PER_GIB = 1.073741824
 
@@ -94,11 +95,27 @@ def check(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
 def _count(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
     needed = launch.gpus_per_node
     if len(gpus) >= needed:
+        yield from _idle(gpus, launch)
         return
     asked = launch.options.gpu_min_count == needed
     reason = "--gpu-min-count" if asked else "the spec's layout"
     message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
     yield findings.error("PRE-GPU-COUNT", "GPUs", message, fewer_gpus(launch, len(gpus)))
+
+
+def _idle(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
+    """A warning where more GPUs were named than a training uses."""
+    needed = launch.gpus_per_node
+    named = launch.options.target_gpu_index
+    trains = launch.case is not None and launch.case.action in actions.TRAINING
+    if not named or not trains or len(gpus) == needed:
+        return
+    fix = target_flag([gpu.index for gpu in gpus[:needed]])
+    message = f"got {len(gpus)} GPUs to use, the spec uses {needed}"
+    if len(gpus) in bundle.skill_info()["gpu_counts_per_node"]:
+        message += f", or {fix}"
+        fix = Fix(flags={"--gpus-per-node": len(gpus)})
+    yield findings.warning("PRE-GPU-IDLE", "--target-gpu-index", message, fix)
 
 
 def _not_compared(launch: Launch) -> Iterator[Finding]:
