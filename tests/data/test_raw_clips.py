@@ -141,7 +141,7 @@ def test_what_is_wrong_with_the_raw_data(raw):
     lacks = clips.clip("R007-7July-DSLR_coarse_3_fine_9.mp4")
     assert "Fine grained action 9 of R007-7July-DSLR" in lacks.name and not lacks.exists()
     behind = clips.clip("327-648642-head_color-900-910.mp4")
-    assert behind.name == "head_color.mp4 (from 900 frames on)"
+    assert behind.name == "head_color.mp4 (50 frames long) for 327-648642-head_color-900-910.mp4"
     assert not list(raw.parent.glob("cache/**/*.mp4")), "nothing half made is kept"
     with pytest.raises(f.Failure, match="expected one with raw clips"):
         raw_clips.RawClips(raw / "nowhere")
@@ -273,6 +273,24 @@ def test_events_that_the_annotations_lack_are_left_out_when_asked(raw, tmp_path)
     assert (lost["id"], lost["data"]["count"]) == ("BUILD-MEDIA-MISSING", 3)
     skipped = json.loads(run_script("build_dataset.py", *line, "--skip-missing").stdout)
     assert skipped["result"]["written"] == {"train": 1} and skipped["result"]["skipped"] == 3
+
+
+def test_a_clip_past_the_end_of_a_video_in_a_tar_is_named_and_left_out_when_asked(raw, tmp_path):
+    observations = raw / "agibot" / "observations"
+    with tarfile.open(observations / "327.tar", "w") as tar:
+        tar.add(observations / VIDEO, VIDEO)
+    shutil.rmtree(observations / "327")
+    late = AGIBOT.replace("12-20", "90-95")
+    assert late != AGIBOT
+    line = [benchmark(tmp_path / "set", [AGIBOT, late]), "-o", tmp_path / "out", "--json"]
+    line += ["--raw", raw]
+    (lost,) = json.loads(run_script("build_dataset.py", *line).stdout)["findings"]
+    assert lost["id"] == "BUILD-MEDIA-MISSING" and lost["fix"] == "--skip-missing"
+    (file,) = lost["data"]["files"]
+    assert Path(late).name in file and file.startswith(str(observations / "327.tar"))
+    assert lost["data"]["record_ids"] == [Path(late).stem]
+    skipped = json.loads(run_script("build_dataset.py", *line, "--skip-missing").stdout)
+    assert skipped["result"]["written"] == {"train": 1} and skipped["result"]["skipped"] == 1
 
 
 def test_clips_without_raw_data_are_named_all_at_once(raw, tmp_path):

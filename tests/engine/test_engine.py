@@ -581,6 +581,7 @@ class Runs:
 
     Error = RuntimeError
     Settings = dict
+    id = "run-a"
 
     def __init__(self):
         self.begun, self.lines, self.ended = [], [], []
@@ -609,6 +610,15 @@ def test_wandb_gets_the_numbers_of_metrics_jsonl(train_spec, tmp_path, monkeypat
     (begun,) = runs.begun
     assert (begun["project"], begun["name"], begun["resume"]) == ("p", "first", None)
     assert runs.ended == [0]
+    run(train_spec, logging=logging, train__resume=True)
+    again = runs.begun.pop()
+    assert (again["id"], again["resume"]) == ("run-a", "allow"), "one run of W&B"
+    run(train_spec, logging=logging | {"wandb_run_id": "mine"}, train__resume=True)
+    assert runs.begun.pop()["id"] == "mine"
+    run(train_spec, logging=logging | {"wandb_resume": "never"}, train__resume=True)
+    assert runs.begun.pop()["id"] is None
+    run(train_spec, logging=logging, train__resume=False)
+    assert runs.begun.pop()["id"] is None, "a training that begins anew has a run of its own"
 
 
 def test_a_run_that_fails_ends_so_in_wandb_and_one_without_the_package_never_begins(

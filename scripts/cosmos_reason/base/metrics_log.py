@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from cosmos_reason.base import findings, progress
 
@@ -17,7 +18,9 @@ LARGEST_INTEGER = 1 << 63
 
 class MetricsLog:
     """Writes the lines, and the same for people on stderr. `done` of `total` steps were finished
-    by an earlier run, whose lines stay."""
+    by an earlier run, whose lines stay. `kept` is what the state of a training says of its log."""
+
+    kept: ClassVar[dict] = {}
 
     def __init__(self, path: Path, name: str, total: int, done: int):
         path.parent.mkdir(parents=True, exist_ok=True)

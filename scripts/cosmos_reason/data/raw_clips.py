@@ -79,11 +79,7 @@ class RawClips:
             wanted = f"{episode}/videos/{video}.mp4"
             raw = observations / task / wanted
             packed = None if raw.is_file() else self._packed(observations, task, wanted)
-            if packed:
-                name = f"{raw}/{last}"
-                cut_it = functools.partial(_cut_packed, packed, last, times, counts="frames")
-                return Held(name, ".mp4", cut_it)
-            return self._held(last, raw, times, counts="frames")
+            return self._held(last, packed or raw, times, counts="frames")
         if match := BRIDGE.fullmatch(last):
             return self._of_bridge(last, match[1], int(match[2]))
         if match := HOLOASSIST.fullmatch(last):
@@ -96,10 +92,7 @@ class RawClips:
             folder = self._below("holoassist") / "videos" / video / EXPORTED
             raw = next(iter(sorted(folder.glob("*.mp4"))), folder / "*.mp4")
             packed = None if raw.is_file() else self._exported(video)
-            if packed:
-                cut_it = functools.partial(_cut_packed, packed, last, times, counts="seconds")
-                return Held(f"{folder}/{last}", ".mp4", cut_it)
-            return self._held(last, raw, times, counts="seconds")
+            return self._held(last, packed or raw, times, counts="seconds")
         return None
 
     def _packed(self, observations: Path, task: str, wanted: str) -> Packed | None:
@@ -156,11 +149,16 @@ class RawClips:
         own = self.root / dataset
         return own if own.is_dir() else self.root
 
-    def _held(self, name: str, raw: Path, times: tuple, counts: str) -> Path | Held:
+    def _held(self, name: str, video: Path | Packed, times: tuple, counts: str) -> Path | Held:
+        """What cuts the clip, or what lacks: the raw video, or its part."""
+        raw, stands = video, video
+        if isinstance(video, Packed):
+            raw, stands = _unpacked(video), video.archive / video.name
         if not raw.is_file():
             return raw
-        if times[0] >= _length(raw, counts):
-            return raw.with_name(f"{raw.name} (from {times[0]:g} {counts} on)")
+        length = _length(raw, counts)
+        if times[0] >= length:
+            return stands.with_name(f"{stands.name} ({length:g} {counts} long) for {name}")
         return Held(f"{raw}/{name}", ".mp4", functools.partial(_cut, raw, name, times, counts))
 
     @functools.cached_property
@@ -239,14 +237,14 @@ def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
             yield Fraction(1, BRIDGE_FPS), np.asarray(image.convert("RGB"))
 
 
-def _cut_packed(packed: Packed, name: str, times: tuple, counts: str) -> Path:
-    """The clip in the cache; the raw video is unpacked into it too, once."""
+def _unpacked(packed: Packed) -> Path:
+    """The raw video in the cache, read from its archive once."""
     made_of = f"{_version(packed.archive)}\0{packed.name}"
     raw = _place(made_of, posixpath.basename(packed.name))
     if not raw.is_file():
         with storage.whole_file(raw, "wb") as file:
             file.write(packed.read())
-    return _cut(raw, name, times, counts)
+    return raw
 
 
 def _cut(raw: Path, name: str, times: tuple, counts: str) -> Path:
@@ -258,7 +256,7 @@ def _cut(raw: Path, name: str, times: tuple, counts: str) -> Path:
             rate = Fraction(media.frame_rate(raw) or 30).limit_denominator(cut.MOST)
             seconds = [second / rate for second in seconds]
         with storage.whole_file(target, "wb") as file:
-            cut.cut(raw, *seconds, file)
+            cut.cut(raw, *seconds, file, name)
     return target
 
 

@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import MethodType
+from typing import ClassVar
 
 import torch
 
@@ -161,20 +162,23 @@ def mark_runs(job_dir: Path, run_dir: Path, resumed: Path | None) -> None:
 class Unwritten:
     """The log of a process that writes none."""
 
+    kept: ClassVar[dict] = {}
+
     def write(self, line: dict) -> None:
         pass
 
 
 @contextmanager
 def metrics_log(
-    spec: dict, path: Path, run_dir: Path, total: int, done: int, is_first: bool
+    spec: dict, path: Path, run_dir: Path, total: int, state: dict, is_first: bool
 ) -> Iterator[MetricsLog | wandb_run.Reported | Unwritten]:
-    """Where the numbers of a training go: of several processes the first writes them."""
+    """Where the numbers of a training go, which begins or goes on from a state: of several
+    processes the first writes them."""
     if not is_first:
         yield Unwritten()
         return
     with (
-        closing(MetricsLog(path, "train", total, done)) as log,
-        wandb_run.reported(log, spec, run_dir) as metrics,
+        closing(MetricsLog(path, "train", total, state["step"])) as log,
+        wandb_run.reported(log, spec, run_dir, state) as metrics,
     ):
         yield metrics

@@ -332,6 +332,7 @@ class Trainer:
             "step": self.step,
             "total_steps": self.total_steps,
             "records": len(self.training),
+            **self.metrics.kept,
             **told,
         }
         folder = self.run_dir / "checkpoints" / name / "policy"
@@ -521,7 +522,7 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
     if job_dir and ranks.is_first:
         setup.mark_runs(job_dir, run_dir, resumed)
     log = (job_dir or run_dir) / "metrics.jsonl"
-    with setup.metrics_log(spec, log, run_dir, total, state["step"], ranks.is_first) as metrics:
+    with setup.metrics_log(spec, log, run_dir, total, state, ranks.is_first) as metrics:
         trainer = Trainer(
             spec=spec,
             network=network,

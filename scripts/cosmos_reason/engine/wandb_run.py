@@ -13,15 +13,18 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 
 NAME = "wandb"
+RUN_ID = "wandb_run_id"  # in the state that a training resumes from
 WITHOUT = Fix(changes={"logging.logger": ["console"]})
 
 
 class Reported:
-    """metrics.jsonl, and the same numbers in a run of W&B."""
+    """metrics.jsonl, and the same numbers in a run of W&B. `kept` is what the state of a training
+    says of that run."""
 
     def __init__(self, log: MetricsLog, run):
         self.log = log
         self.run = run
+        self.kept = {RUN_ID: run.id}
 
     def write(self, line: dict) -> None:
         self.log.write(line)
@@ -29,13 +32,16 @@ class Reported:
 
 
 @contextmanager
-def reported(log: MetricsLog, spec: dict, folder: Path) -> Iterator[MetricsLog | Reported]:
-    """The log that a training writes to. Raises Failure when a run of W&B cannot be begun."""
+def reported(
+    log: MetricsLog, spec: dict, folder: Path, state: dict
+) -> Iterator[MetricsLog | Reported]:
+    """The log that a training writes to, in the run of W&B that the resumed state names. Raises
+    Failure when a run of W&B cannot be begun."""
     logging = spec["logging"]
     if NAME not in logging["logger"]:
         yield log
         return
-    run = _begun(logging, spec, folder)
+    run = _begun(logging, spec, folder, state.get(RUN_ID))
     is_done = False
     try:
         yield Reported(log, run)
@@ -60,10 +66,12 @@ def _package():
     return wandb
 
 
-def _begun(logging: dict, spec: dict, folder: Path):
+def _begun(logging: dict, spec: dict, folder: Path, resumed: str | None):
     wandb = _package()
     folder.mkdir(parents=True, exist_ok=True)
     run_id = logging["wandb_run_id"]
+    if not run_id and logging["wandb_resume"] != "never":
+        run_id = resumed
     try:
         return wandb.init(
             project=logging["project_name"],

@@ -14,13 +14,14 @@ from cosmos_reason.media import files as media
 MOST = 90000  # of the denominators that frame rates and times have
 
 
-def cut(path: Path, start: Fraction, end: Fraction, target: IO[bytes]) -> None:
-    """Write the frames shown from `start` until before `end` (seconds) as H.264 in MP4. Raises
-    Failure when there are none, or the file is no clip."""
+def cut(path: Path, start: Fraction, end: Fraction, target: IO[bytes], name: str) -> None:
+    """Write the frames shown from `start` until before `end` (seconds) as H.264 in MP4, the clip
+    `name`. Raises Failure when there are none, or the file is no clip."""
     pictures = _shown(path, start, end)
     first = next(pictures, None)
     if first is None:
-        message = f"got no frame from {float(start):g} s to {float(end):g} s, expected some"
+        times = f"from {float(start):g} s to {float(end):g} s"
+        message = f"got no frame {times} for {name}, expected some"
         raise bad_input("BUILD-CUT", path, message)
     convert.write_clip(target, "mp4", _all(first, pictures), {"preset": "fast"})
 
