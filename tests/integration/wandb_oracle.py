@@ -1,5 +1,5 @@
 """Reads an offline run of Weights & Biases, in the environment of its package:
-wandb_oracle.py RUN.wandb > JSON {"project", "name", "exit_code", "history"}
+wandb_oracle.py RUN.wandb > JSON {"id", "project", "name", "exit_code", "history"}
 
 The file holds the package's own messages in blocks of 32 KiB: each piece of a message has its
 checksum, length and kind (1 whole, 2 first, 3 middle, 4 last) before it.
@@ -38,7 +38,8 @@ def main() -> None:
     for record in records(Path(sys.argv[1]).read_bytes()):
         kind = record.WhichOneof("record_type")
         if kind == "run":
-            found |= {"project": record.run.project, "name": record.run.display_name}
+            run = record.run
+            found |= {"id": run.run_id, "project": run.project, "name": run.display_name}
         elif kind == "exit":
             found["exit_code"] = record.exit.exit_code
         elif kind == "history":

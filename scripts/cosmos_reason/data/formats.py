@@ -239,24 +239,48 @@ def options(value: object) -> dict[str, object]:
 
 def with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
     """(the question with its options, which it may list itself, the letter of the answer, which may
-    be given as the text of an option).
+    be given as the text of an option, or as letter and text).
 
-    Raises ValueError for an answer that is neither; a number may count from 0 or from 1, and is no
-    letter."""
+    Raises ValueError for an answer that is neither, or could mean two options; a number may count
+    from 0 or from 1, and is no letter."""
     if all(_is_told(question, letter, text) for letter, text in options.items()):
-        return question, answer
+        meant = _meant(options, answer)
+        is_letter = len(meant) == 1 and _bare(answer).casefold() == meant[0].casefold()
+        return question, meant[0] if is_letter else answer
     lines = [f"({letter}) {text}" for letter, text in options.items()]
     asked = "\n".join([question, *lines, CHOOSE])
-    bare = str(answer).strip("(). \n")
-    if bare in options:
-        return asked, bare
-    letters = [letter for letter, text in options.items() if str(text).strip("(). \n") == bare]
-    if len(letters) != 1:
+    meant = _meant(options, answer)
+    if len(meant) != 1:
         raise ValueError(
             f"got the answer {answer!r}, "
             f"expected one of {', '.join(options)} or the text of one option"
         )
-    return asked, letters[0]
+    return asked, meant[0]
+
+
+def _meant(options: dict, answer: object) -> list[str]:
+    """The letters of the options that an answer can mean. A letter or text as the options have it
+    means that one, whatever else differs from it in case alone; so does a letter with its text."""
+    bare = _bare(answer)
+    if bare in options:
+        return [bare]
+    folded = bare.casefold()
+    told = {letter: _bare(text) for letter, text in options.items()}
+    by_letter = [letter for letter in options if folded == letter.casefold()]
+    exact = [letter for letter, text in told.items() if bare == text]
+    alike = [letter for letter, text in told.items() if folded == text.casefold()]
+    both = [letter for letter, text in told.items() if _is_letter_with(text, letter, bare)]
+    return list(dict.fromkeys(by_letter + (exact or alike))) or both
+
+
+def _bare(text: object) -> str:
+    return str(text).strip("(). \n")
+
+
+def _is_letter_with(text: str, letter: str, answer: str) -> bool:
+    """Whether an answer is the letter of an option with its text: "B. left", "(b) left"."""
+    marked = rf"{re.escape(letter)}\s*[.):]\s*{re.escape(text)}"
+    return re.fullmatch(marked, answer, re.I) is not None
 
 
 def _is_told(question: str, letter: str, text: object) -> bool:
