@@ -264,13 +264,18 @@ def _meant(options: dict, answer: object) -> list[str]:
     bare = _bare(answer)
     if bare in options:
         return [bare]
-    folded = bare.casefold()
     told = {letter: _bare(text) for letter, text in options.items()}
-    by_letter = [letter for letter in options if folded == letter.casefold()]
-    exact = [letter for letter, text in told.items() if bare == text]
-    alike = [letter for letter, text in told.items() if folded == text.casefold()]
+    named = [letter for letter in options if bare.casefold() == letter.casefold()]
+    named += _with_text(told, bare)
     both = [letter for letter, text in told.items() if _is_letter_with(text, letter, bare)]
-    return list(dict.fromkeys(by_letter + (exact or alike))) or both
+    return list(dict.fromkeys(named)) or both
+
+
+def _with_text(told: dict[str, str], said: str) -> list[str]:
+    """The letters of the options with that text, if need be in another case."""
+    exact = [letter for letter, text in told.items() if said == text]
+    folded = said.casefold()
+    return exact or [letter for letter, text in told.items() if folded == text.casefold()]
 
 
 def _bare(text: object) -> str:
