@@ -23,6 +23,7 @@ def ask(hub, tmp_path, monkeypatch):
 
     def ask(call, token):
         monkeypatch.setenv("HF_TOKEN", token)
+        hub_client.architecture.cache_clear()
         try:
             return [(x.id, x.severity, x.message) for x in call() or ()]
         except Failure as failure:

@@ -1,16 +1,19 @@
 """The Hub: whose snapshot a folder is, and where its token comes from."""
 
 import pytest
+from huggingface_hub import constants
 
-from cosmos_reason.remote import hub
+from cosmos_reason.remote import hub as client
+
+pytest_plugins = ("preflight_site",)
 
 
 def test_a_hub_snapshot_says_whose_it_is():
-    assert hub.repo_of("/x/models--a-b--c--d/snapshots/0f1e") == "a-b/c--d"
+    assert client.repo_of("/x/models--a-b--c--d/snapshots/0f1e") == "a-b/c--d"
     assert (
-        hub.repo_of("/x/models--a--b/blobs/0f1e")
-        is hub.repo_of("snapshots/0f1e")
-        is hub.repo_of("x")
+        client.repo_of("/x/models--a--b/blobs/0f1e")
+        is client.repo_of("snapshots/0f1e")
+        is client.repo_of("x")
         is None
     )
 
@@ -19,13 +22,13 @@ def test_the_token_of_a_file_comes_before_that_of_the_environment(tmp_path, monk
     monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setenv("HUGGING_FACE_HUB_TOKEN", "of-the-environment")
     secrets = tmp_path / "secrets.env"
-    assert hub.token() == "of-the-environment"
+    assert client.token() == "of-the-environment"
     secrets.write_text("# HF_TOKEN=old\nOTHER=x\n")
-    assert hub.token(secrets) == "of-the-environment"
+    assert client.token(secrets) == "of-the-environment"
     secrets.write_text("# HF_TOKEN=old\n  export HF_TOKEN='of-the-file'\nOTHER=x\n")
-    assert hub.token(secrets) == "of-the-file"
+    assert client.token(secrets) == "of-the-file"
     monkeypatch.setenv("HF_TOKEN", "first-name")
-    assert hub.token() == "first-name"
+    assert client.token() == "first-name"
 
 
 def fine_grained(*scopes):
@@ -47,4 +50,36 @@ def fine_grained(*scopes):
     ],
 )
 def test_a_fine_grained_token_may_write_where_it_says(access, may):
-    assert hub._may_write(access, "me/x") is may
+    assert client._may_write(access, "me/x") is may
+
+
+@pytest.mark.parametrize(
+    ("repo", "secret", "told"),
+    [
+        ("lab/other", None, "llava"),
+        ("lab/other", "reader", "llava"),
+        ("lab/other", "stale", client.NotTold.UNKNOWN),
+        ("lab/adapter", None, client.NotTold.ABSENT),
+        ("lab/list", None, client.NotTold.ABSENT),
+        ("lab/none", None, client.NotTold.UNKNOWN),
+        ("nvidia/gated", "stranger", client.NotTold.UNKNOWN),
+        ("nvidia/busy", None, client.NotTold.UNKNOWN),
+        ("nvidia/open", None, client.NotTold.UNKNOWN),  # sends elsewhere, where nobody answers
+        ("lab/slow", None, client.NotTold.UNKNOWN),  # each byte in time, all of them not
+    ],
+)
+def test_an_architecture_is_asked_for_once(hub, asked, monkeypatch, repo, secret, told):
+    monkeypatch.setattr(constants, "ENDPOINT", hub)
+    if repo == "lab/slow":
+        monkeypatch.setattr(client, "ARCHITECTURE_SECONDS", 0.5)
+    client.architecture.cache_clear()
+    found = [client.architecture(repo, secret) for _ in range(3)]
+    assert found == [told] * 3
+    assert asked() == [f"/{repo}"]
+
+
+def test_without_the_network_the_hub_is_not_asked(hub, asked, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", hub)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    client.architecture.cache_clear()
+    assert client.architecture("lab/other", None) is client.NotTold.UNKNOWN and not asked()

@@ -33,6 +33,17 @@ def test_what_the_engine_does_not_load_is_refused_before_a_download(build, tmp_p
     assert not (tmp_path / "spec.toml").exists()
 
 
+@pytest.mark.parametrize("model", ["lab/adapter", "lab/list"])
+def test_a_training_starts_from_what_tells_its_architecture(build, model):
+    code, found = build("train", "transformers", model)
+    assert (code, set(found)) == (1, {"SPEC-MODEL-FAMILY"})
+    told = found["SPEC-MODEL-FAMILY"]
+    assert "it has no config.json that tells a model_type" in told["message"]
+    assert "--model nvidia/Cosmos-Reason2-2B" in told["fix"]
+    code, found = build("evaluate", "transformers", model)
+    assert code == 0 and "SPEC-MODEL-FAMILY" not in found, "an adapter has none"
+
+
 def test_a_server_may_load_what_is_asked(build):
     code, found = build("evaluate", "transformers", "lab/other")
     assert code == 0 and found["SPEC-MODEL-FAMILY-ASKED"]["severity"] == "warning"

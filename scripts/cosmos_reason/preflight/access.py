@@ -20,7 +20,7 @@ from cosmos_reason.data.annotations import locate
 from cosmos_reason.preflight.memory import kept_checkpoints
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote import hub, model_names, s3
-from cosmos_reason.rules import models
+from cosmos_reason.rules import model_on_hub, models
 from cosmos_reason.spec import actions, images
 
 SCHEMES = ("s3", "hf", "hf_model")
@@ -356,16 +356,14 @@ def _architecture(launch: Launch, name: str) -> Iterator[Finding]:
         return
     repo = name.removeprefix(model_names.HUB)
     config = _cached_config(repo)
-    if config:
-        found, _ = model_names.family(str(config.parent))
-    else:
-        found = hub.model_type(repo, hub.token())
-    known = bundle.architectures(launch.engine, launch.case.action)
-    if found and found not in known:
-        message = (
-            f"got model_type {found!r}, expected {', '.join(known)}: this engine loads nothing else"
-        )
-        fix = models.engine_for(launch.case.action, found)
+    told = model_names.family(str(config.parent))[0] if config else None
+    told = told or hub.architecture(repo, hub.token())
+    action = launch.case.action
+    known = bundle.architectures(launch.engine, action)
+    if model_on_hub.is_refused(told, action, known):
+        message = f"{model_on_hub.in_words(told)}, expected what {launch.engine} loads: "
+        message += ", ".join(known)
+        fix = models.engine_for(action, told)
         yield findings.error("PRE-MODEL-FAMILY", name, message, fix)
 
 

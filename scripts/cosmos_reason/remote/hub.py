@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import errno
+import functools
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +18,7 @@ from cosmos_reason.remote import model_names, s3
 
 TOKEN_NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 TOKENS_PAGE = "https://huggingface.co/settings/tokens"
+ARCHITECTURE_SECONDS = 3
 
 
 def token(secrets_env: Path | None = None) -> str | None:
@@ -74,31 +78,52 @@ def commit(repo: str, secret: str | None) -> str:
         return api.model_info(repo, timeout=30).sha
 
 
-def model_type(repo: str, secret: str | None) -> str | None:
-    """What the Hub tells of the config.json of a model, without a download; None when it tells
-    nothing. Raises Failure (exit 3)."""
-    with _api(repo, secret) as api:
-        return (api.model_info(repo, timeout=10).config or {}).get("model_type")
+class NotTold(enum.Enum):
+    """Why the Hub tells no architecture of a model."""
+
+    ABSENT = "it has no config.json that tells a model_type"
+    UNKNOWN = "the Hub did not answer in time, or not to this token"
 
 
-def architecture(repo: str) -> str | None:
-    """The model_type in the config.json of a model, of which nothing else is fetched; None where
-    the Hub does not tell it at once, whatever the reason."""
-    import httpx
-    from huggingface_hub import constants, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers, get_session
+@functools.cache
+def architecture(repo: str, secret: str | None) -> str | NotTold:
+    """The model_type in the config.json of a model, of which nothing else is fetched. It is asked
+    for once, and waited for a few seconds in all."""
+    from huggingface_hub import constants
 
     if constants.is_offline_mode():
-        return None
-    headers = build_hf_headers(token=token())
+        return NotTold.UNKNOWN
+    answers = []
+    asking = threading.Thread(target=lambda: answers.append(_config(repo, secret)), daemon=True)
+    asking.start()
+    asking.join(ARCHITECTURE_SECONDS)
+    if not answers or answers[0] is NotTold.UNKNOWN:
+        return NotTold.UNKNOWN
+    told = answers[0].get("model_type") if isinstance(answers[0], dict) else None
+    return told if isinstance(told, str) else NotTold.ABSENT
+
+
+def _config(repo: str, secret: str | None) -> object:
+    """What is in the config.json of a model; None where there is none, or one that is no JSON."""
+    import httpx
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers, get_session
+
+    address = f"{constants.ENDPOINT}/{repo}/resolve/main/config.json"
+    headers = build_hf_headers(token=secret)
     try:
-        address = hf_hub_url(repo, "config.json")
-        answer = get_session().get(address, headers=headers, timeout=3, follow_redirects=True)
-        config = answer.raise_for_status().json()
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        answer = get_session().get(
+            address, headers=headers, follow_redirects=True, timeout=ARCHITECTURE_SECONDS
+        )
+        if answer.headers.get("X-Error-Code") == "EntryNotFound":
+            return None
+        answer.raise_for_status()
+    except (httpx.HTTPError, httpx.InvalidURL):
+        return NotTold.UNKNOWN
+    try:
+        return answer.json()
+    except ValueError:
         return None
-    told = config.get("model_type") if isinstance(config, dict) else None
-    return told if isinstance(told, str) else None
 
 
 def cache() -> Path:

@@ -9,7 +9,7 @@ from cosmos_reason.base.findings import ERROR, WARNING, Finding
 from cosmos_reason.remote import hub, model_names
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.rules.models import engine_for, has_script_of_guides
-from cosmos_reason.spec import document
+from cosmos_reason.spec import actions, document
 
 ASKED = ("evaluate", "inference")  # which a server may do with a model that the engine lacks
 
@@ -26,15 +26,28 @@ def refuse_unloadable(draft: Draft) -> None:
         is_on_hub = isinstance(model, str) and model.startswith(model_names.HUB)
         if not is_on_hub or model_names.family(model)[0] or families.is_usual(model):
             continue
-        told = hub.architecture(model.removeprefix(model_names.HUB))
-        if told and told not in known:
+        told = hub.architecture(model.removeprefix(model_names.HUB), hub.token())
+        if is_refused(told, draft.action, known):
             draft.findings.append(_unloadable(draft, key, told, known))
 
 
-def _unloadable(draft: Draft, key: str, told: str, known: list[str]) -> Finding:
-    message = (
-        f"its config.json tells {told}, expected what {draft.engine} loads: {', '.join(known)}"
-    )
+def is_refused(told: str | hub.NotTold, action: str, known: list[str]) -> bool:
+    """Whether an engine that loads the `known` architectures cannot do an action with a model of
+    which the Hub told this. What is trained is a whole model; all else may be done with an adapter,
+    which needs no config.json."""
+    if told is hub.NotTold.UNKNOWN:
+        return False
+    if told is hub.NotTold.ABSENT:
+        return action in actions.TRAINING
+    return told not in known
+
+
+def in_words(told: str | hub.NotTold) -> str:
+    return told.value if isinstance(told, hub.NotTold) else f"its config.json tells {told}"
+
+
+def _unloadable(draft: Draft, key: str, told: str | hub.NotTold, known: list[str]) -> Finding:
+    message = f"{in_words(told)}, expected what {draft.engine} loads: {', '.join(known)}"
     fix = engine_for(draft.action, told)
     if draft.action in ASKED:
         return Finding("SPEC-MODEL-FAMILY-ASKED", WARNING, key, message, fix)

@@ -70,7 +70,7 @@ def engine_that_loads(case) -> Fix:
     return engine_for(case.action, unloadable(case))
 
 
-def engine_for(action: str, architecture: str) -> Fix:
+def engine_for(action: str, architecture: object) -> Fix:
     """An engine that has the action and loads the architecture, else a model that has one."""
     for engine, facts in bundle.skill_info()["engines"].items():
         runs = facts.get("runs", facts["actions"])
