@@ -25,7 +25,7 @@ from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import files, findings, progress
-from cosmos_reason.checkpoints import conversion, omni, safetensors_files
+from cosmos_reason.checkpoints import conversion, omni, safetensors_files, tensor_numbers
 from cosmos_reason.remote import hub, model_names, s3
 
 
@@ -127,7 +127,7 @@ def reusable(args) -> list[findings.Finding] | None:
 def convert(args) -> tuple[str, list[findings.Finding]]:
     folder, donor = fetch(args)
     source = omni.open_source(folder, donor)
-    broken = safetensors_files.check_numbers(source.tensors)
+    broken = tensor_numbers.check_numbers(source.tensors)
     if broken:
         raise findings.Failure(broken, findings.EXIT_CHECKS_FAILED)
     notes = []
@@ -183,7 +183,7 @@ def main(args) -> cli.Outcome:
     following = ("build_spec.py", "train", "--model", output, "-o", "spec.toml")
     made = cli.Outcome(result, notes, f"converted_checkpoint={output}\nstatus={status}", following)
     if args.hash or args.validate or args.validate_with_image:
-        notes += safetensors_files.check_numbers(
+        notes += tensor_numbers.check_numbers(
             safetensors_files.read_folder(args.output_path)[0], whole=True
         )
     if args.validate or args.validate_with_image:

@@ -14,7 +14,14 @@ import pytest
 from support import ROOT, run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import adapters, conversion, omni, run_outputs, safetensors_files
+from cosmos_reason.checkpoints import (
+    adapters,
+    conversion,
+    omni,
+    run_outputs,
+    safetensors_files,
+    tensor_numbers,
+)
 from cosmos_reason.demo import tiny_omni
 
 LANGUAGE = "model.language_model.layers."
@@ -95,7 +102,7 @@ def weights(folder):
     tensors, findings = safetensors_files.read_folder(folder)
     assert not findings
     return {
-        name: torch.from_numpy(safetensors_files.read_float32(tensor))
+        name: torch.from_numpy(tensor_numbers.read_float32(tensor))
         for name, tensor in tensors.items()
     }
 

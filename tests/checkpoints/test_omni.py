@@ -22,7 +22,7 @@ from omni_layouts import (
 )
 from support import ROOT
 
-from cosmos_reason.checkpoints import architectures, conversion, omni, safetensors_files
+from cosmos_reason.checkpoints import architectures, conversion, omni, tensor_numbers
 from cosmos_reason.demo import tiny_omni
 
 SCRIPT = "prepare_cosmos3_vlm_checkpoint.py"
@@ -121,7 +121,7 @@ def test_the_export_of_a_fine_tune(published, tmp_path):
 
 def widened(stored, wanted):
     values = {
-        name: safetensors_files.to_float32(data, "BF16").tobytes()
+        name: tensor_numbers.to_float32(data, "BF16").tobytes()
         for name, (_, _, data) in stored.items()
     }
     return {

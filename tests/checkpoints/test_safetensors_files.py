@@ -12,7 +12,7 @@ from omni_layouts import write_tensors
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import safetensors_files
+from cosmos_reason.checkpoints import safetensors_files, tensor_numbers
 
 SIZES = {"U8": 1, "BF16": 2, "F32": 4, "I64": 8}
 names = st.text(min_size=1, max_size=8).filter(lambda name: name != "__metadata__")
@@ -237,8 +237,8 @@ def test_rounds_as_torch_does(tmp_path, dtype):
     values[0, :4] = [1.00390625, 1.01171875, -1.00390625, 1e-7]
     kind = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}[dtype]
     expected = torch.from_numpy(values.copy()).to(kind)
-    stored = safetensors_files.from_float32(values, dtype)
+    stored = tensor_numbers.from_float32(values, dtype)
     assert stored == expected.view(torch.uint8).numpy().tobytes()
     write_tensors(tmp_path / "a.safetensors", {"a": (dtype, values.shape, stored)})
     tensor = safetensors_files.read_header(tmp_path / "a.safetensors")["a"]
-    assert (safetensors_files.read_float32(tensor) == expected.float().numpy()).all()
+    assert (tensor_numbers.read_float32(tensor) == expected.float().numpy()).all()

@@ -15,8 +15,9 @@ from pathlib import Path
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import qwen2_5_vl, safetensors_files
-from cosmos_reason.checkpoints.safetensors_files import FLOATS, Copied, Tensor
+from cosmos_reason.checkpoints import qwen2_5_vl, safetensors_files, tensor_numbers
+from cosmos_reason.checkpoints.safetensors_files import Copied, Tensor
+from cosmos_reason.checkpoints.tensor_numbers import FLOATS
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Written by cosmos-rl into adapter_config.json; PEFT does not know them (its word for r_pattern is
@@ -123,7 +124,7 @@ def not_finite(adapter: Adapter, whole: bool) -> list[Finding]:
     for module, (half_a, half_b) in adapter.pairs.items():
         tensors[f"{module}.lora_A"] = half_a
         tensors[f"{module}.lora_B"] = half_b
-    found = safetensors_files.check_numbers(tensors, whole)
+    found = tensor_numbers.check_numbers(tensors, whole)
     return [finding for finding in found if finding.id == "CKPT-NOT-FINITE"]
 
 
@@ -213,7 +214,7 @@ def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dic
     for name, tensor in adapter.whole.items():
         stored_name = _stored_name(name, tensors)
         stored = tensors[stored_name]
-        chunks = partial(safetensors_files.finite_chunks, tensor, stored.dtype)
+        chunks = partial(tensor_numbers.finite_chunks, tensor, stored.dtype)
         changed[stored_name] = replace(stored, made=chunks)
     return changed
 
@@ -260,15 +261,15 @@ def _stored_name(name: str, tensors: Mapping[str, Tensor]) -> str:
 
 def _merged_chunks(half_a: Tensor, half_b: Tensor, scale: float, base: Tensor) -> Iterator[bytes]:
     """The merged weight, some rows at a time."""
-    a = safetensors_files.read_float32(half_a)
-    b = safetensors_files.read_float32(half_b)
+    a = tensor_numbers.read_float32(half_a)
+    b = tensor_numbers.read_float32(half_b)
     b *= scale
     rows, columns = base.shape
     step = max(1, _ELEMENTS // columns)
     first = 0
     for stored in safetensors_files.read_chunks(base, step * base.nbytes // rows):
-        weight = safetensors_files.to_float32(stored, base.dtype).reshape(-1, columns)
+        weight = tensor_numbers.to_float32(stored, base.dtype).reshape(-1, columns)
         weight += b[first : first + step] @ a
         first += step
-        safetensors_files.refuse_not_finite(weight, base.file)
-        yield safetensors_files.from_float32(weight, base.dtype)
+        tensor_numbers.refuse_not_finite(weight, base.file)
+        yield tensor_numbers.from_float32(weight, base.dtype)

@@ -21,7 +21,7 @@ from pathlib import Path
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import architectures, safetensors_files
+from cosmos_reason.checkpoints import architectures, safetensors_files, tensor_numbers
 from cosmos_reason.checkpoints.safetensors_files import Tensor
 from cosmos_reason.remote import model_names, s3
 
@@ -289,7 +289,7 @@ def _single_dtype(
 
 
 def _rounded(tensor: Tensor) -> Tensor:
-    chunks = partial(safetensors_files.finite_chunks, tensor, "BF16")
+    chunks = partial(tensor_numbers.finite_chunks, tensor, "BF16")
     return replace(tensor, dtype="BF16", made=chunks)
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import run_outputs, safetensors_files
-from cosmos_reason.checkpoints.safetensors_files import FLOATS, Tensor
+from cosmos_reason.checkpoints import run_outputs, safetensors_files, tensor_numbers
+from cosmos_reason.checkpoints.safetensors_files import Tensor
+from cosmos_reason.checkpoints.tensor_numbers import FLOATS
 from cosmos_reason.spec import quantizing
 
 RECORD = "quantization.json"
@@ -185,7 +186,7 @@ def verify(folder: Path) -> list[Finding]:
     if not scales:
         message = "got no scales, expected those of the compressed layers"
         return [error("QUANT-NOTHING-DONE", folder, message)]
-    found = safetensors_files.check_numbers(scales, whole=True)
+    found = tensor_numbers.check_numbers(scales, whole=True)
     broken = [name for name, tensor in scales.items() if _is_nan_in_fp8(tensor)]
     if broken:
         message = f"got {len(broken)} scales that are no numbers ({', '.join(broken[:3])})"

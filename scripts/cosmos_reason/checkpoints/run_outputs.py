@@ -26,6 +26,7 @@ from cosmos_reason.checkpoints import (
     architectures,
     checkpoint_metrics,
     safetensors_files,
+    tensor_numbers,
 )
 
 MODEL, ADAPTER, RESUME = "model", "adapter", "resume"
@@ -224,7 +225,7 @@ def verify_model(folder: Path) -> list[Finding]:
     if not found and is_plain:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         found += architectures.compare(str(folder), config, shapes)
-    found += safetensors_files.check_numbers(tensors)
+    found += tensor_numbers.check_numbers(tensors)
     for names in _BESIDE_WEIGHTS:
         if not any((folder / name).is_file() for name in names):
             message = "got no such file, expected it there"

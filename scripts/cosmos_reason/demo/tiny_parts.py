@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 
 from cosmos_reason.base.files import write_json
-from cosmos_reason.checkpoints import safetensors_files
+from cosmos_reason.checkpoints import safetensors_files, tensor_numbers
 
 VOCABULARY = 512  # the tokens of the byte-level BPE; the special tokens come on top
 STD = 0.08  # measured: it learns, where 0.02 stays at chance for a model of this size
@@ -122,4 +122,4 @@ def _initial(name: str, shape: tuple[int, ...], seed: int) -> bytes:
     else:
         rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
         values = rng.normal(0.0, STD, shape).astype(np.float32)
-    return safetensors_files.from_float32(values, "BF16")
+    return tensor_numbers.from_float32(values, "BF16")
