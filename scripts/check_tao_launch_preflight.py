@@ -16,7 +16,6 @@ examples:
 
 import argparse
 import dataclasses
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -76,7 +75,7 @@ def parser() -> cli.Parser:
     add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset.py")
     add(
         "--entry-script",
-        type=entry_script,
+        type=cli.entry_script,
         metavar="FILE|image",
         help="the dataset script that launch_job.py gets",
     )
@@ -174,10 +173,6 @@ def add_limits(add: Callable) -> None:
         help="memory of all together at least",
     )
     add("--low-vram-threshold-gb", type=cli.above_0, metavar="GIB", help="warn below this memory")
-
-
-def entry_script(written: str) -> str:
-    return written if written == "image" else os.path.abspath(cli.local(written))
 
 
 def words(written: str) -> list[str]:

@@ -23,7 +23,6 @@ import dataclasses
 import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,6 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, secrets
 from cosmos_reason.base.findings import (
     EXIT_OUTSIDE,
-    WARNING,
     Failure,
     Finding,
     bad_input,
@@ -42,29 +40,26 @@ from cosmos_reason.base.findings import (
     say,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import publishing
-from cosmos_reason.jobs import claims, engines, launch, platforms, progress, run_time, watch
+from cosmos_reason.jobs import (
+    in_words,
+    launch,
+    listing,
+    platforms,
+    progress,
+    run_time,
+    uploading,
+    watch,
+)
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import s3
-from cosmos_reason.rules import completion, in_words
-from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, document, origins
 
-OWN_FILES = (jobs.RECORD, jobs.SPEC, "spec.origins.json", jobs.LOG, jobs.METRICS)
 # Of a record, what is known before there is a job.
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
            "resources", "inputs", "outputs")  # fmt: skip
 COMMON = "--spec --platform --gpu-ids --engine --image --docker-host --checkpoint"
 KUBERNETES = ("volume", "namespace", "pull_secret", "node_selector", "toleration")
-# Why a controller says nothing of any of its jobs.
-AWAY = {
-    "JOB-DOCKER-UNREACHABLE",
-    "JOB-SLURM-UNREACHABLE",
-    "JOB-SLURM-CLUSTER",
-    "JOB-K8S-UNREACHABLE",
-    "JOB-K8S-UNCONFIGURED",
-}
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
@@ -156,23 +151,33 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         help="train and grpo, not on tao (default: those that the spec was built for)",
     )
     verb.add_argument(
-        "--image", help="of containers, on slurm also a .sqsh (default: that of engine tao)"
+        "--entry-script",
+        type=cli.entry_script,
+        metavar="FILE|image",
+        help="train with cosmos-rl or tao: your dataset script, or the image's (keeps two turns)",
     )
-    verb.add_argument(
+    add_container_flags(verb.add_argument)
+    add_cluster_flags(verb.add_argument)
+    add_slurm_flags(verb.add_argument)
+    add_kubernetes_flags(verb.add_argument)
+    add_asking_flags(verb)
+
+
+def add_container_flags(add: Callable) -> None:
+    add("--image", help="of containers, on slurm also a .sqsh (default: that of engine tao)")
+    add(
         "--image-version",
         type=cli.image_version,
         metavar="X.Y.Z",
         help="the version of NVIDIA's that --image is, when its name does not tell",
     )
-    verb.add_argument(
+    add(
         "--docker-host",
         help="docker: unix:// or ssh:// address, no password (default: $DOCKER_HOST or docker's "
         "context)",
     )
-    verb.add_argument(
-        "--network", help="docker: host for servers on this machine (default: the engine's own)"
-    )
-    verb.add_argument(
+    add("--network", help="docker: host for servers on this machine (default: the engine's own)")
+    add(
         "--env",
         action="append",
         type=variable,
@@ -180,14 +185,15 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         help="containers: to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, AWS_*; "
         "repeatable",
     )
-    add_cluster_flags(verb.add_argument)
-    add_slurm_flags(verb.add_argument)
-    add_kubernetes_flags(verb.add_argument)
+
+
+def add_asking_flags(verb: argparse.ArgumentParser) -> None:
+    """Who answers the questions of an evaluation or an inference."""
     verb.add_argument(
-        "--entry-script",
-        type=entry_script,
-        metavar="FILE|image",
-        help="train with cosmos-rl or tao: your dataset script, or the image's (keeps two turns)",
+        "--served-model",
+        type=cli.some_text,
+        metavar="NAME",
+        help="with --endpoint: what the server calls the model (default: model.model_name)",
     )
     answerer = verb.add_mutually_exclusive_group()
     answerer.add_argument(
@@ -195,12 +201,6 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         type=address,
         metavar="URL",
         help="evaluate, inference: the server that answers, up to /v1",
-    )
-    verb.add_argument(
-        "--served-model",
-        type=cli.some_text,
-        metavar="NAME",
-        help="with --endpoint: what the server calls the model (default: model.model_name)",
     )
     answerer.add_argument(
         "--checkpoint",
@@ -310,10 +310,6 @@ def variable(written: str) -> str:
     return written
 
 
-def entry_script(written: str) -> str:
-    return written if written == engines.IMAGES_SCRIPT else os.path.abspath(cli.local(written))
-
-
 def gpu_ids(written: str | None) -> list[str] | None:
     """None for those the environment shows, [] for the CPU."""
     if written is None:
@@ -378,18 +374,15 @@ def plan_here(args) -> cli.Outcome:
         message = "got it without --output, which alone writes a run.sh"
         raise bad_input("USAGE", "--host-user", message, Fix(flags={"--output": "DIR"}))
     job, found = launch.plan(request(args))
-    result = {key: getattr(job, key) for key in PLANNED} if job else {}
-    inputs = job.inputs if job else []
-    result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in inputs]
-    text = ""
-    if job:
-        spec, _ = completion.completed(job.action, document.load(args.spec))
-        case = Case(job.action, job.engine, spec)
-        uses_gpus = job.resources["gpu_ids"] != [] and "endpoint" not in job.options
-        text = engines.summary(job, in_words.with_batch(case, uses_gpus))
-    if job and job.action == "train":
+    if job is None:
+        return cli.Outcome({"inputs": []}, found)
+    result = {key: getattr(job, key) for key in PLANNED}
+    result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
+    text = in_words.of_plan(job, in_words.of_its_spec(job))
+    if job.action == "train":
         cost = cost_of(args, job.engine)
-        result["time"], text = cost.to_json(), f"{cost.text()}\n{text}"
+        result["time"] = cost.to_json()
+        text = f"{cost.text()}\n{text}"
     found_ids = {finding.id for finding in found}
     if found_ids & {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}:
         return cli.Outcome(result, found, text)  # to submit it would fail
@@ -418,7 +411,8 @@ def carried_plan(args) -> cli.Outcome:
     text = f"wrote {args.output}: copy it there, then bash run.sh"
     if job.action == "train":
         cost = cost_of(args, job.engine)
-        result["time"], text = cost.to_json(), f"{text}\n{cost.text()}"
+        result["time"] = cost.to_json()
+        text = f"{text}\n{cost.text()}"
     return cli.Outcome(result, found, text)
 
 
@@ -447,21 +441,7 @@ def status(args) -> cli.Outcome:
 
 def described(job: Job, result: dict, found: list[Finding] | None = None) -> cli.Outcome:
     """What a person is told of a job, and what follows from its state."""
-    metrics = progress.newest(job.folder)
-    facts = watch.facts(metrics)
-    if "total_steps" in metrics:
-        facts = [f"step {metrics['step']}/{metrics['total_steps']}", *facts]
-    lines = [f"{job.job_id} {job.state} {', '.join(facts)}".strip()]
-    lines.append(f"  started {job.started_at}, ended {job.ended_at}, log {job.folder / jobs.LOG}")
-    if job.reason:
-        lines.append(f"  {job.reason}")
-    for finding in job.diagnosis:
-        lines.append(f"  cause: {finding['message']}")
-        if finding["fix"]:
-            lines.append(f"  fix: {finding['fix']}")
-    for name, value in (job.outputs | job.evidence).items():
-        lines.append(f"  {name}: {value}")
-    return cli.Outcome(result, found or [], "\n".join(lines), next_command(job))
+    return cli.Outcome(result, found or [], in_words.of_job(job), next_command(job))
 
 
 def next_command(job: Job) -> tuple:
@@ -515,91 +495,24 @@ def upload(args) -> cli.Outcome:
     if not job.has_ended:
         message = f"got {job.state}, expected a job that has ended"
         raise bad_input("JOB-NOT-ENDED", args.job_id, message)
-    target = publishing.look(s3.join(args.uri, args.job_id), None)
-    with tempfile.TemporaryDirectory() as scratch:
-        sent = files_to_upload(job, Path(scratch))
-        publishing.send(target, sent, False, None)
-    result = {"uri": target.uri, "files": len(sent)}
-    return cli.Outcome(result, text=f"{len(sent)} files in {target.uri}")
-
-
-def files_to_upload(job: Job, scratch: Path) -> dict[str, Path]:
-    """The files of a job by their names below the target. Of the log a copy without secrets, made
-    in `scratch`: what the work printed was its own choice."""
-    found = {}
-    for name in OWN_FILES:
-        if (job.folder / name).is_file():
-            found[name] = job.folder / name
-    if jobs.LOG in found:
-        found[jobs.LOG] = scratch / jobs.LOG
-        with (
-            open(job.folder / jobs.LOG, errors="replace") as log,
-            open(scratch / jobs.LOG, "w") as copy,
-        ):
-            copy.writelines(map(secrets.hidden, log))
-    for name, output in job.outputs.items():
-        for path in Path(output).rglob("*"):
-            if path.is_file() and not path.is_symlink() and path.name != claims.CLAIM:
-                found[f"{name}/{path.relative_to(output)}"] = path
-    return found
+    where, count = uploading.upload(job, args.uri)
+    return cli.Outcome({"uri": where, "files": count}, text=f"{count} files in {where}")
 
 
 # -- all jobs ----------------------------------------------------------------------------------
 
 
 def list_(args) -> cli.Outcome:
-    rows, found = [], []
-    unreachable: dict[tuple, Finding] = {}  # by the controller that does not answer
-    for job_folder in jobs.folders(jobs.root(args.jobs_dir)):
-        try:
-            job = asked(job_folder, unreachable)
-        except Failure as failure:
-            found += failure.findings
-            continue
-        keys = ("job_id", "state", "created_at", "reason")
-        rows.append({key: getattr(job, key) for key in keys})
-    for finding in unreachable.values():
-        found.append(dataclasses.replace(finding, severity=WARNING))
-    shown = rows[: args.last] if args.last else rows
-    lines = [f"{row['job_id']}  {row['state']:8}  {row['reason'][:80]}".rstrip() for row in shown]
-    if len(shown) < len(rows):
-        lines.append(f"... and {len(rows) - len(shown)} older")
-    states = dict(collections.Counter(row["state"] for row in rows))
-    result = {"jobs": shown, "total": len(rows), "states": states}
+    listed, found = listing.current(jobs.root(args.jobs_dir))
+    newest = listed[: args.last] if args.last else listed
+    keys = ("job_id", "state", "created_at", "reason")
+    rows = [{key: getattr(job, key) for key in keys} for job in newest]
+    lines = [f"{job.job_id}  {job.state:8}  {job.reason[:80]}".rstrip() for job in newest]
+    if len(newest) < len(listed):
+        lines.append(f"... and {len(listed) - len(newest)} older")
+    states = dict(collections.Counter(job.state for job in listed))
+    result = {"jobs": rows, "total": len(listed), "states": states}
     return cli.Outcome(result, found, "\n".join(lines))
-
-
-def asked(job_folder: Path, unreachable: dict[tuple, Finding]) -> Job:
-    """The record of a job as it is true now, or UNKNOWN. A controller that does not answer becomes
-    `unreachable`, and is not asked about the next job."""
-    job = Job.load(job_folder)
-    key = controller(job)
-    if key in unreachable and not job.has_ended:
-        return dataclasses.replace(job, state=jobs.UNKNOWN, reason=unreachable[key].message)
-    try:
-        return platforms.refresh(job_folder)
-    except Failure as failure:
-        finding = failure.findings[0]
-        if "job" not in finding.data:
-            raise
-        is_away = finding.data["cause"] in AWAY
-        unreachable[key if is_away else (job_folder.name,)] = finding
-        return Job.from_json(job_folder, finding.data["job"])
-
-
-def controller(job: Job) -> tuple:
-    """Who is asked about a job: a Docker engine, a SLURM cluster by its login node, a namespace of
-    a Kubernetes cluster."""
-    options = job.options
-    cluster = options.get("kubernetes", {})
-    return (
-        job.platform,
-        options.get("docker_host"),
-        options.get("slurm_host"),
-        job.platform_ref.get("cluster"),
-        cluster.get("context"),
-        cluster.get("namespace"),
-    )
 
 
 def main(args) -> cli.Outcome:

@@ -215,6 +215,13 @@ def local(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def entry_script(text: str) -> str:
+    """The absolute path of a dataset script, or the word for that of NVIDIA's image."""
+    from cosmos_reason.jobs import engines
+
+    return text if text == engines.IMAGES_SCRIPT else os.path.abspath(local(text))
+
+
 def size(text: str) -> int:
     """Bytes from 5GB, 500 MB, 1.5GiB."""
     match = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([KMG]?)(i?)B?", text, re.IGNORECASE)

@@ -11,7 +11,7 @@ from launch_site import Site, change
 from support import ROOT, run_script
 
 from cosmos_reason.base import bundle
-from cosmos_reason.jobs import engines, launch, slurm_script
+from cosmos_reason.jobs import engines, in_words, launch, slurm_script
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.slurm_partitions import Nodes
 from cosmos_reason.rules.case import Case
@@ -72,7 +72,7 @@ def test_in_a_container_it_is_the_same(site):
     job = planned(site, **SEVERAL, gpu_ids=["0", "1", "2", "3"])
     assert "--nproc-per-node=4" in job.command and "python3" in job.command
     assert job.command.index("torch.distributed.run") < job.command.index("train")
-    assert "GPUs 0,1,2,3" in engines.summary(job)
+    assert "GPUs 0,1,2,3" in in_words.of_plan(job)
 
 
 def test_an_evaluation_is_one_process_for_the_launcher(site):
@@ -155,14 +155,14 @@ def test_on_nodes_of_slurm(site, monkeypatch):
     assert {"--nnodes=2", "--nproc-per-node=4"} < set(job.command)
     assert "--standalone" not in job.command
     assert {"--nodes=2", "--gres=gpu:4"} < set(job.command)
-    assert "2 nodes of 4 GPUs" in engines.summary(job)
+    assert "2 nodes of 4 GPUs" in in_words.of_plan(job)
     text = slurm_script.text(job, {}, [])
     assert '--node-rank="$SLURM_NODEID" --rdzv-backend=static' in text
     assert '--rdzv-endpoint="$first:$COSMOS_REASON_RENDEZVOUS_PORT"' in text
     assert "--worker-idx" not in text
     job = on_slurm(site, monkeypatch, nodes=2, gpu_ids=[])
     assert "gres" not in " ".join(job.command) and "--nproc-per-node=4" in job.command
-    assert "2 nodes without GPUs" in engines.summary(job)
+    assert "2 nodes without GPUs" in in_words.of_plan(job)
 
 
 def test_on_nodes_of_kubernetes(tmp_path):

@@ -15,7 +15,7 @@ from slurm_answers import ROW, Cluster
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import engines, launch, slurm_cluster, slurm_script
+from cosmos_reason.jobs import in_words, launch, slurm_cluster, slurm_script
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
 from cosmos_reason.remote.machine import Answer, Host
@@ -250,7 +250,7 @@ def test_modules_are_loaded_before_their_python_runs_the_job(site, monkeypatch):
     own = str(Path(sys.executable).parent)
     assert f"PATH={own}:/of/the/shell" in values
     assert jobs.Job.load(job.folder).options["modules"] == ["cuda/12.8", "python/3.11"]
-    assert "loads modules cuda/12.8, python/3.11" in engines.summary(job)
+    assert "loads modules cuda/12.8, python/3.11" in in_words.of_plan(job)
     done = run_script("launch_job.py", "logs", job.job_id, "--jobs-dir", site.jobs)
     assert "JOB-LOG-EMPTY" in done.stderr and "PENDING" in done.stderr and not done.returncode
 

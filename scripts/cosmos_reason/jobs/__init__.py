@@ -6,7 +6,8 @@ Docker, SLURM, Kubernetes; `containers` and `mounts` are of all with containers,
 Docker's, `slurm_cluster`, `slurm_partitions` and `slurm_script` are SLURM's, `kubectl`,
 `kubernetes_options`, `manifests` and `pods` are Kubernetes'). `nodes` tells how many a launch
 takes. `progress` and `watch` tell how far it is, `evidence` how it ended, `diagnosis` why it
-failed; `claims` keeps two jobs out of one output folder.
+failed; `in_words` describes a job, `listing` finds how all of them are, `uploading` sends one to
+S3; `claims` keeps two jobs out of one output folder.
 
 It is larger than other packages because four platforms whose jobs survive kills of ours stand in
 it, and because the proof of an ending differs for every action.

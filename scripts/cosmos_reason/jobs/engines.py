@@ -3,10 +3,8 @@ once for each rank where the embedded engine trains on several."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs.record import Job
@@ -81,58 +79,6 @@ def _for_each_rank(job: Job, spec: dict, program: list[str]) -> list[str]:
     nodes = job.resources["nodes"]
     where = ALONE if nodes == 1 else (f"--nnodes={nodes}",)
     return [python, *TORCHRUN, *where, f"--nproc-per-node={ranks // nodes}", *words]
-
-
-def summary(job: Job, amounts_to: str = "") -> str:
-    """What a planned job is, reads, writes and runs, as a person wants to know it; `amounts_to` is
-    the spec in words. $PWD stands for the folder it is launched in, $JOB for its own and $SKILL for
-    this bundle's, as a shell there reads them."""
-    gpus = _gpus_in_words(job.resources)
-    lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {job.platform}, {gpus}"]
-    if amounts_to:
-        lines.append(f"  {amounts_to}")
-    if job.image:
-        lines.append(f"image {job.image}")
-    if "modules" in job.options:
-        lines.append(f"loads modules {', '.join(job.options['modules'])}")
-    if "--mount" not in job.command:  # which tells what is read
-        reads = _without_repeats(entry["path"] for entry in job.inputs)
-        lines.append(f"reads {', '.join(reads)}")
-    outputs = ", ".join(_without_repeats(job.outputs.values()))
-    lines.append(f"results in {_named('JOB', job.folder, outputs)}")
-    command = _named("JOB", job.folder, shlex.join(job.command))
-    names = f"JOB={job.folder}"
-    if command.count(str(bundle.ROOT)) > 1:
-        command = _named("SKILL", bundle.ROOT, command)
-        names += f" SKILL={bundle.ROOT}"
-    lines += [f"runs, with {names}:", f"  {command}"]
-    text = _below(job.working_dir, "\n".join(lines))
-    return f"in {job.working_dir}:\n{text}"
-
-
-def _named(name: str, folder: Path, text: str) -> str:
-    """A text in which a variable stands for the folder."""
-    return re.sub(rf"(?<![\w./-]){re.escape(str(folder))}(?![\w.-])", f"${name}", text)
-
-
-def _below(folder: str, text: str) -> str:
-    """A text in which paths below the folder begin with $PWD."""
-    if folder == "/":
-        return text
-    return re.sub(rf"(?<![\w./-]){re.escape(folder)}/(?=[\w.])", "$PWD/", text)
-
-
-def _without_repeats(texts) -> list[str]:
-    return list(dict.fromkeys(texts))
-
-
-def _gpus_in_words(resources: dict) -> str:
-    gpu_ids, each = resources["gpu_ids"], resources["gpus_per_node"]
-    if resources["nodes"] > 1:
-        return f"{resources['nodes']} nodes {f'of {each} GPUs' if each else 'without GPUs'}"
-    if gpu_ids is None:
-        return "GPUs not chosen"
-    return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "no GPU"
 
 
 def launch_text(job: Job, before: str = "") -> str:

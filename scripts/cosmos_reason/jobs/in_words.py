@@ -1,0 +1,97 @@
+"""A job in words: what a planned one would do, and how a recorded one is."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from cosmos_reason.base import bundle
+from cosmos_reason.jobs import progress, watch
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+from cosmos_reason.rules import completion
+from cosmos_reason.rules import in_words as spec_in_words
+from cosmos_reason.rules.case import Case
+from cosmos_reason.spec import document
+
+
+def of_plan(job: Job, amounts_to: str = "") -> str:
+    """What a planned job is, reads, writes and runs, as a person wants to know it; `amounts_to` is
+    the spec in words. $PWD stands for the folder it is launched in, $JOB for its own and $SKILL for
+    this bundle's, as a shell there reads them."""
+    gpus = _gpus_in_words(job.resources)
+    lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {job.platform}, {gpus}"]
+    if amounts_to:
+        lines.append(f"  {amounts_to}")
+    if job.image:
+        lines.append(f"image {job.image}")
+    if "modules" in job.options:
+        lines.append(f"loads modules {', '.join(job.options['modules'])}")
+    if "--mount" not in job.command:  # which tells what is read
+        reads = _without_repeats(entry["path"] for entry in job.inputs)
+        lines.append(f"reads {', '.join(reads)}")
+    outputs = ", ".join(_without_repeats(job.outputs.values()))
+    lines.append(f"results in {_named('JOB', job.folder, outputs)}")
+    command = _named("JOB", job.folder, shlex.join(job.command))
+    names = f"JOB={job.folder}"
+    if command.count(str(bundle.ROOT)) > 1:
+        command = _named("SKILL", bundle.ROOT, command)
+        names += f" SKILL={bundle.ROOT}"
+    lines += [f"runs, with {names}:", f"  {command}"]
+    text = _below(job.working_dir, "\n".join(lines))
+    return f"in {job.working_dir}:\n{text}"
+
+
+def of_its_spec(job: Job) -> str:
+    """What the spec of a planned job amounts to: steps or answers, data, GPUs."""
+    spec, _ = completion.completed(job.action, document.load(Path(job.spec["source"])))
+    uses_gpus = job.resources["gpu_ids"] != [] and "endpoint" not in job.options
+    return spec_in_words.with_batch(Case(job.action, job.engine, spec), uses_gpus)
+
+
+def _named(name: str, folder: Path, text: str) -> str:
+    """A text in which a variable stands for the folder."""
+    return re.sub(rf"(?<![\w./-]){re.escape(str(folder))}(?![\w.-])", f"${name}", text)
+
+
+def _below(folder: str, text: str) -> str:
+    """A text in which paths below the folder begin with $PWD."""
+    if folder == "/":
+        return text
+    return re.sub(rf"(?<![\w./-]){re.escape(folder)}/(?=[\w.])", "$PWD/", text)
+
+
+def _without_repeats(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _gpus_in_words(resources: dict) -> str:
+    if resources["nodes"] > 1:
+        each = resources["gpus_per_node"]
+        equipped = f"of {each} GPUs" if each else "without GPUs"
+        return f"{resources['nodes']} nodes {equipped}"
+    gpu_ids = resources["gpu_ids"]
+    if gpu_ids is None:
+        return "GPUs not chosen"
+    return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "no GPU"
+
+
+def of_job(job: Job) -> str:
+    """A recorded job: its state, its newest numbers, why it failed, and what it left."""
+    metrics = progress.newest(job.folder)
+    facts = watch.facts(metrics)
+    if "total_steps" in metrics:
+        facts = [f"step {metrics['step']}/{metrics['total_steps']}", *facts]
+    lines = [f"{job.job_id} {job.state} {', '.join(facts)}".strip()]
+    lines.append(f"  started {job.started_at}, ended {job.ended_at}, log {job.folder / jobs.LOG}")
+    if job.reason:
+        lines.append(f"  {job.reason}")
+    for finding in job.diagnosis:
+        lines.append(f"  cause: {finding['message']}")
+        if finding["fix"]:
+            lines.append(f"  fix: {finding['fix']}")
+    for name, value in (job.outputs | job.evidence).items():
+        lines.append(f"  {name}: {value}")
+    return "\n".join(lines)

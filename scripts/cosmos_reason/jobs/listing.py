@@ -1,0 +1,71 @@
+"""All jobs of a folder as they are now. A Docker engine or a cluster that does not answer for one
+of its jobs is not asked about the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cosmos_reason.base.findings import WARNING, Failure, Finding
+from cosmos_reason.jobs import platforms
+from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.record import Job
+
+# Causes for which a controller (a Docker engine, a cluster) answers for none of its jobs.
+AWAY = {
+    "JOB-DOCKER-UNREACHABLE",
+    "JOB-SLURM-UNREACHABLE",
+    "JOB-SLURM-CLUSTER",
+    "JOB-K8S-UNREACHABLE",
+    "JOB-K8S-UNCONFIGURED",
+}
+
+
+def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
+    """All jobs, the newest first, UNKNOWN where nobody can say how one is; and findings: records
+    that cannot be read, and a warning for each controller that does not answer."""
+    listed = []
+    found = []
+    unreachable: dict[tuple, Finding] = {}
+    for folder in jobs.folders(jobs_dir):
+        try:
+            listed.append(_refreshed(folder, unreachable))
+        except Failure as failure:
+            found += failure.findings
+    for finding in unreachable.values():
+        found.append(dataclasses.replace(finding, severity=WARNING))
+    return listed, found
+
+
+def _refreshed(folder: Path, unreachable: dict[tuple, Finding]) -> Job:
+    """The record of a job as it is true now, or UNKNOWN. A controller that does not answer joins
+    `unreachable`, and is not asked about the next job."""
+    job = Job.load(folder)
+    controller = _controller(job)
+    if controller in unreachable and not job.has_ended:
+        reason = unreachable[controller].message
+        return dataclasses.replace(job, state=jobs.UNKNOWN, reason=reason)
+    try:
+        return platforms.refresh(folder)
+    except Failure as failure:
+        finding = failure.findings[0]
+        if "job" not in finding.data:
+            raise
+        is_away = finding.data["cause"] in AWAY
+        unreachable[controller if is_away else (folder.name,)] = finding
+        return Job.from_json(folder, finding.data["job"])
+
+
+def _controller(job: Job) -> tuple:
+    """Who is asked about a job: a Docker engine, a SLURM cluster by its login node, a namespace of
+    a Kubernetes cluster."""
+    options = job.options
+    cluster = options.get("kubernetes", {})
+    return (
+        job.platform,
+        options.get("docker_host"),
+        options.get("slurm_host"),
+        job.platform_ref.get("cluster"),
+        cluster.get("context"),
+        cluster.get("namespace"),
+    )
