@@ -28,7 +28,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import evaluation_record, inference, run
 from cosmos_reason.evaluation import questions as asking
 from cosmos_reason.jobs import inputs

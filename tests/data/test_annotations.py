@@ -13,7 +13,9 @@ from support import run_script
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations, json_stream
-from cosmos_reason.data.annotations import CHECKS, Media, Turn
+from cosmos_reason.data.answer_options import unoffered
+from cosmos_reason.data.record_checks import CHECKS, Tally
+from cosmos_reason.data.samples import Media, Sample, Turn
 
 QUESTION, ANSWER = Turn("user", "Is it bright?"), Turn("assistant", "Yes")
 
@@ -119,9 +121,7 @@ FORMATS = {
 def test_formats_of_the_same_record(tmp_path, written):
     samples, findings = read(tmp_path, [written])
     assert not findings
-    assert samples == [
-        annotations.Sample(0, "r0", (QUESTION, ANSWER), (Media("video", "clips/0.mp4"),), None)
-    ]
+    assert samples == [Sample(0, "r0", (QUESTION, ANSWER), (Media("video", "clips/0.mp4"),), None)]
 
 
 def test_records_of_different_forms_in_one_list(tmp_path):
@@ -190,7 +190,7 @@ def test_daft_file_with_its_header(tmp_path):
     path = tmp_path / "daft.json"
     path.write_text(json.dumps(document))
     records = json_stream.JsonRecords(path)
-    (sample,) = annotations.stream(records, annotations.Tally())
+    (sample,) = annotations.stream(records, Tally())
     assert sample.turns[1].text == "Rain" and sample.video_fps == 30
     assert records.header["media_root"] == "m"
 
@@ -298,17 +298,17 @@ OFFERED = "What colour?\nA. red\nB. blue\nC. green\nD. black"
     ],
 )
 def test_answers_that_may_be_options_are_no_finding(answer):
-    assert annotations.unoffered(OFFERED, answer) is None
-    assert annotations.unoffered("Is it E. coli?", answer) is None
+    assert unoffered(OFFERED, answer) is None
+    assert unoffered("Is it E. coli?", answer) is None
 
 
 @pytest.mark.parametrize("answer", ["E", "e", "(E)", "E. white", "<think>It is E.</think>\n\nE"])
 def test_letters_that_no_option_has_are_found(answer):
-    assert annotations.unoffered(OFFERED, answer)[0] == "DATA-ANSWER-OPTION"
+    assert unoffered(OFFERED, answer)[0] == "DATA-ANSWER-OPTION"
 
 
 def test_a_text_that_no_option_has_is_found():
-    assert annotations.unoffered(OFFERED, "purple")[0] == "DATA-ANSWER-UNLISTED"
+    assert unoffered(OFFERED, "purple")[0] == "DATA-ANSWER-UNLISTED"
 
 
 @pytest.mark.parametrize("check", MISTAKES)
@@ -501,10 +501,10 @@ def test_any_values_in_known_fields_end_as_samples_or_findings(tmp_path_factory,
 
 
 def test_one_question_per_answer():
-    sample = annotations.Sample(
+    sample = Sample(
         0, "r", (Turn("system", "s"), QUESTION, ANSWER, Turn("user", "Why?"), ANSWER), (), None
     )
-    first, second = annotations.questions(sample)
+    first, second = sample.questions()
     assert (first.id, first.text, first.gt, first.context) == (
         "r",
         "Is it bright?",

@@ -14,8 +14,8 @@ from support import run_script, tokens
 from cosmos_reason.data import annotations
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
-from cosmos_reason.data.annotations import Turn
 from cosmos_reason.data.items import Item, Reading
+from cosmos_reason.data.samples import Turn
 
 
 def build(*args, expect=0):

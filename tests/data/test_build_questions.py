@@ -11,8 +11,8 @@ from support import run_script
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import label_questions
 from cosmos_reason.data import writer as dataset_writer
-from cosmos_reason.data.annotations import Turn
 from cosmos_reason.data.items import Item
+from cosmos_reason.data.samples import Turn
 
 
 def build(*args, cwd=None, expect=0):

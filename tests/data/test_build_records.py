@@ -15,8 +15,8 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
-from cosmos_reason.data.annotations import Turn
 from cosmos_reason.data.items import Item, Reading
+from cosmos_reason.data.samples import Turn
 from cosmos_reason.remote import hub
 
 

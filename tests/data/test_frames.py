@@ -15,6 +15,7 @@ from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations, conversations, mixture, survey
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.data.samples import Media
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.media import files as media
@@ -88,14 +89,14 @@ FOLDERS = [
 @pytest.mark.parametrize("record", LISTS)
 def test_a_list_of_pictures_is_one_video(tmp_path, record):
     sample, found = read_one(tmp_path, record)
-    assert sample.media == (annotations.Media("video", PICTURES[0], tuple(PICTURES), 4.0),)
+    assert sample.media == (Media("video", PICTURES[0], tuple(PICTURES), 4.0),)
     assert sample.turns[0].text == "Bright?" and not found
 
 
 @pytest.mark.parametrize("record", FOLDERS)
 def test_a_folder_has_the_rate_beside_it(tmp_path, record):
     sample, found = read_one(tmp_path, record)
-    assert sample.media == (annotations.Media("video", "all", (), 8.0),) and not found
+    assert sample.media == (Media("video", "all", (), 8.0),) and not found
 
 
 def test_several_clips_stay_several_and_mixed_lists_are_told(tmp_path):
@@ -115,9 +116,9 @@ def test_several_clips_stay_several_and_mixed_lists_are_told(tmp_path):
 
 def test_a_model_is_shown_the_frames_of_the_clip(root):
     sampler = Sampler(str(root), OPTIONS, 16)
-    clip = sampler.load(annotations.Media("video", "clip.mp4"))
-    folder = sampler.load(annotations.Media("video", "all", (), 8.0))
-    listed = sampler.load(annotations.Media("video", PICTURES[0], tuple(PICTURES), 4.0))
+    clip = sampler.load(Media("video", "clip.mp4"))
+    folder = sampler.load(Media("video", "all", (), 8.0))
+    listed = sampler.load(Media("video", PICTURES[0], tuple(PICTURES), 4.0))
     assert (clip.frames == folder.frames).all() and clip.seconds == folder.seconds
     assert (clip.frames == listed.frames).all()
     assert listed.seconds == tuple(number / 4 for number in range(8)) and listed.rate == 4
@@ -125,7 +126,7 @@ def test_a_model_is_shown_the_frames_of_the_clip(root):
 
 def test_all_pictures_of_a_list_are_shown_and_the_last_one_twice_to_be_even(root):
     sampler = Sampler(str(root), VisionOptions(nframes=2), 16)
-    listed = sampler.load(annotations.Media("video", PICTURES[0], tuple(PICTURES[:3]), 2.0))
+    listed = sampler.load(Media("video", PICTURES[0], tuple(PICTURES[:3]), 2.0))
     assert len(listed.frames) == 4 and listed.seconds == (0, 0.5, 1.0, 1.5) and listed.rate == 2
     assert (listed.frames[2] == listed.frames[3]).all()
 
@@ -181,7 +182,7 @@ def test_what_is_wrong_with_pictures_is_told(root, tmp_path):
     assert ids["DATA-MEDIA-FRAMES"] == ["gap"] and "8 frames" in str(found["DATA-MEDIA-FRAMES"])
     assert ids["DATA-MEDIA-UNDECODABLE"] == ["torn"]
     with pytest.raises(Failure, match="64x48"):
-        sizes = annotations.Media("video", "gap/1.png", ("gap/1.png", "high.png"), 2.0)
+        sizes = Media("video", "gap/1.png", ("gap/1.png", "high.png"), 2.0)
         Sampler(str(tmp_path), OPTIONS, 16).load(sizes)
 
 
@@ -220,8 +221,8 @@ def test_pictures_in_an_archive_are_looked_at(packed, tmp_path):
 def test_pictures_in_an_archive_are_shown_as_those_in_a_folder(root, packed):
     in_folder, in_archive = (Sampler(str(place), OPTIONS, 16) for place in (root, packed))
     for medium in (
-        annotations.Media("video", PICTURES[0], tuple(PICTURES), 4.0),
-        annotations.Media("video", "all", (), 8.0),
+        Media("video", PICTURES[0], tuple(PICTURES), 4.0),
+        Media("video", "all", (), 8.0),
     ):
         expected = in_folder.load(medium)
         shown = in_archive.load(medium)
@@ -277,7 +278,7 @@ def test_an_endpoint_gets_one_video_with_their_times(evaluate_spec, server, root
     evaluate_spec["custom"]["endpoint"]["frames"] = "video"
     who = Endpoint(evaluate_spec, server.url)
     ((sample,), _) = annotations.read(path)
-    (question,) = annotations.questions(sample)
+    (question,) = sample.questions()
     body = who.body(question, [who.sampler.load(item) for item in sample.media])
     times = body["media_io_kwargs"]["video"]["frames_indices"]
     assert times == [250 * number for number in range(8)]
@@ -321,7 +322,7 @@ def test_they_survive_several_training_roots(root, tmp_path):
 
 
 def test_times_are_drawn_alike_for_training_evaluation_and_cosmos_rl(root):
-    item = annotations.Media("video", "clip.mp4")
+    item = Media("video", "clip.mp4")
     size = {"nframes": 8, "resized_height": 64, "resized_width": 96}
     plain = Sampler(str(root), VisionOptions(**size), 16).load(item)
     trained = VisionOptions.from_spec({"custom": {"vision": size | {"burn_timestamps": True}}})
@@ -346,7 +347,7 @@ def test_times_are_drawn_alike_for_training_evaluation_and_cosmos_rl(root):
 def test_times_that_nobody_could_read_are_refused(root):
     options = VisionOptions(8, min_pixels=1024, max_pixels=2048, burn_timestamps=True)
     with pytest.raises(Failure) as failure:
-        Sampler(str(root), options, 16).load(annotations.Media("video", "clip.mp4"))
+        Sampler(str(root), options, 16).load(Media("video", "clip.mp4"))
     (finding,) = failure.value.findings
     assert finding.id == "DATA-STAMP-SMALL"
     assert finding.fix.changes == {"custom.vision.burn_timestamps": False}

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data.annotations import Media, Sample, Turn, read
+from cosmos_reason.data.annotations import read
 from cosmos_reason.data.conversations import training_samples
 from cosmos_reason.data.frames import FrameCache, Vision, with_system
+from cosmos_reason.data.samples import Media, Sample, Turn
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import IGNORED, Encoder, collate
 from cosmos_reason.media import files, sampling

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_reason.data.annotations import Media, Sample, Turn, read
+from cosmos_reason.data.annotations import read
+from cosmos_reason.data.samples import Media, Sample, Turn
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine import packing
 from cosmos_reason.engine.encode import IGNORED, Encoder, collate

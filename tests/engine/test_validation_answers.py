@@ -55,7 +55,7 @@ def test_the_accuracy_is_that_of_an_evaluation_and_training_goes_on_as_without(
 
 def test_few_questions_are_chosen_over_all_answers_and_always_the_same(dataset):
     samples, _ = annotations.read(dataset / "train" / "annotations.json")
-    asked = [question for sample in samples for question in annotations.questions(sample)]
+    asked = [question for sample in samples for question in sample.questions()]
     labels = {question.gt for question in asked}
     count = len(labels) + 2
     chosen = questions.spread(asked, count)

@@ -13,8 +13,9 @@ from support import ROOT
 
 from cosmos_reason.data import clip_files, survey
 from cosmos_reason.data import facts as dataset_facts
-from cosmos_reason.data.annotations import Turn, read
+from cosmos_reason.data.annotations import read
 from cosmos_reason.data.prediction import predict
+from cosmos_reason.data.samples import Turn
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import Encoder
 from cosmos_reason.estimate import record_tokens, text_tokens

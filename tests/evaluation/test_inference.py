@@ -17,7 +17,7 @@ from cosmos_reason import cli
 from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.samples import Media
 from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import as_trained, inference, per_gpu, questions
 from cosmos_reason.evaluation.endpoint import Endpoint

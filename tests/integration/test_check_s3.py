@@ -9,8 +9,8 @@ from clip_files import record, write_dataset
 from PIL import Image
 from support import run_script
 
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.data.samples import Media
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.remote import s3
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from cosmos_reason.data.annotations import Media, Turn, read
+from cosmos_reason.data.annotations import read
+from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.encode import GRID_KEY, PIXELS_KEY, Encoder, collate
 from cosmos_reason.media import files as media

@@ -8,8 +8,8 @@ from pyarrow import parquet
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.data.samples import Media
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.remote import s3
 

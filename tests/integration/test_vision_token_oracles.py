@@ -15,9 +15,10 @@ from clip_files import write_turned_clip
 from PIL import Image
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import annotations
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.records import id_and_media
+from cosmos_reason.data.samples import Media
 from cosmos_reason.media import files as media
 from cosmos_reason.media import sampling
 from cosmos_reason.media.sampling import VisionOptions
@@ -232,7 +233,7 @@ def test_a_list_of_pictures_is_shown_whole_as_qwens_loader_shows_it(oracle, tmp_
     }
     (official,) = oracle([question])
     record = {"id": "a", "video": question["files"], "conversations": [], **rate}
-    _, (medium,) = annotations.id_and_media(0, record, annotations.Tally())
+    _, (medium,) = id_and_media(0, record, Tally())
     options = VisionOptions(nframes=2, total_pixels=640 * 384 * 2)
     ours = Sampler("", options, 16).load(medium)
     pixels = np.load(tmp_path / "out.npy").astype(int)

@@ -18,9 +18,9 @@ from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import survey
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.data.items import Reading
+from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import gaps
 from cosmos_reason.media import archives
 from cosmos_reason.media import checks as clip_checks

@@ -11,8 +11,8 @@ from clip_files import check, half_white, write_clip, write_turned_clip
 from PIL import Image
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.data.samples import Media
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions

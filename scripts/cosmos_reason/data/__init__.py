@@ -1,6 +1,7 @@
 """Annotations in every format: read, checked, built.
 
-Enter at `annotations.read` (samples of a file), `survey.take` with `checks.findings` (what is wrong
+Enter at `annotations.read` (the samples of a file: `formats` makes LLaVA records of others,
+`records` makes a `samples.Sample` of each), `survey.take` with `checks.findings` (what is wrong
 with a dataset; `clip_problems` looks at its clips), `facts.write_facts`, `prediction.predict`, and
 `sources.open_source` with `writer.write` (a dataset from what people have).
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import write_text
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import ANSWER_CHECKS
-from cosmos_reason.data.annotations import CHECKS as RECORD_CHECKS
+from cosmos_reason.data.record_checks import ANSWER_CHECKS
+from cosmos_reason.data.record_checks import CHECKS as RECORD_CHECKS
 from cosmos_reason.data.survey import Survey
 
 RESPONSE_MODE = "custom.train_dataset.response_mode"

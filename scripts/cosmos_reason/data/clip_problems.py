@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.located import place
+from cosmos_reason.data.samples import Media
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.media import files as media
 from cosmos_reason.media import sampling

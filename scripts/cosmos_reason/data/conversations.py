@@ -24,9 +24,9 @@ from cosmos_reason.base.findings import (
     say,
 )
 from cosmos_reason.data import annotations
-from cosmos_reason.data.annotations import Media, Sample, Turn
 from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
 from cosmos_reason.data.located import place
+from cosmos_reason.data.samples import Media, Sample, Turn, responses
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import s3
 
@@ -93,7 +93,7 @@ class Prompts(Conversations):
 
     def __init__(self, samples: Sequence[Sample], sampler: Sampler, system_prompt: str = ""):
         super().__init__(samples, sampler, system_prompt)
-        self.questions = [one for sample in samples for one in annotations.questions(sample)]
+        self.questions = [one for sample in samples for one in sample.questions()]
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -134,7 +134,7 @@ def training_samples(table: dict, where: str) -> list[Sample]:
     samples, found = annotations.read(annotations.locate(path))
     if has_errors(found):
         raise Failure(found, EXIT_BAD_INPUT)
-    return annotations.responses(samples, table.get("response_mode") or "answer")
+    return responses(samples, table.get("response_mode") or "answer")
 
 
 def of_spec(spec: dict, name: str, kind: type[Conversations] = Conversations) -> Conversations:

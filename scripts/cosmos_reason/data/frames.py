@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosmos_reason.data import located
-from cosmos_reason.data.annotations import Media, Turn
+from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.media import archives, sampling, stamps
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import s3

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import slices
-from cosmos_reason.data.annotations import Turn
+from cosmos_reason.data.samples import Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 
 # of readings; those that are missing here are called as their field

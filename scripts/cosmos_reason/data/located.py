@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.samples import Media
 from cosmos_reason.media import files as media
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import s3

@@ -15,8 +15,9 @@ from typing import NamedTuple
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations
-from cosmos_reason.data.annotations import MEDIA_KEYS
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_checks import CHECKS, Tally
+from cosmos_reason.data.records import MEDIA_KEYS, id_and_media, parse
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import s3
@@ -110,16 +111,16 @@ def _records(root: str, prefix: str) -> list[dict]:
     """The records of a root with their media below `prefix`. Raises Failure with all that is wrong
     with them."""
     source = JsonRecords(_annotations(root))
-    tally = annotations.Tally()
+    tally = Tally()
     found = []
 
-    def take(index: int, record: dict, tally: annotations.Tally) -> dict | None:
-        is_usable = annotations.parse(index, record, tally) is not None
+    def take(index: int, record: dict, tally: Tally) -> dict | None:
+        is_usable = parse(index, record, tally) is not None
         return record if is_usable else None
 
     for record in annotations.stream(source, tally, make=take):
         found.append(record)
-    wrong = tally.findings(annotations.CHECKS, source.path)
+    wrong = tally.findings(CHECKS, source.path)
     errors = [finding for finding in wrong if finding.severity == findings.ERROR]
     if errors:
         raise Failure(errors, findings.EXIT_BAD_INPUT)
@@ -131,7 +132,7 @@ def _records(root: str, prefix: str) -> list[dict]:
 
 def _refuse_archive(root: str, folder: str, records: list[dict]) -> None:
     for record in records:
-        _, media = annotations.id_and_media(0, record, annotations.Tally())
+        _, media = id_and_media(0, record, Tally())
         if media:
             first = posixpath.join(folder, media[0].path)
             archive = archives.in_root(root, media[0].kind, first)

@@ -8,9 +8,9 @@ import os
 import shlex
 
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import trained_records
 from cosmos_reason.data.checks import RESPONSE_MODE
 from cosmos_reason.data.facts import spread, tables
+from cosmos_reason.data.samples import trained_records
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate.steps import steps_per_epoch

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.columns import names_medium
+from cosmos_reason.data.samples import Media
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import hub

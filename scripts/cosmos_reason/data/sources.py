@@ -25,19 +25,13 @@ from cosmos_reason.data import (
     table_files,
     table_items,
 )
-from cosmos_reason.data.annotations import (
-    ANSWER_CHECKS,
-    CHECKS,
-    Sample,
-    Tally,
-    Turn,
-    locate,
-    stream,
-    unoffered,
-)
+from cosmos_reason.data.annotations import locate, stream
+from cosmos_reason.data.answer_options import unoffered
 from cosmos_reason.data.formats import form
 from cosmos_reason.data.items import UNNAMED, Item, Reading, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
+from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
+from cosmos_reason.data.samples import Sample, Turn
 from cosmos_reason.data.source_files import MARKER, Folder, Medium, Repository
 from cosmos_reason.data.table_files import COLUMNAR
 from cosmos_reason.remote import model_names

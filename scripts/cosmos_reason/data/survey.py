@@ -12,8 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from cosmos_reason import answers
-from cosmos_reason.data.annotations import Media, Sample, Tally, stream, unoffered
+from cosmos_reason.data.annotations import stream
+from cosmos_reason.data.answer_options import unoffered
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.samples import Media, Sample
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.files import ClipReport
 
@@ -88,7 +91,7 @@ class Survey:
         self._add_questions(sample)
 
     def _add_questions(self, sample: Sample) -> None:
-        """Those of annotations.questions, without making its objects."""
+        """Count what Sample.questions gives, without making its objects."""
         asked = 0
         key = None
         first = None

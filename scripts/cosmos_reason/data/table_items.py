@@ -11,7 +11,6 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import columns as column_roles
 from cosmos_reason.data import label_questions, source_files
-from cosmos_reason.data.annotations import Media, Turn
 from cosmos_reason.data.formats import are_pairs, are_pictures, rates, with_options
 from cosmos_reason.data.formats import options as options_in
 from cosmos_reason.data.items import (
@@ -24,6 +23,7 @@ from cosmos_reason.data.items import (
     one_per_id,
     refuse_unused,
 )
+from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES
 

@@ -18,8 +18,8 @@ from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import Media, Sample, Turn
 from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
+from cosmos_reason.data.samples import Media, Sample, Turn
 from cosmos_reason.engine.features import CONTENT_KEY, content
 
 IGNORED = -100  # label of a position that carries no loss

@@ -9,9 +9,8 @@ import torch
 
 from cosmos_reason.base.findings import bad_input, say
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import annotations
-from cosmos_reason.data.annotations import Question
 from cosmos_reason.data.frames import with_system
+from cosmos_reason.data.samples import Question
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.responder import generate
@@ -39,7 +38,7 @@ class HeldOut:
         self.samples, self.encoder, self.hardware = samples, samples.encoder, hardware
         self.ranks = ranks
         self.tokens_per_batch = tokens_per_batch
-        self.all = [one for sample in samples.samples for one in annotations.questions(sample)]
+        self.all = [one for sample in samples.samples for one in sample.questions()]
         if not self.all:
             message = "got validation data without a question that has an answer"
             failure = bad_input("ENGINE-NO-QUESTIONS", KEY, message, Fix(changes={KEY: 0}))

@@ -28,7 +28,7 @@ from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, quantized, safetensors_files
-from cosmos_reason.data.annotations import Question, Sample, Turn, questions
+from cosmos_reason.data.samples import Question, Sample, Turn
 from cosmos_reason.engine import calibration, compress
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.calibration import Records
@@ -295,7 +295,7 @@ def trial(spec: dict, folder: Path, records: Records | None) -> dict:
     asked["generation"]["max_tokens"] = TRIAL_TOKENS
     question = _text_question()
     if records is not None:
-        question = next(iter(questions(records.samples[0])), question)
+        question = next(iter(records.samples[0].questions()), question)
     responder = Responder(asked)
     (answer,) = next(responder.answers([question]))
     if answer.response is None:

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure
-from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.samples import Question
 from cosmos_reason.engine.encode import PIXELS_KEY
 
 Inputs = dict[str, torch.Tensor]

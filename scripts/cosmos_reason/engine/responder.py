@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 
 from cosmos_reason.base.findings import say
-from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.samples import Question
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine import read_ahead, shards
 from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate

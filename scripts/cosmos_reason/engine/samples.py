@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data.annotations import Sample
+from cosmos_reason.data.samples import Sample
 from cosmos_reason.engine.encode import IGNORED, PIXELS_KEY, Encoder
 
 Inputs = dict[str, torch.Tensor]

@@ -13,8 +13,9 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.data import annotations, located
-from cosmos_reason.data.annotations import Media
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import questions
 from cosmos_reason.media import archives, sampling
 from cosmos_reason.media import files as media
@@ -155,7 +156,7 @@ def _media(dataset: dict) -> Iterator[Sequence[Media]]:
     if "media" in dataset:
         yield from ([item] for item in dataset["media"])
         return
-    for sample in annotations.stream(JsonRecords(dataset["annotation_path"]), annotations.Tally()):
+    for sample in annotations.stream(JsonRecords(dataset["annotation_path"]), Tally()):
         yield sample.media
 
 

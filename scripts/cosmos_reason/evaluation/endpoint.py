@@ -21,8 +21,8 @@ from PIL import Image
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import Question
 from cosmos_reason.data.frames import Sampler, Vision
+from cosmos_reason.data.samples import Question
 from cosmos_reason.evaluation import questions as asked
 from cosmos_reason.evaluation.questions import Answer, conversation
 from cosmos_reason.media.sampling import VisionOptions, patch_size

@@ -15,6 +15,8 @@ from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.data import annotations
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.records import id_and_media
 from cosmos_reason.evaluation.rows import Row, about
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
@@ -125,9 +127,7 @@ def media_paths(
     located = functools.cache(functools.partial(_located, media_path))  # a clip has many questions
     paths, missing, outside = {}, [], []
     records = JsonRecords(annotations.locate(annotation_path))
-    for video_id, shown in annotations.stream(
-        records, annotations.Tally(), make=annotations.id_and_media
-    ):
+    for video_id, shown in annotations.stream(records, Tally(), make=id_and_media):
         if video_id not in wanted or not shown:
             continue
         try:

@@ -18,7 +18,7 @@ from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import located
-from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import evaluation_record, rows
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.media import files as media

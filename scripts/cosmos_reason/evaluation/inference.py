@@ -15,7 +15,7 @@ from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import Media, Question, Sample, Turn
+from cosmos_reason.data.samples import Media, Question, Sample, Turn
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import model_names

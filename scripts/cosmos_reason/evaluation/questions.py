@@ -15,8 +15,8 @@ from cosmos_reason.base.families import FAMILIES, Family
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
-from cosmos_reason.data.annotations import Question, Turn
 from cosmos_reason.data.frames import with_system
+from cosmos_reason.data.samples import Question, Turn
 from cosmos_reason.data.survey import short_answer
 from cosmos_reason.evaluation import inference
 from cosmos_reason.remote import model_names
@@ -77,7 +77,7 @@ def read(dataset: dict, limit: int) -> list[Question]:
     samples, found = annotations.read(Path(path))
     if findings.has_errors(found):
         raise Failure(found, findings.EXIT_BAD_INPUT)
-    questions = [question for sample in samples for question in annotations.questions(sample)]
+    questions = [question for sample in samples for question in sample.questions()]
     if not questions:
         raise findings.bad_input("EVAL-NO-QUESTIONS", path, "got no question with an answer")
     counts = Counter(question.id for question in questions)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import files
-from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.samples import Question
 from cosmos_reason.evaluation import questions
 
 NAME = "reason1"  # the value of results.layout, ...

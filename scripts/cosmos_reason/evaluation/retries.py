@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cosmos_reason.answers import final_answer
-from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.samples import Question
 from cosmos_reason.evaluation.questions import Answer, Responder
 
 MORE_TOKENS = 256  # for each attempt, and so much warmer

@@ -14,8 +14,8 @@ from sys import intern
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.annotations import TAG
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.records import TAG
 from cosmos_reason.evaluation import reason1
 
 GUARD = "guard"  # the folder, beside its results, of what an evaluation asked besides

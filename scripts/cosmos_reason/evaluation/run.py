@@ -12,7 +12,7 @@ from pathlib import Path
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
-from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.samples import Question
 from cosmos_reason.evaluation import (
     evaluation_record,
     grading,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import files
-from cosmos_reason.data.annotations import Question
+from cosmos_reason.data.samples import Question
 from cosmos_reason.evaluation import evaluation_record, line_log
 from cosmos_reason.evaluation.questions import Answer
 

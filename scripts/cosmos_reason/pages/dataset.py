@@ -13,8 +13,10 @@ from tempfile import TemporaryDirectory
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.data import clip_files, located
-from cosmos_reason.data.annotations import Media, Sample, Tally, questions, stream
+from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.samples import Media, Sample
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.media import archives
 from cosmos_reason.pages.filmstrip import filmstrip
@@ -130,7 +132,7 @@ def card(survey: Survey, sample: Sample, local_files: dict[Media, Path]) -> dict
     else:
         picture = ""
         caption = survey.reports[survey.clips[medium]].message
-    asked = [(question.text, question.gt) for question in questions(sample)]
+    asked = [(question.text, question.gt) for question in sample.questions()]
     return {
         "id": sample.id,
         "picture": picture,

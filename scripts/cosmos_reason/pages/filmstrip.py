@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import located
-from cosmos_reason.data.annotations import Media
+from cosmos_reason.data.samples import Media
 from cosmos_reason.media import files as media
 
 if TYPE_CHECKING:

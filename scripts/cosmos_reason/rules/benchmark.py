@@ -11,6 +11,7 @@ from cosmos_reason.base.findings import Failure, Finding, bad_input, error, info
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import annotations, mixture, raw_clips
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
 from cosmos_reason.rules import command_line
@@ -209,7 +210,7 @@ def _clips_missing(root: str, name: str, data: str) -> list[Finding]:
     are published apart, and cut from raw data. What cannot be read is told by others."""
     table = annotations.locate(root)
     try:
-        samples = annotations.stream(JsonRecords(table), annotations.Tally())
+        samples = annotations.stream(JsonRecords(table), Tally())
         clip = next((sample.media[0] for sample in samples if sample.media), None)
     except Failure:
         return []

@@ -13,8 +13,8 @@ from pathlib import Path
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.data import annotations
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.samples import trained_records
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
@@ -215,7 +215,7 @@ class Case:
         if self.facts is None:
             return None if self(RESPONSE_MODE) == "hybrid" else self.records
         reasoned = self.facts.get("reasoning_beside", 0)
-        return annotations.trained_records(self.records, reasoned, self(RESPONSE_MODE))
+        return trained_records(self.records, reasoned, self(RESPONSE_MODE))
 
     @property
     def incomplete_batch(self) -> str:

@@ -17,6 +17,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import annotations, mixture
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import model_names
@@ -241,7 +242,7 @@ def _media_of_root(root: str, annotation_path: str) -> str:
         return root
     with contextlib.suppress(f.Failure):
         records = JsonRecords(annotation_path)
-        with_media = (one for one in annotations.stream(records, annotations.Tally()) if one.media)
+        with_media = (one for one in annotations.stream(records, Tally()) if one.media)
         sample = next(with_media, None)
         if records.header:  # what stands around the records may stand behind them
             deque(with_media, maxlen=0)

@@ -1,0 +1,159 @@
+"""What is looked at in every record, and how often it was found wrong: one finding per check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.json_stream import JsonRecords
+
+
+class Tally:
+    """Problems of any number of records, per check: the first one in words, the others by record
+    id. `fixes` holds what mends a check's problems in this very data, when that is known, and
+    `errors` checks that are errors here."""
+
+    def __init__(self):
+        self.first: dict[str, tuple[int, str]] = {}
+        self.ids: dict[str, list[str]] = {}
+        self.fixes: dict[str, Fix | str] = {}
+        self.errors: set[str] = set()
+
+    def add(self, check: str, index: int, record: str, message: str) -> None:
+        self.first.setdefault(check, (index, message))
+        self.ids.setdefault(check, []).append(record)
+
+    def take(self, records: JsonRecords) -> None:
+        """What the decoder of the records would have passed over in silence."""
+        for check, message in records.oddities:
+            self.add(check, records.index, f"record-{records.index}", message)
+        records.oddities.clear()
+
+    def findings(
+        self, checks: dict[str, tuple[str, str, Fix | str]], path: str | Path, records: int = 0
+    ) -> list[f.Finding]:
+        """One finding per check with its record ids (the first MAX_RECORD_IDS), and how many
+        `records` it is about, when their number is known; `checks` is shaped as CHECKS."""
+        found = []
+        for check, (index, message) in self.first.items():
+            severity, _, fix = checks[check]
+            severity = f.ERROR if check in self.errors else severity
+            ids = list(dict.fromkeys(self.ids[check]))
+            more = f" ({len(ids)} of {max(records, len(ids))} records)" if len(ids) > 1 else ""
+            data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
+            fix = self.fixes.get(check, fix)
+            found.append(f.Finding(check, severity, f"{path}#{index}", message + more, fix, data))
+        return found
+
+
+ONE_EACH = "write one record per question, or keep our dataset script, which trains all turns"
+# id -> (severity, what is checked, how to mend it)
+CHECKS = {
+    "DATA-JSON-KEY-TWICE": (
+        f.ERROR,
+        "an object has each key once (readers keep the last)",
+        "remove one of the two",
+    ),
+    "DATA-JSON-CONSTANT": (
+        f.WARNING,
+        "numbers are numbers, not NaN or Infinity",
+        "write a number or null",
+    ),
+    "DATA-RECORD-TYPE": (f.ERROR, "a record is a JSON object", "write each record as an object"),
+    "DATA-NOT-BUILT": (
+        f.ERROR,
+        "a record is a conversation, not a row of labels or captions",
+        "scripts/build_dataset.py SOURCE -o DIR",
+    ),
+    "DATA-RECORD-FORMAT": (
+        f.ERROR,
+        "a record follows the format it looks like",
+        "correct the record",
+    ),
+    "DATA-MEDIA-ESCAPE": (
+        f.ERROR,
+        "files are named below the dataset",
+        "write names below the media path",
+    ),
+    "DATA-ID-TYPE": (f.ERROR, "an id is text or an integer", 'write "id" as text'),
+    "DATA-ID-MISSING": (
+        f.INFO,
+        "a record has an id (evaluation needs it)",
+        'give each record a unique "id"',
+    ),
+    "DATA-TURNS-MISSING": (
+        f.ERROR,
+        "a record has conversation turns",
+        'add "conversations": a human and a gpt turn',
+    ),
+    "DATA-TURN-TYPE": (
+        f.ERROR,
+        "a turn has a role and text",
+        'write turns as {"from": "human", "value": "..."}',
+    ),
+    "DATA-TURN-ROLE": (f.ERROR, "roles are known", 'use "human", "gpt" or "system" as "from"'),
+    "DATA-TURN-ORDER": (
+        f.ERROR,
+        "turns alternate, starting with the user",
+        "start with human, then gpt, ...",
+    ),
+    "DATA-ANSWER-MISSING": (
+        f.ERROR,
+        "the last turn is the assistant's",
+        "end the record with a gpt turn",
+    ),
+    "DATA-ANSWER-EMPTY": (f.ERROR, "answers have text", "write the answer or remove the record"),
+    "DATA-QUESTION-EMPTY": (f.WARNING, "questions have text", "write what the model is asked"),
+    "DATA-TURNS-MANY": (
+        f.INFO,
+        "one question per record (NVIDIA's own dataset script keeps two turns)",
+        ONE_EACH,
+    ),
+    "DATA-TEXT-SURROGATE": (
+        f.ERROR,
+        "texts are whole characters",
+        "write the text again, as UTF-8",
+    ),
+    "DATA-SPECIAL-TOKEN": (
+        f.ERROR,
+        "texts contain no vision or chat control tokens",
+        "remove the <|...|> tokens",
+    ),
+    "DATA-TAG-ANSWER": (
+        f.WARNING,
+        "no <video>/<image> in answers (they are trained as words)",
+        "remove the tags",
+    ),
+    "DATA-TAG-COUNT": (
+        f.ERROR,
+        "<video>/<image> tags agree with the media",
+        "write one tag per medium, or none",
+    ),
+    "DATA-MEDIA-TYPE": (
+        f.ERROR,
+        "media are named by text",
+        'write "video" or "image" as a path or a list of paths',
+    ),
+    "DATA-MEDIA-NONE": (f.INFO, "a record names a medium", 'add "video" or "image"'),
+    "DATA-VIDEO-FPS": (
+        f.ERROR,
+        "video_fps and the rate of pictures are positive numbers",
+        "write it as a number above 0",
+    ),
+}
+
+# What is no fault of a record's form: a dataset is checked for it, an evaluation counts such
+# answers as wrong.
+ANSWER_CHECKS = {
+    "DATA-ANSWER-OPTION": (
+        f.ERROR,
+        "letters that answer are letters of an option",
+        "correct the answer or the options",
+    ),
+    "DATA-ANSWER-UNLISTED": (
+        f.WARNING,
+        "short answers are one of the options",
+        "write the letter of the option",
+    ),
+}

@@ -1,0 +1,97 @@
+"""What an annotation file holds in any format: samples, the questions that they ask, and the texts
+that they train."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cosmos_reason.data.columns import names_medium
+from cosmos_reason.spec.prompts import THOUGHT
+
+
+class Turn(NamedTuple):
+    role: str  # system | user | assistant
+    text: str  # without <video> / <image> tags
+
+
+class Media(NamedTuple):
+    """A file, or a video as `pictures` in order, of which `path` is the first. `fps` is the rate of
+    the pictures in a list or a folder, None where the record does not say it."""
+
+    kind: str  # video | image
+    path: str  # as written in the record
+    pictures: tuple[str, ...] = ()
+    fps: float | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All files that the record names."""
+        return self.pictures or (self.path,)
+
+    @property
+    def may_be_folder(self) -> bool:
+        """Whether the name could be that of a folder of pictures: no file of a clip has it."""
+        return self.kind == "video" and not names_medium(self.path)
+
+
+class Sample(NamedTuple):
+    """One record. `id` is the annotation's, or `record-<index>`; media stand before the first user
+    turn's text; `tags` are groups that metrics are reported for; `reasoning` is what a format keeps
+    beside its last answer."""
+
+    index: int
+    id: str
+    turns: tuple[Turn, ...]
+    media: tuple[Media, ...]
+    video_fps: float | None
+    tags: tuple[str, ...] = ()
+    reasoning: str = ""
+
+    def questions(self) -> list[Question]:
+        """One per assistant turn; its id is the sample's, `<id>#2` for the second and so on."""
+        found = []
+        for position, turn in enumerate(self.turns):
+            if turn.role != "assistant" or position == 0:
+                continue
+            name = self.id
+            if found:
+                name = f"{self.id}#{len(found) + 1}"
+            context = self.turns[:position]
+            found.append(Question(name, self, context, context[-1].text, turn.text))
+        return found
+
+
+class Question(NamedTuple):
+    """One assistant turn to predict: `context` ends with the user turn whose text is `text`; `gt`
+    is the answer."""
+
+    id: str
+    sample: Sample
+    context: tuple[Turn, ...]
+    text: str
+    gt: str
+
+
+def responses(samples: list[Sample], mode: str) -> list[Sample]:
+    """The samples with the texts to train on. A `response_mode` says what becomes of reasoning
+    beside the answers: "answer" leaves it out, "think" writes it before them, "hybrid" gives both
+    forms of all samples, first without."""
+    if mode == "answer" or not any(sample.reasoning for sample in samples):
+        return samples
+    thinking = [_thinking(sample) if sample.reasoning else sample for sample in samples]
+    if mode == "hybrid":
+        return [*samples, *thinking]
+    return thinking
+
+
+def trained_records(records: int, reasoned: int, mode: str) -> int:
+    """How many samples `responses` makes of so many records, `reasoned` of them with reasoning
+    beside the answer."""
+    is_doubled = mode == "hybrid" and reasoned > 0
+    return 2 * records if is_doubled else records
+
+
+def _thinking(sample: Sample) -> Sample:
+    *others, answer = sample.turns
+    answer = answer._replace(text=THOUGHT.format(sample.reasoning, answer.text))
+    return sample._replace(turns=(*others, answer))
