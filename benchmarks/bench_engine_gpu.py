@@ -229,6 +229,10 @@ def write_mixed(folder: Path) -> None:
 
 
 def spec_of(root: Path, length: str, options: dict) -> dict:
+    return document.with_defaults("train", table_of(root, length, options))
+
+
+def table_of(root: Path, length: str, options: dict) -> dict:
     frames, side, batch, steps = LENGTHS[length]
     data = root / ("mixed" if length == "mixed" else "data")
     vision = {"nframes": frames, "max_pixels": 460_000, "min_pixels": 4096}
@@ -254,7 +258,7 @@ def spec_of(root: Path, length: str, options: dict) -> dict:
     }
     for key, value in changes.items():
         document.set_value(table, key, value)
-    return document.with_defaults("train", table)
+    return table
 
 
 class Kept:
@@ -435,13 +439,18 @@ def every_model(root: Path) -> None:
                 print(json.dumps(measure(root, case)), flush=True)
 
 
-def main() -> None:
-    root = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()).resolve()
+def set_up(root: Path) -> None:
+    """Clips and a tiny model, which lends its tokenizer to the large ones."""
     if not (root / "tiny").is_dir():
         write_data(root / "data")
         tiny_omni.build(root / "omni", 1, ["What is in the clip? A grey box."])
         source = omni.open_source(root / "omni")
         conversion.convert(source, root / "tiny", 10**9, force=False, jobs=1)
+
+
+def main() -> None:
+    root = Path(sys.argv[2] if len(sys.argv) > 2 else tempfile.mkdtemp()).resolve()
+    set_up(root)
     {"models": every_model, "rows": rows, "beside": beside}[sys.argv[1]](root)
 
 
