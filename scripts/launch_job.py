@@ -51,6 +51,7 @@ from cosmos_reason.jobs import (
     watch,
 )
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import s3
 from cosmos_reason.spec import actions, document, origins
@@ -396,7 +397,8 @@ def cost_of(args, engine: str) -> run_time.Cost:
     case = run_time.case_of(engine, document.load(args.spec), args.spec)
     gpus = gpu_ids(args.gpu_ids)
     jobs_dir = jobs.root(args.jobs_dir)
-    return run_time.predict(case, gpus, jobs_dir, args.seconds_per_step)
+    names = local.gpu_names(gpus) if args.platform == "local" else []
+    return run_time.predict(case, gpus, jobs_dir, args.seconds_per_step, names)
 
 
 def carried_plan(args) -> cli.Outcome:

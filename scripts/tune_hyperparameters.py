@@ -30,6 +30,7 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import platforms, run_time
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms import local
 from cosmos_reason.rules import in_words
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document, origins
@@ -345,7 +346,8 @@ def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time
     facts = args.dataset_facts or (origins.facts_of(args.spec) if args.spec else None)
     case = Case("train", there.plan["engine"], there.plan["spec"], facts)
     groups = there.plan["groups"]
-    one = run_time.predict(case, groups[0], jobs.root(None), args.seconds_per_step)
+    names = local.gpu_names(groups[0]) if there.plan["platform"] == "local" else []
+    one = run_time.predict(case, groups[0], jobs.root(None), args.seconds_per_step, names)
     return one.times(summary.rounds(left, groups), left)
 
 

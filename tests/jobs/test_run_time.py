@@ -9,6 +9,7 @@ from support_specs import changed, write_facts
 from cosmos_reason.base import files
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs import run_time
+from cosmos_reason.jobs.platforms import local
 from cosmos_reason.spec import document, origins
 
 MODEL = "policy.model_name_or_path"
@@ -32,9 +33,10 @@ def spec_of(folder, facts, name="spec.toml", **more):
     return path
 
 
-def cost(spec, gpus=("0", "1"), jobs_dir=None, seconds_per_step=None):
-    case = run_time.case_of("tao", document.load(spec), spec)
-    return run_time.predict(case, list(gpus), jobs_dir or spec.parent / "jobs", seconds_per_step)
+def cost(spec, gpus=("0", "1"), jobs_dir=None, seconds_per_step=None, engine="tao", names=()):
+    case = run_time.case_of(engine, document.load(spec), spec)
+    jobs_dir = jobs_dir or spec.parent / "jobs"
+    return run_time.predict(case, list(gpus), jobs_dir, seconds_per_step, names)
 
 
 @pytest.fixture
@@ -69,10 +71,10 @@ def test_the_tokens_are_those_of_the_records_that_are_trained(tmp_path, changes,
     assert found.seconds == pytest.approx(90 * found.steps)
 
 
-def earlier_job(jobs_dir, facts, took, gpus, **more):
+def earlier_job(jobs_dir, facts, took, gpus, engine="tao", **more):
     spec_of(jobs_dir / JOB, facts, **more)
     record = {
-        "schema_version": 1, "job_id": JOB, "action": "train", "engine": "tao",
+        "schema_version": 1, "job_id": JOB, "action": "train", "engine": engine,
         "platform": "docker", "state": "COMPLETE", "reason": "",
         "created_at": "2026-01-01T00:00:00Z", "started_at": "2026-01-01T00:00:00Z",
         "ended_at": "2026-01-01T01:00:00Z", "command": ["x"], "working_dir": "/", "image": None,
@@ -107,8 +109,88 @@ def test_an_earlier_job_is_a_measurement(tmp_path, facts):
     assert JOB not in cost(spec, ["0"], jobs_dir).source
 
 
+def test_a_job_on_one_gpu_says_less_of_two(tmp_path, facts):
+    spec = spec_of(tmp_path, facts)
+    jobs_dir = tmp_path / "jobs"
+    earlier_job(jobs_dir, facts, [10, 10, 10], ["0"], engine="transformers")
+    one, two = (cost(spec, gpus, jobs_dir, engine="transformers") for gpus in (["0"], ["0", "1"]))
+    assert JOB in two.source and one.seconds == pytest.approx(200)
+    assert one.seconds / two.seconds == pytest.approx(1.7)
+
+
+LARGE = {"policy__model_name_or_path": "nvidia/Cosmos-Reason2-8B"}
+
+
+def test_the_embedded_engine_has_a_speed_of_its_own(tmp_path, facts):
+    spec = spec_of(tmp_path, facts, **LARGE, train__epoch=40)
+    theirs, ours = cost(spec, ["0"]), cost(spec, ["0"], engine="transformers")
+    assert "cosmos-rl, LoRA of an 8B model on one H100 80GB" in theirs.source
+    assert "embedded engine, compiled, LoRA of an 8B model on one H100" in ours.source
+    assert ours.tokens == theirs.tokens and 1.8 < theirs.seconds / ours.seconds < 2.3
+    as_is = spec_of(
+        tmp_path, facts, "as_is.toml", **LARGE, train__epoch=40,
+        custom__transformers_engine__compile=False,
+    )  # fmt: skip
+    eager = cost(as_is, ["0"], engine="transformers")
+    assert "compiled" not in eager.source and ours.seconds < eager.seconds < theirs.seconds
+    brief = cost(spec_of(tmp_path, facts, "brief.toml", **LARGE), ["0"], engine="transformers")
+    assert brief.seconds < 300 and "compiled" not in brief.source, "compiling would not pay"
+
+
+def test_two_gpus_are_not_twice_as_fast(tmp_path, facts):
+    spec = spec_of(tmp_path, facts, **LARGE, train__epoch=40)
+    one, two = (cost(spec, gpus, engine="transformers") for gpus in (["0"], ["0", "1"]))
+    assert one.seconds / two.seconds == pytest.approx(1.7)
+    assert two.gpu_hours > one.gpu_hours and "two were 1.7 times as fast" in two.source
+    four = cost(spec, ["0", "1", "2", "3"], engine="transformers")
+    assert "more were not measured" in four.source and "two were" not in one.source
+    assert "several were not" in cost(spec).source, "cosmos-rl"
+
+
+def test_several_measurements_are_a_range(tmp_path, facts):
+    spec = spec_of(tmp_path, facts, **LARGE, train__epoch=40)
+    found = cost(spec, ["0"], engine="transformers")
+    assert found.least_seconds < found.seconds
+    assert f"{run_time.duration(found.least_seconds)} to {run_time.duration(found.seconds)}" in (
+        found.text()
+    )
+    assert found.to_json()["least_seconds"] == pytest.approx(found.least_seconds, abs=0.1)
+    assert found.times(rounds=3, runs=6).least_seconds == pytest.approx(3 * found.least_seconds)
+    assert cost(spec_of(tmp_path, facts), seconds_per_step=9).least_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["NVIDIA H100 80GB HBM3"] * 2, ""),
+        (["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], "here it is NVIDIA L40S, which takes another"),
+        (["NVIDIA H100 PCIe"], "here it is NVIDIA H100 PCIe"),
+        ([], ""),
+    ],
+)
+def test_another_gpu_than_the_measured_one_is_said(tmp_path, facts, names, said):
+    source = cost(spec_of(tmp_path, facts, **LARGE), engine="transformers", names=names).source
+    assert said in source and ("here it is" in source) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("gpu_ids", "names"),
+    [
+        (None, ["NVIDIA L40S", "NVIDIA H100 80GB HBM3"]),
+        (["1"], ["NVIDIA H100 80GB HBM3"]),
+        (["GPU-a"], ["NVIDIA L40S"]),
+        (["7"], []),
+        ([], []),
+    ],
+)
+def test_nvidia_smi_names_the_gpus_of_a_job(monkeypatch, gpu_ids, names):
+    listed = "GPU 0: NVIDIA L40S (UUID: GPU-a)\nGPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-b)\n"
+    monkeypatch.setattr(local, "_listed_gpus", lambda: listed)
+    assert local.gpu_names(gpu_ids) == names
+
+
 def test_where_nothing_was_measured_here_an_h100_tells_of_lora_on_an_8b_model(tmp_path, facts):
-    model = {"policy__model_name_or_path": "nvidia/Cosmos-Reason2-8B"}
+    model = LARGE
     found = cost(spec_of(tmp_path, facts, **model))
     assert found.speed == "measured" and "H100" in found.source
     assert 4000 < found.tokens_per_second < 6400

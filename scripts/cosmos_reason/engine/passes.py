@@ -17,12 +17,12 @@ from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
 from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.estimate.speed import COMPILING_PAYS
 
 GIB = gpu_memory.GIB
 ENOUGH = 8192  # tokens of a pass beyond which an H100 gets no faster
 FEW, FEWEST = 4096, 1024  # tokens for which recomputing layers is worth it, and the least
 ANSWERS = 8  # of so many tokens, one carries loss at most (an assumption; each pass is counted)
-COMPILING_PAYS = 300  # seconds of training to come from which on compiling (80 s) pays
 VARIANTS = 64  # graphs of one layer: with and without gradients, of one length and of several
 
 

@@ -1,29 +1,28 @@
 """How long a training will take: the tokens that are predicted for it, at a speed that was given,
-that an earlier job had, or that was measured on a GPU of another kind."""
+that an earlier job had, or that was measured elsewhere."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.estimate import speed as speeds
 from cosmos_reason.jobs import progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import MINI_BATCH
+from cosmos_reason.rules.keys import BATCH, MINI_BATCH
 from cosmos_reason.spec import actions, document, origins
 
 ANNOTATIONS = actions.data_keys("train").annotations
 LATEST = 20  # jobs that are looked at for a speed
 FIRST_STEPS = 2  # of a run, which are slower
-ALIKE = 0.2  # by which the parameters of two models of one size differ
 FLAG = "--seconds-per-step"
 GIVEN, MEASURED = "given", "measured"
 NO_SPEED = f"{FLAG} S of the first steps tells it"
@@ -32,7 +31,8 @@ NO_SPEED = f"{FLAG} S of the first steps tells it"
 @dataclass(frozen=True)
 class Cost:
     """Of the steps of a training alone. `speed` is "given" or "measured", None where nobody knows;
-    `source` says it in words, or what is missing."""
+    `source` says it in words, or what is missing. Where several speeds were measured, the others
+    are of the slowest of them, and `least_seconds` is of the fastest."""
 
     source: str
     speed: str | None = None
@@ -41,6 +41,7 @@ class Cost:
     tokens_per_second: float | None = None  # of one GPU
     seconds: float | None = None
     gpu_hours: float | None = None  # None on a CPU
+    least_seconds: float | None = None
 
     def times(self, rounds: int, runs: int) -> Cost:
         """Of `runs` such trainings, so many rounds of which follow each other."""
@@ -48,11 +49,14 @@ class Cost:
             return self
         hours = None if self.gpu_hours is None else self.gpu_hours * runs
         known = asdict(self) | {"seconds": self.seconds * rounds, "gpu_hours": hours}
+        if self.least_seconds is not None:
+            known["least_seconds"] = self.least_seconds * rounds
         return Cost(**known)
 
     def to_json(self) -> dict:
         found = asdict(self)
-        for name, digits in {"tokens_per_second": 1, "seconds": 1, "gpu_hours": 3}.items():
+        digits_of = {"tokens_per_second": 1, "seconds": 1, "gpu_hours": 3, "least_seconds": 1}
+        for name, digits in digits_of.items():
             if found[name] is not None:
                 found[name] = round(found[name], digits)
         return found
@@ -64,8 +68,14 @@ class Cost:
     def _time(self) -> str:
         if self.seconds is None:
             return f"time: not known ({self.source})"
+        times = duration(self.seconds)
         hours = "" if self.gpu_hours is None else f", {self.gpu_hours:.3g} GPU-hours"
-        return f"time: about {duration(self.seconds)}{hours} ({self.source})"
+        if self.least_seconds is not None:
+            times = f"{duration(self.least_seconds)} to {times}"
+            if hours:
+                least = self.gpu_hours * self.least_seconds / self.seconds
+                hours = f", {least:.3g} to {self.gpu_hours:.3g} GPU-hours"
+        return f"time: about {times}{hours} ({self.source})"
 
 
 def duration(seconds: float) -> str:
@@ -88,10 +98,25 @@ def case_of(engine: str, spec: dict, spec_path: Path) -> Case:
     return Case("train", engine, spec)
 
 
+@dataclass(frozen=True)
+class Speed:
+    """Tokens a second of one GPU, the least and the most. `kind`: given or measured."""
+
+    kind: str
+    least: float
+    most: float
+    words: str
+
+
 def predict(
-    case: Case, gpu_ids: list[str] | None, jobs_dir: Path, seconds_per_step: float | None
+    case: Case,
+    gpu_ids: list[str] | None,
+    jobs_dir: Path,
+    seconds_per_step: float | None,
+    gpu_names: Sequence[str] = (),
 ) -> Cost:
-    """What a training costs; `gpu_ids` as launch.Request has them."""
+    """What a training costs; `gpu_ids` as launch.Request has them, `gpu_names` as nvidia-smi writes
+    them, where it was asked."""
     gpus = _gpus(case, gpu_ids)
     try:
         tokens_per_step = _tokens_per_step(case)
@@ -100,16 +125,30 @@ def predict(
     if not tokens_per_step or not case.steps:
         return _without_tokens(case, gpus, seconds_per_step)
     tokens = round(tokens_per_step / case.global_batch * _records_of_steps(case))
-    speed, tokens_per_second, words = _speed(
-        case, gpus, jobs_dir, seconds_per_step, tokens / case.steps
-    )
+    found = _speed(case, gpus, jobs_dir, seconds_per_step, tokens)
+    if found is None and gpus:
+        found = _speed_elsewhere(case, gpus, tokens, gpu_names)
     told = f"{_count(tokens)} tokens predicted"
-    if not tokens_per_second:
+    if found is None:
         return Cost(f"{told}; {NO_SPEED}", steps=case.steps, tokens=tokens)
-    seconds = tokens / tokens_per_second / max(1, gpus)
-    source = f"{told} at {tokens_per_second:,.0f} tokens/s{' a GPU' if gpus else ''}, {words}"
-    gpu_hours = seconds * gpus / 3600 if gpus else None
-    return Cost(source, speed, case.steps, tokens, tokens_per_second, seconds, gpu_hours)
+    seconds = tokens / found.least / max(1, gpus)
+    is_range = found.most > found.least
+    return Cost(
+        source=f"{told} at {_per_second(found)}{' a GPU' if gpus else ''}, {found.words}",
+        speed=found.kind,
+        steps=case.steps,
+        tokens=tokens,
+        tokens_per_second=found.least,
+        seconds=seconds,
+        gpu_hours=seconds * gpus / 3600 if gpus else None,
+        least_seconds=tokens / found.most / max(1, gpus) if is_range else None,
+    )
+
+
+def _per_second(speed: Speed) -> str:
+    if speed.most == speed.least:
+        return f"{speed.least:,.0f} tokens/s"
+    return f"{speed.least:,.0f} to {speed.most:,.0f} tokens/s"
 
 
 def _without_tokens(case: Case, gpus: int, seconds_per_step: float | None) -> Cost:
@@ -154,25 +193,17 @@ def _gpus(case: Case, gpu_ids: list[str] | None) -> int:
 
 
 def _speed(
-    case: Case,
-    gpus: int,
-    jobs_dir: Path,
-    seconds_per_step: float | None,
-    tokens_per_step: float,
-) -> tuple[str | None, float | None, str]:
-    """(given or measured, tokens a second of one GPU, the same in words)."""
+    case: Case, gpus: int, jobs_dir: Path, seconds_per_step: float | None, tokens: int
+) -> Speed | None:
+    """The speed that was given, or that of an earlier job."""
     if seconds_per_step:
-        speed = tokens_per_step / seconds_per_step / max(1, gpus)
-        return GIVEN, speed, f"given by {FLAG} {seconds_per_step:g}"
+        given = tokens / case.steps / seconds_per_step / max(1, gpus)
+        return Speed(GIVEN, given, given, f"given by {FLAG} {seconds_per_step:g}")
     for folder in jobs.folders(jobs_dir)[:LATEST]:
-        speed = _speed_of_job(folder, case, gpus)
-        if speed:
-            return MEASURED, speed, f"measured by {folder.name}"
-    speed = _speed_elsewhere(case) if gpus else None
-    if speed is None:
-        return None, None, ""
-    where = bundle.skill_info()["measured_speed"]["where"]
-    return MEASURED, speed, f"measured with {where}; {FLAG} S for others"
+        found = _speed_of_job(folder, case, gpus)
+        if found:
+            return Speed(MEASURED, found, found, f"measured by {folder.name}")
+    return None
 
 
 def _speed_of_job(folder: Path, case: Case, gpus: int) -> float | None:
@@ -193,7 +224,10 @@ def _speed_of_job(folder: Path, case: Case, gpus: int) -> float | None:
     took = took[FIRST_STEPS:] or took
     if not took or not tokens or not median(took):
         return None
-    return tokens / median(took) / max(1, gpus_then)
+    found = tokens / median(took) / max(1, gpus_then)
+    if case.cosmos:
+        return found
+    return found * speeds.of_each(gpus) / speeds.of_each(gpus_then)
 
 
 def _way(case: Case, gpus: int) -> tuple[str, bool, bool]:
@@ -204,21 +238,54 @@ def _way(case: Case, gpus: int) -> tuple[str, bool, bool]:
 def _is_of_measured_size(case: Case) -> bool:
     """Whether skill_info knows a speed: of a model of that size with an adapter."""
     plan = gpu_memory.of_spec(case, 1, 1, 1)
-    if plan is None or not plan.lora_rank:
+    if plan is None or not plan.lora_rank or case("train.param_dtype") == "float32":
         return False
-    billion = bundle.skill_info()["measured_speed"]["parameters_billion"]
-    return abs(plan.geometry.parameters / 1e9 / billion - 1) <= ALIKE
+    return speeds.is_of_measured_size(plan.geometry.parameters / 1e9)
 
 
-def _speed_elsewhere(case: Case) -> float | None:
-    """That of skill_info: it grows with the tokens of one pass, and is drawn straight between those
-    that were measured."""
+def _speed_elsewhere(case: Case, gpus: int, tokens: int, gpu_names: Sequence[str]) -> Speed | None:
+    """That of skill_info, for so many tokens on GPUs."""
     if not _is_of_measured_size(case):
         return None
-    measured = bundle.skill_info()["measured_speed"]
-    in_one_pass = fmean(record.total for record in case.tokens) * case(MINI_BATCH)
-    points = [(0, 0), *sorted(measured["tokens_per_second"].items())]
-    for (left, slow), (right, fast) in itertools.pairwise(points):
-        if in_one_pass <= right:
-            return slow + (fast - slow) * (in_one_pass - left) / (right - left)
-    return points[-1][1]
+    mean = fmean(record.total for record in case.tokens)
+    way = speeds.COSMOS_RL
+    in_one_pass = mean * case(MINI_BATCH) if case.cosmos else _packed(case, mean)
+    if not case.cosmos:
+        slow, _ = speeds.of_training(speeds.EMBEDDED, mean, in_one_pass)
+        seconds = tokens / slow / speeds.of_each(gpus) / gpus
+        way = speeds.COMPILED if _is_compiled(case, seconds) else speeds.EMBEDDED
+    least, most = speeds.of_training(way, mean, in_one_pass)
+    least *= speeds.of_each(gpus)
+    if not case.cosmos:
+        most *= speeds.of_each(gpus)
+    words = f"measured with {way}, LoRA of an 8B model on one {speeds.measured()['gpu']}"
+    words += "".join(_differences(case, way, mean, gpus, gpu_names))
+    return Speed(MEASURED, least, most, f"{words}; {FLAG} S for others")
+
+
+def _packed(case: Case, mean: float) -> float:
+    """Tokens of a pass of the embedded engine, whose records are those of one step."""
+    limit = case("custom.transformers_engine.tokens_per_pass") or math.inf
+    return max(mean, min(limit, mean * case(BATCH)))
+
+
+def _is_compiled(case: Case, seconds: float) -> bool:
+    asked = case("custom.transformers_engine.compile")
+    return seconds > speeds.COMPILING_PAYS if asked is None else asked
+
+
+def _differences(
+    case: Case, way: str, mean: float, gpus: int, gpu_names: Sequence[str]
+) -> Iterator[str]:
+    """What is not as it was when that was measured."""
+    if gpus > 1 and case.cosmos:
+        yield ", several were not"
+    elif gpus > 1:
+        yield f", two were {speeds.measured()['two_gpus']} times as fast"
+    if gpus > 2 and not case.cosmos:
+        yield ", more were not measured"
+    others = {name for name in gpu_names if not speeds.is_measured_gpu(name)}
+    if others:
+        yield f"; here it is {', '.join(sorted(others))}, which takes another time"
+    if speeds.is_beyond_measured(way, mean):
+        yield "; longer records than those take longer"

@@ -8,6 +8,7 @@ would go on unharmed and only its exit code would be lost.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import socket
@@ -31,6 +32,7 @@ FOLLOWED = True
 CHOOSES_GPUS = False
 TAKES = ()
 COSMOS_RL = "cosmos-rl"
+GPU_LINE = re.compile(r"^GPU (\d+): (.*) \(UUID: ([^)]*)\)", re.MULTILINE)
 SECONDS_TO_DIE = 5  # after SIGKILL
 
 
@@ -102,6 +104,18 @@ def _count_visible(listed: str) -> int:
     if shown is None:
         return listed.count("UUID: GPU-")
     return len([gpu_id for gpu_id in shown.split(",") if gpu_id.strip()])
+
+
+def gpu_names(gpu_ids: list[str] | None) -> list[str]:
+    """What nvidia-smi calls the GPUs of this machine that a job uses: those with the numbers or
+    UUIDs, or all."""
+    if gpu_ids == []:
+        return []
+    found = []
+    for number, name, uuid in GPU_LINE.findall(_listed_gpus()):
+        if gpu_ids is None or {number, uuid} & set(gpu_ids):
+            found.append(name)
+    return found
 
 
 def _listed_gpus() -> str:
