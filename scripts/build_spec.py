@@ -225,7 +225,9 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
 def parent_folder(given: str) -> Path:
     """The folder that is given, or that of the job whose id is."""
     of_id = jobs.root(None) / given
-    return of_id if os.path.isdir(of_id) and not os.path.isdir(given) else Path(given)
+    if os.path.isdir(of_id) and not os.path.isdir(given):
+        return of_id
+    return Path(given)
 
 
 def newest_resume(folder: Path, record: dict) -> str | None:

@@ -129,9 +129,9 @@ def wrapped(words: list[str], width: int = 100) -> str:
     lines = [""]
     for word, after in zip(words, [*words[1:], "--"], strict=True):
         quoted = shlex.quote(word)
-        value = (
-            f" {shlex.quote(after)}" if word.startswith("-") and not after.startswith("-") else ""
-        )
+        value = ""
+        if word.startswith("-") and not after.startswith("-"):
+            value = f" {shlex.quote(after)}"
         if word.startswith("-") and len(lines[-1]) + len(quoted) + len(value) + 3 > width:
             lines.append("   ")
         lines[-1] += f" {quoted}" if lines[-1] else quoted

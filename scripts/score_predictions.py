@@ -299,7 +299,8 @@ def next_analysis(run: dict, args) -> tuple[str, ...]:
     evaluation found them."""
     results = Path(run["results"])
     record = evaluation_record.read(results)
-    annotations, media = record.get("annotations"), record.get("media_dir") or ""
+    annotations = record.get("annotations")
+    media = record.get("media_dir") or ""
     if not annotations or not is_there(annotations) or not is_there(media):
         return ()
     folder = rows.folder_of(results)
@@ -469,7 +470,9 @@ def count_as_reason1(args) -> cli.Outcome:
             flag = name.replace("_", "-")
             message = f"got --{flag} too, expected nothing else: it counts what is stored"
             raise findings.bad_input("USAGE", "--compat", message)
-    samples, correct, found = 0, 0, []
+    samples = 0
+    correct = 0
+    found = []
     for folder in args.results:
         counted, right = reason1.stored_accuracy(folder, args.dataset)
         samples += counted

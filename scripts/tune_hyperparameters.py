@@ -284,8 +284,9 @@ def changes(args: argparse.Namespace, objective: str) -> dict:
 def target_of(written: str, objective: str) -> float:
     """V, or METRIC=V for the objective's own name."""
     name, _, value = written.rpartition("=")
-    is_share = objective.rpartition(".")[2] in prepare.SHARES
-    most = 1 if is_share and not objective.startswith("custom.") else math.inf
+    most = math.inf
+    if objective.rpartition(".")[2] in prepare.SHARES and not objective.startswith("custom."):
+        most = 1
     try:
         target = float(value)
     except ValueError:

@@ -16,7 +16,6 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
@@ -155,9 +154,11 @@ class Parser(argparse.ArgumentParser):
     def _hints(self, words) -> str:
         """What the words that are no flags of this parser
         or of the verb in use were meant to be."""
-        choices = [action.choices for action in self._actions if isinstance(action.choices, dict)]
-        verbs = [verb for named in choices for name, verb in named.items() if name in sys.argv]
-        actions = chain.from_iterable(one._actions for one in (self, *verbs))
+        actions = list(self._actions)
+        for choice in self._actions:
+            if isinstance(choice.choices, dict):
+                for verb in choice.choices.keys() & set(sys.argv):
+                    actions += choice.choices[verb]._actions
         flags = {flag for action in actions for flag in action.option_strings}
         names = (word.partition("=")[0] for word in words)
         return "".join(f.did_you_mean(name, flags) for name in names if name not in flags)

@@ -163,7 +163,9 @@ def _short_type(said: str) -> str:
         return "box"
     if len(said) <= 80 and len(spans(said)) == 1 and _FEW_WORDS.fullmatch(said):
         return "temporal"
-    return "number" if is_short and numbers_vocabulary("").whole(said) else "text"
+    if is_short and numbers_vocabulary("").whole(said):
+        return "number"
+    return "text"
 
 
 def _is_truth(said: str) -> bool:

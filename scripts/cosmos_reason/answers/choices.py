@@ -160,7 +160,9 @@ class Directions(Labels):
 
     def whole(self, text: str) -> str | None:
         said = stems(text) - _MOVERS if len(text) <= 40 else frozenset()
-        return next(iter(said)) if len(said) == 1 and said <= set(DIRECTIONS) else None
+        if len(said) == 1 and said <= set(DIRECTIONS):
+            return next(iter(said))
+        return None
 
     def mentions(self, clause: str) -> list[Mention]:
         found = []
@@ -180,7 +182,8 @@ class Options(Labels):
         self.letters = self.names or ascii_uppercase
 
     def whole(self, text: str) -> str | None:
-        if lone := _LONE.fullmatch(text):
+        lone = _LONE.fullmatch(text)
+        if lone:
             return self._offered(lone[1])
         first = _LETTER_FIRST.match(text)
         beside = self._beside(text)
@@ -249,4 +252,6 @@ options_vocabulary = lru_cache(maxsize=4096)(Options)
 @lru_cache(maxsize=4096)
 def labels_vocabulary(labels: tuple[str, ...]) -> Vocabulary:
     names = tuple(dict.fromkeys(fold(label) for label in labels if fold(label)))
-    return DIRECTION if names and set(names) <= set(DIRECTIONS) else Labels(names)
+    if names and set(names) <= set(DIRECTIONS):
+        return DIRECTION
+    return Labels(names)

@@ -101,7 +101,8 @@ def of_the_last(sentence: str, last: Claim) -> list[Claim]:
     judged = _OF_THE_LAST.match(sentence)
     if not judged:
         return []
-    verdict = DENIED if judged[1] or judged[2] else CONFIRMED
+    is_denied = judged[1] or judged[2]
+    verdict = DENIED if is_denied else CONFIRMED
     return [last._replace(verdict=verdict, sentence=sentence)]
 
 

@@ -79,9 +79,11 @@ def _commitment(response: str, vocabulary: Vocabulary) -> Reading:
     """What the first of the rules reads that applies."""
     said = shortened(outside_thinking(response))
     text = plain(said)
-    if answer := vocabulary.whole(text):
+    answer = vocabulary.whole(text)
+    if answer:
         return Reading(answer, "whole response", text)
-    if reading := _marked(said, vocabulary):
+    reading = _marked(said, vocabulary)
+    if reading:
         return reading
     if CUT_OFF.match(said):
         return Reading(None, "cut off", said)
@@ -175,7 +177,8 @@ def _says_what_is_asked(text: str, vocabulary: Vocabulary, question: str) -> Rea
         if not beside - PASSED_OVER or ("then" in beside and not asked & _ORDERS):
             return None  # an item of a list
         if len(beside & asked) >= shared.get(answer, 0):
-            shared[answer], parts[answer] = len(beside & asked), part
+            shared[answer] = len(beside & asked)
+            parts[answer] = part
     first, second, *_ = [*sorted(shared, key=shared.get, reverse=True), None, None]
     if second is None or shared[first] == shared[second]:
         return None

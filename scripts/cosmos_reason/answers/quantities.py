@@ -136,13 +136,15 @@ _UNITS = _table()
 @lru_cache(maxsize=1 << 12)
 def asked_for(question: str) -> str:
     """The unit or the noun that a question asks a number of, else empty."""
-    if asked := _ASKED.search(question):
+    asked = _ASKED.search(question)
+    if asked:
         said = _before_stop(asked[1].split())
         noun = next((word for word in said if _is_plural(word)), said[-1] if said else "")
         if noun:
             return _unit(noun) or stem(noun)
     for match in _ASKED_UNIT.finditer(question):
-        if unit := _unit(match[1] or match[2]):
+        unit = _unit(match[1] or match[2])
+        if unit:
             return unit
     return "score" if _RATED.search(question) else ""
 
@@ -161,7 +163,8 @@ def _is_plural(word: str) -> bool:
 def _unit(word: str) -> str:
     """The name by which a unit is compared; empty for what is none."""
     word = word.strip(" .").lower()
-    if degrees := _DEGREES.fullmatch(word):
+    degrees = _DEGREES.fullmatch(word)
+    if degrees:
         if degrees[1]:
             return "°c"
         return "°f" if degrees[2] else "°k"
@@ -188,7 +191,9 @@ class Numbers(Vocabulary):
 
     def leading(self, text: str) -> str | None:
         match = _NUMBER.match(text)
-        return self._written(match) if match and _ENDS.match(text, _end(match)) else None
+        if match and _ENDS.match(text, _end(match)):
+            return self._written(match)
+        return None
 
     def mentions(self, clause: str) -> list[Mention]:
         found = self._none_of(clause)
@@ -230,12 +235,14 @@ class Numbers(Vocabulary):
     def _counted(self, match: re.Match) -> str:
         """The unit, or the noun, that stands beside the number; empty for an adjective alone ("6
         red")."""
-        if named := match["unit"] or match["prefix"]:
+        named = match["unit"] or match["prefix"]
+        if named:
             return _unit(named) or named.lower()
         said = _before_stop((match["tail"] or "").strip(" -").split())
         if not said:
             return ""
-        if unit := _unit(" ".join(said[:2])) or _unit(said[0]):
+        unit = _unit(" ".join(said[:2])) or _unit(said[0])
+        if unit:
             return unit
         nouns = [stem(word) for word in said]
         if self.asked in _ANYTHING or any(_same_kind(noun, self.asked) for noun in nouns):
@@ -269,7 +276,9 @@ def _value(match: re.Match, is_rated: bool) -> Decimal:
     written = re.sub(r",(?=\d{1,2}$)", ".", match["digits"])  # a decimal comma
     written = re.sub("(?i)(?:minus|negative) |−", "-", written)
     over, _, under = re.sub("[, ]", "", written).replace("⁄", "/").partition("/")
-    return Decimal(over) if is_rated or not under.strip("0") else Decimal(over) / Decimal(under)
+    if is_rated or not under.strip("0"):
+        return Decimal(over)
+    return Decimal(over) / Decimal(under)
 
 
 def read_number(response: str, question: str) -> Reading:

@@ -61,9 +61,11 @@ def final_answer(response: str) -> str | None:
 
     None when nothing is left, as when the tokens ran out while thinking."""
     said = outside_thinking(response)
-    elements = list(_ANSWER_TAG.finditer(said)) if "<" in said or "[" in said else []
-    answer = _ANSWER_END.split(said[elements[-1].end() :], 1)[0] if elements else said
-    return answer.strip() or None
+    if "<" in said or "[" in said:
+        elements = list(_ANSWER_TAG.finditer(said))
+        if elements:
+            said = _ANSWER_END.split(said[elements[-1].end() :], 1)[0]
+    return said.strip() or None
 
 
 def outside_thinking(response: str) -> str:

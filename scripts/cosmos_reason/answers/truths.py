@@ -114,8 +114,10 @@ def read_yes_no(response: str, question: str) -> Reading:
     found = read(response, _TRUTHS)
     if found.answer or found.rule not in ("no answer", "denials only"):
         return found
-    if ellipsis := _ELLIPSIS.search(found.words):
-        return Reading("no" if ellipsis[1] or ellipsis[2] else "yes", "statement", found.words)
+    ellipsis = _ELLIPSIS.search(found.words)
+    if ellipsis:
+        is_denied = ellipsis[1] or ellipsis[2]
+        return Reading("no" if is_denied else "yes", "statement", found.words)
     return _stated(found.words, _YES_OR_NO.sub(" ", question)) or found
 
 
@@ -149,5 +151,6 @@ def _said_of(clause: str, asked: frozenset[str], subject: str) -> str | None:
         return None
     is_opposite = any(_OPPOSITES.get(word) in said for word in asked)
     if (_DENIES.search(clause) is not None) != is_opposite:
-        return "no" if said <= asked | _GENERIC or 2 * len(shared) >= len(asked) else None
+        is_about_it = said <= asked | _GENERIC or 2 * len(shared) >= len(asked)
+        return "no" if is_about_it else None
     return "yes" if shared == asked else None

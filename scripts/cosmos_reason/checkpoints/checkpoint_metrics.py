@@ -70,7 +70,9 @@ def guard(row: dict | None) -> dict | None:
     if pair is None:
         return found
     is_whole = isinstance(pair, dict) and numbers(pair).keys() >= PAIRED
-    return found if is_whole and pair["paired"] > 0 else None
+    if is_whole and pair["paired"] > 0:
+        return found
+    return None
 
 
 def differences(one: dict, other: dict) -> list[str]:

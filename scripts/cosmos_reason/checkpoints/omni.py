@@ -261,7 +261,9 @@ def _vision_name(name: str) -> str | None:
         target = target_name(name)
     except KeyError:
         return None
-    return target if target and target.startswith(VISION) else None
+    if target and target.startswith(VISION):
+        return target
+    return None
 
 
 def _single_dtype(

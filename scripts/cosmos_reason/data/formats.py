@@ -325,10 +325,11 @@ def _conversation_record(record: dict, folder: Path) -> dict:
         raise ValueError(
             f"got no conversations in {record['conversation']}, expected a list of turns"
         )
-    thought = turns[-1].get("reasoning_content") if turns and isinstance(turns[-1], dict) else None
-    reasoning = (
-        "".join(_part_text(part, {}) for part in thought) if isinstance(thought, list) else thought
-    )
+    reasoning = None
+    if turns and isinstance(turns[-1], dict):
+        reasoning = turns[-1].get("reasoning_content")
+    if isinstance(reasoning, list):
+        reasoning = "".join(_part_text(part, {}) for part in reasoning)
     beside = {"id": record.get("id"), "reasoning": reasoning, **rates(record)}
     made = _parts_record(beside, turns)
     # The text names placeholders such as video_0; the file stands in `media`.
@@ -371,7 +372,9 @@ def _medium_of_part(part: dict, kind: str) -> object:
     source = next((part[key] for key in keys if key in part), None)
     source = source.get("url") if isinstance(source, dict) else source
     is_file = not isinstance(source, list) and names_medium(str(source))
-    return source if is_file or "video" not in kind else {"video": source, **rates(part)}
+    if is_file or "video" not in kind:
+        return source
+    return {"video": source, **rates(part)}
 
 
 def _two_turns(question: object, answer: object) -> list[dict]:

@@ -104,9 +104,10 @@ class Sampler:
         rate = facts.fps
         if not facts.is_sampled:
             rate *= len(indices) / facts.frames
-        if odd := -len(indices) % self.temporal_patch_size:
-            frames = np.concatenate([frames, np.repeat(frames[-1:], odd, axis=0)])
-            seconds += seconds[-1:] * odd
+        missing = -len(indices) % self.temporal_patch_size
+        if missing:  # the last frame fills the last patch
+            frames = np.concatenate([frames, np.repeat(frames[-1:], missing, axis=0)])
+            seconds += seconds[-1:] * missing
         frames = media.resize(frames, *size)
         if self.options.burn_timestamps:
             frames = stamps.burned(frames, seconds, self.options.table)

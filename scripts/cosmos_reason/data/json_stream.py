@@ -210,9 +210,9 @@ def _opened(path: Path):
         check_regular(path)
         with path.open("rb") as handle:
             head = handle.read(4)
-        if encoding := next(
-            (name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark)), ""
-        ):
+        encodings = (name for mark, name in OTHER_ENCODINGS.items() if head.startswith(mark))
+        encoding = next(encodings, "")
+        if encoding:
             copy = path.with_name(f"{path.stem}-utf8{path.suffix}")
             fix = (
                 f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(str(copy))}"

@@ -109,8 +109,6 @@ def _proposal(names: list[str], answers: list[str], medium: str, options: bool) 
     if not name or name.lower() in NAMELESS:
         return f"What is the label of this {medium}?"
     is_truth = {answer.lower() for answer in answers} <= TRUTH
-    return (
-        f"Is it true of this {medium}: {name}?"
-        if is_truth
-        else f"What is the {name} in this {medium}?"
-    )
+    if is_truth:
+        return f"Is it true of this {medium}: {name}?"
+    return f"What is the {name} in this {medium}?"

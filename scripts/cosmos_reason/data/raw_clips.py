@@ -72,7 +72,8 @@ class RawClips:
         """What a row of a published set calls `name`: a clip to be cut, the raw file that lacks, or
         None for a name of no such set. Raises Failure for raw data that cannot be read."""
         last = posixpath.basename(name)
-        if match := AGIBOT.fullmatch(last):
+        match = AGIBOT.fullmatch(last)
+        if match:
             task, episode, video, first, end = match.groups()
             observations = self._below("agibot") / "observations"
             times = int(first), int(end)
@@ -80,9 +81,11 @@ class RawClips:
             raw = observations / task / wanted
             packed = None if raw.is_file() else self._packed(observations, task, wanted)
             return self._held(last, packed or raw, times, counts="frames")
-        if match := BRIDGE.fullmatch(last):
+        match = BRIDGE.fullmatch(last)
+        if match:
             return self._of_bridge(last, match[1], int(match[2]))
-        if match := HOLOASSIST.fullmatch(last):
+        match = HOLOASSIST.fullmatch(last)
+        if match:
             video, _, event = match.groups()
             times = self._events.get((video, int(event)))
             if times is None or times[0] >= times[1]:
@@ -151,9 +154,11 @@ class RawClips:
 
     def _held(self, name: str, video: Path | Packed, times: tuple, counts: str) -> Path | Held:
         """What cuts the clip, or what lacks: the raw video, or its part."""
-        raw, stands = video, video
+        raw = video
+        stands = video
         if isinstance(video, Packed):
-            raw, stands = _unpacked(video), video.archive / video.name
+            raw = _unpacked(video)
+            stands = video.archive / video.name
         if not raw.is_file():
             return raw
         length = _length(raw, counts)

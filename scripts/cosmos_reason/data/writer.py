@@ -177,8 +177,10 @@ def _sources(items: dict[str, Item]) -> dict[str, str]:
     above: dict[str, str] = {}
 
     def top(key: str) -> str:
-        while (higher := above.setdefault(key, key)) != key:
-            above[key] = key = above[higher]
+        above.setdefault(key, key)
+        while above[key] != key:
+            above[key] = above[above[key]]
+            key = above[key]
         return key
 
     first = {}

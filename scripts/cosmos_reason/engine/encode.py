@@ -204,7 +204,9 @@ class Encoder:
         """
         runs, lengths = torch.unique_consecutive(kinds, return_counts=True)
         blocks = [block for vision in visions for block in self.blocks(vision)]
-        pieces, first, waiting = [], 0, iter(blocks)
+        pieces = []
+        first = 0
+        waiting = iter(blocks)
         for kind, length in zip(runs.tolist(), lengths.tolist(), strict=True):
             text = torch.arange(length)[:, None].expand(-1, 3)
             piece = text if kind == TEXT else next(waiting)

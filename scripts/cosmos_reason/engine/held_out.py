@@ -35,7 +35,9 @@ class HeldOut:
         tokens_per_batch: int,
         ranks: Ranks = ALONE,
     ):
-        self.samples, self.encoder, self.hardware = samples, samples.encoder, hardware
+        self.samples = samples
+        self.encoder = samples.encoder
+        self.hardware = hardware
         self.ranks = ranks
         self.tokens_per_batch = tokens_per_batch
         self.all = [one for sample in samples.samples for one in sample.questions()]
@@ -79,7 +81,8 @@ class HeldOut:
             length = max(longest, len(inputs["input_ids"]) + self.room)
             if waiting and length * (len(waiting) + 1) > self.tokens_per_batch:
                 yield waiting
-                waiting, length = [], len(inputs["input_ids"]) + self.room
+                waiting = []
+                length = len(inputs["input_ids"]) + self.room
             waiting.append((number, inputs))
             longest = length
         if waiting:

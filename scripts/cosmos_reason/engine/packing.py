@@ -83,7 +83,8 @@ def attend(
     if cu_seq_lens_q is not None:
         starts, longest = cu_seq_lens_q, max_length_q
     causal = module.is_causal if is_causal is None else is_causal
-    pieces, tokens = starts.shape[0] - 1, query.shape[2]
+    pieces = starts.shape[0] - 1
+    tokens = query.shape[2]
     if pieces * longest == tokens:
         rows = [
             part[0].unflatten(1, (pieces, longest)).transpose(0, 1) for part in (query, key, value)

@@ -60,7 +60,9 @@ class Passes:
         if not self.plan:
             return ENOUGH, "the default"
         room = f"{self.limit:.0f} GiB of GPU memory"
-        kept = 0 if self.recomputes and self.recomputed is not None else len(self.decoder)
+        kept = len(self.decoder)
+        if self.recomputes and self.recomputed is not None:
+            kept = 0
         lowest = FEW if self.recomputes else FEWEST
         for tokens in range(ENOUGH, lowest - 1, -1024):
             if self._fits(tokens, tokens, tokens // ANSWERS, kept):
@@ -94,7 +96,8 @@ class Passes:
             raise_failures([sample])
             if waiting and tokens + len(sample["input_ids"]) > self.tokens:
                 yield waiting
-                waiting, tokens = [], 0
+                waiting = []
+                tokens = 0
             waiting.append(sample)
             tokens += len(sample["input_ids"])
         if waiting:

@@ -107,7 +107,9 @@ def _identity(spec: dict, *folders: Path | None) -> str:
             facts = path.stat()
             stamps.append((path.name, facts.st_size, facts.st_mtime_ns))
     path = spec["dataset"]["annotation_path"]
-    records = files.sha256(Path(path)) if path and Path(path).is_file() else None
+    records = None
+    if path and Path(path).is_file():
+        records = files.sha256(Path(path))
     facts = json.dumps([asked, stamps, records], sort_keys=True)
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
@@ -185,7 +187,8 @@ def _quantize(
     source = base or folder
     config = models.check_architecture(source)
     tokenizer = models.load_tokenizer(source)
-    records, lengths = None, []
+    records = None
+    lengths = []
     if scheme.needs_data or table["kv_precision"] == "fp8":
         records, lengths, problems = calibration.records(spec, source, tokenizer)
         found += problems
@@ -338,7 +341,8 @@ def accuracy_lost(spec: dict, output: Path) -> tuple[dict, list[Finding]]:
     was killed are reused. Raises Failure."""
     original = spec["model"] | {"model_name": spec["model"]["model_path"]}
     del original["model_path"]
-    graded, found = {}, []
+    graded = {}
+    found = []
     for name, table in {"original": original, "quantized": {"model_name": str(output)}}.items():
         findings.say(f"asking the {name} model")
         asked = evaluate_spec(spec, table, output / ACCURACY / name)

@@ -246,7 +246,8 @@ def _buckets(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         is_other = bool(bucket) and gradient.dtype != bucket[0].dtype
         if bucket and (is_other or size + gradient.numel() > BUCKET):
             yield bucket
-            bucket, size = [], 0
+            bucket = []
+            size = 0
         bucket.append(gradient)
         size += gradient.numel()
     if bucket:

@@ -153,7 +153,8 @@ class Responder:
     def encoded(self, questions: list[Question]) -> Iterator[tuple[Question, dict | Exception]]:
         """The questions with their inputs; on a GPU those to come are prepared meanwhile."""
         groups = read_ahead.groups_of(questions)
-        workers, on_gpu = self.workers, self.hardware.device.type == "cuda"
+        workers = self.workers
+        on_gpu = self.hardware.device.type == "cuda"
         if workers is None:
             workers = 0
             if on_gpu:

@@ -81,8 +81,10 @@ def training_spec(folder: Path) -> dict | None:
 def quantized_training(job: Path, record: dict) -> dict | None:
     """The spec of the job whose model the job in this folder quantized, where it lies beside."""
     parent = record.get("parent_job")
+    if not parent:
+        return None
     path = job.parent / str(parent) / "spec.toml"
-    return files.read_toml(path) if parent and path.is_file() else None
+    return files.read_toml(path) if path.is_file() else None
 
 
 def _check_prompt(trained: dict, spec: dict) -> list[Finding]:

@@ -125,7 +125,9 @@ def media_paths(
     media_path = archives.media_folder(media_path)
     _refuse_empty(media_path)
     located = functools.cache(functools.partial(_located, media_path))  # a clip has many questions
-    paths, missing, outside = {}, [], []
+    paths = {}
+    missing = []
+    outside = []
     records = JsonRecords(annotations.locate(annotation_path))
     for video_id, shown in annotations.stream(records, Tally(), make=id_and_media):
         if video_id not in wanted or not shown:

@@ -133,7 +133,7 @@ def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list
             for row in members:
                 row.type = "label"
                 _grade_row(row, labels, tolerance)
-    unread = [row.id for row in graded if row.gt and row.expected is None]
+    unread = [row.id for row in graded if row.is_unread]
     message = "row(s) whose ground truth is no answer of their type; they count as wrong"
     fix = BY_THE_DATA
     if type == "auto":
@@ -176,7 +176,8 @@ def _sets_of_texts(graded: list[Row]) -> list[list[Row]]:
     if not questions:
         return []
     times_asked = Counter(row.question for row in graded if row.question in questions)
-    by_question, rare = defaultdict(list), []
+    by_question = defaultdict(list)
+    rare = []
     for row in graded:
         if row.question and times_asked[row.question] >= MIN_ROWS_PER_QUESTION:
             by_question[row.question].append(row)

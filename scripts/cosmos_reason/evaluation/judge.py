@@ -104,7 +104,8 @@ class Judge:
                 cases.append(case)
         keys = [self.key(case) for case in cases]
         texts, problems = self.ask(dict(zip(keys, cases, strict=True)), folder_of(path) / FILE)
-        verdicts, failed = {}, []
+        verdicts = {}
+        failed = []
         for key, case in zip(keys, cases, strict=True):
             if key in texts:
                 verdicts[case.row.id] = verdict_of(texts[key], case.choices)

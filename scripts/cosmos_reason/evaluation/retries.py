@@ -19,7 +19,8 @@ def answers(
 ) -> Iterator[list[Answer]]:
     """Those of `who`, each with the number of its attempts. An empty one is given only where
     `retries` new attempts (None: 0) brought nothing else. Raises Failure as `who.answers` does."""
-    first, retries = who.generation, retries or 0
+    retries = retries or 0
+    first = who.generation
     left = questions
     for attempt in range(retries + 1):
         if attempt and not left:

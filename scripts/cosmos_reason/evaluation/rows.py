@@ -100,6 +100,11 @@ class Row:
     is_cut: bool = False
 
     @property
+    def is_unread(self) -> bool:
+        """Whether it has a ground truth that is no answer of its type."""
+        return bool(self.gt) and self.expected is None
+
+    @property
     def outcome(self) -> str:
         """right | wrong | unparseable | failed"""
         if self.error is not None:
@@ -118,9 +123,12 @@ def find(path: Path) -> list[Path]:
         message = "got nothing there, expected a results file or a folder with one"
         raise findings.bad_input("EVAL-NO-RESULTS", path, message)
     named = sorted([*path.rglob("results.json"), *path.rglob("results.jsonl")])
-    named_results = [file for file in named if file.parent == path or not is_guard(file)]
-    if named_results:
-        return named_results
+    found = []
+    for file in named:
+        if file.parent == path or not is_guard(file):
+            found.append(file)
+    if found:
+        return found
     if any(path.rglob("*.json")):
         return [path]
     message = "got a folder without results, expected a results.json in it"
@@ -292,7 +300,8 @@ class _Table:
         for id, row_ids in self.ids_by_problem.items():
             severity, message, fix = PROBLEMS[id]
             if id == "EVAL-ID-MISSING" and len(row_ids) == len(self.rows):
-                severity, message = findings.INFO, "without ids, told by their numbers: row-0, ..."
+                severity = findings.INFO
+                message = "without ids, told by their numbers: row-0, ..."
                 fix = ""
             found += about(row_ids, id, severity, self.path, f"row(s) {message}", fix)
         return found

@@ -125,7 +125,9 @@ def machine_without_client(given: str | None) -> Host | None:
     """This machine, where neither a docker command nor an address is there: Docker is to be
     installed here. A docker context may be of any machine."""
     named = given or os.environ.get("DOCKER_HOST") or os.environ.get("DOCKER_CONTEXT")
-    return None if named or shutil.which("docker") else Host()
+    if named or shutil.which("docker"):
+        return None
+    return Host()
 
 
 @functools.cache

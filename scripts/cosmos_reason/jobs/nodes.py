@@ -32,7 +32,9 @@ def of_job(folder: Path, needed: int) -> int | None:
     recorded."""
     record = files.read_json(folder / jobs.RECORD) if (folder / jobs.RECORD).is_file() else {}
     count = document.get(record, "resources.nodes")
-    return count if isinstance(count, int) and needed % count == 0 else None
+    if isinstance(count, int) and needed % count == 0:
+        return count
+    return None
 
 
 def remarks(said: int | None, action: str, spec: Path, needed: int) -> list[Finding]:

@@ -216,7 +216,8 @@ def _no_type(mine: list[Nodes], wish: Wish) -> Finding:
 
 def _no_gpus(name: str, rows: list[Nodes], gpus: int) -> Finding:
     """Another partition has some, or the cluster does not count them."""
-    having = [row for row in rows if row.is_up and row.gpus()]
+    up = [row for row in rows if row.is_up]
+    having = [row for row in up if row.gpus()]
     message = f"got no node with GPUs (GRES) in {name}, expected {gpus} on each"
     fix = Fix(flags={"--gres": "none"})
     if having:

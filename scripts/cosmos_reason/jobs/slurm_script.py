@@ -239,8 +239,7 @@ def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
     names = containers.passed(job, spec)
     found = values | {name: os.environ[name] for name in names}
     if job.image is None:
-        kept = (name for name in os.environ if KEPT.fullmatch(name) and name not in found)
-        found |= {name: os.environ[name] for name in kept}
+        found = {name: os.environ[name] for name in filter(KEPT.fullmatch, os.environ)} | found
     lines = [f"{name}={shlex.quote(value)}\n" for name, value in sorted(found.items())]
     return "".join(lines).encode(errors="surrogateescape")
 

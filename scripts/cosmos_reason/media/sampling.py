@@ -191,19 +191,21 @@ def pixel_conflict(
     high = _given(options.max_pixels, most)
     if high >= floor or None not in (options.resized_height, options.resized_width):
         return None
-    return math.ceil(floor), {"min_pixels": least} if high >= least else {
-        "max_pixels": math.ceil(floor)
-    }
+    if high >= least:
+        return math.ceil(floor), {"min_pixels": least}
+    return math.ceil(floor), {"max_pixels": math.ceil(floor)}
 
 
 def _refuse_conflict(options: VisionOptions, patch: int, merge: int, kind: str) -> None:
-    if conflict := pixel_conflict(options, patch, merge, kind):
-        floor, ((name, value),) = conflict[0], conflict[1].items()
-        message = (
-            f"got max_pixels {options.max_pixels} below min_pixels {floor}, expected it at or above"
-        )
-        fix = Fix(changes={f"{options.table}.{name}": value})
-        raise bad_input("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, fix)
+    conflict = pixel_conflict(options, patch, merge, kind)
+    if not conflict:
+        return
+    floor, changes = conflict
+    message = (
+        f"got max_pixels {options.max_pixels} below min_pixels {floor}, expected it at or above"
+    )
+    fix = Fix(changes={f"{options.table}.{name}": value for name, value in changes.items()})
+    raise bad_input("SPEC-VISION-PIXELS", f"{options.table}.max_pixels", message, fix)
 
 
 def video_tokens(height: int, width: int, nframes: int, options: VisionOptions, patch: int) -> int:

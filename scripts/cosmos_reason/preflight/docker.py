@@ -185,7 +185,9 @@ def _smoke(launch: Launch) -> Iterator[Finding]:
         return
     got = answer.last_words if answer.code else seen
     message = f"got {got} in a container, expected {needed} GPUs"
-    fix = docker_client.RUNTIME if answer.code or not seen else "nvidia-smi -L"
+    fix = "nvidia-smi -L"
+    if answer.code or not seen:
+        fix = docker_client.RUNTIME
     yield findings.error("PRE-SMOKE", image, message, fix)
 
 

@@ -162,8 +162,8 @@ def _fit(launch: Launch, plan: gpu_memory.Plan, gib: float, count: int) -> Itera
     without_samples = dataclasses.replace(plan, tokens=0, vision_tokens=0, loss_tokens=0)
     too_large_anyway = gpu_memory.total(without_samples) > gib
     is_certain = launch.result["prediction"]["measured"] or too_large_anyway
-    does_not_fit = verdict == gpu_memory.DOES_NOT_FIT
-    report = findings.error if does_not_fit and is_certain else findings.warning
+    is_error = verdict == gpu_memory.DOES_NOT_FIT and is_certain
+    report = findings.error if is_error else findings.warning
     yield report("PRE-MEMORY", "GPU memory", message, fix)
 
 

@@ -191,7 +191,8 @@ def _root(data: str, name: str) -> str | None:
 
 
 def _no_questions(data: str, names: list[str]) -> Failure:
-    name, folders = names[0], _folders(data, names[0])
+    name = names[0]
+    folders = _folders(data, name)
     others = f"; nor of {', '.join(names[1:])}" if names[1:] else ""
     message = (
         f"got no questions in {' or '.join(folders)}, expected {name}_benchmark_qa_pairs.json or "

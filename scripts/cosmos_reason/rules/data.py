@@ -179,8 +179,10 @@ def built_of(saved: str) -> Fix:
 def data_of_guides(case) -> Fix:
     """Name the data where this project reads them, when NVIDIA's guides named them in their own
     table; the script that reads them, when they are named otherwise."""
-    theirs, name = case(OF_GUIDES), case(NAME_OF_GUIDES)
-    if saved := saved_on_disk(theirs):
+    theirs = case(OF_GUIDES)
+    name = case(NAME_OF_GUIDES)
+    saved = saved_on_disk(theirs)
+    if saved:
         return built_of(saved)
     annotations = theirs.get("annotation_path") if isinstance(theirs, dict) else None
     if not annotations or not isinstance(annotations, str):

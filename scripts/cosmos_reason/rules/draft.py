@@ -90,8 +90,9 @@ class Draft:
         for other, before in self.named.items():
             if not document.overlap(key, other):
                 continue
-            is_setting = flag.startswith(("--set", "--unset"))
-            superfluous = flag if is_setting and "--unset" not in before else before
+            superfluous = before
+            if flag.startswith(("--set", "--unset")) and "--unset" not in before:
+                superfluous = flag
             message = f"got it from {brief(before)} and from {brief(flag)}, expected one of them"
             self.refuse("SPEC-KEY-TWICE", key, message, f"drop {brief(superfluous)}")
             return False

@@ -92,8 +92,10 @@ def _done_only_at_the_end(case: Case) -> list[str]:
     words = {"saves": ("train.ckpt.save_freq", saves), "validates": ("validation.freq", validates)}
     found = []
     for word, (key, is_done) in words.items():
+        interval = case(key)
         epochs = case(f"{key}_in_epoch")
-        interval = epochs * case.steps_per_epoch if epochs and case.steps_per_epoch else case(key)
+        if epochs and case.steps_per_epoch:
+            interval = epochs * case.steps_per_epoch
         if is_done and interval and interval >= case.steps:
             found.append(word)
     return found

@@ -126,7 +126,9 @@ def assumed(case) -> bool | str:
     told, _ = model_names.family(whole)
     if told:
         is_refused = told not in bundle.architectures(case.engine, case.action)
-        return False if told in families.FAMILIES or is_refused else f"of the architecture {told}"
+        if told in families.FAMILIES or is_refused:
+            return False
+        return f"of the architecture {told}"
     is_looked_at = whole == "MODEL" or Path(whole).is_dir()  # by those who open models
     return not (families.is_usual(whole) or is_looked_at)
 

@@ -37,9 +37,9 @@ SUBJECTS = (
     reinforcement,
     evaluation,
 )
-RULES = tuple(
-    value for module in SUBJECTS for value in vars(module).values() if isinstance(value, Rule)
-)
+RULES = ()
+for _module in SUBJECTS:
+    RULES += tuple(value for value in vars(_module).values() if isinstance(value, Rule))
 
 
 def other_checks() -> dict[str, dict[str, str]]:

@@ -74,7 +74,8 @@ def pixel_conflict(case) -> tuple[int, dict] | None:
     count as clips."""
     options = sampling.VisionOptions(**{name: sampled(case, name) for name in PIXEL_SIZES})
     only_images = document.get(case.facts or {}, "media.frames.max", 1) is None
-    kind = "image" if only_images or case("type") == "image" else "video"
+    is_image = only_images or case("type") == "image"
+    kind = "image" if is_image else "video"
     conflict = sampling.pixel_conflict(options, case.token_side // 2, 2, kind)
     if not conflict:
         return None

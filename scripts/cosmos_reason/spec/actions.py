@@ -76,7 +76,9 @@ def other_than(action: str, spec: dict) -> str | None:
     if fitting:
         return None if action in fitting else fitting[0]
     is_evaluation = len(tables & TABLES_OF_EVALUATION) > 1
-    return "evaluate" if is_evaluation and action in TRAINING else None
+    if is_evaluation and action in TRAINING:
+        return "evaluate"
+    return None
 
 
 def _other_than_training(action: str, spec: dict) -> str | None:

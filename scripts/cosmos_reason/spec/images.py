@@ -48,7 +48,9 @@ def _version_in(name: str) -> str | None:
     """The version of NVIDIA's that an image's tag names."""
     tag = name.partition("@")[0].rpartition("/")[2].partition(":")[2]
     found = re.match(r"v?(\d+\.\d+\.\d+)(?![\d.])", tag)
-    return found[1] if found and found[1] in versions() else None
+    if found and found[1] in versions():
+        return found[1]
+    return None
 
 
 def issue(name: str, engine: str, version: str | None) -> tuple[str, str] | None:

@@ -68,7 +68,9 @@ def engine_of(spec: str | Path | None, platform: str = "docker", action: str | N
     """The engine that build_spec made a spec for (one of `action`, when given), as it noted beside
     it: a spec that was edited since is still meant for it. Without a note, the engine that its keys
     tell, else the usual one of the platform."""
-    record = _read(spec) if spec and os.path.isfile(spec) else {}
+    record = {}
+    if spec and os.path.isfile(spec):
+        record = _read(spec)
     is_noted = record.get("engine") in bundle.ENGINES
     if is_noted and action in (None, record.get("action")):
         return record["engine"]
@@ -81,7 +83,9 @@ def engine_of(spec: str | Path | None, platform: str = "docker", action: str | N
 def facts_of(spec: str | Path) -> Path | None:
     """The dataset_facts.json that build_spec checked a spec with, when it is still there."""
     noted = _read(spec).get("dataset_facts")
-    return Path(noted) if isinstance(noted, str) and os.path.isfile(noted) else None
+    if isinstance(noted, str) and os.path.isfile(noted):
+        return Path(noted)
+    return None
 
 
 def engine_told(spec: str | Path | None) -> tuple[str, str] | None:

@@ -330,7 +330,9 @@ class Runner:
         percent = max(int(at) for at in trial["intermediate"])
         is_worse = suggest.prunes(self.study, self.study.trials(), trial)
         is_spared = trial["number"] < suggest.STARTUP + 2 or percent >= 100
-        trial["pruned_at"] = percent if is_worse and not is_spared else None
+        trial["pruned_at"] = None
+        if is_worse and not is_spared:
+            trial["pruned_at"] = percent
         self.study.write(trial)
         if trial["pruned_at"]:
             # One that has ended meanwhile counts as it ended.

@@ -48,7 +48,9 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
     """Whether the GPUs that are asked for are there, and what cosmos-rl needs besides."""
     on_cosmos = request.engine == COSMOS_RL
     has_ranks = needed > 1 and request.action in actions.TRAINING
-    listed = _listed_gpus() if request.gpu_ids or on_cosmos or has_ranks else ""
+    listed = ""
+    if request.gpu_ids or on_cosmos or has_ranks:
+        listed = _listed_gpus()
     found = _absent_gpus(request, listed)
     if on_cosmos:
         found += cosmos_environment.findings(request.action)
