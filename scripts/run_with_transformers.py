@@ -228,10 +228,11 @@ def answer(args, specs: list[dict], servers: list) -> list[dict]:
         return per_gpu.run([sys.executable, *sys.argv], gpus, paths)
     shard = run.Shard(*args.shard) if args.shard else run.ALL
     digest = files.sha256(args.config)
+    others = run.others(specs, shard)
     results = []
     for number, spec in enumerate(specs):
         who = servers[number] if servers else model_here(spec)
-        results.append(run.run(spec, args.job_dir, who, shard, digest))
+        results.append(run.run(spec, args.job_dir, who, shard, digest, others[number]))
     return results
 
 

@@ -30,6 +30,17 @@ def test_an_unknown_task_and_what_is_no_result_are_explained(tmp_path):
     assert ids(score(tmp_path / "nope")[1]) == {"EVAL-NO-RESULTS"}
 
 
+@pytest.mark.parametrize("below", ["results", "results/guard", "results/run-step_4/guard"])
+def test_who_makes_the_spec_with_more_tokens_is_told_by_the_job(tmp_path, below):
+    write(tmp_path / "job" / "job.json", {"action": "evaluate", "spec": {"source": "/w/e.toml"}})
+    folder = tmp_path / "job" / below
+    folder.mkdir(parents=True)
+    write(folder / "evaluation.json", {"sampling": {"max_tokens": 8}})
+    write(folder / "results.json", [row("a"), row("b", response="Let me", is_cut=True)])
+    (told,) = [one for one in score(folder)[1]["findings"] if one["id"] == "EVAL-CUT-SHORT"]
+    assert "evaluate --spec /w/e.toml -o /w/e-longer.toml --set generation" in told["fix"]
+
+
 def test_answers_that_max_tokens_cut_are_told(tmp_path):
     write(tmp_path / "evaluation.json", {"sampling": {"max_tokens": 8}})
     rows = [
@@ -47,10 +58,7 @@ def test_answers_that_max_tokens_cut_are_told(tmp_path):
         in told["message"]
     )
     assert "b ends with 'Let me think'" in told["message"]
-    assert told["fix"].endswith(
-        "build_spec.py evaluate --spec SPEC.toml -o SPEC-longer.toml "
-        "--set generation.max_tokens=1024"
-    )
+    assert told["fix"] == "--set generation.max_tokens=1024", "of no job, so of no known spec"
     scored = json.loads((tmp_path / "metrics.json").read_text())
     jsonschema.validate(scored, bundle.schema("metrics"))
     assert (scored["unparseable"], scored["cut_short"], scored["unparseable_cut"]) == (3, 2, 2)

@@ -13,7 +13,7 @@ from run_folders import said
 from scoring import NAME, ids, recorded, row, score, warned_of, write
 from support import run_here, run_script
 
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import bundle, files, metrics_log
 from cosmos_reason.checkpoints import checkpoint_metrics, run_outputs
 from cosmos_reason.evaluation import guard, run
 from cosmos_reason.spec import document
@@ -63,8 +63,17 @@ def evaluations(tmp_path, before, after):
 
 def test_a_model_is_asked_both_sets_in_one_run(guarded, tmp_path):
     config = write_spec(guarded, tmp_path / "e.toml", guard=guarded["guard"])
-    done = run_here("run_with_transformers.py", "evaluate", "--config", config, cwd=tmp_path)
+    job = tmp_path / "job"
+    words = ["evaluate", "--config", config, "--job-dir", job]
+    done = run_here("run_with_transformers.py", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    told = metrics_log.read(job / "metrics.jsonl")
+    assert told[-1]["step"] == 48 and {line["total_steps"] for line in told} == {48}
+    assert told == sorted(told, key=lambda line: line["step"])
+    (tmp_path / "results/guard/results.json").unlink()  # as where the job was ended
+    assert run_here("run_with_transformers.py", *words, cwd=tmp_path).returncode == 0
+    again = metrics_log.read(job / "metrics.jsonl")[len(told) :]
+    assert [line["step"] for line in again] == [line["step"] for line in told if line["step"] > 12]
     assert len(rows_of(tmp_path / "results")) == 12
     rows = rows_of(tmp_path / "results/guard")
     assert len(rows) == 36 and not any(row["error"] for row in rows)

@@ -30,6 +30,8 @@ MAX_LABEL_CHARACTERS = 40
 MIN_ROWS_PER_LABEL = 2
 # A question that is asked so often has labels of its own; rarer ones share theirs.
 MIN_ROWS_PER_QUESTION = 10
+JOB_FILE = "job.json"
+MOST_ABOVE = 4  # JOB/results/CHECKPOINT/guard/results.json
 CUT_SHOWN = 60  # characters
 JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
 # task.type of an evaluate spec -> how its rows are read
@@ -98,24 +100,29 @@ def _cut_end(graded: list[Row]) -> str:
 
 
 def _rebuild_command(path: Path) -> str:
-    """The command that makes a spec like that of the results, by the job that they lie in."""
-    record = _job_of(path) / "job.json"
-    job = files.read_json(record) if record.is_file() else {}
-    source = Path(job.get("spec", {}).get("source") or "SPEC.toml")
+    """The command that makes a spec like that of the results, by the job that they lie in; empty
+    without one."""
+    job = _job_of(path)
+    record = files.read_json(job / JOB_FILE) if job else {}
+    source = Path(record.get("spec", {}).get("source") or "")
+    if not source.name:
+        return ""
     longer = source.with_name(f"{source.stem}-longer.toml")
-    words = ["scripts/build_spec.py", job.get("action", "evaluate")]
+    words = ["scripts/build_spec.py", record.get("action", "evaluate")]
     return shlex.join([*words, "--spec", files.from_here(source), "-o", files.from_here(longer)])
 
 
-def _job_of(path: Path) -> Path:
-    """The folder of the job whose results lie at the path, if they are of one."""
-    return path.absolute().parents[1]
+def _job_of(path: Path) -> Path | None:
+    """The folder of the job whose results lie at the path, those of a guard or of one of several
+    checkpoints too; None where they are of no job."""
+    above = path.absolute().parents[1:MOST_ABOVE]
+    return next((folder for folder in above if (folder / JOB_FILE).is_file()), None)
 
 
 def _retry_command(path: Path) -> str:
     """The command that evaluates again, when the results lie in the folder of a job."""
     job = _job_of(path)
-    if not (job / "job.json").is_file():
+    if job is None:
         return ""
     return shlex.join(["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)])
 

@@ -7,7 +7,9 @@ import contextlib
 import hashlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.fix import Fix
@@ -32,6 +34,16 @@ from cosmos_reason.evaluation.saved_answers import (
 )
 
 ALL = Shard(0, 1)
+
+
+class Others(NamedTuple):
+    """How many questions a job asks `before` and `after` those of one spec, for other specs."""
+
+    before: int = 0
+    after: int = 0
+
+
+ALONE = Others()
 COLUMNS = (
     "id",
     "video_id",
@@ -54,6 +66,7 @@ def run(
     who: Responder,
     shard: Shard = ALL,
     spec_sha256: str | None = None,
+    others: Others = ALONE,
 ) -> dict:
     """Evaluate as the complete spec says, or infer as `inference.as_evaluation` does. The process
     that answers the last question of all shards writes results.json and evaluation.json (of an
@@ -65,23 +78,22 @@ def run(
         raise findings.bad_input("ENGINE-NO-OUTPUT", "results_dir", "got nothing", fix)
     findings.say(who.where)
     asked = questions.read(spec["dataset"], spec["evaluation"]["limit"])
-    mine = asked[shard.index :: shard.count]
-    names = names_of(spec)
-    saved = SavedAnswers(Path(spec["results_dir"]), identity(spec, who), shard, names)
-    if spec["evaluation"]["skip_saved"]:
-        saved.take_over_results()
-
+    mine = _part(asked, shard)
+    job_id = job_dir.name if job_dir else None
+    saved = _saved(spec, who, shard, job_id)
     missing = saved.missing(mine)
     done = len(mine) - len(missing)
     failed = len(missing)
     path = _metrics_path(job_dir or saved.folder, shard)
-    log = MetricsLog(path, questions.action(spec), len(mine), done)
+    before, after = others if job_dir else ALONE  # without a job each spec has a log of its own
+    total = before + len(mine) + after
+    log = MetricsLog(path, questions.action(spec), total, before + done)
     with contextlib.closing(log):
         for batch in retries.answers(who, missing, spec["generation"]["max_retries"]):
             saved.add(batch)
             failed -= sum(answer.error is None for answer in batch)
             done += len(batch)
-            log.write({"step": done, "total_steps": len(mine)})
+            log.write({"step": before + done, "total_steps": total})
 
     by_id = saved.read()
     is_whole = all(question.id in by_id for question in asked)
@@ -90,17 +102,42 @@ def run(
         record["cut_short"] = _cut_short(asked, by_id)
         record["identity"] = saved.identity
         record["spec_sha256"] = spec_sha256
-        record["job_id"] = job_dir.name if job_dir else None
+        record["job_id"] = job_id
         _write(spec, saved, asked, _rows(spec, asked, by_id), record)
     # Another shard may have merged all answers in the meantime, with those of this one.
     is_merged = is_whole or (bool(missing) and not saved.path.exists())
     return {
-        "results": str(saved.folder / names.rows) if is_merged else None,
+        "results": str(saved.folder / saved.names.rows) if is_merged else None,
         "rows": len(mine),
         "failed": failed,
         "cut_short": _cut_short(mine, by_id),
         "seconds": round(time.monotonic() - started, 1),
     }
+
+
+def _saved(spec: dict, who: Responder, shard: Shard, job_id: str | None) -> SavedAnswers:
+    """The answers that are there already, with those of finished results where they count: the
+    spec wants it, or the job wrote them before something ended it."""
+    saved = SavedAnswers(Path(spec["results_dir"]), identity(spec, who), shard, names_of(spec))
+    if spec["evaluation"]["skip_saved"] or saved.are_of_job(job_id):
+        saved.take_over_results()
+    return saved
+
+
+def others(specs: Sequence[dict], shard: Shard) -> list[Others]:
+    """What a job asks besides, for each of its specs. Raises Failure for data of any that cannot
+    be read."""
+    if len(specs) == 1:
+        return [ALONE]
+    counts = []
+    for spec in specs:
+        asked = questions.read(spec["dataset"], spec["evaluation"]["limit"])
+        counts.append(len(_part(asked, shard)))
+    return [Others(sum(counts[:place]), sum(counts[place + 1 :])) for place in range(len(counts))]
+
+
+def _part(asked: list[Question], shard: Shard) -> list[Question]:
+    return asked[shard.index :: shard.count]
 
 
 def names_of(spec: dict) -> Names:

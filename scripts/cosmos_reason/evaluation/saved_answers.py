@@ -71,6 +71,13 @@ class SavedAnswers:
             lines.append({name: line[name] for name in KEPT + MEASURED})
         line_log.append(self.path, lines)
 
+    def are_of_job(self, job_id: str | None) -> bool:
+        """Whether the results here were written by this job, before something ended it."""
+        results = self.folder / self.names.rows
+        if job_id is None or not results.is_file():
+            return False
+        return evaluation_record.read(results, self.names.record).get("job_id") == job_id
+
     def take_over_results(self) -> None:
         """Reuse the answers of a finished run of the same identity."""
         results = self.folder / self.names.rows
