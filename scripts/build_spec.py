@@ -358,7 +358,7 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     output = Path(args.output)
     for path, records in draft.files.items():
         files.write_json(Path(path), records)
-    document.dump(draft.spec, output, args.action)
+    document.dump(draft.spec, output, args.action, engine=args.engine)
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     case = Case(args.action, args.engine, draft.spec, facts)
     count = laid_out_for(args, case)

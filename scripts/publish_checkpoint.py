@@ -26,15 +26,20 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings
-from cosmos_reason.checkpoints import publishing, run_outputs
+from cosmos_reason.checkpoints import publishing, run_outputs, selection
 from cosmos_reason.evaluation import serving
 from cosmos_reason.remote import hub, model_names, s3
 
 
 def parser() -> cli.Parser:
-    parser = cli.Parser(__doc__, "--hub --s3 --public --yes")
+    parser = cli.Parser(__doc__, "--hub --s3 --public --by --yes")
     parser.add_argument(
-        "folder", type=cli.local, help="model or adapter folder (select_checkpoint.py prints it)"
+        "folder", type=cli.local, help="model or adapter folder, or with --by a train job or output"
+    )
+    parser.add_argument(
+        "--by",
+        metavar="METRIC|val_loss|best|NAME",
+        help="of a train job or output: which checkpoint, as select_checkpoint.py takes it",
     )
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument(
@@ -87,11 +92,29 @@ def look(uri: str, args, secret: str | None) -> tuple[publishing.Target, list[fi
         ]
 
 
+def meant(folder: Path, by: str | None) -> tuple[Path, list[findings.Finding]]:
+    """The model or adapter that is given, or chosen of a training, and what there is to say of the
+    choice. Raises Failure where it has to be chosen."""
+    if not selection.is_training(folder):
+        if by:
+            message = "got it with what is no train job or output, expected it to be left out"
+            raise findings.bad_input("CKPT-NO-EFFECT", "--by", message, "leave --by out")
+        return folder.resolve(), []
+    output_dir = run_outputs.output_of(folder)
+    beside = selection.Beside(folder)
+    if not by:
+        raise selection.not_chosen(output_dir, run_outputs.models(output_dir), beside, "checkpoint")
+    chosen, notes = selection.select(output_dir, by, beside)
+    return chosen.path.resolve(), notes
+
+
 def main(args) -> cli.Outcome:
     uri = target_uri(args)
-    folder = args.folder.resolve()
+    folder, chosen = meant(args.folder, args.by)
     files, left, notes = publishing.collect(folder)
-    told = publishing.beside(folder, args.job_dir)
+    notes += chosen
+    job = args.folder if (args.folder / "job.json").is_file() else None
+    told = publishing.beside(folder, args.job_dir or job)
     secret = hub.token(args.secrets_env) if args.hub else None
     target, unseen = look(uri, args, secret)
     notes += unseen + publishing.objections(target, files, args.public)

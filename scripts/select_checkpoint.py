@@ -91,7 +91,9 @@ def main(args) -> cli.Outcome:
     beside = selection.Beside(job, args.log)
     if not args.by:
         if args.merge or args.fix_adapter or args.base_model:
-            raise not_chosen(output_dir, beside)
+            found = run_outputs.find(output_dir)
+            adapters_here = [one for one in found if one.kind == run_outputs.ADAPTER]
+            raise selection.not_chosen(output_dir, adapters_here, beside, "adapter")
         return listing(output_dir, job, beside)
     if args.base_model and not args.merge:
         message = "got it without --merge, which alone reads a base"
@@ -132,17 +134,6 @@ def refuse_log_without_losses(log: Path | None) -> None:
             "(policy_0.log of cosmos-rl, log.txt of a job)"
         )
         raise f.bad_input("CKPT-LOG", log, message)
-
-
-def not_chosen(output_dir: Path, beside: selection.Beside) -> f.Failure:
-    """The refusal to make something of an adapter that was not named."""
-    found = run_outputs.find(output_dir)
-    whole = [one for one in found if one.complete]
-    adapters = [one for one in whole if one.kind == run_outputs.ADAPTER]
-    message = "got none, expected it to say which adapter is meant of: "
-    message += ", ".join(adapter.name for adapter in adapters) or "none"
-    by = selection.proposal(output_dir, adapters, beside)
-    return f.bad_input("CKPT-NOT-CHOSEN", "--by", message, f"--by {by}" if by else "")
 
 
 def evaluation(path: Path, given: Path, chosen: run_outputs.Checkpoint) -> tuple[str, ...]:

@@ -552,3 +552,29 @@ def test_an_adapter_is_not_served_before_it_is_merged(tmp_path, model):
     add_adapter(tmp_path / RUN, "step_1", model)
     result = said(tmp_path, "--by", "step_1")[1]["result"]
     assert result["selected"]["kind"] == "adapter" and "serve" not in result
+
+
+def publish(*args):
+    done = run_script(
+        "publish_checkpoint.py", *args, "--json", env={"HF_ENDPOINT": "http://127.0.0.1:9"}
+    )
+    told = json.loads(done.stdout)
+    return done.returncode, told["result"], {one["id"]: one for one in told["findings"]}
+
+
+@pytest.mark.parametrize("given", ["", "results", f"results/{RUN}"])
+def test_what_is_published_of_a_training_is_chosen(tmp_path, model, given):
+    job = tmp_path / "train-1"
+    run = job / "results" / RUN
+    for step in ("step_10", "step_20"):
+        add_step(run, step, model)
+    (job / "job.json").write_text(json.dumps({"outputs": {"output_dir": str(job / "results")}}))
+    best_link.write(run, "step_20", 0.5, best_link.VAL_LOSS)
+    code, _, found = publish(job / given, "--hub", "lab/one")
+    assert code == 2 and set(found) == {"CKPT-NOT-CHOSEN"}
+    assert "/step_10" in found["CKPT-NOT-CHOSEN"]["message"]
+    assert found["CKPT-NOT-CHOSEN"]["fix"] == "--by best"
+    code, result, _ = publish(job / given, "--by", "best", "--hub", "lab/one")
+    assert code == 0 and "config.json" in {row["name"] for row in result["files"]}
+    step = run / "safetensors" / "step_20"
+    assert publish(step, "--by", "step_20", "--hub", "lab/one")[2].keys() == {"CKPT-NO-EFFECT"}

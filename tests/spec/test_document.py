@@ -383,6 +383,9 @@ def test_below_custom_only_what_looks_like_ours_is_an_error():
     assert (finding.id, finding.severity) == ("SPEC-CUSTOM-TABLE", f.INFO)
     for key in ("custom.dataset", "custom.system_prompt", "custom.vision.reader"):
         assert key in finding.message
+    document.set_value(table, "custom.train_dataset.annotation_path", "a.json")
+    (told,) = validation.validate("train", table)
+    assert told.message == f"{finding.message}: training reads custom.train_dataset.annotation_path"
     document.set_value(table, "custom.train_datasets", {"annotation_path": "a.json"})
     document.set_value(table, "custom.vision.max_frame", 4)
     document.set_value(table, "custom.transformers_engine.anything", 4)

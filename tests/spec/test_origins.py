@@ -35,3 +35,13 @@ def test_without_a_note_the_platform_decides(tmp_path, beside):
     assert origins.of_values(path) == {}
     assert origins.engine_of(path) == "tao"
     assert origins.engine_of(path, "local") == origins.engine_of(None, "local") == "transformers"
+
+
+@pytest.mark.parametrize("engine", ["transformers", "cosmos-rl", "tao"])
+def test_a_copy_without_its_note_says_its_engine_itself(tmp_path, engine):
+    path = tmp_path / "copy.toml"
+    document.dump(document.template("train"), path, "train", engine=engine)
+    assert document.load(path) == document.template("train")
+    assert {origins.engine_of(path, platform) for platform in ("local", "slurm")} == {engine}
+    path.write_text(path.read_text().replace(engine, "banana"))
+    assert origins.engine_of(path, "slurm") == "tao", "the usual one"

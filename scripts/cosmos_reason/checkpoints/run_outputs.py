@@ -135,10 +135,15 @@ def is_in_run(model: Path) -> bool:
     return model.parent.name in MODEL_PARTS
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder is a model or adapter itself, in whatever state."""
+    return any((folder / name).is_file() for name in ("config.json", adapters.CONFIG))
+
+
 def models_meant(folder: Path) -> tuple[list[Path], list[Path]]:
     """What a folder that is given to `--checkpoint` stands for: (undamaged models, damaged ones).
     A model stands for itself, a train output for all its models."""
-    if any((folder / name).is_file() for name in ("config.json", adapters.CONFIG)):
+    if is_model(folder):
         return [folder], []
     listed = models(folder)
     whole = [checkpoint.path for checkpoint in listed if checkpoint.complete]

@@ -110,6 +110,22 @@ def flags(by: str) -> Fix:
     return Fix(flags={"--by": by} if by else {})
 
 
+def is_training(folder: Path) -> bool:
+    """Whether it is a train job, its output or a run of it, and no model or adapter itself."""
+    if not folder.is_dir() or run_outputs.is_model(folder):
+        return False
+    return (folder / "job.json").is_file() or bool(run_outputs.find(folder))
+
+
+def not_chosen(output_dir: Path, found: Iterable[Checkpoint], beside: Beside, what: str) -> Failure:
+    """The refusal to make something of a checkpoint that was not named; `what` it is."""
+    whole = [one for one in found if one.complete]
+    message = f"got none, expected it to say which {what} is meant of: "
+    message += ", ".join(one.name for one in whole) or "none"
+    by = proposal(output_dir, whole, beside)
+    return findings.bad_input("CKPT-NOT-CHOSEN", "--by", message, flags(by))
+
+
 def nothing_found(folder: Path) -> Finding:
     """What to say of a folder without any checkpoint: the folder that was probably meant, or why
     none was saved."""

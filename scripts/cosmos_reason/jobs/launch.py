@@ -186,7 +186,7 @@ def _recorded(job: Job, request: Request, spec: dict) -> tuple[Job, int]:
 
 def _write(partial: Path, job: Job, request: Request, spec: dict) -> Job:
     """Fill the folder of a job that is to be started."""
-    document.dump(spec, partial / jobs.SPEC, job.action)
+    document.dump(spec, partial / jobs.SPEC, job.action, engine=job.engine)
     digest = files.sha256(partial / jobs.SPEC)
     job = replace(job, spec=job.spec | {"sha256": digest})
     beside = origins.path_beside(request.spec_path)

@@ -25,6 +25,9 @@ FREE_NAMES = ("alpha_pattern", "r_pattern", "reward_function")  # tables whose n
 # ---- nested tables -------------------------------------------------------------------------------
 
 
+ENGINE_NOTE = "# made for --engine "  # in one of the first lines
+
+
 def get(spec: dict, key: str, default=None):
     """The value at a dotted key, or `default` when any part of the path is absent."""
     node = spec
@@ -213,13 +216,15 @@ def load(path: Path) -> dict:
     return spec
 
 
-def dump(spec: dict, path: Path, edited_as: str = "", schema: str = "") -> None:
+def dump(spec: dict, path: Path, edited_as: str = "", schema: str = "", engine: str = "") -> None:
     """Write `spec` as TOML; the file appears whole or not at all. `edited_as` is the action whose
     schema the first line names, for editors that know taplo; `schema` its address where that is not
-    the one in this bundle."""
+    the one in this bundle. `engine` is the one that it was made for, which a copy tells too."""
     import tomli_w
 
     text = tomli_w.dumps(spec)
+    if engine:
+        text = f"{ENGINE_NOTE}{engine}\n{text}"
     if edited_as:
         text = f"#:schema {schema or _schema_address(edited_as, Path(path))}\n{text}"
     files.write_text(Path(path), text)

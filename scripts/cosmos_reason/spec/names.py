@@ -8,6 +8,8 @@ from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import actions, document, legal
 
+# Whose data a spec of the guides names, and what our own dataset script reads.
+OF_GUIDES, OURS = "custom.dataset", "custom.train_dataset.annotation_path"
 CLOSE = 0.8  # of difflib: one letter more, less or other in a name of usual length
 FLAG_WORDS = {
     "gpus": "--gpus-per-node",
@@ -86,6 +88,8 @@ def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
     if others:
         where = others[0] if len(others) == 1 else "custom"
         message = f"got {', '.join(others)}, passed on as it is; nothing here reads it"
+        if OF_GUIDES in others and document.get(spec, OURS):
+            message += f": training reads {OURS}"
         found[where] = findings.info("SPEC-CUSTOM-TABLE", where, message)
     return found
 

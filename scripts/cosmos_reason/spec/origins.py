@@ -3,12 +3,15 @@ was laid out for, and the origin of each value."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.spec import actions, document
+
+NOTED_WITHIN = 3  # lines
 
 
 def path_beside(spec: str | Path) -> Path:
@@ -66,11 +69,14 @@ def nodes_of(spec: str | Path, gpus: int) -> int | None:
 
 def engine_of(spec: str | Path | None, platform: str = "docker", action: str | None = None) -> str:
     """The engine that build_spec made a spec for (one of `action`, when given), as it noted beside
-    it: a spec that was edited since is still meant for it. Without a note, the engine that its keys
-    tell, else the usual one of the platform."""
+    it: a spec that was edited since is still meant for it, and so is a copy, which says it itself.
+    Without a note, the engine that its keys tell, else the usual one of the platform."""
     record = {}
     if spec and os.path.isfile(spec):
         record = _read(spec)
+    in_words = "" if record else _engine_in_words(spec)
+    if in_words:
+        return in_words
     is_noted = record.get("engine") in bundle.ENGINES
     if is_noted and action in (None, record.get("action")):
         return record["engine"]
@@ -91,12 +97,22 @@ def facts_of(spec: str | Path) -> Path | None:
 def engine_told(spec: str | Path | None) -> tuple[str, str] | None:
     """The engine that the keys of a spec from elsewhere tell, and by which; None for one of our own
     and for what is no spec, which others say."""
-    if not spec or not os.path.isfile(spec) or _read(spec):
+    if not spec or not os.path.isfile(spec) or _read(spec) or _engine_in_words(spec):
         return None
     try:
         return actions.engine_told_by(document.load(Path(spec)))
     except Failure:
         return None
+
+
+def _engine_in_words(spec: str | Path | None) -> str:
+    """The engine that one of the first lines of a spec names; empty where none does."""
+    if not spec or not os.path.isfile(spec):
+        return ""
+    with open(spec, encoding="utf-8", errors="replace") as lines:
+        first = [line.strip() for line in itertools.islice(lines, NOTED_WITHIN)]
+    named = [line.removeprefix(document.ENGINE_NOTE) for line in first]
+    return next((name for name in named if name in bundle.ENGINES), "")
 
 
 def _read(spec: str | Path) -> dict:
