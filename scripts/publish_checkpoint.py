@@ -113,8 +113,7 @@ def main(args) -> cli.Outcome:
     folder, chosen = meant(args.folder, args.by)
     files, left, notes = publishing.collect(folder)
     notes += chosen
-    job = args.folder if (args.folder / "job.json").is_file() else None
-    told = publishing.beside(folder, args.job_dir or job)
+    told = publishing.beside(folder, args.job_dir or selection.job_of(args.folder))
     secret = hub.token(args.secrets_env) if args.hub else None
     target, unseen = look(uri, args, secret)
     notes += unseen + publishing.objections(target, files, args.public)

@@ -114,7 +114,12 @@ def is_training(folder: Path) -> bool:
     """Whether it is a train job, its output or a run of it, and no model or adapter itself."""
     if not folder.is_dir() or run_outputs.is_model(folder):
         return False
-    return (folder / "job.json").is_file() or bool(run_outputs.find(folder))
+    return job_of(folder) is not None or bool(run_outputs.find(folder))
+
+
+def job_of(folder: Path) -> Path | None:
+    """A folder itself where it is that of a job."""
+    return folder if (folder / "job.json").is_file() else None
 
 
 def not_chosen(output_dir: Path, found: Iterable[Checkpoint], beside: Beside, what: str) -> Failure:
