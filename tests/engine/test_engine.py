@@ -3,12 +3,10 @@
 import fcntl
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
 import time
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -19,7 +17,7 @@ import torch
 from forked import Forked, one_thread
 from huggingface_hub import constants
 from safetensors.torch import load_file
-from training import run, short_training
+from training import files_up_to, run, short_training
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
@@ -155,17 +153,6 @@ def test_a_best_score_that_is_no_validation_loss_of_a_model_that_is_there_does_n
         (out / "best" / "checkpoints").unlink()
     run(train_spec, train__timestamp="again", train__resume=True)
     assert (out / "best" / "safetensors").resolve().name == "step_4"
-
-
-@contextmanager
-def files_up_to(size):
-    """A disk on which no larger file fits."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 SMALL_STATE = {"policy__trainable_pattern": ["lm_head"]}  # so that it fits where the model does not

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from cosmos_reason.base.files import read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
@@ -26,16 +26,16 @@ RANK_MARKER = ".rank_0_complete"
 MODEL_STATE = "model.safetensors"
 OPTIMIZER_STATE = "optimizer.safetensors"
 SPEC = "cosmos_config"
+CODES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[Path]:
-    """`whole_folder`, and what the safetensors library could not write (a full disk) is a Failure
-    with exit code 3."""
+    """`whole_folder`, and what could not be written (a full disk) is a Failure with exit code 3."""
     try:
         with whole_folder(folder) as unfinished:
             yield unfinished
-    except SafetensorError as problem:
+    except (OSError, SafetensorError) as problem:
         fix = Fix(command="free space there, or", changes={"train.ckpt.max_keep": 1})
         raise outside("ENGINE-SAVE-FAILED", folder, f"got {problem}", fix) from None
 
@@ -51,14 +51,14 @@ def export(
 
 
 def _on_first(
-    tensors: dict[str, torch.Tensor], ranks: Ranks, dtype: torch.dtype | None = None
+    tensors: dict[str, torch.Tensor], ranks: Ranks, dtype: torch.dtype
 ) -> dict[str, torch.Tensor]:
     """The tensors, whole, on the host of rank 0, which writes them; nothing on the others."""
     there = {}
     for name, tensor in tensors.items():
         whole = shards.whole(tensor.detach())
         if ranks.is_first:
-            there[name] = whole.to("cpu", dtype or tensor.dtype)
+            there[name] = whole.to("cpu", dtype)
     return there
 
 
@@ -91,23 +91,69 @@ def save_state(
     folder: Path, network, optimizer, spec: dict, state: dict, ranks: Ranks = ALONE
 ) -> None:
     """Write everything `load_state` needs to continue as if nothing had happened, with as many
-    processes or with others. No pickle."""
+    processes or with others. No pickle. Of sharded tensors the host has one at a time."""
     moments = {}
     for index, parameter in enumerate(optimizer.param_groups[0]["params"]):
         for key, value in optimizer.state[parameter].items():
             moments[f"{index}.{key}"] = value
-    weights, moments = _on_first(_trainable(network), ranks), _on_first(moments, ranks)
-    ranks.by_first(partial(_write_state, folder, weights, moments, spec, state))
+    written = {MODEL_STATE: _in_order(_trainable(network)), OPTIMIZER_STATE: _in_order(moments)}
+    tensors = [tensor for table in written.values() for tensor in table.values()]
+    gathered = (shards.whole(tensor.detach()) for tensor in tensors)
+
+    def write() -> None:
+        try:
+            _write_state(folder, written, gathered, spec, state)
+        finally:
+            _finish(gathered)
+
+    if not ranks.is_first:
+        _finish(gathered)
+    ranks.by_first(write)
 
 
-def _write_state(folder: Path, weights: dict, moments: dict, spec: dict, state: dict) -> None:
+def _in_order(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """As the file has them: readers want each to begin at a multiple of its numbers' size."""
+    return dict(sorted(tensors.items(), key=lambda entry: -entry[1].element_size()))
+
+
+def _finish(gathered: Iterator[torch.Tensor]) -> None:
+    """Put together what is left of it: all ranks have to, also when one could not write."""
+    for _ in gathered:
+        pass
+
+
+def _write_state(
+    folder: Path,
+    written: dict[str, dict[str, torch.Tensor]],
+    gathered: Iterator[torch.Tensor],
+    spec: dict,
+    state: dict,
+) -> None:
+    """`written` by file; `gathered` are their tensors, whole, in that order."""
     with _writing(folder) as unfinished:
-        for name, tensors in {MODEL_STATE: weights, OPTIMIZER_STATE: moments}.items():
-            contiguous = {key: tensor.contiguous() for key, tensor in tensors.items()}
-            save_file(contiguous, unfinished / name)
+        for name, tensors in written.items():
+            entries = {
+                key: _from_next(unfinished / name, tensor, gathered)
+                for key, tensor in tensors.items()
+            }
+            safetensors_files.copy_tensors(unfinished / name, entries, lambda _: None)
         write_json(unfinished / run_outputs.TRAINER_STATE, state)
         write_json(unfinished / SPEC, spec)
         (unfinished / RANK_MARKER).touch()
+
+
+def _from_next(
+    file: Path, tensor: torch.Tensor, gathered: Iterator[torch.Tensor]
+) -> safetensors_files.Tensor:
+    """An entry of a file whose bytes are those of the next gathered tensor when it is written."""
+
+    def made() -> Iterator[memoryview]:
+        flat = next(gathered).to("cpu").contiguous().reshape(-1)
+        yield memoryview(flat.view(torch.uint8).numpy())
+
+    size = tensor.numel() * tensor.element_size()
+    dtype = CODES[tensor.dtype]
+    return safetensors_files.Tensor(file, dtype, tuple(tensor.shape), 0, size, made)
 
 
 def load_state(folder: Path, network, optimizer) -> dict:
