@@ -23,6 +23,7 @@ import dataclasses
 import os
 import re
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -436,7 +437,7 @@ def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
 
 
 def status(args) -> cli.Outcome:
-    job = platforms.refresh(folder(args))
+    job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
     result = job.to_json() | {"progress": progress.plain(progress.newest(job.folder))}
     return described(job, result, job.spec_changes())
 
@@ -483,7 +484,7 @@ def watch_(args) -> cli.Outcome:
 
 
 def cancel(args) -> cli.Outcome:
-    job = platforms.refresh(folder(args))
+    job = platforms.settled(folder(args))
     if job.has_ended:
         message = f"got {job.state}, expected a job that has not ended"
         raise bad_input("JOB-ENDED", args.job_id, message)
@@ -493,7 +494,7 @@ def cancel(args) -> cli.Outcome:
 
 def upload(args) -> cli.Outcome:
     s3.split(args.uri)  # refuses what is no S3 address
-    job = platforms.refresh(folder(args))
+    job = platforms.settled(folder(args))
     if not job.has_ended:
         message = f"got {job.state}, expected a job that has ended"
         raise bad_input("JOB-NOT-ENDED", args.job_id, message)

@@ -1,14 +1,14 @@
 """How jobs on SLURM wait and end, of what the cluster and the job's folder tell."""
 
 import os
-import threading
+import shutil
 from dataclasses import replace
 
 import pytest
 from launch_site import Site, change
 from slurm_answers import Cluster
 
-from cosmos_reason.jobs import evidence, launch, platforms, slurm_cluster, slurm_script
+from cosmos_reason.jobs import evidence, launch, listing, platforms, slurm_cluster, slurm_script
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
 from cosmos_reason.remote.machine import Answer
@@ -118,11 +118,72 @@ def test_notes_that_are_seen_later_than_the_queue(site, monkeypatch, absent, is_
     job, cluster, arrive = complete_without_notes(site, monkeypatch, *absent)
     if not is_known:
         cluster.answers["squeue"] = Answer(0, "")
-    late = threading.Timer(0.2, arrive)
-    late.start()
-    judged = slurm.judged(job)
-    late.join()
+    awaited = slurm.judged(job)
+    assert not awaited.has_ended and awaited.is_ending
+    assert "what its nodes noted is awaited" in awaited.reason
+    cluster.asked.clear()
+    assert slurm.judged(awaited) == awaited and not cluster.asked
+    arrive()
+    judged = slurm.judged(awaited)
+    assert not judged.is_ending and "end_seen_at" not in judged.platform_ref
     assert (judged.state, judged.exit_code, judged.reason) == ("COMPLETE", 0, "")
+
+
+def test_a_job_that_is_called_running_after_its_end_has_a_moment_more(site, monkeypatch):
+    """SLURM then says why it ended it."""
+    job, cluster = submitted(site, monkeypatch)
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    note(job, slurm_script.ENDED, "143\n")
+    tells(cluster, job, "RUNNING")
+    awaited = slurm.judged(jobs.Job.load(job.folder))
+    assert awaited.is_ending and awaited.reason == "its script ended; SLURM: RUNNING"
+    tells(cluster, job, "TIMEOUT", "TimeLimit")
+    judged = slurm.judged(awaited)
+    assert judged.state == "ERROR" and "SLURM: TIMEOUT" in judged.reason and judged.exit_code == 143
+    tells(cluster, job, "RUNNING")
+    monkeypatch.setattr(slurm, "PATIENCE", 0)
+    assert slurm.judged(awaited).state == "ERROR"
+
+
+def test_a_job_that_is_begun_anew_after_its_end_is_no_longer_ending(site, monkeypatch):
+    job, cluster = submitted(site, monkeypatch)
+    job = replace(jobs.Job.load(job.folder), options=job.options | {"requeue": True})
+    tells(cluster, job, "COMPLETED")
+    awaited = slurm.judged(job)
+    assert awaited.is_ending
+    monkeypatch.setattr(slurm, "NOTE_SECONDS", 0)
+    tells(cluster, job, "PENDING", "BeginTime")
+    anew = slurm.judged(awaited)
+    assert anew.state == "PENDING" and not anew.is_ending
+
+
+class Clock:
+    """In place of the module `time`: sleeping takes none."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_list_waits_for_all_that_are_ending_together(site, monkeypatch):
+    """Many of them would keep it for minutes; status and list say what is not known yet."""
+    job, cluster = submitted(site, monkeypatch)
+    shutil.copytree(job.folder, other := job.folder.with_name(f"{job.job_id[:-6]}abcdef"))
+    text = (other / jobs.RECORD).read_text()
+    (other / jobs.RECORD).write_text(text.replace(job.job_id, other.name))
+    lines = [f"3|{name}|FAILED|NonZeroExitCode|n1\n" for name in (job.job_id, other.name)]
+    cluster.answers["squeue"] = Answer(0, "".join(lines))
+    clock = Clock()
+    for module in (platforms, listing):
+        monkeypatch.setattr(module, "time", clock)
+    rows, _ = listing.current(site.jobs)
+    assert [job.state for job in rows] == ["PENDING", "PENDING"]
+    assert all("SLURM: FAILED; what its nodes noted" in job.reason for job in rows)
+    assert clock.now < platforms.BRIEFLY + 1
 
 
 def test_without_its_notes_the_evidence_tells(site, monkeypatch):

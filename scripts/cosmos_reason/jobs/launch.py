@@ -206,7 +206,7 @@ def _write(partial: Path, job: Job, request: Request, spec: dict) -> Job:
 def retry(folder: Path, jobs_dir: Path) -> tuple[Job | None, list[Finding]]:
     """Run an ended job again as a new one, from the newest complete checkpoint it left. Outputs go
     where they went."""
-    job = platforms.refresh(folder)
+    job = platforms.settled(folder)
     if job.state not in {jobs.ERROR, jobs.CANCELED}:
         message = f"got {job.state}, expected ERROR or CANCELED"
         fix = jobs.command("cancel", folder) if job.state == jobs.RUNNING else ""

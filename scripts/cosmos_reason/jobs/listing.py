@@ -4,6 +4,7 @@ of its jobs is not asked about the others."""
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 
 from cosmos_reason.base.findings import WARNING, Failure, Finding
@@ -26,10 +27,11 @@ def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
     that cannot be read, and a warning for each controller that does not answer."""
     listed = []
     found = []
+    deadline = time.monotonic() + platforms.BRIEFLY
     unreachable: dict[tuple, Finding] = {}
     for folder in jobs.folders(jobs_dir):
         try:
-            listed.append(_refreshed(folder, unreachable))
+            listed.append(_refreshed(folder, unreachable, deadline))
         except Failure as failure:
             found += failure.findings
     for finding in unreachable.values():
@@ -37,7 +39,7 @@ def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
     return listed, found
 
 
-def _refreshed(folder: Path, unreachable: dict[tuple, Finding]) -> Job:
+def _refreshed(folder: Path, unreachable: dict[tuple, Finding], deadline: float) -> Job:
     """The record of a job as it is true now, or UNKNOWN. A controller that does not answer joins
     `unreachable`, and is not asked about the next job."""
     job = Job.load(folder)
@@ -46,7 +48,7 @@ def _refreshed(folder: Path, unreachable: dict[tuple, Finding]) -> Job:
         reason = unreachable[controller].message
         return dataclasses.replace(job, state=jobs.UNKNOWN, reason=reason)
     try:
-        return platforms.refresh(folder)
+        return platforms.settled(folder, deadline)
     except Failure as failure:
         finding = failure.findings[0]
         if "job" not in finding.data:

@@ -48,6 +48,10 @@ SPEC = "spec.toml"
 CONTAINER_SPEC = "container.toml"  # the spec with a container's paths
 BEFORE = "outputs.before.json"
 
+# In `platform_ref`, of a job whose platform tells that it has ended: what it noted of its end is
+# not seen here yet.
+END_SEEN = "end_seen_at"
+
 
 # -- the record --------------------------------------------------------------------------------
 
@@ -132,6 +136,11 @@ class Job:
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether its end was told, and how it ended is awaited."""
+        return not self.has_ended and END_SEEN in self.platform_ref
 
     @property
     def spec_path(self) -> Path:

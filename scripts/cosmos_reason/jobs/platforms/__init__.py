@@ -42,6 +42,8 @@ from cosmos_reason.jobs.record import Job
 PLATFORMS = ("local", "docker", "slurm", "kubernetes")
 MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job on this machine
 PATIENCE = 10  # seconds until an end that was brought about is recorded
+BRIEFLY = 2  # seconds for which status and list wait in all where jobs are ending
+SETTLED = 100  # seconds until it is known how a job has ended whose end was told
 
 
 def module(platform: str) -> ModuleType:
@@ -99,6 +101,18 @@ def refresh(folder: Path) -> Job:
             os.close(lock)
 
 
+def settled(folder: Path, deadline: float | None = None) -> Job:
+    """The same; of a job that is ending, how it has ended is waited for: until a time of
+    time.monotonic(), or as long as it may take."""
+    if deadline is None:
+        deadline = time.monotonic() + SETTLED
+    job = refresh(folder)
+    while job.is_ending and time.monotonic() < deadline:
+        time.sleep(0.2)
+        job = refresh(folder)
+    return job
+
+
 def stop(folder: Path, grace: float) -> Job:
     """Cancel a job; returns its last record. Raises Failure (exit 3), also when something of it
     cannot be ended."""
@@ -110,7 +124,7 @@ def stop(folder: Path, grace: float) -> Job:
         job = refresh(folder)
         if job.has_ended:
             return job
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline and not job.is_ending:
             message = "got a job that does not end"
             fix = jobs.command("status", folder)
             raise outside("JOB-NOT-KILLED", folder.name, message, fix)

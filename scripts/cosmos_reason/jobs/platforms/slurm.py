@@ -291,7 +291,10 @@ def start(job: Job, lock: int) -> None:
 
 
 def judged(job: Job) -> Job:
-    """As the job's folder and the cluster tell."""
+    """As the job's folder and the cluster tell. What one of them tells later than the other is
+    awaited, by whoever asks again: nobody is kept here."""
+    if jobs.END_SEEN in job.platform_ref:
+        os.listdir(job.folder)  # NFS then looks whether the folder has changed
     job = _as_started(job)
     exit_code = _noted_exit(job)
     codes = list(_node_exit_codes(job).values())
@@ -299,33 +302,57 @@ def judged(job: Job) -> Job:
         return _ended(job, 0)
     where = slurm_cluster.host(job.options.get("slurm_host"))
     if exit_code is not None and "requeue" not in job.options:
-        return _ended_as_noted(job, exit_code, _note_of_end(where, job))
+        return _ended_as_told(where, job, exit_code)
+    if exit_code is None and _is_awaited(job, NOTE_SECONDS):
+        return job  # the cluster was asked when it told of the end
     # One that may be begun anew ends when the cluster says so, whatever its script noted.
     seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=exit_code is not None)
     if seen is None:
         slurm_cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
     if seen is None or seen.state in slurm_cluster.ENDED:
         # Between the two looks it may have ended as it should.
-        job, exit_code = _with_late_notes(job, seen)
+        os.listdir(job.folder)
+        job = _as_started(job)
+        exit_code = _noted_exit(job)
         if exit_code is not None:
             return _ended_as_noted(job, exit_code, seen.note if seen else "")
+        was_taken = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
+        if seen.state in slurm_cluster.BY_ITSELF if seen else was_taken:
+            told = f"SLURM: {seen.state}" if seen else "SLURM knows it no more"
+            awaiting = _awaiting(job, f"{told}; what its nodes noted is awaited for a minute")
+            if _is_awaited(awaiting, NOTE_SECONDS):
+                return awaiting
     return _never_seen(job) if seen is None else _as_seen(job, seen)
 
 
-def _with_late_notes(job: Job, seen: slurm_cluster.Seen | None) -> tuple[Job, int | None]:
-    """(the job as it began, the exit code that its script noted). Where the script ran to its end,
-    or may have, its notes are waited for: another machine's are seen here after a while."""
-    job = _as_started(job)
-    was_taken = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
-    is_awaited = seen.state in slurm_cluster.BY_ITSELF if seen else was_taken
-    deadline = time.monotonic() + (NOTE_SECONDS if is_awaited else 0)
-    while True:
-        os.listdir(job.folder)  # NFS then looks whether the folder has changed
-        job = _as_started(job)
-        exit_code = _noted_exit(job)
-        if exit_code is not None or time.monotonic() >= deadline:
-            return job, exit_code
-        time.sleep(0.5)
+def _awaiting(job: Job, why: str) -> Job:
+    """A job of which one tells that it has ended, and the other not yet."""
+    since = job.platform_ref.get(jobs.END_SEEN) or jobs.now()
+    return replace(job, reason=why, platform_ref=job.platform_ref | {jobs.END_SEEN: since})
+
+
+def _is_awaited(job: Job, patience: float) -> bool:
+    since = job.platform_ref.get(jobs.END_SEEN)
+    return since is not None and time.time() < jobs.seconds(since) + patience
+
+
+def _without_end_seen(job: Job) -> Job:
+    reference = {name: told for name, told in job.platform_ref.items() if name != jobs.END_SEEN}
+    return replace(job, platform_ref=reference)
+
+
+def _ended_as_told(where: Host, job: Job, exit_code: int) -> Job:
+    """A job whose script has noted its end: for a moment more SLURM calls it running, and only then
+    says why it ended it. Where it cannot be asked, the note alone tells."""
+    try:
+        seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
+    except Failure:
+        return _ended_as_noted(job, exit_code, "")
+    if seen and seen.state not in slurm_cluster.ENDED:
+        awaiting = _awaiting(job, f"its script ended; SLURM: {seen.state}")
+        if _is_awaited(awaiting, PATIENCE):
+            return awaiting
+    return _ended_as_noted(job, exit_code, seen.note if seen else "")
 
 
 def _ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
@@ -336,7 +363,7 @@ def _ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
 def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
     """As the cluster tells, where the job's folder says nothing of an end."""
     reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
-    job = replace(job, platform_ref=reference)
+    job = _without_end_seen(replace(job, platform_ref=reference))
     if seen.state in slurm_cluster.WAITING:
         return replace(job, state=jobs.PENDING, reason=_why_it_waits(job, seen))
     if seen.state in slurm_cluster.RUNNING:
@@ -407,24 +434,9 @@ def _words_of(path: Path) -> list[str]:
         return []
 
 
-def _note_of_end(where: Host, job: Job) -> str:
-    """Why SLURM ended a job whose script has noted its end: for a moment more it calls it running.
-    '' when that cannot be learned."""
-    deadline = time.monotonic() + PATIENCE
-    try:
-        while True:
-            seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
-            if seen is None:
-                return ""
-            if seen.state in slurm_cluster.ENDED or time.monotonic() > deadline:
-                return seen.note
-            time.sleep(0.5)
-    except Failure:
-        return ""
-
-
 def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -> Job:
     """The record of an end, with the exit code of each node."""
+    job = _without_end_seen(job)
     codes = _node_exit_codes(job)
     if codes:
         job = replace(job, platform_ref=job.platform_ref | {"node_exit_codes": codes})
