@@ -1,4 +1,5 @@
-"""A real SLURM cluster that keeps accounts: nodes that fail, jobs begun anew, jobs it forgot."""
+"""A real SLURM cluster that keeps accounts: nodes that fail, jobs begun anew, jobs it forgot, jobs
+that give way to others or take too much memory."""
 
 import sys
 import time
@@ -6,6 +7,7 @@ from functools import partial
 
 import pytest
 from launch_site import Site, ended
+from slurm_cluster import limits_memory
 from slurm_site import HANG, is_running, request, submitted, waited
 
 from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_script
@@ -63,6 +65,10 @@ ENDINGS = {
     "canceled": ("sleep 600", ("--nodelist=n1",), ("CANCELLED", None)),
     "down": ("sleep 600", ("--nodelist=n2", "--no-requeue"), ("NODE_FAIL", None)),
 }
+HOARD = "import time; held = [bytes([1]) * 10**7 for _ in range(60)]; time.sleep(600)"
+needs_limits = pytest.mark.skipif(
+    not limits_memory(), reason="the kernel's groups for memory (version 1) cannot be had"
+)
 
 
 def test_states_of_the_accounts(site, accounting_cluster):
@@ -90,6 +96,105 @@ def test_states_of_the_accounts(site, accounting_cluster):
     finally:
         bring_back(accounting_cluster, "n2")
         accounting_cluster.call("scancel", started["runs"])
+
+
+@needs_limits
+def test_a_batch_script_that_takes_too_much_memory_is_out_of_memory(site, accounting_cluster):
+    since = jobs.now()
+    words = ["sbatch", "--parsable", "--job-name=hoard", "--mem=60M", "--output=/dev/null"]
+    program = f"exec {sys.executable} -c '{HOARD}'"
+    assert not accounting_cluster.call(*words, f"--wrap={program}").returncode
+
+    def state():
+        found = slurm_cluster._accounted(Host(), "hoard", since)
+        return found.state if found else None
+
+    until(state, "OUT_OF_MEMORY")
+
+
+@needs_limits
+def test_a_job_that_takes_too_much_memory_is_told_to_ask_for_more(site):
+    site.runs([sys.executable, "-c", HOARD])
+    folder = submitted(site, memory="60M")
+    job = ended(folder, HANG)
+    assert (job.state, job.exit_code) == ("ERROR", 137), job.reason
+    assert "SIGKILL (often: out of memory)" in job.reason
+    told = {one["id"]: one for one in job.diagnosis}
+    assert list(told) == ["JOB-SLURM-MEMORY", "LOG-HOST-MEMORY"]
+    assert "got 60M" in told["JOB-SLURM-MEMORY"]["message"]
+    assert "--memory SIZE" in told["JOB-SLURM-MEMORY"]["fix"]
+
+
+# -- jobs that give way to others ----------------------------------------------------------------
+
+# Saves a state when it is asked to end, as the embedded engine does.
+YIELDING = r"""#!{python}
+import os, pathlib, signal, sys, time
+sys.path[:0] = {path!r}
+from launch_site import write_state
+job = pathlib.Path({jobs!r}) / os.environ["COSMOS_REASON_JOB_ID"]
+def save(*_):
+    write_state(job / "results/20260101000000/checkpoints/step_2/policy", 2, 9)
+    sys.exit(3)
+signal.signal(signal.SIGTERM, save)
+(job / "metrics.jsonl").write_text('{{"step": 2, "total_steps": 9}}\n')
+time.sleep(600)
+"""
+
+
+def yielding(site, partition, **fields):
+    """The folder of a training that runs, and gives way to one of partition `urgent`."""
+    program = site.root / "yielding"
+    there = {"path": sys.path, "jobs": str(site.jobs), "python": sys.executable}
+    program.write_text(YIELDING.format(**there))
+    program.chmod(0o755)
+    site.runs([str(program)])
+    folder = submitted(site, partition=partition, memory="300M", **fields)
+    waited(folder, is_running)
+    return folder
+
+
+def urge(cluster):
+    """A job that wants the whole node at once; returns its number, to be canceled."""
+    words = ["--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null"]
+    done = cluster.call("sbatch", *words, "--wrap=sleep 600")
+    assert not done.returncode, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("partition", ["spot", "grace"])
+def test_a_job_that_gave_way_is_told_as_preempted_and_how_it_goes_on(
+    site, accounting_cluster, partition
+):
+    """Of one that ended in its time of grace SLURM says only that it failed."""
+    folder = yielding(site, partition)
+    urgent = urge(accounting_cluster)
+    try:
+        job = ended(folder, HANG)
+        assert job.state == "ERROR" and job.exit_code in (3, 143), job.reason
+        assert "SLURM: PREEMPTED" in job.reason and "SIGCONT" not in job.reason
+        assert f"retry {folder.name} --jobs-dir {site.jobs} goes on from step 2" in job.reason
+    finally:
+        accounting_cluster.call("scancel", urgent)
+
+
+def test_a_job_that_gave_way_is_begun_anew_where_that_was_asked_for(site, accounting_cluster):
+    folder = yielding(site, "spot", requeue=True)
+    urgent = urge(accounting_cluster)
+    try:
+        waited(folder, lambda job: job.state == "PENDING" and "anew" in job.reason)
+    finally:
+        accounting_cluster.call("scancel", urgent)
+    (folder / jobs.METRICS).unlink()
+
+    def runs_again(job):
+        accounting_cluster.call(
+            "scontrol", "update", f"JobId={job.platform_ref['slurm_job_id']}", "StartTime=now"
+        )
+        return is_running(job)
+
+    waited(folder, runs_again)
+    assert platforms.stop(folder, grace=20).state == "CANCELED"
 
 
 def test_a_node_that_goes_down_is_told_and_the_job_retried(site, accounting_cluster):

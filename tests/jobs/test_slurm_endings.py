@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from launch_site import Site, change
+from launch_site import Site, change, write_state
 from slurm_answers import Cluster
 
 from cosmos_reason.jobs import evidence, launch, listing, platforms, slurm_cluster, slurm_script
@@ -210,8 +210,59 @@ def test_a_waiting_job_tells_why(site, monkeypatch, reason, told):
     tells(cluster, job, "PENDING", reason)
     job = jobs.Job.load(job.folder)
     assert slurm.judged(job).reason == told
+    job = replace(job, options=job.options | {"requeue": True})
     anew = slurm.judged(replace(job, started_at="2026-01-01T00:00:00Z")).reason
     assert anew == "; ".join(filter(None, ["SLURM: begins it anew", told.removeprefix("SLURM: ")]))
+
+
+@pytest.mark.parametrize("state", sorted(slurm_cluster.ENDED - slurm_cluster.BY_ITSELF))
+def test_whatever_else_ended_a_job_is_told_with_the_way_on(site, monkeypatch, state):
+    job, cluster = submitted(site, monkeypatch)
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    (job.folder / "results").mkdir(exist_ok=True)
+    write_state(job.folder / "results/20260101000000/checkpoints/step_2/policy", 2, 3)
+    tells(cluster, job, state)
+    judged = slurm.judged(jobs.Job.load(job.folder))
+    assert judged.state == "ERROR" and f"SLURM: {state}" in judged.reason
+    tried_again = {"BOOT_FAIL", "DEADLINE", "NODE_FAIL", "PREEMPTED", "REVOKED", "TIMEOUT"}
+    assert ("goes on from step 2" in judged.reason) == (state in tried_again)
+
+
+@pytest.mark.parametrize("when", ["None", "2026-11-23T10:50:21"])
+def test_a_job_that_ended_in_its_time_of_grace_gave_way(site, monkeypatch, when):
+    job, cluster = submitted(site, monkeypatch)
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    note(job, slurm_script.ENDED, "3\n")
+    tells(cluster, job, "FAILED", "NonZeroExitCode")
+    line = f"JobId=3 Requeue=0 ExitCode=3:0 RunTime=00:00:05 PreemptTime={when} Suspend=None"
+    cluster.answers["scontrol"] = Answer(0, line)
+    judged = slurm.judged(jobs.Job.load(job.folder))
+    assert judged.exit_code == 3 and ("SLURM: PREEMPTED" in judged.reason) == (when != "None")
+
+
+def test_an_answer_of_the_queue_that_is_older_than_the_start(site, monkeypatch):
+    job, cluster = submitted(site, monkeypatch)
+    tells(cluster, job, "PENDING", "Priority")
+    waiting = slurm.judged(jobs.Job.load(job.folder))
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    cluster.answers["squeue"] = Answer(0, f"3|{job.job_id}|RUNNING|None|n1\n")
+    began = slurm.judged(waiting)
+    assert (waiting.state, began.state, began.reason) == ("PENDING", "RUNNING", "")
+    tells(cluster, job, "PENDING", "Priority")
+    assert slurm.judged(began).state == "RUNNING"
+
+
+def test_srun_says_1_where_memory_did_not_suffice(site, monkeypatch):
+    job, cluster = submitted(site, monkeypatch)
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    note(job, "node.0.exit", "n1 137\n")
+    note(job, slurm_script.ENDED, "1\n")
+    note(job, jobs.LOG, "slurmstepd: error: Detected 1 oom_kill event in StepId=3.0.\n")
+    tells(cluster, job, "FAILED", "NonZeroExitCode")
+    judged = slurm.judged(jobs.Job.load(job.folder))
+    assert judged.exit_code == 137
+    first = judged.diagnosis[0]
+    assert first["id"] == "JOB-SLURM-MEMORY" and "the partition gives" in first["message"]
 
 
 @pytest.mark.parametrize("was_seen_running", [False, True])

@@ -17,6 +17,7 @@ from typing import TextIO
 from cosmos_reason.base import files, findings, secrets
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.failed_run import FailedRun
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document
@@ -68,6 +69,7 @@ PLACEHOLDERS = {
     "output": "OUTPUT_DIR",
     "run": "OUTPUT_DIR",
     "page": "ORG/NAME",
+    "job": "JOB_ID",
 }
 NAMED_PAGE = re.compile(
     r"(?<![\w.-])huggingface\.co/(?:api/)?+(?!(?:docs|settings|join|spaces|papers|blog)/)"
@@ -421,7 +423,7 @@ def _is_better_already(key: str, old: object, new: object) -> bool:
 
 def _places(entry: Entry, job: Job) -> dict[str, str]:
     """The job's folders and data, as words for the placeholders of the entry's command."""
-    words = {}
+    words = {"job": shlex.join(jobs.words("retry", job.folder)[2:])}
     output = next(iter(job.outputs.values()), "")
     if output:
         words["output"] = shlex.quote(output)

@@ -30,8 +30,11 @@ ABOUT_RANKS = re.compile(
 # What srun and slurmstepd say of a step that ends; of other things they tell the cause.
 ABOUT_STEPS = re.compile(
     r"srun: (launch/slurm: |Job step aborted|Terminating |Complete |forcing job termination|"
+    r"got SIGCONT|"
     r"error: \S+: tasks? )|slurmstepd\S*: error: \*\*\* "
 )
+# Notes of SLURM about jobs that may succeed when they are tried again.
+TAKEN = re.compile(r"SLURM: (BOOT_FAIL|DEADLINE|NODE_FAIL|PREEMPTED|REVOKED|TIMEOUT)")
 SIGNALS = 64  # the highest number of one; 255 is what srun or ssh say of their own failures
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
@@ -58,7 +61,8 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         reasons = [missing, exit_text, note, _last_line(job)]
         if job.started_at:
             diagnosed = _diagnosed(job)
-            reasons.append(_goes_on(job) if _was_stopped(diagnosed) else "")
+            was_taken = _was_stopped(diagnosed) or TAKEN.match(note)
+            reasons.append(_goes_on(job) if was_taken else "")
     end_seen = exit_code is not None
     return replace(
         job,

@@ -85,7 +85,8 @@ def of_job(job: Job) -> str:
     if "total_steps" in metrics:
         facts = [f"step {metrics['step']}/{metrics['total_steps']}", *facts]
     lines = [f"{job.job_id} {job.state} {', '.join(facts)}".strip()]
-    lines.append(f"  started {job.started_at}, ended {job.ended_at}, log {job.folder / jobs.LOG}")
+    times = [("started", job.started_at), ("ended", job.ended_at), ("log", job.folder / jobs.LOG)]
+    lines.append(f"  {', '.join(f'{name} {told}' for name, told in times if told)}")
     if job.reason:
         lines.append(f"  {job.reason}")
     for finding in job.diagnosis:

@@ -412,6 +412,8 @@ def _wrong_count(request: Request, needed: int) -> Finding:
         numbered = [gpu_id for gpu_id in chosen if gpu_id.isdigit()]
         offered = list(dict.fromkeys([*numbered, *map(str, range(needed))]))
         fix = Fix(flags={"--gpu-ids": ",".join(offered[:needed])})
+        if platforms.module(request.platform).CHOOSES_GPUS:
+            fix = f"drop --gpu-ids {','.join(chosen) or 'none'}"
         return error("JOB-GPU-COUNT", "--gpu-ids", message, fix)
     fewer = Fix(flags={"--gpu-ids": ",".join(chosen[:needed])})
     if len(chosen) not in bundle.skill_info()["gpu_counts_per_node"]:

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from cosmos_reason.base.findings import Failure, Finding, bad_input, error, outside, warning
@@ -65,6 +65,7 @@ done
 exec "$@"
 """
 EXIT_CODE = re.compile(r" ExitCode=(\d+):(\d+) ")
+PREEMPTED = re.compile(r" PreemptTime=\d")
 _queues: dict[Host, tuple[float, dict]] = {}
 
 
@@ -157,7 +158,7 @@ def find(where: Host, name: str, since: str, fresh: bool = False) -> Seen | None
     if found is None:
         return _accounted(where, name, since)
     if found.state in ENDED - {"COMPLETED"}:
-        return _with_exit_code(where, found)
+        return _with_details(where, found)
     return found
 
 
@@ -179,12 +180,17 @@ def _queue(where: Host, fresh: bool) -> dict[str, Seen]:
     return jobs
 
 
-def _with_exit_code(where: Host, seen: Seen) -> Seen:
+def _with_details(where: Host, seen: Seen) -> Seen:
+    """Of one that failed its exit code. Of one that ended when it was asked to, for another job,
+    SLURM says only that it failed."""
     answer = where.call("scontrol", "show", "job", "--oneliner", seen.slurm_id)
     told = EXIT_CODE.search(answer.out)
     if not told or seen.state != "FAILED":
         return seen
-    return Seen(seen.slurm_id, seen.state, seen.reason, seen.nodes, _exit_code(*told.groups()))
+    code = _exit_code(*told.groups())
+    if PREEMPTED.search(answer.out):
+        return replace(seen, state="PREEMPTED", reason="", exit_code=code)
+    return replace(seen, exit_code=code)
 
 
 def _exit_code(code: str, number: str) -> int:

@@ -60,6 +60,8 @@ FORMS = {
     "gres": (GRES, "gpu, gpu:TYPE, gpus-per-node, gpus-per-node:TYPE or none"),
     "memory": (MEMORY, "0 for all of a node, or a size such as 200G"),
 }
+# How slurmstepd says so, by the kernel's groups or by its own count.
+MEMORY_SPENT = re.compile(r"oom.kill event|Exceeded job memory limit", re.I)
 UNREACHED = "export SLURM_HOSTNAME=LOGIN_NODE"
 WARNING_SECONDS = 300  # before its time limit a training is told
 PATIENCE = 20  # seconds until the cluster knows of an end that the job's folder tells
@@ -90,8 +92,9 @@ def check_words(request) -> list[Finding]:
         message = f"got {written!r}, expected MINUTES, H:M:S or D-H:M:S"
         found.append(error("JOB-SLURM-WORD", "--time-limit", message))
     if request.gpu_ids:
-        message = f"got {','.join(request.gpu_ids)}; SLURM chooses the GPUs, as many as needed"
-        found.append(error("JOB-GPU-IDS", "--gpu-ids", message, "leave --gpu-ids out"))
+        ids = ",".join(request.gpu_ids)
+        message = f"got {ids}; SLURM chooses the GPUs, as many as needed"
+        found.append(error("JOB-GPU-IDS", "--gpu-ids", message, f"drop --gpu-ids {ids}"))
     in_container = request.engine == images.ENGINE or request.image is not None
     if in_container:
         found += containers.check_image(request, ENROOT_FILE, "/PATH/FILE.sqsh")
@@ -295,6 +298,7 @@ def judged(job: Job) -> Job:
     awaited, by whoever asks again: nobody is kept here."""
     if jobs.END_SEEN in job.platform_ref:
         os.listdir(job.folder)  # NFS then looks whether the folder has changed
+    started_before = job.started_at
     job = _as_started(job)
     exit_code = _noted_exit(job)
     codes = list(_node_exit_codes(job).values())
@@ -306,7 +310,8 @@ def judged(job: Job) -> Job:
     if exit_code is None and _is_awaited(job, NOTE_SECONDS):
         return job  # the cluster was asked when it told of the end
     # One that may be begun anew ends when the cluster says so, whatever its script noted.
-    seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=exit_code is not None)
+    is_news = exit_code is not None or job.started_at != started_before
+    seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=is_news)
     if seen is None:
         slurm_cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
     if seen is None or seen.state in slurm_cluster.ENDED:
@@ -328,7 +333,9 @@ def judged(job: Job) -> Job:
 def _awaiting(job: Job, why: str) -> Job:
     """A job of which one tells that it has ended, and the other not yet."""
     since = job.platform_ref.get(jobs.END_SEEN) or jobs.now()
-    return replace(job, reason=why, platform_ref=job.platform_ref | {jobs.END_SEEN: since})
+    state = jobs.RUNNING if job.started_at else job.state
+    reference = job.platform_ref | {jobs.END_SEEN: since}
+    return replace(job, state=state, reason=why, platform_ref=reference)
 
 
 def _is_awaited(job: Job, patience: float) -> bool:
@@ -364,9 +371,10 @@ def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
     """As the cluster tells, where the job's folder says nothing of an end."""
     reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
     job = _without_end_seen(replace(job, platform_ref=reference))
-    if seen.state in slurm_cluster.WAITING:
+    is_older = job.started_at and "requeue" not in job.options  # than what its script noted
+    if seen.state in slurm_cluster.WAITING and not is_older:
         return replace(job, state=jobs.PENDING, reason=_why_it_waits(job, seen))
-    if seen.state in slurm_cluster.RUNNING:
+    if seen.state in slurm_cluster.RUNNING | slurm_cluster.WAITING:
         began = job.started_at or jobs.now()
         return replace(job, state=jobs.RUNNING, started_at=began, reason="")
     if seen.state not in slurm_cluster.ENDED:
@@ -444,7 +452,22 @@ def _ended(job: Job, exit_code: int | None, note: str = "", problem: str = "") -
     exit_code = _first_failure(exit_code, codes, count)
     note = "; ".join(filter(None, [note, _of_nodes(codes, count)]))
     job = evidence.ended(job, exit_code, problem, note)
+    job = replace(job, diagnosis=[*_want_of_memory(job), *job.diagnosis])
     return _without_environment(replace(job, ended_at=_time_of_end(job) or job.ended_at))
+
+
+def _want_of_memory(job: Job) -> list[dict]:
+    """An error where the log says that a job took more memory than a node gave it."""
+    said = " ".join(finding["data"].get("evidence", "") for finding in job.diagnosis)
+    if not MEMORY_SPENT.search(said):
+        return []
+    given = job.options.get("memory")
+    got = f"got {given} for each node" if given else "got what the partition gives without it"
+    message = f"{got}, and the job took more: expected what it needs"
+    more = (
+        "submit it with --memory SIZE (more; 0: all of a node), or fewer data workers in the spec"
+    )
+    return [error("JOB-SLURM-MEMORY", "--memory", message, more).to_json()]
 
 
 def _time_of_end(job: Job) -> str | None:
@@ -458,10 +481,11 @@ def _time_of_end(job: Job) -> str | None:
 
 def _first_failure(exit_code: int | None, codes: dict[str, int], count: int) -> int | None:
     """Of several nodes that failed the first tells why: srun ends the others for it, kills those
-    that do not end, and answers with the highest code."""
+    that do not end, and answers with the highest code, or with 1 where memory did not suffice."""
     failures = [code for code in codes.values() if code]
     others_killed = len(codes) < count and exit_code in KILLED_BY_SRUN
-    if failures and (others_killed or exit_code == max(failures)):
+    all_told = len(codes) == count and exit_code
+    if failures and (all_told or others_killed or exit_code == max(failures)):
         return failures[0]
     return exit_code
 
