@@ -61,8 +61,7 @@ def ended(job: Job, exit_code: int | None, problem: str = "", note: str = "") ->
         reasons = [missing, exit_text, note, _last_line(job)]
         if job.started_at:
             diagnosed = _diagnosed(job)
-            was_taken = _was_stopped(diagnosed) or TAKEN.match(note)
-            reasons.append(_goes_on(job) if was_taken else "")
+            reasons.append(_goes_on(job) if _was_stopped(diagnosed, note) else "")
     end_seen = exit_code is not None
     return replace(
         job,
@@ -88,8 +87,9 @@ def _remarks(found: dict) -> list[str]:
     return remarks
 
 
-def _was_stopped(diagnosed: list[dict]) -> bool:
-    return any(finding["id"] == STOPPED for finding in diagnosed)
+def _was_stopped(diagnosed: list[dict], note: str) -> bool:
+    """Whether it was ended from outside, and may succeed when it is tried again."""
+    return bool(TAKEN.match(note)) or any(finding["id"] == STOPPED for finding in diagnosed)
 
 
 def _goes_on(job: Job) -> str:

@@ -315,18 +315,26 @@ def judged(job: Job) -> Job:
     if seen is None:
         slurm_cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
     if seen is None or seen.state in slurm_cluster.ENDED:
-        # Between the two looks it may have ended as it should.
-        os.listdir(job.folder)
-        job = _as_started(job)
-        exit_code = _noted_exit(job)
-        if exit_code is not None:
-            return _ended_as_noted(job, exit_code, seen.note if seen else "")
-        was_taken = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
-        if seen.state in slurm_cluster.BY_ITSELF if seen else was_taken:
-            told = f"SLURM: {seen.state}" if seen else "SLURM knows it no more"
-            awaiting = _awaiting(job, f"{told}; what its nodes noted is awaited for a minute")
-            if _is_awaited(awaiting, NOTE_SECONDS):
-                return awaiting
+        return _judged_at_its_end(job, seen)
+    return _as_seen(job, seen)
+
+
+def _judged_at_its_end(job: Job, seen: slurm_cluster.Seen | None) -> Job:
+    """Of a job that the cluster calls ended, or knows no more: by its notes, or without them when
+    they do not arrive."""
+    os.listdir(job.folder)
+    job = _as_started(job)
+    exit_code = _noted_exit(job)  # since the first look it may have ended as it should
+    if exit_code is not None:
+        return _ended_as_noted(job, exit_code, seen.note if seen else "")
+    is_expected = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
+    told = "SLURM knows it no more"
+    if seen:
+        is_expected = seen.state in slurm_cluster.BY_ITSELF
+        told = f"SLURM: {seen.state}"
+    awaiting = _awaiting(job, f"{told}; what its nodes noted is awaited for a minute")
+    if is_expected and _is_awaited(awaiting, NOTE_SECONDS):
+        return awaiting
     return _never_seen(job) if seen is None else _as_seen(job, seen)
 
 
