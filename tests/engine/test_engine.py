@@ -484,21 +484,6 @@ def test_a_bad_training_clip_is_a_finding_whoever_reads_it(train_spec, dataset, 
         )
 
 
-def test_a_training_clip_that_is_lost_is_left_out_named_and_counted(
-    train_spec, dataset, tmp_path, capsys
-):
-    folder = shutil.copytree(dataset / "train", tmp_path / "train")
-    lost = sorted((folder / "videos").iterdir())[0]
-    lost.unlink()
-    data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
-    # Three epochs come upon the clip three times.
-    run(train_spec, custom__train_dataset=data, train__max_num_steps=18, train__epoch=3)
-    told = capsys.readouterr().err
-    assert told.count(f"{lost.name}: DATA-MEDIA-MISSING") == 1
-    assert "warning: 1 files could not be read; their records were left out" in told
-    assert run_outputs.find(tmp_path / "out")
-
-
 def test_a_reader_that_is_killed_ends_the_run_with_its_state_saved(
     train_spec, tmp_path, monkeypatch
 ):
@@ -534,17 +519,6 @@ def test_waiting_for_records_is_part_of_a_steps_time(train_spec, tmp_path, monke
             batch = train_spec["train"]["train_batch_per_replica"]
             assert line["train/waiting_seconds"] >= 0.05 * batch
             assert line["train/step_seconds"] > line["train/waiting_seconds"]
-
-
-def test_a_bad_validation_clip_does_not_cost_the_checkpoint(train_spec, dataset, tmp_path):
-    folder = shutil.copytree(dataset / "eval", tmp_path / "broken")
-    for clip in (folder / "videos").iterdir():
-        clip.write_bytes(b"")
-    data = {"annotation_path": str(folder / "annotations.json"), "media_path": str(folder)}
-    with pytest.raises(Failure, match="DATA-MEDIA"):
-        run(train_spec, custom__val_dataset=data)
-    assert {c.complete for c in run_outputs.find(tmp_path / "out")} == {True}
-    assert (tmp_path / "out" / "run" / "safetensors" / "step_2").is_dir()
 
 
 def test_runs_of_one_second_get_folders_of_their_own_and_a_jobs_run_names_it(train_spec, tmp_path):

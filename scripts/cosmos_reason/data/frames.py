@@ -7,7 +7,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,23 +60,24 @@ class FrameCache:
 @dataclass
 class Sampler:
     """Samples media of one folder, archive or s3:// prefix; of a prefix only what is asked for is
-    fetched."""
+    fetched. Samplers of several folders with the same options may share a cache."""
 
     media_path: str
     options: sampling.VisionOptions
     patch_size: int
     merge_size: int = 2
     temporal_patch_size: int = 2
-    cache_bytes: int = 0
+    cache: FrameCache = field(default_factory=lambda: FrameCache(0))
 
     def __post_init__(self):
-        self.cache = FrameCache(self.cache_bytes)
         self.media_path = archives.media_folder(self.media_path)
 
     def load(self, item: Media) -> Vision:
         """Raises Failure for a medium that is missing, does not decode, or is too short for the
         options."""
-        return self.cache.get(item, lambda: self._sample(item.kind, self.source(item)))
+        return self.cache.get(
+            (self.media_path, item), lambda: self._sample(item.kind, self.source(item))
+        )
 
     def source(self, item: Media) -> Path | media.Pictures:
         """The local file of a medium, or its pictures. Raises Failure."""

@@ -18,7 +18,7 @@ from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
+from cosmos_reason.data.frames import FrameCache, Sampler, Vision, chat, with_system
 from cosmos_reason.data.samples import Media, Sample, Turn
 from cosmos_reason.engine.features import CONTENT_KEY, content
 
@@ -40,7 +40,7 @@ class Encoder:
         media_path: str,
         options,
         max_length: int,
-        cache_bytes: int = 0,
+        cache: FrameCache | None = None,
         tells_content: bool = False,
     ):
         config = read_json(folder / "config.json")
@@ -61,7 +61,7 @@ class Encoder:
             self.patch_size,
             self.merge_size,
             self.temporal_patch_size,
-            cache_bytes,
+            cache or FrameCache(0),
         )
         self.token_ids = {name: config[f"{name}_token_id"] for name in SPECIAL_TOKENS}
         self.tokens = {

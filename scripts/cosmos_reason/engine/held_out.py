@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
-from cosmos_reason.base.findings import bad_input, say
+from cosmos_reason.base.findings import Failure, bad_input, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import with_system
 from cosmos_reason.data.samples import Question
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.responder import generate
-from cosmos_reason.engine.samples import Samples
+from cosmos_reason.engine.samples import Inputs, Samples
+from cosmos_reason.engine.skipping import Skipped
 from cosmos_reason.evaluation import grading, questions
 from cosmos_reason.evaluation.rows import Row
 
@@ -46,6 +47,8 @@ class HeldOut:
             failure = bad_input("ENGINE-NO-QUESTIONS", KEY, message, Fix(changes={KEY: 0}))
             raise ranks.told_once(failure)
         self.chosen = questions.spread(self.all, count)
+        places = {id(sample): place for place, sample in enumerate(samples.samples)}
+        self.records = [places[id(question.sample)] for question in self.chosen]
         tokenizer = self.encoder.tokenizer
         longest = max(len(tokenizer(question.gt)["input_ids"]) for question in self.chosen)
         self.room = max(LEAST_ROOM, 2 * longest)
@@ -54,12 +57,36 @@ class HeldOut:
             f"in up to {self.room} tokens"
         )
 
-    def accuracy(self, network, between: Callable[[], None]) -> float:
-        """The share of the chosen questions that the network answers right; each rank answers some
-        of them. `between` two batches may end it."""
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, number: int) -> Inputs | Failure:
+        """The inputs of a chosen question; a Failure is returned as `Samples` do."""
+        question = self.chosen[number]
+        turns = with_system(question.context, self.samples.system_prompt)
+        try:
+            return self.encoder.encode_prompt(turns, question.sample.media)
+        except Failure as failure:
+            return failure
+
+    @property
+    def own(self) -> Sequence[int]:
+        """The numbers of the questions that this rank answers."""
+        return self.ranks.share(range(len(self)))
+
+    def accuracy(
+        self,
+        network,
+        questions: Iterable[tuple[int, Inputs | Failure]],
+        skipped: Skipped,
+        between: Callable[[], None],
+    ) -> tuple[float, int]:
+        """The share of the chosen questions that the network answers right, and how many it
+        answered: all but those of records that are left out. Each rank answers its own `questions`.
+        `between` two batches may end it."""
         responses = {}
         with _as_for_answers(network) as answering:
-            for batch in self.ranks.rounds(self._batches()):
+            for batch in self.ranks.rounds(self._batches(questions, skipped)):
                 between()
                 if not batch:
                     continue
@@ -69,15 +96,16 @@ class HeldOut:
                     responses[number] = response
         return self._graded(self.ranks.merged(responses))
 
-    def _batches(self) -> Iterator[list[tuple[int, dict[str, torch.Tensor]]]]:
-        """This rank's questions, numbered and encoded: as many together as, padded to the longest
-        and with their answers, have no more tokens than a pass."""
-        waiting: list[tuple[int, dict[str, torch.Tensor]]] = []
+    def _batches(
+        self, questions: Iterable[tuple[int, Inputs | Failure]], skipped: Skipped
+    ) -> Iterator[list[tuple[int, Inputs]]]:
+        """The questions: as many together as, padded to the longest and with their answers, have no
+        more tokens than a pass."""
+        waiting: list[tuple[int, Inputs]] = []
         longest = 0
-        for number in self.ranks.share(range(len(self.chosen))):
-            question = self.chosen[number]
-            turns = with_system(question.context, self.samples.system_prompt)
-            inputs = self.encoder.encode_prompt(turns, question.sample.media)
+        for number, inputs in questions:
+            if not skipped.keeps(self.records[number], inputs):
+                continue
             length = max(longest, len(inputs["input_ids"]) + self.room)
             if waiting and length * (len(waiting) + 1) > self.tokens_per_batch:
                 yield waiting
@@ -92,16 +120,19 @@ class HeldOut:
         asked = GREEDY | {"max_tokens": self.room}
         return generate(network, self.encoder.tokenizer, self.hardware, encoded, asked)
 
-    def _graded(self, responses: dict[int, str]) -> float:
+    def _graded(self, responses: dict[int, str]) -> tuple[float, int]:
+        if not responses:
+            return 0.0, 0
         numbers = {id(question): number for number, question in enumerate(self.chosen)}
-        rows, asked = [], []
+        rows, answered = [], []
         for question in self.all:
-            row = _row(question, responses.get(numbers.get(id(question))))
+            number = numbers.get(id(question))
+            row = _row(question, responses.get(number))
             rows.append(row)
-            if id(question) in numbers:
-                asked.append(row)
+            if number in responses:
+                answered.append(row)
         grading.grade(rows)
-        return sum(row.correct for row in asked) / len(asked)
+        return sum(row.correct for row in answered) / len(answered), len(answered)
 
 
 def held_out(

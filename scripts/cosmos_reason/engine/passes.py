@@ -4,7 +4,7 @@ activations in the backward pass, and whether layers are compiled. Each is chose
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from cosmos_reason.engine import model as models
 from cosmos_reason.engine import packing, shards
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.ranks import ALONE, Ranks
-from cosmos_reason.engine.samples import Inputs, Samples, loss_tokens, raise_failures
+from cosmos_reason.engine.samples import Inputs, loss_tokens
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.speed import COMPILING_PAYS
 
@@ -87,13 +87,11 @@ class Passes:
         lengths = [len(sample["input_ids"]) for sample in samples]
         return [[samples[i] for i in chosen] for chosen in packing.plan(lengths, self.tokens)]
 
-    def stream(self, samples: Samples, indices: Sequence[int]) -> Iterator[list[Inputs]]:
-        """Those samples in their order, those of each pass. Raises the first Failure among them."""
+    def stream(self, samples: Iterable[Inputs]) -> Iterator[list[Inputs]]:
+        """The samples in their order, those of each pass."""
         waiting: list[Inputs] = []
         tokens = 0
-        for index in indices:
-            sample = samples[index]
-            raise_failures([sample])
+        for sample in samples:
             if waiting and tokens + len(sample["input_ids"]) > self.tokens:
                 yield waiting
                 waiting = []

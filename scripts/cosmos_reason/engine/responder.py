@@ -10,6 +10,7 @@ from itertools import islice
 import torch
 
 from cosmos_reason.base.findings import say
+from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.data.samples import Question
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine import read_ahead, shards
@@ -119,7 +120,7 @@ class Responder:
             self.spec["dataset"]["media_dir"],
             VisionOptions.from_spec(self.spec),
             table["max_length"],
-            CACHE_BYTES,
+            FrameCache(CACHE_BYTES),
         )
 
     def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:

@@ -36,7 +36,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 def raise_failures(samples: Sequence[Inputs | Failure]) -> None:
-    """Raise the first Failure among the samples of a batch."""
+    """Raise the first Failure among samples."""
     for sample in samples:
         if isinstance(sample, Failure):
             raise sample

@@ -17,8 +17,9 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.data.conversations import training_samples
+from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import shards, wandb_run
+from cosmos_reason.engine import reading, shards, wandb_run
 from cosmos_reason.engine.encode import Encoder
 from cosmos_reason.engine.features import Features
 from cosmos_reason.engine.model import DTYPES, Hardware
@@ -32,15 +33,18 @@ from cosmos_reason.media.sampling import VisionOptions
 def datasets(
     spec: dict, folder: Path, tokenizer, on_node: int = 1
 ) -> tuple[Samples, Samples | None]:
-    """Training samples and, when the spec validates, validation samples. The processes of a machine
-    share the memory for decoded frames."""
-    training = _samples(spec, "train_dataset", folder, tokenizer, on_node)
+    """Training samples and, when the spec validates, validation samples. All processes of a machine
+    that read them share the memory for decoded frames."""
+    processes = on_node * max(1, reading.workers(spec["train"]["train_policy"], on_node))
+    limit = spec["custom"]["transformers_engine"]["frame_cache_gib"] * GIB / processes
+    cache = FrameCache(int(limit))
+    training = _samples(spec, "train_dataset", folder, tokenizer, cache)
     if not spec["validation"]["enable"]:
         return training, None
-    return training, _samples(spec, "val_dataset", folder, tokenizer, on_node)
+    return training, _samples(spec, "val_dataset", folder, tokenizer, cache)
 
 
-def _samples(spec: dict, name: str, folder: Path, tokenizer, on_node: int) -> Samples:
+def _samples(spec: dict, name: str, folder: Path, tokenizer, cache: FrameCache) -> Samples:
     custom = spec["custom"]
     table, options = custom[name], custom["transformers_engine"]
     encoder = Encoder(
@@ -49,7 +53,7 @@ def _samples(spec: dict, name: str, folder: Path, tokenizer, on_node: int) -> Sa
         table["media_path"],
         VisionOptions.from_table(custom["vision"]),
         spec["policy"]["model_max_length"],
-        cache_bytes=int(options["frame_cache_gib"] * GIB / on_node),
+        cache,
         tells_content=options["feature_cache_gib"] > 0,
     )
     system_prompt = spec["train"]["train_policy"]["system_prompt"]

@@ -1,55 +1,143 @@
 """Records whose media cannot be read while a training runs (a disk that fails, a file that somebody
-takes away): each is left out, named once and counted, and too many of them end the training."""
+takes away): each is left out and counted, its file is named once, and too many of them end the
+training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
-from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, Finding, say
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import (
+    EXIT_BAD_INPUT,
+    Failure,
+    Finding,
+    error,
+    warning,
+)
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import left_out
 from cosmos_reason.engine.ranks import Ranks
-from cosmos_reason.engine.samples import Inputs, raise_failures
+from cosmos_reason.engine.samples import Inputs, Samples
 
+ID = "ENGINE-RECORDS-LEFT-OUT"
 MEDIA = "DATA-MEDIA-"  # what begins so is about one file
-MOST = 100  # one of so many records may be left out
+MOST = 100  # one of so many records may be left out, or all of one file
+CONSEQUENCES = {
+    left_out.TRAINING: "records with it are not trained on",
+    left_out.VALIDATION: (
+        "records with it are left out of this validation and of those to come: losses and "
+        "accuracies before it are over more records, do not compare them with those from here on"
+    ),
+}
+
+
+class TooMany(Failure):
+    """More records are lost than may be."""
 
 
 class Skipped:
-    """`lost`: what was said of each file that could not be read on any rank, by its path."""
+    """Of one set of data (its name is one of left_out.py). `lost`: what was said of the media of
+    each record that is left out, by its number, on all ranks alike. `known`: what an earlier run
+    has told of them (`told`)."""
 
-    def __init__(self, records: int, ranks: Ranks):
-        self.ranks = ranks
-        self.most = max(1, records // MOST)
-        self.lost: dict[str, Finding] = {}
+    def __init__(self, name: str, samples: Samples, ranks: Ranks, known: Iterable[dict] = ()):
+        self.name, self.samples, self.ranks = name, samples, ranks
+        self.most = max(1, len(samples) // MOST)
+        self.lost: dict[int, Finding] = {}
+        for entry in known:
+            if self._is_here(entry):
+                finding = error(entry["check"], entry["where"], entry["message"])
+                self.lost[entry["record"]] = finding
+        self.fresh: dict[int, Finding] = {}  # of this rank, not yet settled
 
-    def readable(self, samples: Sequence[Inputs | Failure], step: int) -> list[Inputs]:
-        """The samples of this rank's share of a step without those that failed; all ranks call it.
-        Raises Failure for failures of another kind, for a step of which nothing is left, and when
-        more files are lost than may be."""
-        kept, failed = [], []
-        for sample in samples:
-            if isinstance(sample, Failure):
-                failed.append(sample)
-            else:
-                kept.append(sample)
-        others = [failure for failure in failed if not _is_of_media(failure)]
-        self.ranks.agreed(partial(raise_failures, others))
-        if not self.ranks.sum(len(failed)):
-            return kept
-        told = {finding.where: finding for failure in failed for finding in failure.findings}
-        for where, finding in self.ranks.merged(told).items():
-            if where not in self.lost:
-                say(f"warning: left out of step {step}: {where}: {finding.id}, {finding.message}")
-            self.lost[where] = finding
-        if len(self.lost) > self.most or not self.ranks.sum(len(kept)):
-            raise self.ranks.told_once(Failure(list(self.lost.values()), EXIT_BAD_INPUT))
-        return kept
+    def __len__(self) -> int:
+        return len(self.lost)
 
-    def tell(self) -> None:
-        """What there is to say at the end."""
+    def _is_here(self, entry: dict) -> bool:
+        """Whether an entry is about these data; a run may be resumed with other ones to validate
+        on."""
+        record = entry["record"]
+        return record < len(self.samples) and self.samples.samples[record].id == entry["id"]
+
+    def keeps(self, record: int, item: Inputs | Failure) -> bool:
+        """Whether a record that was read, or could not be, takes part. Raises a Failure that is not
+        about its media."""
+        if not isinstance(item, Failure):
+            return record not in self.lost
+        if not all(finding.id.startswith(MEDIA) for finding in item.findings):
+            raise item
+        self.fresh[record] = item.findings[0]
+        return False
+
+    def readable(self, items: Iterable[tuple[int, Inputs | Failure]]) -> Iterator[Inputs]:
+        """Those of this rank's records that take part."""
+        for record, item in items:
+            if self.keeps(record, item):
+                yield item
+
+    def read_alike(
+        self, items: Iterable[tuple[int, Inputs | Failure]]
+    ) -> Iterator[tuple[int, Inputs | Failure]]:
+        """The items, where all ranks read the same: what one cannot read none has read."""
+        for number, item in items:
+            failed = self.ranks.merged({number: item} if isinstance(item, Failure) else {})
+            yield number, failed.get(number, item)
+
+    def settle(self, step: int) -> bool:
+        """Let all ranks know what each could not read in a step or a validation, and say so; all
+        have to call it. Whether there was any. Raises TooMany, and then counts none of them."""
+        if not self.ranks.sum(len(self.fresh)):
+            return False
+        fresh, self.fresh = self.ranks.merged(self.fresh), {}
+        lost = fresh | self.lost
+        if self._are_too_many(lost):
+            raise self._too_many(lost)
+        named = _by_file(self.lost)
+        for record in sorted(fresh):
+            finding = fresh[record]
+            if finding.where not in named:
+                named[finding.where] = finding
+                findings.say(findings.as_text([self._warning(step, finding)]))
+        self.lost = lost
+        return True
+
+    def _warning(self, step: int, finding: Finding) -> Finding:
+        message = f"{finding.message} ({finding.id}, step {step}): {CONSEQUENCES[self.name]}"
+        return warning(ID, finding.where, message)
+
+    def _are_too_many(self, lost: dict[int, Finding]) -> bool:
+        if len(lost) == len(self.samples):
+            return True
+        return len(lost) > self.most and len(_by_file(lost)) > 1
+
+    def _too_many(self, lost: dict[int, Finding]) -> TooMany:
+        """A finding for each file, and what they come to."""
+        message = (
+            f"got {len(lost):,} of {len(self.samples):,} records whose media cannot be read, "
+            f"expected at most {self.most:,}, or those of one file"
+        )
+        fix = Fix(command="bring the files back, then", changes={"train.resume": True})
+        breaking = error("DATA-MEDIA-BREAKING", f"{self.name} data", message, fix)
+        return TooMany([breaking, *_by_file(lost).values()], EXIT_BAD_INPUT)
+
+    def sum_up(self, run_dir: Path) -> None:
+        """Say at the end what is left out."""
         if self.lost:
-            say(f"warning: {len(self.lost)} files could not be read; their records were left out")
+            findings.say(
+                f"warning: {len(self.lost):,} of {len(self.samples):,} {self.name} records were "
+                f"left out: their media could not be read ({run_dir / left_out.FILE} names them)"
+            )
+
+    def told(self) -> list[dict]:
+        """The records that are left out, as left_out.json lists them."""
+        entries = []
+        for record, finding in sorted(self.lost.items()):
+            entry = {"record": record, "id": self.samples.samples[record].id}
+            entry |= {"check": finding.id, "where": finding.where, "message": finding.message}
+            entries.append(entry)
+        return entries
 
 
-def _is_of_media(failure: Failure) -> bool:
-    return all(finding.id.startswith(MEDIA) for finding in failure.findings)
+def _by_file(lost: dict[int, Finding]) -> dict[str, Finding]:
+    return {finding.where: finding for finding in lost.values()}

@@ -21,7 +21,7 @@ from PIL import Image
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.frames import Sampler, Vision
+from cosmos_reason.data.frames import FrameCache, Sampler, Vision
 from cosmos_reason.data.samples import Question
 from cosmos_reason.evaluation import questions as asked
 from cosmos_reason.evaluation.questions import Answer, conversation
@@ -79,7 +79,7 @@ class Endpoint:
             spec["dataset"]["media_dir"],
             VisionOptions.from_spec(spec),
             patch_size(name),
-            cache_bytes=CACHE_BYTES,
+            cache=FrameCache(CACHE_BYTES),
         )
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files, secrets
 from cosmos_reason.base.findings import ERROR, Failure, Finding, has_errors
-from cosmos_reason.checkpoints import best_link, quantized, run_outputs, uploads
+from cosmos_reason.checkpoints import best_link, left_out, quantized, run_outputs, uploads
 from cosmos_reason.jobs import claims, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
@@ -36,6 +36,7 @@ ABOUT_STEPS = re.compile(
 # Notes of SLURM about jobs that may succeed when they are tried again.
 TAKEN = re.compile(r"SLURM: (BOOT_FAIL|DEADLINE|NODE_FAIL|PREEMPTED|REVOKED|TIMEOUT)")
 SIGNALS = 64  # the highest number of one; 255 is what srun or ssh say of their own failures
+LEFT_OUT = {left_out.TRAINING: "records", left_out.VALIDATION: "validation_records"}
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
@@ -84,6 +85,13 @@ def _remarks(found: dict) -> list[str]:
     if found.get("flat_steps"):
         steps = f"{found['flat_steps']} of {found['total_steps']} steps"
         remarks.append(f"{steps} taught nothing: all their rewards were equal")
+    for key in LEFT_OUT.values():
+        if found.get(f"skipped_{key}"):
+            left = f"{found[f'skipped_{key}']:,} of {found[key]:,} {key.replace('_', ' ')}"
+            remarks.append(
+                f"{left} were left out: their media could not be read "
+                f"({found['left_out']} names them)"
+            )
     return remarks
 
 
@@ -203,15 +211,27 @@ def _of_training(job: Job) -> tuple[dict, str]:
         ]
         if not models:
             return found, f"{output_dir} has a model of the last step, but none that this job wrote"
-        not_uploaded = uploads.failed(models[-1].path.parents[1])
-        if not_uploaded:
-            found["not_uploaded"] = not_uploaded
+        found |= _of_run(models[-1].path.parents[1])
     found["checkpoint"] = str(models[-1].path)
     run = models[-1].path.parents[1]
     best = best_link.step_of(run)
     if best:
         found["best"] = str(run / "safetensors" / best)
     return found, _damage(models[-1].findings)
+
+
+def _of_run(run: Path) -> dict:
+    """What a run of the embedded engine says that it did not do."""
+    found: dict = {}
+    not_uploaded = uploads.failed(run)
+    if not_uploaded:
+        found["not_uploaded"] = not_uploaded
+    for name, (skipped, records) in left_out.counts(run).items():
+        if skipped:
+            key = LEFT_OUT[name]
+            found |= {f"skipped_{key}": skipped, key: records}
+            found["left_out"] = str(run / left_out.FILE)
+    return found
 
 
 def _of_reinforcement(job: Job) -> tuple[dict, str]:

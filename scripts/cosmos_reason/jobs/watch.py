@@ -26,6 +26,10 @@ FACTS = {
     "train/waiting_seconds": "{:.2f} s of it waiting for records",
     "gpu/memory_gib": "{:.1f} GiB on the GPU",
 }
+LOSSES = {  # told where there are some
+    "train/skipped_records": "{:,} records left out",
+    "val/skipped_records": "{:,} validation records left out",
+}
 
 
 def follow(folder: Path) -> Iterator[tuple[Job, list[dict]]]:
@@ -118,4 +122,5 @@ def eta(first: dict, latest: dict) -> int | None:
 
 def facts(metrics: dict) -> list[str]:
     """What is worth a look in the newest metrics."""
-    return [text.format(metrics[name]) for name, text in FACTS.items() if name in metrics]
+    told = [text.format(metrics[name]) for name, text in FACTS.items() if name in metrics]
+    return told + [text.format(metrics[name]) for name, text in LOSSES.items() if metrics.get(name)]

@@ -1,0 +1,118 @@
+"""All that a training reads, in the order in which it needs it: the records of its steps and, where
+a validation is due between them, those of the validation and the questions that are answered.
+
+One set of processes reads them ahead, so validation clips are decoded while the steps before it
+still run, no process is started in the middle of a training, and decoded frames are held once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from torch.utils.data import DataLoader, Dataset
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.engine import stopping
+from cosmos_reason.engine.ranks import Ranks
+from cosmos_reason.engine.samples import Inputs
+from cosmos_reason.engine.schedule import Schedule
+
+TRAINING, VALIDATION, QUESTIONS = range(3)
+Numbered = list[tuple[int, Inputs | Failure]]
+
+
+def workers(policy: dict, on_node: int) -> int:
+    """How many processes read for each rank. More than cores would only share the cores."""
+    cores = max(1, len(os.sched_getaffinity(0)) // on_node)
+    return min(policy["dataloader_num_workers"], cores)
+
+
+class Sources(Dataset):
+    """Item (kind, number): that one of the data of a kind."""
+
+    def __init__(self, *kinds: Sequence[Inputs | Failure]):
+        self.kinds = kinds
+
+    def __getitem__(self, item: tuple[int, int]) -> Inputs | Failure:
+        kind, number = item
+        return self.kinds[kind][number]
+
+
+class Reader:
+    """Reads for one rank from the step `first` on. `questions` are all that this rank is to answer,
+    by the numbers `asked`. What is read has to be taken in its order: a batch for each step, the
+    whole of a validation where the schedule has one."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        ranks: Ranks,
+        first: int,
+        training: Sequence,
+        validation: Sequence,
+        questions: Sequence,
+        asked: Sequence[int],
+    ):
+        train = schedule.spec["train"]
+        self.schedule, self.ranks, self.records = schedule, ranks, len(training)
+        self.size = train["train_batch_per_replica"]
+        self.validated, self.asked = ranks.share(range(len(validation))), asked
+        self.on_their_way: deque[list[tuple[int, int]]] = deque()
+        policy = train["train_policy"]
+        count = workers(policy, ranks.on_node)
+        self.loader = iter(
+            DataLoader(
+                Sources(training, validation, questions),
+                batch_sampler=self._order(first),
+                collate_fn=list,
+                num_workers=count,
+                prefetch_factor=policy["dataloader_prefetch_factor"] if count else None,
+                worker_init_fn=stopping.leave_signals_to_the_trainer,
+            )
+        )
+
+    def _order(self, first: int) -> Iterator[list[tuple[int, int]]]:
+        for part in self._parts(first):
+            self.on_their_way.append(part)
+            yield part
+
+    def _parts(self, first: int) -> Iterator[list[tuple[int, int]]]:
+        if not first and self.schedule.validates(0):
+            yield from self._validation()
+        batches = self.schedule.batches(self.records, self.ranks.world, first)
+        for step, batch in enumerate(batches, first + 1):
+            yield [(TRAINING, number) for number in self.ranks.share(batch)]
+            if self.schedule.validates(step):
+                yield from self._validation()
+
+    def _validation(self) -> Iterator[list[tuple[int, int]]]:
+        for kind, numbers in ((VALIDATION, self.validated), (QUESTIONS, self.asked)):
+            for start in range(0, len(numbers), self.size):
+                yield [(kind, number) for number in numbers[start : start + self.size]]
+
+    def batch(self) -> Numbered:
+        """The records of the next step."""
+        return self._next(TRAINING)
+
+    def _next(self, kind: int) -> Numbered:
+        items, numbers = next(self.loader), []
+        for its_kind, number in self.on_their_way.popleft():
+            assert its_kind == kind, "taken out of its order"
+            numbers.append(number)
+        return list(zip(numbers, items, strict=True))
+
+    def validation(self) -> Iterator[tuple[int, Inputs | Failure]]:
+        """This rank's records of a validation that is due."""
+        for _ in range(0, len(self.validated), self.size):
+            yield from self._next(VALIDATION)
+
+    def questions(self) -> Iterator[tuple[int, Inputs | Failure]]:
+        """The questions that it answers after those."""
+        for _ in range(0, len(self.asked), self.size):
+            yield from self._next(QUESTIONS)
+
+    def close(self) -> None:
+        """End the processes that read."""
+        self.loader = None

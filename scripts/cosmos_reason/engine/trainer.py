@@ -1,0 +1,469 @@
+"""A training at work: steps, validations and checkpoints in the layout of cosmos-rl."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+from cosmos_reason.base.findings import Failure, has_errors, outside, say
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.metrics_log import MetricsLog
+from cosmos_reason.checkpoints import best_link, left_out, run_outputs, uploads
+from cosmos_reason.checkpoints.best_link import Scores
+from cosmos_reason.engine import (
+    checkpointing,
+    full_gpu,
+    neighbours,
+    packing,
+    setup,
+    shards,
+    stopping,
+    wandb_run,
+)
+from cosmos_reason.engine.encode import IGNORED
+from cosmos_reason.engine.features import Features
+from cosmos_reason.engine.held_out import HeldOut
+from cosmos_reason.engine.model import DTYPES, Hardware
+from cosmos_reason.engine.passes import GIB, Passes
+from cosmos_reason.engine.ranks import ALONE, SEEDS_APART, Ranks
+from cosmos_reason.engine.reading import Numbered, Reader
+from cosmos_reason.engine.samples import Inputs, Samples, have_media, loss_tokens
+from cosmos_reason.engine.schedule import Schedule
+from cosmos_reason.engine.skipping import Skipped, TooMany
+from cosmos_reason.engine.stopping import Stop, Stopped
+from cosmos_reason.estimate import steps
+
+TIMED = 2  # steps of a run after which a step's time is known
+
+
+@dataclass
+class Trainer:
+    """One run: everything that lives from the first step to the last."""
+
+    spec: dict
+    network: torch.nn.Module
+    base_folder: Path
+    hardware: Hardware
+    optimizer: torch.optim.Optimizer
+    training: Samples
+    validation: Samples | None
+    run_dir: Path
+    metrics: MetricsLog | wandb_run.Reported | setup.Unwritten
+    passes: Passes
+    schedule: Schedule
+    skipped: dict[str, Skipped]  # records that are left out, of each set of data
+    stop: Stop
+    step: int = 0
+    ranks: Ranks = ALONE
+    features: Features | None = None  # of a frozen vision tower, where they are kept
+    held_out: HeldOut | None = None  # questions that are answered at every validation
+    first: int = 0  # the step that this process goes on from
+    leftover: Path | None = None  # the state of a stop that it went on from
+    best_by: str = best_link.VAL_LOSS
+    best_score: float = math.inf
+
+    def run(self) -> None:
+        """Train from the present step to the last. Raises Failure where it has to end before: asked
+        by a signal or with too many records lost (what is done is saved), or with a full GPU."""
+        self.first = self.step
+        self.note_left_out()
+        held_out = self.held_out or []
+        self.reader = Reader(
+            self.schedule,
+            self.ranks,
+            self.first,
+            training=self.training,
+            validation=self.validation or [],
+            questions=held_out,
+            asked=held_out.own if held_out else [],
+        )
+        with self.stop, neighbours.Watch(self.ranks.neighbours), closing(self.reader):
+            try:
+                self.train()
+            except Stopped:
+                raise self.ranks.told_once(self.stopped()) from None
+            except TooMany as problem:
+                raise self.ranks.told_once(self.without_media(problem)) from None
+            except torch.OutOfMemoryError as problem:
+                # Of several processes one may be full alone: it speaks, and the others end with it.
+                where = self.ranks.place(self.step + 1)
+                raise full_gpu.failure(self.passes, problem, where) from None
+            except RuntimeError as problem:
+                if not str(problem).startswith("DataLoader worker"):
+                    raise
+                raise self.without_reader(problem) from None
+
+    @property
+    def total_steps(self) -> int:
+        return self.schedule.total_steps
+
+    @property
+    def epoch(self) -> int:
+        return self.schedule.epoch(self.step)
+
+    def train(self) -> None:
+        """The steps; validations and saves where the spec says so."""
+        self.network.train()
+        if self.step == 0 and self.schedule.validates(0):
+            self.validate()
+        while self.step < self.total_steps:
+            since = time.perf_counter()
+            batch = self.reader.batch()
+            waited = time.perf_counter() - since
+            self.train_on(self.readable(batch), waited, self.step == self.first + TIMED - 1)
+            if self.step < self.total_steps:
+                self.stop.check()
+            self.validate_and_save()
+        for skipped in self.skipped.values():
+            skipped.sum_up(self.run_dir)
+
+    def readable(self, batch: Numbered) -> list[Inputs]:
+        """The records of this rank's share of the next step that could be read."""
+        skipped = self.skipped[left_out.TRAINING]
+        samples = self.ranks.agreed(lambda: list(skipped.readable(batch)))
+        if skipped.settle(self.step + 1):
+            self.note_left_out()
+        return samples
+
+    def note_left_out(self) -> None:
+        """Write down which records are left out."""
+        table = {
+            name: {"records": len(skipped.samples), "left_out": skipped.told()}
+            for name, skipped in self.skipped.items()
+        }
+        self.ranks.by_first(partial(left_out.write, self.run_dir, table))
+
+    def validate_and_save(self) -> None:
+        """What is due at the present step."""
+        saves = self.schedule.saves(self.step)
+        scores: Scores = {}
+        if self.schedule.validates(self.step):
+            try:
+                scores = self.validate()
+            except Failure:
+                # Validation clips that cannot be read must not cost the trained weights.
+                if saves:
+                    self.save({})
+                raise
+        if saves:
+            self.save(scores)
+
+    def train_on(self, samples: list[Inputs], waited: float, is_timed: bool) -> None:
+        """One step, for whose records it was waited so many seconds, and its line in metrics.jsonl;
+        whether compiling pays is decided by its time."""
+        started = time.perf_counter()
+        # Seeded per step: dropout then does not depend on where a run was resumed.
+        seed = (self.spec["train"]["seed"] or 0) + self.step
+        torch.manual_seed(seed + self.ranks.rank * SEEDS_APART)
+        measured = self.optimizer_step(samples)
+        self.step += 1
+        seconds = time.perf_counter() - started
+        tokens = self.ranks.sum(sum(len(sample["input_ids"]) for sample in samples))
+        line = {
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "epoch": self.epoch,
+            **measured,
+            "train/skipped_records": len(self.skipped[left_out.TRAINING]),
+            "train/step_seconds": waited + seconds,
+            "train/waiting_seconds": waited,
+            "train/tokens_per_second": tokens / (waited + seconds),
+        }
+        if self.hardware.device.type == "cuda":
+            line["gpu/memory_gib"] = self.ranks.largest(torch.cuda.max_memory_allocated() / GIB)
+        self.metrics.write(line)
+        if is_timed:
+            seconds_left = self.ranks.largest(seconds) * (self.total_steps - self.step)
+            self.passes.compile_where_it_pays(seconds_left, partial(self.try_pass, samples))
+
+    def optimizer_step(self, samples: list[Inputs]) -> dict:
+        """One update from the samples of all ranks. The loss is the mean over all loss-carrying
+        tokens of the whole batch, so that it depends neither on the passes nor on the ranks."""
+        train = self.spec["train"]
+        tokens = self.ranks.sum(loss_tokens(samples))
+        if not tokens:  # all of its records are left out
+            return {}
+        losses = []
+        for together in self.padded(self.passes.split(samples)):
+            loss = self.loss_to_learn_from(together) / tokens
+            loss.backward()
+            losses.append(loss.detach())
+        total = self.ranks.sum(torch.stack(losses).sum().item() if losses else 0.0)
+        parameters = self.optimizer.param_groups[0]
+        self.settle_gradients(samples)
+        largest = train["optm_grad_norm_clip"] or math.inf
+        norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest)
+        norm = shards.whole(norm).item()
+        rate = train["optm_lr"] * steps.learning_rate_factor(self.step, self.total_steps, train)
+        parameters["lr"] = rate
+        if not math.isfinite(total + norm):
+            raise self.not_finite(f"got loss {total}, gradient norm {norm}", self.step + 1)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return {"train/loss": total, "train/learning_rate": rate, "train/grad_norm": norm}
+
+    @property
+    def is_sharded(self) -> bool:
+        return shards.are_in(self.network)
+
+    def padded(self, passes: list[list[Inputs]]) -> list[list[Inputs]]:
+        """The passes of this rank. Where weights are sharded all ranks have the same number of
+        them, some without records."""
+        if not self.is_sharded:
+            return passes
+        missing = self.ranks.largest(len(passes)) - len(passes)
+        return passes + [[]] * missing
+
+    def loss_to_learn_from(self, samples: list[Inputs]) -> torch.Tensor:
+        """The summed loss of a pass; of one without records a zero with a backward pass."""
+        if not samples:
+            return self.loss_sum(self.stand_in()) * 0
+        self.passes.prepare(samples)
+        return self.loss_sum(samples)
+
+    def stand_in(self) -> list[Inputs]:
+        """Records for a pass that counts for nothing: the other ranks need this one for theirs."""
+        if self.passes.at_work:
+            return self.passes.at_work
+        for number in range(len(self.training)):
+            record = self.training[number]
+            if not isinstance(record, Failure):
+                return [record]
+        raise record
+
+    def settle_gradients(self, samples: list[Inputs]) -> None:
+        """Let every parameter have the gradient of the whole batch, which shards have already. Of a
+        vision tower that no record needed they have zeros: it gets none, as in one process."""
+        if not self.is_sharded:
+            self.ranks.sum_gradients(self.optimizer.param_groups[0]["params"])
+            return
+        if not self.ranks.largest(int(have_media(samples))):
+            self.network.model.visual.zero_grad(set_to_none=True)
+
+    def try_pass(self, samples: list[Inputs]) -> None:
+        """One pass that changes nothing."""
+        try:
+            for together in self.passes.split(samples)[:1]:
+                self.loss_sum(together).backward()
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def loss_sum(self, samples: list[Inputs]) -> torch.Tensor:
+        """Summed cross entropy over the positions that carry loss, in one pass. Only their logits
+        are computed: at a vocabulary of 151,936 the full ones cost more memory than the model's
+        activations."""
+        batch = packing.pack(samples)
+        for key, value in batch.items():
+            if isinstance(value, torch.Tensor):
+                batch[key] = value.to(self.hardware.device, non_blocking=True)
+        if self.features:
+            self.features.expect(batch)
+        labels = batch.pop("labels")[:, 1:]
+        network = self.network
+        if hasattr(network, "peft_config"):
+            network = network.get_base_model()
+        with self.hardware.autocast():
+            logits = network.answer_logits(batch, labels != IGNORED)
+        return F.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
+
+    @torch.no_grad()
+    def validate(self) -> Scores:
+        """Mean cross entropy per loss-carrying token over the whole validation set, and how many of
+        the held-out questions are answered right."""
+        skipped = self.skipped[left_out.VALIDATION]
+        self.network.train(False)
+        loss, tokens = 0.0, 0
+        records = skipped.readable(self.reader.validation())
+        for samples in self.ranks.rounds(self.passes.stream(records)):
+            self.stop.check()
+            if samples:
+                loss += self.loss_sum(samples).item()
+                tokens += loss_tokens(samples)
+            elif self.is_sharded:
+                self.loss_sum(self.stand_in())
+        has_lost = skipped.settle(self.step)
+        loss, tokens = self.ranks.sum(loss), self.ranks.sum(tokens)
+        self.network.train()
+        line = {"step": self.step, "val/avg_loss": loss / tokens, "val/tokens": tokens}
+        scores = {best_link.VAL_LOSS: loss / tokens}
+        if self.held_out:
+            questions = self.reader.questions()
+            if self.is_sharded:  # all ranks answer the same, together
+                questions = skipped.read_alike(questions)
+            accuracy, answers = self.held_out.accuracy(
+                self.network, questions, skipped, self.stop.check
+            )
+            has_lost |= skipped.settle(self.step)
+            if answers:
+                line |= {"val/accuracy": accuracy, "val/answers": answers}
+                scores[best_link.VAL_ACCURACY] = accuracy
+        if self.is_sharded:
+            self.network.reshard()  # what is gathered outlives a pass without a backward pass
+        if has_lost:
+            self.note_left_out()
+        self.metrics.write(line | {"val/skipped_records": len(skipped)})
+        return scores
+
+    def save(self, scores: Scores) -> None:
+        """Save the state to resume from, then the model. The state tells what the validation gave,
+        so that a run killed between the two can be finished by the next (`make_up`)."""
+        self.refuse_not_finite_weights()
+        in_epochs = self.spec["train"]["ckpt"]["save_freq_in_epoch"]
+        name = f"epoch_{self.epoch}" if in_epochs else f"step_{self.step}"
+        try:
+            self.save_state(name, scores)
+        except (Failure, OSError):  # a disk too full for the state may still take the model
+            with suppress(OSError):
+                (self.run_dir / "checkpoints" / name).rmdir()
+            self.save_model(self.run_dir, name, scores)
+            raise
+        if self.leftover:
+            self.ranks.by_first(partial(run_outputs.remove, self.leftover))
+            self.leftover = None
+        self.save_model(self.run_dir, name, scores)
+
+    def save_state(self, name: str, told: dict) -> Path:
+        """Write the state to resume from, with what there is to tell beside it."""
+        state = {
+            "step": self.step,
+            "total_steps": self.total_steps,
+            "records": len(self.training),
+            "left_out": {name: skipped.told() for name, skipped in self.skipped.items()},
+            **self.metrics.kept,
+            **told,
+        }
+        folder = self.run_dir / "checkpoints" / name / "policy"
+        checkpointing.save_state(folder, self.network, self.optimizer, self.spec, state, self.ranks)
+        return folder
+
+    def stopped(self) -> Failure:
+        """Save the state after a signal. Returns what there is to say of the end."""
+        return self.ended_early("ENGINE-STOPPED", f"got {self.stop.asked_by} and")
+
+    def without_media(self, problem: TooMany) -> Failure:
+        """Save the state where too many records are lost. Returns what there is to say."""
+        if self.step == self.first or self.schedule.saves(self.step):
+            return problem  # nothing is lost
+        ended = self.ended_early("ENGINE-MEDIA-LOST", "media could not be read, the training")
+        return Failure([*problem.findings, *ended.findings], ended.exit_code)
+
+    def without_reader(self, problem: RuntimeError) -> Failure:
+        """The same where a process that read records is gone. Of several ranks this one cannot save
+        alone."""
+        told = f"a process that reads records is gone, often for want of host memory ({problem});"
+        if not self.ranks.are_several:
+            return self.ended_early("ENGINE-LOADER-DIED", told)
+        fix = Fix(changes={"train.resume": True})
+        return outside("ENGINE-LOADER-DIED", self.ranks.place(self.step + 1), told, fix)
+
+    def ended_early(self, id: str, why: str) -> Failure:
+        """Save the state under the number of the step wherever in an epoch it is. Returns what
+        there is to say."""
+        message = f"{why} ended after step {self.step} of {self.total_steps}"
+        fix = Fix(changes={"train.resume": True})
+        if self.step == self.first:
+            return outside(id, self.run_dir, f"{message}, before the first", fix)
+        if not self.spec["train"]["ckpt"]["enable_checkpoint"]:
+            message += "; nothing was saved: train.ckpt.enable_checkpoint is false"
+            return outside(id, self.run_dir, message)
+        self.refuse_not_finite_weights()
+        folder = self.save_state(f"step_{self.step}", {"is_stop": True})
+        return outside(id, folder, f"{message}; its state is saved", fix)
+
+    def refuse_not_finite_weights(self) -> None:
+        """Raise Failure before weights are saved that no training could go on from."""
+        trained = self.optimizer.param_groups[0]["params"]
+        here = [shards.local(part.detach()) for part in trained]
+        are_finite = torch.stack([part.isfinite().all() for part in here]).all()
+        if not self.ranks.smallest(int(are_finite)):
+            raise self.not_finite("got weights that are no numbers", self.step)
+
+    def not_finite(self, message: str, step: int) -> Failure:
+        rate = self.spec["train"]["optm_lr"]
+        failure = stopping.not_finite(message, step, rate, self.run_dir.parent)
+        return self.ranks.told_once(failure)
+
+    def save_model(self, run_dir: Path, name: str, scores: Scores) -> None:
+        """Export the model of the present step, where the spec wants one, rank it and send it
+        where the spec says so."""
+        if self.exports():
+            checkpointing.export(
+                self.network,
+                self.base_folder,
+                run_dir / "safetensors" / name,
+                DTYPES[self.spec["train"]["param_dtype"]],
+                self.ranks,
+            )
+        self.ranks.by_first(partial(self.rank_and_send, run_dir, name, scores))
+
+    def rank_and_send(self, run_dir: Path, name: str, scores: Scores) -> None:
+        """What is to be done for a model that was saved."""
+        self.rank(run_dir, name, scores)
+        best = best_link.step_of(run_dir)
+        run_outputs.prune(run_dir, self.spec["train"]["ckpt"]["max_keep"], keep=[best])
+        if self.exports():
+            self.upload(run_dir / "safetensors" / name)
+
+    def upload(self, model: Path) -> None:
+        """Send an exported model where the spec says so. Raises nothing: it is on the disk."""
+        uploads.send(self.spec["train"]["ckpt"], model, self.step == self.total_steps)
+
+    def exports(self) -> bool:
+        """Whether the spec wants the model of the present step."""
+        return self.spec["train"]["ckpt"]["export_safetensors"] or self.step == self.total_steps
+
+    def rank(self, run_dir: Path, name: str, scores: Scores) -> None:
+        """Let `best` mean this step when it is better than all so far: of equal ones it means the
+        first."""
+        score = scores.get(self.best_by)
+        if score is not None and best_link.is_better(self.best_by, score, self.best_score):
+            self.best_score = score
+            best_link.write(run_dir, name, score, self.best_by)
+
+    def take_over(self, resumed: Path, state: dict) -> None:
+        """Finish what the run that is resumed did not come to. A state that a signal let save goes
+        with the next save: no spec asked for a checkpoint there, and of names such as epoch_3 and
+        step_120 none tells the newer one."""
+        if state.get("is_stop") and not self.schedule.saves(self.step):
+            step_folder = resumed.absolute().parent
+            if step_folder.parents[2].resolve() == self.run_dir.parent.resolve():
+                self.leftover = step_folder
+        elif self.spec["train"]["ckpt"]["enable_checkpoint"]:
+            self.make_up(resumed, best_link.scores_in(state))
+
+    def make_up(self, resumed: Path, scores: Scores) -> None:
+        """Do what the run that is resumed did not come to after it had saved the state `resumed`
+        (it was killed, or the disk was full): the model of that step, and its place among the
+        best."""
+        step_folder = resumed.absolute().parent
+        run_dir, name = step_folder.parent.parent, step_folder.name
+        is_own = run_dir.parent.resolve() == self.run_dir.parent.resolve()
+        if not is_own and self.step < self.total_steps:
+            return  # nothing is written into the folder of another training
+        model = run_dir / "safetensors" / name
+        is_whole = self.ranks.by_first(partial(is_whole_model, model))
+        if is_whole or not self.exports():
+            if is_own and self.ranks.is_first:
+                self.rank(run_dir, name, scores)
+                if is_whole:
+                    self.upload(model)
+            return
+        if is_own:
+            self.save_model(run_dir, name, scores)
+        else:
+            self.save(scores)
+        say(f"resume: wrote the model of step {self.step}, which was missing")
+        line = {"step": self.step, "total_steps": self.total_steps, "epoch": self.epoch}
+        lost = len(self.skipped[left_out.TRAINING])
+        self.metrics.write(line | {"train/skipped_records": lost})
+
+
+def is_whole_model(folder: Path) -> bool:
+    return folder.is_dir() and not has_errors(run_outputs.verify(folder))
