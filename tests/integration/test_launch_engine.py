@@ -79,6 +79,25 @@ def test_a_killed_training_is_retried_to_the_same_weights(world):
     assert files.sha256(weights[0]) == files.sha256(weights[1])
 
 
+def test_a_training_that_lost_a_clip_says_so_wherever_people_look(world):
+    job = world / "jobs" / submit(world, "train")
+    clip = sorted((world / "train" / "videos").iterdir())[0]
+    content = clip.read_bytes()
+    try:
+        clip.write_bytes(b"")
+        code, status = watched(world, job.name)
+    finally:
+        clip.write_bytes(content)
+    assert code == 0 and status.state == "COMPLETE", status.reason
+    lost = status.evidence["skipped_records"]
+    assert f"{lost} of 36 records were left out: their media could not be read" in status.reason
+    assert f"{lost} records left out" in succeed("launch_job.py", "status", job.name, cwd=world)
+    for line in progress.read_metrics(job)[0]:
+        Draft202012Validator(bundle.schema("metrics_line")).validate(line)
+    entries = files.read_json(Path(status.evidence["left_out"]))["training"]["left_out"]
+    assert len(entries) == lost > 0 and {entry["where"] for entry in entries} == {str(clip)}
+
+
 @pytest.mark.parametrize("how", ["cancel", "SIGUSR1"])
 def test_a_training_that_is_asked_to_end_saves_and_is_retried_to_the_same_weights(world, how):
     code, whole = watched(world, submit(world, "train"))

@@ -16,7 +16,7 @@ from support import ROOT
 from training import short_training
 
 from cosmos_reason.base import files
-from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.checkpoints import left_out, run_outputs
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
@@ -288,14 +288,29 @@ def test_a_rank_that_is_killed_ends_all_with_the_cause(spec, folder):
 
 
 @pytest.mark.parametrize("sizes", [REPLICATED, SHARDED])
-def test_a_record_that_one_rank_cannot_read_is_left_out_as_in_one_process(spec, folder, sizes):
-    records = files.read_json(spec["custom"]["train_dataset"]["annotation_path"])
-    records[5]["video"] = "absent.mp4"
-    files.write_json(folder / "one.json", records)
+def test_records_that_one_rank_cannot_read_are_left_out_as_in_one_process(
+    spec, dataset, folder, sizes
+):
+    """One of training, and one of validation with its question."""
     name = f"one-absent-{sizes[0]}"
-    ways = {"custom__train_dataset__annotation_path": str(folder / "one.json")}
-    one = train(spec, folder, ALONE, name, "absent.mp4", **ways)
-    assert_same_training(one, train(spec, folder, sizes, f"{name}-2", "absent.mp4", **ways))
+    ways = ANSWERS | {"train__train_policy__dataloader_num_workers": 1}
+    for key, number in (("train_dataset", 5), ("val_dataset", 2)):
+        records = files.read_json(spec["custom"][key]["annotation_path"])
+        records[number]["video"] = f"absent-{key}.mp4"
+        files.write_json(folder / f"{name}-{key}.json", records)
+        ways[f"custom__{key}__annotation_path"] = str(folder / f"{name}-{key}.json")
+    one = train(spec, folder, ALONE, name, "absent-val_dataset.mp4", **ways)
+    several = train(spec, folder, sizes, f"{name}-2", "absent-val_dataset.mp4", **ways)
+    assert_same_training(one, several)
+    for key in ("train/skipped_records", "val/skipped_records"):
+        counts = metrics(several, key)
+        assert counts == metrics(one, key) and counts[4] == 1
+    told = [files.read_json(run / left_out.FILE) for run in (one, several)]
+    assert told[0] == told[1]
+    state = str(several / "checkpoints" / "step_2" / "policy")
+    again = train(spec, folder, sizes, f"{name}-again", train__resume=state, **ways)
+    assert files.read_json(again / left_out.FILE) == told[0]
+    assert metrics(again, "val/avg_loss")[4] == metrics(several, "val/avg_loss")[4]
 
 
 def test_more_records_than_may_be_lost_end_all_with_one_finding(spec, folder):

@@ -287,6 +287,33 @@ def test_a_checkpoint_of_another_run_is_no_evidence(site, marked):
     assert record.state == "ERROR" and "none that this job wrote" in record.reason
 
 
+def left(records, *lost):
+    return {"records": records, "left_out": [{"record": number, "id": "r"} for number in lost]}
+
+
+def test_records_that_a_training_left_out_stand_in_the_reason_of_its_end(site):
+    lost = {"training": left(1200, 3, 5, 8), "validation": left(40)}
+    record = ended(site.submit(left_out=lost))
+    path = Path(record.evidence["checkpoint"]).parents[1] / "left_out.json"
+    told = f"their media could not be read ({path} names them)"
+    assert (record.state, record.reason) == (
+        "COMPLETE",
+        f"3 of 1,200 records were left out: {told}",
+    )
+    evidence_of_it = {"records": 1200, "skipped_records": 3, "left_out": str(path)}
+    assert record.evidence.items() >= evidence_of_it.items()
+    assert "validation_records" not in record.evidence
+    lost["validation"] = left(40, 2)
+    record = ended(site.submit(left_out=lost))
+    assert "1 of 40 validation records were left out" in record.reason
+    assert record.evidence["skipped_validation_records"] == 1
+
+
+def test_a_list_of_left_out_records_in_another_form_is_no_traceback(site):
+    record = ended(site.submit(left_out={"training": [3]}))
+    assert record.state == "ERROR" and "another form than expected" in record.reason
+
+
 def test_rows_of_another_run_are_no_evidence(site):
     files = {
         "results/results.json": '[{"id": "a"}]',
