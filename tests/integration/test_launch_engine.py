@@ -81,7 +81,7 @@ def test_a_killed_training_is_retried_to_the_same_weights(world):
 
 def test_a_training_that_lost_a_clip_says_so_wherever_people_look(world):
     job = world / "jobs" / submit(world, "train")
-    clip = sorted((world / "train" / "videos").iterdir())[0]
+    clip = sorted((world / "data" / "train" / "videos").iterdir())[0]
     content = clip.read_bytes()
     try:
         clip.write_bytes(b"")
