@@ -124,7 +124,8 @@ class HeldOut:
         if not responses:
             return 0.0, 0
         numbers = {id(question): number for number, question in enumerate(self.chosen)}
-        rows, answered = [], []
+        rows = []
+        answered = []
         for question in self.all:
             number = numbers.get(id(question))
             row = _row(question, responses.get(number))

@@ -56,9 +56,12 @@ class Reader:
         asked: Sequence[int],
     ):
         train = schedule.spec["train"]
-        self.schedule, self.ranks, self.records = schedule, ranks, len(training)
+        self.schedule = schedule
+        self.ranks = ranks
+        self.records = len(training)
         self.size = train["train_batch_per_replica"]
-        self.validated, self.asked = ranks.share(range(len(validation))), asked
+        self.validated = ranks.share(range(len(validation)))
+        self.asked = asked
         self.on_their_way: deque[list[tuple[int, int]]] = deque()
         policy = train["train_policy"]
         count = workers(policy, ranks.on_node)
@@ -97,7 +100,8 @@ class Reader:
         return self._next(TRAINING)
 
     def _next(self, kind: int) -> Numbered:
-        items, numbers = next(self.loader), []
+        items = next(self.loader)
+        numbers = []
         for its_kind, number in self.on_their_way.popleft():
             assert its_kind == kind, "taken out of its order"
             numbers.append(number)

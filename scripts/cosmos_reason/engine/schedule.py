@@ -47,7 +47,8 @@ class Schedule:
         """The records of each step after the step `first`, for all ranks together. Their order
         depends on `dataloader_seed` and the epoch alone."""
         train = self.spec["train"]
-        policy, size = train["train_policy"], train["train_batch_per_replica"] * world
+        policy = train["train_policy"]
+        size = train["train_batch_per_replica"] * world
         for epoch in range(first // self.steps_per_epoch, self.epoch(self.total_steps)):
             order = list(range(records))
             if policy["dataloader_shuffle"]:

@@ -89,7 +89,8 @@ class Skipped:
         have to call it. Whether there was any. Raises TooMany, and then counts none of them."""
         if not self.ranks.sum(len(self.fresh)):
             return False
-        fresh, self.fresh = self.ranks.merged(self.fresh), {}
+        fresh = self.ranks.merged(self.fresh)
+        self.fresh = {}
         lost = fresh | self.lost
         if self._are_too_many(lost):
             raise self._too_many(lost)
