@@ -77,16 +77,16 @@ class HeldOut:
     def accuracy(
         self,
         network,
-        questions: Iterable[tuple[int, Inputs | Failure]],
+        prompts: Iterable[tuple[int, Inputs | Failure]],
         skipped: Skipped,
         between: Callable[[], None],
     ) -> tuple[float, int]:
         """The share of the chosen questions that the network answers right, and how many it
-        answered: all but those of records that are left out. Each rank answers its own `questions`.
+        answered: all but those of records that are left out. Each rank answers its own `prompts`.
         `between` two batches may end it."""
         responses = {}
         with _as_for_answers(network) as answering:
-            for batch in self.ranks.rounds(self._batches(questions, skipped)):
+            for batch in self.ranks.rounds(self._batches(prompts, skipped)):
                 between()
                 if not batch:
                     continue
@@ -97,13 +97,13 @@ class HeldOut:
         return self._graded(self.ranks.merged(responses))
 
     def _batches(
-        self, questions: Iterable[tuple[int, Inputs | Failure]], skipped: Skipped
+        self, prompts: Iterable[tuple[int, Inputs | Failure]], skipped: Skipped
     ) -> Iterator[list[tuple[int, Inputs]]]:
-        """The questions: as many together as, padded to the longest and with their answers, have no
+        """The prompts: as many together as, padded to the longest and with their answers, have no
         more tokens than a pass."""
         waiting: list[tuple[int, Inputs]] = []
         longest = 0
-        for number, inputs in questions:
+        for number, inputs in prompts:
             if not skipped.keeps(self.records[number], inputs):
                 continue
             length = max(longest, len(inputs["input_ids"]) + self.room)
