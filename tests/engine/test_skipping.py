@@ -158,12 +158,12 @@ def test_a_validation_clip_that_is_lost_is_left_out_of_losses_and_answers(
     told = capsys.readouterr().err
     assert told.count(LOST) == told.count(f"{LOST} {clips[1]}: ") == 1
     assert "do not compare them" in told
-    fewer, run_dir = tmp_path / "out" / "fewer", tmp_path / "out" / "run"
+    without, run_dir = tmp_path / "out" / "fewer", tmp_path / "out" / "run"
     assert column(run_dir, "val/skipped_records") == [3, 3]
     assert column(run_dir, "val/answers") == [9, 9]
     for key in ("val/avg_loss", "val/tokens", "val/accuracy", "val/answers"):
-        assert column(run_dir, key) == pytest.approx(column(fewer, key), rel=1e-6), key
-    assert_same(weights(fewer), weights(run_dir))
+        assert column(run_dir, key) == pytest.approx(column(without, key), rel=1e-6), key
+    assert_same(weights(without), weights(run_dir))
 
 
 def test_a_validation_record_that_was_lost_once_stays_out_of_the_run(
