@@ -19,7 +19,7 @@ from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import bad_input, did_you_mean, outside
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import adapters
+from cosmos_reason.checkpoints import adapters, safetensors_files
 from cosmos_reason.remote import hub, model_names
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -117,12 +117,13 @@ def load_model(folder: Path, dtype: torch.dtype | str, device: torch.device):
     """Load every weight or fail: transformers itself fills missing tensors with random numbers in
     silence. A quantized model computes in the bfloat16 that its scales were found in."""
     config = check_architecture(folder)
+    read_as = precision_to_read(folder, dtype)
     if config.get("quantization_config"):
         _refuse_without_loader(folder)
-        dtype = torch.bfloat16
+        dtype = read_as = torch.bfloat16
     family = FAMILIES[config["model_type"]]
     model, loading = getattr(transformers, family.model_class).from_pretrained(
-        folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True
+        folder, dtype=read_as, attn_implementation="sdpa", output_loading_info=True
     )
     problems = []
     for problem, names in loading.items():
@@ -131,7 +132,17 @@ def load_model(folder: Path, dtype: torch.dtype | str, device: torch.device):
     if problems:
         message = f"got weights that do not match the config ({'; '.join(problems)})"
         raise bad_input("ENGINE-MODEL-INCOMPLETE", folder, message)
-    return model.to(device)
+    return model.to(device) if read_as == dtype else model.to(device, dtype)
+
+
+def precision_to_read(folder: Path, dtype: torch.dtype | str) -> torch.dtype | str:
+    """The precision in which weights are read that will be float32 on a device: bfloat16 where all
+    are stored so. They are mapped from their files then, where another precision is a copy of the
+    whole model in host memory, of each process."""
+    if dtype != torch.float32:
+        return dtype
+    stored, _ = safetensors_files.read_folder(folder)
+    return torch.bfloat16 if {tensor.dtype for tensor in stored.values()} == {"BF16"} else dtype
 
 
 def _refuse_without_loader(folder: Path) -> None:

@@ -79,14 +79,17 @@ def plan_steps(records: int, train: dict, world: int = 1) -> tuple[int, int]:
 
 def build_network(spec: dict, folder: Path, hardware: Hardware):
     """The trainable model: master weights in `master_dtype` (LoRA: frozen base in `param_dtype`,
-    adapters float32), still on the host where they are to be sharded."""
+    adapters float32), still on the host, and as they are stored, where they are to be sharded."""
     train, policy = spec["train"], spec["policy"]
     lora = policy["lora"]
     dtype = DTYPES[train["master_dtype"]]
     if lora:
         dtype = torch.float32 if hardware.device.type == "cpu" else DTYPES[train["param_dtype"]]
     is_sharded = shards.count(spec) > 1
-    device = torch.device("cpu") if is_sharded else hardware.device
+    device = hardware.device
+    if is_sharded:
+        device = torch.device("cpu")
+        dtype = models.precision_to_read(folder, dtype)
     network = models.load_model(folder, dtype, device)
     network.answer_logits = MethodType(models.answer_logits, network)
     if policy["model_gradient_checkpointing"]:
@@ -110,8 +113,12 @@ def shard(network, spec: dict, folder: Path, hardware: Hardware) -> None:
     replicas = spec["policy"]["parallelism"]["dp_replicate_size"]
     decoder = models.decoder_layers(network, folder)
     mesh = shards.mesh(hardware.device, parts, replicas)
-    shards.spread(network, decoder, mesh, hardware.compute)
-    network.to(hardware.device)
+    master = DTYPES[spec["train"]["master_dtype"]]
+    shards.spread(network, decoder, mesh, master, hardware.compute)
+    if master == torch.float32:
+        network.to(hardware.device, master)
+    else:  # also of buffers that are float32
+        network.to(hardware.device)
 
 
 def build_optimizer(network, train: dict):

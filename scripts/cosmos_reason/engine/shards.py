@@ -37,12 +37,14 @@ def spread(
     network: torch.nn.Module,
     decoder: Sequence[torch.nn.Module],
     mesh: DeviceMesh,
+    master: torch.dtype,
     compute: torch.dtype,
 ) -> None:
     """Shard each decoder layer, and all else together. Called is `network.answer_logits`. Weights
-    of another precision than `compute` are gathered in it, and their gradients added in float32."""
+    that will be of another precision (`master`) than `compute` are gathered in that, and their
+    gradients added in float32."""
     policy = MixedPrecisionPolicy()
-    if any(parameter.dtype != compute for parameter in network.parameters()):
+    if master != compute:
         policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     for layer in decoder:
         fully_shard(layer, mesh=mesh, mp_policy=policy)

@@ -1,0 +1,56 @@
+"""How weights come into memory."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cosmos_reason.engine import model as models
+
+CPU = torch.device("cpu")
+
+
+def everything(network):
+    """Weights and buffers, those that no file has included."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
+
+
+def stored_in(folder, dtype):
+    for path in folder.glob("*.safetensors"):
+        tensors = {name: tensor.to(dtype) for name, tensor in load_file(path).items()}
+        save_file(tensors, path, {"format": "pt"})
+
+
+@pytest.fixture(params=["tiny_model", "tiny_reason1"])
+def folder(request, tmp_path):
+    return Path(shutil.copytree(request.getfixturevalue(request.param), tmp_path / "model"))
+
+
+def test_weights_that_are_read_as_they_are_stored_are_the_same(folder, monkeypatch):
+    stored_in(folder, torch.bfloat16)
+    assert models.precision_to_read(folder, torch.float32) == torch.bfloat16
+    mapped = everything(models.load_model(folder, torch.float32, CPU))
+    monkeypatch.setattr(models, "precision_to_read", lambda _, dtype: dtype)
+    copied = everything(models.load_model(folder, torch.float32, CPU))
+    assert mapped.keys() == copied.keys()
+    for name, tensor in mapped.items():
+        assert tensor.dtype == copied[name].dtype and torch.equal(tensor, copied[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_what_would_lose_by_bfloat16_is_not_read_in_it(folder, dtype):
+    stored_in(folder, dtype)
+    assert models.precision_to_read(folder, torch.float32) == torch.float32
+    loaded = models.load_model(folder, torch.float32, CPU).state_dict()
+    seen = 0
+    for path in folder.glob("*.safetensors"):
+        for name, tensor in load_file(path).items():
+            seen += name in loaded and torch.equal(loaded[name], tensor.float())
+    assert seen
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, "auto"])
+def test_other_precisions_are_read_as_they_are_asked_for(folder, dtype):
+    assert models.precision_to_read(folder, dtype) == dtype
