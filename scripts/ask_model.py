@@ -160,8 +160,8 @@ def drafted(args, media: list[Media], texts: list[str]) -> Draft:
     else:
         draft.attempt(command_line.take_model, draft, args.model)
     command_line.take_settings(draft, args.set, [], [])
-    told = {"system_prompt": args.system_prompt, "reasoning": args.reasoning or None}
-    for key, value in told.items():
+    flags = {"system_prompt": args.system_prompt, "reasoning": args.reasoning or None}
+    for key, value in flags.items():
         if value is not None and draft.name(key, f"--{key.replace('_', '-')}"):
             draft.put(key, value, "the command line")
     if media:
@@ -208,12 +208,12 @@ def is_known(draft: Draft) -> bool:
 
 def rule_findings(args, draft: Draft) -> list[Finding]:
     """What the rules say of the spec, but for what is told already or does not matter."""
-    told = {"media", "type", "prompt"}
+    passed_over = {"media", "type", "prompt"}
     if not is_known(draft):
-        told |= {MODEL, BASE}
+        passed_over |= {MODEL, BASE}
     ignored = models.OF_LOADED_MODEL if args.endpoint else set()
     found = rules.check(ACTION, ENGINE, draft.spec, launch=True)
-    found = [finding for finding in found if finding.where not in told]
+    found = [finding for finding in found if finding.where not in passed_over]
     return [finding for finding in found if finding.id not in ignored]
 
 
@@ -246,24 +246,24 @@ def answered(args, asked: dict, found: list[Finding], folder: Path) -> cli.Outco
     refuse_other_answers(asked, who, folder)
     if found:
         findings.say(findings.as_text(found))  # now, not after hours
-    told = run.run(asked, None, who)
-    rows = files.read_json(Path(told["results"]))
+    summary = run.run(asked, None, who)
+    rows = files.read_json(Path(summary["results"]))
     result = {
-        "predictions": told["results"] if args.output else None,
-        "rows": told["rows"],
-        "failed": told["failed"],
-        "cut_short": told["cut_short"],
-        "seconds": told["seconds"],
+        "predictions": summary["results"] if args.output else None,
+        "rows": summary["rows"],
+        "failed": summary["failed"],
+        "cut_short": summary["cut_short"],
+        "seconds": summary["seconds"],
         "answers": rows,
     }
     if args.html:
         from cosmos_reason.pages import predictions
 
-        record = evaluation_record.read(Path(told["results"]), run.names_of(asked).record)
+        record = evaluation_record.read(Path(summary["results"]), run.names_of(asked).record)
         files.write_text(args.html, predictions.page(rows, record))
         result["html"] = str(args.html)
     failed = []
-    if told["failed"] == told["rows"]:
+    if summary["failed"] == summary["rows"]:
         message = f"got no answer to any question: {rows[0]['error']}"
         failed.append(findings.error("EVAL-ALL-FAILED", args.model, message))
     # Without --json the other findings stand on stderr already.
@@ -305,12 +305,12 @@ def as_text(args, result: dict) -> str:
     if len(shown) < len(rows):
         lines.append(f"... and {len(rows) - len(shown)} more")
     answers = "1 answer" if result["rows"] == 1 else f"{result['rows']} answers"
-    told = [f"{answers} in {result['seconds']} s"]
+    parts = [f"{answers} in {result['seconds']} s"]
     if result["failed"]:
-        told.append(f"{result['failed']} failed")
+        parts.append(f"{result['failed']} failed")
     if result["cut_short"]:
-        told.append(f"{result['cut_short']} cut by max_tokens")
-    lines.append(", ".join(told))
+        parts.append(f"{result['cut_short']} cut by max_tokens")
+    lines.append(", ".join(parts))
     places = [result["predictions"], result.get("html")]
     lines += [f"wrote {place}" for place in places if place]
     return "\n".join(lines)

@@ -123,20 +123,20 @@ def main(args) -> cli.Outcome:
         found = [*found, nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
     elif "eval" in written:
         found = [*found, *thin_held_out(*dataset_writer.eval_shortage(items, plan), args)]
-    told = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
+    summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     result = {"kind": source.kind, "read": len(items), "written": written, "output": str(output)}
     result["skipped"] = skipped(found)
     if result["skipped"]:
-        told += f", {result['skipped']} left out"
+        summary += f", {result['skipped']} left out"
     result["tables"] = source.tables
     if len(source.tables) > 1:
-        told += f" from {', '.join(source.tables[:5])}{', ...' if source.tables[5:] else ''}"
+        summary += f" from {', '.join(source.tables[:5])}{', ...' if source.tables[5:] else ''}"
     if isinstance(source.files, source_files.Repository):
         result |= {"repository": source.files.repo, "commit": source.files.commit}
-        told += f" from {source.files.repo}@{source.files.commit}"
+        summary += f" from {source.files.repo}@{source.files.commit}"
     checked_too = ("--eval", str(output / "eval")) if "eval" in written else ()
     checked = ("check_dataset.py", str(output / "train"), *checked_too, "--facts", facts)
-    return cli.Outcome(result, found, f"{source.kind}: {told}", checked)
+    return cli.Outcome(result, found, f"{source.kind}: {summary}", checked)
 
 
 def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Finding]]:

@@ -36,8 +36,8 @@ from cosmos_reason.rules import (
     mending,
     model_folder,
     model_on_hub,
+    recipes,
     spec_rules,
-    usual,
 )
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import Case, read_facts
@@ -242,7 +242,7 @@ def check(args, draft: Draft) -> list[f.Finding]:
     if facts and draft.attempt(read_facts, facts) is None:
         facts = None
     is_new = not args.spec and not args.parent_job
-    draft.attempt(usual.take, draft, facts, is_new)
+    draft.attempt(recipes.take, draft, facts, is_new)
     inherited.compare_with_resumed(draft)
     steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
     engine_switch.fit(draft, *steps)
@@ -303,9 +303,9 @@ def main(args) -> cli.Outcome:
         return cli.Outcome({"text": text}, text=text)
     if args.list_rules:
         return listing()
-    told = recognise(args)
+    recognised = recognise(args)
     draft = build(args)
-    found = check(args, draft) + told
+    found = check(args, draft) + recognised
     if not args.force:
         found += occupied(args.output, draft.files)
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
@@ -323,10 +323,10 @@ def recognise(args) -> list[f.Finding]:
     if args.engine:
         return []
     args.engine = origins.engine_of(args.spec)
-    told = origins.engine_told(args.spec)
-    if not told:
+    by_keys = origins.engine_by_keys(args.spec)
+    if not by_keys:
         return []
-    message = f"taken for a spec of {args.engine}, as {told[1]} tells"
+    message = f"taken for a spec of {args.engine}, as {by_keys[1]} tells"
     return [f.info("SPEC-ENGINE-TOLD", "--engine", message)]
 
 

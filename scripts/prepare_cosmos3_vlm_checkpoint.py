@@ -179,7 +179,7 @@ def main(args) -> cli.Outcome:
     output = os.path.abspath(args.output_path)
     provenance = files.read_json(args.output_path / conversion.PROVENANCE)
     result = {"converted_checkpoint": output, "status": status}
-    result |= {key: provenance[key] for key in conversion.TOLD}
+    result |= {key: provenance[key] for key in conversion.REPORTED}
     following = ("build_spec.py", "train", "--model", output, "-o", "spec.toml")
     made = cli.Outcome(result, notes, f"converted_checkpoint={output}\nstatus={status}", following)
     if args.hash or args.validate or args.validate_with_image:

@@ -113,12 +113,12 @@ def main(args) -> cli.Outcome:
     folder, chosen = meant(args.folder, args.by)
     files, left, notes = publishing.collect(folder)
     notes += chosen
-    told = publishing.beside(folder, args.job_dir or selection.job_of(args.folder))
+    beside = publishing.beside(folder, args.job_dir or selection.job_of(args.folder))
     secret = hub.token(args.secrets_env) if args.hub else None
     target, unseen = look(uri, args, secret)
     notes += unseen + publishing.objections(target, files, args.public)
     with tempfile.TemporaryDirectory() as scratch:
-        files |= publishing.write(Path(scratch), uri.rpartition("/")[2], folder, told)
+        files |= publishing.write(Path(scratch), uri.rpartition("/")[2], folder, beside)
         sizes = {name: path.stat().st_size for name, path in files.items()}
         rows = [
             {"name": name, "bytes": size, "replaces": name in target.files}
@@ -135,7 +135,7 @@ def main(args) -> cli.Outcome:
     if run_outputs.kind(folder) == run_outputs.MODEL:
         model = str(folder) if args.s3 else uri.removeprefix(model_names.HUB)
         name = uri.rpartition("/")[2]
-        result["serve"] = serving.command(model, name, folder, told.get("spec.toml"))
+        result["serve"] = serving.command(model, name, folder, beside.get("spec.toml"))
     return cli.Outcome(result, notes, f"published={address}", serve=result.get("serve", ""))
 
 

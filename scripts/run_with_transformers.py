@@ -178,8 +178,8 @@ def ask(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
     specs = guard.with_guards(specs)
     servers = []
     if args.endpoint:
-        servers, told = settled(args, specs)
-        found += told
+        servers, problems = settled(args, specs)
+        found += problems
     if found:
         findings.say(findings.as_text(found))  # now, not after hours
     results = answer(args, specs, servers)

@@ -380,11 +380,11 @@ def document_of(program: str, outcome: Outcome) -> dict:
 
 
 def _print(outcome: Outcome, is_quiet: bool) -> None:
-    told = outcome.findings
+    shown = outcome.findings
     if is_quiet:
-        told = [finding for finding in told if finding.severity != f.INFO]
-    if told:
-        print(f.as_text(told), file=sys.stderr)
+        shown = [finding for finding in shown if finding.severity != f.INFO]
+    if shown:
+        print(f.as_text(shown), file=sys.stderr)
     if outcome.text:
         print(f.printable(outcome.text), flush=True)
     if is_quiet:

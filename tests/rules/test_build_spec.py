@@ -19,7 +19,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.estimate import record_tokens
-from cosmos_reason.rules import in_words, usual
+from cosmos_reason.rules import in_words, recipes
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec
 
@@ -187,7 +187,7 @@ def test_a_spec_is_taken_as_it_is_and_changed_where_asked(here):
 
 def test_the_yaml_template_is_a_spec_too(here):
     _, _, made = run(f"train --spec {bundle.template_path('train')}")
-    assert made == usual.template()
+    assert made == recipes.template()
 
 
 def test_frames_by_rate_take_the_number_of_frames_away(here):

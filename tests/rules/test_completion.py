@@ -223,7 +223,7 @@ def test_what_the_trainer_ignores_since_0_4_7_is_not_written(here, action, text)
     key = "policy.parallelism.cp_rotate_method"
     assert document.get(made, key) is None
     assert {one.severity for one in found if one.where == key} == {f.WARNING}
-    assert actions.engine_told_by(tomllib.loads(ROTATED)) == ("cosmos-rl", HUB_DATA)
+    assert actions.engine_by_keys(tomllib.loads(ROTATED)) == ("cosmos-rl", HUB_DATA)
 
 
 def test_a_folder_that_the_datasets_library_saved_is_built_first(here):

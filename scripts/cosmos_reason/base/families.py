@@ -70,14 +70,14 @@ WORDS = {
     "reason1": "qwen2_5_vl",
     "qwen2-vl": "qwen2_vl",
 }
-# Words in a name that tell the architecture which is taken for granted where nothing is told.
-USUAL = "Qwen3-VL"
-USUAL_WORDS = ("qwen3-vl", "qwen3_vl", "qwen3vl", "reason2", "cosmos3")
+# The architecture of a model whose name says nothing of it, and the words in names that mean it.
+DEFAULT = "Qwen3-VL"
+DEFAULT_WORDS = ("qwen3-vl", "qwen3_vl", "qwen3vl", "reason2", "cosmos3")
 
 
-def is_usual(name: str) -> bool:
-    """Whether the name of a model tells the architecture that most have."""
-    return any(word in name.lower() for word in USUAL_WORDS)
+def names_default(name: str) -> bool:
+    """Whether the name of a model says that it is of the default architecture."""
+    return any(word in name.lower() for word in DEFAULT_WORDS)
 
 
 def by_name(name: str) -> str | None:

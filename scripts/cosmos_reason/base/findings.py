@@ -82,8 +82,8 @@ class Failure(Exception):
     def __init__(self, findings: Finding | list[Finding], exit_code: int):
         self.findings = [findings] if isinstance(findings, Finding) else list(findings)
         self.exit_code = exit_code
-        told = [f"{found.id} {found.where}: {found.message}" for found in self.findings]
-        super().__init__("; ".join(told))
+        texts = [f"{found.id} {found.where}: {found.message}" for found in self.findings]
+        super().__init__("; ".join(texts))
 
     def __reduce__(self):  # a loader worker sends it to the main process
         return type(self), (self.findings, self.exit_code)

@@ -86,13 +86,13 @@ def differences(one: dict, other: dict) -> list[str]:
 
 def other_settings(one: dict, other: dict) -> list[str]:
     """The settings that differ, each with its value in `one` and in `other`."""
-    told = []
+    differing = []
     for name in {**one["settings"], **other["settings"]}:
         value = one["settings"].get(name)
         other_value = other["settings"].get(name)
         if value != other_value:
-            told.append(f"{name} {_short(value)} (not {_short(other_value)})")
-    return told
+            differing.append(f"{name} {_short(value)} (not {_short(other_value)})")
+    return differing
 
 
 def _short(value: object) -> str:

@@ -28,7 +28,7 @@ from cosmos_reason.checkpoints.safetensors_files import Copied, Tensor
 from cosmos_reason.remote import model_names
 
 PROVENANCE = "provenance.json"
-TOLD = ("source", "donor", "tensors", "dropped", "total_size")
+REPORTED = ("source", "donor", "tensors", "dropped", "total_size")
 CONVERTED, SKIPPED = "converted", "skipped_existing"
 _LOADED = (".json", ".jinja", ".safetensors")
 # Exit codes of docker itself: no daemon, no image, or no python3 in it.
@@ -166,7 +166,7 @@ def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
 
 def _source_fingerprint(provenance: dict) -> str:
     """Raises KeyError for a provenance that lacks something."""
-    for key in TOLD:
+    for key in REPORTED:
         provenance[key]
     source = provenance["source"]
     for key in ("path", "commit"):

@@ -241,11 +241,11 @@ def _publishable(spec: dict) -> dict[str, object]:
     """The spec's keys that the schema of training knows, where the value is a number, a switch or a
     word of the schema: any other text may be a path, a secret or the name of a person."""
     known = document.keys("train")
-    told = {}
+    kept = {}
     for key, value in document.items("train", spec):
         if key in known and _tells_no_secret(value, known[key]):
-            told[key] = value
-    return told
+            kept[key] = value
+    return kept
 
 
 def _tells_no_secret(value: object, schema: dict) -> bool:

@@ -100,7 +100,7 @@ def check_source(folder: Path, scheme_name: str) -> list[Finding]:
     coarse = {tensor.dtype for tensor in layers.values()} - FLOATS
     if coarse:
         return [_already(folder, f"weights in {', '.join(sorted(coarse))}")]
-    return _uneven(folder, layers, scheme_name)
+    return _indivisible_inputs(folder, layers, scheme_name)
 
 
 def _already(folder: Path, what: str) -> Finding:
@@ -109,7 +109,9 @@ def _already(folder: Path, what: str) -> Finding:
     return error("QUANT-ALREADY", folder, message, fix)
 
 
-def _uneven(folder: Path, layers: Mapping[str, Tensor], scheme_name: str) -> list[Finding]:
+def _indivisible_inputs(
+    folder: Path, layers: Mapping[str, Tensor], scheme_name: str
+) -> list[Finding]:
     """A finding per layer whose inputs the scheme cannot divide, with one that can as the fix."""
     multiple = SCHEMES[scheme_name].multiple
     widths = {name: tensor.shape[1] for name, tensor in layers.items()}

@@ -91,7 +91,7 @@ def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOT
     for metric in checkpoint_metrics.TASK_METRICS:
         if metric in scored:
             return metric
-    measured = _of_saved(_told_losses(output_dir, beside), models)
+    measured = _of_saved(_known_losses(output_dir, beside), models)
     if measured:
         lowest, _ = measured[0]
         if lowest.complete:
@@ -164,7 +164,7 @@ def _not_found(
     output_dir: Path, models: Sequence[Checkpoint], problem: str, beside: Beside = NOTHING_BESIDE
 ) -> Failure:
     """It lists what there is, with the validation losses that metrics or the trainer's log tell."""
-    measured = _told_losses(output_dir, beside)
+    measured = _known_losses(output_dir, beside)
     if not measured:
         measured = _losses(output_dir, TRAINER_LOG, beside.job)
     losses = {
@@ -274,7 +274,7 @@ def _lowest_loss(
 ) -> tuple[Checkpoint, list[Finding]]:
     """The checkpoint with the lowest validation loss in metrics.jsonl, else in the trainer's log,
     else that of best_score.json; and what there is to say of that choice."""
-    measured = _told_losses(output_dir, beside)
+    measured = _known_losses(output_dir, beside)
     saved = _of_saved(measured, models)
     if not saved:
         metric = best_link.metric_of(output_dir)
@@ -336,7 +336,7 @@ def _proxy_note(output_dir: Path, basis: str) -> Finding:
     return findings.info("CKPT-VAL-LOSS-PROXY", output_dir, message, flags("accuracy"))
 
 
-def _told_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
+def _known_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
     """The losses that a choice may follow, the lowest first: those of metrics.jsonl, else those
     that a trainer's log ties to checkpoints of these runs. A log that ties none may be of any
     training."""
@@ -357,22 +357,24 @@ def _logged_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
 def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
     """It is known to be of this training: the only run in it is the only run here, whatever the
     folder was called there, and where it names no checkpoint, steps are followed by number."""
-    told = trainer_log.saved_losses(_lines(log))
+    saved_losses = trainer_log.saved_losses(_lines(log))
     if len(runs) != 1:
-        return _tied(log, told, runs)
+        return _tied(log, saved_losses, runs)
     (run,) = runs.values()
-    if not told:
+    if not saved_losses:
         return [MeasuredLoss(loss, run, step, log) for step, loss in _read_losses(log).items()]
-    names = {saved.run for saved in told}
+    names = {saved.run for saved in saved_losses}
     if len(names) == 1:
         runs = {names.pop(): run}
-    return _tied(log, told, runs)
+    return _tied(log, saved_losses, runs)
 
 
-def _tied(file: Path, told: Iterable[SavedLoss], runs: dict[str, Path]) -> list[MeasuredLoss]:
+def _tied(
+    file: Path, saved_losses: Iterable[SavedLoss], runs: dict[str, Path]
+) -> list[MeasuredLoss]:
     """The losses of checkpoints in these runs, which have the names that the log gives them."""
     found = []
-    for saved in told:
+    for saved in saved_losses:
         if saved.run in runs and _is_loss(saved.loss):
             run = runs[saved.run]
             found.append(MeasuredLoss(saved.loss, run, saved.step, file, saved.checkpoint))

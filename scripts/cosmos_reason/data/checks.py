@@ -197,8 +197,8 @@ def check_size(found: Survey) -> None:
     questions = sum(found.asked)
     if questions >= 10_000:
         return
-    told = ", ".join(f"{count:,} are {meaning}" for count, meaning in SIZES.items())
-    found.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {told}")
+    sizes = ", ".join(f"{count:,} are {meaning}" for count, meaning in SIZES.items())
+    found.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")
     if questions >= 1_000:
         found.tally.fixes["DATA-SIZE"] = "label more"
 

@@ -69,8 +69,8 @@ def _name_unused(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> N
             found.tally.fixes["DATA-MEDIA-MISSING"] = Fix(command=shlex.join(command))
         if likely:
             number = found.clips[medium]
-            told = f"; {likely} beside it is used by no record"
-            problems[number] = [(check, message + told) for check, message in problems[number]]
+            hint = f"; {likely} beside it is used by no record"
+            problems[number] = [(check, message + hint) for check, message in problems[number]]
 
 
 def _likely_file(found: Survey, medium: Media, used: set[str]) -> str:
@@ -193,8 +193,8 @@ def _clip_problems(found: Survey, medium: Media, number: int) -> Iterator[tuple[
 def _frame_problems(medium: Media, facts: media.MediaFacts) -> Iterator[tuple[str, str]]:
     """(check, message) of what is wrong with the number of frames, and with their rate."""
     if facts.declared_frames not in (0, facts.frames):
-        told = "in the numbers of their names" if facts.pictures else "declared"
-        counts = f"{facts.declared_frames} frames {told} and {facts.frames} present"
+        stated = "in the numbers of their names" if facts.pictures else "declared"
+        counts = f"{facts.declared_frames} frames {stated} and {facts.frames} present"
         yield "DATA-MEDIA-FRAMES", f"got {counts} in {medium.path}, expected the same"
     if facts.pictures and not medium.fps:
         message = f"got {facts.frames} pictures of a video ({medium.path}) without their rate"

@@ -243,7 +243,7 @@ def with_options(question: str, options: dict, answer: object) -> tuple[str, obj
 
     Raises ValueError for an answer that is neither, or could mean two options; a number may count
     from 0 or from 1, and is no letter."""
-    if all(_is_told(question, letter, text) for letter, text in options.items()):
+    if all(_is_listed_in(question, letter, text) for letter, text in options.items()):
         meant = _meant(options, answer)
         is_letter = len(meant) == 1 and _bare(answer).casefold() == meant[0].casefold()
         return question, meant[0] if is_letter else answer
@@ -264,18 +264,18 @@ def _meant(options: dict, answer: object) -> list[str]:
     bare = _bare(answer)
     if bare in options:
         return [bare]
-    told = {letter: _bare(text) for letter, text in options.items()}
+    bare_options = {letter: _bare(text) for letter, text in options.items()}
     named = [letter for letter in options if bare.casefold() == letter.casefold()]
-    named += _with_text(told, bare)
-    both = [letter for letter, text in told.items() if _is_letter_with(text, letter, bare)]
+    named += _with_text(bare_options, bare)
+    both = [letter for letter, text in bare_options.items() if _is_letter_with(text, letter, bare)]
     return list(dict.fromkeys(named)) or both
 
 
-def _with_text(told: dict[str, str], said: str) -> list[str]:
+def _with_text(bare_options: dict[str, str], said: str) -> list[str]:
     """The letters of the options with that text, if need be in another case."""
-    exact = [letter for letter, text in told.items() if said == text]
+    exact = [letter for letter, text in bare_options.items() if said == text]
     folded = said.casefold()
-    return exact or [letter for letter, text in told.items() if folded == text.casefold()]
+    return exact or [letter for letter, text in bare_options.items() if folded == text.casefold()]
 
 
 def _bare(text: object) -> str:
@@ -288,7 +288,7 @@ def _is_letter_with(text: str, letter: str, answer: str) -> bool:
     return re.fullmatch(marked, answer, re.I) is not None
 
 
-def _is_told(question: str, letter: str, text: object) -> bool:
+def _is_listed_in(question: str, letter: str, text: object) -> bool:
     """Whether a question lists an option itself, as "A. text" or "(A) text"."""
     marked = rf"(?<!\w){re.escape(letter)}\s*[.):]\s*{re.escape(str(text))}"
     return re.search(marked, question) is not None

@@ -56,14 +56,20 @@ def ask(
 def worded(question: str, names: list[str], answers: list[str]) -> str:
     """The question with the form of its answers, unless it tells that itself or they are
     captions."""
-    told = re.split(r"\b(?:answer|reply|respond)\b", question, maxsplit=1, flags=re.I)[1:]
+    if _says_form(question, answers) or _are_captions(names, answers) or not form(answers):
+        return question
+    return f"{question}\n{form(answers)}"
+
+
+def _says_form(question: str, answers: list[str]) -> bool:
+    """Whether a question names all its answers behind a word such as "answer"."""
+    instruction = re.search(r"\b(?:answer|reply|respond)\b(.*)", question.lower(), re.S)
+    if not instruction:
+        return False
     classes = {answer.lower() for answer in answers}
-    classes = YES_NO if classes <= YES_NO else classes
-    says = told and all(
-        re.search(rf"(?<!\w){re.escape(one)}(?!\w)", told[0].lower()) for one in classes
-    )
-    free = says or _are_captions(names, answers) or not form(answers)
-    return question if free else f"{question}\n{form(answers)}"
+    if classes <= YES_NO:
+        classes = YES_NO
+    return all(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", instruction[1]) for one in classes)
 
 
 def form(answers: list[str]) -> str:

@@ -39,7 +39,7 @@ class Mixture(NamedTuple):
 
     records: list[dict]
     media_path: str
-    told: str
+    in_words: str
 
 
 def part(written: str) -> Part:
@@ -67,7 +67,7 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
         message = f"got {', '.join(roots)}, expected roots below one folder, which the job reads"
         raise findings.bad_input("SPEC-ROOT", FLAG, message)
     kept: list[list[dict]] = []
-    told = []
+    in_words = []
     for root, one, tag, found in zip(
         roots, parts, tags or [""] * len(parts), _all_records(roots, common), strict=True
     ):
@@ -75,10 +75,10 @@ def mix(parts: list[Part], tags: Sequence[str] = ()) -> Mixture:
         kept.append(chosen)
         digest = files.sha256(_annotations(root))[:12]
         share = "" if one.share == 1 else f":{one.share:g}"
-        told.append(f"{root}{share} ({len(chosen)} of {len(found)} records, sha256 {digest})")
+        in_words.append(f"{root}{share} ({len(chosen)} of {len(found)} records, sha256 {digest})")
     _tell_ids_apart(kept, [os.path.basename(root) for root in roots])
     records = [record for chosen in kept for record in chosen]
-    return Mixture(records, common, ", ".join(told))
+    return Mixture(records, common, ", ".join(in_words))
 
 
 def _local_root(written: str) -> str:

@@ -80,8 +80,8 @@ def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
     lengths = [facts.frames for facts in videos if not facts.is_sampled]
     shortest = min(lengths, default=0)
     if shortest > 1:
-        even_count = shortest // 2 * 2
-        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes={f"{table}.nframes": even_count})
+        multiple_of_2 = shortest // 2 * 2
+        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes={f"{table}.nframes": multiple_of_2})
 
 
 def _check_lists(found: Survey, options: sampling.VisionOptions) -> None:

@@ -207,13 +207,13 @@ def _episodes_of(shard: Path) -> dict[tuple[str, int], tfrecords.Record]:
     found = {}
     with tfrecords.opened(shard) as data:
         for record in tfrecords.records(shard, data):
-            told = tfrecords.features(record, data, (FILE_PATH, EPISODE))
-            if len(told) != 2:
+            values = tfrecords.features(record, data, (FILE_PATH, EPISODE))
+            if len(values) != 2:
                 message = f"got no {FILE_PATH} and {EPISODE}, expected BridgeData V2's episodes"
                 raise f.bad_input("BUILD-RAW-EVENT", shard, message)
-            path = told[FILE_PATH][0].decode()
+            path = values[FILE_PATH][0].decode()
             folder = posixpath.dirname(path.partition(BRIDGE_ROOT)[2] or path)
-            found[folder.replace("/", "-"), told[EPISODE][0]] = record
+            found[folder.replace("/", "-"), values[EPISODE][0]] = record
     return found
 
 

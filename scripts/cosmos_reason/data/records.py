@@ -23,7 +23,7 @@ MOST_FPS = 1e6
 LONGEST_PATH = 4096
 LOCAL = "file://"
 URLS = ("http://", "https://", "data:")
-USUAL_TAGS = ("<video>\n", "<image>\n")
+FIRST_TAGS = ("<video>\n", "<image>\n")
 TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 TAG = re.compile(r"\n?</?(image|video)>\n?")
@@ -105,9 +105,9 @@ def _turns(record: dict, found: list) -> tuple[tuple[Turn, ...], list[str]]:
 def _plain(role: str, text: str, tags: list[str], found: list) -> str:
     """A text that has a "<": the user's without its tags, whose kinds join `tags`; any other as it
     is."""
-    if role == "user" and text.startswith(USUAL_TAGS) and text.count("<") == 1:
+    if role == "user" and text.startswith(FIRST_TAGS) and text.count("<") == 1:
         tags.append(text[1:6])
-        return text[len(USUAL_TAGS[0]) :]
+        return text[len(FIRST_TAGS[0]) :]
     _check_control(text, found)
     kinds = TAG_KIND.findall(text)
     if role != "user":

@@ -438,10 +438,10 @@ def _splits(config: dict) -> dict[str, list[str]]:
     return {split: [path] if isinstance(path, str) else path for split, path in paths.items()}
 
 
-def _chosen(role: str, given: str, names, usual: str) -> str:
+def _chosen(role: str, given: str, names, default: str) -> str:
     flag = f"--hf-{role}"
-    if not given and (usual in names or len(names) == 1):
-        return usual if usual in names else next(iter(names))
+    if not given and (default in names or len(names) == 1):
+        return default if default in names else next(iter(names))
     if given in names:
         return given
     listed = ", ".join(list(names)[:20])

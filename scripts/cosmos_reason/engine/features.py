@@ -55,8 +55,8 @@ class Features:
     def expect(self, batch: dict) -> None:
         """Take from a packed batch what its media are: the tower is called for the images, then for
         the clips."""
-        told = [batch.pop(key, None) for key in CONTENT_KEY.values()]
-        self.expected = [numbers.tolist() for numbers in told if numbers is not None]
+        numbers_of_kinds = [batch.pop(key, None) for key in CONTENT_KEY.values()]
+        self.expected = [numbers.tolist() for numbers in numbers_of_kinds if numbers is not None]
 
     def forward(self, pixels: torch.Tensor, grid_thw: torch.Tensor, **options):
         """As the tower's own: pixels [patches, width] of the media with the grids [media, 3]. What

@@ -60,28 +60,30 @@ def failure(passes, problem: Exception, where: str) -> Failure:
 def while_loading(spec: dict, folder: Path, problem: Exception, rank: int) -> Failure:
     """What to say where the GPU is full before the first step: with the weights alone."""
     memory = Memory.now(problem)
-    told = f"got {memory.taken:.1f} GiB or more for the weights, the GPU has {memory.whole:.1f} GiB"
+    message = (
+        f"got {memory.taken:.1f} GiB or more for the weights, the GPU has {memory.whole:.1f} GiB"
+    )
     plan = engine_passes.plan_of(spec, folder)
     if plan:
-        told += f"; {gpu_memory.total(plan):.1f} GiB were foreseen before the first pass"
+        message += f"; {gpu_memory.total(plan):.1f} GiB were foreseen before the first pass"
     fix = Fix() if spec["policy"]["lora"] else Fix(flags={"--tuning": "lora"})
-    return outside(ID, f"loading, rank {rank}", told, fix)
+    return outside(ID, f"loading, rank {rank}", message, fix)
 
 
 def explained(plan: Plan | None, longest: int, memory: Memory, where: str) -> Failure:
     """`plan` is that of the pass at work, of which the longest record has so many tokens; None when
     the size of the model is unknown."""
-    told = f"got {memory.taken:.1f} GiB or more, the GPU has {memory.whole:.1f} GiB for it"
+    message = f"got {memory.taken:.1f} GiB or more, the GPU has {memory.whole:.1f} GiB for it"
     if plan is None:
-        return outside(ID, where, told, Fix(changes={TOKENS: FEWEST}))
+        return outside(ID, where, message, Fix(changes={TOKENS: FEWEST}))
     foreseen = gpu_memory.total(plan)
-    told += f"; foreseen were {foreseen:.1f} GiB for a pass of {plan.tokens:,} tokens"
+    message += f"; foreseen were {foreseen:.1f} GiB for a pass of {plan.tokens:,} tokens"
     # What the sums leave out, they leave out of smaller passes too.
     beyond = max(1.0, memory.taken / foreseen)
     fix, gib = fitting(plan, longest, TIGHT_ABOVE * memory.whole / beyond)
     if gib:
-        told += f"; with the fix about {beyond * gib:.1f} GiB"
-    return outside(ID, where, told, fix)
+        message += f"; with the fix about {beyond * gib:.1f} GiB"
+    return outside(ID, where, message, fix)
 
 
 def fitting(plan: Plan, longest: int, limit: float) -> tuple[Fix, float]:

@@ -45,8 +45,8 @@ class Ranks:
     def from_environment(cls) -> Ranks:
         """As torchrun tells them; one process without it."""
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        told = [os.environ.get(name) for name in names]
-        return cls(*map(int, told)) if all(told) else cls()
+        values = [os.environ.get(name) for name in names]
+        return cls(*map(int, values)) if all(values) else cls()
 
     @property
     def are_several(self) -> bool:
@@ -129,9 +129,9 @@ class Ranks:
     def _reduced(self, number: T, how: dist.ReduceOp) -> T:
         if not self.are_several:
             return number
-        told = torch.tensor(number, dtype=torch.float64)
-        dist.all_reduce(told, how, group=self.words)
-        return type(number)(told.item())
+        shared = torch.tensor(number, dtype=torch.float64)
+        dist.all_reduce(shared, how, group=self.words)
+        return type(number)(shared.item())
 
     def merged(self, table: dict) -> dict:
         """The entries of all ranks."""
@@ -177,13 +177,13 @@ class Ranks:
                 result = call()
             except (Failure, OSError) as raised:
                 problem = raised
-        told = [result, getattr(problem, "exit_code", findings.EXIT_OUTSIDE) if problem else 0]
-        dist.broadcast_object_list(told, group=self.words)
+        outcome = [result, getattr(problem, "exit_code", findings.EXIT_OUTSIDE) if problem else 0]
+        dist.broadcast_object_list(outcome, group=self.words)
         if problem:
             raise problem
-        if told[1]:
-            raise Failure([], told[1])
-        return told[0]
+        if outcome[1]:
+            raise Failure([], outcome[1])
+        return outcome[0]
 
     def agreed(self, call: Callable[[], T]) -> T:
         """What `call` returns here. A Failure on any rank is one on all; rank 0 tells it."""
@@ -199,10 +199,10 @@ class Ranks:
         failures = [failure for failure in all_raised if failure]
         if not failures:
             return result
-        told: list[Finding] = []
+        found: list[Finding] = []
         for failure in failures:
-            told += [finding for finding in failure.findings if finding not in told]
-        raise self.told_once(Failure(told, max(failure.exit_code for failure in failures)))
+            found += [finding for finding in failure.findings if finding not in found]
+        raise self.told_once(Failure(found, max(failure.exit_code for failure in failures)))
 
     def first_of_node_first(self, call: Callable[[], T]) -> T:
         """What `call` returns. One process of each machine does it before the others, which find

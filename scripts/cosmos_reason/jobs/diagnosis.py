@@ -365,8 +365,8 @@ def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, s
     """A finding with the fix for the spec of its run; `places` are words for the placeholders."""
     action = f"{run.action} --engine {run.engine}"
     if entry.changes or entry.flags:
-        told, left = _useful(entry, run)
-        message = f"{finding.message}; {told}" if told else finding.message
+        numbers, left = _useful(entry, run)
+        message = f"{finding.message}; {numbers}" if numbers else finding.message
         if not left:
             message = f"{message} Its spec is as the usual fix would make it."
             return replace(finding, message=message, fix=Fix())
@@ -390,10 +390,10 @@ def _useful(entry: Entry, run: FailedRun) -> tuple[str, Fix]:
     and what there is to say of them in numbers."""
     known = document.keys(run.action)
     vision = actions.places(run.action)["vision"]
-    told = ""
+    numbers = ""
     left = {}
     if entry.id == "LOG-NO-STEPS":
-        told, left = run.too_large_batch()
+        numbers, left = run.too_large_batch()
     wanted = {} if left else entry.changes
     for name, new in wanted.items():
         key = re.sub(r"^(custom\.)?vision\.", f"{vision}.", name)
@@ -403,7 +403,7 @@ def _useful(entry: Entry, run: FailedRun) -> tuple[str, Fix]:
             left |= run.fewer_frames(new, _length_is_spent(entry, run))
         elif not _is_better_already(key, document.get(run.spec, key), new):
             left[key] = new
-    return told, Fix(changes=left, flags=entry.flags)
+    return numbers, Fix(changes=left, flags=entry.flags)
 
 
 def _length_is_spent(entry: Entry, run: FailedRun) -> bool:

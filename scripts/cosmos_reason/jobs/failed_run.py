@@ -17,7 +17,7 @@ from cosmos_reason.spec import actions, document, origins, validation
 FEWEST_FRAMES = {"nframes": 2, "max_frames": 4}  # the sampler's own floors
 
 # What a run of few steps never reaches.
-NEVER_REACHED = ("SPEC-SAVE-NEVER", "SPEC-VALIDATION-NEVER", "SPEC-WARMUP-ALL")
+OUT_OF_REACH = ("SPEC-SAVE-NEVER", "SPEC-VALIDATION-NEVER", "SPEC-WARMUP-ALL")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FailedRun:
             return "", {}
         each = math.ceil(case.records / case.ranks)
         mini_batch = case(MINI_BATCH)
-        told = (
+        numbers = (
             f"{case.records} records / {case.ranks} ranks = {each} < {case(BATCH)} "
             "(train_batch_per_replica), and dataloader_drop_last = true leaves out a batch that is "
             "not full."
@@ -65,10 +65,10 @@ class FailedRun:
             changes[MINI_BATCH] = math.gcd(each, mini_batch)
         mended = self._case(changes)
         for rule in RULES:
-            broken = rule.id in NEVER_REACHED and rules.find(rule, mended)
+            broken = rule.id in OUT_OF_REACH and rules.find(rule, mended)
             if broken:
                 changes |= broken.fix.changes
-        return told, changes
+        return numbers, changes
 
     def _case(self, changes: dict[str, object]) -> Case:
         """Its spec for the rules, with some keys changed, as build_spec would write it."""

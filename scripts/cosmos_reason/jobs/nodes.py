@@ -82,7 +82,7 @@ def check(request, needed: int) -> list[Finding]:
     able = platforms(request.action, request.engine)
     if request.platform not in able and (nodes > 1 or needed > most):
         return [_one_node(request, needed, able)]
-    return _uneven(needed, nodes)
+    return _differing_nodes(needed, nodes)
 
 
 def others(way: tuple[str, str, str], needed: int, there: list[int]) -> Fix:
@@ -114,7 +114,7 @@ def _one_node(request, needed: int, able: list[str]) -> Finding:
     has = f"{request.action} with {request.engine} on {request.platform} has one of up to {most}"
     asked = f"{request.nodes} nodes" if request.nodes else f"{count(None, needed)} nodes"
     message = f"got {asked} for the {needed} GPUs of the spec, {has}"
-    one_is_enough = needed <= most and _uneven(needed, count(request.nodes, needed))
+    one_is_enough = needed <= most and _differing_nodes(needed, count(request.nodes, needed))
     if able and not one_is_enough:
         message += f"; several: {', '.join(able)}"
         if needed <= most:
@@ -140,7 +140,7 @@ def _elsewhere(action: str) -> tuple[str, Fix]:
     return f"; several: {'; '.join(named)}", fix
 
 
-def _uneven(needed: int, nodes: int) -> list[Finding]:
+def _differing_nodes(needed: int, nodes: int) -> list[Finding]:
     """Trainings are laid out over nodes that are alike, and full."""
     sizes = bundle.skill_info()["gpu_counts_per_node"]
     if needed <= max(sizes) and nodes == 1:

@@ -203,6 +203,6 @@ def _waiting(pod: dict) -> list[tuple[str, str]]:
     return found
 
 
-def _said(reason: str, told: dict) -> str:
-    text = f"{reason}: {told['message']}" if told.get("message") else reason
+def _said(reason: str, condition: dict) -> str:
+    text = f"{reason}: {condition['message']}" if condition.get("message") else reason
     return secrets.hidden(" ".join(text.split())[:600])

@@ -128,13 +128,13 @@ def predict(
     found = _speed(case, gpus, jobs_dir, seconds_per_step, tokens)
     if found is None and gpus:
         found = _speed_elsewhere(case, gpus, tokens, gpu_names)
-    told = f"{_count(tokens)} tokens predicted"
+    amount = f"{_count(tokens)} tokens predicted"
     if found is None:
-        return Cost(f"{told}; {NO_SPEED}", steps=case.steps, tokens=tokens)
+        return Cost(f"{amount}; {NO_SPEED}", steps=case.steps, tokens=tokens)
     seconds = tokens / found.least / max(1, gpus)
     is_range = found.most > found.least
     return Cost(
-        source=f"{told} at {_per_second(found)}{' a GPU' if gpus else ''}, {found.words}",
+        source=f"{amount} at {_per_second(found)}{' a GPU' if gpus else ''}, {found.words}",
         speed=found.kind,
         steps=case.steps,
         tokens=tokens,

@@ -54,13 +54,13 @@ def show(folder: Path, as_json: bool, every: float) -> Job:
 
 
 def _as_lines(folder: Path, as_json: bool, every: float) -> Job:
-    told = ("", "")
+    last_shown = ("", "")
     first: dict = {}  # the first metrics line that was seen
     latest: dict = {}  # the newest value of every metric
     shown_at = 0.0
     for job, lines in follow(folder):
-        if not job.has_ended and (job.state, job.reason) != told:
-            told = (job.state, job.reason)
+        if not job.has_ended and (job.state, job.reason) != last_shown:
+            last_shown = (job.state, job.reason)
             _say_state(job, as_json)
         for line in lines:
             first = first or line

@@ -31,7 +31,7 @@ from cosmos_reason.remote import s3
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 # the names in a dataset root without their suffixes, by what they hold
-USUAL = {"video": "videos", "image": "images"}
+NAMES = {"video": "videos", "image": "images"}
 BATCH = 64  # files unpacked at a time when the archive is only looked through
 GZIP = b"\x1f\x8b"
 ENCRYPTED = 1  # a bit of the flags of a member of a zip archive
@@ -72,8 +72,8 @@ def in_root(root: str | Path, kind: str, name: str) -> str | None:
     only one of a folder. None otherwise. May ask S3."""
     if _exists(root, name):
         return None
-    likely_first = sorted(USUAL, key=lambda usual: usual != kind)
-    named = [USUAL[usual] + suffix for usual in likely_first for suffix in SUFFIXES]
+    likely_first = sorted(NAMES, key=lambda medium: medium != kind)
+    named = [NAMES[medium] + suffix for medium in likely_first for suffix in SUFFIXES]
     for file in named:
         if _exists(root, file):
             return _below(root, file)

@@ -260,7 +260,7 @@ def _given(value, default):
 def patch_size(model: str) -> int:
     """Pixels per side of a vision patch: what the model folder says, else that of its family."""
     config = Path(model) / "config.json"
-    usual = model_names.known_family(model).patch
+    known = model_names.known_family(model).patch
     if model and os.path.isfile(config):
-        return read_json(config).get("vision_config", {}).get("patch_size", usual)
-    return usual
+        return read_json(config).get("vision_config", {}).get("patch_size", known)
+    return known

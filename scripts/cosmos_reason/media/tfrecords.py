@@ -81,8 +81,8 @@ def features(
 
 def check(record: Record, data: Buffer) -> None:
     """Raise Failure unless the data of a record have the checksum that stands behind them."""
-    (told,) = CHECKSUM.unpack_from(data, record.end)
-    if _checksum(data[record.begin : record.end]) != told:
+    (checksum,) = CHECKSUM.unpack_from(data, record.end)
+    if _checksum(data[record.begin : record.end]) != checksum:
         raise _damaged(record.shard, record.begin, "other data than their checksum tells")
 
 

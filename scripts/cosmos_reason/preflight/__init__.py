@@ -213,8 +213,8 @@ def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
     """Without warnings about facts of GPUs where the error is that none was found."""
     if (cause.id, cause.severity) != ("PRE-GPU-NONE", findings.ERROR):
         return found
-    told = {finding.id for finding in found if finding.severity == findings.ERROR}
-    repeated = set(UNKNOWN_GPUS) - told
+    errors = {finding.id for finding in found if finding.severity == findings.ERROR}
+    repeated = set(UNKNOWN_GPUS) - errors
     return [finding for finding in found if finding.id not in repeated]
 
 

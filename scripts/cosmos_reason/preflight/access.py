@@ -356,14 +356,14 @@ def _architecture(launch: Launch, name: str) -> Iterator[Finding]:
         return
     repo = name.removeprefix(model_names.HUB)
     config = _cached_config(repo)
-    told = model_names.family(str(config.parent))[0] if config else None
-    told = told or hub.architecture(repo, hub.token())
+    architecture = model_names.family(str(config.parent))[0] if config else None
+    architecture = architecture or hub.architecture(repo, hub.token())
     action = launch.case.action
     known = bundle.architectures(launch.engine, action)
-    if model_on_hub.is_refused(told, action, known):
-        message = f"{model_on_hub.in_words(told)}, expected what {launch.engine} loads: "
+    if model_on_hub.is_refused(architecture, action, known):
+        message = f"{model_on_hub.in_words(architecture)}, expected what {launch.engine} loads: "
         message += ", ".join(known)
-        fix = models.engine_for(action, told)
+        fix = models.engine_for(action, architecture)
         yield findings.error("PRE-MODEL-FAMILY", name, message, fix)
 
 

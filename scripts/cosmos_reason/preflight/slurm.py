@@ -125,13 +125,13 @@ def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
         return
     words = [word for path in read.values() for word in ("-r", path)]
     words += [word for path in written for word in ("-w", path)]
-    told, where, problems = _look(launch, host, words)
+    answered, where, problems = _look(launch, host, words)
     yield from problems
     for number, (label, path) in enumerate(read.items()):
-        if str(number) in told:
+        if str(number) in answered:
             yield _unread(f"{label}={path}", path, where)
     for number, path in enumerate(written, len(read)):
-        if str(number) in told and _takes_files(host, path):
+        if str(number) in answered and _takes_files(host, path):
             yield _unwritten(path, where)
 
 
@@ -140,20 +140,20 @@ def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str,
     look = ["sh", "-c", LOOK, "sh", *words]
     asked = _who_and_where(launch)
     answer = host.call("srun", *slurm_paths.flags(asked), *look)
-    told = answer.out.splitlines()
-    if "end" in told:
-        return told, "a compute node", []
+    answered = answer.out.splitlines()
+    if "end" in answered:
+        return answered, "a compute node", []
     refused = slurm_paths.refusal(host, asked, answer.err)
     if refused:
         return [], "", [refused]
     message = f"no compute node could be asked ({answer.last_words}); the login node was"
     problems = [findings.warning("PRE-SLURM-NODE-BUSY", host.name, message, "squeue --start")]
     answer = host.call(*look)
-    told = answer.out.splitlines()
-    if "end" not in told:
+    answered = answer.out.splitlines()
+    if "end" not in answered:
         message = f"got {answer.last_words}, so no path could be looked at"
         problems.append(findings.error("PRE-PATHS-UNSEEN", host.name, message))
-    return told, host.name, problems
+    return answered, host.name, problems
 
 
 def _who_and_where(launch: Launch) -> dict[str, str]:

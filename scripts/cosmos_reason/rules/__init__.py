@@ -1,7 +1,7 @@
 """A draft of a spec and what is wrong with it. Enter at `checking.check`.
 
 A `draft` is filled by `inherited` (an earlier spec, a job) and `command_line` (the words of
-build_spec), gets what recipes have where nobody chose by `usual`, and is fitted to its engine by
+build_spec), gets what recipes have where nobody chose by `recipes`, and is fitted to its engine by
 `engine_switch`.
 
 `checking` looks at the engine of a spec (`engine_support`), its `paths`, the run that it continues

@@ -62,14 +62,14 @@ def converted(table: dict, engine: str) -> tuple[dict, list[Finding]]:
     spec["dataset"] = {"system_prompt": SYSTEM_PROMPT}
     evaluation.setdefault("answer_type", "reasoning")
     spec["results_dir"] = ""
-    told = _loaders_left_out(evaluation, engine)
+    found = _loaders_left_out(evaluation, engine)
     stated = _without_shares(spec)
     for written, count in list(stated.items())[:1]:
-        told += _share_out(spec, count, written, engine)
+        found += _share_out(spec, count, written, engine)
     if any(count != spec[GPUS] for count in stated.values()):
         listed = ", ".join(f"{key} {value_text(count)}" for key, count in stated.items())
-        told.append(error("SPEC-KEY-TWICE", SHARES, f"got {listed}, expected one number"))
-    return spec, told
+        found.append(error("SPEC-KEY-TWICE", SHARES, f"got {listed}, expected one number"))
+    return spec, found
 
 
 def _without_shares(spec: dict) -> dict[str, object]:
@@ -172,7 +172,7 @@ def take_datasets(draft: Draft, names: list[str], data: str | None, output: str)
     draft.files[path] = mixed.records
     for key, value in zip(draft.params["eval_root"], (path, mixed.media_path), strict=True):
         if draft.name(key, draft.flags[FLAG]):
-            draft.put(key, value, f"{FLAG} {mixed.told}")
+            draft.put(key, value, f"{FLAG} {mixed.in_words}")
 
 
 def _folders(data: str, name: str) -> list[str]:

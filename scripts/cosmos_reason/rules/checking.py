@@ -58,8 +58,8 @@ def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Findi
     """What is wrong with single keys and values, and the keys that no rule may look at."""
     unfilled = placeholders.keys(action, written, engine)
     found = validation.validate(action, written)
-    told_once = {("SPEC-VALUE", key) for key in unfilled}
-    found = [one for one in found if (one.id, one.where) not in told_once]
+    refused_below = {("SPEC-VALUE", key) for key in unfilled}
+    found = [one for one in found if (one.id, one.where) not in refused_below]
     invalid = [finding.where for finding in found if finding.severity == f.ERROR]
     invalid += validation.brought_by_renamings(found)  # whose values are told, not yet written
     # of one rate for each part of the model, no rule knows which to look at

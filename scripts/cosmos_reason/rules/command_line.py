@@ -231,7 +231,7 @@ def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
     draft.files[path] = mixed.records
     for key, value in zip(keys, (path, mixed.media_path), strict=True):
         if draft.name(key, draft.flags[flag]):
-            draft.put(key, value, f"{flag} {mixed.told}")
+            draft.put(key, value, f"{flag} {mixed.in_words}")
 
 
 def _media_of_root(root: str, annotation_path: str) -> str:
@@ -264,9 +264,9 @@ def look_for_paths(draft: Draft) -> None:
         is_input = schema.get("x-path") in ("input", "model")
         if not is_input or not isinstance(path, str) or not path.startswith("/"):
             continue
-        is_told = any(found.startswith(path) for found in missing)
-        is_told = is_told or placeholders.is_one(path, is_path=True)
-        if is_told or os.path.exists(path) or path in draft.files:
+        is_mentioned = any(found.startswith(path) for found in missing)
+        is_mentioned = is_mentioned or placeholders.is_one(path, is_path=True)
+        if is_mentioned or os.path.exists(path) or path in draft.files:
             continue
         missing.append(path)
         _warn_of_absence(draft, path)

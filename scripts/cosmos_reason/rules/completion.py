@@ -55,7 +55,7 @@ def completed(
     kept = set(kept) | validation.brought_by_renamings(validation.validate(action, spec))
     template = document.template(action)
     found = []
-    usual = []
+    defaults = []
     for key, schema in _left_out(action, spec):
         if _is_kept(key, kept):
             continue
@@ -64,10 +64,10 @@ def completed(
             found.append(_written(key, value, HURTING[key]))
         else:
             value = value if key == "train.output_dir" else schema.get("default", value)
-            usual.append(f"{key} = {value_text(value) or repr(value)}")
+            defaults.append(f"{key} = {value_text(value) or repr(value)}")
         document.set_value(whole, key, value)
-    if usual:
-        message = f"got no value, wrote the trainer's own: {', '.join(usual)}"
+    if defaults:
+        message = f"got no value, wrote the trainer's own: {', '.join(defaults)}"
         found.insert(0, findings.info("SPEC-COMPLETED", "spec", message))
     found += _validation(action, whole, kept)
     found += _frames(action, whole, kept) + _counted_sizes(whole)

@@ -88,7 +88,7 @@ def answers_without_validation(case):
     f"val_accuracy is known only where {ANSWERED} asks for answers",
     reads=(ANSWERED,), fix=Fix(changes={ANSWERED: 64}),
 )  # fmt: skip
-def best_by_answers_never_asked(case):
+def best_by_unasked_answers(case):
     by_answers = case("custom.transformers_engine.best_by") == "val_accuracy"
     return by_answers and not case(ANSWERED)
 

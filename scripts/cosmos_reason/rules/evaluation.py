@@ -8,7 +8,7 @@ from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from cosmos_reason.rules.rule import LATER, MODELS, rule
 from cosmos_reason.spec import quantizing
 
-USUAL_SAMPLES, FEW_SAMPLES = 512, 64
+DEFAULT_SAMPLES, FEW_SAMPLES = 512, 64
 
 
 def with_adapter(case) -> Fix:
@@ -148,15 +148,15 @@ def no_calibration_data(case):
     return not case("dataset.annotation_path") and not case("dataset.dataset_id")
 
 
-def usual_samples(case) -> int | None:
+def default_samples(case) -> int | None:
     """The usual number of calibration records, or all there are when that is more than now."""
-    most = min(USUAL_SAMPLES, case.records or USUAL_SAMPLES)
+    most = min(DEFAULT_SAMPLES, case.records or DEFAULT_SAMPLES)
     return most if most > case(quantizing.SAMPLES) else None
 
 
 @rule(
     "SPEC-CALIBRATION-FEW", WARNING, "quantize", quantizing.SAMPLES, "enough to try it out only",
-    reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=usual_samples,
+    reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=default_samples,
 )  # fmt: skip
 def few_calibration_samples(case):
     reads_records = case.engine == "tao" or is_calibrated(case)

@@ -39,12 +39,12 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     table = document.load(Path(file))
     if draft.action == "evaluate" and benchmark.is_config(table):
         draft.benchmarks = benchmark.datasets_of(table)
-        table, told = benchmark.converted(table, draft.engine)
-        draft.findings += told
+        table, found = benchmark.converted(table, draft.engine)
+        draft.findings += found
     other = actions.other_than(draft.action, table)
     if other is None:
-        table, told = images.translated(draft.action, table)
-        draft.findings += told
+        table, found = images.translated(draft.action, table)
+        draft.findings += found
         draft.overlay(table, file, origins.of_values(file))
         return
     message = f"got {actions.a_spec(other)}, expected {actions.a_spec(draft.action)}"

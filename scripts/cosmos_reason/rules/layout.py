@@ -224,7 +224,7 @@ def replicated_pipeline(case):
     "must divide train_batch_per_replica",
     reads=(GRID + "pp_size", BATCH), fix=1,
 )  # fmt: skip
-def uneven_micro_batches(case):
+def indivisible_micro_batches(case):
     return in_pipeline(case) and case(BATCH) % case("policy.parallelism.pp_micro_batch_size")
 
 

@@ -24,31 +24,35 @@ def refuse_unloadable(draft: Draft) -> None:
     for key in filter(None, (draft.params["model"], draft.params.get("base"))):
         model = document.get(draft.spec, key)
         is_on_hub = isinstance(model, str) and model.startswith(model_names.HUB)
-        if not is_on_hub or model_names.family(model)[0] or families.is_usual(model):
+        if not is_on_hub or model_names.family(model)[0] or families.names_default(model):
             continue
-        told = hub.architecture(model.removeprefix(model_names.HUB), hub.token())
-        if is_refused(told, draft.action, known):
-            draft.findings.append(_unloadable(draft, key, told, known))
+        architecture = hub.architecture(model.removeprefix(model_names.HUB), hub.token())
+        if is_refused(architecture, draft.action, known):
+            draft.findings.append(_unloadable(draft, key, architecture, known))
 
 
-def is_refused(told: str | hub.NotTold, action: str, known: list[str]) -> bool:
+def is_refused(architecture: str | hub.NotTold, action: str, known: list[str]) -> bool:
     """Whether an engine that loads the `known` architectures cannot do an action with a model of
     which the Hub told this. What is trained is a whole model; all else may be done with an adapter,
     which needs no config.json."""
-    if told is hub.NotTold.UNKNOWN:
+    if architecture is hub.NotTold.UNKNOWN:
         return False
-    if told is hub.NotTold.ABSENT:
+    if architecture is hub.NotTold.ABSENT:
         return action in actions.TRAINING
-    return told not in known
+    return architecture not in known
 
 
-def in_words(told: str | hub.NotTold) -> str:
-    return told.value if isinstance(told, hub.NotTold) else f"its config.json tells {told}"
+def in_words(architecture: str | hub.NotTold) -> str:
+    if isinstance(architecture, hub.NotTold):
+        return architecture.value
+    return f"its config.json tells {architecture}"
 
 
-def _unloadable(draft: Draft, key: str, told: str | hub.NotTold, known: list[str]) -> Finding:
-    message = f"{in_words(told)}, expected what {draft.engine} loads: {', '.join(known)}"
-    fix = engine_for(draft.action, told)
+def _unloadable(
+    draft: Draft, key: str, architecture: str | hub.NotTold, known: list[str]
+) -> Finding:
+    message = f"{in_words(architecture)}, expected what {draft.engine} loads: {', '.join(known)}"
+    fix = engine_for(draft.action, architecture)
     if draft.action in ASKED:
         return Finding("SPEC-MODEL-FAMILY-ASKED", WARNING, key, message, fix)
     return Finding("SPEC-MODEL-FAMILY", ERROR, key, message, fix)

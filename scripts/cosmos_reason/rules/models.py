@@ -123,20 +123,20 @@ def assumed(case) -> bool | str:
     config.json tells one that is not known here."""
     base = case.params.get("base")
     whole = (case(base) if base else "") or case.adapter_base or case.model
-    told, _ = model_names.family(whole)
-    if told:
-        is_refused = told not in bundle.architectures(case.engine, case.action)
-        if told in families.FAMILIES or is_refused:
+    architecture, _ = model_names.family(whole)
+    if architecture:
+        is_refused = architecture not in bundle.architectures(case.engine, case.action)
+        if architecture in families.FAMILIES or is_refused:
             return False
-        return f"of the architecture {told}"
+        return f"of the architecture {architecture}"
     is_looked_at = whole == "MODEL" or Path(whole).is_dir()  # by those who open models
-    return not (families.is_usual(whole) or is_looked_at)
+    return not (families.names_default(whole) or is_looked_at)
 
 
 @rule(
     "SPEC-MODEL-ASSUMED", WARNING, ANY, "{model}",
-    f"taken for {families.USUAL}, whose tokens are counted; a name with qwen2.5 or reason1 in it, "
-    "or the model's config.json in that folder here, says otherwise",
+    f"taken for {families.DEFAULT}, whose tokens are counted; a name with qwen2.5 or reason1 in "
+    "it, or the model's config.json in that folder here, says otherwise",
     reads=("{base}",),
 )  # fmt: skip
 def assumed_architecture(case):

@@ -111,7 +111,7 @@ def a_spec(action: str) -> str:
 # ---- which engine --------------------------------------------------------------------------------
 
 
-def engine_told_by(spec: dict) -> tuple[str, str] | None:
+def engine_by_keys(spec: dict) -> tuple[str, str] | None:
     """(the engine that a spec is written for, the key that tells): one that only this engine reads,
     or data that our own dataset script does not. None where nothing tells."""
     action = of_spec(spec)
@@ -124,16 +124,16 @@ def engine_told_by(spec: dict) -> tuple[str, str] | None:
     has_other_data = action in TRAINING and not document.get(spec, "custom.train_dataset")
     if has_other_data and _is_on_hub(document.get(spec, HUB_DATA)):
         return "cosmos-rl", HUB_DATA
-    told = _told_by_one_reader(action, spec)
-    if told or not has_other_data:
-        return told
+    by_reader = _engine_of_only_reader(action, spec)
+    if by_reader or not has_other_data:
+        return by_reader
     for key in ("custom.dataset", HUB_DATA):
         if document.get(spec, key):
             return "cosmos-rl", key
     return None
 
 
-def _told_by_one_reader(action: str, spec: dict) -> tuple[str, str] | None:
+def _engine_of_only_reader(action: str, spec: dict) -> tuple[str, str] | None:
     schemas = document.keys(action)
     template = document.template(action)
     for key, value in document.items(action, spec):

@@ -75,8 +75,8 @@ def rendered(action: str, spec: dict, image: dict, job: str) -> dict:
     whole = copy.deepcopy(spec)
     for key in rules.get("needs", ()):
         if document.get(whole, key, document.MISSING) is document.MISSING:
-            usual = document.keys(action)[key]["default"]
-            document.set_value(whole, key, copy.deepcopy(usual))
+            default = document.keys(action)[key]["default"]
+            document.set_value(whole, key, copy.deepcopy(default))
     for ours, theirs in rules.get("copies", {}).items():
         value = document.get(whole, ours, "")
         if value != "":
@@ -127,18 +127,18 @@ def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
     """A copy of a spec in our words, and what was said in an image's own. What an image is given
     when it is launched is taken out; two names with different values are left, to be refused."""
     whole = copy.deepcopy(spec)
-    told = []
+    renamed = []
     for ours, theirs in _own_names(action).items():
         value = document.get(whole, theirs, document.MISSING)
         if value is document.MISSING or document.get(whole, ours, value) != value:
             continue
         document.delete(whole, theirs)
         document.set_value(whole, ours, value)
-        told.append(f"{theirs} is {ours} = {value_text(value)}")
+        renamed.append(f"{theirs} is {ours} = {value_text(value)}")
     given, found = _taken_out(action, whole)
-    told += given
-    if told:
-        message = f"got an image's own keys: {', '.join(told)}"
+    renamed += given
+    if renamed:
+        message = f"got an image's own keys: {', '.join(renamed)}"
         found.insert(0, findings.info("SPEC-TRANSLATED", "spec", message))
     return whole, found
 
@@ -146,18 +146,18 @@ def translated(action: str, spec: dict) -> tuple[dict, list[findings.Finding]]:
 def _taken_out(action: str, whole: dict) -> tuple[list[str], list[findings.Finding]]:
     """Take out of a spec what images are given anyway: what is to be told of it, and a warning for
     each other value."""
-    told, found = [], []
+    renamed, found = [], []
     for key, entry in _given(action).items():
         value = document.get(whole, key, document.MISSING)
         if value is document.MISSING:
             continue
         document.delete(whole, key)
         if value in (entry["value"], ""):
-            told.append(f"{key} is written for the images that have it")
+            renamed.append(f"{key} is written for the images that have it")
         else:
             message = f"got {value_text(value)}, left it out: {entry['reason']}"
             found.append(findings.warning("SPEC-COMPLETED-OTHERWISE", key, message))
-    return told, found
+    return renamed, found
 
 
 def check(action: str, written: dict, name: str, version: str | None) -> list[findings.Finding]:

@@ -148,10 +148,10 @@ def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
     causes: dict[str, list[findings.Finding]] = {}
     for finding in found:
         causes.setdefault(_cause(finding), []).append(finding)
-    told = []
+    joined = []
     for alike in causes.values():
-        told.append(_as_one(alike) if len(alike) > 1 else alike[0])
-    return told
+        joined.append(_as_one(alike) if len(alike) > 1 else alike[0])
+    return joined
 
 
 def _cause(finding: findings.Finding) -> str:

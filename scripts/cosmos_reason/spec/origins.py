@@ -80,9 +80,9 @@ def engine_of(spec: str | Path | None, platform: str = "docker", action: str | N
     is_noted = record.get("engine") in bundle.ENGINES
     if is_noted and action in (None, record.get("action")):
         return record["engine"]
-    told = None if is_noted else engine_told(spec)
-    if told:
-        return told[0]
+    by_keys = None if is_noted else engine_by_keys(spec)
+    if by_keys:
+        return by_keys[0]
     return "transformers" if platform == "local" else "tao"
 
 
@@ -94,13 +94,13 @@ def facts_of(spec: str | Path) -> Path | None:
     return None
 
 
-def engine_told(spec: str | Path | None) -> tuple[str, str] | None:
+def engine_by_keys(spec: str | Path | None) -> tuple[str, str] | None:
     """The engine that the keys of a spec from elsewhere tell, and by which; None for one of our own
     and for what is no spec, which others say."""
     if not spec or not os.path.isfile(spec) or _read(spec) or _engine_in_words(spec):
         return None
     try:
-        return actions.engine_told_by(document.load(Path(spec)))
+        return actions.engine_by_keys(document.load(Path(spec)))
     except Failure:
         return None
 

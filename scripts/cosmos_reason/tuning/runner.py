@@ -384,8 +384,8 @@ class Runner:
             return None
         record = self.launch(trial, "status", submitted[0].name)
         # The machine may have gone down between the record and the start.
-        never_started = record["state"] == jobs.ERROR and not record["started_at"]
-        if never_started and len(submitted) < HOPELESS:
+        did_not_start = record["state"] == jobs.ERROR and not record["started_at"]
+        if did_not_start and len(submitted) < HOPELESS:
             self.submit(trial, action)
             return None
         return record

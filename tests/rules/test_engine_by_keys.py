@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch):
 )
 def test_keys_tell_the_engine(here, text, told):
     (here / "guide.toml").write_text(text)
-    assert origins.engine_told("guide.toml") == told
+    assert origins.engine_by_keys("guide.toml") == told
     usual = {"local": "transformers", "docker": "tao"}
     for platform, engine in usual.items():
         assert origins.engine_of("guide.toml", platform) == (told[0] if told else engine)
@@ -45,7 +45,7 @@ def test_keys_tell_the_engine(here, text, told):
 def test_our_own_templates_and_specs_tell_nothing(here):
     for action in ("train", "evaluate", "inference", "quantize"):
         document.dump(document.template(action), here / "ours.toml")
-        assert origins.engine_told("ours.toml") is None
+        assert origins.engine_by_keys("ours.toml") is None
     files.write_json(here / "guide.origins.json", {"engine": "tao", "action": "train"})
     (here / "guide.toml").write_text(CLEAN["guide"])
     assert origins.engine_of("guide.toml", "local") == "tao"

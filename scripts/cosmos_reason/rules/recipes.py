@@ -38,13 +38,13 @@ def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
     that cannot be read."""
     if draft.action != "train":
         return
-    told = []
+    taken = []
     if _are_free(draft, (BATCH, MINI_BATCH), is_new):
-        told += _take_batch(draft, _case(draft, facts))
+        taken += _take_batch(draft, _case(draft, facts))
     if _are_free(draft, (SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS), is_new):
-        told += _take_cadence(draft, _case(draft, facts))
-    if told:
-        message = f"{', '.join(told)}: as published recipes have it, since nobody chose"
+        taken += _take_cadence(draft, _case(draft, facts))
+    if taken:
+        message = f"{', '.join(taken)}: as published recipes have it, since nobody chose"
         draft.findings.append(findings.info("SPEC-USUAL", BATCH, message))
 
 
@@ -67,14 +67,14 @@ def _take_batch(draft: Draft, case: Case) -> list[str]:
         _put_back(draft, (BATCH, MINI_BATCH))
         return []
     in_one_pass = _records_of_a_pass(case, each)
-    told = []
+    taken = []
     if each != case(BATCH):
-        told.append(f"{RECORDS} records a step")
+        taken.append(f"{RECORDS} records a step")
     if in_one_pass > 1:
-        told.append(f"{in_one_pass} in a forward pass")
+        taken.append(f"{in_one_pass} in a forward pass")
     draft.put(BATCH, each, f"{ORIGIN}{RECORDS} records over {case.ranks} ranks")
     draft.put(MINI_BATCH, in_one_pass, f"{ORIGIN}{in_one_pass} in a forward pass")
-    return told
+    return taken
 
 
 def _records_of_a_rank(case: Case) -> int | None:
@@ -102,15 +102,15 @@ def _take_cadence(draft: Draft, case: Case) -> list[str]:
     if an_epoch not in EPOCH_STEPS or is_limited or not case("train.ckpt.enable_checkpoint"):
         _put_back(draft, (SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS))
         return []
-    told = "saves"
+    verbs = "saves"
     draft.put(SAVE_EPOCHS, 1, f"{ORIGIN}each epoch")
     if case("validation.enable"):
-        told = "saves and validates"
+        verbs = "saves and validates"
         if draft.engine == "cosmos-rl":  # which counts steps only
             draft.put(VALIDATE, an_epoch, f"{ORIGIN}each epoch")
         else:
             draft.put(VALIDATE_EPOCHS, 1, f"{ORIGIN}each epoch")
-    return [f"{told} each epoch"]
+    return [f"{verbs} each epoch"]
 
 
 def _put_back(draft: Draft, keys: tuple[str, ...]) -> None:
