@@ -91,8 +91,8 @@ class HeldOut:
                 if not batch:
                     continue
                 encoded = [inputs for _, inputs in batch]
-                responses = self._generate(answering, encoded)
-                for (number, _), (response, _, _) in zip(batch, responses, strict=True):
+                answers = self._generate(answering, encoded)
+                for (number, _), (response, _, _) in zip(batch, answers, strict=True):
                     responses[number] = response
         return self._graded(self.ranks.merged(responses))
 
