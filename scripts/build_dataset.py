@@ -84,7 +84,7 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--skip-missing",
         action="store_true",
-        help="leave out records whose clip is missing",
+        help="leave out records whose clip is missing or does not open",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split and the subset")
     parser.add_argument(
@@ -116,9 +116,16 @@ def main(args) -> cli.Outcome:
     source, items, found = read_source(args)
     refuse_media_below(output, items)
     plan = dataset_writer.Plan(
-        args.eval_fraction, args.subset, args.seed, args.media, args.format, args.license
+        args.eval_fraction,
+        args.subset,
+        args.seed,
+        args.media,
+        args.format,
+        args.license,
+        args.skip_missing,
     )
-    written = dataset_writer.write(items, output, plan)
+    written, left_out = dataset_writer.write(items, output, plan)
+    found = [*found, *left_out]
     if "eval_fraction" not in args.given:
         found = [*found, nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
     elif "eval" in written:
@@ -185,7 +192,7 @@ def refuse_numbers(args) -> None:
 
 
 def skipped(found: list[f.Finding]) -> int:
-    """How many records are left out because their medium is missing."""
+    """How many records are left out because their medium is missing or does not open."""
     counts = [finding.data["count"] for finding in found if finding.id == "BUILD-MEDIA-SKIPPED"]
     return sum(counts)
 

@@ -2,9 +2,12 @@
 
 import json
 import shlex
+import shutil
+import zipfile
 
 import pytest
 from clip_files import write_clip
+from PIL import Image
 from support import run_script
 
 
@@ -114,3 +117,128 @@ def test_a_misspelt_column_and_an_existing_output_are_told_together(source, tmp_
     assert ids(document)[:2] == ["BUILD-OUTPUT-FOREIGN", "BUILD-COLUMN"]
     fix = document["findings"][1]["fix"]
     assert fix == "replace --column answer=light with --column answer=light_on"
+
+
+def write_questions(source, names):
+    rows = [f"{name},Which?,{'ab'[number % 2]}" for number, name in enumerate(names)]
+    (source / "labels.csv").write_text("\n".join(["video,question,answer", *rows]))
+
+
+def test_all_clips_that_do_not_open_are_told_at_once_and_can_be_left_out(source, tmp_path):
+    clips = source / "clips"
+    (clips / "empty.mp4").touch()
+    for name in ("page.mp4", "note.mp4"):
+        (clips / name).write_text("no clip")
+    frames = [Image.new("RGB", (32, 32), (value, 0, 0)) for value in (0, 99)]
+    for name in ("plays.gif", "plays.png"):
+        frames[0].save(clips / name, save_all=True, append_images=frames[1:])
+    unopened = ("empty.mp4", "page.mp4", "note.mp4")
+    plays = ("plays.gif", "plays.png")
+    good = [f"{number}.mp4" for number in range(4)]
+    write_questions(source, [f"clips/{name}" for name in (*unopened, *plays, *good)])
+    code, document = build(source / "labels.csv", tmp_path / "out")
+    assert code == 2 and not (tmp_path / "out").exists()
+    by_id = {finding["id"]: finding for finding in document["findings"]}
+    assert list(by_id) == ["DATA-MEDIA-EMPTY", "DATA-MEDIA-UNDECODABLE", "DATA-MEDIA-ANIMATED"]
+    assert by_id["DATA-MEDIA-UNDECODABLE"]["data"]["record_ids"] == ["page", "note"]
+    assert "(2 files: " in by_id["DATA-MEDIA-UNDECODABLE"]["message"]
+    assert by_id["DATA-MEDIA-EMPTY"]["fix"] == "--skip-missing"
+    conversion = by_id["DATA-MEDIA-ANIMATED"]["fix"]
+    assert conversion.endswith(" ".join(str(clips / name) for name in plays))
+    # What a conversion makes readable is not left out.
+    code, document = build(source / "labels.csv", tmp_path / "out", "--skip-missing")
+    assert code == 2 and not (tmp_path / "out").exists()
+    write_questions(source, [f"clips/{name}" for name in (*unopened, *good)])
+    code, document = build(source / "labels.csv", tmp_path / "out", "--skip-missing")
+    assert code == 0 and document["result"]["written"] == {"train": 4}
+    skipped = document["findings"][0]
+    assert (skipped["id"], skipped["severity"]) == ("BUILD-MEDIA-SKIPPED", "warning")
+    assert skipped["data"]["record_ids"] == ["empty", "page", "note"]
+    assert document["result"]["skipped"] == 3
+
+
+def test_a_member_that_does_not_open_is_named_as_the_archive_has_it(source, tmp_path):
+    with zipfile.ZipFile(source / "more.zip", "w") as archive:
+        archive.writestr("inside/empty.mp4", "")
+    write_questions(source, ["clips/0.mp4", "inside/empty.mp4"])
+    code, document = build(source / "labels.csv", tmp_path / "out")
+    assert code == 2
+    assert [found["where"] for found in document["findings"]] == [
+        f"{source}/more.zip/inside/empty.mp4"
+    ]
+    code, _ = build(source / "labels.csv", tmp_path / "out", "--skip-missing")
+    assert code == 0
+    assert [path.name for path in (tmp_path / "out/train/media").iterdir()] == ["0.mp4"]
+
+
+def test_a_split_of_which_nothing_opens_is_refused(source, tmp_path):
+    for number in range(4):
+        (source / "clips" / f"{number}.mp4").write_text("no clip")
+    write_questions(source, [f"clips/{number}.mp4" for number in range(4)])
+    code, document = build(source / "labels.csv", tmp_path / "out", "--skip-missing")
+    assert code == 2 and ids(document) == ["BUILD-MEDIA-SKIPPED", "BUILD-EMPTY"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_copies_of_a_clip_stay_on_one_side(source, tmp_path):
+    for number in range(4):
+        for copy in range(3):
+            shutil.copyfile(
+                source / "clips" / f"{number}.mp4", source / "clips" / f"{number}-{copy}.mp4"
+            )
+    names = [f"clips/{number}-{copy}.mp4" for copy in range(3) for number in range(4)]
+    write_questions(source, names)
+    code, _ = build(source / "labels.csv", tmp_path / "out", "--eval-fraction", 0.5)
+    assert code == 0
+    sides = {}
+    for split in ("train", "eval"):
+        for record in json.loads((tmp_path / "out" / split / "annotations.json").read_text()):
+            sides.setdefault(record["id"].partition("-")[0], set()).add(split)
+    assert len(sides) == 4 and all(len(found) == 1 for found in sides.values())
+
+
+def table_of(separator):
+    return (
+        separator.join(("video", "question", "answer"))
+        + "\n"
+        + separator.join(("clips/0.mp4", "Is it lit, or not; say", "yes"))
+    )
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("bars.csv", table_of("|").encode()),
+        ("tabs.tsv", table_of("\t").encode()),
+        ("LOUD.TSV", table_of("\t").encode()),
+        ("excel.tsv", table_of("\t").encode("utf-16")),
+    ],
+)
+def test_tables_that_spreadsheets_write(source, tmp_path, name, content):
+    (source / name).write_bytes(content)
+    code, document = build(source / name, tmp_path / "out")
+    assert code == 0 and document["result"]["written"] == {"train": 1}
+
+
+@pytest.mark.parametrize(
+    "name, content, fix",
+    [
+        ("old.csv", "video,question,answer\nclips/0.mp4,Où?,là".encode("cp1252"), "iconv -f "),
+        ("labels.xlsx", b"PK\x03\x04", "save it as CSV"),
+    ],
+)
+def test_tables_of_another_code_or_kind_are_refused_with_a_way_out(
+    source, tmp_path, name, content, fix
+):
+    (source / name).write_bytes(content)
+    code, document = build(source / name, tmp_path / "out")
+    assert code == 2 and ids(document) == ["BUILD-TABLE"]
+    assert document["findings"][0]["fix"].startswith(fix)
+
+
+def test_an_id_of_ours_is_a_file_name(source, tmp_path):
+    (source / "clips" / "0.mp4").rename(source / "clips" / "-0.mp4")
+    write_questions(source, ["clips/-0.mp4"])
+    code, _ = build(source / "labels.csv", tmp_path / "out")
+    (record,) = json.loads((tmp_path / "out" / "train" / "annotations.json").read_text())
+    assert code == 0 and record["id"] == "0"

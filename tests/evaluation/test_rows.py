@@ -77,6 +77,52 @@ OF_OTHERS = {
 }
 
 
+@pytest.mark.parametrize("said", ["pred", "output", "generated_text", "hypothesis"])
+@pytest.mark.parametrize("truth", ["answer", "reference", "label", "expected"])
+def test_names_that_people_give_to_predictions(tmp_path, said, truth):
+    rows = [{"id": str(n), "question": "Is it red?", truth: "Yes", said: "no"} for n in range(2)]
+    graded, found = read(write(tmp_path / "mine.json", rows))
+    assert [(row.gt, row.response) for row in graded] == [("Yes", "no")] * 2 and not found
+
+
+def test_an_answer_beside_a_ground_truth_is_the_response_unless_that_is_there(tmp_path):
+    rows = [
+        {"id": "a", "gt": "Yes", "answer": "no"},
+        {"id": "b", "gt": "Yes", "answer": "no", "response": None, "error": "no frames"},
+    ]
+    graded, _ = read(write(tmp_path / "mine.json", rows))
+    assert [(row.response, row.error) for row in graded] == [("no", None), (None, "no frames")]
+
+
+def test_a_response_beside_an_answer_has_no_ground_truth(tmp_path):
+    """The answer may be what was read in the response: the score would be that of nothing."""
+    rows = [{"id": "a", "question": "Is it red?", "answer": "Yes", "response": "Yes."}]
+    with pytest.raises(Failure) as refused:
+        read(write(tmp_path / "mine.json", rows))
+    (finding,) = refused.value.findings
+    assert finding.id == "EVAL-NOT-RESULTS" and '"gt"' in str(finding.fix)
+
+
+def test_one_reference_in_a_list_is_a_ground_truth_and_several_are_none(tmp_path):
+    rows = [
+        {"id": "a", "references": ["A car."], "prediction": "A car."},
+        {"id": "b", "references": ["A car.", "A van."], "prediction": "A car."},
+    ]
+    graded, found = read(write(tmp_path / "mine.json", rows))
+    assert [row.gt for row in graded] == ["A car.", ""]
+    assert {finding.id for finding in found} == {"EVAL-ROW-TYPE", "EVAL-GT-MISSING"}
+
+
+def test_predictions_in_a_table(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text('id;question;prediction;answer\na;"Red; or not?";yes;Yes\nb;Red?;no;Yes\n')
+    graded, _ = read(path)
+    assert [(row.id, row.question, row.gt, row.response) for row in graded] == [
+        ("a", "Red; or not?", "Yes", "yes"),
+        ("b", "Red?", "Yes", "no"),
+    ]
+
+
 @pytest.mark.parametrize("harness", OF_OTHERS)
 def test_lines_of_other_harnesses_are_scored_without_flags(tmp_path, harness):
     """Their rows may have no ids: the numbers of the rows tell them apart."""

@@ -78,8 +78,8 @@ def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
     opened = [report.facts for report in found.reports.values() if report.facts]
     videos = [facts for facts in opened if facts.kind == "video"]
     lengths = [facts.frames for facts in videos if not facts.is_sampled]
-    shortest = min(lengths, default=0)
-    if shortest > 1:
+    shortest = min((length for length in lengths if length > 1), default=0)
+    if 1 < shortest < options.nframes:
         multiple_of_2 = shortest // 2 * 2
         found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes={f"{table}.nframes": multiple_of_2})
 

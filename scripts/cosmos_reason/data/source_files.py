@@ -24,7 +24,7 @@ from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import hub
 
-TABLES = (".parquet", ".arrow", ".csv", ".jsonl")
+TABLES = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 MARKER = "build_dataset.json"  # stands in what build_dataset wrote, beside train/ and eval/
 NO_TABLES = (
     MARKER,
@@ -377,7 +377,7 @@ def _with_part(role: str, wanted: str, names: list[str]) -> list[str]:
 
 def plain_tables(files: Folder) -> list[str]:
     """The tables of a folder that is no dataset of the Hub: all of a kind, or Failure."""
-    found = [name for name in files.names if name.endswith((".csv", ".jsonl"))]
+    found = [name for name in files.names if name.endswith((".csv", ".tsv", ".jsonl"))]
     return _of_one_kind(files, found or [name for name in _json_tables(files) if "/" not in name])
 
 

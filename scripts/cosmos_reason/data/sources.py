@@ -33,7 +33,7 @@ from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
 from cosmos_reason.data.samples import Sample, Turn
 from cosmos_reason.data.source_files import MARKER, Folder, Medium, Repository
-from cosmos_reason.data.table_files import COLUMNAR
+from cosmos_reason.data.table_files import COLUMNAR, DELIMITED, SPREADSHEETS
 from cosmos_reason.remote import model_names
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
@@ -114,7 +114,7 @@ def _kind_of(path: Path) -> str:
         return "hf"
     if path.is_dir():
         return "llava" if locate(path).is_file() else "csv"
-    if path.suffix == ".csv":
+    if path.suffix.lower() in (*DELIMITED, *SPREADSHEETS):
         return "csv"
     first = next(iter(JsonRecords(path)), None)
     return "llava" if _is_annotation(first) else "csv"

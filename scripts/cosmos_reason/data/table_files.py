@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import functools
 import hashlib
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,10 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.source_files import Folder, Held
 
+DELIMITED = (".csv", ".tsv")
+SEPARATORS = ",;\t|"
+SPREADSHEETS = (".xlsx", ".xls", ".ods")
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COLUMNAR = (".parquet", ".arrow")
 ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
@@ -38,17 +44,21 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
     path = files.path(table)
     if table.endswith(COLUMNAR):
         return Rows(path, _columnar_rows(files, path))
-    if table.endswith(".csv"):
-        return Rows(path, _csv_rows(path))
+    if table.lower().endswith(DELIMITED):
+        return Rows(path, csv_rows(path))
+    if table.lower().endswith(SPREADSHEETS):
+        fix = "save it as CSV in UTF-8"
+        raise f.bad_input("BUILD-TABLE", path, "got a spreadsheet, expected a CSV table", fix)
     return JsonRecords(path)
 
 
-def _csv_rows(path: Path) -> Iterator[dict]:
+def csv_rows(path: Path) -> Iterator[dict]:
+    """The rows of a table with a header, separated by commas, semicolons, tabs or bars."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as handle:
+        with path.open(encoding=_encoding(path), newline="") as handle:
             header = handle.readline()
             handle.seek(0)
-            rows = csv.DictReader(handle, strict=True, delimiter=max(",;\t", key=header.count))
+            rows = csv.DictReader(handle, strict=True, delimiter=max(SEPARATORS, key=header.count))
             for column, times in Counter(rows.fieldnames or ()).items():
                 if times > 1:
                     raise ValueError(f"the column {column!r} twice")
@@ -56,10 +66,22 @@ def _csv_rows(path: Path) -> Iterator[dict]:
                 if None in row:
                     raise ValueError(f"more cells than the header has in line {rows.line_num}")
                 yield row
-    except (csv.Error, ValueError) as problem:  # ValueError: also text that is not UTF-8
+    except UnicodeDecodeError:
+        message = "got text that is not UTF-8, expected a UTF-8 CSV table with a header"
+        name = shlex.quote(str(path))
+        fix = f"iconv -f WINDOWS-1252 -t UTF-8 {name} -o {name}.utf8.csv"
+        fix += "  # what Windows writes in Western Europe: name another code where it is another"
+        raise f.bad_input("BUILD-TABLE", path, message, fix) from None
+    except (csv.Error, ValueError) as problem:
         raise f.bad_input(
             "BUILD-TABLE", path, f"got {problem}, expected a UTF-8 CSV table with a header"
         ) from None
+
+
+def _encoding(path: Path) -> str:
+    """UTF-8, but for a file that begins as UTF-16, which Excel calls Unicode text."""
+    with path.open("rb") as handle:
+        return "utf-16" if handle.read(2) in UTF_16 else "utf-8-sig"
 
 
 def _columnar_rows(files: Folder, path: Path) -> Iterator[dict]:

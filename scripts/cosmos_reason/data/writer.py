@@ -3,6 +3,7 @@ annotations."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import random
@@ -10,16 +11,18 @@ import re
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.held_out import balance, shortage
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
-from cosmos_reason.media.files import frame_rate
+from cosmos_reason.data.unopened import Unopened
+from cosmos_reason.media.files import content, frame_rate
 from cosmos_reason.spec.prompts import THOUGHT
 
 DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
@@ -36,7 +39,7 @@ THOUGHTFUL = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
 @dataclass(frozen=True)
 class Plan:
     """How to write: share of clips held out, records kept (0: all), seed, media mode, format,
-    license of the data."""
+    license of the data, whether records whose medium does not open are left out."""
 
     eval_fraction: float = 0.0
     subset: int = 0
@@ -44,6 +47,7 @@ class Plan:
     media: str = "link"
     format: str = "llava"
     license: str = "unknown"
+    skip_missing: bool = False
 
 
 class Placed(NamedTuple):
@@ -63,21 +67,31 @@ class Placed(NamedTuple):
         return {"video": self.name, **rate}
 
 
-def write(items: Sequence[Item], folder: Path, plan: Plan) -> dict[str, int]:
+def write(
+    items: Sequence[Item], folder: Path, plan: Plan
+) -> tuple[dict[str, int], list[f.Finding]]:
     """Write `folder` (train/ and, when something is held out, eval/) whole or not at all; records
-    per split.
+    per split, and what is said of those left out.
 
-    Raises Failure when a medium cannot be linked or opened.
+    Raises Failure when a medium cannot be linked, and with all that do not open.
     """
     named = dict(zip(_ids(items), items, strict=True))
     kept = _subset(named, plan)
     splits = split(kept, plan.eval_fraction, plan.seed)
     folder = folder.resolve()  # a link to it stays
+    unopened = Unopened(len(kept), plan.skip_missing)
+    counts = {}
     with only_run(folder), whole_folder(folder) as root:
         for name, ids in splits.items():
-            _write_split({item: kept[item] for item in ids}, root / name, plan)
+            items_here = {item: kept[item] for item in ids}
+            counts[name] = _write_split(items_here, root / name, plan, unopened)
+        left_out = unopened.findings()
+        empty = [name for name, count in counts.items() if not count]
+        if empty:
+            message = f"got no clip that opens for {' and '.join(empty)}, expected one or more"
+            raise f.Failure([*left_out, f.error("BUILD-EMPTY", folder, message)], f.EXIT_BAD_INPUT)
         write_json(root / MARKER, {"schema_version": 1, "names": _names(root)} | asdict(plan))
-    return {name: len(ids) for name, ids in splits.items()}
+    return counts, left_out
 
 
 def is_as_written(folder: Path) -> bool:
@@ -104,7 +118,7 @@ def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, 
     if not all(splits.values()):
         clips = len(set(source.values()))
         message = (
-            f"got {clips} clips and the share {eval_fraction:g}, "
+            f"got {clips} different clips and the share {eval_fraction:g}, "
             "expected one or more on either side"
         )
         fix = f"--eval-fraction {_fraction(strata, seed):g}"
@@ -172,8 +186,8 @@ def _held_out(strata: dict[str, list[str]], share: float, seed: int) -> set[str]
 
 
 def _sources(items: dict[str, Item]) -> dict[str, str]:
-    """What each item was filmed from: the same text for items that share a medium, be it through
-    others. Items without media belong together when they ask the same."""
+    """What each item was filmed from: the same text for items that share a medium or a copy of
+    it, be it through others. Items without media belong together when they ask the same."""
     above: dict[str, str] = {}
 
     def top(key: str) -> str:
@@ -184,13 +198,33 @@ def _sources(items: dict[str, Item]) -> dict[str, str]:
         return key
 
     first = {}
+    copies = _copies(items)
     for name, item in items.items():
         files = [file for _, medium in item.media for file in files_of(medium)]
         keys = [file.key if isinstance(file, Held) else os.path.realpath(file) for file in files]
+        keys = [copies.get(key, key) for key in keys]
         first[name], *others = keys or [" ".join(turn.text for turn in item.turns[:-1])]
         for other in others:
             above[top(other)] = top(first[name])
     return {name: top(key) for name, key in first.items()}
+
+
+def _copies(items: dict[str, Item]) -> dict[str, str]:
+    """{path: what is the same for every copy} of the clips and images whose size another has.
+    Pictures of videos are none: one may be black in all of them."""
+    by_size = defaultdict(set)
+    for item in items.values():
+        for _, medium in item.media:
+            if isinstance(medium, Path) and medium.is_file():
+                by_size[medium.stat().st_size].add(os.path.realpath(medium))
+    alike = [path for paths in by_size.values() if len(paths) > 1 for path in paths]
+    return {path: _content(path, os.stat(path).st_mtime_ns) for path in alike}
+
+
+@functools.cache
+def _content(path: str, _changed: int) -> str:
+    """Kept, as a dataset is split several times to find a share that holds enough."""
+    return content(Path(path))
 
 
 def _subset(items: dict[str, Item], plan: Plan) -> dict[str, Item]:
@@ -204,7 +238,7 @@ def _ids(items: Sequence[Item]) -> list[str]:
     """Unique names fit for files, from the items' own names; the second of a name is `<name>-2`."""
     taken: dict[str, int] = {}
     for item in items:
-        plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._")
+        plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._-")
         plain = plain[:LONGEST_ID] or "record"
         name = plain
         while name in taken:
@@ -214,15 +248,19 @@ def _ids(items: Sequence[Item]) -> list[str]:
     return list(taken)
 
 
-def _write_split(items: dict[str, Item], folder: Path, plan: Plan) -> None:
+def _write_split(items: dict[str, Item], folder: Path, plan: Plan, unopened: Unopened) -> int:
+    """How many records are written: those whose media open."""
     folder.mkdir(parents=True)
-    placed: dict[Medium, Placed] = {}
+    placed: dict[Medium, Placed | None] = {}
     records = []
     for name, item in items.items():
         for kind, medium in item.media:
             if medium not in placed:
-                placed[medium] = _place(name, kind, medium, folder, plan.media)
+                placed[medium] = unopened.attempt(name, _place, kind, medium, folder, plan.media)
         media = [(kind, placed[medium]) for kind, medium in item.media]
+        if not all(place for _, place in media):
+            unopened.records.append(name)
+            continue
         rates = {placed[medium].fps for kind, medium in item.media if kind == "video"}
         records.append((name, _with_rate(item, rates), media))
     if plan.format == "llava":
@@ -237,6 +275,7 @@ def _write_split(items: dict[str, Item], folder: Path, plan: Plan) -> None:
         write_json(folder / "annotations.json", document)
     else:
         _write_conversations(records, folder)
+    return len(records)
 
 
 def _with_rate(item: Item, rates: set[float | None]) -> Item:
@@ -260,8 +299,19 @@ def _place(name: str, kind: str, source: Medium, folder: Path, mode: str) -> Pla
     target.parent.mkdir(exist_ok=True)
     _bring(medium, target, mode)
     if isinstance(medium, bytes):
-        fps = frame_rate(target)
+        fps = _written_rate(target, source.key if "/" in source.key else name)
     return Placed(f"media/{target.name}", fps)
+
+
+def _written_rate(file: Path, name: str) -> float | None:
+    """As `frame_rate`, of a file that is written here and that its source calls `name`. It does not
+    stay where it does not open."""
+    try:
+        return frame_rate(file)
+    except f.Failure as failure:
+        file.unlink()
+        named = [replace(found, where=name, fix=Fix()) for found in failure.findings]
+        raise f.Failure(named, failure.exit_code) from None
 
 
 def _place_pictures(name: str, frames: Frames, folder: Path, mode: str) -> Placed:

@@ -16,18 +16,39 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.records import TAG
+from cosmos_reason.data.table_files import DELIMITED, csv_rows
 from cosmos_reason.evaluation import reason1
 
 GUARD = "guard"  # the folder, beside its results, of what an evaluation asked besides
 FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
+# Beside these `answer` is the ground truth; beside `response` it may be what was read in it.
+PREDICTED = (
+    "prediction",
+    "predict",
+    "pred",
+    "output",
+    "generated_text",
+    "model_output",
+    "hypothesis",
+    "completion",
+)
+NAMED = 'name them "id", "question", "gt" (the ground truth) and "response" in each row'
 OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
     "id": ("question_id", "index", "doc_id"),
     "question": ("prompt", "input"),
-    "gt": ("ground_truth", "correct_answer", "label", "labels", "target"),
-    "response": ("full_response", "prediction", "predict"),
+    "gt": (
+        "ground_truth",
+        "correct_answer",
+        "label",
+        "labels",
+        "target",
+        "reference",
+        "references",
+        "expected",
+    ),
+    "response": ("full_response", *PREDICTED),
 }
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
-PREDICTED = ("prediction", "predict")  # beside these `answer` is the ground truth
 PROBLEMS = {  # finding id -> severity, what is said after the number of rows, fix
     "EVAL-GT-MISSING": (
         findings.ERROR,
@@ -173,7 +194,7 @@ def read(path: Path) -> tuple[list[Row], list[Finding]]:
             f"expected results; the first: {table.rows[0].error}, "
             f"in a record of {table.first_record}"
         )
-        raise findings.bad_input("EVAL-NOT-RESULTS", path, message)
+        raise findings.bad_input("EVAL-NOT-RESULTS", path, message, NAMED)
     return table.rows, table.as_findings()
 
 
@@ -210,6 +231,10 @@ class _Table:
         """All rows of a Reason1 folder or a file."""
         if self.path.is_dir():
             for record in reason1.items(self.path):
+                self.add(record)
+            return
+        if self.path.name.lower().endswith(DELIMITED):
+            for record in csv_rows(self.path):
                 self.add(record)
             return
         records = JsonRecords(self.path)
@@ -331,6 +356,9 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
     _take_filtered(values, record)
     if values["gt"] is None and any(name in record for name in PREDICTED):
         values["gt"] = record.get("answer")
+    elif values["response"] is None and "response" not in record and values["gt"] is not None:
+        values["response"] = record.get("answer")
+    values["gt"] = _only_one(values["gt"])
     if _are_plain_texts(values):
         return list(values.values())
     return [_text(name, value, problems) for name, value in values.items()]
@@ -347,7 +375,7 @@ def _take_filtered(values: dict[str, object], record: dict) -> None:
 
 
 def _only_one(given: object) -> object:
-    """The response in a list of one, which may be a list again; several are no text."""
+    """The text in a list of one, which may be a list again; several are no text."""
     while isinstance(given, list) and len(given) == 1:
         given = given[0]
     return given

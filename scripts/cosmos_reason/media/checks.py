@@ -28,7 +28,6 @@ from cosmos_reason.remote import s3
 
 DECODE_MODES = ("sampled", "all", "none")
 BATCH = 64  # objects fetched at a time
-CONTENT_BLOCK = 64 * 1024
 FACTS_VERSION = 6  # raise it when the same file would be reported differently
 # worth another look next time
 TRANSIENT = ("DATA-MEDIA-MISSING", "DATA-MEDIA-TIMEOUT", "DATA-MEDIA-CRASH")
@@ -50,7 +49,7 @@ def examine(path: Path | Pictures, decode: str, options: VisionOptions) -> ClipR
             wanted = [facts.frames - 1] if decode == "all" else _sampled(facts, options)
             ((_, last),) = deque(media.decoded(path, wanted), maxlen=1)
             facts = replace(facts, turned=media.rotation(last))
-        return ClipReport(path.stat().st_size, _content(path), facts)
+        return ClipReport(path.stat().st_size, media.content(path), facts)
     except Failure as failure:
         return ClipReport(check=failure.findings[0].id, message=failure.findings[0].message)
     except OSError as problem:
@@ -76,7 +75,7 @@ def _examine_pictures(pictures: Pictures, decode: str, options: VisionOptions) -
     wanted = _sampled(facts, options) if decode == "sampled" else range(facts.frames)
     for index in wanted if decode != "none" else ():
         media.decode_frames(pictures, [index])
-    contents = " ".join(_content(Path(file)) for file in pictures.files)
+    contents = " ".join(media.content(Path(file)) for file in pictures.files)
     digest = hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()
     return ClipReport(sum(map(os.path.getsize, pictures.files)), digest, facts)
 
@@ -376,14 +375,3 @@ def _sampled(facts: media.MediaFacts, options: VisionOptions) -> list[int]:
     except Failure:
         # Whether the options suit the clip is a question of the spec; here only whether it decodes.
         return [0, facts.frames - 1]
-
-
-def _content(path: Path) -> str:
-    """A fingerprint that reads at most three blocks of the file, however large it is."""
-    size = path.stat().st_size
-    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
-    with path.open("rb") as handle:
-        for offset in (0, (size - CONTENT_BLOCK) // 2, size - CONTENT_BLOCK):
-            handle.seek(max(offset, 0))
-            digest.update(handle.read(CONTENT_BLOCK))
-    return digest.hexdigest()

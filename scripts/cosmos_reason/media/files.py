@@ -3,6 +3,7 @@ Pillow."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
@@ -22,6 +23,7 @@ VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".flv"
 # playlists name.
 CONTAINERS = "mov,matroska,avi,mpegts,flv"
 IMAGE_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"II*\0", b"MM\0*")
+HEIF_BRANDS = (b"heic", b"heix", b"mif1", b"msf1", b"avif", b"avis")
 DEEP_MODES = ("I", "F")  # of Pillow, with I;16 and its like: more than 8 bits per value
 # formats that play; the other pages of a TIFF or an MPO are not a motion
 ANIMATIONS = ("GIF", "WEBP", "PNG")
@@ -30,6 +32,7 @@ QUARTER = 90  # degrees
 LIST, FOLDER = "list", "folder"  # how pictures are given
 DIGITS = re.compile(r"(\d+)")
 CONVERTER = "cosmos_reason.media.convert"
+CONTENT_BLOCK = 64 * 1024
 SCRIPTS = str(Path(__file__).resolve().parents[2])
 
 
@@ -268,9 +271,23 @@ def resize(frames, height: int, width: int):
 
 
 def is_image(path: str | Path) -> bool:
-    """By content, not by name. Raises Failure when the file cannot be opened."""
+    """By content, not by name. Raises Failure when the file cannot be opened, and for a picture in
+    a container of clips, as telephones write them: few readers know it."""
     head = _head(path)
+    if head[4:8] == b"ftyp" and head[8:12] in HEIF_BRANDS:
+        raise _undecodable(path, "a HEIC or AVIF picture: save it as JPEG or PNG")
     return head.startswith(IMAGE_SIGNATURES) or (head[:4] == b"RIFF" and head[8:12] == b"WEBP")
+
+
+def content(path: Path) -> str:
+    """A fingerprint that reads at most three blocks of the file, however large it is."""
+    size = path.stat().st_size
+    digest = hashlib.blake2b(str(size).encode(), digest_size=16)
+    with path.open("rb") as handle:
+        for offset in (0, (size - CONTENT_BLOCK) // 2, size - CONTENT_BLOCK):
+            handle.seek(max(offset, 0))
+            digest.update(handle.read(CONTENT_BLOCK))
+    return digest.hexdigest()
 
 
 def frame_rate(path: str | Path) -> float | None:

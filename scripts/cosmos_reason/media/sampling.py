@@ -122,8 +122,7 @@ def frame_count(
         )
     if not FRAME_FACTOR <= count <= total_frames:
         message = (
-            f"got {count} frames to sample from {total_frames}, "
-            f"expected {FRAME_FACTOR}..{total_frames}"
+            f"got {total_frames} frames, expected {max(count, FRAME_FACTOR)} or more to sample"
         )
         fix = Fix(changes={f"{options.table}.nframes": max(total_frames // 2 * 2, 2)})
         raise bad_input("DATA-CLIP-TOO-SHORT", "clip", message, fix)
