@@ -371,3 +371,15 @@ def test_times_are_refused_where_nobody_draws_them(action, engine, is_error):
     vision["burn_timestamps"] = True
     found = [one for one in rules.check(action, engine, table) if "burn" in one.where]
     assert [(one.id, one.severity) for one in found] == [("SPEC-ENGINE-KEY", "error")] * is_error
+
+
+@pytest.mark.parametrize("frames, fix", [(1, "remove its records"), (4, "nframes=4")])
+def test_a_clip_that_is_too_short_is_named(tmp_path, frames, fix):
+    write_clip(tmp_path / "clips" / "short.mp4", frames=frames)
+    sampler = Sampler(str(tmp_path), OPTIONS, 16)
+    with pytest.raises(Failure) as refused:
+        sampler.load(Media("video", "clips/short.mp4"))
+    (finding,) = refused.value.findings
+    assert (finding.id, finding.where) == ("DATA-CLIP-TOO-SHORT", "clips/short.mp4")
+    assert str(finding.fix).endswith(fix)
+    assert finding.message == f"got {frames} frames, expected 8 or more to sample"

@@ -7,10 +7,11 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import located
 from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.media import archives, sampling, stamps
@@ -76,7 +77,7 @@ class Sampler:
         """Raises Failure for a medium that is missing, does not decode, or is too short for the
         options."""
         return self.cache.get(
-            (self.media_path, item), lambda: self._sample(item.kind, self.source(item))
+            (self.media_path, item), lambda: self._sample(item, self.source(item))
         )
 
     def source(self, item: Media) -> Path | media.Pictures:
@@ -89,16 +90,16 @@ class Sampler:
     def _bucket(self):
         return s3.client()
 
-    def _sample(self, kind: str, path: media.Source) -> Vision:
+    def _sample(self, item: Media, path: media.Source) -> Vision:
         import numpy as np
 
         grid = self.options, self.patch_size, self.merge_size
-        if kind == "image":
+        if item.kind == "image":
             image = media.read_image(path)
             frame = media.resize(image[None], *sampling.image_size(*image.shape[:2], *grid))
             return Vision("image", np.repeat(frame, self.temporal_patch_size, axis=0), ())
         facts = media.probe(path)
-        indices = sampling.frame_indices(facts.frames, facts.fps, self.options, facts.is_sampled)
+        indices = self._indices(item, facts)
         frames = media.decode_frames(path, indices)
         size = sampling.frame_size(*frames.shape[1:3], len(indices), *grid)
         seconds = [index / facts.fps for index in indices]
@@ -113,6 +114,14 @@ class Sampler:
         if self.options.burn_timestamps:
             frames = stamps.burned(frames, seconds, self.options.table)
         return Vision("video", frames, tuple(seconds), rate)
+
+    def _indices(self, item: Media, facts: media.MediaFacts) -> list[int]:
+        """As sampling.frame_indices, which does not know whose frames these are."""
+        try:
+            return sampling.frame_indices(facts.frames, facts.fps, self.options, facts.is_sampled)
+        except Failure as failure:
+            named = [replace(found, where=item.path) for found in failure.findings]
+            raise Failure(named, failure.exit_code) from None
 
     def grid(self, vision: Vision) -> tuple[int, int, int]:
         """(temporal, height, width) of the medium in patches."""

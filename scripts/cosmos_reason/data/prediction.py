@@ -71,17 +71,22 @@ def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
         if cost.problem:
             found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
     options = sampling.VisionOptions.from_spec(spec)
-    table = options.table
     _check_lists(found, options)
-    if not options.nframes:
-        return
+    if options.nframes:
+        _propose_frames(found, options)
+
+
+def _propose_frames(found: Survey, options: sampling.VisionOptions) -> None:
+    """The number of frames that every clip has; one of a single frame has none to offer."""
     opened = [report.facts for report in found.reports.values() if report.facts]
     videos = [facts for facts in opened if facts.kind == "video"]
     lengths = [facts.frames for facts in videos if not facts.is_sampled]
     shortest = min((length for length in lengths if length > 1), default=0)
     if 1 < shortest < options.nframes:
         multiple_of_2 = shortest // 2 * 2
-        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes={f"{table}.nframes": multiple_of_2})
+        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(
+            changes={f"{options.table}.nframes": multiple_of_2}
+        )
 
 
 def _check_lists(found: Survey, options: sampling.VisionOptions) -> None:

@@ -263,6 +263,11 @@ def _write_split(items: dict[str, Item], folder: Path, plan: Plan, unopened: Uno
             continue
         rates = {placed[medium].fps for kind, medium in item.media if kind == "video"}
         records.append((name, _with_rate(item, rates), media))
+    _write_records(records, folder, plan)
+    return len(records)
+
+
+def _write_records(records: list, folder: Path, plan: Plan) -> None:
     if plan.format == "llava":
         write_json(folder / "annotations.json", [_llava(*record) for record in records])
     elif plan.format == DAFT:
@@ -275,7 +280,6 @@ def _write_split(items: dict[str, Item], folder: Path, plan: Plan, unopened: Uno
         write_json(folder / "annotations.json", document)
     else:
         _write_conversations(records, folder)
-    return len(records)
 
 
 def _with_rate(item: Item, rates: set[float | None]) -> Item:

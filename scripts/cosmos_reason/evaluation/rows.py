@@ -354,10 +354,7 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
             given = [record[other] for other in other_names if record.get(other) is not None]
             values[name] = given[0] if given else None
     _take_filtered(values, record)
-    if values["gt"] is None and any(name in record for name in PREDICTED):
-        values["gt"] = record.get("answer")
-    elif values["response"] is None and "response" not in record and values["gt"] is not None:
-        values["response"] = record.get("answer")
+    _take_answer(values, record)
     values["gt"] = _only_one(values["gt"])
     if _are_plain_texts(values):
         return list(values.values())
@@ -372,6 +369,16 @@ def _take_filtered(values: dict[str, object], record: dict) -> None:
     document = record.get("doc")
     if values["question"] is None and isinstance(document, dict):
         values["question"] = document.get("question")
+
+
+def _take_answer(values: dict[str, object], record: dict) -> None:
+    """`answer` is the ground truth beside PREDICTED, and beside a ground truth the response, unless
+    the record says that there is none."""
+    if values["gt"] is None:
+        if any(name in record for name in PREDICTED):
+            values["gt"] = record.get("answer")
+    elif values["response"] is None and "response" not in record:
+        values["response"] = record.get("answer")
 
 
 def _only_one(given: object) -> object:

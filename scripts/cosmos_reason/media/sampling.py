@@ -124,7 +124,9 @@ def frame_count(
         message = (
             f"got {total_frames} frames, expected {max(count, FRAME_FACTOR)} or more to sample"
         )
-        fix = Fix(changes={f"{options.table}.nframes": max(total_frames // 2 * 2, 2)})
+        fix = Fix(command="remove its records")
+        if total_frames >= FRAME_FACTOR:
+            fix = Fix(changes={f"{options.table}.nframes": total_frames // 2 * 2})
         raise bad_input("DATA-CLIP-TOO-SHORT", "clip", message, fix)
     return int(count)
 

@@ -127,15 +127,15 @@ def half_a_size(case):
     return case.has(case.vision + "resized_height") != case.has(case.vision + "resized_width")
 
 
-def fewer_frames(case) -> int | None:
-    """The most frames, below those asked for, that every clip has; None when a clip cannot be
-    sampled at all."""
+def fewer_frames(case) -> int | Fix:
+    """The most frames, below those asked for, that every clip has; a clip that cannot be sampled at
+    all is to go."""
     asked = sampled(case, "nframes") or 0
     for frames in range(asked - 2, 0, -2):
         records = case.tokens_with({case.vision + "nframes": frames})
         if not any(record.problem for record in records):
             return frames
-    return None
+    return Fix(command="remove the records that check_dataset.py names")
 
 
 @rule(
@@ -146,9 +146,9 @@ def clips_too_short(case):
     failing = [record for record in case.tokens if record.problem]
     if not failing:
         return None
-    first = failing[0].problem.message
+    first = f"the first is {failing[0].id}: {failing[0].problem.message}"
     return (
-        f"{len(failing)} of {len(case.tokens)} records: {first}",
+        f"{len(failing)} of {len(case.tokens)} records, {first}",
         [record.id for record in failing],
     )
 
