@@ -124,32 +124,49 @@ def write_questions(source, names):
     (source / "labels.csv").write_text("\n".join(["video,question,answer", *rows]))
 
 
-def test_all_clips_that_do_not_open_are_told_at_once_and_can_be_left_out(source, tmp_path):
+UNOPENED = ("empty.mp4", "page.mp4", "note.mp4")
+PLAYS = ("plays.gif", "plays.png")
+GOOD = [f"{number}.mp4" for number in range(4)]
+
+
+@pytest.fixture
+def damaged(source):
+    """The clips with some that do not open and two animations among them."""
     clips = source / "clips"
     (clips / "empty.mp4").touch()
-    for name in ("page.mp4", "note.mp4"):
-        (clips / name).write_text("no clip")
+    (clips / "page.mp4").write_text("no clip")
+    (clips / "note.mp4").write_text("no clip")
     frames = [Image.new("RGB", (32, 32), (value, 0, 0)) for value in (0, 99)]
-    for name in ("plays.gif", "plays.png"):
+    for name in PLAYS:
         frames[0].save(clips / name, save_all=True, append_images=frames[1:])
-    unopened = ("empty.mp4", "page.mp4", "note.mp4")
-    plays = ("plays.gif", "plays.png")
-    good = [f"{number}.mp4" for number in range(4)]
-    write_questions(source, [f"clips/{name}" for name in (*unopened, *plays, *good)])
-    code, document = build(source / "labels.csv", tmp_path / "out")
+    return source
+
+
+def test_all_media_that_do_not_open_are_told_at_once(damaged, tmp_path):
+    write_questions(damaged, [f"clips/{name}" for name in (*UNOPENED, *PLAYS, *GOOD)])
+    code, document = build(damaged / "labels.csv", tmp_path / "out")
     assert code == 2 and not (tmp_path / "out").exists()
     by_id = {finding["id"]: finding for finding in document["findings"]}
     assert list(by_id) == ["DATA-MEDIA-EMPTY", "DATA-MEDIA-UNDECODABLE", "DATA-MEDIA-ANIMATED"]
     assert by_id["DATA-MEDIA-UNDECODABLE"]["data"]["record_ids"] == ["page", "note"]
     assert "(2 files: " in by_id["DATA-MEDIA-UNDECODABLE"]["message"]
     assert by_id["DATA-MEDIA-EMPTY"]["fix"] == "--skip-missing"
-    conversion = by_id["DATA-MEDIA-ANIMATED"]["fix"]
-    assert conversion.endswith(" ".join(str(clips / name) for name in plays))
-    # What a conversion makes readable is not left out.
-    code, document = build(source / "labels.csv", tmp_path / "out", "--skip-missing")
+    converted = " ".join(str(damaged / "clips" / name) for name in PLAYS)
+    assert by_id["DATA-MEDIA-ANIMATED"]["fix"].endswith(converted)
+
+
+def test_what_a_conversion_makes_readable_is_not_left_out(damaged, tmp_path):
+    write_questions(damaged, [f"clips/{name}" for name in (*UNOPENED, *PLAYS, *GOOD)])
+    code, document = build(damaged / "labels.csv", tmp_path / "out", "--skip-missing")
     assert code == 2 and not (tmp_path / "out").exists()
-    write_questions(source, [f"clips/{name}" for name in (*unopened, *good)])
-    code, document = build(source / "labels.csv", tmp_path / "out", "--skip-missing")
+    severities = {finding["id"]: finding["severity"] for finding in document["findings"]}
+    assert severities["DATA-MEDIA-ANIMATED"] == "error"
+    assert severities["DATA-MEDIA-EMPTY"] == "warning"
+
+
+def test_media_that_do_not_open_can_be_left_out(damaged, tmp_path):
+    write_questions(damaged, [f"clips/{name}" for name in (*UNOPENED, *GOOD)])
+    code, document = build(damaged / "labels.csv", tmp_path / "out", "--skip-missing")
     assert code == 0 and document["result"]["written"] == {"train": 4}
     skipped = document["findings"][0]
     assert (skipped["id"], skipped["severity"]) == ("BUILD-MEDIA-SKIPPED", "warning")
