@@ -396,11 +396,15 @@ def prediction_lines(prediction: dict) -> list[str]:
     if prediction["measured"]:
         source = "the longest sample"
     terms = ", ".join(f"{name} {size:.2f}" for name, size in prediction["terms"].items())
-    return [
+    lines = [
         f"one GPU needs {prediction['gib']} GiB at {prediction['tokens']} tokens ({source}): "
         f"{terms}",
         f"  {on_types(prediction['gpu_types'])}",
     ]
+    on_host = ", ".join(f"{name} {gib:g}" for name, gib in prediction["host_terms"].items())
+    if on_host:
+        lines.append(f"each node needs {prediction['host_gib']} GiB of host memory: {on_host}")
+    return lines
 
 
 def length_of(prediction: dict) -> list[str]:

@@ -30,6 +30,7 @@ from cosmos_reason.spec.document import get, set_value
 from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
 
 PIXEL_BYTES = 4 * 3  # float32 RGB, as media wait in host memory
+FRAME_PIXEL_BYTES = 3  # as decoded frames are kept
 
 
 TORCH_PREFETCH = 2  # batches ahead of each worker, when the spec does not say
@@ -193,6 +194,11 @@ def loader_bytes(train: dict, vision_tokens: int, patch: int) -> int:
     )
     per_token = FRAME_FACTOR * (2 * patch) ** 2 * PIXEL_BYTES
     return batches * train["train_batch_per_replica"] * vision_tokens * per_token
+
+
+def frame_bytes(patch: int) -> int:
+    """Host memory of the decoded frames behind one vision token of a clip."""
+    return FRAME_FACTOR * (2 * patch) ** 2 * FRAME_PIXEL_BYTES
 
 
 def _clip_cost(

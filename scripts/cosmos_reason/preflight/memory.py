@@ -1,11 +1,9 @@
-"""What a run will take: memory of one GPU and of the host, steps, hours, checkpoints on the
-disk."""
+"""What a run will take: memory of one GPU, steps, hours, checkpoints on the disk."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,18 +12,16 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.media import files, sampling
-from cosmos_reason.preflight import gates
+from cosmos_reason.preflight import gates, host_memory
 from cosmos_reason.preflight.gpus import Gpu
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.rules import vision
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.lengths import loader_gib
 from cosmos_reason.spec import actions
 
 SMALL_MODEL = 3  # billion parameters
 QUESTION_TOKENS = 500  # of a record that nobody has seen
 UNREADABLE_CLIP_TOKENS = 4096
-USABLE_HOST_MEMORY = 0.9  # part of it
 SPARE = 1.2  # of a checkpoint's size
 RULE_OF_THUMB = "GPUs (rule of thumb for full fine-tuning of 8B models)"
 
@@ -74,7 +70,7 @@ def check(launch: Launch, gpus: list[Gpu]) -> Iterator[Finding]:
         set_aside = _why_less_is_enough(plan, fits_measured)
         least = bundle.skill_info()["memory_minimums"]["full_sft_total_gb"]
         yield from gates.check_total(gpus, launch.nodes, least, RULE_OF_THUMB, set_aside)
-    yield from _host_memory(launch, plan)
+    yield from host_memory.check(launch, plan)
 
 
 def longest_sample(case: Case) -> Sample:
@@ -177,24 +173,6 @@ def _why_less_is_enough(plan: gpu_memory.Plan, fits_measured: bool) -> str:
     if fits_measured:
         return "the memory prediction says that it fits"
     return ""
-
-
-def _host_memory(launch: Launch, plan: gpu_memory.Plan) -> Iterator[Finding]:
-    """What is offloaded, and the frames that loaders hold ready, against this machine's memory."""
-    gpus = launch.gpus_per_node
-    loaders = 0.0
-    if launch.case.action == "train":
-        loaders = loader_gib(launch.case) * gpus
-    needed = gpu_memory.host_states(plan) * gpus + loaders
-    launch.result["prediction"]["host_gib"] = round(needed, 1)
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / gpu_memory.GIB
-    if launch.platform != "local" or needed <= USABLE_HOST_MEMORY * there:
-        return
-    message = f"got {there:.0f} GiB, expected {needed:.0f} (loaders {loaders:.0f})"
-    fix = Fix(changes={"train.fsdp_offload": False})
-    if loaders:
-        fix = Fix(changes={"train.train_policy.dataloader_prefetch_factor": 1})
-    yield findings.error("PRE-HOST-MEMORY", "host memory", message, fix)
 
 
 def kept_checkpoints(case: Case) -> tuple[int, float]:

@@ -1,0 +1,72 @@
+"""How much memory of its host a training takes on one node, as a sum of named terms.
+
+The embedded engine reads weights from their files, mapped: a whole copy of the model is made where
+they are stored in another precision than they are wanted in, by each process at a time when nothing
+else is there yet. Saving gathers what is trained on the host of the first process. The constants
+are rough: memory that processes have besides (measured on a CPU without tensors: 0.3 GiB; CUDA and
+NCCL take more).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.estimate.gpu_memory import ACTIVATION, ADAPTER, GIB, Plan
+
+PROCESS_GIB = 2.0  # of one that trains, with CUDA
+READER_GIB = 0.3  # of one that reads records, beside the records
+STATE = 3  # tensors of the size of the weights: themselves and two moments
+
+
+@dataclass(frozen=True)
+class Node:
+    """What runs on one node: processes that train, the readers of each, and GiB for all of them
+    together: `ready` (records that wait), `frames` and `features` (kept). `is_copied`: weights are
+    stored in a precision of which a copy has to be made. `saves`: a state to resume from."""
+
+    processes: int
+    readers: int = 0
+    ready: float = 0.0
+    frames: float = 0.0
+    features: float = 0.0
+    is_copied: bool = False
+    saves: bool = True
+
+
+def terms(plan: Plan, node: Node) -> dict[str, float]:
+    """GiB by name, those that show, at the moment that takes most."""
+    processes = node.processes * (PROCESS_GIB + node.readers * READER_GIB)
+    states = gpu_memory.host_states(plan) * node.processes
+    running = {
+        "records read ahead": node.ready,
+        "frames kept": node.frames,
+        "features kept": node.features,
+        "offloaded states": states,
+    }
+    if not plan.sharded_engine and node.saves:
+        running["a state while it is saved"] = saved(plan) / GIB
+    most = running
+    if not plan.sharded_engine:
+        loading = {"weights while they are loaded": loaded(plan, node) / GIB}
+        most = max(running, loading, key=lambda found: sum(found.values()))
+    found = {"processes": processes, **most}
+    return {name: gib for name, size in found.items() if (gib := round(size, 1))}
+
+
+def loaded(plan: Plan, node: Node) -> float:
+    """Bytes on the host while the processes load: shards wait there, in bfloat16, until they are on
+    their GPU."""
+    weights = plan.geometry.parameters
+    if node.is_copied:
+        precision = ACTIVATION if plan.lora_rank else plan.master
+        return node.processes * weights * precision
+    return node.processes * weights * ACTIVATION / plan.shards if plan.shards > 1 else 0.0
+
+
+def saved(plan: Plan) -> float:
+    """Bytes that the first process gathers: weights and moments, or the model that is exported."""
+    if plan.lora_rank:
+        return plan.adapter_parameters * ADAPTER
+    state = STATE * plan.master * plan.trained
+    return max(state, plan.trained * ACTIVATION)

@@ -1,0 +1,109 @@
+"""The memory of a node that a training takes, against what the machine has."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import safetensors_files
+from cosmos_reason.estimate import host_memory, record_tokens
+from cosmos_reason.estimate.gpu_memory import GIB, Plan
+from cosmos_reason.estimate.host_memory import Node
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.keys import LOADERS
+from cosmos_reason.rules.lengths import fewer_batches, loader_gib
+from cosmos_reason.spec import actions
+
+USABLE = 0.9  # part of a machine's memory
+OPTIONS = "custom.transformers_engine."
+KIB_PER_GIB = 2**20
+
+
+def check(launch: Launch, plan: Plan) -> Iterator[Finding]:
+    """What a node needs, in the result; a finding where the machine that was asked has less."""
+    case = launch.case
+    terms = {}
+    if case.action in actions.TRAINING:
+        terms = host_memory.terms(plan, node_of(launch))
+    needed = sum(terms.values())
+    launch.result["prediction"] |= {"host_gib": round(needed, 1), "host_terms": terms}
+    there = _memory_of_machine(launch)
+    if there is None or needed <= USABLE * there:
+        return
+    parts = ", ".join(f"{name} {gib:g}" for name, gib in terms.items())
+    message = f"got {there:.0f} GiB, expected {needed:.0f} ({parts})"
+    report = findings.error if needed > there else findings.warning
+    yield report("PRE-HOST-MEMORY", "host memory", message, smaller(case, plan, terms))
+
+
+def node_of(launch: Launch) -> Node:
+    """What the training of a launch runs on each of its nodes."""
+    case, processes = launch.case, launch.gpus_per_node
+    if case.action != "train":
+        return Node(processes)
+    if case.cosmos:
+        return Node(processes, case(LOADERS), ready=loader_gib(case) * processes)
+    readers, ready = case(LOADERS), loader_gib(case)
+    if launch.platform == "local":
+        cores = max(1, (os.cpu_count() or 1) // processes)
+        ready *= min(1, cores / max(1, readers))
+        readers = min(readers, cores)
+    return Node(
+        processes,
+        readers,
+        ready=ready * processes,
+        frames=min(case(OPTIONS + "frame_cache_gib"), _all_frames(case)),
+        features=case(OPTIONS + "feature_cache_gib"),
+        is_copied=_is_copied(case),
+        saves=case("train.ckpt.enable_checkpoint"),
+    )
+
+
+def _all_frames(case: Case) -> float:
+    """GiB of the decoded frames of all records."""
+    if not case.tokens:
+        return float("inf")
+    tokens = sum(record.vision for record in case.tokens)
+    return tokens * record_tokens.frame_bytes(case.token_side // 2) / GIB
+
+
+def _is_copied(case: Case) -> bool:
+    """Whether the weights in a model's folder are stored in another precision than the training
+    wants them in, and not in bfloat16, from which the embedded engine widens them on the GPU."""
+    wanted = "BF16" if case("policy.lora") or case("train.master_dtype") == "bfloat16" else "F32"
+    folder = Path(case.model)
+    if not folder.is_dir():
+        return False
+    stored, _ = safetensors_files.read_folder(folder)
+    return not {tensor.dtype for tensor in stored.values()} <= {"BF16", wanted}
+
+
+def _memory_of_machine(launch: Launch) -> float | None:
+    """GiB; None where no single machine is known, or it does not tell."""
+    if launch.platform == "local":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    if launch.platform != "docker" or launch.machine is None:
+        return None
+    told = re.search(r"MemTotal:\s*(\d+) kB", launch.machine.call("cat", "/proc/meminfo").out)
+    return int(told[1]) / KIB_PER_GIB if told else None
+
+
+def smaller(case: Case, plan: Plan, terms: dict[str, float]) -> Fix:
+    """What makes the largest part smaller for which there is something."""
+    changes = {
+        "records read ahead": fewer_batches(case) if terms.get("records read ahead") else Fix(),
+        "frames kept": Fix(changes={OPTIONS + "frame_cache_gib": 0}),
+        "features kept": Fix(changes={OPTIONS + "feature_cache_gib": 0}),
+        "offloaded states": Fix(changes={"train.fsdp_offload": False}),
+        "a state while it is saved": Fix() if plan.lora_rank else Fix(flags={"--tuning": "lora"}),
+    }
+    for name, _ in sorted(terms.items(), key=lambda term: -term[1]):
+        if changes.get(name):
+            return changes[name]
+    return Fix()
