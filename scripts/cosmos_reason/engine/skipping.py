@@ -22,7 +22,8 @@ from cosmos_reason.engine.samples import Inputs, Samples
 
 ID = "ENGINE-RECORDS-LEFT-OUT"
 MEDIA = "DATA-MEDIA-"  # what begins so is about one file
-MOST = 100  # one of so many records may be left out, or all of one file
+# One of so many records may be left out; of one file more of them, which small data need.
+MOST, MOST_OF_ONE_FILE = 100, 10
 CONSEQUENCES = {
     left_out.TRAINING: "records with it are not trained on",
     left_out.VALIDATION: (
@@ -44,6 +45,7 @@ class Skipped:
     def __init__(self, name: str, samples: Samples, ranks: Ranks, known: Iterable[dict] = ()):
         self.name, self.samples, self.ranks = name, samples, ranks
         self.most = max(1, len(samples) // MOST)
+        self.most_of_one_file = max(1, len(samples) // MOST_OF_ONE_FILE)
         self.lost: dict[int, Finding] = {}
         for entry in known:
             if self._is_here(entry):
@@ -108,15 +110,15 @@ class Skipped:
         return warning(ID, finding.where, message)
 
     def _are_too_many(self, lost: dict[int, Finding]) -> bool:
-        if len(lost) == len(self.samples):
-            return True
-        return len(lost) > self.most and len(_by_file(lost)) > 1
+        if len(lost) <= self.most:
+            return len(lost) == len(self.samples)
+        return len(_by_file(lost)) > 1 or len(lost) > self.most_of_one_file
 
     def _too_many(self, lost: dict[int, Finding]) -> TooMany:
         """A finding for each file, and what they come to."""
         message = (
             f"got {len(lost):,} of {len(self.samples):,} records whose media cannot be read, "
-            f"expected at most {self.most:,}, or those of one file"
+            f"expected at most {self.most:,}, or {self.most_of_one_file:,} of one file"
         )
         fix = Fix(command="bring the files back, then", changes={"train.resume": True})
         breaking = error("DATA-MEDIA-BREAKING", f"{self.name} data", message, fix)
