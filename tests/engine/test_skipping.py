@@ -183,6 +183,20 @@ def test_a_validation_record_that_was_lost_once_stays_out_of_the_run(
     assert last["val/avg_loss"] == before["val/avg_loss"]
 
 
+def test_one_file_of_most_records_is_too_much_to_leave_out(train_spec, own_data, tmp_path):
+    data, clips = own_data("train")
+    table = data[DATA["train"]]
+    records = files.read_json(table["annotation_path"])
+    for record in records[:12]:
+        record["video"] = f"videos/{clips[0].name}"
+    files.write_json(tmp_path / "few.json", records)
+    data = {DATA["train"]: table | {"annotation_path": str(tmp_path / "few.json")}}
+    clips[0].unlink()
+    with pytest.raises(Failure, match=r"DATA-MEDIA-BREAKING") as caught:
+        run(train_spec, train__max_num_steps=6, train__epoch=1, **data)
+    assert "or 9 of one file" in caught.value.findings[0].message
+
+
 def test_validation_data_that_cannot_be_read_cost_no_weights(train_spec, own_data, tmp_path):
     data, clips = own_data("eval")
     for clip in clips:

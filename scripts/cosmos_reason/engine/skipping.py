@@ -23,7 +23,7 @@ from cosmos_reason.engine.samples import Inputs, Samples
 ID = "ENGINE-RECORDS-LEFT-OUT"
 MEDIA = "DATA-MEDIA-"  # what begins so is about one file
 # One of so many records may be left out; of one file more of them, which small data need.
-MOST, MOST_OF_ONE_FILE = 100, 10
+MOST, MOST_OF_ONE_FILE = 100, 4
 CONSEQUENCES = {
     left_out.TRAINING: "records with it are not trained on",
     left_out.VALIDATION: (
