@@ -60,6 +60,11 @@ COMMON = (
     "--platform --spec --dataset-facts --target-gpu-index --target-gpu-count "
     "--target-gpu-memory-gb --image --docker-host"
 )
+REPEATED = {
+    "node-selector": "KEY=VALUE",
+    "toleration": "KEY[=VALUE][:EFFECT]",
+    "label": "NAME=VALUE",
+}
 LABELLED = ("json_required_field", "effective_batch_limit", "min_free_disk_gb")
 
 
@@ -113,11 +118,21 @@ def add_platform_flags(add: Callable) -> None:
     add("--qos", metavar="Q", help="SLURM's quality of service")
     add("--time-limit", metavar="TIME", help="SLURM's: [D-]H:M:S")
     add("--gres", metavar="NAME", help="SLURM's, as launch_job.py takes it: gpu:TYPE")
+    add("--exclusive", action="store_true", help="SLURM: whole nodes")
+    add("--requeue", action="store_true", help="SLURM: as launch_job.py takes it")
+    add("--module", action="append", metavar="NAME", help="SLURM: as launch_job.py takes it")
+    cpus = partial(cli.positive, most=4096)
+    add("--cpus", type=cpus, metavar="N", help="SLURM, Kubernetes: of each node or pod")
+    add("--memory", metavar="SIZE", help="SLURM, Kubernetes: of each node or pod")
+    add("--env", action="append", type=cli.variable, metavar="NAME", help="as launch_job.py's")
+    add("--network", metavar="NAME", help="Docker's")
+    add("--jobs-dir", metavar="DIR", help="folder of all jobs, as launch_job.py takes it")
     add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
     add("--pull-secret", metavar="NAME", help="Kubernetes secret for the image's registry")
     add("--volume", action="append", metavar="CLAIM:DIR", help="as launch_job.py takes it")
-    for name, form in (("node-selector", "KEY=VALUE"), ("toleration", "KEY[=VALUE][:EFFECT]")):
+    for name, form in REPEATED.items():
         add(f"--{name}", action="append", metavar=form, help="as launch_job.py takes it")
+    add("--gpu-resource", metavar="NAME", help="Kubernetes: as launch_job.py takes it")
     add("--storage-class", metavar="NAME", help="Kubernetes storage class of the job's volumes")
     add("--install-missing-tools", action="store_true", help=argparse.SUPPRESS)
     add("--skill-bank", metavar="DIR", help=argparse.SUPPRESS)
@@ -227,6 +242,7 @@ def main(args: argparse.Namespace) -> cli.Outcome:
     refuse_unknown(args, options)
     launch = describe.launch_of(options, PLATFORMS[args.platform], args.engine)
     found = [*preflight.run(launch), *without_effect(args)]
+    found += not_for_the_platform(options, launch.platform)
     errors = {finding.id for finding in found if finding.severity == findings.ERROR}
     if launch.case and errors and errors <= OF_THE_MACHINE:
         launch.result["launch"] = cli.suggested(submit(launch, better_image(launch, found)))
@@ -303,6 +319,19 @@ def without_effect(args: argparse.Namespace) -> list[Finding]:
     return found
 
 
+def not_for_the_platform(options, platform: str) -> list[Finding]:
+    """A warning for each flag of a launch that this platform has no use for, which launch_job.py
+    refuses there."""
+    from cosmos_reason.preflight import proposal
+
+    message = f"got it for {platform}, which has no use for it: it is left out"
+    found = []
+    for name in proposal.useless(options, platform):
+        flag = f"--{name.replace('_', '-')}"
+        found.append(findings.warning("PRE-FLAG-USELESS", flag, message, f"drop {flag}"))
+    return found
+
+
 # ---- the launch that was checked ---------------------------------------------------------------
 
 
@@ -333,12 +362,11 @@ def submit(launch, image: str | None) -> tuple[str, ...]:
         command += ["--entry-script", launch.options.entry_script]
     if launch.platform != "local":
         command += image_words(launch, image)
-    if launch.platform in ("slurm", "kubernetes"):
-        command += cluster_words(launch)
+    command += platform_words(launch)
     if carried:
         command += ["--output", "to-carry"]
-    elif launch.platform == "docker" and launch.options.docker_host:
-        command += ["--docker-host", launch.options.docker_host]
+    if launch.options.jobs_dir and not carried:
+        command += ["--jobs-dir", launch.options.jobs_dir]
     return tuple(command)
 
 
@@ -349,17 +377,18 @@ def image_words(launch, image: str | None) -> list[str]:
     return words
 
 
-def cluster_words(launch) -> list[str]:
-    if launch.platform == "slurm":
-        names = ("partition", "account", "qos", "time_limit", "gres")
-        given = {name: getattr(launch.options, name) for name in names}
-    else:
-        given = launch.options.kubernetes
+def platform_words(launch) -> list[str]:
+    """Flags of the platform, but for the image."""
+    from cosmos_reason.preflight import proposal
+
     words = []
+    given = proposal.flags_of_platform(launch)
+    if proposal.is_carried(launch):
+        given.pop("docker_host", None)
     for name, value in given.items():
         for one in value if isinstance(value, list) else [value]:
-            if one:
-                words += [f"--{name.replace('_', '-')}", one]
+            words.append(f"--{name.replace('_', '-')}")
+            words += [] if one is True else [str(one)]
     return words
 
 

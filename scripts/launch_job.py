@@ -61,7 +61,8 @@ from cosmos_reason.spec import actions, document, origins
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
            "resources", "inputs", "outputs")  # fmt: skip
 COMMON = "--spec --platform --gpu-ids --engine --image --docker-host --checkpoint"
-KUBERNETES = ("volume", "namespace", "pull_secret", "node_selector", "toleration")
+KUBERNETES = ("volume", "namespace", "pull_secret", "node_selector", "toleration", "label",
+              "gpu_resource")  # fmt: skip
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
@@ -182,7 +183,7 @@ def add_container_flags(add: Callable) -> None:
     add(
         "--env",
         action="append",
-        type=variable,
+        type=cli.variable,
         metavar="NAME",
         help="containers: to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, AWS_*; "
         "repeatable",
@@ -278,6 +279,18 @@ def add_kubernetes_flags(add: Callable) -> None:
         metavar="KEY[=VALUE][:EFFECT]",
         help="kubernetes: a taint that does not matter; repeatable",
     )
+    add(
+        "--label",
+        action="append",
+        metavar="NAME=VALUE",
+        help="kubernetes: of the Job and its pods, as kueue.x-k8s.io/queue-name; repeatable",
+    )
+    add(
+        "--gpu-resource",
+        metavar="NAME",
+        help="kubernetes: how GPUs are asked for, as nvidia.com/mig-1g.10gb (default: "
+        "nvidia.com/gpu)",
+    )
 
 
 def count(written: str) -> int:
@@ -299,16 +312,6 @@ def address(written: str) -> str:
 def user_and_group(written: str) -> str:
     if not re.fullmatch(r"\d+:\d+", written, re.ASCII):
         raise argparse.ArgumentTypeError(f"got {written!r}, expected UID:GID such as 1000:1000")
-    return written
-
-
-def variable(written: str) -> str:
-    """An argparse type that does not repeat what it was given: a value that should not be there may
-    be a secret."""
-    if not re.fullmatch(r"[A-Za-z_]\w*", written, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            "got another form, expected the NAME of a variable, without its value"
-        )
     return written
 
 

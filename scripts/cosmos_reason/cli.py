@@ -202,6 +202,16 @@ def some_text(text: str) -> str:
     return text
 
 
+def variable(written: str) -> str:
+    """An argparse type that does not repeat what it was given: a value that should not be there may
+    be a secret."""
+    if not re.fullmatch(r"[A-Za-z_]\w*", written, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            "got another form, expected the NAME of a variable, without its value"
+        )
+    return written
+
+
 def image_version(text: str) -> str:
     from cosmos_reason.spec import images
 

@@ -198,9 +198,49 @@ def test_a_job_that_a_queue_suspends_waits_until_it_is_admitted(site, monkeypatc
         monkeypatch.setenv("WANDB_API_KEY", CANARY)
     site.api.has_queue = True
     folder = site.submit()
-    assert waiting(folder, "suspended by the cluster").state == "PENDING"
+    told = "suspended: waits for admission by its queue"
+    assert waiting(folder, told).state == "PENDING"
     site.api.admit(folder.name)
     assert ended(folder).state == "COMPLETE"
+
+
+def test_a_job_with_the_label_of_a_queue_is_begun_by_the_queue_alone(site, monkeypatch):
+    """Kueue would end the pods of one that is begun by somebody else."""
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    site.api.has_queue = True
+    site.does()
+    asked = {"label": ["kueue.x-k8s.io/queue-name=team-queue", "cost=a1"]}
+    job, found = launch.submit(site.request(kubernetes=asked))
+    assert job, found
+    told = waiting(job.folder, "waits for admission by its queue team-queue")
+    assert told.state == "PENDING" and told.started_at is None
+    assert not [path for method, path, _ in site.api.requests if method == "PUT"]
+    made = site.api.objects["jobs", job.job_id]["metadata"]["labels"]
+    assert made == {"kueue.x-k8s.io/queue-name": "team-queue", "cost": "a1", "tao-job": job.job_id}
+    done = run_here("launch_job.py", "status", job.job_id, cwd=site.root)
+    assert done.returncode == 0 and "PENDING" in done.stdout
+    site.api.admit(job.job_id)
+    assert ended(job.folder).state == "COMPLETE"
+
+
+def test_parts_of_gpus_are_counted_and_asked_for_by_their_own_name(site):
+    mig = "nvidia.com/mig-1g.10gb"
+    asked = {"gpu_resource": mig, "volume": [f"claim:{site.root}"]}
+    site.api.nodes = [kubernetes_api.node(8)]
+    message = site.refused(kubernetes=asked)["JOB-K8S-GPUS"].message
+    assert f"got 0 ready nodes with 1 allocatable {mig}" in message
+    assert "the nodes also offer nvidia.com/gpu" in message
+    taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}  # which the cluster does not tolerate
+    site.api.nodes = [kubernetes_api.node(7, resource=mig, taints=[taint])]
+    assert "nvidia.com/gpu=" in site.refused(kubernetes=asked)["JOB-K8S-GPUS"].message
+    asked["toleration"] = ["nvidia.com/gpu"]
+    assert preflight(site, "--gpu-resource", mig, "--toleration", "nvidia.com/gpu") == {}
+    site.does()
+    job, found = launch.submit(site.request(kubernetes=asked))
+    assert job, found
+    (container,) = site.api.objects["jobs", job.job_id]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {mig: 1}
+    assert ended(job.folder).state == "COMPLETE"
 
 
 def test_a_running_job_that_a_queue_suspends_has_ended(site):

@@ -59,6 +59,20 @@ def test_where_pods_may_run_and_what_they_get():
     assert (pod["nodeSelector"], pod["tolerations"]) == ({"pool": "x"}, [toleration])
 
 
+def test_labels_and_other_names_of_gpus():
+    mig = "nvidia.com/mig-1g.10gb"
+    asked = work(gpus=1, nodes=2, gpu_resource=mig, labels={manifests.QUEUE: "team"})
+    for made in (manifests.job(asked), manifests.look(asked, [])):
+        template = made["spec"]["template"]
+        for labels in (made["metadata"]["labels"], template["metadata"]["labels"]):
+            assert labels == {manifests.QUEUE: "team", manifests.LABEL: asked.name}
+    limits = manifests.job(asked)["spec"]["template"]["spec"]["containers"][0]["resources"]
+    assert limits["limits"] == limits["requests"] == {mig: 1}
+    assert manifests.service(asked)["spec"]["selector"] == {manifests.LABEL: asked.name}
+    tolerated = manifests.look(asked, [])["spec"]["template"]["spec"]["tolerations"]
+    assert [one["key"] for one in tolerated] == [mig]
+
+
 def test_what_is_shown_reads_back_and_has_no_secret():
     shown = manifests.shown(work(nodes=2))
     job, service = yaml.safe_load_all(shown)

@@ -13,10 +13,6 @@ from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs import manifests
 from cosmos_reason.jobs.kubectl import CANNOT_SAY, FORBIDDEN, MISSING, QUOTA, Cluster
 
-LIST_GPUS = (
-    "kubectl get nodes -o custom-columns="
-    "NAME:.metadata.name,GPUS:.status.allocatable.nvidia\\.com/gpu"
-)
 INDEXED = (1, 24)  # the first server with Indexed Jobs
 UNTRIED = "JOB-K8S-UNTRIED"
 # Ways to mount a claim that more than one node may use, and those that may be written in.
@@ -81,6 +77,7 @@ class Wish:
 
     nodes: int
     gpus: int
+    resource: str  # what the cluster calls them
     selector: dict[str, str]
     tolerations: list[dict]
 
@@ -90,11 +87,14 @@ class Wish:
         has_labels = self.selector.items() <= labels.items()
         return has_labels and is_ready(node) and self.enters(node)
 
+    def gpus_of(self, node: dict) -> int:
+        return int(node["status"].get("allocatable", {}).get(self.resource, 0))
+
     def enters(self, node: dict) -> bool:
         """Whether no taint keeps the pods out. That of GPUs is left to the cluster, which adds what
         tolerates it to pods that ask for GPUs."""
         for taint in node.get("spec", {}).get("taints", []):
-            closed = taint.get("effect") in KEEPS_PODS_OUT and taint["key"] != manifests.GPUS
+            closed = taint.get("effect") in KEEPS_PODS_OUT and taint["key"] != self.resource
             if closed and not any(_tolerates(one, taint) for one in self.tolerations):
                 return False
         return True
@@ -109,7 +109,8 @@ def _tolerates(toleration: dict, taint: dict) -> bool:
 
 
 def wish(asked: dict, nodes: int, gpus: int) -> Wish:
-    return Wish(nodes, gpus, options.node_selector(asked), options.tolerations(asked))
+    resource = options.gpu_resource(asked)
+    return Wish(nodes, gpus, resource, options.node_selector(asked), options.tolerations(asked))
 
 
 def capacity_findings(
@@ -130,17 +131,18 @@ def capacity_findings(
     found = shortage(wanted, listed)
     if not found:
         return []
-    counts = [gpus_of(node) for node in listed if wanted.admits(node)]
-    return [error("JOB-K8S-GPUS", "nodes", found, others(counts) or LIST_GPUS)]
+    counts = [wanted.gpus_of(node) for node in listed if wanted.admits(node)]
+    return [error("JOB-K8S-GPUS", "nodes", found, others(counts) or list_gpus(wanted))]
 
 
 def shortage(wanted: Wish, listed: list[dict]) -> str:
     """What stands against the nodes that are there, "" when enough of them will do."""
     admitted = [node for node in listed if wanted.admits(node)]
-    fitting = sum(gpus_of(node) >= wanted.gpus for node in admitted)
+    fitting = sum(wanted.gpus_of(node) >= wanted.gpus for node in admitted)
     if fitting >= wanted.nodes:
         return ""
-    message = f"got {fitting} ready nodes with {wanted.gpus} allocatable GPUs{_limits(wanted)}, "
+    what = "GPUs" if wanted.resource == manifests.GPUS else wanted.resource
+    message = f"got {fitting} ready nodes with {wanted.gpus} allocatable {what}{_limits(wanted)}, "
     return f"{message}expected {wanted.nodes}{_instead(wanted, listed)}"
 
 
@@ -156,7 +158,7 @@ def _instead(wanted: Wish, listed: list[dict]) -> str:
         if not wanted.enters(node):
             closed |= {f"{one['key']}={one.get('value', '')}" for one in node["spec"]["taints"]}
         others |= {name for name in node["status"].get("allocatable", {}) if "/" in name}
-    others.discard(manifests.GPUS)
+    others.discard(wanted.resource)
     told = f"; taints without --toleration: {', '.join(sorted(closed)[:5])}" if closed else ""
     if others:
         told += f"; the nodes also offer {', '.join(sorted(others)[:5])}"
@@ -172,15 +174,18 @@ def fitting_nodes(target: Cluster, wanted: Wish) -> list[str]:
             raise
         return []
     admitted = [node for node in listed if wanted.admits(node)]
-    return [node["metadata"]["name"] for node in admitted if gpus_of(node) >= wanted.gpus]
+    return [node["metadata"]["name"] for node in admitted if wanted.gpus_of(node) >= wanted.gpus]
 
 
 def listed_nodes(target: Cluster) -> list[dict]:
     return target.get("/api/v1/nodes").get("items", [])
 
 
-def gpus_of(node: dict) -> int:
-    return int(node["status"].get("allocatable", {}).get(manifests.GPUS, 0))
+def list_gpus(wanted: Wish) -> str:
+    """The command that shows them."""
+    column = wanted.resource.replace(".", "\\.")
+    columns = f"NAME:.metadata.name,GPUS:.status.allocatable.{column}"
+    return f"kubectl get nodes -o custom-columns={columns}"
 
 
 def is_ready(node: dict) -> bool:
@@ -188,9 +193,10 @@ def is_ready(node: dict) -> bool:
     return conditions.get("Ready") == "True" and not node.get("spec", {}).get("unschedulable")
 
 
-def quota_findings(target: Cluster, nodes: int, gpus: int) -> list[Finding]:
+def quota_findings(target: Cluster, wanted: Wish) -> list[Finding]:
     """An error for each quota with room for too few of several pods; one pod alone the cluster
     tries itself."""
+    nodes = wanted.nodes
     if nodes < 2:
         return []
     try:
@@ -201,7 +207,8 @@ def quota_findings(target: Cluster, nodes: int, gpus: int) -> list[Finding]:
             raise
         message = f"not looked at whether there is room for {nodes} pods: {finding.message}"
         return [warning(UNTRIED, "resourcequotas", message, finding.fix)]
-    needed = {f"requests.{manifests.GPUS}": nodes * gpus, "pods": nodes, "count/pods": nodes}
+    gpus = nodes * wanted.gpus
+    needed = {f"requests.{wanted.resource}": gpus, "pods": nodes, "count/pods": nodes}
     found = []
     for quota in quotas:
         found += _too_small(quota, needed)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import mounts
+from cosmos_reason.jobs import manifests, mounts
 
 NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 KEY = re.compile(
@@ -17,6 +17,7 @@ KEY = re.compile(
 )
 VALUE = re.compile(r"([A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 MEMORY = re.compile(r"[1-9][0-9]{0,8}[KMGT]")
+RESOURCE = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 ONE_VOLUME = Fix(flags={"--volume": "CLAIM:PATH"})
 
@@ -50,6 +51,11 @@ def _is_label(text: str) -> bool:
     return bool(equals and KEY.fullmatch(key) and VALUE.fullmatch(value))
 
 
+def _is_own_label(text: str) -> bool:
+    """A label that a person may give: one is how the pods of a job are found."""
+    return _is_label(text) and not text.startswith(f"{manifests.LABEL}=")
+
+
 def volumes(asked: dict) -> list[tuple[str, str]]:
     """(claim, folder here) of each volume that is well-formed, the inner folders last."""
     found = [tuple(text.split(":", 1)) for text in asked.get("volume", ()) if _is_volume(text)]
@@ -58,6 +64,14 @@ def volumes(asked: dict) -> list[tuple[str, str]]:
 
 def node_selector(asked: dict) -> dict[str, str]:
     return dict(text.split("=", 1) for text in asked.get("node_selector", ()))
+
+
+def labels(asked: dict) -> dict[str, str]:
+    return dict(text.split("=", 1) for text in asked.get("label", ()))
+
+
+def gpu_resource(asked: dict) -> str:
+    return asked.get("gpu_resource") or manifests.GPUS
 
 
 def tolerations(asked: dict) -> list[dict]:
@@ -81,6 +95,8 @@ def _toleration(text: str) -> dict | None:
 FORMS = (
     ("--volume", "CLAIM:DIR, a claim and the folder of its files, here as in the pod", _is_volume),
     ("--node-selector", "KEY=VALUE of a label", _is_label),
+    ("--label", f"NAME=VALUE, a label of Kubernetes other than {manifests.LABEL}", _is_own_label),
+    ("--gpu-resource", "a resource of nodes such as nvidia.com/mig-1g.10gb", RESOURCE.fullmatch),
     ("--toleration", f"KEY[=VALUE][:EFFECT], EFFECT one of {', '.join(EFFECTS)}", _toleration),
     ("--namespace", "a name of small letters, digits, - and .", NAME.fullmatch),
     ("--pull-secret", "a name of small letters, digits, - and .", NAME.fullmatch),

@@ -7,7 +7,8 @@ import base64
 from dataclasses import dataclass, field
 
 LABEL = "tao-job"
-GPUS = "nvidia.com/gpu"  # the resource, and the taint of nodes that have it
+GPUS = "nvidia.com/gpu"  # the resource, if no other is asked for, and the taint of its nodes
+QUEUE = "kueue.x-k8s.io/queue-name"  # the label of a Job that waits for admission by Kueue
 WORK, CHECK = "work", "paths"  # containers: the job's program, and what looks for its paths first
 KEPT_SECONDS = 7 * 24 * 3600  # after its end, until the cluster removes the job
 GRACE_SECONDS = 30
@@ -31,7 +32,8 @@ class Work:
     `volumes`: (claim, path) pairs; `looked_for`: paths in the pod, each with -e or -w;
     `secret_variables`: names whose values the Secret has; `cpus` and `memory` (such as 200G,
     in binary units): what a pod gets, None where that is left to the cluster; `user`: uid, gid and
-    further groups.
+    further groups; `gpu_resource`: what the cluster calls its GPUs, or parts of them; `labels`:
+    those of a person, for the Job and its pods.
     """
 
     name: str
@@ -46,15 +48,21 @@ class Work:
     user: tuple[int, int, list[int]]
     nodes: int = 1
     gpus: int = 0
+    gpu_resource: str = GPUS
     cpus: int | None = None
     memory: str | None = None
     pull_secret: str | None = None
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[dict] = field(default_factory=list)
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
-    def labels(self) -> dict[str, str]:
+    def own_label(self) -> dict[str, str]:
         return {LABEL: self.name}
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        return self.labels | self.own_label
 
 
 def literal(text: str) -> str:
@@ -71,7 +79,7 @@ def job(work: Work) -> dict:
             "completions": work.nodes,
             "parallelism": work.nodes,
         }
-    spec["template"] = {"metadata": {"labels": work.labels}, "spec": _pod_spec(work)}
+    spec["template"] = {"metadata": {"labels": work.all_labels}, "spec": _pod_spec(work)}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(work), "spec": spec}
 
 
@@ -83,7 +91,10 @@ def look(work: Work, among: list[str]) -> dict:
     template.pop("subdomain", None)
     template["volumes"] = template["volumes"][:-1]  # without shared memory
     if work.gpus:
-        template["tolerations"] = [*work.tolerations, {"key": GPUS, "operator": "Exists"}]
+        template["tolerations"] = [
+            *work.tolerations,
+            {"key": work.gpu_resource, "operator": "Exists"},
+        ]
     if among:
         fields = [{"key": "metadata.name", "operator": "In", "values": [name]} for name in among]
         terms = {"nodeSelectorTerms": [{"matchFields": [field]} for field in fields]}
@@ -93,7 +104,7 @@ def look(work: Work, among: list[str]) -> dict:
         "backoffLimit": 0,
         "activeDeadlineSeconds": MOMENT_SECONDS,
         "ttlSecondsAfterFinished": MOMENT_SECONDS,
-        "template": {"metadata": {"labels": work.labels}, "spec": template},
+        "template": {"metadata": {"labels": work.all_labels}, "spec": template},
     }
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": _metadata(work), "spec": spec}
 
@@ -114,7 +125,7 @@ def service(work: Work) -> dict:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(work),
-        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": work.labels},
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": work.own_label},
     }
 
 
@@ -151,7 +162,7 @@ def shown(work: Work) -> str:
 
 
 def _metadata(work: Work) -> dict:
-    return {"name": work.name, "labels": work.labels}
+    return {"name": work.name, "labels": work.all_labels}
 
 
 def _pod_spec(work: Work) -> dict:
@@ -191,7 +202,7 @@ def _user(work: Work) -> dict:
 def _container(work: Work) -> dict:
     limits = _limits(work)
     if work.gpus:
-        limits[GPUS] = work.gpus
+        limits[work.gpu_resource] = work.gpus
     variables = [
         {"name": name, "value": literal(value)} for name, value in work.environment.items()
     ]

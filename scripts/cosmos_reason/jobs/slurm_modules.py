@@ -10,7 +10,6 @@ import sys
 
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.jobs import slurm_cluster
-from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 
 NAME = re.compile(r"[A-Za-z0-9/][\w./+@=-]{0,199}", re.ASCII)
@@ -43,9 +42,9 @@ def check_words(names: list[str], in_container: bool) -> list[Finding]:
     return found
 
 
-def load(job: Job) -> str:
-    """The command of a shell that loads them, '' without any."""
-    names = job.options.get("modules")
+def load(options: dict) -> str:
+    """The command of a shell that loads those of a job's options, '' without any."""
+    names = options.get("modules")
     return shlex.join(["module", "load", *names]) if names else ""
 
 
@@ -54,33 +53,33 @@ def path() -> str:
     return f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def look(job: Job, program: str) -> str:
+def look(options: dict, program: str) -> str:
     """Commands of a shell on a node that print what stands against the modules of a job."""
-    if not load(job):
+    if not load(options):
         return ""
     values = {"PATH": path()}
-    if "MODULEPATH" in job.options.get("env", []):
-        values["MODULEPATH"] = os.environ["MODULEPATH"]
+    if "MODULEPATH" in options.get("env", []):
+        values["MODULEPATH"] = os.environ.get("MODULEPATH", "")
     text = ". /etc/profile >/dev/null 2>&1\n"
     for name, value in values.items():
         text += f"export {name}={shlex.quote(value)}\n"
     ask = shlex.join([PYTHON, "-c", ASK, *NEEDED]) if program == PYTHON else "true"
-    return text + LOOK.format(load=load(job), ask=ask)
+    return text + LOOK.format(load=load(options), ask=ask)
 
 
-def complaints(lines: list[str], node: str, job: Job, where: Host) -> list[Finding]:
+def complaints(lines: list[str], node: str, options: dict, where: Host) -> list[Finding]:
     """Errors for what `look` printed on a node; other lines are none."""
-    names = " ".join(job.options.get("modules", []))
+    names = " ".join(options.get("modules", []))
     found = []
     for line in lines:
         kind, _, what = line.partition(" ")
         if kind == "module":
             said = what.strip()[:200]
-            message = f"got {said!r} on node {node}, expected modules that it can load"
+            message = f"got {said!r} on {node}, expected modules that it can load"
             fix = slurm_cluster.look(where, "module avail")
             found.append(error("JOB-SLURM-MODULE", f"--module {names}", message, fix))
         elif kind == "python":
-            message = f"got {what} on node {node}, expected Python 3.11 with {', '.join(NEEDED)}"
+            message = f"got {what} on {node}, expected Python 3.11 with {', '.join(NEEDED)}"
             fix = "--module with one that has them, or none of them and this Python"
             found.append(error("JOB-SLURM-MODULE", f"{PYTHON} of {names}", message, fix))
     return found

@@ -61,7 +61,7 @@ class Nodes:
 @dataclass(frozen=True)
 class Wish:
     """What a job wants of a partition: nodes, GPUs of each, how it asks for them (--gres), a time
-    limit, and CPUs and memory of each node."""
+    limit, CPUs and memory of each node, or all of its nodes."""
 
     nodes: int
     gpus: int
@@ -69,6 +69,7 @@ class Wish:
     time_limit: str | None = None
     cpus: int | None = None
     memory: str | None = None
+    exclusive: bool = False
 
     @property
     def kind(self) -> str:
@@ -130,8 +131,10 @@ def minutes(written: str) -> int | None:
 
 
 def megabytes(written: str) -> int:
-    """Of what --memory takes: 0 for all of a node, or a size such as 200G."""
-    number, unit = re.fullmatch(r"(\d+)([KMGT]?)", written).groups()
+    """Of what --memory takes: 0 for all of a node, or a size such as 200G; 0 for what is none."""
+    number, unit = re.fullmatch(r"(\d+)([KMGT]?)|.*", written, re.DOTALL).groups("")
+    if not number:
+        return 0
     factor = {"K": 1 / 1024, "G": 1024, "T": 1024**2}.get(unit, 1)
     return math.ceil(int(number) * factor)
 
@@ -180,6 +183,14 @@ def check(rows: list[Nodes], name: str, wish: Wish, others: Fix) -> Iterator[Fin
         yield _no_gpus(name, rows, wish.gpus)
         return
     yield from _check_nodes(mine, wish, others)
+
+
+def check_cpus(rows: list[Nodes], name: str, wish: Wish) -> Iterator[Finding]:
+    """A warning where the CPUs of a job with GPUs are left to the cluster."""
+    if wish.gpus and not wish.exclusive and not wish.cpus:
+        message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
+        fix = Fix(flags={"--cpus": min(8 * wish.gpus, most_cpus(rows, name, wish.gpus))})
+        yield warning("JOB-SLURM-CPUS", "--cpus, --exclusive", message, fix)
 
 
 def gpus_of_nodes(rows: list[Nodes], name: str, kind: str = "") -> list[int]:

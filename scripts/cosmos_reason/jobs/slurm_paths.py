@@ -47,7 +47,9 @@ def check(where: Host, job: Job) -> list[Finding]:
     caches = _caches(job)
     for line, names in nodes_by_line.items():
         if line.startswith(slurm_modules.TOLD):
-            found += slurm_modules.complaints([line], ", ".join(names), job, where)
+            found += slurm_modules.complaints(
+                [line], f"node {', '.join(names)}", job.options, where
+            )
     for line, names in nodes_by_line.items():
         if line.isdecimal():
             found.append(_unseen(*wanted[int(line)], ", ".join(names), caches))
@@ -56,7 +58,7 @@ def check(where: Host, job: Job) -> list[Finding]:
 
 def _asked(where: Host, job: Job, wanted: list[tuple[str, Path]], count: int) -> Answer:
     words = [word for flag, path in wanted for word in (flag, str(path))]
-    look = slurm_modules.look(job, slurm_script.program(job)) + LOOK
+    look = slurm_modules.look(job.options, slurm_script.program(job)) + LOOK
     asked = flags(job.options, count)
     return where.call("srun", *asked, "bash", "-c", look, "bash", *words, limit=LIMIT)
 

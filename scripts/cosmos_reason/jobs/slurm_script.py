@@ -149,7 +149,7 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
     is_requeued = "requeue" in job.options
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
-    load = slurm_modules.load(job)
+    load = slurm_modules.load(job.options)
     if in_container:  # Pyxis mounts it there, or does not start
         needed = []
     return TEXT.format(

@@ -31,7 +31,7 @@ def check(launch: Launch) -> Iterator[Finding]:
         yield findings.error("PRE-TOOL-MISSING", "kubectl", "got no kubectl here", kubectl.INSTALL)
         return
     asked = launch.options.kubernetes
-    wrong = options.findings(asked)
+    wrong = options.findings(asked | {"memory": launch.options.memory})
     yield from wrong
     try:
         if not wrong:
@@ -91,9 +91,9 @@ def _nodes(target: Cluster, launch: Launch) -> Iterator[Finding]:
         fix = "kubectl auth can-i list nodes"
         yield report("PRE-K8S-NODES-UNKNOWN", "nodes", message, fix)
         return
-    counts = [needs.gpus_of(node) for node in listed if wanted.admits(node)]
+    counts = [wanted.gpus_of(node) for node in listed if wanted.admits(node)]
     launch.result["kubernetes"] = {"nodes": len(counts), "gpus": counts}
     shortage = needs.shortage(wanted, listed)
     if shortage:
-        fix = other_nodes(launch, counts) or needs.LIST_GPUS
+        fix = other_nodes(launch, counts) or needs.list_gpus(wanted)
         yield findings.error("PRE-K8S-GPUS", "nodes", shortage, fix)

@@ -12,6 +12,16 @@ from cosmos_reason.preflight.gpus import Driver
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules.case import Case
 
+# Of Kubernetes, as launch_job.py takes them.
+KUBERNETES = (
+    "volume",
+    "namespace",
+    "pull_secret",
+    "node_selector",
+    "toleration",
+    "label",
+    "gpu_resource",
+)
 SCHEDULED = ("slurm", "kubernetes")  # platforms whose scheduler knows the nodes and their GPUs
 
 
@@ -42,12 +52,22 @@ class PreflightOptions:
     qos: str | None = None
     time_limit: str | None = None
     gres: str | None = None
+    exclusive: bool = False
+    requeue: bool = False
+    cpus: int | None = None
+    memory: str | None = None
+    module: list[str] | None = None
+    env: list[str] | None = None
+    network: str | None = None
+    jobs_dir: str | None = None
     namespace: str | None = None
     pull_secret: str | None = None
     storage_class: str | None = None
     volume: list[str] | None = None
     node_selector: list[str] | None = None
     toleration: list[str] | None = None
+    label: list[str] | None = None
+    gpu_resource: str | None = None
     # The GPUs to run on, where nvidia-smi cannot tell.
     target_gpu_index: list[int] | None = None
     target_gpu_count: int | None = None
@@ -69,8 +89,7 @@ class PreflightOptions:
     @property
     def kubernetes(self) -> dict:
         """What is said of a cluster and its pods, as launch_job.py takes it."""
-        names = ("volume", "namespace", "pull_secret", "node_selector", "toleration")
-        said = {name: getattr(self, name) for name in names}
+        said = {name: getattr(self, name) for name in KUBERNETES}
         return {name: value for name, value in said.items() if value}
 
     @property

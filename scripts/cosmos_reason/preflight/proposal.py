@@ -11,10 +11,27 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs import platforms, record
 from cosmos_reason.preflight import access
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import KUBERNETES, Launch, PreflightOptions
 
 # What a plan says in its own words, and what this preflight says of the same.
 NO_SUCH_GPUS = {"PRE-GPU-NONE", "PRE-GPU-INDEX", "PRE-GPU-COUNT"}
+# Flags of a launch that only some platforms take, beside those of Kubernetes.
+PASSED = (
+    "image",
+    "docker_host",
+    "network",
+    "env",
+    "partition",
+    "account",
+    "qos",
+    "time_limit",
+    "gres",
+    "exclusive",
+    "requeue",
+    "module",
+    "cpus",
+    "memory",
+)
 ASKED = ("docker", "kubernetes")  # what these platforms' checks leave in the result
 SAID = {
     "JOB-INPUT-MISSING": {"PRE-PATH-MISSING"},
@@ -63,29 +80,49 @@ def not_said(planned: list[Finding], found: list[Finding]) -> list[Finding]:
 
 
 def request(launch: Launch) -> jobs_launch.Request:
-    on_docker = launch.platform == "docker"
-    takes = platforms.module(launch.platform).TAKES
+    taken = flags_of_platform(launch)
+    if launch.options.image and is_taken("image", launch.platform):
+        taken["image"] = launch.options.image
     return jobs_launch.Request(
         action=launch.case.action,
         spec_path=Path(launch.options.spec).absolute(),
         platform=launch.platform,
         engine=launch.engine,
-        jobs_dir=record.root(None),
+        jobs_dir=record.root(launch.options.jobs_dir),
         working_dir=Path.cwd(),
         nodes=launch.nodes,
         gpu_ids=gpu_ids(launch),
-        image=launch.options.image if "image" in takes else None,
         image_version=launch.options.image_version,
         entry_script=launch.options.entry_script,
-        docker_host=launch.options.docker_host if on_docker else None,
         carried=is_carried(launch),
-        partition=launch.options.partition if "partition" in takes else None,
-        account=launch.options.account if "account" in takes else None,
-        qos=launch.options.qos if "qos" in takes else None,
-        time_limit=launch.options.time_limit if "time_limit" in takes else None,
-        gres=launch.options.gres if "gres" in takes else None,
-        kubernetes=launch.options.kubernetes if launch.platform == "kubernetes" else {},
+        modules=taken.pop("module", None),
+        kubernetes={name: taken.pop(name) for name in KUBERNETES if name in taken},
+        **taken,
     )
+
+
+def is_taken(name: str, platform: str) -> bool:
+    """Whether a launch on the platform has a use for a flag."""
+    takes = platforms.module(platform).TAKES
+    if name in KUBERNETES:
+        return "kubernetes" in takes
+    return {"module": "modules"}.get(name, name) in takes
+
+
+def useless(options: PreflightOptions, platform: str) -> list[str]:
+    """The flags that were given and that the platform has no use for."""
+    given = [name for name in (*PASSED, *KUBERNETES) if getattr(options, name)]
+    return [name for name in given if not is_taken(name, platform)]
+
+
+def flags_of_platform(launch: Launch) -> dict[str, object]:
+    """The flags that were given and that the platform takes, but for the image."""
+    found = {}
+    for name in (*PASSED, *KUBERNETES):
+        value = getattr(launch.options, name)
+        if value and name != "image" and is_taken(name, launch.platform):
+            found[name] = value
+    return found
 
 
 def gpu_ids(launch: Launch) -> list[str] | None:

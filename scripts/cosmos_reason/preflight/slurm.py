@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.jobs import cosmos_environment, slurm_cluster, slurm_paths
+from cosmos_reason.jobs import cosmos_environment, slurm_cluster, slurm_modules, slurm_paths
 from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.preflight.access import plain_paths, unseen_paths
 from cosmos_reason.preflight.gates import other_nodes
@@ -49,7 +49,11 @@ def check(launch: Launch) -> Iterator[Finding]:
         return
     if launch.engine == "cosmos-rl" and not launch.options.image:
         yield from cosmos_environment.findings(launch.case.action if launch.case else "train")
-    yield from check_partition(partitions.parse_partitions(printed), launch)
+    rows = partitions.parse_partitions(printed)
+    yield from check_partition(rows, launch)
+    if launch.case:
+        name = launch.result["slurm"]["partition"]
+        yield from partitions.check_cpus(rows, name, _wish(launch))
     uses_container = launch.engine == "tao" or launch.options.image
     if uses_container:
         yield from slurm_cluster.check_pyxis(host)
@@ -99,11 +103,16 @@ def check_partition(rows: list[partitions.Nodes], launch: Launch) -> Iterator[Fi
     name = partitions.wanted(rows, launch.options.partition)
     names = sorted({row.partition for row in rows})
     launch.result["slurm"] = {"partition": name, "partitions": names}
-    asked = launch.options
-    limit = asked.time_limit or partitions.from_variables("time_limit")
-    wish = partitions.Wish(launch.nodes, launch.gpus_per_node, asked.gres, limit)
+    wish = _wish(launch)
     others = other_nodes(launch, partitions.gpus_of_nodes(rows, name, wish.kind))
     yield from partitions.check(rows, name, wish, others)
+
+
+def _wish(launch: Launch) -> partitions.Wish:
+    asked = launch.options
+    limit = asked.time_limit or partitions.from_variables("time_limit")
+    size = {"cpus": asked.cpus, "memory": asked.memory, "exclusive": asked.exclusive}
+    return partitions.Wish(launch.nodes, launch.gpus_per_node, asked.gres, limit, **size)
 
 
 # ---- paths -------------------------------------------------------------------------------------
@@ -121,12 +130,12 @@ def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
     """Paths as a compute node sees them; as the login node does when no node is free at once."""
     read = _read(launch)
     written = list(dict.fromkeys(map(os.path.abspath, launch.outputs)))
-    if not read and not written:
+    if not (read or written or launch.options.module):
         return
-    words = [word for path in read.values() for word in ("-r", path)]
-    words += [word for path in written for word in ("-w", path)]
+    words = _as_words("-r", read.values()) + _as_words("-w", written)
     answered, where, problems = _look(launch, host, words)
     yield from problems
+    yield from slurm_modules.complaints(answered, where, _modules(launch), host)
     for number, (label, path) in enumerate(read.items()):
         if str(number) in answered:
             yield _unread(f"{label}={path}", path, where)
@@ -135,11 +144,18 @@ def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
             yield _unwritten(path, where)
 
 
+def _as_words(flag: str, paths: Iterable[str]) -> list[str]:
+    return [word for path in paths for word in (flag, path)]
+
+
 def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str, list[Finding]]:
     """(the lines of LOOK, who printed them, what is wrong with asking so)."""
     look = ["sh", "-c", LOOK, "sh", *words]
+    program = slurm_modules.PYTHON if launch.engine == "transformers" else ""
+    modules = slurm_modules.look(_modules(launch), program)
     asked = _who_and_where(launch)
-    answer = host.call("srun", *slurm_paths.flags(asked), *look)
+    asked_of_node = ["bash", "-c", modules + LOOK, "bash", *words] if modules else look
+    answer = host.call("srun", *slurm_paths.flags(asked), *asked_of_node)
     answered = answer.out.splitlines()
     if "end" in answered:
         return answered, "a compute node", []
@@ -154,6 +170,14 @@ def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str,
         message = f"got {answer.last_words}, so no path could be looked at"
         problems.append(findings.error("PRE-PATHS-UNSEEN", host.name, message))
     return answered, host.name, problems
+
+
+def _modules(launch: Launch) -> dict:
+    """The modules that the nodes load, as the options of a job have them."""
+    names = launch.options.module or []
+    if slurm_modules.check_words(names, in_container=False):
+        names = []
+    return {"modules": names, "env": launch.options.env or []}
 
 
 def _who_and_where(launch: Launch) -> dict[str, str]:

@@ -93,7 +93,7 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         others = partial(nodes.others, (request.action, request.engine, request.platform), needed)
         wanted = needs.wish(request.kubernetes, count, gpus)
         found += needs.capacity_findings(target, wanted, others)
-        found += needs.quota_findings(target, count, gpus)
+        found += needs.quota_findings(target, wanted)
         claims = options.claims(request.kubernetes, [request.jobs_dir])
         found += needs.claim_findings(target, claims, count)
         found += needs.pull_secret_findings(target, request.kubernetes.get("pull_secret"))
@@ -273,6 +273,8 @@ def _with_options(work: Work, asked: dict, cpus: int | None, memory: str | None)
         pull_secret=asked.get("pull_secret"),
         node_selector=options.node_selector(asked),
         tolerations=options.tolerations(asked),
+        labels=options.labels(asked),
+        gpu_resource=options.gpu_resource(asked),
     )
 
 
@@ -324,6 +326,8 @@ def _make(job: Job, target: Cluster) -> str:
     if names:
         secret = manifests.secret(job.job_id, {name: os.environ[name] for name in names})
         target.create(target.inside("secrets"), manifests.belongs_to(secret, made))
+    if manifests.QUEUE in manifest["metadata"]["labels"]:
+        return uid  # which begins it when there is room
     made["spec"]["suspend"] = False
     made["metadata"].pop("resourceVersion", None)  # its controller writes to it meanwhile
     target.replace(target.inside("jobs", job.job_id), made)
@@ -421,7 +425,9 @@ def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
     later: retry goes on from a checkpoint instead."""
     launched = "k8s_job" in job.platform_ref or not _needs_more(_documents(job))
     if launched and not job.started_at:
-        return replace(job, reason="suspended by the cluster: its queue has not admitted the Job")
+        queue = options.labels(job.options["kubernetes"]).get(manifests.QUEUE)
+        which = f"its queue {queue}" if queue else "its queue"
+        return replace(job, reason=f"suspended: waits for admission by {which}")
     if launched and seen.count:
         return job  # its pods are ending
     _delete(job, target)

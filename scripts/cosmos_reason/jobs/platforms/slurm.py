@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, Finding, error, has_errors, warning
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import (
     containers,
     evidence,
@@ -132,20 +131,16 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
 
 
 def _partition(request, rows: list[partitions.Nodes], needed: int) -> list[Finding]:
-    """Whether the partition has what is asked for, and the job what its GPUs need."""
+    """Whether the partition has what is asked for."""
     name = partitions.wanted(rows, request.partition)
     count = nodes.count(request.nodes, needed)
     gpus = _gpus(request, needed, count)
-    size = {"cpus": request.cpus, "memory": request.memory}
+    size = {"cpus": request.cpus, "memory": request.memory, "exclusive": request.exclusive}
     wish = partitions.Wish(count, gpus, request.gres, request.time_limit, **size)
     way = (request.action, request.engine, request.platform)
     others = nodes.others(way, needed, partitions.gpus_of_nodes(rows, name, wish.kind))
     found = [*partitions.check(rows, name, wish, others)]
-    if gpus and not request.exclusive and not request.cpus:
-        message = "got neither, and many clusters then give a job one CPU, which starves its GPUs"
-        fix = Fix(flags={"--cpus": min(8 * gpus, partitions.most_cpus(rows, name, gpus))})
-        found.append(warning("JOB-SLURM-CPUS", "--cpus, --exclusive", message, fix))
-    return found
+    return [*found, *partitions.check_cpus(rows, name, wish)]
 
 
 def _folder_there(where: Host, jobs_dir: Path) -> list[Finding]:
@@ -176,7 +171,7 @@ def prepare(job: Job, spec: dict) -> Job:
     job = replace(job, image=image, options=options)
     if job.image is None:
         words = local.prepare(job, spec).command
-        if slurm_modules.load(job) and job.engine != local.COSMOS_RL:
+        if slurm_modules.load(job.options) and job.engine != local.COSMOS_RL:
             words[0] = slurm_modules.PYTHON
     else:
         _refuse(slurm_script.unmountable(job, spec))
@@ -255,7 +250,7 @@ def unseen(job: Job, spec: dict) -> list[Finding]:
 def write(folder: Path, job: Job, spec: dict) -> Job:
     if job.image is None:
         values = local.environment(job, slurm_script.program(job))
-        if slurm_modules.load(job):
+        if slurm_modules.load(job.options):
             values = {"PATH": slurm_modules.path()} | values
     else:
         job = containers.write(folder, job, spec)
