@@ -223,3 +223,71 @@ def test_scenes_of_metropolis_are_for_dafts_own_tool(source):
     done = run_script("check_dataset.py", source, "--json")
     ((finding),) = json.loads(done.stdout)["findings"]
     assert finding["id"] == "DATA-NOT-BUILT" and "tao-daft convert" in finding["fix"]
+
+
+# -- forms of other people's projects and benchmarks -------------------------------------------
+
+
+def built(source, tmp_path, content, name="train.json", *flags):
+    """The turns of each record that build_dataset.py makes of a file."""
+    path = written(source, content, name)
+    done = run_script("build_dataset.py", path, "-o", tmp_path / "out", *flags, "--json")
+    assert done.returncode == 0, done.stdout
+    samples, _ = annotations.read(tmp_path / "out" / "train" / "annotations.json")
+    return [[turn.text for turn in sample.turns] for sample in samples]
+
+
+CHOICES = ["stops", "goes", "turns"]
+LISTED = "What happens?\n(A) stops\n(B) goes\n(C) turns\n"
+
+
+def test_candidates_of_video_benchmarks_are_the_options(source):
+    def row(clip, right):
+        return {"video": clip, "question": "What happens?", "candidates": CHOICES,
+                "answer": CHOICES[right], "question_type": "action"}  # fmt: skip
+
+    written(source, each(row))
+    samples, _ = annotations.read(source / "annotations.json")
+    assert samples[1].turns[0].text.startswith(LISTED) and samples[1].turns[1].text == "B"
+
+
+def test_problems_with_lettered_options_and_tagged_solutions(source, tmp_path):
+    def row(clip, right):
+        options = [f"{letter}. {text}" for letter, text in zip("ABC", CHOICES, strict=True)]
+        return {"problem": "What happens?", "options": options, "path": f"./{clip}",
+                "solution": f"<answer>{'ABC'[right]}</answer>", "data_type": "video"}  # fmt: skip
+
+    talks = built(source, tmp_path, each(row))
+    assert [answer for _, answer in talks] == ["A", "B", "A", "B"]
+    assert all(question.startswith(LISTED) for question, _ in talks)
+
+
+def test_rows_below_a_key_beside_other_facts(source, tmp_path):
+    rows = each(lambda clip, rain: {"id": f"c{clip[0]}", "video": clip, "weather": WEATHER[rain]})
+    content = {"clip_fps": 4, "label_source": "map", "clips": rows}
+    flags = ["--column", "answer=weather", "--question", "Weather?"]
+    talks = built(source, tmp_path, content, "eval.json", *flags)
+    assert [answer for _, answer in talks] == ["rain", "sun", "rain", "sun"]
+    _, found = check(source / "eval.json", expect=1)
+    assert "DATA-NOT-BUILT" in found and "DATA-TURNS-MISSING" not in found
+
+
+def test_a_record_with_a_list_of_clips_is_no_envelope(source):
+    talk = [{"from": "human", "value": "Bright?"}, {"from": "gpt", "value": "Yes"}]
+    record = {"clips": ["0.mp4"], "video": "0.mp4", "id": "a", "conversations": talk}
+    (sample,), _ = annotations.read(written(source, record))
+    assert [turn.text for turn in sample.turns] == ["Bright?", "Yes"]
+
+
+def test_a_clip_by_its_number_alone_is_not_trained_as_text(source, tmp_path):
+    rows = each(lambda clip, dark: {"videoid": clip[0], "question": "Held?", "answer": "cup"})
+    _, found = check(written(source, rows, "train.json"), expect=1)
+    assert "'videoid'" in found["DATA-NOT-BUILT"]["message"]
+    assert len(built(source, tmp_path, rows)) == 4
+
+
+def test_prompts_of_other_models_are_no_questions(source):
+    prompt = "USER: Does it stop?\n<|video|>\nASSISTANT:"
+    rows = each(lambda clip, _: {"id": clip, "video": clip, "question": prompt, "answer": "Yes"})
+    _, found = check(written(source, rows), expect=1)
+    assert found["DATA-SPECIAL-TOKEN"]["data"]["count"] == 4

@@ -98,7 +98,8 @@ def test_building_and_checking_count_alike(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("questions", "fix"), [(3, "--profile small-dataset"), (1000, "label more"), (10_000, None)]
+    ("questions", "fix"),
+    [(3, "--profile small-dataset"), (1000, "label more"), (10_000, "label more")],
 )
 def test_training_data_are_told_how_many_questions_are_wanted(tmp_path, questions, fix):
     talk = record(0)["conversations"] * questions

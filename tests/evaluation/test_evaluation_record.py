@@ -21,12 +21,12 @@ def test_an_unknown_task_and_what_is_no_result_are_explained(tmp_path):
     path = write(tmp_path / "results.json", [row("a")])
     write(tmp_path / "evaluation.json", {"task": "banana"})
     assert ids(score(path)[1]) == {"EVAL-TASK-UNKNOWN"}
-    refused = {"wrapped.json": {"results": [row("a")]}, "bools.json": [row("a", gt=True)]}
+    refused = {"wrapped.json": {"outcome": [row("a")]}, "bools.json": [row("a", gt=True)]}
     messages = [
         score(write(tmp_path / name, rows))[1]["findings"][0]["message"]
         for name, rows in refused.items()
     ]
-    assert "a record of results" in messages[0] and "got bool as gt" in messages[1]
+    assert "a record of outcome" in messages[0] and "got bool as gt" in messages[1]
     assert ids(score(tmp_path / "nope")[1]) == {"EVAL-NO-RESULTS"}
 
 
@@ -75,3 +75,27 @@ def test_answers_that_max_tokens_cut_are_told(tmp_path):
     )
     write(tmp_path / "results.json", [row("a", is_cut=True), row("b")])
     assert "1 of 2 answers were cut at max_tokens=8" in score(tmp_path)[1]["findings"][0]["message"]
+
+
+def test_results_as_other_tools_write_them(tmp_path):
+    asked = [
+        {"question_id": f"1-{letter}", "question": "How many?", "answer": letter,
+         "options": ["A. 1.", "B. 2."], "response": response}
+        for letter, response in [("A", "A"), ("B", "The answer is A."), ("B", "B. 2.")]
+    ]  # fmt: skip
+    of_videos = [{"video_id": "001", "duration": "short", "questions": asked}]
+    labels = [
+        {"clip": "0.mp4", "true_label": "fall", "predicted_label": "fall", "confidence": 0.9},
+        {"clip": "1.mp4", "true_label": "fall", "predicted_label": "none", "confidence": 0.8},
+    ]
+    answered = [
+        {"id": "a", "video": "a.mp4", "gt": "left", "pred": "left"},
+        {"id": "b", "video": "b.mp4", "gt": "left", "pred": "<think>x</think>right"},
+    ]
+    wrapped = {"model": "cosmos2", "accuracy": 0.5, "rows": answered}
+    files = {"videos.json": of_videos, "labels.json": labels, "wrapped.json": wrapped}
+    counted = {}
+    for name, content in files.items():
+        (run,) = score(write(tmp_path / name, content))[1]["result"]["runs"]
+        counted[name] = run["correct"], run["rows"]
+    assert counted == {"videos.json": (2, 3), "labels.json": (1, 2), "wrapped.json": (1, 2)}

@@ -428,3 +428,22 @@ def test_the_schemas_place_moves_with_the_project(tmp_path, monkeypatch, skill, 
     first = path.read_text().splitlines()[0]
     address = f"{relative}train.schema.json" if relative else bundle.schema_path("train").as_uri()
     assert first == f"#:schema {address}"
+
+
+def test_a_list_where_one_text_is_wanted_is_taken_apart_or_put_together():
+    table = document.template("train")
+    document.set_value(table, "custom.train_dataset.annotation_path", ["a/x.json"])
+    (one,) = validation.validate("train", table)
+    assert one.fix.changes == {"custom.train_dataset.annotation_path": "a/x.json"} and one.fix.sure
+    several = ["a/x.json", "b/x.json"]
+    document.set_value(table, "custom.train_dataset.annotation_path", several)
+    (both,) = validation.validate("train", table)
+    assert str(both.fix) == "--train-root a --train-root b"
+
+
+def test_a_part_of_the_model_may_have_no_rate():
+    table = document.template("train")
+    document.set_value(table, "train.optm_lr", [2e-5, 5e-6, 0.0])
+    assert {one.severity for one in validation.validate("train", table)} == {f.INFO}
+    document.set_value(table, "train.optm_lr", [0.0, 0.0])
+    assert f.ERROR in {one.severity for one in validation.validate("train", table)}

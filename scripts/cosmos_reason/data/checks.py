@@ -193,9 +193,9 @@ EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
 
 def check_size(found: Survey) -> None:
-    """Training data with fewer questions than are recommended."""
+    """Training data with fewer questions than any of the recommendations."""
     questions = sum(found.asked)
-    if questions >= 10_000:
+    if questions >= max(SIZES):
         return
     sizes = ", ".join(f"{count:,} are {meaning}" for count, meaning in SIZES.items())
     found.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")

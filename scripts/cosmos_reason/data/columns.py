@@ -27,13 +27,24 @@ COLUMNS = {
         "path",
         "media",
         "video_id",
+        "videoid",
+        "clip_id",
+        "vid",
     ),
     "image": ("image", "image_path", "image_id"),
-    "question": ("question", "prompt", "query"),
-    "answer": ("answer", "label", "class", "target", "category", "response", "caption", "text"),
+    "question": ("question", "prompt", "query", "problem"),
+    "answer": (
+        *("answer", "label", "class", "target", "category", "response", "caption", "text"),
+        "solution",
+    ),
     "reasoning": ("reasoning", "explanation", "rationale", "thinking"),
-    "options": ("options", "choices", "index2ans"),
+    "options": ("options", "choices", "index2ans", "candidates"),
     "id": ("id", "uid", "video_id", "image_id"),
+}
+
+# Columns that name a clip, whatever its name looks like.
+OF_CLIPS = {
+    name for name in COLUMNS["video"] if name.startswith(("video_", "videoi", "clip", "vid"))
 }
 
 # column -> what stands in it, row by row; None where a row does not have it

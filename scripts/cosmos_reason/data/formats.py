@@ -22,7 +22,7 @@ from pathlib import Path
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import caption_sets
-from cosmos_reason.data.columns import names_medium
+from cosmos_reason.data.columns import OF_CLIPS, names_medium
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
 from cosmos_reason.spec.prompts import CHOOSE
@@ -32,7 +32,10 @@ TALKS = {"conversations", "messages"}
 DAFT = "tao-vl-reason-v1.0"
 PAIRS = ("captions", "qa", "QA", "qas")
 PROMPTS = (("query", "response"), ("instruction", "output"))
-OPTIONS = ("index2ans", "options", "choices")
+OPTIONS = ("index2ans", "options", "choices", "candidates")
+# An answer and an option as some benchmarks write them: <answer>B</answer>, "B. left".
+ANSWER_TAGS = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.S)
+LETTERED = re.compile(r"\(?([A-Z])[.):]\s*(.*)", re.S)
 MEDIA = {"video", "videos", "image", "images", "video_id", "image_id"}
 # Keys of pictures a second, the surest first: of qwen-vl-utils, of cosmos-rl, and what else is met.
 # `raw_fps` beside `sample_fps` is the rate of the clip that the pictures were taken from.
@@ -115,7 +118,7 @@ def unread_media(record: dict) -> str:
     if MEDIA & record.keys() or "media" in record:
         return ""
     for key, value in record.items():
-        if isinstance(value, str) and names_medium(value):
+        if isinstance(value, str) and (names_medium(value) or key.lower() in OF_CLIPS):
             return key
     return ""
 
@@ -231,10 +234,18 @@ def options(value: object) -> dict[str, object]:
     has None where a question has fewer options."""
     if isinstance(value, list):
         texts = [str(text) for text in value if text != ""]
-        return {chr(ord("A") + number): text for number, text in enumerate(texts)}
+        return _without_letters({chr(ord("A") + place): text for place, text in enumerate(texts)})
     if isinstance(value, dict):
         return {letter: text for letter, text in value.items() if text is not None}
     return {}
+
+
+def _without_letters(told: dict[str, str]) -> dict[str, str]:
+    """The texts of a list, which may all begin with their letters."""
+    found = {letter: LETTERED.fullmatch(text) for letter, text in told.items()}
+    if all(match and match[1] == letter for letter, match in found.items()):
+        return {letter: match[2] for letter, match in found.items()}
+    return told
 
 
 def with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
@@ -279,7 +290,8 @@ def _with_text(bare_options: dict[str, str], said: str) -> list[str]:
 
 
 def _bare(text: object) -> str:
-    return str(text).strip("(). \n")
+    tagged = ANSWER_TAGS.fullmatch(str(text))
+    return (tagged[1] if tagged else str(text)).strip("(). \n")
 
 
 def _is_letter_with(text: str, letter: str, answer: str) -> bool:

@@ -21,6 +21,9 @@ from cosmos_reason.base.findings import Failure, bad_input
 BLOCK = 1 << 20  # characters
 LONGEST_LITERAL = 16  # of true, -Infinity, \\u escapes: how far before a cut the decoder may stop
 ENVELOPE_KEYS = ("annotations", "items", "samples", "data", "records")
+# In a record these may hold something else than records, which are objects.
+ENVELOPES_OF_OBJECTS = ("clips", "rows", "results", "examples", "predictions")
+OBJECTS = re.compile(r"\[\s*\{")
 OTHER_ENCODINGS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -76,7 +79,7 @@ class JsonRecords:
         several."""
         found = ""
         for key in self._keys():
-            if key in ENVELOPE_KEYS and self._peek() == "[" and not found:
+            if not found and self._is_envelope(key):
                 found = key
                 yield from self._elements()
                 continue
@@ -91,6 +94,17 @@ class JsonRecords:
             yield record
             self.index += 1
             yield from self._lines()
+
+    def _is_envelope(self, key: str) -> bool:
+        """Whether the value to be read next holds the records."""
+        if key in ENVELOPE_KEYS:
+            return self._peek() == "["
+        if key not in ENVELOPES_OF_OBJECTS or self._peek() != "[":
+            return False
+        while self._text[self._position + 1 :].isspace() or len(self._text) == self._position + 1:
+            if not self._read_on():
+                break
+        return OBJECTS.match(self._text, self._position) is not None
 
     def _elements(self) -> Iterator[object]:
         self._take("[")

@@ -118,7 +118,7 @@ CHECKS = {
     "DATA-SPECIAL-TOKEN": (
         f.ERROR,
         "texts contain no vision or chat control tokens",
-        "remove the <|...|> tokens",
+        "remove the <|...|> tokens, and the rest of a prompt (USER:, ASSISTANT:) around them",
     ),
     "DATA-TAG-ANSWER": (
         f.WARNING,
@@ -128,7 +128,7 @@ CHECKS = {
     "DATA-TAG-COUNT": (
         f.ERROR,
         "<video>/<image> tags agree with the media",
-        "write one tag per medium, or none",
+        'write one tag per medium, or none; name the medium ("video") where none is named',
     ),
     "DATA-MEDIA-TYPE": (
         f.ERROR,

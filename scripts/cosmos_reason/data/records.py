@@ -28,10 +28,10 @@ TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 TAG = re.compile(r"\n?</?(image|video)>\n?")
 # Those of the Qwen tokenizers, but for the marks of boxes and objects, which grounding answers are
-# written with.
+# written with; and those of other models, whose prompts some files hold.
 CONTROL_TOKEN = re.compile(
     r"<\|(?:im_start|im_end|endoftext|vision_(?:start|end|pad)|(?:video|image)_pad"
-    r"|fim_\w+|repo_name|file_sep)\|>"
+    r"|fim_\w+|repo_name|file_sep|video|image)\|>"
 )
 
 

@@ -26,6 +26,7 @@ PREDICTED = (
     "prediction",
     "predict",
     "pred",
+    "predicted_label",
     "output",
     "generated_text",
     "model_output",
@@ -45,6 +46,8 @@ OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
         "reference",
         "references",
         "expected",
+        "true_label",
+        "gold",
     ),
     "response": ("full_response", *PREDICTED),
 }
@@ -239,7 +242,8 @@ class _Table:
             return
         records = JsonRecords(self.path)
         for record in records:
-            self.add(record)
+            for row in _rows_in(record):
+                self.add(row)
             if records.oddities:
                 self.ids_by_problem["EVAL-ROW-ODD"].append(self.rows[-1].id)
                 records.oddities.clear()
@@ -344,6 +348,20 @@ def _without_tags(question: str | None) -> str:
     if not question:
         return ""
     return TAG.sub("", question) if "<" in question else question
+
+
+def _rows_in(record: object) -> list:
+    """The record, or the questions of a video with their responses, as Video-MME's tools write
+    them."""
+    asked = record.get("questions") if isinstance(record, dict) else None
+    if not isinstance(asked, list) or not all(_is_answered(one) for one in asked):
+        return [record]
+    beside = {key: value for key, value in record.items() if key != "questions"}
+    return [beside | {"gt": one.get("answer")} | one for one in asked] or [record]
+
+
+def _is_answered(question: object) -> bool:
+    return isinstance(question, dict) and "response" in question
 
 
 def _texts(record: dict, problems: list[str]) -> list[str | None]:

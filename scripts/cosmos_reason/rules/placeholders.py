@@ -14,13 +14,13 @@ from cosmos_reason.spec.values import shown
 # A whole value. Tokens of a model (`<image>`, `</answer>`, `<|im_end|>`) are none.
 STANDS_FOR_ANOTHER = re.compile(
     r"\?{3}|\.{3}|(?i:todo|tbd|fixme|(change|replace|fill)[ _-]?(me|it|this|in)|insert[ _-]?here)"
-    r"|<[^<>|/]*([A-Z]{2}|\byour\b|\bpath\b| )[^<>|]*>"
+    r"|<[^<>|/]*([A-Z]{2}|\byour\b|\bpath\b| )[^<>|]*>|__[A-Z][A-Z0-9_]*__"
 )
 # A part of a path, an address or a model's name.
 STANDS_IN_A_PATH = re.compile(
     r"<[^<>]+>|\$\{[^}]*\}|\{\{.*\}\}|\?{3}|(^|/)\$\w+"
     r"|(?i:(^|[/_-])path[/_-]to([/_-]|$))|YOUR[_-]|(?i:(^|/)your[_-])"
-    r"|^(PATH|DIR|FILE|MODEL)(/|$)"
+    r"|^(PATH|DIR|FILE|MODEL)(/|$)|(^|/)__[A-Z][A-Z0-9_]*__(/|$)"
 )
 # What a fix writes where a value is wanted, by the kind of path a key is.
 WORDS = {"input": "PATH", "output": "PATH", "model": "MODEL"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cosmos_reason.base import bundle
 from cosmos_reason.spec import document, images, values
@@ -39,14 +39,19 @@ def is_trainers_own(action: str, key: str, value) -> bool:
     """Whether cosmos-rl 0.4.7, a version before it, or an image of NVIDIA's has what no schema here
     describes: a key, an empty table, or one value for each part of the model."""
     if key in PER_PART and isinstance(value, list | dict) and value:
-        is_valid = validator(action).evolve(schema=document.keys(action)[key]).is_valid
-        entries = value.values() if isinstance(value, dict) else value
-        return all(is_valid(entry) for entry in entries)
+        return _are_rates(action, key, value.values() if isinstance(value, dict) else value)
     if value == {}:
         return any(name.startswith(f"{key}.") for name in document.extra_keys_of(action))
     if key in images.passed_on(action):
         return True
     return document.is_extra(action, key) or key in document.former_keys_of(action)
+
+
+def _are_rates(action: str, key: str, entries: Iterable) -> bool:
+    """Whether each is one, or 0 for a part of the model that is not trained."""
+    is_valid = validator(action).evolve(schema=document.keys(action)[key]).is_valid
+    trained = [entry for entry in entries if entry != 0]
+    return bool(trained) and all(is_valid(entry) for entry in trained)
 
 
 def unportable(value, key: str = "") -> Iterator[tuple[str, str]]:

@@ -152,10 +152,23 @@ def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Findi
         is_number = type(got) in (int, float)
         if is_number and None in fix.changes.values():
             fix = Fix()  # the range is told; which number was meant is not known
-        fix = replace(fix, sure=False)
+        fix = replace(_several_files(where, got) or fix, sure=False)
     wanted = expected(document.keys(action).get(where) or problem.schema)
     message = f"got {shown(got)}, expected {wanted}.{hint}"
     return findings.error("SPEC-VALUE", where or "spec", message, fix)
+
+
+def _several_files(key: str, got: object) -> Fix | None:
+    """The flag that puts several annotation files together, where a key got those of several
+    folders."""
+    flags = {"custom.train_dataset.annotation_path": "--train-root"}
+    flags["custom.val_dataset.annotation_path"] = "--eval-root"
+    if key not in flags or not isinstance(got, list):
+        return None
+    folders = {str(file).rpartition("/")[0] or "." for file in got}
+    if len(folders) < len(got):
+        return None
+    return Fix(flags={flags[key]: sorted(folders)})
 
 
 def restored(action: str, key: str) -> Fix:

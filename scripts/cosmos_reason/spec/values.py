@@ -158,12 +158,15 @@ def _bounds(schema: dict) -> str:
 
 def near(schema: dict, value) -> list:
     """What a value that `schema` refuses may have meant, legal or not: text as what it says or the
-    nearest choice, a whole number. Never another number: that would not be the user's."""
+    nearest choice, a whole number, the one entry of a list. Never another number: that would not be
+    the user's."""
     if isinstance(value, float) and value.is_integer():
         return [int(value)]
     choices = schema.get("items", {}).get("enum")
     if isinstance(value, list) and choices:
         return [_legal_entries(choices, value)]
+    if isinstance(value, list) and len(value) == 1:
+        return value
     if not isinstance(value, str):
         return []
     choices = {}
