@@ -42,6 +42,7 @@ from cosmos_reason.base.findings import (
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import (
+    evaluation_time,
     in_words,
     launch,
     listing,
@@ -384,8 +385,8 @@ def plan_here(args) -> cli.Outcome:
     result = {key: getattr(job, key) for key in PLANNED}
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
     text = in_words.of_plan(job, in_words.of_its_spec(job))
-    if job.action == "train":
-        cost = cost_of(args, job.engine)
+    cost = cost_of(args, job)
+    if cost:
         result["time"] = cost.to_json()
         text = f"{cost.text()}\n{text}"
     found_ids = {finding.id for finding in found}
@@ -396,9 +397,13 @@ def plan_here(args) -> cli.Outcome:
     return cli.Outcome(result, found, text, ("launch_job.py", "submit", *given))
 
 
-def cost_of(args, engine: str) -> run_time.Cost:
-    """What the training would take."""
-    case = run_time.case_of(engine, document.load(args.spec), args.spec)
+def cost_of(args, job: Job) -> run_time.Cost | None:
+    """What the job would take; None where nothing is foretold of it."""
+    if job.action == "evaluate":
+        return evaluation_time.of_plan(job, args.spec)
+    if job.action != "train":
+        return None
+    case = run_time.case_of(job.engine, document.load(args.spec), args.spec)
     gpus = gpu_ids(args.gpu_ids)
     jobs_dir = jobs.root(args.jobs_dir)
     names = local.gpu_names(gpus) if args.platform == "local" else []
@@ -415,8 +420,8 @@ def carried_plan(args) -> cli.Outcome:
         return cli.Outcome({}, found, "nothing written")
     result = {"output": str(args.output), "image": job.image}
     text = f"wrote {args.output}: copy it there, then bash run.sh"
-    if job.action == "train":
-        cost = cost_of(args, job.engine)
+    cost = cost_of(args, job)
+    if cost:
         result["time"] = cost.to_json()
         text = f"{text}\n{cost.text()}"
     return cli.Outcome(result, found, text)

@@ -57,3 +57,22 @@ def test_another_size_or_gpu_is_told_apart():
     assert not speed.is_measured_gpu("NVIDIA H100 NVL")
     assert not speed.is_beyond_measured(speed.COMPILED, 7330)
     assert speed.is_beyond_measured(speed.COMPILED, 20_000)
+
+
+@pytest.mark.parametrize(
+    ("together", "seen"), [(1, 0.338), (16, 0.650), (32, 1.286), (64, 2.27), (64, 2.31)]
+)
+def test_a_batch_of_questions_takes_what_it_took(together, seen):
+    """benchmarks/RESULTS.md: clips of 869 tokens, eight tokens answered; the model alone."""
+    assert speed.of_answers(together, 869, 8) == pytest.approx(seen, rel=0.2)
+
+
+@given(st.integers(1, 256), st.floats(1, 20_000), st.floats(1, 4096), st.integers(0, 64))
+def test_more_questions_or_longer_ones_take_no_less(together, tokens, answer, more):
+    seconds = speed.of_answers(together, tokens, answer)
+    assert seconds <= speed.of_answers(together + more, tokens, answer)
+    assert seconds <= speed.of_answers(together, tokens + more, answer)
+    assert seconds <= speed.of_answers(together, tokens, answer + more)
+    assert seconds / together >= speed.of_answers(together + 256, tokens, answer) / (
+        together + 256
+    ) * (1 - 1e-9), "together is no slower"

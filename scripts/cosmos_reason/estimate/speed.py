@@ -1,9 +1,10 @@
-"""How fast a training goes on GPUs, from what was measured of a model of one size on GPUs of one
-type (skill_info.yaml, measured_speed)."""
+"""How fast trainings and evaluations go on GPUs, from what was measured of a model of one size on
+GPUs of one type (skill_info.yaml, measured_speed)."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 from cosmos_reason.base import bundle
 
@@ -27,6 +28,12 @@ def is_measured_gpu(name: str) -> bool:
     return set(measured()["gpu"].split()) <= set(name.split())
 
 
+def other_gpus(names: Iterable[str]) -> str:
+    """What there is to say of GPUs that are not of the type that was measured."""
+    others = sorted({name for name in names if not is_measured_gpu(name)})
+    return f"; here it is {', '.join(others)}, which takes another time" if others else ""
+
+
 def of_training(way: str, record_tokens: float, pass_tokens: float) -> tuple[float, float]:
     """(least, most) tokens a second of one GPU, by the mean tokens of a record and of a pass, drawn
     straight between the records that were measured."""
@@ -36,6 +43,15 @@ def of_training(way: str, record_tokens: float, pass_tokens: float) -> tuple[flo
     most = _between(points, record_tokens, 1)
     fastest = pass_tokens / table["pass_seconds"]
     return min(least, fastest), min(most, fastest)
+
+
+def of_answers(together: int, question_tokens: float, answer_tokens: float) -> float:
+    """Seconds of one GPU for so many questions asked together: all are read in one pass, and each
+    token of the longest answer takes another."""
+    table = measured()["evaluation"]
+    reading = together * question_tokens / table["tokens_per_second"]
+    answering = answer_tokens * table["answer_token_seconds"]
+    return max(reading, table["pass_seconds"]) + answering
 
 
 def of_each(gpus: int) -> float:

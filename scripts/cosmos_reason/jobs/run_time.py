@@ -20,7 +20,6 @@ from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import BATCH, MINI_BATCH
 from cosmos_reason.spec import actions, document, origins
 
-ANNOTATIONS = actions.data_keys("train").annotations
 LATEST = 20  # jobs that are looked at for a speed
 FIRST_STEPS = 2  # of a run, which are slower
 FLAG = "--seconds-per-step"
@@ -86,16 +85,17 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours"
 
 
-def case_of(engine: str, spec: dict, spec_path: Path) -> Case:
-    """A training with the facts of its data that its spec was built with; without them when they
+def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> Case:
+    """An action with the facts of its data that its spec was built with; without them when they
     cannot be read, or when it has other data by now."""
-    case = Case("train", engine, spec, origins.facts_of(spec_path))
+    case = Case(action, engine, spec, origins.facts_of(spec_path))
+    annotations = actions.data_keys(action).annotations
     try:
-        if case.facts and case.facts.get("annotations") == os.path.abspath(case(ANNOTATIONS)):
+        if case.facts and case.facts.get("annotations") == os.path.abspath(case(annotations)):
             return case
     except Failure:
         pass
-    return Case("train", engine, spec)
+    return Case(action, engine, spec)
 
 
 @dataclass(frozen=True)
@@ -284,8 +284,6 @@ def _differences(
         yield f", two were {speeds.measured()['two_gpus']} times as fast"
     if gpus > 2 and not case.cosmos:
         yield ", more were not measured"
-    others = {name for name in gpu_names if not speeds.is_measured_gpu(name)}
-    if others:
-        yield f"; here it is {', '.join(sorted(others))}, which takes another time"
+    yield speeds.other_gpus(gpu_names)
     if speeds.is_beyond_measured(way, mean):
         yield "; longer records than those take longer"

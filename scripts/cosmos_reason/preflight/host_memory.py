@@ -66,8 +66,8 @@ def node_of(launch: Launch) -> Node:
 
 
 def _all_frames(case: Case) -> float:
-    """GiB of the decoded frames of all records."""
-    if not case.tokens:
+    """GiB of the decoded frames of all records, where those of a validation are not among them."""
+    if not case.tokens or case("validation.enable"):
         return float("inf")
     tokens = sum(record.vision for record in case.tokens)
     return tokens * record_tokens.frame_bytes(case.token_side // 2) / GIB
