@@ -20,7 +20,7 @@ from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import FrameCache, Sampler, Vision, chat, with_system
 from cosmos_reason.data.samples import Media, Sample, Turn
-from cosmos_reason.engine.features import CONTENT_KEY, content
+from cosmos_reason.engine.features import OUTLINES, Outline, contents
 
 IGNORED = -100  # label of a position that carries no loss
 TEXT, IMAGE, VIDEO = 0, 1, 2  # mm_token_type_ids
@@ -77,6 +77,9 @@ class Encoder:
         pixels = (torch.from_numpy(vision.frames).float() / 255.0 - mean) / std
         blocks = pixels.view(t, self.temporal_patch_size, h // m, m, p, w // m, m, p, 3)
         return blocks.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(t * h * w, -1)
+
+    def no_patches(self) -> torch.Tensor:
+        return torch.empty(0, 3 * self.temporal_patch_size * self.patch_size**2)
 
     def placeholder(self, vision: Vision) -> str:
         """The text that stands for one medium."""
@@ -138,11 +141,16 @@ class Encoder:
             rendered = whole
         return pieces
 
-    def encode_training(self, sample: Sample, system_prompt: str) -> dict[str, torch.Tensor]:
-        """Inputs and labels of one conversation. Raises Failure when it does not fit `max_length`
-        (never truncated)."""
+    def encode_training(
+        self, sample: Sample, system_prompt: str, known: Sequence[Outline] | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Inputs and labels of one conversation, without pixels where its media are `known`. Raises
+        Failure when it does not fit `max_length` (never truncated)."""
         turns = with_system(sample.turns, system_prompt)
-        visions = [self.sampler.load(item) for item in sample.media]
+        if known is None:
+            visions = [self.sampler.load(item) for item in sample.media]
+        else:
+            visions = [outline.blank() for outline in known]
         ids, labels = [], []
         for text, carries_loss in self.segments(turns, sample.media, visions):
             tokens = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -156,8 +164,14 @@ class Encoder:
             raise bad_input(
                 "ENGINE-SAMPLE-TOO-LONG", sample.id, message, fix, record_ids=[sample.id]
             )
-        inputs = self._tensors(ids, visions) | {"labels": torch.tensor(labels)}
-        return inputs | self._contents(visions) if self.tells_content else inputs
+        has_pixels = known is None
+        inputs = self._tensors(ids, visions, has_pixels) | {"labels": torch.tensor(labels)}
+        if not self.tells_content:
+            return inputs
+        if has_pixels:
+            known = [Outline.of(vision) for vision in visions]
+            inputs[OUTLINES] = known
+        return inputs | contents(known, has_pixels)
 
     def encode_prompt(
         self, turns: Sequence[Turn], media_items: Sequence[Media]
@@ -167,16 +181,9 @@ class Encoder:
         text = self.render(turns, media_items, visions, prompt=True)
         return self._tensors(self.tokenizer(text, add_special_tokens=False)["input_ids"], visions)
 
-    def _contents(self, visions: list[Vision]) -> dict[str, torch.Tensor]:
-        """What `features.Features` knows the media by."""
-        found = {}
-        for kind, key in CONTENT_KEY.items():
-            numbers = [content(vision.frames) for vision in visions if vision.kind == kind]
-            if numbers:
-                found[key] = torch.tensor(numbers)
-        return found
-
-    def _tensors(self, ids: list[int], visions: list[Vision]) -> dict[str, torch.Tensor]:
+    def _tensors(
+        self, ids: list[int], visions: list[Vision], has_pixels: bool = True
+    ) -> dict[str, torch.Tensor]:
         input_ids = torch.tensor(ids)
         kinds = torch.zeros_like(input_ids)
         kinds[input_ids == self.token_ids["image"]] = IMAGE
@@ -190,7 +197,9 @@ class Encoder:
             of_kind = [vision for vision in visions if vision.kind == kind]
             if of_kind:
                 grids = [self.sampler.grid(vision) for vision in of_kind]
-                inputs[PIXELS_KEY[kind]] = torch.cat([self.patches(vision) for vision in of_kind])
+                shown = of_kind if has_pixels else []
+                patches = [self.no_patches(), *(self.patches(vision) for vision in shown)]
+                inputs[PIXELS_KEY[kind]] = torch.cat(patches)
                 inputs[GRID_KEY[kind]] = torch.tensor(grids)
         return inputs
 

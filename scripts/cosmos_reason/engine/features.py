@@ -1,9 +1,12 @@
 """What a frozen vision tower makes of each image and clip, kept in host memory, so that a run
-computes it once: in its first epoch, and once for all questions about one clip."""
+computes it once: in its first epoch, and once for all questions about one clip. From then on nobody
+decodes the clip either: of a medium that is known its outline is enough."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,11 +14,34 @@ from torch.distributed.tensor import DTensor
 
 from cosmos_reason.base.findings import bad_input, say
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.frames import Vision
 from cosmos_reason.estimate.gpu_memory import GIB
 
 OPTION = "custom.transformers_engine.feature_cache_gib"
-# What an encoded sample says of its media, in the order in which models read them.
+# What an encoded sample says of its media, in the order in which models read them: int64
+# [media, 2], the number of the content, and 1 where pixels come with it.
 CONTENT_KEY = {"image": "image_content", "video": "video_content"}
+OUTLINES = "outlines"  # in an encoded sample whose media were decoded: one for each medium
+
+
+class Outline(NamedTuple):
+    """A medium without its pixels: what else a sample is made of. `shape` is that of its frames."""
+
+    kind: str
+    shape: tuple[int, ...]
+    seconds: tuple[float, ...]
+    rate: float
+    content: int
+
+    @classmethod
+    def of(cls, vision: Vision) -> Outline:
+        frames = vision.frames
+        return cls(vision.kind, frames.shape, vision.seconds, vision.rate, content(frames))
+
+    def blank(self) -> Vision:
+        """The medium with frames that take no memory."""
+        nothing = np.broadcast_to(np.uint8(0), self.shape)
+        return Vision(self.kind, nothing, self.seconds, self.rate)
 
 
 def content(frames: np.ndarray) -> int:
@@ -24,6 +50,16 @@ def content(frames: np.ndarray) -> int:
     digest = blake2b(repr(frames.shape).encode(), digest_size=8)
     digest.update(np.ascontiguousarray(frames))
     return int.from_bytes(digest.digest()) >> 1
+
+
+def contents(outlines: Sequence[Outline], has_pixels: bool) -> dict[str, torch.Tensor]:
+    """What `Features` knows the media of a sample by."""
+    found = {}
+    for kind, key in CONTENT_KEY.items():
+        rows = [(one.content, int(has_pixels)) for one in outlines if one.kind == kind]
+        if rows:
+            found[key] = torch.tensor(rows)
+    return found
 
 
 class Features:
@@ -48,9 +84,23 @@ class Features:
         self.kept: dict[int, list[torch.Tensor]] = {}
         self.bytes = 0
         self.is_full = False
-        self.expected: list[list[int]] = []
+        self.outlines: dict[Hashable, tuple[Outline, ...]] = {}
+        self.expected: list[list[list[int]]] = []
         self.compute = self.tower.forward
         self.tower.forward = self.forward
+
+    def note(self, media: Hashable, outlines: Sequence[Outline]) -> None:
+        """Remember the outlines of the media of a record, by what names them."""
+        self.outlines[media] = tuple(outlines)
+
+    def known(self, media: Hashable) -> tuple[Outline, ...] | None:
+        """Their outlines where that is enough: the features of all of them are kept, which they are
+        to the end of the run."""
+        outlines = self.outlines.get(media)
+        if outlines is None:
+            return None
+        are_kept = all(outline.content in self.kept for outline in outlines)
+        return outlines if are_kept else None
 
     def expect(self, batch: dict) -> None:
         """Take from a packed batch what its media are: the tower is called for the images, then for
@@ -59,16 +109,17 @@ class Features:
         self.expected = [numbers.tolist() for numbers in numbers_of_kinds if numbers is not None]
 
     def forward(self, pixels: torch.Tensor, grid_thw: torch.Tensor, **options):
-        """As the tower's own: pixels [patches, width] of the media with the grids [media, 3]. What
-        is known already is not computed."""
+        """As the tower's own: pixels [patches, width] of the media with the grids [media, 3], those
+        that come with pixels. What is known already is not computed."""
         if not self.expected:
             return self.compute(pixels, grid_thw=grid_thw, **options)
-        numbers = self.expected.pop(0)
+        numbers, have_pixels = zip(*self.expected.pop(0), strict=True)
         unknown = {}  # number -> its first place among the media
         for place, number in enumerate(numbers):
             if number not in self.kept:
                 unknown.setdefault(number, place)
-        fresh = self._computed(pixels, grid_thw, unknown, options)
+        sizes = grid_thw.prod(-1) * torch.tensor(have_pixels, device=grid_thw.device)
+        fresh = self._computed(pixels.split(sizes.tolist()), grid_thw, unknown, options)
         rows = []
         for number in numbers:
             row = fresh.get(number) or self.kept[number]
@@ -79,12 +130,12 @@ class Features:
             output.deepstack_features = deeper
         return output
 
-    def _computed(self, pixels, grid_thw, unknown: dict[int, int], options) -> dict:
-        """The features of the media at some places, kept while there is room."""
+    def _computed(self, parts, grid_thw, unknown: dict[int, int], options) -> dict:
+        """The features of the media at some places, kept while there is room; `parts` are the
+        pixels of all media."""
         if not unknown:
             return {}
         places = list(unknown.values())
-        parts = pixels.split(grid_thw.prod(-1).tolist())
         chosen = torch.cat([parts[place] for place in places])
         grids = grid_thw[places]
         with torch.no_grad():

@@ -12,10 +12,12 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from cosmos_reason.engine.encode import IGNORED
+from cosmos_reason.engine.features import OUTLINES
 
 # With "flash" in the name, transformers hands over a row of frames whole, not frame by frame.
 ATTENTION = "packed_flash"
-NOT_OF_A_PASS = {"mm_token_type_ids"}  # the model would count positions from it: they are given
+# From mm_token_type_ids the model would count positions: they are given.
+NOT_OF_A_PASS = {"mm_token_type_ids", OUTLINES}
 
 
 def plan(lengths: Sequence[int], budget: int) -> list[list[int]]:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from torch.utils.data import DataLoader, Dataset
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import stopping
+from cosmos_reason.engine.features import OUTLINES, Features, Outline
 from cosmos_reason.engine.ranks import Ranks
 from cosmos_reason.engine.samples import Inputs
 from cosmos_reason.engine.schedule import Schedule
 
 TRAINING, VALIDATION, QUESTIONS = range(3)
+# (kind, number, outlines of its media where that is enough)
+Item = tuple[int, int, tuple[Outline, ...] | None]
 Numbered = list[tuple[int, Inputs | Failure]]
 
 
@@ -30,14 +33,16 @@ def workers(policy: dict, on_node: int) -> int:
 
 
 class Sources(Dataset):
-    """Item (kind, number): that one of the data of a kind."""
+    """Item (kind, number, outlines): that one of the data of a kind."""
 
     def __init__(self, *kinds: Sequence[Inputs | Failure]):
         self.kinds = kinds
 
-    def __getitem__(self, item: tuple[int, int]) -> Inputs | Failure:
-        kind, number = item
-        return self.kinds[kind][number]
+    def __getitem__(self, item: Item) -> Inputs | Failure:
+        kind, number, known = item
+        if known is None:
+            return self.kinds[kind][number]
+        return self.kinds[kind].outlined(number, known)
 
 
 class Reader:
@@ -54,20 +59,22 @@ class Reader:
         validation: Sequence,
         questions: Sequence,
         asked: Sequence[int],
+        features: Features | None = None,
     ):
         train = schedule.spec["train"]
         self.schedule = schedule
         self.ranks = ranks
-        self.records = len(training)
+        self.features = features
+        self.kinds = (training, validation, questions)
         self.size = train["train_batch_per_replica"]
         self.validated = ranks.share(range(len(validation)))
         self.asked = asked
-        self.on_their_way: deque[list[tuple[int, int]]] = deque()
+        self.on_their_way: deque[list[Item]] = deque()
         policy = train["train_policy"]
         count = workers(policy, ranks.on_node)
         self.loader = iter(
             DataLoader(
-                Sources(training, validation, questions),
+                Sources(*self.kinds),
                 batch_sampler=self._order(first),
                 collate_fn=list,
                 num_workers=count,
@@ -76,15 +83,26 @@ class Reader:
             )
         )
 
-    def _order(self, first: int) -> Iterator[list[tuple[int, int]]]:
+    def _order(self, first: int) -> Iterator[list[Item]]:
         for part in self._parts(first):
-            self.on_their_way.append(part)
-            yield part
+            items = [(kind, number, self._known(kind, number)) for kind, number in part]
+            self.on_their_way.append(items)
+            yield items
+
+    def _known(self, kind: int, number: int) -> tuple[Outline, ...] | None:
+        """The outlines of an item's media where their features are kept. That is asked when the
+        item is sent for, not when it comes back."""
+        if self.features is None or kind == QUESTIONS:
+            return None
+        return self.features.known(self._media(kind, number))
+
+    def _media(self, kind: int, number: int) -> Hashable:
+        return kind, self.kinds[kind].samples[number].media
 
     def _parts(self, first: int) -> Iterator[list[tuple[int, int]]]:
         if not first and self.schedule.validates(0):
             yield from self._validation()
-        batches = self.schedule.batches(self.records, self.ranks.world, first)
+        batches = self.schedule.batches(len(self.kinds[TRAINING]), self.ranks.world, first)
         for step, batch in enumerate(batches, first + 1):
             yield [(TRAINING, number) for number in self.ranks.share(batch)]
             if self.schedule.validates(step):
@@ -102,10 +120,19 @@ class Reader:
     def _next(self, kind: int) -> Numbered:
         items = next(self.loader)
         numbers = []
-        for its_kind, number in self.on_their_way.popleft():
+        for its_kind, number, _ in self.on_their_way.popleft():
             assert its_kind == kind, "taken out of its order"
             numbers.append(number)
-        return list(zip(numbers, items, strict=True))
+        found = list(zip(numbers, items, strict=True))
+        if self.features:
+            self._note(kind, found)
+        return found
+
+    def _note(self, kind: int, found: Numbered) -> None:
+        """Remember the outlines of media that were decoded."""
+        for number, item in found:
+            if isinstance(item, dict) and OUTLINES in item:
+                self.features.note(self._media(kind, number), item[OUTLINES])
 
     def validation(self) -> Iterator[tuple[int, Inputs | Failure]]:
         """This rank's records of a validation that is due."""

@@ -9,6 +9,7 @@ import torch
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.samples import Sample
 from cosmos_reason.engine.encode import IGNORED, PIXELS_KEY, Encoder
+from cosmos_reason.engine.features import Outline
 
 Inputs = dict[str, torch.Tensor]
 MEDIA_KEYS = set(PIXELS_KEY.values())
@@ -29,8 +30,12 @@ class Samples(torch.utils.data.Dataset):
     def __getitem__(self, index: int) -> Inputs | Failure:
         """A Failure is returned, not raised: torch would make a RuntimeError of it on its way out
         of a worker."""
+        return self.outlined(index, None)
+
+    def outlined(self, index: int, known: Sequence[Outline] | None) -> Inputs | Failure:
+        """The same without pixels where the outlines of its media are known."""
         try:
-            return self.encoder.encode_training(self.samples[index], self.system_prompt)
+            return self.encoder.encode_training(self.samples[index], self.system_prompt, known)
         except Failure as failure:
             return failure
 

@@ -39,8 +39,8 @@ class TooMany(Failure):
 
 class Skipped:
     """Of one set of data (its name is one of left_out.py). `lost`: what was said of the media of
-    each record that is left out, by its number, on all ranks alike. `known`: what an earlier run
-    has told of them (`told`)."""
+    each record that is left out, by its number, on all ranks alike. `known`: the `entries` of an
+    earlier run."""
 
     def __init__(self, name: str, samples: Samples, ranks: Ranks, known: Iterable[dict] = ()):
         self.name, self.samples, self.ranks = name, samples, ranks
@@ -132,7 +132,7 @@ class Skipped:
                 f"left out: their media could not be read ({run_dir / left_out.FILE} names them)"
             )
 
-    def told(self) -> list[dict]:
+    def entries(self) -> list[dict]:
         """The records that are left out, as left_out.json lists them."""
         entries = []
         for record, finding in sorted(self.lost.items()):

@@ -83,6 +83,7 @@ class Trainer:
             validation=self.validation or [],
             questions=held_out,
             asked=held_out.own if held_out else [],
+            features=self.features,
         )
         with self.stop, neighbours.Watch(self.ranks.neighbours), closing(self.reader):
             try:
@@ -135,7 +136,7 @@ class Trainer:
     def note_left_out(self) -> None:
         """Write down which records are left out."""
         table = {
-            name: {"records": len(skipped.samples), "left_out": skipped.told()}
+            name: {"records": len(skipped.samples), "left_out": skipped.entries()}
             for name, skipped in self.skipped.items()
         }
         self.ranks.by_first(partial(left_out.write, self.run_dir, table))
@@ -335,7 +336,7 @@ class Trainer:
             "step": self.step,
             "total_steps": self.total_steps,
             "records": len(self.training),
-            "left_out": {name: skipped.told() for name, skipped in self.skipped.items()},
+            "left_out": {name: skipped.entries() for name, skipped in self.skipped.items()},
             **self.metrics.kept,
             **told,
         }
