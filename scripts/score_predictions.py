@@ -20,13 +20,13 @@ checkpoint_metrics.json into the training output the evaluated checkpoint came f
 never takes the place of one of more answered rows.
 """
 
-import re
 import sys
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import files, findings, secrets
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.texts import by_number
 from cosmos_reason.checkpoints import checkpoint_metrics
 from cosmos_reason.evaluation import (
     comparison,
@@ -42,7 +42,6 @@ from cosmos_reason.remote import s3
 
 TAGS_SHOWN = 20
 IDS_COMPARED = 100_000  # to propose one for --explain
-DEFAULT_KEY = "OPENAI_API_KEY"
 COLUMNS = "{:>8} {:>9} {:>15} {:>10} {:>8} {:>15} {:>7}"
 TITLES = ("rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")
 LARGE_TABLES = ("per_class", "per_tag", "confusion_matrix")
@@ -112,8 +111,8 @@ def parser() -> cli.Parser:
     judge.add_argument(
         "--judge-key-variable",
         metavar="VAR",
-        default=DEFAULT_KEY,
-        help=f"environment variable with the server's key (default: {DEFAULT_KEY})",
+        default=secrets.CHAT_KEY,
+        help=f"environment variable with the server's key (default: {secrets.CHAT_KEY})",
     )
     cli.add_output_flags(parser)
     return parser
@@ -152,7 +151,7 @@ def score_all(
     answer."""
     paths = [path for given in args.results for path in rows.find(given)]
     scored, found = [], []
-    for path in sorted(paths, key=by_step):
+    for path in sorted(paths, key=lambda path: by_number(str(path))):
         graded, problems = grading.read(path, options)
         found += problems
         if rows.has_answers(graded):
@@ -203,7 +202,7 @@ def options_of(args) -> grading.Options:
 def judge_of(args):
     """The judge that the flags name; None without one."""
     if not args.judge:
-        if args.judge_model or args.judge_key_variable != DEFAULT_KEY:
+        if args.judge_model or args.judge_key_variable != secrets.CHAT_KEY:
             message = "got a model or a key, expected the address of the judge too"
             fix = Fix(flags={"--judge": "http://HOST:8000/v1"})
             raise findings.bad_input("USAGE", "--judge", message, fix)
@@ -228,12 +227,6 @@ def is_ours(path: Path) -> bool:
     if (folder / evaluation_record.FILE).is_file():
         return True
     return any((home / "job.json").is_file() for home in (folder, *folder.parents))
-
-
-def by_step(path: Path) -> list:
-    """Sorts step_9 before step_10."""
-    parts = re.split(r"(\d+)", str(path))
-    return [int(part) if part.isdecimal() else part for part in parts]
 
 
 def score(

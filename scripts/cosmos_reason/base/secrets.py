@@ -40,6 +40,7 @@ ASSIGNED = re.compile(
     re.IGNORECASE,
 )
 HIDDEN = "[hidden]"
+CHAT_KEY = "OPENAI_API_KEY"  # the variable with the key of a chat server, where none is named
 KNOWN_LENGTH = 8  # shorter values are words: what a test exports as HF_TOKEN=none
 # Variables of the caller's that sound like credentials: the key of an endpoint has any name. Their
 # values are hidden when they look like one: SOME_KEY=training does not.

@@ -1,6 +1,15 @@
-"""Texts of any length, as a message or a page can show them."""
+"""Texts of any length, as a message or a page can show them, and names in the order of people."""
 
 from __future__ import annotations
+
+import re
+
+NUMBER = re.compile(r"(\d+)")
+
+
+def by_number(name: str) -> list[str | int]:
+    """A key to sort names with: frame_2 comes before frame_10."""
+    return [int(part) if part.isdecimal() else part for part in NUMBER.split(name)]
 
 
 def shortened(text: str, limit: int) -> str:

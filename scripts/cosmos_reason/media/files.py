@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, bad_input
+from cosmos_reason.base.texts import NUMBER, by_number
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".ts", ".flv")
@@ -30,7 +30,6 @@ ANIMATIONS = ("GIF", "WEBP", "PNG")
 ORIENTATION = 0x0112  # the Exif tag; 1 is upright
 QUARTER = 90  # degrees
 LIST, FOLDER = "list", "folder"  # how pictures are given
-DIGITS = re.compile(r"(\d+)")
 CONVERTER = "cosmos_reason.media.convert"
 CONTENT_BLOCK = 64 * 1024
 SCRIPTS = str(Path(__file__).resolve().parents[2])
@@ -113,18 +112,13 @@ def pictures_in(folder: Path, fps: float) -> Pictures:
 def pictures_of(names: Iterable[str], fps: float) -> Pictures:
     """Those of the files in a folder that are pictures, by the numbers in their names."""
     pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
-    return Pictures(tuple(sorted(pictures, key=_by_number)), fps, FOLDER)
-
-
-def _by_number(name: str) -> list:
-    """frame_2 comes before frame_10."""
-    return [int(part) if part.isdigit() else part for part in DIGITS.split(name)]
+    return Pictures(tuple(sorted(pictures, key=by_number)), fps, FOLDER)
 
 
 def numbered(pictures: Pictures) -> int:
     """How many pictures of a folder there are by the numbers in their names, which leave a gap
     where one is missing; 0 where the names do not tell."""
-    numbers = [DIGITS.findall(Path(file).stem)[-1:] for file in pictures.files]
+    numbers = [NUMBER.findall(Path(file).stem)[-1:] for file in pictures.files]
     if pictures.given_as == LIST or not all(numbers):
         return 0
     ordered = [int(number) for (number,) in numbers]

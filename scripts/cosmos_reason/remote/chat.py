@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import httpx
 
+from cosmos_reason.base import secrets
 from cosmos_reason.base.findings import Failure, bad_input, nearest, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec.values import shown
@@ -31,7 +32,6 @@ LONGEST_DELAY = 60.0  # seconds
 TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
 KEY_REFUSED = {401, 403}
 REFUSING = KEY_REFUSED | {404, 405}  # the answer would be the same for every question
-DEFAULT_KEY = "OPENAI_API_KEY"
 NAMES_SHOWN = 10
 
 Item = TypeVar("Item")
@@ -258,7 +258,7 @@ def key_of(variable: str) -> str:
     """The key in a variable of the environment; only the default variable may be missing. Raises
     Failure, never showing the key."""
     key = os.environ.get(variable, "").strip()
-    is_missing = not key and variable != DEFAULT_KEY
+    is_missing = not key and variable != secrets.CHAT_KEY
     if is_missing or not key.isascii() or not key.isprintable():
         message = "got no key in this variable, expected one"
         raise bad_input("EVAL-ENDPOINT-KEY", variable, message, f"export {variable}=...")
