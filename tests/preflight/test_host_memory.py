@@ -106,6 +106,22 @@ def test_of_a_machine_that_is_not_known_nothing_is_said(platform, gib):
     assert bool(found) == is_known
 
 
+@pytest.mark.parametrize("platform", ["slurm", "kubernetes"])
+@pytest.mark.parametrize(
+    ("memory", "is_enough"), [(None, True), ("0", True), ("64G", False), ("1T", True), ("9", False)]
+)
+def test_what_a_scheduler_is_asked_for(platform, memory, is_enough):
+    made = launch(8)
+    made.platform, made.options = platform, PreflightOptions(memory=memory)
+    found, prediction = checked(made)
+    assert [one.where for one in found] == ["--memory"] * (not is_enough)
+    for told in found:
+        assert told.severity == "warning" and f"got {memory}, " in told.message
+        made.options = PreflightOptions(memory=told.fix.flags["--memory"])
+        assert int(made.options.memory.removesuffix("G")) > prediction["host_gib"]
+        assert not checked(made)[0]
+
+
 @pytest.mark.parametrize(
     ("stored", "lora", "is_copied"),
     [("BF16", True, False), ("BF16", False, False), ("F32", False, False), ("F32", True, True)],

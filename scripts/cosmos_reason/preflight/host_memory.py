@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.estimate import host_memory, record_tokens
 from cosmos_reason.estimate.gpu_memory import GIB, Plan
 from cosmos_reason.estimate.host_memory import Node
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.jobs.slurm_partitions import megabytes
+from cosmos_reason.preflight.options import SCHEDULED, Launch
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import LOADERS
 from cosmos_reason.rules.lengths import fewer_batches, loader_gib
@@ -33,13 +35,25 @@ def check(launch: Launch, plan: Plan) -> Iterator[Finding]:
         terms = host_memory.terms(plan, node_of(launch))
     needed = sum(terms.values())
     launch.result["prediction"] |= {"host_gib": round(needed, 1), "host_terms": terms}
+    parts = ", ".join(f"{name} {gib:g}" for name, gib in terms.items())
+    asked = _asked(launch)
+    if asked and needed > asked:
+        message = f"got {launch.options.memory}, expected about {needed:.0f} GiB ({parts})"
+        fix = Fix(flags={"--memory": f"{math.ceil(needed / USABLE)}G"})
+        yield findings.warning("PRE-HOST-MEMORY", "--memory", message, fix)
     there = _memory_of_machine(launch)
     if there is None or needed <= USABLE * there:
         return
-    parts = ", ".join(f"{name} {gib:g}" for name, gib in terms.items())
     message = f"got {there:.0f} GiB, expected {needed:.0f} ({parts})"
     report = findings.error if needed > there else findings.warning
     yield report("PRE-HOST-MEMORY", "host memory", message, smaller(case, plan, terms))
+
+
+def _asked(launch: Launch) -> float:
+    """GiB that a scheduler is asked for; 0 for all of a node, and where nothing is said."""
+    if launch.platform not in SCHEDULED or not launch.options.memory:
+        return 0
+    return megabytes(launch.options.memory) / 1024
 
 
 def node_of(launch: Launch) -> Node:
