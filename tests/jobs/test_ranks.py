@@ -106,7 +106,7 @@ def test_who_names_more_gpus_wants_them_used(site, shards, given, fewer, is_edit
         origins.write(spec, "train", "transformers", {"train.epoch": "template"})
     before = spec.read_text()
     (wrong,) = errors(site, **SEVERAL, gpu_ids=named)
-    assert wrong.id == "JOB-GPU-COUNT" and f", or --gpu-ids {fewer}; " in wrong.message
+    assert wrong.id == "JOB-GPU-COUNT" and f", --gpu-ids {fewer} so many" in wrong.message
     words = shlex.split(str(wrong.fix))
     done = run_script(words[0].removeprefix("scripts/"), *words[1:], cwd=site.root)
     assert done.returncode == 0, done.stderr

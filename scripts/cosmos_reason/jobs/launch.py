@@ -419,7 +419,8 @@ def _wrong_count(request: Request, needed: int) -> Finding:
     if len(chosen) not in bundle.skill_info()["gpu_counts_per_node"]:
         return error("JOB-GPU-COUNT", "--gpu-ids", message, fewer)
     fix = nodes.rebuilt(request, len(chosen))
-    message += f", or {fewer}; a step of more GPUs has more records, unless --global-batch says"
+    message += f": the fix lets it use all of them, {fewer} so many"
+    message += "; a step of more GPUs has more records, unless --global-batch says otherwise"
     return error("JOB-GPU-COUNT", "--gpu-ids", message, fix)
 
 

@@ -67,13 +67,11 @@ class Cost:
     def _time(self) -> str:
         if self.seconds is None:
             return f"time: not known ({self.source})"
-        times = duration(self.seconds)
+        times = between(self.least_seconds or self.seconds, self.seconds)
         hours = "" if self.gpu_hours is None else f", {self.gpu_hours:.3g} GPU-hours"
-        if self.least_seconds is not None:
-            times = f"{duration(self.least_seconds)} to {times}"
-            if hours:
-                least = self.gpu_hours * self.least_seconds / self.seconds
-                hours = f", {least:.3g} to {self.gpu_hours:.3g} GPU-hours"
+        if hours and self.least_seconds is not None:
+            least = self.gpu_hours * self.least_seconds / self.seconds
+            hours = f", {least:.3g} to {self.gpu_hours:.3g} GPU-hours"
         return f"time: about {times}{hours} ({self.source})"
 
 
@@ -83,6 +81,15 @@ def duration(seconds: float) -> str:
     if seconds < 2 * 3600:
         return f"{seconds / 60:.0f} minutes"
     return f"{seconds / 3600:.1f} hours"
+
+
+def between(least: float, most: float) -> str:
+    """A range of durations, with their unit once where it is the same."""
+    first, last = duration(least), duration(most)
+    number, _, unit = first.partition(" ")
+    if first == last:
+        return last
+    return f"{number} to {last}" if last.endswith(f" {unit}") else f"{first} to {last}"
 
 
 def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> Case:
@@ -100,12 +107,14 @@ def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> 
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens a second of one GPU, the least and the most. `kind`: given or measured."""
+    """Tokens a second of one GPU, the least and the most. `kind`: given or measured. `before`:
+    the least and the most seconds of a run that come besides."""
 
     kind: str
     least: float
     most: float
     words: str
+    before: tuple[float, float] = (0, 0)
 
 
 def predict(
@@ -131,8 +140,8 @@ def predict(
     amount = f"{_count(tokens)} tokens predicted"
     if found is None:
         return Cost(f"{amount}; {NO_SPEED}", steps=case.steps, tokens=tokens)
-    seconds = tokens / found.least / max(1, gpus)
-    is_range = found.most > found.least
+    seconds = tokens / found.least / max(1, gpus) + found.before[1]
+    least_seconds = tokens / found.most / max(1, gpus) + found.before[0]
     return Cost(
         source=f"{amount} at {_per_second(found)}{' a GPU' if gpus else ''}, {found.words}",
         speed=found.kind,
@@ -141,7 +150,7 @@ def predict(
         tokens_per_second=found.least,
         seconds=seconds,
         gpu_hours=seconds * gpus / 3600 if gpus else None,
-        least_seconds=tokens / found.most / max(1, gpus) if is_range else None,
+        least_seconds=least_seconds if least_seconds < seconds else None,
     )
 
 
@@ -258,9 +267,13 @@ def _speed_elsewhere(case: Case, gpus: int, tokens: int, gpu_names: Sequence[str
     least *= speeds.of_each(gpus)
     if not case.cosmos:
         most *= speeds.of_each(gpus)
-    words = f"measured with {way}, LoRA of an 8B model on one {speeds.measured()['gpu']}"
+    named = way if case.cosmos else f"the {way}"
+    words = f"measured with {named}, LoRA of an 8B model on one {speeds.measured()['gpu']}"
     words += "".join(_differences(case, way, mean, gpus, gpu_names))
-    return Speed(MEASURED, least, most, f"{words}; {FLAG} S for others")
+    before = (0, 0)
+    if way == speeds.COMPILED:
+        before = tuple(speeds.measured()["compile_seconds"])
+    return Speed(MEASURED, least, most, f"{words}; {FLAG} S for others", before)
 
 
 def _packed(case: Case, mean: float) -> float:
