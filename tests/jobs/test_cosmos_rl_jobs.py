@@ -9,10 +9,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from jsonschema import Draft202012Validator
 from launch_site import LOG_PREFIX, Site, ended
 from support import run_script
 
-from cosmos_reason.base import bundle
+from cosmos_reason.base import bundle, findings
+from cosmos_reason.data import annotations, conversations
 from cosmos_reason.jobs import (
     cosmos_environment,
     diagnosis,
@@ -210,6 +212,24 @@ def test_steps_without_a_spread_of_rewards_are_counted(site):
     (seen,) = diagnosis.diagnose((job.folder / jobs.LOG).read_text().splitlines())[:1]
     assert (seen.id, seen.severity) == ("LOG-REWARD-FLAT", "info")
     assert rewarded(site, 0.5, 0.1, 0.25).reason == ""
+
+
+def test_records_that_the_dataset_script_left_out_stand_in_the_reason(site, capsys):
+    folder = ended(submit(site)).folder
+    assert jobs.Job.load(folder).reason == ""
+    samples, _ = annotations.read(site.root / "a.json")
+    data = conversations.Conversations(samples, sampler=None)
+    data.most_skipped = 2
+    for place in (0, 5):
+        data.skip(place, findings.error("DATA-MEDIA-EMPTY", "a.mp4", "got a file of zero bytes"))
+    said = capsys.readouterr().err
+    with open(folder / jobs.LOG, "a") as log:
+        log.write(said + said)  # two ranks came upon them
+    job = evidence.ended(jobs.Job.load(folder), 0)
+    assert (job.state, job.evidence["skipped_records"]) == ("COMPLETE", 2)
+    named = f"({folder / jobs.LOG} names them)"
+    assert job.reason == f"2 records were left out: their media could not be read {named}"
+    Draft202012Validator(bundle.schema("job")).validate(job.to_json())
 
 
 @pytest.mark.parametrize("cancel", [False, True])

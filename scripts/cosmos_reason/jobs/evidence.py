@@ -37,6 +37,8 @@ ABOUT_STEPS = re.compile(
 TAKEN = re.compile(r"SLURM: (BOOT_FAIL|DEADLINE|NODE_FAIL|PREEMPTED|REVOKED|TIMEOUT)")
 SIGNALS = 64  # the highest number of one; 255 is what srun or ssh say of their own failures
 LEFT_OUT = {left_out.TRAINING: "records", left_out.VALIDATION: "validation_records"}
+# What data/conversations.py says.
+SKIPPED = re.compile(r"skipped record (.+) \(\d+ of at most \d+\): ")
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
@@ -87,7 +89,10 @@ def _remarks(found: dict) -> list[str]:
         remarks.append(f"{steps} taught nothing: all their rewards were equal")
     for key in LEFT_OUT.values():
         if found.get(f"skipped_{key}"):
-            left = f"{found[f'skipped_{key}']:,} of {found[key]:,} {key.replace('_', ' ')}"
+            left = f"{found[f'skipped_{key}']:,}"
+            if key in found:
+                left += f" of {found[key]:,}"
+            left += f" {key.replace('_', ' ')}"
             remarks.append(
                 f"{left} were left out: their media could not be read "
                 f"({found['left_out']} names them)"
@@ -212,6 +217,8 @@ def _of_training(job: Job) -> tuple[dict, str]:
         if not models:
             return found, f"{output_dir} has a model of the last step, but none that this job wrote"
         found |= _of_run(models[-1].path.parents[1])
+    elif job.engine == "cosmos-rl":
+        found |= _skipped_in_log(job)
     found["checkpoint"] = str(models[-1].path)
     run = models[-1].path.parents[1]
     best = best_link.step_of(run)
@@ -232,6 +239,23 @@ def _of_run(run: Path) -> dict:
             found |= {f"skipped_{key}": skipped, key: records}
             found["left_out"] = str(run / left_out.FILE)
     return found
+
+
+def _skipped_in_log(job: Job) -> dict:
+    """The records that cosmos-rl's dataset script left out, as its log names them: one that several
+    processes came upon counts once."""
+    path = job.folder / jobs.LOG
+    if not path.is_file():
+        return {}
+    records = set()
+    with open(path, encoding="utf-8", errors="replace") as log:
+        for line in islice(log, LOG_LINES):
+            skipped = SKIPPED.search(line)
+            if skipped:
+                records.add(skipped[1])
+    if not records:
+        return {}
+    return {"skipped_records": len(records), "left_out": str(path)}
 
 
 def _of_reinforcement(job: Job) -> tuple[dict, str]:
