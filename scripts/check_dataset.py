@@ -414,7 +414,7 @@ def as_text(name: str, facts: dict) -> str:
         reasoned = f"{facts['reasoning_share']:.0%} with reasoning, "
     lines = [
         f"{name}: {facts['records']} records, {facts['questions']} questions ({types}), "
-        f"{facts['clips']} clips ({shown(facts['records_per_clip'])} records per clip)",
+        f"{facts['clips']} clips (records per clip: {shown(facts['records_per_clip'])})",
         f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, "
         f"{size['fps']} fps, {size['seconds']} s, {facts['clips_with_problems']} with problems",
         f"  text: up to {text['max']} tokens ({text['method'].partition(':')[0]}), "

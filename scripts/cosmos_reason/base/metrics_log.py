@@ -22,10 +22,10 @@ class MetricsLog:
 
     kept: ClassVar[dict] = {}
 
-    def __init__(self, path: Path, name: str, total: int, done: int):
+    def __init__(self, path: Path, name: str, total: int, done: int, unit: str = "step"):
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = open(path, "a" if done else "w", encoding="utf-8")  # noqa: SIM115 - lives as long as the run
-        self.bar = progress.bar(total, name, done)
+        self.bar = progress.bar(total, name, done, unit)
 
     def write(self, line: dict) -> None:
         self.file.write(json.dumps({"time": round(time.time(), 3)} | line) + "\n")

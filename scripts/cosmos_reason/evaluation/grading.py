@@ -96,7 +96,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
 def _cut_end(graded: list[Row]) -> str:
     """Where the first of the answers that were cut ends."""
     row = next(row for row in graded if row.is_cut)
-    return f"{row.id} ends with {(row.response or '')[-CUT_SHOWN:]!r}"
+    return f"row {row.id} ends with {(row.response or '')[-CUT_SHOWN:]!r}"
 
 
 def _rebuild_command(path: Path) -> str:

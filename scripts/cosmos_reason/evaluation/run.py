@@ -87,7 +87,7 @@ def run(
     path = _metrics_path(job_dir or saved.folder, shard)
     before, after = others if job_dir else ALONE  # without a job each spec has a log of its own
     total = before + len(mine) + after
-    log = MetricsLog(path, questions.action(spec), total, before + done)
+    log = MetricsLog(path, questions.action(spec), total, before + done, unit="question")
     with contextlib.closing(log):
         for batch in retries.answers(who, missing, spec["generation"]["max_retries"]):
             saved.add(batch)
