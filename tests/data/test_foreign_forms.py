@@ -291,3 +291,62 @@ def test_prompts_of_other_models_are_no_questions(source):
     rows = each(lambda clip, _: {"id": clip, "video": clip, "question": prompt, "answer": "Yes"})
     _, found = check(written(source, rows), expect=1)
     assert found["DATA-SPECIAL-TOKEN"]["data"]["count"] == 4
+
+
+def test_options_in_numbered_columns_make_a_number_their_letter(source, tmp_path):
+    """As NExT-QA's tables have them; before, the number was trained without the options."""
+    lines = [
+        "video,question,answer,qid,a0,a1,a2",
+        *(f"{n},What?,{n % 3},{n},sits,gives,takes" for n in range(4)),
+    ]
+    (source / "val.csv").write_text("\n".join(lines))
+    done = run_script("build_dataset.py", source / "val.csv", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stdout + done.stderr
+    samples, _ = annotations.read(tmp_path / "out" / "train" / "annotations.json")
+    assert samples[0].turns[0].text.startswith("What?\n(A) sits\n(B) gives\n(C) takes\n")
+    assert [sample.turns[1].text for sample in samples] == ["A", "B", "C", "A"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "answer", "letter"),
+    [
+        ({"a0": "sits", "a1": "gives"}, 1, "B"),
+        ({"option_1": "sits", "option_2": "gives"}, "1", "A"),
+        ({"option 0": "sits", "option 1": "gives"}, "option 1", "B"),
+        ({"A": "sits", "B": "gives"}, "b", "B"),
+        ({"A": "sits", "B": "gives"}, "gives", "B"),
+        (
+            {"choices": [{"choice_id": 0, "choice": "sits"}, {"choice_id": 1, "choice": "gives"}]},
+            "gives",
+            "B",
+        ),
+    ],
+)
+def test_options_of_a_record_in_other_places(source, columns, answer, letter):
+    rows = each(
+        lambda clip, _: {
+            "id": clip,
+            "video": clip,
+            "question": "What?",
+            "answer": answer,
+            **columns,
+        }
+    )
+    samples, _ = annotations.read(written(source, rows))
+    assert len(samples) == 4 and samples[0].turns[1].text == letter
+    assert "\n(A) sits\n(B) gives\n" in samples[0].turns[0].text
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"a0": "1", "a1": "0"},  # the number of one, the text of the other
+        {"candidates": ["sits", "gives"]},  # a number of no known beginning
+    ],
+)
+def test_a_number_that_may_be_two_options_is_refused(source, columns):
+    rows = each(
+        lambda clip, _: {"id": clip, "video": clip, "question": "What?", "answer": 1, **columns}
+    )
+    _, found = check(written(source, rows), expect=1)
+    assert found["DATA-RECORD-FORMAT"]["data"]["count"] == 4

@@ -36,6 +36,7 @@ COLUMNS = {
     "answer": (
         *("answer", "label", "class", "target", "category", "response", "caption", "text"),
         "solution",
+        *("correct_answer", "correct_choice", "correct"),
     ),
     "reasoning": ("reasoning", "explanation", "rationale", "thinking"),
     "options": ("options", "choices", "index2ans", "candidates"),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import caption_sets
+from cosmos_reason.data import caption_sets, option_columns
 from cosmos_reason.data.columns import OF_CLIPS, names_medium
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
@@ -219,7 +219,10 @@ def _qa_turns(pair: object) -> list[dict]:
     if isinstance(pair.get("i"), str) and pair["i"]:  # an instruction before the question
         question = f"{pair['i']}\n{question}"
     answer = pair.get("correct_answer") or pair.get("answer", pair.get("a"))
-    return _two_turns(*with_options(question, options_of(pair), answer))
+    options = options_of(pair)
+    if not options:
+        options, answer = option_columns.with_letter(pair, answer)
+    return _two_turns(*with_options(question, options, answer))
 
 
 def options_of(record: dict) -> dict[str, object]:
@@ -233,11 +236,18 @@ def options(value: object) -> dict[str, object]:
     """{"A": text} from a table or a list; {} for anything else. A table with one column per letter
     has None where a question has fewer options."""
     if isinstance(value, list):
-        texts = [str(text) for text in value if text != ""]
+        texts = [str(_text_of(option)) for option in value if option != ""]
         return _without_letters({chr(ord("A") + place): text for place, text in enumerate(texts)})
     if isinstance(value, dict):
         return {letter: text for letter, text in value.items() if text is not None}
     return {}
+
+
+def _text_of(option: object) -> object:
+    """An option of a list, which may be an object with its number beside it (STAR)."""
+    texts = option.values() if isinstance(option, dict) else ()
+    found = [text for text in texts if isinstance(text, str)]
+    return found[0] if len(found) == 1 else option
 
 
 def _without_letters(told: dict[str, str]) -> dict[str, str]:

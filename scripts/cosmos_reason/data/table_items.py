@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data import label_questions, source_files
+from cosmos_reason.data import label_questions, option_columns, source_files
 from cosmos_reason.data.formats import are_pairs, are_pictures, rates, with_options
 from cosmos_reason.data.formats import options as options_in
 from cosmos_reason.data.items import (
@@ -94,6 +94,8 @@ def items(
     media = _media(rows, columns, files, problems)
     refused: list[f.Finding] = []
     options = [f.attempt(refused, _options, value) or {} for value in written["options"]]
+    if "options" not in columns:
+        options, answers = _options_in_columns(rows, answers, files, refused)
     asking = (texts["question"], answers, options, media, columns["answer"], reading)
     questions = f.attempt(problems, _questions, *asking) or texts["question"]
     for number, (kind, medium) in enumerate(media):
@@ -230,6 +232,21 @@ def _options(value: object) -> dict[str, str]:
     if isinstance(value, str):
         value = _written_options(value)
     return options_in(value)
+
+
+def _options_in_columns(
+    rows: list[tuple[dict, str]], answers: list[str], files: Folder, refused: list[f.Finding]
+) -> tuple[list[dict], list[str]]:
+    """The options of each row that stand in columns of their own, and its answer, by its letter."""
+    read = []
+    for number, (row, _) in enumerate(rows):
+        try:
+            read.append(option_columns.with_letter(row, answers[number]))
+        except ValueError as problem:
+            where = f"{files.root}#{number}"
+            refused += f.bad_input("BUILD-OPTIONS", where, str(problem)).findings
+            read.append(({}, answers[number]))
+    return [options for options, _ in read], [answer for _, answer in read]
 
 
 def _written_options(text: str) -> object:
