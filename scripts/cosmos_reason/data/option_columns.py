@@ -26,14 +26,13 @@ def with_letter(record: Mapping, answer: object) -> tuple[dict[str, str], object
     if meant is None:
         return options, answer
     if said in options.values() and options[meant] != said:
-        raise ValueError(
-            f"got the answer {answer!r}, the number of one option, the text of another"
-        )
+        message = f"got the answer {answer!r}, the number of one option and the text of another"
+        raise ValueError(f"{message}, expected its letter")
     return options, meant
 
 
 def _numbered(record: Mapping) -> dict[int, str]:
-    """{number: column} of columns numbered from 0 or 1; those that are empty at the end left out."""
+    """{number: column} of columns numbered from 0 or 1, without those that are empty."""
     found = {}
     for name, value in record.items():
         match = NUMBERED.fullmatch(name) if isinstance(name, str) else None
