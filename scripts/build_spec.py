@@ -260,7 +260,7 @@ def check(args, draft: Draft) -> list[f.Finding]:
 
 
 def not_about_template(draft: Draft, found: list[f.Finding], has_parent: bool) -> list[f.Finding]:
-    """Without what is about values that only stand in for what was refused."""
+    """Leave out findings about values that only stand in for refused ones."""
     refused = {finding.id for finding in draft.findings}
     if refused & {"SPEC-ACTION", "SPEC-FILE"}:
         return []
@@ -274,7 +274,7 @@ def not_about_template(draft: Draft, found: list[f.Finding], has_parent: bool) -
 
 
 def not_said_already(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
-    """Without what follows from a finding of the draft: questions that the datasets of a config
+    """Leave out what follows from a finding of the draft: questions that the datasets of a config
     would be, and what is assumed of a model that is refused."""
     said = {finding.id for finding in draft.findings}
     if draft.benchmarks and f.has_errors(draft.findings):

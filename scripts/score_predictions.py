@@ -326,7 +326,8 @@ def is_there(name: str) -> bool:
 
 
 def brief(run: dict) -> dict:
-    """Without the tables that grow with the number of classes and tags; metrics.json has them."""
+    """The metrics without the tables that grow with the number of classes and tags; metrics.json
+    has them."""
     return {name: value for name, value in run.items() if name not in LARGE_TABLES}
 
 
@@ -424,7 +425,7 @@ def comparison_line(run: dict) -> str:
 
 
 def explain(args) -> cli.Outcome:
-    """One row, and which rule read what in it."""
+    """What one row says, and which rule read what in it."""
     if len(args.results) > 1:
         message = f"got {len(args.results)} results, expected one"
         raise findings.bad_input("USAGE", "--explain", message)

@@ -340,7 +340,8 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
 
 
 def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:
-    """Of what is left, from the study's own trials, else from what one training should take."""
+    """The time and GPU-hours of what is left, from the study's own trials, else from what one
+    training should take."""
     measured = summary.estimate(there, left)
     if measured:
         return measured

@@ -115,7 +115,7 @@ def shortened(said: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Without markup, white space single."""
+    """The text without markup, with single spaces."""
     if _UNMARKED.fullmatch(text):
         return text
     return _LINES.sub("\n", _BLANKS.sub(" ", _MARKUP.sub("", composed(text)))).strip()

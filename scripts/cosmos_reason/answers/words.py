@@ -67,7 +67,8 @@ _FORM_OF = {
 
 @lru_cache(maxsize=1 << 15)
 def stem(word: str) -> str:
-    """The same for "turn", "turns", "turning" and "turned", and for "three" and "3.0"."""
+    """One form for all forms of a word (turn, turns, turning, turned) and of a number (three,
+    3.0)."""
     word = word.casefold()
     word = _FORM_OF.get(word, word)
     if word in NUMBER_WORDS:

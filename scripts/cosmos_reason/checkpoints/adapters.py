@@ -255,7 +255,8 @@ def _refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tenso
 
 
 def _stored_name(name: str, tensors: Mapping[str, Tensor]) -> str:
-    """Of a model's tensor, or the one that Qwen2.5-VL is still stored under."""
+    """The name under which a model stores a tensor: its own, or the one that Qwen2.5-VL still
+    uses."""
     return name if name in tensors else qwen2_5_vl.stored_name(name)
 
 

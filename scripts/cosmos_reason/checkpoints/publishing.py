@@ -135,7 +135,8 @@ def _adapter_base(folder: Path) -> str:
 
 
 def _name_of_base(base: str) -> str:
-    """Its name on the Hub where it has one, as a folder of the Hub's cache has."""
+    """The name of the base on the Hub, also where it is a folder of the Hub's cache; else as it
+    is."""
     return hub.repo_of(base) or base.removeprefix(model_names.HUB)
 
 

@@ -163,7 +163,8 @@ def _output_nearby(folder: Path) -> Path | None:
 def _not_found(
     output_dir: Path, models: Sequence[Checkpoint], problem: str, beside: Beside = NOTHING_BESIDE
 ) -> Failure:
-    """It lists what there is, with the validation losses that metrics or the trainer's log tell."""
+    """A Failure that lists the checkpoints there are, with the validation losses that metrics or
+    the trainer's log give."""
     measured = _known_losses(output_dir, beside)
     if not measured:
         measured = _losses(output_dir, TRAINER_LOG, beside.job)
@@ -233,8 +234,8 @@ def _by_metric(
 def unequal_scores(
     output_dir: Path, best: Checkpoint, scored: Sequence[Checkpoint]
 ) -> list[Finding]:
-    """That the scores of others were measured otherwise than that of the chosen one, as far as this
-    was recorded."""
+    """A warning where other scores were measured otherwise than that of the chosen checkpoint, as
+    far as this was recorded."""
     differences = {}
     for other in scored:
         ways = [] if other is best else _differences(other, best)
@@ -355,8 +356,9 @@ def _logged_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
 
 
 def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
-    """It is known to be of this training: the only run in it is the only run here, whatever the
-    folder was called there, and where it names no checkpoint, steps are followed by number."""
+    """The losses of a log that is known to be of this training: the only run in it is the only run
+    here, whatever its folder is called; where it names no checkpoint, steps are matched by
+    number."""
     saved_losses = trainer_log.saved_losses(_lines(log))
     if len(runs) != 1:
         return _tied(log, saved_losses, runs)

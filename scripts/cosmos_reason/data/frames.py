@@ -116,7 +116,7 @@ class Sampler:
         return Vision("video", frames, tuple(seconds), rate)
 
     def _indices(self, item: Media, facts: media.MediaFacts) -> list[int]:
-        """As sampling.frame_indices, which does not know whose frames these are."""
+        """sampling.frame_indices, whose Failures then name the medium."""
         try:
             return sampling.frame_indices(facts.frames, facts.fps, self.options, facts.is_sampled)
         except Failure as failure:

@@ -29,7 +29,7 @@ Balance = Mapping[str, Counter]  # of each kind of question, how often it has wh
 
 
 def balance(conversations: Iterable[Sequence]) -> Balance:
-    """That of turns, each with a role and a text, as a survey of a dataset has it."""
+    """The balance of turns (each a role and a text), in the form that a survey of a dataset has."""
     counts: dict[str, Counter] = defaultdict(Counter)
     for turns in conversations:
         for (_, question), (role, answer) in pairwise(turns):

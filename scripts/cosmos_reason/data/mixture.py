@@ -97,7 +97,7 @@ def _annotations(root: str) -> Path:
 
 
 def _all_records(roots: list[str], common: str) -> list[list[dict]]:
-    """Those of each root. Raises Failure with all that is wrong with any."""
+    """The records of each root. Raises Failure with all that is wrong in any of them."""
     problems: list[findings.Finding] = []
     found = [
         findings.attempt(problems, _records, root, os.path.relpath(root, common)) for root in roots

@@ -185,7 +185,8 @@ class RawClips:
 
 @functools.lru_cache(maxsize=4096)
 def _length(raw: Path, counts: str) -> float:
-    """Of a raw video, in frames or seconds. Raises Failure for one that is none."""
+    """The length of a raw video in frames or seconds. Raises Failure for a file that is no
+    video."""
     facts = media.probe(raw)
     return facts.frames if counts == "frames" else facts.frames / facts.fps
 

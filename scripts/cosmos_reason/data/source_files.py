@@ -228,7 +228,7 @@ def _elsewhere(files: Folder, name: str, place: str) -> Path | Held:
 
 
 def find_video(files: Folder, medium: Media, folder: str) -> Medium:
-    """As `find`, also of a video that is given as pictures."""
+    """The same as `find`, also for a video that is given as pictures."""
     if medium.pictures:
         found = tuple(find(files, name, folder) for name in medium.pictures)
         return Frames(found, medium.fps, is_list=True)
@@ -307,8 +307,8 @@ def _packed(files: Folder, folder: str, last: str) -> list[tuple[str, Held]]:
 
 
 def _packed_pictures(files: Folder, name: str, folder: str) -> tuple[Held, ...]:
-    """Those of the folder in an archive near a table in `folder` whose path ends most like `name`;
-    none without such a folder. Raises Failure where several fit alike."""
+    """The pictures of a folder in an archive near a table in `folder`: the folder whose path ends
+    most like `name`; none without one. Raises Failure where several fit alike."""
     near = []
     for beside, members in _archives_near(files, folder):
         alike = members.folders.get(posixpath.basename(posixpath.normpath(name)), [])
@@ -397,7 +397,7 @@ def _of_one_kind(files: Folder, names: list[str]) -> list[str]:
 
 
 def _saved(files: Folder, names: list[str]) -> list[str]:
-    """Without the files that `save_to_disk` did not write, such as caches of the datasets
+    """The names without files that `save_to_disk` did not write, such as caches of the datasets
     library."""
     for state in (name for name in files.names if posixpath.basename(name) == "state.json"):
         folder = posixpath.dirname(state)

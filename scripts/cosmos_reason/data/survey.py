@@ -174,7 +174,8 @@ def _check_ids(found: Survey) -> None:
 
 
 def _check_duplicate_questions(found: Survey) -> None:
-    """The same text asked about the same media, whatever the records are called."""
+    """Note questions that are asked twice about the same media, whatever their records are
+    called."""
     import numpy as np
 
     rows = np.repeat(np.arange(len(found.ids)), found.asked)

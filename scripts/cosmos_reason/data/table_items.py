@@ -173,7 +173,7 @@ def _named_medium(row: dict, columns: dict[str, str]) -> Media | None:
 
 
 def _rate(row: dict) -> float | None:
-    """Of pictures; a table has it as text."""
+    """The rate of pictures as a number; a table may hold it as text."""
     for value in rates(row).values():
         with contextlib.suppress(TypeError, ValueError):
             return float(value) or None

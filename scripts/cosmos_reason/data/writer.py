@@ -308,8 +308,8 @@ def _place(name: str, kind: str, source: Medium, folder: Path, mode: str) -> Pla
 
 
 def _written_rate(file: Path, name: str) -> float | None:
-    """As `frame_rate`, of a file that is written here and that its source calls `name`. It does not
-    stay where it does not open."""
+    """The `frame_rate` of a file that is written here and that its source calls `name`. A file that
+    does not open is removed."""
     try:
         return frame_rate(file)
     except f.Failure as failure:

@@ -44,7 +44,7 @@ class Records(Samples):
         return self
 
     def loader(self) -> torch.utils.data.DataLoader:
-        """One record at a time: padding would count in the scales."""
+        """Batches of one record: padding would count in the scales."""
         pad_id = self.encoder.tokenizer.pad_token_id
         return torch.utils.data.DataLoader(
             self, batch_size=1, collate_fn=lambda items: collate(items, pad_id, "right")
@@ -89,7 +89,7 @@ def _of_one_kind(samples: list[Sample], found: list[Finding]) -> list[Sample]:
 
 
 def _chosen(samples: list[Sample], spec: dict, found: list[Finding]) -> list[Sample]:
-    """As many as are asked for, by the seed, in the order of the file."""
+    """As many records as are asked for, drawn with the seed, in the order of the file."""
     asked = spec["quantize"]["num_calibration_samples"]
     if len(samples) <= asked:
         if len(samples) < asked:

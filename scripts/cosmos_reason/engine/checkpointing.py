@@ -112,7 +112,8 @@ def save_state(
 
 
 def _in_order(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """As the file has them: readers want each to begin at a multiple of its numbers' size."""
+    """The tensors in the order of the file: readers want each to begin at a multiple of its
+    numbers' size."""
     return dict(sorted(tensors.items(), key=lambda entry: -entry[1].element_size()))
 
 

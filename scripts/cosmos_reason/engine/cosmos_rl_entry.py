@@ -26,7 +26,8 @@ class Records(conversations.Conversations, Dataset):
 
 
 class Prompts(conversations.Prompts, Dataset):
-    """As Records, for reinforcement learning."""
+    """Records for reinforcement learning: the prompts, and the answers that rewards compare
+    with."""
 
     def get_reference_answer(self, index: int) -> str:
         question = self.questions[index]

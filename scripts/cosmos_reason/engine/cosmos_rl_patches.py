@@ -39,7 +39,7 @@ with socket.create_connection(("127.0.0.1", int(port)), 5) as redis:
 
 
 def apply(say: Callable[[str], None]) -> None:
-    """All of them, before the package is imported by anybody else; tells each."""
+    """Apply all patches, before anybody imports the package, and print each."""
     for patch in (
         take_frames_as_sampled,
         choose_attention,

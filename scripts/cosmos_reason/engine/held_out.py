@@ -143,7 +143,8 @@ def held_out(
     tokens_per_batch: int,
     ranks: Ranks = ALONE,
 ) -> HeldOut | None:
-    """Those questions of the validation data, if there is any and the spec wants some."""
+    """The held-out questions of a training, if there are validation data and the spec asks for
+    some."""
     if samples is None or not count:
         return None
     return HeldOut(samples, count, hardware, tokens_per_batch, ranks)

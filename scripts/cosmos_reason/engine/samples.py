@@ -33,7 +33,7 @@ class Samples(torch.utils.data.Dataset):
         return self.outlined(index, None)
 
     def outlined(self, index: int, known: Sequence[Outline] | None) -> Inputs | Failure:
-        """The same without pixels where the outlines of its media are known."""
+        """The sample without pixels where the outlines of its media are known."""
         try:
             return self.encoder.encode_training(self.samples[index], self.system_prompt, known)
         except Failure as failure:

@@ -38,9 +38,9 @@ class TooMany(Failure):
 
 
 class Skipped:
-    """Of one set of data (its name is one of left_out.py). `lost`: what was said of the media of
-    each record that is left out, by its number, on all ranks alike. `known`: the `entries` of an
-    earlier run."""
+    """The records of one set of data that are left out (`name` is one of left_out.py). `lost` holds
+    what was found of their media, by the number of the record, on all ranks alike. `known` is what
+    an earlier run left out, as `told` gave it."""
 
     def __init__(self, name: str, samples: Samples, ranks: Ranks, known: Iterable[dict] = ()):
         self.name, self.samples, self.ranks = name, samples, ranks
@@ -73,7 +73,7 @@ class Skipped:
         return False
 
     def readable(self, items: Iterable[tuple[int, Inputs | Failure]]) -> Iterator[Inputs]:
-        """Those of this rank's records that take part."""
+        """The inputs of this rank's records that take part."""
         for record, item in items:
             if self.keeps(record, item):
                 yield item

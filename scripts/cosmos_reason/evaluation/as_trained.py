@@ -154,7 +154,7 @@ def _some_clips(dataset: dict) -> list[media.MediaFacts]:
 
 
 def _media(dataset: dict) -> Iterator[Sequence[Media]]:
-    """Those of each record, or of each question of an inference."""
+    """The media of each record, or of each question of an inference."""
     if "media" in dataset:
         yield from ([item] for item in dataset["media"])
         return

@@ -177,8 +177,8 @@ def _closed_sets(graded: list[Row]) -> list[tuple[list[Row], tuple[str, ...]]]:
 
 
 def _sets_of_texts(graded: list[Row]) -> list[list[Row]]:
-    """All rows of each often asked question that has a free text among its answers, and the free
-    texts of the other questions together, with those of no known question."""
+    """Sets of rows that may have closed sets of labels: the rows of each often asked question with
+    a free text among its answers, and one of all other free texts."""
     questions = {row.question for row in graded if _is_text(row)}
     if not questions:
         return []

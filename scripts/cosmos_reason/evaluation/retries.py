@@ -17,8 +17,9 @@ WARMEST = 0.9
 def answers(
     who: Responder, questions: list[Question], retries: int | None
 ) -> Iterator[list[Answer]]:
-    """Those of `who`, each with the number of its attempts. An empty one is given only where
-    `retries` new attempts (None: 0) brought nothing else. Raises Failure as `who.answers` does."""
+    """The answers of `who`, each with the number of its attempts. An empty answer is given only
+    where `retries` new attempts (None: 0) brought no other. Raises Failure as `who.answers`
+    does."""
     retries = retries or 0
     first = who.generation
     left = questions

@@ -415,7 +415,7 @@ def _are_plain_texts(values: dict[str, object]) -> bool:
 
 
 def _text(name: str, value: object, problems: list[str]) -> str | None:
-    """As text that can be written as UTF-8; None, noted in `problems`, for what is neither a text
+    """A value as text that UTF-8 can hold; None, noted in `problems`, for what is neither a text
     nor a number."""
     if value is None:
         return None

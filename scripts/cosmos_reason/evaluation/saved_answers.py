@@ -59,7 +59,7 @@ class SavedAnswers:
         return by_id
 
     def missing(self, questions: list[Question]) -> list[Question]:
-        """Those that were not asked yet, or whose answer is an error."""
+        """The questions that were not asked yet, or whose answer is an error."""
         lines = self.read().values()
         answered = {line["id"] for line in lines if line["error"] is None}
         return [question for question in questions if question.id not in answered]

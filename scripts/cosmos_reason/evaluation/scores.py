@@ -116,8 +116,8 @@ def _kept(where: str, row: dict, earlier: dict) -> Finding:
 
 
 def _replaced(where: str, row: dict, earlier: dict) -> Finding:
-    """That a score took the place of another: a warning when that one was measured otherwise, with
-    the command that leads back."""
+    """The finding that a score took the place of another: a warning when that one was measured
+    otherwise, with the command that leads back."""
     message = f"recorded {_in_words(row)}, which replaces {_in_words(earlier)}"
     before = checkpoint_metrics.evaluation(earlier)
     differences = ["settings that were not recorded"]

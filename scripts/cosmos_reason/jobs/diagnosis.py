@@ -169,7 +169,7 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
 
 
 def _without_what_follows(found: dict[str, Finding]) -> list[Finding]:
-    """All but the errors that come of another one, where that one is known."""
+    """The errors without those that follow from another one that was found."""
     following = {entry.id for entry in catalog() if entry.follows}
     causes = [one for one in found.values() if one.id not in following]
     return causes if findings.has_errors(causes) else list(found.values())
@@ -386,8 +386,8 @@ def _built(fix: Fix, action: str, spec: str) -> Fix:
 
 
 def _useful(entry: Entry, run: FailedRun) -> tuple[str, Fix]:
-    """Of the entry's changes those that the run's engine applies and its spec does not have yet,
-    and what there is to say of them in numbers."""
+    """What there is to say of an entry's changes in numbers, and those of them that the run's
+    engine applies and its spec does not have yet."""
     known = document.keys(run.action)
     vision = actions.places(run.action)["vision"]
     numbers = ""

@@ -35,7 +35,7 @@ class FailedRun:
 
     @cached_property
     def spec(self) -> dict:
-        """Its spec, with what the trainer takes for keys that are absent."""
+        """The spec of the run, with the trainer's values for keys that are absent."""
         return document.with_defaults(self.action, document.load(self.written))
 
     def missing_keys(self) -> dict[str, object]:
@@ -71,7 +71,7 @@ class FailedRun:
         return numbers, changes
 
     def _case(self, changes: dict[str, object]) -> Case:
-        """Its spec for the rules, with some keys changed, as build_spec would write it."""
+        """The spec for the rules, with some keys changed, as build_spec would write it."""
         written, _ = completion.completed(self.action, document.load(self.written))
         for key, value in changes.items():
             document.set_value(written, key, value)

@@ -67,7 +67,7 @@ def rebuilt(request, gpus: int) -> Fix:
 
 
 def platforms(action: str, engine: str) -> list[str]:
-    """Those that launch a training of the engine on several nodes."""
+    """The platforms that launch a training of the engine on several nodes."""
     if action not in actions.TRAINING:
         return []
     return list(bundle.skill_info()["engines"][engine].get("several_nodes", {}))

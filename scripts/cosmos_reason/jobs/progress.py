@@ -74,7 +74,7 @@ def _is_number(key: str, value) -> bool:
 
 
 def plain(metrics: dict) -> dict:
-    """As JSON can hold them: null for nan and infinite."""
+    """The metrics as JSON can hold them: null for nan and infinite."""
     return {key: value if math.isfinite(value) else None for key, value in metrics.items()}
 
 

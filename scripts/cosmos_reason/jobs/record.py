@@ -175,8 +175,7 @@ class Job:
         return warning(id, path, message, fix)
 
     def wrote(self, paths: Iterable[Path]) -> list[Path]:
-        """Those of the paths that the job wrote: an output folder may hold results of earlier
-        runs."""
+        """The paths that the job wrote: an output folder may hold results of earlier runs."""
         before = self.folder / BEFORE
         stamps_before = files.read_json(before) if before.is_file() else {}
         return [path for path in paths if stamps_before.get(str(path)) != path.lstat().st_mtime_ns]
@@ -309,7 +308,7 @@ def words(verb: str, folder: Path) -> tuple[str, ...]:
 
 
 def command(verb: str, folder: Path) -> str:
-    """The same, to be pasted."""
+    """The command line of `words`, to be pasted."""
     return f"scripts/{shlex.join(words(verb, folder))}"
 
 

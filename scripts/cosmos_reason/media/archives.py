@@ -145,7 +145,7 @@ def _is_zip(archive: Path) -> bool:
 
 
 def _members(archive: Path, packed: BinaryIO) -> Iterator[Member]:
-    """All but the folders, in the order of the archive, which is open as `packed`."""
+    """All members but folders, in the order of the archive, which is open as `packed`."""
     if _is_zip(archive):
         yield from _members_of_zip(zipfile.ZipFile(packed))
     else:

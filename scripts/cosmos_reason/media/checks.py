@@ -59,7 +59,7 @@ def examine(path: Path | Pictures, decode: str, options: VisionOptions) -> ClipR
 
 
 def _examine_pictures(pictures: Pictures, decode: str, options: VisionOptions) -> ClipReport:
-    """As `examine`: the headers of all pictures are read. Raises Failure."""
+    """What `examine` gives, from the headers of all pictures. Raises Failure."""
     missing = [file for file in pictures.files if not os.path.isfile(file)]
     if missing:
         count = f"{len(missing)} of {len(pictures.files)} pictures"

@@ -110,7 +110,7 @@ def pictures_in(folder: Path, fps: float) -> Pictures:
 
 
 def pictures_of(names: Iterable[str], fps: float) -> Pictures:
-    """Those of the files in a folder that are pictures, by the numbers in their names."""
+    """The pictures among the files of a folder, in the order of the numbers in their names."""
     pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return Pictures(tuple(sorted(pictures, key=by_number)), fps, FOLDER)
 

@@ -150,7 +150,7 @@ def _values(data: Buffer, feature: Span) -> list[bytes] | list[int]:
 
 
 def _integers(data: Buffer, listed: Span) -> Iterator[int]:
-    """Of an Int64List, whose writers pack all values into one field."""
+    """The integers of an Int64List, whose writers pack all values into one field."""
     for _, value in _fields(data, listed):
         if isinstance(value, int):
             yield _signed(value)

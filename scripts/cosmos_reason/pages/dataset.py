@@ -55,7 +55,7 @@ def write(
 
 
 def histograms(survey: Survey) -> list[dict]:
-    """One of each column whose values are not all the same."""
+    """A histogram of each column whose values are not all the same."""
     clips = []
     for report in survey.reports.values():
         if report.facts and report.facts.kind == "video":

@@ -74,7 +74,7 @@ def chart(curves: Sequence[Curve], keys: Sequence[str] = LOSSES) -> dict | None:
 
 
 def _scale(points: list[Point], highest: float) -> Scale:
-    """One that starts at 0 and holds all points, and `highest`; a box is never empty."""
+    """A scale that starts at 0 and holds all points, and `highest`; its box is never empty."""
     last_step = max(step for step, _ in points)
     highest = max(highest, *(value for _, value in points))
     return Scale(last_step or 1.0, highest or 1.0)

@@ -210,7 +210,8 @@ def _unknown_gpus(found: list[Finding]) -> list[Finding]:
 
 
 def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
-    """Without warnings about facts of GPUs where the error is that none was found."""
+    """The findings without warnings about facts of GPUs, where the error is that no GPU was
+    found."""
     if (cause.id, cause.severity) != ("PRE-GPU-NONE", findings.ERROR):
         return found
     errors = {finding.id for finding in found if finding.severity == findings.ERROR}

@@ -50,7 +50,7 @@ def paths(launch: Launch) -> Iterator[Finding]:
 
 
 def plain_paths(launch: Launch) -> dict[str, str]:
-    """Those that are files or folders of a machine, by label."""
+    """The paths that are files or folders of a machine, by label."""
     named = {label: path for label, path in launch.paths.items() if path}
     return {label: path for label, path in named.items() if "://" not in path}
 

@@ -139,7 +139,7 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
 
 
 def _local_files(paths: dict[int, Source], packed: dict[int, str]) -> dict[int, Source]:
-    """Those of the clips' paths, by number, that are files of this machine."""
+    """The clips' paths, by number, that are files of this machine."""
     local = {}
     for number in sorted(paths.keys() - packed.keys()):
         if "://" not in str(clip_checks.parts(paths[number])[0]):

@@ -215,7 +215,7 @@ class ChatServer:
         return " ".join(text[:1000].split())[:300] or "an empty answer"
 
     def _masked(self, text: str) -> str:
-        """Without our key, also as it is written in JSON."""
+        """The text without our key, also as the key is written in JSON."""
         escaped = json.dumps(self.key)[1:-1]
         for form in (self.key, escaped, escaped.replace("/", "\\/")):
             if form:

@@ -257,7 +257,7 @@ def is_same(path: Path, uri: str, connection=None) -> bool:
 
 
 def _hash(path: Path, algorithm: str) -> bytes:
-    """Of a file that is sent at once its hash, of a larger one the hash of its parts' hashes."""
+    """The hash of a file that is sent at once; of a larger file, the hash of its parts' hashes."""
     with open(path, "rb") as handle:
         if path.stat().st_size < PART_BYTES:
             return hashlib.new(algorithm, handle.read()).digest()

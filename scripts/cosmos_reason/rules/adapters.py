@@ -51,7 +51,7 @@ def features_of_a_trained_tower(case):
 
 
 def bad_patterns(patterns: list[str] | None) -> str:
-    """Those that Python's re refuses, as the trainer would."""
+    """The patterns that Python's re refuses, as the trainer would."""
     wrong = []
     for pattern in patterns or []:
         try:

@@ -28,7 +28,7 @@ def of_spec(case: Case, uses_gpus: bool = True) -> str:
 
 
 def with_batch(case: Case, uses_gpus: bool = True) -> str:
-    """The same, of a training with its global batch."""
+    """The text of `of_spec`, for a training with its global batch in front."""
     text = of_spec(case, uses_gpus)
     return f"{_batch(case)}, {text}" if case.action == "train" else text
 

@@ -230,8 +230,8 @@ def _view_of_config(draft: Draft) -> dict[str, object]:
 
 
 def _take_output(draft: Draft, folder: Path, model_given: bool) -> None:
-    """Its last model, or the one that the folder itself is. How it was trained is read from the
-    files around it (`model_folder.take_training`)."""
+    """Take the last model of an output, or the one that the folder itself is. How it was trained is
+    read from the files around it (`model_folder.take_training`)."""
     if draft.action == "train":
         raise _only_with_its_spec(draft, folder)
     model, is_chosen = _model_meant(folder.resolve())

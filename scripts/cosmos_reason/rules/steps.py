@@ -108,7 +108,7 @@ def warmup_is_a_share(case) -> bool:
     reads=(WARMUP_EPOCHS, *STEPS),
 )  # fmt: skip
 def length_of_warmup(case):
-    """Told once, when the spec is built."""
+    """Reported once, when the spec is built."""
     if case.launch or not case.steps or warms_up_by_epochs(case):
         return None
     steps = schedule.warmup_steps(case(WARMUP), case.steps)

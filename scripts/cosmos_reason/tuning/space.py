@@ -159,7 +159,8 @@ def build(
 
 
 def _in_order(dimensions: list[Dimension]) -> list[Dimension]:
-    """As the schema lists them, but for keys that depend on another one: those come last."""
+    """The ranges in the order of the schema, but for keys that depend on another one: those come
+    last."""
     leaves = document.keys("train")
     places = {key: place for place, key in enumerate(leaves)}
 

@@ -90,7 +90,7 @@ class Study:
         return [path for path in of_action if path.name not in trial["set_aside"]]
 
     def numbers(self) -> list[int]:
-        """Of every trial that has begun, whether its record can be read or not."""
+        """The numbers of all trials that have begun, whether their records can be read or not."""
         return sorted(int(path.name) for path in self.folder.glob("trials/[0-9][0-9][0-9][0-9]"))
 
     def trials(self) -> list[dict]:

@@ -241,7 +241,7 @@ def device(gpu_ids: list[str] | None) -> str:
 
 
 def estimate(study: Study, left: int) -> Cost | None:
-    """Of what is left, from this study's own trials; None before one has ended."""
+    """The time of what is left, from this study's own trials; None before one has ended."""
     took = []
     for trial in study.ranked(study.trials()):
         if trial["ended_at"]:
