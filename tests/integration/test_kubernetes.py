@@ -140,7 +140,8 @@ def test_a_program_that_the_image_lacks_is_named(site):
     site.runs(["no-such-program"])
     record, _ = launch.submit(site.request())
     record = ended(record.folder, patience=60)
-    assert record.diagnosis[0]["id"] == "JOB-K8S-CONTAINER" and record.exit_code == 128
+    assert record.diagnosis[0]["id"] == "JOB-K8S-CONTAINER" and record.exit_code == 127
+    assert "no-such-program: could not be started" in record.reason
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,8 @@ def test_a_job_that_was_removed_unseen_is_judged_by_what_it_left(site):
     assert record.state == "COMPLETE" and record.evidence["last_step"] == 3
     record = removed(steps=2)
     assert record.state == "ERROR" and "stopped at step 2 of 3" in record.reason
-    assert "its Job is gone from the cluster, and its log with it" in record.reason
+    assert "its Job is gone from the cluster" in record.reason
+    assert "log ends: step 2" in record.reason  # the pod kept its log in the job's folder
     record = removed(steps=0, model="", exit=1)
     assert record.state == "ERROR" and record.started_at is None
     assert "its Job is gone from the cluster, and was not seen to start" in record.reason
@@ -294,7 +296,7 @@ def test_a_complete_job_whose_pods_were_removed_is_complete(site):
 
 @pytest.mark.parametrize(
     ("denied", "named"),
-    [({"create jobs"}, "create jobs"), ({"get pods/log", "list pods"}, "list pods, get pods/log")],
+    [({"create jobs"}, "create jobs"), ({"get jobs", "list pods"}, "get jobs, list pods")],
 )
 def test_rights_that_are_missing_are_named(site, denied, named):
     site.api.denied = denied

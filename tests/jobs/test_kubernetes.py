@@ -170,8 +170,10 @@ def test_two_nodes_are_planned(site):
     fields = {"platform": "kubernetes", "engine": "cosmos-rl", "image": "i"}
     job, _ = launch.plan(site.request(**fields, kubernetes=everything))
     assert job.resources == {"nodes": 2, "gpus_per_node": 8, "gpu_ids": None}
-    assert job.command[1].endswith("/skill/scripts/in_container/start_node.py")
-    assert job.command[2:5] == ["JOB_ID", "2", "cosmos-rl"]
+    assert job.command[1].endswith("/skill/scripts/in_container/keep_log.py")
+    assert job.command[2:4] == [str(job.folder), "python3"]
+    assert job.command[4].endswith("/skill/scripts/in_container/start_node.py")
+    assert job.command[5:8] == ["JOB_ID", "2", "cosmos-rl"]
 
 
 def test_a_dataset_script_beside_the_programs_stays_where_it_is(site):

@@ -15,6 +15,7 @@ IMAGE_PROBLEMS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 FOR_EVER = (*IMAGE_PROBLEMS[1:], "CreateContainerConfigError", "CreateContainerError")
 
 UNPLACED = "Unschedulable"
+NOT_FOUND = 127  # of a shell, and of what starts the program of a pod
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,8 @@ def _causes(pod: dict) -> list[Finding]:
         return [error("JOB-K8S-OOM", name, message, more)]
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         return [_not_run(name, ended.get("message", ended["reason"]))]
+    if ended.get("exitCode") == NOT_FOUND:
+        return [_not_run(name, "exit code 127, a command was not found: the log says which")]
     return [_stuck(name, reason, text) for reason, text in _waiting(pod) if reason in FOR_EVER]
 
 

@@ -1,8 +1,8 @@
 """Jobs in the pods of a Kubernetes cluster: a Job on one node, an Indexed Job on several.
 
 Claims of the cluster hold what the job reads and writes, at the paths that this machine has them
-at too. The launcher makes the Job, named after the job; a supervisor copies the log of its first
-pod and waits for its end. Whatever dies here, the Job goes on, and whoever asks next finds it by
+at too; its pods keep their logs there. The launcher makes the Job, named after the job; a
+supervisor waits for its end. Whatever dies here, the Job goes on, and whoever asks next finds it by
 its name.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -57,6 +56,7 @@ TAKES = ("image", "env", "kubernetes", "cpus", "memory")
 MANIFEST = "launch.yaml"
 SKILL = "skill"  # in the job's folder: the programs that its pods run of this bundle
 STARTER = "in_container/start_node.py"
+KEEPER = "in_container/keep_log.py"
 POLL = 2  # seconds between two looks at a job
 GONE_SECONDS = 60  # until a Job that was deleted is gone, besides the grace
 
@@ -113,7 +113,7 @@ def _target(asked: dict | None) -> Cluster:
 def _rights(request, count: int) -> list[tuple[str, str, str]]:
     verbs = ("create", "get", "delete", "update")
     wanted = [(verb, "batch", "jobs") for verb in verbs]
-    wanted += [("list", "", "pods"), ("get", "", "pods/log")]
+    wanted.append(("list", "", "pods"))
     if count > 1:
         wanted.append(("create", "", "services"))
     if request.env or any(map(containers.PASSED_VARIABLES.fullmatch, os.environ)):
@@ -182,9 +182,13 @@ def prepare(job: Job, spec: dict) -> Job:
         raise Failure(missing, EXIT_CHECKS_FAILED)
     words = [_moved(job, word) for word in containers.command(job, spec)]
     if count > 1:
-        starter = mounts.inside(job.folder / SKILL / "scripts" / STARTER)
-        words = ["python3", starter, job.job_id, str(count), *words]
+        words = ["python3", _own_program(job, STARTER), job.job_id, str(count), *words]
+    words = ["python3", _own_program(job, KEEPER), mounts.inside(job.folder), *words]
     return replace(job, command=words)
+
+
+def _own_program(job: Job, name: str) -> str:
+    return mounts.inside(job.folder / SKILL / "scripts" / name)
 
 
 def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
@@ -356,18 +360,16 @@ def _secret_names(manifest: dict) -> Iterator[str]:
 
 
 def supervise(job: Job, lock: int) -> None:
-    """Copy the first pod's log until the Job ends, then record how. Gives up when the cluster
-    cannot be asked; whoever asks for the job's state next goes on from there."""
+    """Wait for the end of the Job, then record how it ended. Gives up when the cluster cannot be
+    asked; whoever asks for the job's state next goes on from there."""
     try:
         while not job.has_ended:
             if jobs.cancel_requested(job.folder) and not job.started_at:
                 _delete(job, _cluster(job))
-            now, seen = _looked(job)
+            now = judged(job)
             if now != job:
                 now.write()
             job = now
-            if job.state == jobs.RUNNING and 0 in seen.logs:
-                _follow_log(job, seen.logs[0])
             if not job.has_ended:
                 time.sleep(POLL)
     except Failure as failure:
@@ -375,32 +377,28 @@ def supervise(job: Job, lock: int) -> None:
 
 
 def judged(job: Job) -> Job:
-    return _looked(job)[0]
-
-
-def _looked(job: Job) -> tuple[Job, pods.Seen]:
-    """The record of a job as its pods are now, and what was seen of them."""
+    """The record of a job as its pods are now."""
     target = _cluster(job)
     found = target.find(target.inside("jobs", job.job_id))
     if found is None:
-        return _gone(job), pods.Seen()
+        return _gone(job)
     selector = f"{manifests.LABEL}={job.job_id}"
     listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
     seen = pods.read(found, listed)
     has_begun = seen.ended or len(seen.logs) == job.resources["nodes"]
     if has_begun and seen.started_at and not job.started_at:
         job = _as_started(job, seen.started_at, found)
-    return _as_seen(job, target, found, seen), seen
+    return _as_seen(job, target, found, seen)
 
 
 def _as_seen(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> Job:
     if seen.ended:
-        return _ended(job, target, seen)
+        return _ended(job, seen)
     if seen.suspended:
         return _suspended(job, target, seen)
     if seen.stuck:
         _delete(job, target)
-        return _ended(job, target, seen)
+        return _ended(job, seen)
     waits = _why_it_waits(job, target, found, seen) if job.state == jobs.PENDING else ""
     return replace(job, reason=waits)
 
@@ -433,7 +431,7 @@ def _suspended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
     _delete(job, target)
     if launched:
         seen = replace(seen, causes=[pods.taken_away()])
-    return _ended(job, target, seen)
+    return _ended(job, seen)
 
 
 def _why_it_waits(job: Job, target: Cluster, found: dict, seen: pods.Seen) -> str:
@@ -460,10 +458,7 @@ def _as_started(job: Job, started_at: str, found: dict) -> Job:
     )
 
 
-def _ended(job: Job, target: Cluster, seen: pods.Seen) -> Job:
-    if 0 in seen.logs:
-        _copy_log(job.folder / jobs.LOG, target, seen.logs[0])
-    _copy_other_logs(job, target, seen)
+def _ended(job: Job, seen: pods.Seen) -> Job:
     told = "; ".join(dict.fromkeys(cause.message for cause in seen.causes))
     if len(seen.logs) < job.resources["nodes"]:
         told = told or job.reason  # what the others waited for
@@ -485,58 +480,12 @@ def _with_causes(job: Job, causes: list[Finding]) -> Job:
     return replace(job, diagnosis=told + job.diagnosis)
 
 
-def _log_words(target: Cluster, pod: str, query: str) -> list[str]:
-    path = f"{target.inside('pods', pod)}/log?container={manifests.WORK}{query}"
-    return target.words("get", "--raw", path)
-
-
-def _follow_log(job: Job, pod: str) -> None:
-    """Copy the log until the pod ends or the connection is lost. What was copied before stays until
-    something comes to take its place."""
-    words = _log_words(_cluster(job), pod, "&follow=true")
-    with subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as stream:
-        chunk = stream.stdout.read1()
-        if not chunk:
-            return
-        with open(job.folder / jobs.LOG, "wb", buffering=0) as log:
-            while chunk:
-                log.write(chunk)
-                chunk = stream.stdout.read1()
-
-
-def _copy_other_logs(job: Job, target: Cluster, seen: pods.Seen) -> None:
-    """Of all pods but the first, whose log the supervisor follows."""
-    for number, pod in seen.logs.items():
-        if number:
-            _copy_log(job.folder / f"node-{number}.log", target, pod)
-
-
-def _copy_log(path: Path, target: Cluster, pod: str) -> None:
-    """Copy the log of a pod that has ended; where it cannot be had whole, what the supervisor
-    copied stays."""
-    with (
-        contextlib.suppress(subprocess.SubprocessError),
-        files.whole_file(path, "wb") as log,
-    ):
-        subprocess.run(
-            _log_words(target, pod, ""),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.DEVNULL,
-            timeout=10 * kubectl.PATIENCE,
-            check=True,
-        )
-
-
 def end(job: Job, grace: float) -> None:
     """Ask the pods to end within `grace`, and remove the Job; returns when nothing of it is
     left."""
     target = _cluster(job)
     selector = f"{manifests.LABEL}={job.job_id}"
     listed = target.get(target.inside("pods"), labelSelector=selector).get("items", [])
-    _copy_other_logs(job, target, pods.read({}, listed))  # they go with their pods
     for pod in listed:
         # Who may only delete Jobs leaves the pods the grace that they were made with.
         with contextlib.suppress(Failure):

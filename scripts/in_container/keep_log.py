@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Runs the program of a pod, and keeps what it prints in the job's folder as well as where it was
+printed to: keep_log.py FOLDER PROGRAM [ARGUMENT]...
+
+A cluster forgets the log of a pod with the pod, and before that all but its last megabytes. The log
+of pod 0 is log.txt, that of pod N is node-N.log. Exit code and signals are the program's. Rendered
+and mounted by launch_job; never run on a real cluster.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+NOT_FOUND = 127  # as a shell says it
+PATIENCE = 10  # seconds for what the program's own children still print after its end
+
+
+class Log:
+    """A file that may fail, of which the program knows nothing."""
+
+    def __init__(self, path):
+        self.descriptor = None
+        try:
+            self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as problem:
+            self.lost(problem)
+
+    def write(self, chunk):
+        try:
+            while chunk and self.descriptor is not None:
+                chunk = chunk[os.write(self.descriptor, chunk) :]
+        except OSError as problem:
+            self.descriptor = None
+            self.lost(problem)
+
+    def lost(self, problem):
+        print(f"the log is kept by the cluster alone: {problem}", file=sys.stderr, flush=True)
+
+
+def copy(source, log):
+    while True:
+        chunk = os.read(source, 1 << 16)
+        if not chunk:
+            return
+        log.write(chunk)
+        sys.stdout.buffer.write(chunk)
+        sys.stdout.buffer.flush()
+
+
+def run(words, log):
+    """The exit code of the program, 128 + N for signal N."""
+    try:
+        program = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except OSError as problem:
+        text = f"error: JOB-K8S-CONTAINER {words[0]}: could not be started: {problem.strerror}\n"
+        log.write(text.encode())
+        print(text, end="", flush=True)
+        return NOT_FOUND
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, _: program.send_signal(number))
+    copier = threading.Thread(target=copy, args=(program.stdout.fileno(), log), daemon=True)
+    copier.start()
+    code = program.wait()
+    copier.join(PATIENCE)
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    index = os.environ.get("JOB_COMPLETION_INDEX", "0")
+    name = "log.txt" if index == "0" else f"node-{index}.log"
+    code = run(sys.argv[2:], Log(os.path.join(sys.argv[1], name)))
+    sys.stdout.flush()
+    os._exit(code)  # what still prints is not waited for
