@@ -1,4 +1,4 @@
-"""What keeps the log of a pod in the folder of its job: exit code and signals stay the program's."""
+"""What keeps the log of a pod in its job's folder: exit code and signals stay the program's."""
 
 import os
 import runpy
