@@ -28,6 +28,12 @@ def test_a_misspelt_flag_is_answered_with_the_near_one():
     assert done.returncode == 2 and "--model" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_ctrl_c_while_a_script_is_imported_is_no_traceback():
+    words = [sys.executable, "-c", "from cosmos_reason import cli; raise KeyboardInterrupt"]
+    done = subprocess.run(words, cwd=ROOT / "scripts", capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "interrupted" and done.returncode != 0
+
+
 def test_a_full_disk_behind_stdout_is_exit_three():
     with open("/dev/full", "w") as full:
         command = [sys.executable, str(ROOT / "scripts" / SCRIPT), "--list-rules"]

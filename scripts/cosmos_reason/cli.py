@@ -299,6 +299,17 @@ def add_output_flags(parser: argparse.ArgumentParser, lines: bool = False) -> No
     )
 
 
+def _tell_uncaught(kind: type[BaseException], problem: BaseException, trace) -> None:
+    """Ctrl-C while a script is still being imported is no traceback either."""
+    if issubclass(kind, KeyboardInterrupt):
+        f.say("interrupted")
+    else:
+        sys.__excepthook__(kind, problem, trace)
+
+
+sys.excepthook = _tell_uncaught
+
+
 def run(
     parser: argparse.ArgumentParser, main: Callable[[argparse.Namespace], Outcome], argv=None
 ) -> int:

@@ -8,7 +8,16 @@ import pytest
 from launch_site import Site, change, write_state
 from slurm_answers import Cluster
 
-from cosmos_reason.jobs import evidence, launch, listing, platforms, slurm_cluster, slurm_script
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import (
+    evidence,
+    launch,
+    listing,
+    platforms,
+    slurm_cluster,
+    slurm_script,
+    watch,
+)
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
 from cosmos_reason.remote.machine import Answer
@@ -192,6 +201,67 @@ def test_without_its_notes_the_evidence_tells(site, monkeypatch):
     job, _, _ = complete_without_notes(site, monkeypatch, *absent)
     judged = slurm.judged(job)
     assert (judged.state, judged.exit_code) == ("COMPLETE", 0), judged.reason
+
+
+# -- a submission that does not come to its end ----------------------------------------------------
+
+
+def test_ctrl_c_while_a_job_is_handed_over_says_that_it_is_recorded(site, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    Cluster(monkeypatch)
+    monkeypatch.setattr(slurm_cluster, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launch.submit(site.request(platform="slurm"))
+    (folder,) = jobs.folders(site.jobs)
+    said = capsys.readouterr().err
+    assert f"{folder.name} was recorded" in said and "launch_job.py status" in said
+
+
+def test_a_folder_of_jobs_that_cannot_be_made_is_named(site):
+    (site.root / "file").touch()
+    with pytest.raises(Failure) as raised:
+        launch.submit(site.request(jobs_dir=site.root / "file" / "jobs"))
+    (told,) = raised.value.findings
+    assert raised.value.exit_code == 3 and told.id == "JOB-FOLDER"
+    assert str(site.root / "file") in told.where and "Not a directory" in told.message
+
+
+# -- a controller that is away -------------------------------------------------------------------
+
+
+def test_a_watch_goes_on_when_the_controller_is_back(site, monkeypatch):
+    for name in ("PAUSE_SECONDS", "AWAY_PAUSE"):
+        monkeypatch.setattr(watch, name, 0)
+    monkeypatch.setattr(slurm_cluster, "FRESH", 0)
+    job, cluster = submitted(site, monkeypatch)
+    away = Answer(1, err="slurm_load_jobs error: Unable to contact slurm controller")
+    cluster.answers["squeue"] = away
+    with pytest.raises(Failure, match="JOB-OUT-OF-REACH"):
+        next(watch.follow(job.folder))  # it was never there
+    tells(cluster, job, "RUNNING")
+    following = watch.follow(job.folder)
+    assert next(following)[0].state == "RUNNING"
+    cluster.answers["squeue"] = away
+    told, _ = next(following)
+    assert told.state == "UNKNOWN" and "Unable to contact" in told.reason
+    assert jobs.Job.load(job.folder).state == "RUNNING"
+    tells(cluster, job, "TIMEOUT")
+    assert [told.state for told, _ in following] == ["ERROR"]
+
+
+def test_a_watch_gives_a_controller_up_that_stays_away(site, monkeypatch):
+    monkeypatch.setattr(watch, "AWAY_SECONDS", -1)
+    monkeypatch.setattr(watch, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(slurm_cluster, "FRESH", 0)
+    job, cluster = submitted(site, monkeypatch)
+    tells(cluster, job, "RUNNING")
+    following = watch.follow(job.folder)
+    next(following)
+    cluster.answers["squeue"] = Answer(1, err="Unable to contact slurm controller")
+    with pytest.raises(Failure, match="JOB-OUT-OF-REACH"):
+        next(following)
 
 
 # -- states --------------------------------------------------------------------------------------

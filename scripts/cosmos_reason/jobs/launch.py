@@ -18,6 +18,8 @@ from cosmos_reason.base.findings import (
     bad_input,
     error,
     has_errors,
+    outside,
+    say,
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import carried, claims, containers, engines, inputs, nodes, platforms
@@ -153,10 +155,17 @@ def submit(request: Request) -> tuple[Job | None, list[Finding]]:
     job, spec, found = _prepare(request, folder, acting=True)
     if job is None:
         return None, found
-    with claims.held(folder, job.outputs.values()) as busy:
-        if busy:
-            return job, found + busy
-        job, lock = _recorded(job, request, spec)
+    try:
+        with claims.held(folder, job.outputs.values()) as busy:
+            if busy:
+                return job, found + busy
+            job, lock = _recorded(job, request, spec)
+    except OSError as problem:
+        message = (
+            f"got {problem.strerror or problem}, expected room for a job and the right to write"
+        )
+        where = problem.filename or folder.parent
+        raise outside("JOB-FOLDER", where, message, "--jobs-dir where there is room") from None
     try:
         platforms.module(job.platform).start(job, lock)
         platforms.spawn(job, lock)
@@ -165,6 +174,10 @@ def submit(request: Request) -> tuple[Job | None, list[Finding]]:
         message = f"The job was recorded but could not be started: {reason}"
         fix = jobs.command("status", folder)
         failure.findings.append(error("JOB-NOT-STARTED", folder.name, message, fix))
+        raise
+    except KeyboardInterrupt:
+        told = f"{folder.name} was recorded: {jobs.command('status', folder)} tells whether it runs"
+        say(told)
         raise
     finally:
         os.close(lock)

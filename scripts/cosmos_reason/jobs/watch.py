@@ -8,10 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings
-from cosmos_reason.jobs import platforms, progress
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.jobs import listing, platforms, progress
+from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 
 PAUSE_SECONDS = 0.5
+AWAY_SECONDS = 600  # for which a controller that has answered before is asked again
+AWAY_PAUSE = 5
 FACTS = {
     "train/loss": "loss {:.4f}",
     "val/avg_loss": "validation loss {:.4f}",
@@ -33,16 +37,31 @@ LOSSES = {  # told where there are some
 
 
 def follow(folder: Path) -> Iterator[tuple[Job, list[dict]]]:
-    """(job, new metrics lines) again and again until the job has ended. Raises Failure when nobody
-    can say."""
+    """(job, new metrics lines) again and again until the job has ended; UNKNOWN while its
+    controller does not answer. Raises Failure when nobody can say, or not for long."""
     position = ("", 0)
+    answered_at = None
     while True:
-        job = platforms.refresh(folder)
+        try:
+            job = platforms.refresh(folder)
+            answered_at = time.monotonic()
+        except Failure as failure:
+            job = _unanswered(folder, failure, answered_at)
         lines, position = progress.read_metrics(folder, position)
         yield job, lines
         if job.has_ended:
             return
-        time.sleep(PAUSE_SECONDS)
+        time.sleep(AWAY_PAUSE if job.state == jobs.UNKNOWN else PAUSE_SECONDS)
+
+
+def _unanswered(folder: Path, failure: Failure, answered_at: float | None) -> Job:
+    """A job that goes on being watched: a controller is away for minutes when it is restarted.
+    Raises the failure when that is not why, or for too long."""
+    finding = failure.findings[0]
+    is_away = finding.data.get("cause") in listing.AWAY
+    if not is_away or answered_at is None or time.monotonic() - answered_at > AWAY_SECONDS:
+        raise failure
+    return Job.from_json(folder, finding.data["job"])
 
 
 def show(folder: Path, as_json: bool, every: float) -> Job:

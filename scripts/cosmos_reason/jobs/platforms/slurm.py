@@ -114,14 +114,14 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
     found = slurm_cluster.check_variables()
     if request.engine == local.COSMOS_RL and not request.image:
         found += local.cosmos_environment.findings(request.action)
-    rows = "got no sbatch on this machine"
+    rows, fix = "got no sbatch on this machine", UNREACHED
     if slurm_cluster.has_commands(where):
-        rows = partitions.ask(where)
+        rows, fix = partitions.ask(where), slurm_cluster.look(where, "scontrol ping")
     if isinstance(rows, str):
         message = f"{rows}; expected a login node of a SLURM cluster"
         if acting:
-            raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)
-        return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, UNREACHED)]
+            raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
+        return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, fix)]
     found += _partition(request, rows, needed)
     if request.engine == images.ENGINE or request.image:
         found += slurm_cluster.check_pyxis(where)
