@@ -56,10 +56,7 @@ OF_THE_MACHINE = {
     "HUB-NO-TOKEN",
     "HUB-GATED",
 }
-COMMON = (
-    "--platform --spec --dataset-facts --target-gpu-index --target-gpu-count "
-    "--target-gpu-memory-gb --image --docker-host"
-)
+COMMON = "--platform --spec --dataset-facts --target-gpu-index --target-gpu-count --image"
 REPEATED = {
     "node-selector": "KEY=VALUE",
     "toleration": "KEY[=VALUE][:EFFECT]",
@@ -75,9 +72,9 @@ def parser() -> cli.Parser:
     parser = cli.Parser(__doc__, COMMON, usage="%(prog)s --platform NAME [flags]")
     add = parser.add_argument
     add("--platform", metavar="NAME", help="local, docker, slurm, kubernetes")
-    add("--spec", metavar="FILE", help="the spec to be launched")
+    add("--spec", metavar="FILE", help="to be launched")
     add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: the spec's")
-    add("--dataset-facts", metavar="FILE", help="dataset_facts.json of check_dataset.py")
+    add("--dataset-facts", metavar="FILE", help="what check_dataset.py --facts wrote")
     add(
         "--entry-script",
         type=cli.entry_script,
@@ -139,12 +136,12 @@ def add_platform_flags(add: Callable) -> None:
 
 
 def add_gpu_flags(add: Callable) -> None:
-    add("--target-gpu-index", type=indices, metavar="N,..", help="the GPUs to use; default: all")
+    add("--target-gpu-index", type=indices, metavar="N,..", help="the GPUs; default: all")
     add(
         "--target-gpu-count",
         type=partial(cli.positive, most=1024),
         metavar="N",
-        help="how many, where nvidia-smi cannot tell",
+        help="how many, if nvidia-smi cannot tell",
     )
     add("--target-gpu-memory-gb", type=cli.above_0, metavar="GIB", help="memory of each")
     add("--gpu-arch", type=architectures, default=[], metavar="SM", help="sm_90 or 9.0")

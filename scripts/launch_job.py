@@ -177,8 +177,7 @@ def add_container_flags(add: Callable) -> None:
     )
     add(
         "--docker-host",
-        help="docker: unix:// or ssh:// address, no password (default: $DOCKER_HOST or docker's "
-        "context)",
+        help="docker: unix:// or ssh:// (default: $DOCKER_HOST or docker's context)",
     )
     add("--network", help="docker: host for servers on this machine (default: the engine's own)")
     add(
