@@ -326,7 +326,7 @@ def recognise(args) -> list[f.Finding]:
     by_keys = origins.engine_by_keys(args.spec)
     if not by_keys:
         return []
-    message = f"taken for a spec of {args.engine}, as {by_keys[1]} tells"
+    message = f"read as a spec for {args.engine}, because of its {by_keys[1]}"
     return [f.info("SPEC-ENGINE-TOLD", "--engine", message)]
 
 

@@ -54,8 +54,8 @@ ELSEWHERE = {"platform": "docker", "engine": "cosmos-rl", "image": "x"}
 def test_two_nodes_of_eight_are_refused_where_a_job_has_one(site, asked):
     spread(site, 8, 2)
     finding = refusal(site, **ELSEWHERE, nodes=asked)
-    assert finding.message.endswith("several: slurm, kubernetes")
-    assert "the 16 GPUs of the spec" in finding.message and "on docker has one" in finding.message
+    assert finding.message.endswith("several nodes: slurm, kubernetes")
+    assert "the 16 GPUs of the spec" in finding.message and "on docker takes one" in finding.message
     assert "--gpu-ids" not in str(finding.fix)
 
 
@@ -64,13 +64,13 @@ def test_the_platforms_that_can_are_named(site, monkeypatch):
     able = {("train", "cosmos-rl"): ["elsewhere"]}
     monkeypatch.setattr(nodes, "platforms", lambda *way: able.get(way, []))
     finding = refusal(site, **ELSEWHERE)
-    assert finding.message.endswith("several: elsewhere")
+    assert finding.message.endswith("several nodes: elsewhere")
     assert finding.fix.flags == {"--platform": "elsewhere"}
 
 
 def test_a_training_of_one_rank_has_one_node(site):
     finding = refusal(site, nodes=2)
-    assert "train with transformers on local has one" in finding.message
+    assert "train with transformers on local takes one" in finding.message
     assert finding.fix.flags == {"--nodes": 1}
     assert refusal(site, nodes=1) is None and refusal(site) is None
 
@@ -79,7 +79,7 @@ def test_a_training_of_one_rank_has_one_node(site):
 def test_ranks_of_several_nodes_go_where_there_are_some(site, platform, image):
     spread(site, 1, 2)
     finding = refusal(site, platform=platform, image=image, nodes=2)
-    assert f"train with transformers on {platform} has one" in finding.message
+    assert f"train with transformers on {platform} takes one" in finding.message
     assert finding.fix.flags == {"--platform": "slurm"}
     assert refusal(site, platform="slurm", nodes=2) is None
 
@@ -113,7 +113,7 @@ def test_preflight_proposes_what_it_was_asked(site):
     found = {finding["id"]: finding for finding in json.loads(done.stdout)["findings"]}
     assert done.returncode == 1 and "JOB-GPU-COUNT" not in found
     assert found["JOB-NODES"]["fix"].endswith(" --platform slurm")
-    assert found["JOB-NODES"]["message"].endswith("; several: slurm, kubernetes")
+    assert found["JOB-NODES"]["message"].endswith("; several nodes: slurm, kubernetes")
 
 
 def test_the_nodes_that_a_spec_was_built_for_are_those_of_its_launch(site):
@@ -140,7 +140,7 @@ def test_a_spec_of_two_nodes_goes_where_there_are_some(site, platform):
     laid_out(site, 2, 2)
     image = "x" if platform == "docker" else None
     finding = refusal(site, platform=platform, image=image)
-    assert finding.message.endswith("several: slurm, kubernetes; or --nodes 1")
+    assert finding.message.endswith("several nodes: slurm, kubernetes; or --nodes 1")
     assert refusal(site, platform=platform, image=image, nodes=1) is None
 
 

@@ -108,7 +108,7 @@ class Endpoint:
             raise findings.outside("EVAL-ENDPOINT-VIDEO", self.url, message, fix)
         if refusal:
             self.frames = IMAGES
-            message = f"{refusal}; this server takes no videos, so that images are sent: {LOSS}"
+            message = f"{refusal}; this server takes no videos, so images are sent: {LOSS}"
             return [findings.warning("EVAL-ENDPOINT-IMAGES", self.url, message, TAKES_VIDEOS)]
         if self.frames == IMAGES:
             fix = Fix(changes={FRAMES: AUTO})

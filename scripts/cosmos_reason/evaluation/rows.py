@@ -330,7 +330,7 @@ class _Table:
             severity, message, fix = PROBLEMS[id]
             if id == "EVAL-ID-MISSING" and len(row_ids) == len(self.rows):
                 severity = findings.INFO
-                message = "without ids, told by their numbers: row-0, ..."
+                message = "without ids, which get names by their numbers: row-0, ..."
                 fix = ""
             found += about(row_ids, id, severity, self.path, f"row(s) {message}", fix)
         return found

@@ -368,7 +368,7 @@ def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, s
         numbers, left = _useful(entry, run)
         message = f"{finding.message}; {numbers}" if numbers else finding.message
         if not left:
-            message = f"{message} Its spec is as the usual fix would make it."
+            message = f"{message} Its spec already has what the fix for this would change."
             return replace(finding, message=message, fix=Fix())
         left = Fix(changes=run.missing_keys()) | left
         return replace(finding, message=message, fix=_built(left, action, str(run.source)))

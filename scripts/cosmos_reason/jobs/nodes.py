@@ -111,12 +111,14 @@ def _as_large(there: list[int], size: int) -> int:
 
 def _one_node(request, needed: int, able: list[str]) -> Finding:
     most = max(bundle.skill_info()["gpu_counts_per_node"])
-    has = f"{request.action} with {request.engine} on {request.platform} has one of up to {most}"
+    launch = f"{request.action} with {request.engine} on {request.platform}"
     asked = f"{request.nodes} nodes" if request.nodes else f"{count(None, needed)} nodes"
-    message = f"got {asked} for the {needed} GPUs of the spec, {has}"
+    message = (
+        f"got {asked} for the {needed} GPUs of the spec, {launch} takes one node of up to {most}"
+    )
     one_is_enough = needed <= most and _differing_nodes(needed, count(request.nodes, needed))
     if able and not one_is_enough:
-        message += f"; several: {', '.join(able)}"
+        message += f"; several nodes: {', '.join(able)}"
         if needed <= most:
             message += "; or --nodes 1"
         fix = Fix(flags={"--platform": able[0]})
@@ -137,7 +139,7 @@ def _elsewhere(action: str) -> tuple[str, Fix]:
         return "", Fix(flags={"--gpus-per-node": most})
     engine = next(engine for engine, able in ways.items() if able)
     fix = Fix(flags={"--engine": engine, "--platform": ways[engine][0]})
-    return f"; several: {'; '.join(named)}", fix
+    return f"; several nodes: {'; '.join(named)}", fix
 
 
 def _differing_nodes(needed: int, nodes: int) -> list[Finding]:

@@ -162,7 +162,9 @@ def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str,
     refused = slurm_paths.refusal(host, asked, answer.err)
     if refused:
         return [], "", [refused]
-    message = f"no compute node could be asked ({answer.last_words}); the login node was"
+    message = (
+        f"no compute node could be asked ({answer.last_words}); the login node was asked instead"
+    )
     problems = [findings.warning("PRE-SLURM-NODE-BUSY", host.name, message, "squeue --start")]
     answer = host.call(*look)
     answered = answer.out.splitlines()
