@@ -1,0 +1,74 @@
+"""Configs of LLaMA-Factory and ms-swift: none is taken over in part, and the fix says it here."""
+
+import json
+import shlex
+import tomllib
+
+import pytest
+import support_specs
+from support import run_script
+
+LLAMA_FACTORY = """
+model_name_or_path: nvidia/Cosmos-Reason2-2B
+trust_remote_code: true
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+dataset: mllm_video_demo
+template: qwen3_vl
+cutoff_len: 40960
+output_dir: saves/lora/sft
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 1.0e-4
+num_train_epochs: 20.0
+warmup_ratio: 0.1
+"""
+MS_SWIFT = """
+model: nvidia/Cosmos-Reason2-2B
+train_type: full
+dataset: [train.jsonl]
+freeze_vit: true
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+learning_rate: 1.0e-5
+num_train_epochs: 20
+max_length: 40960
+"""
+DATA = ["--set", "train_annotations=data.json", "--set", "train_media=."]
+DATA += ["--set", "train.train_policy.dataloader_drop_last=false"]
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "data.json").write_text(support_specs.RECORDS)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "is_lora", "rate"), [(LLAMA_FACTORY, True, 1e-4), (MS_SWIFT, False, 1e-5)]
+)
+def test_the_fix_says_in_our_words_what_the_config_says(here, text, is_lora, rate):
+    (here / "theirs.yaml").write_text(text)
+    words = ["train", "--engine", "transformers", "-o", "spec.toml", *DATA]
+    refused = run_script(
+        "build_spec.py", *words, "--spec", "theirs.yaml", "--fix", "--json", cwd=here
+    )
+    (error,) = [one for one in json.loads(refused.stdout)["findings"] if one["severity"] == "error"]
+    assert error["id"] == "SPEC-ACTION" and not (here / "spec.toml").exists()
+    _, _, instead = error["fix"].partition("replace --spec theirs.yaml with ")
+    done = run_script("build_spec.py", *words, *shlex.split(instead), cwd=here)
+    assert done.returncode == 0, done.stdout + done.stderr
+    spec = tomllib.loads((here / "spec.toml").read_text())
+    assert ("lora" in spec["policy"]) == is_lora and spec["train"]["optm_lr"] == rate
+    assert spec["train"]["train_batch_per_replica"] == 8 and spec["train"]["epoch"] == 20
+    assert not is_lora or spec["policy"]["lora"]["r"] == 8
+
+
+def test_a_spec_of_ours_that_is_nearly_flat_is_none_of_theirs(here):
+    (here / "ours.yaml").write_text("train: {epoch: 3}\npolicy: {model_max_length: 40960}\n")
+    words = ["train", "--spec", "ours.yaml", "-o", "spec.toml", "--json"]
+    found = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
+    assert "SPEC-ACTION" not in {one["id"] for one in found}
