@@ -383,3 +383,11 @@ def test_a_clip_that_is_too_short_is_named(tmp_path, frames, fix):
     assert (finding.id, finding.where) == ("DATA-CLIP-TOO-SHORT", "clips/short.mp4")
     assert str(finding.fix).endswith(fix)
     assert finding.message == f"got {frames} frames, expected 8 or more to sample"
+
+
+def test_a_picture_that_is_too_wide_is_named(tmp_path):
+    Image.new("RGB", (2010, 10)).save(tmp_path / "wide.png")
+    with pytest.raises(Failure) as refused:
+        Sampler(str(tmp_path), OPTIONS, 16).load(Media("image", "wide.png"))
+    (finding,) = refused.value.findings
+    assert (finding.id, finding.where) == ("DATA-MEDIA-RATIO", "wide.png")

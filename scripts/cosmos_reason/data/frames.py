@@ -76,9 +76,7 @@ class Sampler:
     def load(self, item: Media) -> Vision:
         """Raises Failure for a medium that is missing, does not decode, or is too short for the
         options."""
-        return self.cache.get(
-            (self.media_path, item), lambda: self._sample(item, self.source(item))
-        )
+        return self.cache.get((self.media_path, item), lambda: self._named_sample(item))
 
     def source(self, item: Media) -> Path | media.Pictures:
         """The local file of a medium, or its pictures. Raises Failure."""
@@ -90,16 +88,28 @@ class Sampler:
     def _bucket(self):
         return s3.client()
 
-    def _sample(self, item: Media, path: media.Source) -> Vision:
+    def _named_sample(self, item: Media) -> Vision:
+        """As `_sample`; what is wrong is told with the name of the medium, which the arithmetic of
+        sampling does not know."""
+        try:
+            return self._sample(item.kind, self.source(item))
+        except Failure as failure:
+            named = []
+            for found in failure.findings:
+                where = item.path if found.where in sampling.UNNAMED else found.where
+                named.append(replace(found, where=where))
+            raise Failure(named, failure.exit_code) from None
+
+    def _sample(self, kind: str, path: media.Source) -> Vision:
         import numpy as np
 
         grid = self.options, self.patch_size, self.merge_size
-        if item.kind == "image":
+        if kind == "image":
             image = media.read_image(path)
             frame = media.resize(image[None], *sampling.image_size(*image.shape[:2], *grid))
             return Vision("image", np.repeat(frame, self.temporal_patch_size, axis=0), ())
         facts = media.probe(path)
-        indices = self._indices(item, facts)
+        indices = sampling.frame_indices(facts.frames, facts.fps, self.options, facts.is_sampled)
         frames = media.decode_frames(path, indices)
         size = sampling.frame_size(*frames.shape[1:3], len(indices), *grid)
         seconds = [index / facts.fps for index in indices]
@@ -114,14 +124,6 @@ class Sampler:
         if self.options.burn_timestamps:
             frames = stamps.burned(frames, seconds, self.options.table)
         return Vision("video", frames, tuple(seconds), rate)
-
-    def _indices(self, item: Media, facts: media.MediaFacts) -> list[int]:
-        """sampling.frame_indices, whose Failures then name the medium."""
-        try:
-            return sampling.frame_indices(facts.frames, facts.fps, self.options, facts.is_sampled)
-        except Failure as failure:
-            named = [replace(found, where=item.path) for found in failure.findings]
-            raise Failure(named, failure.exit_code) from None
 
     def grid(self, vision: Vision) -> tuple[int, int, int]:
         """(temporal, height, width) of the medium in patches."""

@@ -27,6 +27,7 @@ IMAGE_MIN_TOKENS, IMAGE_MAX_TOKENS = 4, 16384
 FRAME_MIN_TOKENS, FRAME_MAX_TOKENS = 128, 768
 SEQUENCE_TOKENS, SEQUENCE_SHARE = 128000, 0.9  # the video budget when `total_pixels` is not given
 MAX_ASPECT_RATIO = 200
+CLIP, MEDIUM = UNNAMED = ("clip", "media")  # what findings are about, whose name is not known here
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def frame_count(
             f"got {total_frames} frames at {video_fps} fps, "
             "expected a clip with frames and a frame rate"
         )
-        raise bad_input("DATA-CLIP-EMPTY", "clip", message)
+        raise bad_input("DATA-CLIP-EMPTY", CLIP, message)
     if is_sampled:
         return math.ceil(total_frames / FRAME_FACTOR) * FRAME_FACTOR
     if options.nframes is not None:
@@ -127,7 +128,7 @@ def frame_count(
         fix = Fix(command="remove its records")
         if total_frames >= FRAME_FACTOR:
             fix = Fix(changes={f"{options.table}.nframes": total_frames // 2 * 2})
-        raise bad_input("DATA-CLIP-TOO-SHORT", "clip", message, fix)
+        raise bad_input("DATA-CLIP-TOO-SHORT", CLIP, message, fix)
     return int(count)
 
 
@@ -237,7 +238,7 @@ def smart_resize(
     ratio."""
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         message = f"got {width}x{height}, expected an aspect ratio of at most {MAX_ASPECT_RATIO}"
-        raise bad_input("DATA-MEDIA-RATIO", "media", message)
+        raise bad_input("DATA-MEDIA-RATIO", MEDIUM, message)
     resized = tuple(max(factor, round(side / factor) * factor) for side in (height, width))
     if math.prod(resized) > max_pixels:
         shrink = math.sqrt(height * width / max_pixels)
@@ -250,7 +251,7 @@ def smart_resize(
             f"got {width}x{height}, too narrow for max_pixels {max_pixels:.0f}: "
             "a side would become 0"
         )
-        raise bad_input("DATA-MEDIA-RATIO", "media", message)
+        raise bad_input("DATA-MEDIA-RATIO", MEDIUM, message)
     return resized
 
 
