@@ -489,10 +489,10 @@ def test_a_reader_that_is_killed_ends_the_run_with_its_state_saved(
 ):
     encode = Encoder.encode_training
 
-    def deadly(self, sample, system_prompt):
+    def deadly(self, sample, *more):
         if sample.index == 17:  # of the last steps
             os.kill(os.getpid(), signal.SIGKILL)
-        return encode(self, sample, system_prompt)
+        return encode(self, sample, *more)
 
     monkeypatch.setattr(Encoder, "encode_training", deadly)
     policy = train_spec["train"]["train_policy"]
