@@ -513,7 +513,10 @@ def upload(args) -> cli.Outcome:
 
 
 def list_(args) -> cli.Outcome:
-    listed, found = listing.current(jobs.root(args.jobs_dir))
+    folder = jobs.root(args.jobs_dir)
+    listed, found = listing.current(folder)
+    if not (listed or found):
+        say(f"no jobs in {folder}")
     newest = listed[: args.last] if args.last else listed
     keys = ("job_id", "state", "created_at", "reason")
     rows = [{key: getattr(job, key) for key in keys} for job in newest]

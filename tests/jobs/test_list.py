@@ -86,3 +86,9 @@ def test_what_one_record_lacks_says_nothing_of_the_others(site):
     states, found, calls = listed(site)
     assert states == {"UNKNOWN": 5} and calls == ["kubectl"]
     assert len([one for one in found if "names no cluster" in one["message"]]) == 2
+
+
+def test_a_folder_without_jobs_is_named(tmp_path):
+    done = run_script("launch_job.py", "list", "--jobs-dir", tmp_path / "jbos")
+    assert done.returncode == 0 and not done.stdout.strip()
+    assert done.stderr == f"no jobs in {tmp_path}/jbos\n"
