@@ -76,7 +76,7 @@ def parser() -> cli.Parser:
         "name and do not hold"
     )
     parser.add_argument("--raw", default="", metavar="DIR", help=raw)
-    share = "share of clips held out, default: 0 (none)"
+    share = "share of clips held out, default: 0"
     parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help=share)
     parser.add_argument(
         "--subset", type=int, default=0, metavar="N", help="keep N records; default 0, all"
@@ -84,7 +84,7 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--skip-missing",
         action="store_true",
-        help="leave out records whose clip is missing or does not open",
+        help="leave out records whose clip is missing or broken",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split and the subset")
     parser.add_argument(

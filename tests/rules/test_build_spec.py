@@ -240,7 +240,7 @@ def test_open_source_engine_gets_plain_hub_names_and_translated_keys(here):
     ("setting", "reason"),
     [
         ("validation.freq_in_epoch=1", "--dataset-facts"),
-        ("validation.dataloader_num_workers=2", "training process"),
+        ("validation.dataloader_num_workers=2", "loader settings of train.train_policy"),
         ("custom_script=/x.py", "launch_job"),
         ("policy.parallelism.cp_rotate_method=alltoall", "one method"),
         ("train.optm_warmup_epochs=1 --set train.max_num_steps=50", "optm_warmup_steps"),

@@ -2,9 +2,9 @@
 
 The embedded engine reads weights from their files, mapped: a whole copy of the model is made where
 they are stored in another precision than they are wanted in, by each process at a time when nothing
-else is there yet. Saving gathers what is trained on the host of the first process. The constants
-are rough: memory that processes have besides (measured on a CPU without tensors: 0.3 GiB; CUDA and
-NCCL take more).
+else is there yet. An export gathers the model on the host of the first process; the state beside it
+is written tensor by tensor. The constants are rough: memory that processes have besides (measured
+on a CPU without tensors: 0.3 GiB; CUDA and NCCL take more).
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from cosmos_reason.estimate.gpu_memory import ACTIVATION, ADAPTER, GIB, Plan
 
 PROCESS_GIB = 2.0  # of one that trains, with CUDA
 READER_GIB = 0.3  # of one that reads records, beside the records
-STATE = 3  # tensors of the size of the weights: themselves and two moments
 
 
 @dataclass(frozen=True)
 class Node:
     """What runs on one node: processes that train, the readers of each, and GiB for all of them
     together: `ready` (records that wait), `frames` and `features` (kept). `is_copied`: weights are
-    stored in a precision of which a copy has to be made. `saves`: a state to resume from."""
+    stored in a precision of which a copy has to be made. `saves`: states and models."""
 
     processes: int
     readers: int = 0
@@ -45,7 +44,7 @@ def terms(plan: Plan, node: Node) -> dict[str, float]:
         "offloaded states": states,
     }
     if not plan.sharded_engine and node.saves:
-        running["a state while it is saved"] = saved(plan) / GIB
+        running["the model while it is exported"] = exported(plan) / GIB
     most = running
     if not plan.sharded_engine:
         loading = {"weights while they are loaded": loaded(plan, node) / GIB}
@@ -64,9 +63,8 @@ def loaded(plan: Plan, node: Node) -> float:
     return node.processes * weights * ACTIVATION / plan.shards if plan.shards > 1 else 0.0
 
 
-def saved(plan: Plan) -> float:
-    """Bytes that the first process gathers: weights and moments, or the model that is exported."""
+def exported(plan: Plan) -> float:
+    """Bytes that the first process gathers of the model or the adapters that it exports."""
     if plan.lora_rank:
         return plan.adapter_parameters * ADAPTER
-    state = STATE * plan.master * plan.trained
-    return max(state, plan.trained * ACTIVATION)
+    return plan.trained * ACTIVATION

@@ -115,7 +115,9 @@ def smaller(case: Case, plan: Plan, terms: dict[str, float]) -> Fix:
         "frames kept": Fix(changes={OPTIONS + "frame_cache_gib": 0}),
         "features kept": Fix(changes={OPTIONS + "feature_cache_gib": 0}),
         "offloaded states": Fix(changes={"train.fsdp_offload": False}),
-        "a state while it is saved": Fix() if plan.lora_rank else Fix(flags={"--tuning": "lora"}),
+        "the model while it is exported": Fix()
+        if plan.lora_rank
+        else Fix(flags={"--tuning": "lora"}),
     }
     for name, _ in sorted(terms.items(), key=lambda term: -term[1]):
         if changes.get(name):
