@@ -40,7 +40,7 @@ def validate():
 def test_the_validator_accepts_what_is_written(validate, tmp_path, form):
     rows = []
     for number in range(4):
-        write_clip(tmp_path / "source" / f"{number}.mp4", frames=8)
+        write_clip(tmp_path / "source" / f"{number}.mp4", frames=8, tint=number)
         rows.append(
             {
                 "video": f"{number}.mp4",
