@@ -121,6 +121,7 @@ def test_a_clip_whose_features_are_kept_is_not_decoded_again(plain, spec, tmp_pa
     assert 12 + 4 <= len(decoded.read_text()) < 36 + 12
 
 
+@pytest.mark.integration  # seconds of training with other processes
 def test_readers_are_told_what_they_need_not_decode(spec, tmp_path, decoded):
     spec["custom"]["transformers_engine"]["frame_cache_gib"] = 0
     policy = spec["train"]["train_policy"]

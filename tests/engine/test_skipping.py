@@ -14,6 +14,8 @@ from cosmos_reason.checkpoints import left_out, run_outputs
 DATA = {"train": "custom__train_dataset", "eval": "custom__val_dataset"}
 ANSWERS = {"custom__transformers_engine__validate_answers": 100}
 LOST = "ENGINE-RECORDS-LEFT-OUT"
+# With other processes that read it takes seconds.
+WORKERS = [0, pytest.param(2, marks=pytest.mark.integration)]
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_a_step_of_which_nothing_can_be_read_changes_nothing(train_spec, own_dat
     assert_same(first, second)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_more_lost_records_than_may_be_end_a_training_that_can_be_resumed(
     train_spec, own_data, tmp_path, workers
 ):
@@ -140,7 +142,7 @@ def test_more_lost_records_than_may_be_end_a_training_that_can_be_resumed(
 # -- validation ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", WORKERS)
 def test_a_validation_clip_that_is_lost_is_left_out_of_losses_and_answers(
     train_spec, own_data, tmp_path, capsys, workers
 ):
