@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, outside
 from cosmos_reason.data import conversations
 from cosmos_reason.data.frames import Sampler
+from cosmos_reason.jobs import evidence
 from cosmos_reason.media import sampling
 from cosmos_reason.media.sampling import VisionOptions
 
@@ -137,6 +138,7 @@ def test_a_clip_that_breaks_is_named_and_the_next_record_stands_in(root, tmp_pat
     assert [last_words(made[index]) for index in range(4)] == ["0", "2", "2", "3"]
     told = capsys.readouterr().err
     assert told.count("skipped record") == 1
+    assert len(evidence.SKIPPED.findall(told)) == 1, "as the reason of COMPLETE counts them"
     assert "1 of at most 1" in told and "DATA-MEDIA-UNDECODABLE" in told and "1.mp4" in told
 
 

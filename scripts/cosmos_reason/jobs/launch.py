@@ -68,9 +68,9 @@ PLATFORM_FLAGS = {
     "--gres": "gres",
     "--exclusive": "exclusive",
     "--requeue": "requeue",
+    "--module": "modules",
     "--cpus": "cpus",
     "--memory": "memory",
-    "--module": "modules",
 }
 PLANNED = "JOB_ID"  # stands for the id in a plan; submit makes the real one
 

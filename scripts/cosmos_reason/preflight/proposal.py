@@ -15,22 +15,12 @@ from cosmos_reason.preflight.options import KUBERNETES, Launch, PreflightOptions
 
 # What a plan says in its own words, and what this preflight says of the same.
 NO_SUCH_GPUS = {"PRE-GPU-NONE", "PRE-GPU-INDEX", "PRE-GPU-COUNT"}
-# Flags of a launch that only some platforms take, beside those of Kubernetes.
-PASSED = (
-    "image",
-    "docker_host",
-    "network",
-    "env",
-    "partition",
-    "account",
-    "qos",
-    "time_limit",
-    "gres",
-    "exclusive",
-    "requeue",
-    "module",
-    "cpus",
-    "memory",
+# Flags of a launch that only some platforms take, beside those of Kubernetes, as options here.
+# Where a plan is written is nothing to a preflight.
+PASSED = tuple(
+    flag.removeprefix("--").replace("-", "_")
+    for flag in jobs_launch.PLATFORM_FLAGS
+    if flag != "--output"
 )
 ASKED = ("docker", "kubernetes")  # what these platforms' checks leave in the result
 SAID = {
