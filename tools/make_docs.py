@@ -201,7 +201,8 @@ def hosts() -> str:
     full = f"{memory['full_sft_total_gb']} GB over all GPUs; recommended: {memory['recommended']}"
     return (
         f"- Docker host: {host}.\n"
-        f"- GPUs: {', '.join(gpus['supported'])} ({blocked}); {sizes} per node.\n"
+        f"- GPUs: {', '.join(gpus['supported'])} ({blocked}; L40S: a warning); "
+        f"{sizes} per node.\n"
         f"- Full fine-tuning of the 8B models: {full}.\n"
         f"- Full fine-tuning of models up to 3B: GPUs of {memory['small_model_gpu_gib']} GiB.\n"
     )

@@ -4,6 +4,7 @@ builds a dataset of them."""
 import json
 import os
 import shlex
+import subprocess
 
 import pytest
 from clip_files import check, write_clip
@@ -350,3 +351,51 @@ def test_a_number_that_may_be_two_options_is_refused(source, columns):
     )
     _, found = check(written(source, rows), expect=1)
     assert found["DATA-RECORD-FORMAT"]["data"]["count"] == 4
+
+
+def test_clips_below_what_they_belong_to(source, tmp_path):
+    """The export of a fleet: trips, with the clips of each and their labels. The id of a trip is
+    none of its clips."""
+    clips_of = [
+        [{"file": "0.mp4", "near_miss": False}, {"file": "1.mp4", "near_miss": True}],
+        [{"file": "2.mp4", "near_miss": False}, {"file": "3.mp4", "near_miss": True}],
+    ]
+    trips = [{"id": number, "driver": "A", "clips": clips} for number, clips in enumerate(clips_of)]
+    export = written(source, {"vehicle": "truck 7", "trips": trips}, "fleet.json")
+    proposed = run_script("build_dataset.py", export, "-o", tmp_path / "out", "--json")
+    fixes = {one["id"]: one["fix"] for one in json.loads(proposed.stdout)["findings"]}
+    assert fixes.keys() == {"BUILD-COLUMN", "BUILD-QUESTION"}
+    assert fixes["BUILD-COLUMN"] == "--column answer=near_miss"
+    flags = [word for fix in fixes.values() for word in shlex.split(fix)]
+    built = run_script("build_dataset.py", export, "-o", tmp_path / "out", *flags)
+    assert built.returncode == 0, built.stderr
+    records = json.loads((tmp_path / "out" / "train" / "annotations.json").read_text())
+    answers = {one["id"]: one["conversations"][1]["value"] for one in records}
+    assert answers == {"0": "False", "1": "True", "2": "False", "3": "True"}
+
+
+@pytest.mark.parametrize(
+    ("row", "finding"),
+    [
+        ({"front": [{"file": "0.mp4"}], "rear": [{"file": "1.mp4"}]}, "BUILD-TABLE"),
+        ({"views": [{"file": "0.mp4"}, {"file": "1.mp4"}], "answer": "Yes"}, "BUILD-COLUMN"),
+        ({"frames": [{"path": "0.jpg"}], "question": "Bright?", "answer": "Yes"}, "BUILD-COLUMN"),
+    ],
+)
+def test_several_clips_of_one_object_are_not_taken_apart(source, tmp_path, row, finding):
+    """Two lists may be two splits; clips that are asked about together are one record."""
+    export = written(source, [row, row], "rows.json")
+    refused = run_script("build_dataset.py", export, "-o", tmp_path / "out", "--json")
+    assert finding in [one["id"] for one in json.loads(refused.stdout)["findings"]]
+
+
+def test_labels_that_lie_elsewhere_than_all_their_clips(source, tmp_path):
+    (tmp_path / "labels").mkdir()
+    rows = each(lambda clip, number: {"file": clip, "answer": ANSWERS[number]})
+    table = written(tmp_path / "labels", rows, "labels.json")
+    flags = ["-o", tmp_path / "out", "--question", "Bright?", "--json"]
+    refused = run_script("build_dataset.py", table, *flags)
+    [missing] = json.loads(refused.stdout)["findings"]
+    fix = missing["fix"].replace("CLIPS/", f"{source}/")
+    subprocess.run(shlex.split(fix, comments=True), check=True)
+    assert run_script("build_dataset.py", source / "labels.json", *flags).returncode == 0

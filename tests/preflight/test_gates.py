@@ -136,6 +136,20 @@ def test_architecture_gate():
     )
 
 
+def test_a_gpu_that_runs_code_built_for_an_older_one_of_its_major_version_is_no_error():
+    """An L40S or RTX 4090 runs what is built for an A100; not the other way round, and no code of
+    another major version. What is asked of kernels by name is asked as it stands."""
+    for architecture in ("sm_86", "sm_89"):
+        found = gate("", gpu_arch=[architecture], image="tao")
+        assert set(found) == {"PRE-GPU-ARCH-UNLISTED"}
+        assert found["PRE-GPU-ARCH-UNLISTED"].severity == "warning"
+        assert "built for sm_80" in found["PRE-GPU-ARCH-UNLISTED"].message
+    assert "PRE-GPU-ARCH" in gate("", gpu_arch=["sm_80"], image_supported_sm=["sm_86"])
+    assert "PRE-GPU-ARCH" in gate("", gpu_arch=["sm_75"], image_supported_sm=["sm_80"])
+    kernels = [("kernels", ["sm_80"])]
+    assert "PRE-GPU-ARCH" in gate("", gpu_arch=["sm_89"], image="t", gpu_arch_allowlist=kernels)
+
+
 @pytest.mark.parametrize(
     ("platform", "limit", "severity"),
     [
@@ -182,7 +196,7 @@ OWN = "scripts/check_tao_launch_preflight.py"
 @pytest.mark.parametrize(
     ("id", "flags", "spec", "printed"),
     [
-        ("PRE-GPU-ARCH-UNKNOWN", {"--gpu-arch": "sm_90"}, "s.toml", f"{OWN} --gpu-arch sm_90"),
+        ("PRE-GPU-ARCH-UNKNOWN", {"--gpu-arch": "SM"}, "s.toml", f"{OWN} --gpu-arch SM"),
         ("PRE-PLATFORM", {"--platform": "local"}, None, f"{OWN} --platform local"),
         ("JOB-ENGINE", {"--engine": "transformers"}, None, f"{OWN} --engine transformers"),
         ("JOB-ENGINE", {"--engine": "transformers"}, "s.toml", "--engine transformers"),

@@ -74,7 +74,7 @@ def _given(role: str, name: str, cells: Cells, problems: list[f.Finding]) -> str
     """The column that is given for a role, or the one that was likely meant."""
     if name in cells:
         return name
-    message = f"got no such column.{f.did_you_mean(name, cells)}"
+    message = f"got no such column in {', '.join(cells)}.{f.did_you_mean(name, cells)}"
     near = (f.nearest(name, cells) or list(cells))[0]
     written = shlex.join(["--column", f"{role}={name}"])
     fix = f"replace {written} with {shlex.join(['--column', f'{role}={near}'])}"
@@ -90,8 +90,8 @@ def add_likely(cells: Cells, columns: dict[str, str], problems: list[f.Finding])
         problems.append(_without_column("answer", likely, cells))
         columns["answer"] = likely
     if "video" not in columns and "image" not in columns:
-        likely = next(iter(_free(cells, columns)), "")
-        problems.append(_without_column("video", likely, cells))
+        texts = [name for name in _free(cells, columns) if _holds_text(cells[name])]
+        problems.append(_without_column("video", next(iter(texts), ""), cells))
 
 
 def _without_column(role: str, likely: str, cells: Cells) -> f.Finding:
@@ -106,9 +106,14 @@ def _free(cells: Cells, columns: dict[str, str]) -> list[str]:
 
 def _of_fewest_classes(cells: Cells, names: Iterable[str]) -> str:
     """The column with the fewest different values, at least two: labels repeat."""
-    classes = {name: len({str(value) for value in cells[name] if value}) for name in names}
+    filled = {name: [value for value in cells[name] if value not in (None, "")] for name in names}
+    classes = {name: len(set(map(str, values))) for name, values in filled.items()}
     several = {name: count for name, count in classes.items() if count > 1}
     return min(several or classes, key=classes.get, default="")
+
+
+def _holds_text(values: list) -> bool:
+    return any(isinstance(value, str) and value for value in values)
 
 
 def _name_media(values: list) -> bool:

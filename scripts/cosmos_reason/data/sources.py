@@ -19,6 +19,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     caption_sets,
     label_files,
+    nested_rows,
     raw_clips,
     slices,
     source_files,
@@ -178,7 +179,9 @@ def _read_tables(
             f.attempt(problems, refuse_unused, reading, ("columns", "question"), what)
             items += _record_items(opened, tally, source.files, folder, problems)
         else:
-            here = table_items.by_clip(caption_sets.rows(list(opened)))
+            listed = caption_sets.rows(list(opened))
+            listed = nested_rows.flattened(listed, reading.columns, opened.path)
+            here = table_items.by_clip(listed)
             tally.take(opened)
             if here and _is_annotation(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, iter(here))
@@ -249,7 +252,7 @@ def _without_missing(
         where = ", ".join(source.tables[:3]) or source.files.root
         return present, [f.warning("BUILD-MEDIA-SKIPPED", where, message, **data)]
     message = f"got no file for {counted}: looked for {shown}"
-    return items, [_media_missing(message, source, data)]
+    return items, [_media_missing(message, source, data, is_all=len(names) == len(items))]
 
 
 def _absent(item: Item) -> list[Path]:
@@ -259,7 +262,7 @@ def _absent(item: Item) -> list[Path]:
     return [path for path in paths if not path.is_file()]
 
 
-def _media_missing(message: str, source: Source, data: dict) -> f.Finding:
+def _media_missing(message: str, source: Source, data: dict, is_all: bool) -> f.Finding:
     fix = Fix(flags={"--skip-missing": True})
     if source.files.raw is None and any(map(raw_clips.is_cut, data["files"])):
         message += f"; such clips are cut from the raw data of {raw_clips.SETS}"
@@ -270,6 +273,9 @@ def _media_missing(message: str, source: Source, data: dict) -> f.Finding:
         fix = Fix(command="add the clips to a local copy of the source and build that")
     elif source.tables:
         message += f", and for the last part of the name anywhere in {source.files.root}"
+        if is_all:
+            table = shlex.quote(str(source.files.root / source.tables[0]))
+            fix = Fix(command=f"cp {table} CLIPS/  # where the clips are; build that one")
     where = ", ".join(source.tables[:3]) or source.files.root
     return f.error("BUILD-MEDIA-MISSING", where, message, fix, **data)
 

@@ -15,6 +15,7 @@ from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.spec import actions
 
 GB_PER_GIB = 1.073741824
+IMAGE = "the image"  # the label of the architectures that it is built for
 
 
 def chosen(driver: Driver, options: PreflightOptions) -> tuple[list[Gpu], list[Finding]]:
@@ -208,28 +209,55 @@ def _allowlists(options: PreflightOptions, image: str) -> list[tuple[str, list[s
     """(label, architectures that it allows) of each list."""
     allowlists = list(options.gpu_arch_allowlist)
     if options.image_supported_sm:
-        allowlists.append(("the image", options.image_supported_sm))
+        allowlists.append((IMAGE, options.image_supported_sm))
     elif image:
         supported = bundle.skill_info()["gpu_architectures"]["supported"]
-        allowlists.append(("the image", supported))
+        allowlists.append((IMAGE, supported))
     return allowlists
 
 
 def _unknown_architecture(options: PreflightOptions) -> Finding:
     is_asked = options.gpu_arch_allowlist or options.image_supported_sm
     report = findings.error if is_asked else findings.warning
-    message = "got no compute capability, expected one to compare with the image's"
-    return report("PRE-GPU-ARCH-UNKNOWN", "GPUs", message, Fix(flags={"--gpu-arch": "sm_90"}))
+    message = (
+        "got no compute capability, expected one to compare with the image's "
+        "(A100: sm_80, L40S and RTX 4090: sm_89, H100 and H200: sm_90)"
+    )
+    return report("PRE-GPU-ARCH-UNKNOWN", "GPUs", message, Fix(flags={"--gpu-arch": "SM"}))
 
 
 def _not_allowed(architecture: str, allowlists: list[tuple[str, list[str]]]) -> Iterator[Finding]:
-    """An error about the first list that the architecture is not in."""
+    """An error about the first list that the architecture is not in; a warning where it is not in
+    the image's alone, and can run what the image holds."""
     for label, allowed in allowlists:
-        if architecture not in allowed:
-            message = f"got {architecture}, expected one of {', '.join(allowed)} ({label})"
-            fix = Fix(flags={"--image": "IMAGE"})
-            yield findings.error("PRE-GPU-ARCH", "GPUs", message, fix)
-            return
+        if architecture in allowed:
+            continue
+        listed = ", ".join(allowed)
+        older = _binary_compatible(architecture, allowed) if label == IMAGE else ""
+        if older:
+            message = (
+                f"got {architecture}, which {label}'s list ({listed}) does not name; it runs what "
+                f"is built for {older}, of its major version: not tried with these images, so "
+                "look at the first steps"
+            )
+            yield findings.warning("PRE-GPU-ARCH-UNLISTED", "GPUs", message)
+            continue
+        message = f"got {architecture}, expected one of {listed} ({label})"
+        fix = Fix(flags={"--image": "IMAGE"})
+        yield findings.error("PRE-GPU-ARCH", "GPUs", message, fix)
+        return
+
+
+def _binary_compatible(architecture: str, built_for: list[str]) -> str:
+    """The newest of `built_for` whose code CUDA runs on the architecture: of the same major
+    version, and no newer minor one (CUDA programming guide, binary compatibility); '' for none."""
+    number = _number(architecture)
+    older = [name for name in built_for if _number(name) // 10 == number // 10]
+    return max((name for name in older if _number(name) < number), key=_number, default="")
+
+
+def _number(architecture: str) -> int:
+    return int(architecture.removeprefix("sm_"))
 
 
 def _blocked(architecture: str, reason: str, supported: list[str]) -> Finding:

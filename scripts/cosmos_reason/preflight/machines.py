@@ -15,7 +15,8 @@ from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote.machine import Host
 
 FROM_ELSEWHERE = (
-    "run this command on the machine with the GPUs, or add what they are (an H100: 80, sm_90):"
+    "run this command on the machine with the GPUs, or add what they are "
+    "(an H100: 80, sm_90; an L40S: 44, sm_89):"
 )
 
 
