@@ -30,7 +30,7 @@ from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
 
-ROLES = ", ".join(column_roles.COLUMNS)
+ROLES = ", ".join(column_roles.ROLES)
 COMMON = "-o --eval-fraction --column --question --kind --subset --skip-missing"
 
 
@@ -263,8 +263,8 @@ def columns(given: list[str]) -> dict[str, str]:
     for role, _, name in pairs:
         if not name:
             raise f.bad_input("USAGE", "--column", f"got {role!r}, expected ROLE=NAME")
-        if role not in column_roles.COLUMNS:
-            hint = f.did_you_mean(role, column_roles.COLUMNS)
+        if role not in column_roles.ROLES:
+            hint = f.did_you_mean(role, column_roles.ROLES)
             raise f.bad_input(
                 "USAGE", "--column", f"got the role {role!r}, expected one of {ROLES}.{hint}"
             )

@@ -7,9 +7,13 @@ from collections.abc import Iterable
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import thoughts
 from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
+# Columns that count options from 0 in every set that is known to have them: LongVideoBench,
+# Perception Test, TVQA, CinePile.
+COUNTED_FROM_0 = ("correct_choice", "answer_idx", "answer_id", "answer_key_position")
 # role -> column names it is known by, best first
 COLUMNS = {
     "video": (
@@ -36,12 +40,20 @@ COLUMNS = {
     "answer": (
         *("answer", "label", "class", "target", "category", "response", "caption", "text"),
         "solution",
-        *("correct_answer", "correct_choice", "correct"),
+        *("correct_answer", "correct_choice", "correct", "answer_key"),
+        *COUNTED_FROM_0,
     ),
-    "reasoning": ("reasoning", "explanation", "rationale", "thinking"),
-    "options": ("options", "choices", "index2ans", "candidates"),
+    "reasoning": (
+        *("reasoning", "explanation", "rationale", "thinking"),
+        *("chain_of_thought", "cot", "thought", "thoughts", "reasoning_content"),
+    ),
+    "options": ("options", "choices", "index2ans", "candidates", "option"),
     "id": ("id", "uid", "video_id", "image_id"),
 }
+# Roles of the column of the answer, where it has numbers of options; what those count from.
+NUMBERED_ROLES = {"answer_from_0": 0, "answer_from_1": 1}
+ROLES = (*COLUMNS, *NUMBERED_ROLES)
+LONG_TEXT = 8  # words on average, of a column that is worth a remark
 
 # Columns that name a clip, whatever its name looks like.
 OF_CLIPS = {
@@ -54,7 +66,8 @@ Cells = dict[str, list]
 
 def of_roles(cells: Cells, given: dict[str, str], problems: list[f.Finding]) -> dict[str, str]:
     """{role: column}: the columns that are given, the others by the names they are known by, the
-    medium's also by what stands in it. A given column that there is not joins the `problems`."""
+    medium's and the reasoning's also by what stands in it. A given column that there is not joins
+    the `problems`."""
     lowered = {name.lower(): name for name in cells}
     columns = {}
     for role, known in COLUMNS.items():
@@ -63,11 +76,43 @@ def of_roles(cells: Cells, given: dict[str, str], problems: list[f.Finding]) -> 
             columns[role] = present[0]
     for role, name in given.items():
         columns[role] = _given(role, name, cells, problems)
+    if "reasoning" not in given:
+        _find_reasoning(cells, columns)
     if "video" not in columns and "image" not in columns:
-        of_media = [name for name in _free(cells, columns) if _name_media(cells[name])]
-        if of_media:
-            columns["video"] = of_media[0]
+        _find_media(cells, columns)
     return columns
+
+
+def _find_media(cells: Cells, columns: dict[str, str]) -> None:
+    """Take the column of names of clips and pictures."""
+    of_media = [name for name in _free(cells, columns) if _name_media(cells[name])]
+    if of_media:
+        columns["video"] = of_media[0]
+
+
+def _find_reasoning(cells: Cells, columns: dict[str, str]) -> None:
+    """Take the column of texts in <think> as reasoning (`process` of Video-R1), and none that only
+    says which kind of reasoning a question needs."""
+    named = columns.get("reasoning")
+    if named and thoughts.are_kinds(cells[named]):
+        del columns["reasoning"]
+    if "reasoning" in columns:
+        return
+    tagged = [name for name in _free(cells, columns) if thoughts.are_tagged(cells[name])]
+    if tagged:
+        columns["reasoning"] = tagged[0]
+
+
+def unused_texts(cells: Cells, columns: dict[str, str]) -> list[str]:
+    """The columns without a role that hold sentences, or are called like reasoning."""
+    found = []
+    for name in _free(cells, columns):
+        texts = [value for value in cells[name] if isinstance(value, str) and value]
+        words = sum(len(text.split()) for text in texts)
+        is_named = name.lower() in COLUMNS["reasoning"]
+        if texts and (is_named or words >= LONG_TEXT * len(texts)):
+            found.append(name)
+    return found
 
 
 def _given(role: str, name: str, cells: Cells, problems: list[f.Finding]) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import caption_sets, option_columns
+from cosmos_reason.data import caption_sets, option_columns, thoughts
 from cosmos_reason.data.columns import OF_CLIPS, names_medium
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
@@ -32,10 +32,10 @@ TALKS = {"conversations", "messages"}
 DAFT = "tao-vl-reason-v1.0"
 PAIRS = ("captions", "qa", "QA", "qas")
 PROMPTS = (("query", "response"), ("instruction", "output"))
-OPTIONS = ("index2ans", "options", "choices", "candidates")
-# An answer and an option as some benchmarks write them: <answer>B</answer>, "B. left".
-ANSWER_TAGS = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.S)
+OPTIONS = ("index2ans", "options", "choices", "candidates", "option")
+# An option as some benchmarks write it: "B. left".
 LETTERED = re.compile(r"\(?([A-Z])[.):]\s*(.*)", re.S)
+NUMBER = re.compile(r"\d+")
 MEDIA = {"video", "videos", "image", "images", "video_id", "image_id"}
 # Keys of pictures a second, the surest first: of qwen-vl-utils, of cosmos-rl, and what else is met.
 # `raw_fps` beside `sample_fps` is the rate of the clip that the pictures were taken from.
@@ -94,6 +94,8 @@ def row_of_table(record: dict) -> str:
     name = form(record)
     if name not in ("", DAFT):
         return ""
+    if answers_by_number(record):
+        return "a row whose answer is the number of an option"
     if _is_by_clip(record):
         return f"labels by clip ({shown(next(iter(record)), 60)}, ...)"
     unread = unread_media(record)
@@ -103,6 +105,17 @@ def row_of_table(record: dict) -> str:
     fields = [name for name in others if _is_label(record[name])]
     is_row = not name and MEDIA & record.keys() and fields
     return f"a row with {', '.join(fields[:4])}" if is_row else ""
+
+
+def answers_by_number(record: dict) -> bool:
+    """Whether its answer is a number beside a list of options: all rows together tell which option
+    it is the number of."""
+    answer = record.get("answer")
+    if isinstance(answer, bool) or not NUMBER.fullmatch(str(answer)):
+        return False
+    listed = next((record[key] for key in OPTIONS if isinstance(record.get(key), list)), [])
+    texts = options(listed)
+    return bool(texts) and not _meant(texts, answer)
 
 
 def _is_by_clip(record: dict) -> bool:
@@ -260,10 +273,19 @@ def _without_letters(told: dict[str, str]) -> dict[str, str]:
 
 def with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
     """(the question with its options, which it may list itself, the letter of the answer, which may
-    be given as the text of an option, or as letter and text).
+    be given as the text of an option, or as letter and text). Reasoning in <think> stays before it.
 
     Raises ValueError for an answer that is neither, or could mean two options; a number may count
     from 0 or from 1, and is no letter."""
+    if not isinstance(answer, str):
+        return _with_options(question, options, answer)
+    _, said = thoughts.apart(answer)
+    before = answer[: len(answer) - len(said)]
+    asked, meant = _with_options(question, options, said)
+    return asked, f"{before}{meant}"
+
+
+def _with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
     if all(_is_listed_in(question, letter, text) for letter, text in options.items()):
         meant = _meant(options, answer)
         is_letter = len(meant) == 1 and _bare(answer).casefold() == meant[0].casefold()
@@ -300,8 +322,7 @@ def _with_text(bare_options: dict[str, str], said: str) -> list[str]:
 
 
 def _bare(text: object) -> str:
-    tagged = ANSWER_TAGS.fullmatch(str(text))
-    return (tagged[1] if tagged else str(text)).strip("(). \n")
+    return thoughts.untagged(str(text)).strip("(). \n")
 
 
 def _is_letter_with(text: str, letter: str, answer: str) -> bool:

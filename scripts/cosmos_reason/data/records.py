@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.data import thoughts
 from cosmos_reason.data.formats import are_pictures, rates, unread_media
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.samples import Media, Sample, Turn
@@ -50,7 +51,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
         groups = tuple(tag for tag in stated if isinstance(tag, str))
     reasoning = record.get("reasoning")
     if isinstance(reasoning, str):
-        reasoning = LONE_SURROGATE.sub("�", reasoning)
+        reasoning = thoughts.bare(LONE_SURROGATE.sub("�", reasoning))
         _check_control(reasoning, found)
     else:
         reasoning = ""

@@ -28,7 +28,7 @@ from cosmos_reason.data import (
 )
 from cosmos_reason.data.annotations import locate, stream
 from cosmos_reason.data.answer_options import unoffered
-from cosmos_reason.data.formats import form
+from cosmos_reason.data.formats import DAFT, answers_by_number, form
 from cosmos_reason.data.items import UNNAMED, Item, Reading, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
@@ -143,7 +143,7 @@ def command(written: str) -> tuple[Fix, str]:
 
 
 def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]:
-    """All items of a source in its order, and what is wrong with its records.
+    """All items of a source in its order, and what is to be said of its records.
 
     Raises Failure with everything that keeps the source from being built.
     """
@@ -156,13 +156,14 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
         f.attempt(problems, refuse_unused, reading, ("fields",), f"{source.kind} sources")
         items = _read_tables(source, reading, tally, problems)
     items, missing = _without_missing(items, source, reading.skip_missing)
-    if not problems:
+    if not f.has_errors(problems):
         _check_options(items, tally)
     where = ", ".join(source.tables[:3])
     found = tally.findings(CHECKS | ANSWER_CHECKS, where)
-    if problems or f.has_errors(missing):
+    if f.has_errors([*problems, *missing]):
         raise f.Failure([*problems, *missing, *found], f.EXIT_BAD_INPUT)
-    return [_with_system(item, reading.system) for item in items], [*missing, *found]
+    told = [*problems, *missing, *found]
+    return [_with_system(item, reading.system) for item in items], told
 
 
 def _read_tables(
@@ -296,8 +297,10 @@ def _is_annotation(record: object) -> bool:
     if not isinstance(record, dict):
         return False
     name = form(record)
-    if name != "tao-vl-reason-v1.0":
+    if name != DAFT:
         return bool(name)
+    if answers_by_number(record):
+        return False
     keys = record.keys()
     return bool({"video_id", "image_id"} & keys) and not {"video", "image"} & keys
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import posixpath
@@ -10,7 +11,13 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data import label_questions, option_columns, source_files
+from cosmos_reason.data import (
+    label_questions,
+    option_columns,
+    option_numbers,
+    source_files,
+    thoughts,
+)
 from cosmos_reason.data.formats import are_pairs, are_pictures, rates, with_options
 from cosmos_reason.data.formats import options as options_in
 from cosmos_reason.data.items import (
@@ -27,6 +34,7 @@ from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES
 
+TEXTS_NAMED = 5
 TEXT_COLUMNS = ("id", "question", "answer", "reasoning", "options")
 
 
@@ -86,16 +94,18 @@ def items(
     What is wrong joins the `problems`, and reading goes on with the likeliest column, so that one
     run says all.
     """
-    cells, columns = _table(rows, reading.columns, problems)
+    given, begin = _without_numbered(reading.columns)
+    cells, columns = _table(rows, given, problems)
+    problems += _unused(cells, columns, files)
     written = {role: cells.get(columns.get(role), [None] * len(rows)) for role in TEXT_COLUMNS}
     texts = {role: list(map(cell_text, written[role])) for role in TEXT_COLUMNS}
     answers = texts["answer"]
     f.attempt(problems, _refuse_empty, answers, columns["answer"], files)
     media = _media(rows, columns, files, problems)
     refused: list[f.Finding] = []
-    options = [f.attempt(refused, _options, value) or {} for value in written["options"]]
-    if "options" not in columns:
-        options, answers = _options_in_columns(rows, answers, files, refused)
+    stated = written["options"] if "options" in columns else None
+    reading_options = (rows, answers, stated, columns["answer"], begin, files, refused)
+    options, answers = _options_and_answers(*reading_options)
     asking = (texts["question"], answers, options, media, columns["answer"], reading)
     questions = f.attempt(problems, _questions, *asking) or texts["question"]
     for number, (kind, medium) in enumerate(media):
@@ -105,8 +115,33 @@ def items(
         if turns and medium:
             unnamed = f"row-{number}"
             name = texts["id"][number] or name_of(medium, files, unnamed) or unnamed
-            yield Item(name, ((kind, medium),), turns, texts["reasoning"][number])
+            reasoning = thoughts.bare(texts["reasoning"][number])
+            yield Item(name, ((kind, medium),), turns, reasoning)
     problems += one_per_id(refused)
+
+
+def _without_numbered(given: dict[str, str]) -> tuple[dict[str, str], int | None]:
+    """The columns that are given, the answer's under its plain role; and what its numbers count
+    options from, where that is said."""
+    columns = dict(given)
+    begin = None
+    for role, counted_from in column_roles.NUMBERED_ROLES.items():
+        if role in columns:
+            begin = counted_from
+            columns["answer"] = columns.pop(role)
+    return columns, begin
+
+
+def _unused(cells: column_roles.Cells, columns: dict[str, str], files: Folder) -> list[f.Finding]:
+    """What is left out although it may be the reasoning behind the answers."""
+    names = column_roles.unused_texts(cells, columns)
+    if not names:
+        return []
+    message = (
+        f"left out the texts of {', '.join(names[:TEXTS_NAMED])}; "
+        "one that says why the answers are right is trained by --column reasoning=NAME"
+    )
+    return [f.info("BUILD-COLUMN-UNUSED", files.root, message, columns=names)]
 
 
 def _table(
@@ -221,6 +256,8 @@ def _asked(
     question: str, options: dict[str, str], answer: str, files: Folder, number: int
 ) -> tuple[Turn, ...]:
     """The turns of a row, with its options in the question."""
+    if "<answer>" not in question:
+        answer = thoughts.untagged(answer)
     try:
         return exchange(*with_options(question, options, answer))
     except ValueError as problem:
@@ -232,6 +269,27 @@ def _options(value: object) -> dict[str, str]:
     if isinstance(value, str):
         value = _written_options(value)
     return options_in(value)
+
+
+def _options_and_answers(
+    rows: list[tuple[dict, str]],
+    answers: list[str],
+    stated: list | None,
+    column: str,
+    begin: int | None,
+    files: Folder,
+    refused: list[f.Finding],
+) -> tuple[list[dict], list[str]]:
+    """The options of each row, `stated` in one column or in columns of their own, and its answer,
+    by its letter where it is the number of an option."""
+    if stated is None:
+        options, lettered = _options_in_columns(rows, answers, files, refused)
+        if begin is None:
+            return options, lettered
+    else:
+        options = [f.attempt(refused, _options, value) or {} for value in stated]
+    numbered = (options, answers, column, begin)
+    return options, f.attempt(refused, option_numbers.letters, *numbered) or answers
 
 
 def _options_in_columns(
@@ -250,11 +308,11 @@ def _options_in_columns(
 
 
 def _written_options(text: str) -> object:
-    """A list or table written as JSON, else the parts between |."""
+    """A list or table as JSON or Python writes it, else the parts between |."""
     if not text.startswith(("[", "{")):
         return [part.strip() for part in text.split("|")]
-    try:
-        return json.loads(text)
-    except ValueError:
-        message = "got no JSON list, expected one, or a | b | c"
-        raise f.bad_input("BUILD-OPTIONS", text[:60], message) from None
+    for read in (json.loads, ast.literal_eval):  # as pandas writes lists into a table
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return read(text)
+    message = "got no list as JSON or Python writes it, expected one, or a | b | c"
+    raise f.bad_input("BUILD-OPTIONS", text[:60], message)

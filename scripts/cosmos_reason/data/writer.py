@@ -18,6 +18,7 @@ from typing import NamedTuple
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import thoughts
 from cosmos_reason.data.held_out import balance, shortage
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
@@ -33,7 +34,6 @@ SUFFIX = {"video": ".mp4", "image": ".png"}
 LONGEST_ID = 120
 LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
 SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
-THOUGHTFUL = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
 
 
 @dataclass(frozen=True)
@@ -413,11 +413,8 @@ def _llava_turns(item: Item, kinds: list[str]) -> list[dict]:
 def _apart(item: Item) -> tuple[str, str]:
     """(reasoning, answer) of an item whose answer may begin with its reasoning, even when it stands
     beside it, too."""
-    answer = item.turns[-1].text
-    thought = THOUGHTFUL.fullmatch(answer)
-    if not thought:
-        return item.reasoning, answer
-    return item.reasoning or thought[1], thought[2]
+    thought, answer = thoughts.apart(item.turns[-1].text)
+    return item.reasoning or thought, answer
 
 
 def _daft(name: str, item: Item, media: list[tuple[str, Placed]]) -> dict:

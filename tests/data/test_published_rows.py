@@ -1,0 +1,215 @@
+"""Rows of published sets, retyped small in their own shape: built as they are, or refused with the
+question that only their author can answer."""
+
+import json
+import os
+
+import pytest
+from clip_files import check, write_clip
+from support import run_script
+
+from cosmos_reason.data import annotations
+
+COLOURS = ["red", "blue", "green"]
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clips")
+    for number in range(4):
+        write_clip(folder / f"{number}.mp4", frames=8, tint=number)
+    return folder
+
+
+@pytest.fixture
+def source(clips, tmp_path):
+    """A folder with four clips, named by number."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    for clip in clips.iterdir():
+        os.link(clip, folder / clip.name)
+    return folder
+
+
+def written(source, content, name="rows.json"):
+    text = content if isinstance(content, str) else json.dumps(content)
+    (source / name).write_text(text)
+    return source / name
+
+
+def build(path, *flags):
+    """(what build_dataset.py reports of a file, [(question, answer)] of its records)."""
+    out = path.parent.parent / "out"
+    done = run_script("build_dataset.py", path, "-o", out, "--force", *flags, "--json")
+    assert "Traceback" not in done.stderr, done.stderr
+    report = json.loads(done.stdout)
+    if done.returncode:
+        return report, []
+    samples, _ = annotations.read(out / "train" / "annotations.json")
+    return report, [tuple(turn.text for turn in sample.turns[-2:]) for sample in samples]
+
+
+def found(report, id):
+    return [finding for finding in report["findings"] if finding["id"] == id]
+
+
+# -- reasoning ---------------------------------------------------------------------------------
+
+VIDEO_R1 = {
+    "problem_id": 2, "problem": "What is seen?", "data_type": "video",
+    "problem_type": "multiple choice", "options": ["A. A prompt", "B. A bird"],
+    "process": "<think>\nIt has wings.\n</think>", "solution": "<answer>B</answer>",
+    "path": "./0.mp4", "data_source": "LLaVA-Video-178K",
+}  # fmt: skip
+OPEN = {"problem_type": "free-form", "options": [], "path": "./1.mp4"}
+
+
+def test_the_process_of_video_r1_is_trained_before_the_answer(source):
+    rows = [VIDEO_R1, VIDEO_R1 | OPEN | {"solution": "<answer>2</answer>"}]
+    _, talks = build(written(source, rows))
+    assert [answer for _, answer in talks] == [
+        "<think>\nIt has wings.\n</think>\n\nB",
+        "<think>\nIt has wings.\n</think>\n\n2",
+    ]
+
+
+def test_rows_without_a_process_answer_at_once(source):
+    _, talks = build(written(source, [VIDEO_R1, VIDEO_R1 | {"process": "", "path": "1.mp4"}]))
+    assert [answer.startswith("<think>") for _, answer in talks] == [True, False]
+
+
+def test_a_process_that_is_a_label_is_no_reasoning(source):
+    rows = [{"video": f"{n}.mp4", "process": "weld", "label": "ok"} for n in range(3)]
+    report, talks = build(written(source, rows), "--question", "Good?")
+    assert [answer for _, answer in talks] == ["ok"] * 3
+    assert not found(report, "BUILD-COLUMN-UNUSED")
+
+
+def test_tags_stay_where_the_question_asks_for_them(source):
+    asked = "What is seen? Answer in <answer> </answer>."
+    row = VIDEO_R1 | OPEN | {"problem": asked, "solution": "<answer>a bird</answer>"}
+    _, ((_, answer),) = build(written(source, [row]))
+    assert answer.endswith("<answer>a bird</answer>")
+
+
+def test_reasoning_and_letter_in_one_answer(source):
+    row = {"video": "0.mp4", "question": "What?", "options": COLOURS}
+    row["response"] = "<think>It is the sky.</think>\n<answer>B</answer>"
+    _, ((question, answer),) = build(written(source, [row]))
+    assert "(B) blue" in question and answer == "<think>It is the sky.</think>\nB"
+
+
+@pytest.mark.parametrize("written_as", ["<think>\nIt is wet.\n</think>", "It is wet."])
+def test_reasoning_beside_an_answer_gets_its_tags_once(source, written_as):
+    row = {"video": "0.mp4", "question": "Rain?", "answer": "Yes", "reasoning": written_as}
+    _, ((_, answer),) = build(written(source, [row]))
+    assert answer == "<think>\nIt is wet.\n</think>\n\nYes"
+    row["video_id"] = row.pop("video")
+    samples, _ = annotations.read(written(source, [row]))
+    assert samples[0].reasoning == "It is wet."
+
+
+def test_texts_that_are_left_out_are_named(source):
+    why = "The road shines, and all people on it carry umbrellas."
+    rows = [{"video": "0.mp4", "question": "Rain?", "answer": "Yes", "because": why}]
+    path = written(source, rows)
+    report, _ = build(path)
+    (finding,) = found(report, "BUILD-COLUMN-UNUSED")
+    assert (finding["severity"], finding["data"]["columns"]) == ("info", ["because"])
+    report, ((_, answer),) = build(path, "--column", "reasoning=because")
+    assert answer == f"<think>\n{why}\n</think>\n\nYes"
+    assert not found(report, "BUILD-COLUMN-UNUSED")
+
+
+def test_a_kind_of_reasoning_is_none_and_is_named(source):
+    """As Perception Test has them."""
+    rows = [
+        {"video": f"{n}.mp4", "question": "Held?", "answer": "cup", "reasoning": "Descriptive"}
+        for n in range(2)
+    ]
+    report, talks = build(written(source, rows))
+    assert [answer for _, answer in talks] == ["cup", "cup"]
+    assert found(report, "BUILD-COLUMN-UNUSED")[0]["data"]["columns"] == ["reasoning"]
+
+
+# -- numbers of options ------------------------------------------------------------------------
+
+
+def numbered(column, answers, options=COLOURS):
+    return [
+        {"video": f"{n}.mp4", "question": "Colour?", "candidates": options, column: answer}
+        for n, answer in enumerate(answers)
+    ]
+
+
+def test_the_choice_of_longvideobench_counts_from_0(source):
+    rows = [
+        {"video_id": f"{n}", "video_path": f"{n}.mp4", "question": "Colour?", "id": f"{n}_0",
+         "candidates": COLOURS, "correct_choice": choice, "position": [12, 24],
+         "topic_category": "NP-News", "duration_group": 15, "view_count": 332}
+        for n, choice in enumerate([2, 1])
+    ]  # fmt: skip
+    _, talks = build(written(source, rows))
+    assert [answer for _, answer in talks] == ["C", "B"]
+    assert "(A) red\n(B) blue\n(C) green" in talks[0][0]
+
+
+@pytest.mark.parametrize(
+    ("answers", "letters"),
+    [([0, 2, 1], "ACB"), ([1, 3, 2], "ACB"), (["0", "2", "1"], "ACB"), ([2, 0, 2], "CAC")],
+)
+def test_all_rows_tell_what_their_numbers_count_from(source, answers, letters):
+    _, talks = build(written(source, numbered("answer", answers)))
+    assert "".join(answer for _, answer in talks) == letters
+
+
+@pytest.mark.parametrize("answers", [[1, 2], [0, 3], [1, 4], [0, -1]])
+def test_numbers_that_may_be_two_options_or_none_are_refused(source, answers):
+    report, talks = build(written(source, numbered("answer", answers)))
+    assert not talks and {finding["severity"] for finding in found(report, "BUILD-OPTIONS")} == {
+        "error"
+    }
+
+
+@pytest.mark.parametrize(("role", "letters"), [("answer_from_0", "BC"), ("answer_from_1", "AB")])
+def test_their_author_says_what_numbers_count_from(source, role, letters):
+    path = written(source, numbered("right", [1, 2]))
+    report, _ = build(path, "--column", "answer=right")
+    (finding,) = found(report, "BUILD-OPTIONS")
+    assert f"--column {role}=right" in finding["fix"]
+    _, talks = build(path, "--column", f"{role}=right")
+    assert "".join(answer for _, answer in talks) == letters
+
+
+def test_a_name_that_counts_from_0_does_not_outweigh_the_last_number(source):
+    report, talks = build(written(source, numbered("correct_choice", [1, 3])))
+    assert not talks and found(report, "BUILD-OPTIONS")
+
+
+def test_numbers_that_are_texts_of_options_stay_texts(source):
+    path = written(source, numbered("answer", [2, 4], ["2", "3", "4"]))
+    _, talks = build(path)
+    assert [answer for _, answer in talks] == ["A", "C"]
+    mixed = [*numbered("answer", [2], ["2", "3", "4"]), *numbered("answer", [0])]
+    report, talks = build(written(source, mixed))
+    assert not talks and "answer_from_0" in found(report, "BUILD-OPTIONS")[0]["fix"]
+
+
+def test_numbers_of_option_columns_follow_their_author(source):
+    rows = [
+        {"video": f"{n}.mp4", "question": "?", "option1": "red", "option2": "blue", "right": n}
+        for n in range(2)
+    ]
+    _, talks = build(written(source, rows), "--column", "answer_from_0=right")
+    assert [answer for _, answer in talks] == ["A", "B"]
+
+
+def test_a_row_that_answers_by_number_is_sent_to_be_built(source):
+    rows = [row | {"video_id": row["video"]} for row in numbered("answer", [0, 2])]
+    for row in rows:
+        del row["video"]
+    path = written(source, rows)
+    _, problems = check(path, expect=1)
+    assert "number of an option" in problems["DATA-NOT-BUILT"]["message"]
+    _, talks = build(path)
+    assert [answer for _, answer in talks] == ["A", "C"]
