@@ -224,7 +224,7 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
 
 def parent_folder(given: str) -> Path:
     """The folder that is given, or that of the job whose id is."""
-    of_id = jobs.root(None) / given
+    of_id = jobs.path_of_root(None) / given
     if os.path.isdir(of_id) and not os.path.isdir(given):
         return of_id
     return Path(given)

@@ -349,7 +349,7 @@ def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time
     case = Case("train", there.plan["engine"], there.plan["spec"], facts)
     groups = there.plan["groups"]
     names = local.gpu_names(groups[0]) if there.plan["platform"] == "local" else []
-    one = run_time.predict(case, groups[0], jobs.root(None), args.seconds_per_step, names)
+    one = run_time.predict(case, groups[0], jobs.path_of_root(None), args.seconds_per_step, names)
     return one.times(summary.rounds(left, groups), left)
 
 

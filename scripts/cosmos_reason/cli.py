@@ -374,7 +374,8 @@ def _outcome_of(problem: Exception) -> Outcome:
         finding = _not_installed(problem)
     else:
         where = str(problem.filename or "-")
-        finding = f.error("OS-ERROR", where, problem.strerror or str(problem))
+        fix = files.way_out(problem)
+        finding = f.error("OS-ERROR", where, problem.strerror or str(problem), fix)
     return Outcome(findings=[finding], exit_code=f.EXIT_OUTSIDE)
 
 

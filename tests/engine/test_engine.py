@@ -17,7 +17,8 @@ import torch
 from forked import Forked, one_thread
 from huggingface_hub import constants
 from safetensors.torch import load_file
-from training import files_up_to, run, short_training
+from support import files_up_to
+from training import run, short_training
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure

@@ -5,7 +5,7 @@ import weakref
 import pytest
 import torch
 from safetensors.torch import load_file
-from training import files_up_to
+from support import files_up_to
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import checkpointing, shards

@@ -9,10 +9,10 @@ import psutil
 import pytest
 from jsonschema import Draft202012Validator
 from launch_site import Site, ended, marked, running
-from support import run_script
+from support import files_up_to, run_script
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.checkpoints import uploads
+from cosmos_reason.checkpoints import run_outputs, uploads
 from cosmos_reason.jobs import evidence, launch, progress
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.spec import document
@@ -176,3 +176,21 @@ def is_running(pid):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_retry_without_room_says_where_and_what_to_do(site):
+    failed = site.submit(steps=2)
+    ended(failed)
+    with files_up_to(20):
+        done = run_script("launch_job.py", "retry", failed.name, "--jobs-dir", site.jobs)
+    assert done.returncode == 3 and "JOB-FOLDER" in done.stderr, done.stderr
+    claim = failed / "results" / run_outputs.CLAIM  # the first that is written
+    assert f"error: JOB-FOLDER {claim}: got File too large" in done.stderr
+    assert f"du -xhd 3 {claim.parent} " in done.stderr
+    elsewhere = ["retry", failed, "--jobs-dir", site.root / "other"]
+    assert " ".join(map(str, elsewhere[:-1])) in done.stderr
+    assert [folder.name for folder in site.jobs.iterdir()] == [failed.name]
+    done = run_script("launch_job.py", *elsewhere, cwd=site.root)
+    assert done.returncode == 0, done.stderr
+    (again,) = (site.root / "other").iterdir()
+    assert ended(again).retry_of == failed.name

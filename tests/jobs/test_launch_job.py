@@ -749,3 +749,21 @@ def test_a_plan_is_shown_and_kept_in_one_call(site):
     kept = json.loads((site.root / "p.json").read_text())
     assert done.returncode == 0 and kept["result"]["command"] and "saved as p.json" in done.stdout
     assert "--save" not in done.stderr.partition("next: ")[2]
+
+
+@pytest.mark.parametrize("words", ["list", "status train-20260101-120000-0a1b2c", "submit"])
+def test_a_file_in_the_place_of_the_jobs_folder_is_refused(site, words):
+    if words == "submit":
+        words = f"submit --spec {site.root / 'train.toml'} --platform local"
+    other = site.root / "jobs.txt"
+    other.touch()
+    done = run_script("launch_job.py", *words.split(), "--jobs-dir", other, cwd=site.root)
+    assert done.returncode == 2 and f"JOB-JOBS-DIR {other}" in done.stderr
+    assert "fix: --jobs-dir DIR" in done.stderr
+
+
+def test_a_file_named_jobs_is_in_the_way_of_nothing_else(site):
+    (site.root / "jobs").touch()
+    where = ["--jobs-dir", site.root / "mine"]
+    done = run_script("launch_job.py", "list", *where, cwd=site.root)
+    assert done.returncode == 0 and "no jobs in" in done.stderr

@@ -195,7 +195,7 @@ def test_what_cannot_be_read_does_not_hide_what_else_is_wrong(here):
 
 @pytest.mark.parametrize("words", ["--model merged", "--set model=merged"])
 def test_a_merged_model_is_no_adapter_of_the_job(here, job, words):
-    files.write_text(here / "merged" / "config.json", "{}")
+    files.write_text(here / "merged" / "config.json", '{"model_type": "qwen3_vl"}')
     code, found, made = run(
         f"evaluate --engine transformers --parent-job {JOB} {words.replace('=merged', '=./merged')}"
     )

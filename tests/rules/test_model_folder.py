@@ -75,6 +75,54 @@ def test_a_folder_that_is_no_model_is_refused(here, action, model, base, flag):
         assert (code, errors) == (1, ["SPEC-MODEL-NAME"])
 
 
+# What is in a folder, what of it is named as the model, and what is said.
+NO_MODELS = [
+    ({"a.txt": "words"}, "a.txt", "is no folder"),
+    ({"model.gguf": "GGUF"}, "model.gguf", "a GGUF file"),
+    ({"model.gguf": "GGUF"}, "", "a folder with a GGUF file"),
+    ({"annotations.json": "[]"}, "", "without a config.json"),
+    ({"config.json": "[]"}, "", "got a list, expected a JSON object"),
+    ({"config.json": "{"}, "", "expected valid JSON"),
+    ({"config.json": "{}"}, "", "names no model_type"),
+]
+
+
+@pytest.mark.parametrize("action", ["train", "grpo", "evaluate", "inference", "quantize"])
+@pytest.mark.parametrize(("holds", "named", "said"), NO_MODELS)
+def test_what_is_here_and_no_model_is_refused(here, action, holds, named, said):
+    (here / "x").mkdir()
+    for name, text in holds.items():
+        (here / "x" / name).write_text(text)
+    engine = "cosmos-rl" if action == "grpo" else "transformers"
+    code, found, _ = run(f"{action} --engine {engine} --model ./x/{named}")
+    refused = found["SPEC-MODEL-NAME"]
+    assert code == 1 and said in refused.message
+    assert str(refused.fix) == f"replace --model ./x/{named} with --model DIR"
+    assert "SPEC-MODEL-ASSUMED" not in found
+
+
+def test_a_special_file_is_no_model(here):
+    code, found, _ = run("train --engine transformers --model /dev/null")
+    assert code == 1 and "is no folder" in found["SPEC-MODEL-NAME"].message
+
+
+@pytest.mark.parametrize("given", ["model/config.json", "./model/config.json", "."])
+def test_the_model_beside_what_was_named_is_offered(here, given):
+    (here / "model").mkdir()
+    (here / "model" / "config.json").write_text('{"model_type": "qwen3_vl"}')
+    code, found, _ = run(f"train --engine transformers --model {given}")
+    assert code in (1, 2)
+    fix = found["SPEC-MODEL-NAME"].fix
+    assert str(fix) == f"replace --model {given} with --model {here / 'model'}"
+
+
+def test_a_plan_with_a_model_that_has_another_config_ends_with_findings(here):
+    (here / "model").mkdir()
+    (here / "model" / "config.json").write_text('{"model_type": "qwen3_vl", "vision_config": []}')
+    code, found, _ = run("train --engine transformers --model ./model --set nframes=4")
+    assert code == 0, found
+
+
 @pytest.mark.parametrize(("action", "model", "base", "flag"), ASKING)
 def test_an_adapter_without_weights_is_refused(output, action, model, base, flag):
     (step(output, 10) / "adapter_model.safetensors").unlink()
@@ -136,14 +184,14 @@ def test_one_model_of_an_output_is_a_parent(output):
 
 
 def test_a_parent_that_tells_nothing_says_so(output, here):
-    files.write_text(here / "tuned" / "config.json", "{}")
+    files.write_text(here / "tuned" / "config.json", '{"model_type": "qwen3_vl"}')
     code, found, made = run(f"evaluate --engine transformers --parent-job {here / 'tuned'}")
     assert (code, made["model"]["model_name"]) == (0, str(here / "tuned"))
     assert "SPEC-TRAINING-UNKNOWN" in found
 
 
 def test_another_model_is_asked_as_the_output_was_trained(output):
-    files.write_text(output.parent / "merged" / "config.json", "{}")
+    files.write_text(output.parent / "merged" / "config.json", '{"model_type": "qwen3_vl"}')
     words = f"--parent-job {output} --model ./merged"
     code, found, made = run(f"evaluate --engine transformers {words}")
     assert (code, made["vision"]["nframes"], made["model"]["enable_lora"]) == (0, 6, False), found

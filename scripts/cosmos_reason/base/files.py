@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob
 import hashlib
 import json
 import os
 import secrets
+import shlex
 import shutil
 import tomllib
 from collections.abc import Iterator
@@ -18,6 +20,8 @@ from pathlib import Path
 from cosmos_reason.base.findings import bad_input, outside
 
 INCOMPLETE = ".incomplete-"
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def cache_folder() -> Path:
@@ -67,9 +71,42 @@ def whole_file(path: Path, mode: str = "w") -> Iterator:
             handle.flush()
             os.fsync(handle.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as problem:
         temporary.unlink(missing_ok=True)
+        name_path(problem, path, temporary)
         raise
+
+
+def name_path(problem: BaseException, path: Path, temporary: Path | None = None) -> None:
+    """Let an error name the path that was to be written: in place of the temporary name, and where
+    the kernel names none, as for a file that finds no room."""
+    if not isinstance(problem, OSError):
+        return
+    if problem.filename is None and problem.errno in NO_ROOM:
+        problem.filename = str(path)
+    elif temporary and isinstance(problem.filename, str):
+        problem.filename = problem.filename.replace(str(temporary), str(path))
+
+
+def way_out(problem: OSError) -> str:
+    """What to do about a file that cannot be written or read; empty where nothing is known."""
+    place = shlex.quote(_existing_part(problem.filename or "."))
+    if problem.errno in NO_ROOM:
+        return (
+            f"du -xhd 3 {place} | sort -h | tail, which shows what is large there: delete what can "
+            "go, then the same command again"
+        )
+    if problem.errno in NO_RIGHT:
+        return f"ls -ld {place}, which shows who may write there: another folder, or another owner"
+    return ""
+
+
+def _existing_part(path: str | bytes | int) -> str:
+    """The nearest folder that is there."""
+    if isinstance(path, int):
+        return "."
+    written = Path(os.fsdecode(path))
+    return str(next(folder for folder in written.absolute().parents if folder.is_dir()))
 
 
 @contextmanager
@@ -95,6 +132,7 @@ def whole_folder(path: Path, keep: Path | None = None) -> Iterator[Path]:
         os.replace(temporary, path)
         shutil.rmtree(old, ignore_errors=True)
     except BaseException as problem:
+        name_path(problem, path, temporary)
         if not keep:
             shutil.rmtree(temporary, ignore_errors=True)
             raise

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure, Finding, error
 from cosmos_reason.checkpoints.run_outputs import CLAIM
 from cosmos_reason.jobs import platforms
@@ -51,9 +52,12 @@ def _claim(folder: Path, job: Path, locks: ExitStack) -> list[Finding]:
     busy = _at_work(folder, locked=folder)  # another job may have begun before the lock was taken
     if busy:
         return busy
-    handle.truncate(0)
-    handle.write(json.dumps({"job": str(job), "host": socket.gethostname()}))
-    handle.flush()
+    claim = json.dumps({"job": str(job), "host": socket.gethostname()})
+    try:
+        (folder / CLAIM).write_text(claim)
+    except OSError as problem:
+        files.name_path(problem, folder / CLAIM)
+        raise
     return []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import shutil
 import socket
 from dataclasses import dataclass, replace
@@ -161,11 +162,7 @@ def submit(request: Request) -> tuple[Job | None, list[Finding]]:
                 return job, found + busy
             job, lock = _recorded(job, request, spec)
     except OSError as problem:
-        message = (
-            f"got {problem.strerror or problem}, expected room for a job and the right to write"
-        )
-        where = problem.filename or folder.parent
-        raise outside("JOB-FOLDER", where, message, "--jobs-dir where there is room") from None
+        raise _not_recorded(problem, request) from None
     try:
         platforms.module(job.platform).start(job, lock)
         platforms.spawn(job, lock)
@@ -182,6 +179,17 @@ def submit(request: Request) -> tuple[Job | None, list[Finding]]:
     finally:
         os.close(lock)
     return job, found
+
+
+def _not_recorded(problem: OSError, request: Request) -> Failure:
+    message = f"got {problem.strerror or problem}, expected room for a job and the right to write"
+    elsewhere = "--jobs-dir where there is room"
+    if request.retry_of:  # --jobs-dir is where it is looked for, unless its path is given
+        again = ["scripts/launch_job.py", "retry", str(request.spec_path.parent)]
+        elsewhere = f"{shlex.join(again)} --jobs-dir DIR"
+    problem.filename = problem.filename or str(request.jobs_dir)
+    ways = [way for way in (files.way_out(problem), elsewhere) if way]
+    return outside("JOB-FOLDER", problem.filename, message, "; or ".join(ways))
 
 
 def _recorded(job: Job, request: Request, spec: dict) -> tuple[Job, int]:

@@ -256,7 +256,17 @@ def new_id(action: str) -> str:
 
 
 def root(jobs_dir: str | None) -> Path:
-    """The folder of all jobs: the one given, else that of the environment, else ./jobs."""
+    """The folder of all jobs: the one given, else that of the environment, else ./jobs. Raises
+    Failure (exit 2) for what is no folder."""
+    path = path_of_root(jobs_dir)
+    if path.exists() and not path.is_dir():
+        message = "got a file, expected the folder of all jobs, or the name of a new one"
+        raise bad_input("JOB-JOBS-DIR", path, message, Fix(flags={"--jobs-dir": "DIR"}))
+    return path
+
+
+def path_of_root(jobs_dir: str | None) -> Path:
+    """`root`, whatever is there."""
     return Path(os.path.abspath(jobs_dir or os.environ.get(JOBS_DIR_VARIABLE) or "jobs"))
 
 
@@ -283,7 +293,7 @@ def is_path(given: str) -> bool:
 
 
 def folders(jobs_dir: Path) -> list[Path]:
-    """Folders of all recorded jobs, newest first. Raises OSError for what is no folder."""
+    """Folders of all recorded jobs, newest first. Raises OSError where they cannot be listed."""
     if not jobs_dir.exists():
         return []
     ids = [name for name in os.listdir(jobs_dir) if ID.fullmatch(name)]
@@ -302,7 +312,7 @@ def owner(paths: Iterable[str]) -> str | None:
 
 def words(verb: str, folder: Path) -> tuple[str, ...]:
     """The command line that does something with a job: launch_job.py and its arguments."""
-    if folder.parent == root(None):
+    if folder.parent == path_of_root(None):
         return ("launch_job.py", verb, folder.name)
     return ("launch_job.py", verb, folder.name, "--jobs-dir", str(folder.parent))
 

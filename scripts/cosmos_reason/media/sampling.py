@@ -9,11 +9,9 @@ square and two frames.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import bad_input, did_you_mean
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
@@ -261,8 +259,8 @@ def _given(value, default):
 
 def patch_size(model: str) -> int:
     """Pixels per side of a vision patch: what the model folder says, else that of its family."""
-    config = Path(model) / "config.json"
     known = model_names.known_family(model).patch
-    if model and os.path.isfile(config):
-        return read_json(config).get("vision_config", {}).get("patch_size", known)
-    return known
+    config = model_names.read_table(Path(model) / "config.json") if model else {}
+    vision = config.get("vision_config")
+    written = vision.get("patch_size") if isinstance(vision, dict) else None
+    return written if isinstance(written, int) and written > 0 else known

@@ -55,6 +55,8 @@ def canonical(written: str, flag: str = "--model") -> str:
     if _plain(name) in aliases:
         return HUB + aliases[_plain(name)]
     says_hub = written.startswith(HUB) or HUB_PAGE.match(written.strip())
+    if not says_hub and os.path.isfile(local):
+        raise _is_a_file(written, local, flag)
     if not says_hub and _looks_like_a_missing_folder(name):
         raise _missing_folder(written, name, local, flag)
     if HUB_NAME.fullmatch(name):
@@ -86,6 +88,13 @@ def _looks_like_a_missing_folder(name: str) -> bool:
     if is_address or not rest:
         return False
     return len(rest) > 1 or first in FOLDERS or os.path.isdir(first)
+
+
+def _is_a_file(written: str, local: Path, flag: str) -> Failure:
+    message = f"got {shown(written)}, which is a file; expected the folder of a model"
+    around = local.absolute().parent
+    meant = str(around) if (around / "config.json").is_file() else "DIR"
+    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
 
 
 def _missing_folder(written: str, name: str, local: Path, flag: str) -> Failure:

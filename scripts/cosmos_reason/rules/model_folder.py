@@ -7,28 +7,62 @@ import os
 from pathlib import Path
 
 from cosmos_reason.base import findings
-from cosmos_reason.base.findings import ERROR
+from cosmos_reason.base.findings import ERROR, Failure
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import adapters, run_outputs
+from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.values import shown
 
+CONFIG = "config.json"
 TEMPLATE = "template"  # the origin of values that nobody chose
 
 
 def refuse_no_model(draft: Draft) -> None:
-    """An error for a folder here that cannot be a model: none of its files is a JSON file."""
+    """An error for what is here under the name of the model and cannot be one."""
     key = draft.params["model"]
     model = document.get(draft.spec, key)
-    if not isinstance(model, str) or not model.startswith("/") or not os.path.isdir(model):
+    if not isinstance(model, str) or not model.startswith("/") or not os.path.exists(model):
         return
-    if any(Path(model).glob("*.json")):
+    fault = _why_no_model(Path(model))
+    if not fault:
         return
-    message = f"got {shown(model)}, a folder without a config.json; expected that of a model"
-    draft.refuse("SPEC-MODEL-NAME", key, message, Fix(changes={key: "MODEL"}))
+    message = f"got {shown(model)}, {fault}; expected the folder of a model"
+    fix = Fix(flags={"--model": _model_nearby(Path(model)) or "DIR"})
+    draft.refuse("SPEC-MODEL-NAME", key, message, fix)
+
+
+def _why_no_model(path: Path) -> str:
+    """Empty for the folder of a model or an adapter, whose weights are looked at by a launch."""
+    of_llama_cpp = "of llama.cpp and its kin: no engine here loads it"
+    if not path.is_dir():
+        return f"a GGUF file ({of_llama_cpp})" if path.suffix == ".gguf" else "which is no folder"
+    if (path / adapters.CONFIG).is_file():
+        return ""
+    if (path / CONFIG).is_file():
+        return _why_no_config(path / CONFIG)
+    if any(path.glob("*.gguf")):
+        return f"a folder with a GGUF file ({of_llama_cpp})"
+    return f"a folder without a {CONFIG}"
+
+
+def _why_no_config(path: Path) -> str:
+    try:
+        config = safetensors_files.read_object(path)
+    except Failure as failure:
+        return f"whose {CONFIG} is none ({failure.findings[0].message})"
+    if "model_type" in config or "architectures" in config:
+        return ""
+    return f"whose {CONFIG} names no model_type"
+
+
+def _model_nearby(path: Path) -> str:
+    """The folder around a file, or the only one in a folder, that has a config.json; else empty."""
+    around = [path.parent] if path.is_file() else path.glob("*/")
+    models = [folder for folder in around if (folder / CONFIG).is_file()]
+    return str(models[0]) if len(models) == 1 else ""
 
 
 def take_adapter(draft: Draft) -> None:

@@ -1,0 +1,43 @@
+"""What is told of files that cannot be written."""
+
+import pytest
+from support import files_up_to
+
+from cosmos_reason.base import files
+
+
+@pytest.fixture
+def full(tmp_path):
+    with files_up_to(100):
+        yield tmp_path
+
+
+def test_a_file_without_room_is_named(full):
+    with pytest.raises(OSError, match="too large") as raised:
+        files.write_text(full / "a.json", "x" * 1000)
+    assert raised.value.filename == str(full / "a.json")
+    assert f"du -xhd 3 {full} | sort -h" in files.way_out(raised.value)
+    assert list(full.iterdir()) == []
+
+
+def test_a_file_in_an_unfinished_folder_has_the_name_it_was_to_have(full):
+    with (
+        pytest.raises(OSError, match="too large") as raised,
+        files.whole_folder(full / "b") as part,
+    ):
+        files.write_text(part / "c.json", "x" * 1000)
+    assert raised.value.filename == str(full / "b" / "c.json")
+    assert list(full.iterdir()) == []
+
+
+def test_another_error_keeps_the_name_it_has(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised, files.whole_file(tmp_path / "a"):
+        (tmp_path / "source").read_text()
+    assert raised.value.filename == str(tmp_path / "source")
+    assert files.way_out(raised.value) == ""
+
+
+def test_a_name_that_is_no_file_keeps_its_error(tmp_path):
+    with pytest.raises(ConnectionError) as raised, files.whole_file(tmp_path / "a"):
+        raise ConnectionError("reset")
+    assert raised.value.filename is None
