@@ -646,6 +646,99 @@ def test_every_known_trap_is_checked_or_listed(trap):
     assert all(word.strip() in listed for word in words)
 
 
+@pytest.mark.parametrize("engine", ["tao", "cosmos-rl", "transformers"])
+def test_a_run_that_validates_at_its_end_only_is_warned_of(engine):
+    """cosmos-rl 0.4.7 and the embedded engine validate after the last step, whatever the
+    interval; the latter also where it saves."""
+    changes = {"train__max_num_steps": 10, "validation__enable": True, "validation__freq": 20}
+    never = found("train", engine, train__ckpt__save_freq=30, **changes)["SPEC-VALIDATION-NEVER"]
+    assert (never.severity, never.fix.changes) == (f.WARNING, {"validation.freq": 5})
+    saves = found("train", engine, train__ckpt__save_freq=5, **changes)
+    assert ("SPEC-VALIDATION-NEVER" in saves) == (engine != "transformers")
+
+
+def test_epochs_that_a_limit_of_steps_cuts_are_beyond_the_run(facts):
+    """20 records in batches of 4: 5 steps an epoch."""
+    changes = {"train__max_num_steps": 3, "validation__enable": True}
+    epochs = {"train__ckpt__save_freq_in_epoch": 1, "validation__freq_in_epoch": 1}
+    one = found("train", facts=facts, **changes, **epochs)
+    save, validation = one["SPEC-SAVE-NEVER"], one["SPEC-VALIDATION-NEVER"]
+    assert "(3 steps)" in save.message and "(3 steps)" in validation.message
+    assert validation.fix.changes == {"validation.freq_in_epoch": None, "validation.freq": 1}
+    whole = found("train", facts=facts, **epochs, validation__enable=True)
+    assert not whole.keys() & {"SPEC-SAVE-NEVER", "SPEC-VALIDATION-NEVER"}
+
+
+def test_warm_up_steps_that_are_rounded_do_not_fill_the_run():
+    for written, steps, fix in ((2.5, 3, 0.03), (20.0, 1000, 20), (20.0, None, 20)):
+        one = found("train", train__optm_warmup_steps=written, train__max_num_steps=steps)
+        (mended,) = one["SPEC-WARMUP-FLOAT"].fix.changes.values()
+        assert (mended, type(mended)) == (fix, type(fix))
+
+
+def test_answers_that_nobody_validates_decide_no_best():
+    asked = {"custom__transformers_engine__best_by": "val_accuracy"}
+    one = found("train", "transformers", custom__transformers_engine__validate_answers=8, **asked)
+    assert one["SPEC-ANSWERS-OFF"].fix.changes == {
+        "custom.transformers_engine.validate_answers": 0,
+        "custom.transformers_engine.best_by": "val_loss",
+    }
+
+
+UNREAD = {"vision__min_frames": 9, "vision__max_frames": 8, "vision__resized_height": 64}
+
+
+@pytest.mark.parametrize(
+    "action, engine, changes",
+    [
+        ("inference", "tao", UNREAD),
+        ("quantize", "tao", {**UNREAD, "vision__fps": 2, "vision__max_pixels": 100}),
+        ("train", "tao", {"custom__transformers_engine__best_by": "val_accuracy"}),
+        ("train", "cosmos-rl", {"custom__transformers_engine__feature_cache_gib": 2.0}),
+    ],
+)
+def test_a_key_that_the_engine_does_not_read_breaks_no_rule(action, engine, changes):
+    """It is told as such, and its value refuses no launch."""
+    found_now = found(action, engine, **changes)
+    told = rules.check(
+        action, engine, changed(action, {k.replace("__", "."): v for k, v in changes.items()})
+    )
+    unread = {one.where for one in told if one.id == "SPEC-ENGINE-KEY"}
+    assert unread and unread <= {key.replace("__", ".") for key in changes}
+    assert not [one for one in found_now.values() if one.severity == f.ERROR]
+
+
+def test_frames_that_no_pixel_budget_holds_are_mended_without_longer_records():
+    """To take the budget away would let each frame have six times as many tokens."""
+    few = found("train", custom__vision__nframes=56, custom__vision__total_pixels=3774873)
+    assert few["SPEC-PIXELS-BUDGET"].fix.changes == {"custom.vision.nframes": 54}
+    none = found("train", custom__vision__nframes=8, custom__vision__total_pixels=100000)
+    needed = {"custom.vision.total_pixels": 550503}
+    assert none["SPEC-PIXELS-BUDGET"].fix.changes == needed
+    held = {"custom__vision__nframes": 8, "custom__vision__total_pixels": 550503}
+    assert "SPEC-PIXELS-BUDGET" not in found("train", **held)
+    sized = {"custom__vision__resized_height": 64, "custom__vision__resized_width": 64}
+    held["custom__vision__total_pixels"] = 100000
+    assert "SPEC-PIXELS-BUDGET" not in found("train", **held, **sized)
+
+
+def test_a_quantization_without_data_has_no_length_to_keep(facts):
+    changes = {"quantize__max_sequence_length": 1024}
+    ids = {"SPEC-CALIBRATION-LENGTH", "SPEC-LENGTH-CALIBRATION"}
+    assert ids <= found("quantize", "tao", facts=facts, **changes).keys()
+    assert not ids & found("quantize", "transformers", facts=facts, **changes).keys()
+    changes["quantize__quantization_scheme"] = "NVFP4"
+    assert ids <= found("quantize", "transformers", facts=facts, **changes).keys()
+
+
+def test_a_fresh_start_is_no_advice_where_the_output_is_on_another_machine(tmp_path):
+    here = found("train", train__resume=True, train__output_dir=str(tmp_path))
+    assert here["SPEC-RESUME-NOTHING"].fix.changes == {"train.resume": False}
+    elsewhere = found("train", train__resume=True, train__output_dir="/lustre/no/such/out")
+    nothing = elsewhere["SPEC-RESUME-NOTHING"]
+    assert not nothing.fix and "/lustre/no/such/out is no folder here" in nothing.message
+
+
 def test_fewer_batches_are_a_fix_where_the_spec_leaves_the_prefetch_to_torch():
     table = document.template("train")
     document.set_value(table, lengths.LOADERS, 4)

@@ -63,6 +63,9 @@ def specs_with_files(folder):
     yield "train", "cosmos-rl", changed("train", by_fps), rates, 8
     yield "train", "tao", changed("train", {"policy.parallelism.tp_size": 3}), None, 8
     yield "evaluate", "tao", changed("evaluate", {"vision.max_frames": 4}), None, 1
+    for action, key in (("train", "custom.vision"), ("evaluate", "vision")):
+        by_rate = {key: {"fps": 2.0, "max_frames": 8, "total_pixels": 1000}}
+        yield action, "transformers", changed(action, by_rate), None, 1
     pictures = folder / "pictures"
     pictures.mkdir()
     facts = write_facts(pictures, 1, pictures=["list"])

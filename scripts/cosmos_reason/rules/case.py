@@ -74,10 +74,14 @@ class Case:
     def model(self) -> str:
         return self(self.params["model"])
 
+    def is_read(self, key: str) -> bool:
+        """Whether the engine applies the key, one of the action's schema."""
+        return self.engine in document.keys(self.action)[key]["x-engines"]
+
     @property
     def reads_frames(self) -> bool:
         """Whether the engine can be told how clips are sampled for this action."""
-        return self.engine in document.keys(self.action)[self.vision + "nframes"]["x-engines"]
+        return self.is_read(self.vision + "nframes")
 
     @property
     def adapter_base(self) -> str:

@@ -45,13 +45,15 @@ def check(
         found += engine_support.trainers_own_elsewhere(case, written)
     without_engine = engine_support.engine_findings(action, engine)
     found += without_engine
+    unread = set()
     if not without_engine:
         found += engine_support.unapplied_findings(case)
         found += engine_support.unlaunched(action, engine)
+        unread = engine_support.unread_keys(case)
     found += paths.unknown_uris(case)
     if action in actions.TRAINING and case.resumed:
         found += resuming.resumed_otherwise(case)
-    return found + broken_rules(case, invalid)
+    return found + broken_rules(case, invalid, unread)
 
 
 def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Finding], list[str]]:
@@ -71,11 +73,14 @@ def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Findi
     return found, invalid + unfilled
 
 
-def broken_rules(case: Case, invalid: list[str]) -> list[f.Finding]:
-    """The findings of the action's rules, but for rules that look at an invalid key."""
+def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Finding]:
+    """The findings of the action's rules, but for rules that look at an invalid key, and for those
+    about a key that the engine does not read, which cannot harm."""
     found = []
     for rule in RULES:
         if case.action not in rule.actions.split() or rule.skipped(case.params, invalid):
+            continue
+        if rule.about(case.params) in unread:
             continue
         finding = find(rule, case)
         if finding:
@@ -89,7 +94,7 @@ def find(rule: Rule, case: Case) -> f.Finding | None:
     if not detail:
         return None
     words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
-    key = rule.key.format(**case.params)
+    key = rule.about(case.params)
     message = f"got {_got(case, key, words)}: {rule.reason}"
     severity = rule.severity
     if severity == LATER:
@@ -115,13 +120,17 @@ def _got(case: Case, key: str, words: str | bool) -> str:
 
 
 def _remedy(rule: Rule, case: Case, key: str) -> Fix:
-    """The rule's fix, without changes to values that the spec has already."""
+    """The rule's fix, without changes to values that the spec has already. 20 is none to 20.0."""
     fix = rule.fix(case) if callable(rule.fix) else rule.fix
     if fix is None:
         return Fix()
     if not isinstance(fix, Fix):
         fix = Fix(changes={key: fix})
-    changes = {changed: value for changed, value in fix.changes.items() if case(changed) != value}
+    changes = {}
+    for changed, value in fix.changes.items():
+        now = case(changed)
+        if type(now) is not type(value) or now != value:
+            changes[changed] = value
     return replace(fix, changes=changes)
 
 

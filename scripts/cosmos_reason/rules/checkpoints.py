@@ -51,13 +51,22 @@ def resume_beside_policy(case):
     return wrong_resume_folder(case)
 
 
+def output_is_elsewhere(case) -> bool:
+    output = case("train.output_dir")
+    return bool(output) and not os.path.isdir(output)
+
+
 @rule(
     "SPEC-RESUME-NOTHING", WARNING, TRAINING, "train.resume",
     "no complete checkpoint in output_dir: a fresh start",
-    reads=RESUMED, fix=False,
+    reads=RESUMED, fix=lambda case: None if output_is_elsewhere(case) else False,
 )  # fmt: skip
 def nothing_to_resume(case):
-    return case("train.resume") is True and case.resumed is None
+    if case("train.resume") is not True or case.resumed:
+        return False
+    if output_is_elsewhere(case):
+        return f"{case('train.output_dir')} is no folder here; on the machine of the run it may be"
+    return True
 
 
 @rule(

@@ -15,6 +15,7 @@ from cosmos_reason.rules.rule import LATER, TRAINING, rule
 TRAIN_ANNOTATIONS = "custom.train_dataset.annotation_path"
 OF_GUIDES, NAME_OF_GUIDES = "custom.dataset", "train.train_policy.dataset.name"
 ANSWERED = "custom.transformers_engine.validate_answers"
+BEST_BY = "custom.transformers_engine.best_by"
 SPLIT = "train.train_policy.dataset.test_size"
 VALIDATION_DATA = ("custom.val_dataset.annotation_path", "validation.dataset.name")
 
@@ -68,29 +69,35 @@ def validation_loss_without_last_batch(case):
     return case.cosmos and drops and case("validation.batch_size") != 1
 
 
+def is_best_by_answers(case) -> bool:
+    return case(BEST_BY) == "val_accuracy"
+
+
 def validate_or_ask_nothing(case) -> Fix:
     if has_validation_data(case):
         return Fix(changes={"validation.enable": True})
-    return Fix(changes={ANSWERED: 0})
+    changes = {ANSWERED: 0}
+    if is_best_by_answers(case):
+        changes[BEST_BY] = "val_loss"
+    return Fix(changes=changes)
 
 
 @rule(
     "SPEC-ANSWERS-OFF", WARNING, "train", ANSWERED,
     "held-out questions are answered only where validation is on",
-    reads=("validation.enable", *VALIDATION_DATA), fix=validate_or_ask_nothing,
+    reads=("validation.enable", BEST_BY, *VALIDATION_DATA), fix=validate_or_ask_nothing,
 )  # fmt: skip
 def answers_without_validation(case):
     return case(ANSWERED) and not case("validation.enable")
 
 
 @rule(
-    "SPEC-BEST-ANSWERS", ERROR, "train", "custom.transformers_engine.best_by",
+    "SPEC-BEST-ANSWERS", ERROR, "train", BEST_BY,
     f"val_accuracy is known only where {ANSWERED} asks for answers",
     reads=(ANSWERED,), fix=Fix(changes={ANSWERED: 64}),
 )  # fmt: skip
 def best_by_unasked_answers(case):
-    by_answers = case("custom.transformers_engine.best_by") == "val_accuracy"
-    return by_answers and not case(ANSWERED)
+    return is_best_by_answers(case) and not case(ANSWERED)
 
 
 def validate_at_saves(case) -> Fix:

@@ -70,3 +70,8 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
         severity = f.ERROR if schema.get("x-ignoring") == "error" else f.WARNING
         found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, fix))
     return found
+
+
+def unread_keys(case: Case) -> set[str]:
+    """The keys of the action's schema that the engine does not apply."""
+    return {key for key in document.keys(case.action) if not case.is_read(key)}

@@ -136,6 +136,11 @@ def is_calibrated(case) -> bool:
     return is_static or case(quantizing.SCHEME) != quantizing.DATA_FREE
 
 
+def reads_records(case) -> bool:
+    """Whether the quantization looks at data: the container's always does."""
+    return case.engine == "tao" or is_calibrated(case)
+
+
 @rule(
     "SPEC-CALIBRATION", ERROR, "quantize", "dataset.annotation_path",
     "only FP8_DYNAMIC with a bf16 cache needs no calibration data",
@@ -159,8 +164,7 @@ def default_samples(case) -> int | None:
     reads=(*CALIBRATED_BY, "dataset.annotation_path"), fix=default_samples,
 )  # fmt: skip
 def few_calibration_samples(case):
-    reads_records = case.engine == "tao" or is_calibrated(case)
-    return reads_records and case(quantizing.SAMPLES) < FEW_SAMPLES
+    return reads_records(case) and case(quantizing.SAMPLES) < FEW_SAMPLES
 
 
 @rule(
@@ -177,7 +181,7 @@ def more_samples_than_records(case):
 @rule(
     "SPEC-CALIBRATION-LENGTH", ERROR, "quantize", quantizing.LENGTH,
     "a video record that is cut fails",
-    fix=4096,
+    reads=CALIBRATED_BY, fix=4096,
 )  # fmt: skip
 def cut_calibration_samples(case):
-    return case(quantizing.LENGTH) < 4096
+    return reads_records(case) and case(quantizing.LENGTH) < 4096

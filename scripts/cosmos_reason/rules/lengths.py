@@ -7,6 +7,7 @@ import math
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import record_tokens
+from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import BATCH, LOADERS, PREFETCH
 from cosmos_reason.rules.rule import TRAINING, rule
 from cosmos_reason.spec import actions, quantizing
@@ -72,10 +73,10 @@ def answer_beyond_length(case):
 @rule(
     "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", quantizing.LENGTH,
     "a record that is cut fails",
-    reads=TOKENS, fix=longer_max_length,
+    reads=(*TOKENS, *CALIBRATED_BY), fix=longer_max_length,
 )  # fmt: skip
 def calibration_beyond_length(case):
-    return too_long(case)
+    return reads_records(case) and too_long(case)
 
 
 def loader_gib(case) -> float:

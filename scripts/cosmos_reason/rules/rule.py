@@ -35,15 +35,22 @@ class Rule:
     reads: tuple[str, ...] = ()
     fix: object = None
 
+    def about(self, params: dict) -> str:
+        """The key that the finding points to, for the action with these `spec_params`."""
+        return _named(self.key, params)
+
     def keys(self, params: dict) -> set[str]:
-        """All keys that the rule looks at, for the action with these `spec_params`."""
-        named = {name: f"{{{name}}}" for name in ("model", "adapter", "base")} | params
-        keys = {key.format(**named) for key in (self.key, *self.reads)}
+        """All keys that the rule looks at."""
+        keys = {_named(key, params) for key in (self.key, *self.reads)}
         return {key for key in keys if not key.startswith(("--", "{"))}  # no adapter, no {base}
 
     def skipped(self, params: dict, invalid: list[str]) -> bool:
         keys = self.keys(params)
         return any(document.overlap(key, wrong) for key in keys for wrong in invalid)
+
+
+def _named(key: str, params: dict) -> str:
+    return key.format(**{name: f"{{{name}}}" for name in ("model", "adapter", "base")} | params)
 
 
 def rule(

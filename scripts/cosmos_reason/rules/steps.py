@@ -23,6 +23,7 @@ from cosmos_reason.rules.keys import (
 from cosmos_reason.rules.rule import TRAINING, rule
 
 FEW_STEPS = 20
+VALIDATION_EPOCHS = "validation.freq_in_epoch"
 
 
 def largest_multiple(batch: int, of: int) -> int:
@@ -118,14 +119,21 @@ def length_of_warmup(case):
     return f"a warm-up of {steps} of {case.steps} steps"
 
 
-def interval_beyond_run(case, epochs_key: str, steps: int) -> str | None:
-    """An interval of more epochs than the run has, or, when it counts steps, of more steps."""
-    epochs, run_epochs = case(epochs_key), case("train.epoch")
+def interval_beyond_run(case, steps_key: str, epochs_key: str) -> str | None:
+    """An interval of more epochs than the run has, or of more steps."""
+    steps, run_epochs = case(steps_key), case("train.epoch")
+    epochs = case(epochs_key) if case.is_read(epochs_key) else 0
+    if epochs and epochs > run_epochs:
+        return f"{run_epochs} epochs"
     if epochs:
-        return f"{run_epochs} epochs" if epochs > run_epochs else None
+        steps = epochs * (case.steps_per_epoch or 0)
     if case.steps and steps > case.steps:
         return f"{case.steps} steps"
     return None
+
+
+def save_beyond_run(case) -> str | None:
+    return interval_beyond_run(case, "train.ckpt.save_freq", "train.ckpt.save_freq_in_epoch")
 
 
 def save_half_way(case) -> Fix:
@@ -137,52 +145,53 @@ def save_half_way(case) -> Fix:
 
 @rule(
     "SPEC-SAVE-NEVER", WARNING, "train", "train.ckpt.save_freq",
-    "the run ends before the first save",
+    "the run ends before the first save: nothing is saved but its end",
     reads=("train.ckpt.enable_checkpoint", *SAVE_INTERVAL, *STEPS), fix=save_half_way,
 )  # fmt: skip
 def first_save_beyond_run(case):
-    if case("train.ckpt.enable_checkpoint"):
-        return interval_beyond_run(case, "train.ckpt.save_freq_in_epoch", case.save_interval or 0)
-    return None
+    return save_beyond_run(case) if case("train.ckpt.enable_checkpoint") else None
 
 
 def validate_within_run(case) -> Fix | int:
-    if case("validation.freq_in_epoch"):
-        return Fix(changes={"validation.freq_in_epoch": 1})
-    return max(1, int(case.steps) // 2)
+    """Half-way, or each epoch where the run's steps are not known."""
+    if not case.steps:
+        return Fix(changes={VALIDATION_EPOCHS: 1})
+    half = max(1, int(case.steps) // 2)
+    if case(VALIDATION_EPOCHS):
+        return Fix(changes={VALIDATION_EPOCHS: None, "validation.freq": half})
+    return half
 
 
 @rule(
-    "SPEC-VALIDATION-NEVER", ERROR, "train", "validation.freq",
-    "the run ends before the first validation",
-    reads=("validation.enable", "validation.freq_in_epoch", *STEPS), fix=validate_within_run,
+    "SPEC-VALIDATION-NEVER", WARNING, "train", "validation.freq",
+    "the run ends before the first validation: nothing is validated but its end",
+    reads=("validation.enable", VALIDATION_EPOCHS, "train.ckpt.enable_checkpoint", *SAVE_INTERVAL,
+           *STEPS),
+    fix=validate_within_run,
 )  # fmt: skip
 def first_validation_beyond_run(case):
-    if case("validation.enable"):
-        return interval_beyond_run(case, "validation.freq_in_epoch", case("validation.freq"))
-    return None
-
-
-def keep_one_warmup(case) -> Fix:
-    """Engine tao reads the epochs, the others the steps."""
-    superfluous = WARMUP if case.engine == "tao" else WARMUP_EPOCHS
-    return Fix(changes={superfluous: None})
+    """The trainers validate at the end of a run, the embedded engine also where it saves."""
+    if not case("validation.enable"):
+        return None
+    saves = case("train.ckpt.enable_checkpoint") and not save_beyond_run(case)
+    if saves and not case.cosmos:
+        return None
+    return interval_beyond_run(case, "validation.freq", VALIDATION_EPOCHS)
 
 
 @rule(
     "SPEC-WARMUP-TWICE", ERROR, "train", WARMUP_EPOCHS,
     "optm_warmup_steps is written too; keep one",
-    reads=(WARMUP,),
-    fix=keep_one_warmup,
+    reads=(WARMUP,), fix=Fix(changes={WARMUP: None}),
 )  # fmt: skip
 def warmup_written_twice(case):
+    """On the other engines the epochs themselves are refused, whose steps were written."""
     return case.has(WARMUP_EPOCHS) and case.has(WARMUP)
 
 
 def warmup_in_whole_steps(case) -> int | float:
-    if case.steps and case(WARMUP) >= case.steps:
-        return 0.03
-    return math.ceil(case(WARMUP))
+    steps = math.ceil(case(WARMUP))
+    return 0.03 if case.steps and steps >= case.steps else steps
 
 
 @rule(
@@ -224,9 +233,10 @@ def warmup_fills_run(case):
 )  # fmt: skip
 def long_warmup(case):
     share = warmup_share(case)
-    if 0.2 < share < 1:
-        return f"{share:.0%}"
-    return None
+    if not 0.2 < share < 1:
+        return None
+    by_epochs = f"optm_warmup_epochs {case(WARMUP_EPOCHS):g}, " if warms_up_by_epochs(case) else ""
+    return f"{by_epochs}{share:.0%}"
 
 
 @rule(

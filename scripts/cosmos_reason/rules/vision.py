@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import record_tokens
@@ -97,16 +99,37 @@ def pixels_below_floor(case):
     return None
 
 
+def floor_of_frame(case) -> int:
+    return sampled(case, "min_pixels") or sampling.FRAME_MIN_TOKENS * case.token_side**2
+
+
+def frames_in_budget(case) -> Fix:
+    """As many frames as the budget holds; where it holds none, the budget that they take."""
+    fewest = {"nframes": 2, "max_frames": sampled(case, "min_frames") or sampling.MIN_FRAMES}
+    counted = "nframes" if sampled(case, "nframes") else "max_frames"
+    floor = 1.05 * floor_of_frame(case)
+    most = int(sampled(case, "total_pixels") / floor) * 2
+    if most >= fewest[counted]:
+        return Fix(changes={case.vision + counted: most})
+    needed = math.ceil(sampled(case, counted) * floor / 2)
+    return Fix(changes={case.vision + "total_pixels": needed})
+
+
 @rule(
     "SPEC-PIXELS-BUDGET", WARNING, ANY, "{vision}.total_pixels",
     "the floor per frame wins: more tokens than budgeted",
-    reads=("{model}", "{vision}.nframes", "{vision}.max_frames", "{vision}.min_pixels"),
-    fix=lambda case: removed(case, "total_pixels"),
+    reads=(
+        "{model}", "{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames",
+        *(f"{{vision}}.{name}" for name in PIXEL_SIZES if name != "max_pixels"),
+    ),
+    fix=frames_in_budget,
 )  # fmt: skip
 def floor_beyond_budget(case):
+    if all([sampled(case, "resized_height"), sampled(case, "resized_width")]):
+        return None  # a size that is given has neither floor nor budget
     total = sampled(case, "total_pixels")
     frames = sampled(case, "nframes") or sampled(case, "max_frames")
-    floor = sampled(case, "min_pixels") or sampling.FRAME_MIN_TOKENS * case.token_side**2
+    floor = floor_of_frame(case)
     if total and frames and frames > 2 * total / (1.05 * floor):
         return f"{frames} frames of at least {floor} pixels"
     return None
