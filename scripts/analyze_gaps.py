@@ -71,7 +71,7 @@ def main(args) -> cli.Outcome:
     if args.html and s3.is_uri(args.html):
         message = f"got {args.html}, expected a local file: it is for a browser"
         raise findings.bad_input("USAGE", "--html", message)
-    options = grading.Options(args.type, args.tolerance, args.boxes)
+    options = grading.Options(args.type, args.tolerance, args.boxes, args.kpi_ann_path)
     file, rows, found = grading.read_one(local_results(args.results_dir), options)
     before_file = before = pair = None
     if args.baseline:

@@ -14,7 +14,8 @@ examples:
   scripts/score_predictions.py tuned/results.json --explain clip-7
   scripts/score_predictions.py reason1_results --compat reason1
 
-Reads results.json (ours or TAO's), JSONL and Reason1 result folders; several give a table by step.
+Reads results.json (ours or TAO's), JSONL, outputs of `vllm run-batch` (with --annotations) and
+Reason1 result folders; several give a table by step.
 Writes metrics.json beside results of this skill (beside others with --write), and
 checkpoint_metrics.json into the training output the evaluated checkpoint came from, where a score
 never takes the place of one of more answered rows.
@@ -56,6 +57,13 @@ def parser() -> cli.Parser:
         help="a results file, or a folder that holds one or several",
     )
     cli.add_reading_flags(parser)
+    parser.add_argument(
+        "--annotations",
+        metavar="PATH",
+        default="",
+        help="annotations that were asked, with the questions and ground truths of results that "
+        "have none, such as a batch's output; paired by id",
+    )
     parser.add_argument(
         "--compare",
         type=Path,
@@ -196,7 +204,7 @@ def read_earlier(
 
 
 def options_of(args) -> grading.Options:
-    return grading.Options(args.type, args.tolerance, args.boxes)
+    return grading.Options(args.type, args.tolerance, args.boxes, args.annotations)
 
 
 def judge_of(args):

@@ -45,11 +45,13 @@ BOX_MEASURES = ("pixels", "1000")
 @dataclass(frozen=True)
 class Options:
     """How answers are read: `type` for all rows (auto: as the task and the data show), the relative
-    error a number may have, and how responses write boxes where ground truths do it otherwise."""
+    error a number may have, how responses write boxes where ground truths do it otherwise, and the
+    annotations with the questions and ground truths of results that have none."""
 
     type: str = "auto"
     tolerance: float = 0.0
     boxes: str | None = None
+    annotations: str = ""
 
 
 def read_one(path: Path, options: Options) -> tuple[Path, list[Row], list[Finding]]:
@@ -65,7 +67,7 @@ def read_one(path: Path, options: Options) -> tuple[Path, list[Row], list[Findin
 
 def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
     """The graded rows of a results file, and everything there is to say of them."""
-    graded, found = rows.read(path)
+    graded, found = rows.read(path, options.annotations)
     record = evaluation_record.read(path)
     task = record.get("task") or ""
     if task not in TASK_TYPES:

@@ -5,6 +5,7 @@ Nothing is left out: a row that cannot be scored stays, counts as wrong, and is 
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -12,12 +13,15 @@ from pathlib import Path
 from sys import intern
 
 from cosmos_reason.base import findings
-from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import annotations
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.records import TAG
+from cosmos_reason.data.samples import Question
 from cosmos_reason.data.table_files import DELIMITED, csv_rows
-from cosmos_reason.evaluation import reason1
+from cosmos_reason.evaluation import batches, reason1
+from cosmos_reason.remote import s3
 
 GUARD = "guard"  # the folder, beside its results, of what an evaluation asked besides
 FIELDS = ("id", "video_id", "media", "question", "gt", "response", "error")
@@ -176,13 +180,14 @@ def folder_of(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def read(path: Path) -> tuple[list[Row], list[Finding]]:
-    """The rows of a results.json (ours or TAO's), a JSON lines file or a Reason1 folder, and what
-    is wrong with them.
+def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
+    """The rows of a results.json (ours or TAO's), a JSON lines file, the output of a batch or a
+    Reason1 folder, and what is wrong with them. Rows without ground truths take them, by their ids,
+    from the annotations `asked_of`; the questions there that no row answers are rows, too.
 
     Raises Failure when there is nothing to read, a file is cut off, or what it holds are no
     results."""
-    table = _Table(path)
+    table = _Table(path, asked_of)
     gc.disable()  # What is read has no cycles: a million rows need not be walked again and again.
     try:
         table.fill()
@@ -192,12 +197,7 @@ def read(path: Path) -> tuple[list[Row], list[Finding]]:
     if not table.rows:
         raise findings.bad_input("EVAL-NO-ROWS", path, "got no rows, expected one per question")
     if not table.are_results():
-        message = (
-            f"got {len(table.rows)} record(s), none with ground truth and response as text, "
-            f"expected results; the first: {table.rows[0].error}, "
-            f"in a record of {table.first_record}"
-        )
-        raise findings.bad_input("EVAL-NOT-RESULTS", path, message, NAMED)
+        raise table.no_results()
     return table.rows, table.as_findings()
 
 
@@ -221,8 +221,11 @@ def about(
 class _Table:
     """Rows being read, and the ids of those with a problem by the id of its finding."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, asked_of: str = ""):
         self.path = path
+        self.asked_of = asked_of
+        self.is_batch = False
+        self.takes_truths = False
         self.rows: list[Row] = []
         self.ids: set[str] = set()
         self.repetitions: Counter[str] = Counter()
@@ -231,7 +234,28 @@ class _Table:
         self._shared = {}.setdefault  # one object for equal texts
 
     def fill(self) -> None:
-        """All rows of a Reason1 folder or a file."""
+        """All rows of a Reason1 folder or a file, and those of questions that have none."""
+        self._fill_from_path()
+        if self.takes_truths:
+            for id in self.asked:
+                if id not in self.ids:
+                    self.add({"id": id})
+
+    @functools.cached_property
+    def asked(self) -> dict[str, Question]:
+        """The questions of the annotations, which are read when a row needs one, by their ids."""
+        if not self.asked_of:
+            return {}
+        if s3.is_uri(self.asked_of):
+            _, path = annotations.fetch(self.asked_of)
+        else:
+            path = annotations.locate(self.asked_of)
+        samples, problems = annotations.read(path)
+        if findings.has_errors(problems):
+            raise Failure(problems, findings.EXIT_BAD_INPUT)
+        return {question.id: question for sample in samples for question in sample.questions()}
+
+    def _fill_from_path(self) -> None:
         if self.path.is_dir():
             for record in reason1.items(self.path):
                 self.add(record)
@@ -242,6 +266,7 @@ class _Table:
             return
         records = JsonRecords(self.path)
         for record in records:
+            self.is_batch = self.is_batch or batches.is_line(record)
             for row in _rows_in(record):
                 self.add(row)
             if records.oddities:
@@ -255,10 +280,14 @@ class _Table:
         if not isinstance(record, dict):
             problems.append(f"got {type(record).__name__}, expected an object")
             record = {}
-        given_id, video_id, media, question, gt, response, error = _texts(record, problems)
+        values = _texts(record, problems)
+        tags = record.get("tags")
+        if self.asked_of:
+            values, tags = self._with_truth(values, tags)
+        given_id, video_id, media, question, gt, response, error = values
         row_id = self._id(given_id, video_id or media)
         error = self._error(row_id, gt, response, error, problems)
-        tags = self._tags(row_id, record["tags"]) if record.get("tags") else ()
+        tags = self._tags(row_id, tags) if tags else ()
         if not video_id or video_id == row_id:
             video_id = row_id
         else:
@@ -271,6 +300,20 @@ class _Table:
         row = Row(row_id, video_id, media, question, gt, response, error, tags)
         row.is_cut = record.get("is_cut") is True
         self.rows.append(row)
+
+    def _with_truth(self, values: list[str | None], tags: object) -> tuple[list, object]:
+        """The values of FIELDS and the tags of a row, from the question of its id where it has no
+        ground truth."""
+        given_id, video_id, media, _, gt, response, error = values
+        truth = None if gt else self.asked.get(given_id or video_id or "")
+        if truth is None:
+            return values, tags
+        self.takes_truths = True
+        sample = truth.sample
+        if sample.media:
+            media = media or sample.media[0].path
+        values = [truth.id, sample.id, media, truth.text, truth.gt, response, error]
+        return values, tags or list(sample.tags)
 
     def _id(self, given_id: str | None, video_id: str | None) -> str:
         """The row's own id, made unique. TAO's rows have only the annotation's, so that the later
@@ -320,9 +363,28 @@ class _Table:
 
     def are_results(self) -> bool:
         """Whether there is a row with ground truth and response, or one whose evaluation failed."""
+        if self.is_batch and not any(row.gt for row in self.rows):
+            return False
         if self.ids_by_problem["EVAL-ROW-FAILED"]:
             return True
         return any(row.gt and row.response is not None for row in self.rows)
+
+    def no_results(self) -> Failure:
+        """Why what was read are no results."""
+        message = (
+            f"got {len(self.rows)} record(s), none with ground truth and response as text, "
+            f"expected results; the first: {self.rows[0].error}, "
+            f"in a record of {self.first_record}"
+        )
+        fix = NAMED
+        if self.is_batch:
+            message = f"got {len(self.rows)} lines of a batch, which hold no ground truths"
+            fix = Fix(flags={"--annotations": "ANNOTATIONS"})
+        if self.asked:
+            theirs, ours = self.rows[0].id, next(iter(self.asked))
+            message = f"got ids such as {theirs}, expected those of the annotations, such as {ours}"
+            fix = "give each request the id of its question"
+        return findings.bad_input("EVAL-NOT-RESULTS", self.path, message, fix)
 
     def as_findings(self) -> list[Finding]:
         found = []
@@ -352,7 +414,9 @@ def _without_tags(question: str | None) -> str:
 
 def _rows_in(record: object) -> list:
     """The record, or the questions of a video with their responses, as Video-MME's tools write
-    them."""
+    them, or what a line of a batch's output holds."""
+    if batches.is_line(record):
+        return [batches.as_row(record)]
     asked = record.get("questions") if isinstance(record, dict) else None
     if not isinstance(asked, list) or not all(_is_answered(one) for one in asked):
         return [record]
