@@ -642,6 +642,26 @@ def test_colocated_layouts_use_every_gpu_for_both_sides(here, mode, gpus, nodes)
     assert Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
 
 
+@pytest.mark.parametrize(
+    ("gpus", "nodes"), [(2, 1), (4, 1), (8, 1), (1, 4), (4, 2), (8, 2), (8, 4)]
+)
+def test_separated_layouts_have_whole_replicas_over_nodes(here, gpus, nodes):
+    """cosmos-rl's GRPO trainer refuses dp_replicate_size above 1."""
+    line = "grpo --engine cosmos-rl --set train_batch_per_replica=64"
+    code, found, made = run(f"{line} --gpus-per-node {gpus} --nodes {nodes}")
+    sizes = made["policy"]["parallelism"]
+    assert (code, sizes["dp_replicate_size"]) == (0, 1) and "SPEC-GPUS-IDLE" not in found
+    assert Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
+    assert sizes["n_init_replicas"] == made["rollout"]["parallelism"]["n_init_replicas"]
+
+
+def test_a_layout_of_several_nodes_is_not_taken_for_one_of_one(here):
+    run("grpo --engine cosmos-rl --gpus-per-node 8 --nodes 2", "wide.toml")
+    code, found, _ = run("grpo --engine cosmos-rl --spec wide.toml --gpus-per-node 4")
+    fix = found["SPEC-GPUS-PER-NODE"].fix
+    assert (code, fix.flags) == (1, {"--gpus-per-node": 4, "--nodes": 2})
+
+
 def test_separated_sides_may_differ_and_need_the_gpus_of_the_policy(here):
     line = (
         "grpo --engine cosmos-rl --set mode={} --set dp_shard_size=4 --set rollout_tp_size=2 "

@@ -137,7 +137,7 @@ def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None
     spec."""
     gpus_key = SHARD if draft.action in actions.TRAINING else "num_gpus"
     gpus_before = _whole_number(draft.base, gpus_key)
-    nodes_before = _whole_number(draft.base, GRID + "dp_replicate_size")
+    nodes_before = _nodes_before(draft)
     if per_node is not None and (nodes is not None or nodes_before == 1):
         return True
     if gpus_before not in bundle.skill_info()["gpu_counts_per_node"]:
@@ -149,6 +149,15 @@ def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None
     fix = Fix(flags={"--gpus-per-node": per_node, "--nodes": max(nodes or nodes_before, 1)})
     draft.refuse("SPEC-GPUS-PER-NODE", "--gpus-per-node", message, fix)
     return False
+
+
+def _nodes_before(draft: Draft) -> int:
+    """Those of the standard layout that has as many replicas as the earlier spec."""
+    nodes = _whole_number(draft.base, GRID + "dp_replicate_size")
+    shares_gpus = "colocated" in str(document.get(draft.base, "mode"))
+    if draft.action == "grpo" and not shares_gpus:
+        nodes *= _whole_number(draft.base, GRID + "n_init_replicas")
+    return nodes
 
 
 def _whole_number(table: dict, key: str) -> int:

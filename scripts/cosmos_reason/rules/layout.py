@@ -24,7 +24,8 @@ PRODUCT = " x ".join(POLICY_SIZES)
 
 def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> dict[str, int]:
     """Shards over the GPUs of a node, replicas over nodes; GRPO gives half of the GPUs to the
-    rollouts, or has replicas of up to 4 GPUs that policy and rollouts share."""
+    rollouts, or has replicas of up to 4 GPUs that policy and rollouts share. Replicas of its policy
+    are whole ones: its trainer refuses dp_replicate_size."""
     if action == "train":
         return {SHARD: per_node, GRID + "dp_replicate_size": nodes}
     if action != "grpo":
@@ -43,7 +44,8 @@ def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> d
     groups = nodes if per_node > 1 else max(1, nodes // 2)
     return {
         SHARD: half,
-        GRID + "dp_replicate_size": groups,
+        GRID + "dp_replicate_size": 1,
+        GRID + "n_init_replicas": groups,
         ROLLOUT + "tp_size": half,
         ROLLOUT + "n_init_replicas": groups,
     }
@@ -199,8 +201,22 @@ def qwen3_in_pipeline(case):
     return in_pipeline(case) and case.qwen3
 
 
+def whole_replicas(case) -> Fix:
+    replicas, grid = GRID + "n_init_replicas", GRID + "dp_replicate_size"
+    return Fix(changes={grid: 1, replicas: case(replicas) * case(grid)})
+
+
 @rule(
-    "SPEC-REPLICATE-1D", ERROR, TRAINING, SHARD,
+    "SPEC-REPLICATE-GRPO", ERROR, "grpo", GRID + "dp_replicate_size",
+    "cosmos-rl ends a grpo run with more than 1; n_init_replicas gives as many",
+    reads=(GRID + "n_init_replicas",), fix=whole_replicas,
+)  # fmt: skip
+def replicated_within_grpo(case):
+    return replicated(case)
+
+
+@rule(
+    "SPEC-REPLICATE-1D", ERROR, "train", SHARD,
     "replicas with tp_size above 1 need sharding too",
     reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"), fix=moved_to_shards("tp_size"),
 )  # fmt: skip
@@ -211,7 +227,7 @@ def replicas_without_shards(case):
 
 
 @rule(
-    "SPEC-PIPELINE-REPLICATE", ERROR, TRAINING, GRID + "dp_replicate_size",
+    "SPEC-PIPELINE-REPLICATE", ERROR, "train", GRID + "dp_replicate_size",
     "excludes pp_size above 1",
     reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
 )  # fmt: skip
