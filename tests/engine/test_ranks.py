@@ -96,6 +96,13 @@ def failing():
 def only_on(rank):
     return failing() if ranks.rank == rank else "fine"
 
+class Kind(Failure):
+    pass
+
+def only_one_kind(rank):
+    if ranks.rank == rank:
+        raise Kind([], 3)
+
 parts = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
 parts[0].grad = torch.full((2,), 1.0 + ranks.rank)
 if ranks.is_first:
@@ -111,6 +118,10 @@ told["by_first fails"] = caught(lambda: ranks.by_first(failing))
 told["agreed"] = ranks.agreed(lambda: ranks.rank)
 told["agreed fails"] = caught(lambda: ranks.agreed(lambda: only_on(1)))
 told["all fail"] = caught(lambda: ranks.agreed(failing))
+try:
+    ranks.agreed(lambda: only_one_kind(1))
+except Failure as failure:
+    told["kind"] = type(failure).__name__
 told["first of node"] = ranks.first_of_node_first(lambda: ranks.rank)
 open(sys.argv[1] + str(ranks.rank), "w").write(json.dumps(told))
 ranks.leave()
@@ -135,6 +146,7 @@ def test_two_processes_agree(tmp_path):
         "sum of numbers": 1.0,
         "merged": [0, 1],
         "by_first": 0,
+        "kind": "Kind",
     }
     for told in (first, second):
         assert {key: told[key] for key in alike} == alike

@@ -326,6 +326,77 @@ def test_more_records_than_may_be_lost_end_all_with_one_finding(spec, folder):
     assert 'run_with_transformers.py", line' not in output, "no traceback of ours"
 
 
+READER = f"""
+import os, runpy, signal, sys, threading
+sys.path.insert(0, {str(ENGINE.parent)!r})
+from cosmos_reason.engine import loader
+from cosmos_reason.engine.encode import Encoder
+
+encode = Encoder.encode_training
+start = loader.Loader.__init__
+
+def encoded(self, sample, *more):
+    if os.environ["RANK"] == "1" and sample.index == int(os.environ["RECORD"]):
+        if os.environ["END"] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("a decoder of its own mind")
+    return encode(self, sample, *more)
+
+def started(self, *ways):
+    print("threads:", *(thread.name for thread in threading.enumerate()))
+    start(self, *ways)
+
+Encoder.encode_training = encoded
+loader.Loader.__init__ = started
+runpy.run_path({str(ENGINE)!r}, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def with_reader(spec, folder, monkeypatch):
+    """Starts a training of two ranks; the one process that reads for rank 1 ends at a record."""
+    program = folder / "reader.py"
+    program.write_text(READER)
+
+    def begun(sizes, end, record):
+        monkeypatch.setenv("END", end)
+        monkeypatch.setenv("RECORD", str(record))
+        ways = {
+            "program": program,
+            "train__train_policy__dataloader_num_workers": 1,
+            "train__train_policy__dataloader_prefetch_factor": 1,
+            "train__train_policy__dataloader_shuffle": False,
+            "train__output_dir": str(folder / f"{end}-{sizes[0]}"),
+            "train__ckpt__save_freq": 4,
+            "validation__enable": False,
+        }
+        return command(spec, folder, sizes, f"{end}-{sizes[0]}", **ways)
+
+    return begun
+
+
+@pytest.mark.parametrize("sizes", [REPLICATED, SHARDED])
+def test_a_reader_of_one_rank_that_is_killed_lets_all_save(with_reader, folder, sizes):
+    words = with_reader(sizes, "killed", record=2 * BATCH + 1)  # of the third step
+    code, output = end_of(start(words))
+    assert code != 0 and output.count("error: ENGINE-LOADER-DIED reading for rank 1") == 1, output
+    last = int(re.search(r"ended after step (\d) of 4; its state is saved", output)[1])
+    assert last in (1, 2), "rank 1 is told in the step before at the latest"
+    (saved,) = run_outputs.find(folder / f"killed-{sizes[0]}")
+    assert (saved.kind, saved.step, saved.complete) == ("resume", f"step_{last}", True)
+    assert 'run_with_transformers.py", line' not in output, "no traceback of ours"
+
+
+def test_a_rank_whose_reader_raises_what_nobody_expects_ends_and_all_with_it(with_reader):
+    """The rank used to wait for its reader, and the other one for the rank, for hours."""
+    process = start(with_reader(REPLICATED, "raising", record=2 * BATCH + 1))
+    output, _ = process.communicate(timeout=90)
+    assert process.returncode != 0
+    assert "RuntimeError: a decoder of its own mind" in output, output
+    assert re.search(r"rank\s+: 1 .local_rank: 1", output), output
+    assert set(re.findall("threads: (.*)", output)) == {"MainThread"}, "what readers are forked of"
+
+
 @pytest.mark.parametrize(("sizes", "ranks"), [(ALONE, 2), (REPLICATED, 1)])
 def test_another_number_of_processes_is_one_finding(spec, folder, sizes, ranks):
     words = command(spec, folder, sizes, f"wrong-{ranks}", ranks=ranks)

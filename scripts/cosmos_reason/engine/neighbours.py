@@ -42,6 +42,18 @@ class Watch:
                 os._exit(EXIT_OUTSIDE)
 
 
+def end_with(parent: int) -> None:
+    """Let this process end when the one that forked it does, also where it would wait for somebody
+    to take what it sends: forks of one process hold each other's pipes open."""
+    threading.Thread(target=_outlast, args=(parent,), daemon=True).start()
+
+
+def _outlast(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PAUSE)
+    os._exit(EXIT_OUTSIDE)
+
+
 def is_alive(process: int) -> bool:
     """Whether a process runs; one that has ended and that nobody asked about does not."""
     try:

@@ -186,7 +186,8 @@ class Ranks:
         return outcome[0]
 
     def agreed(self, call: Callable[[], T]) -> T:
-        """What `call` returns here. A Failure on any rank is one on all; rank 0 tells it."""
+        """What `call` returns here. A Failure on any rank is one on all, of the same kind; rank 0
+        tells it."""
         if not self.are_several:
             return call()
         result, raised = None, None
@@ -202,7 +203,8 @@ class Ranks:
         found: list[Finding] = []
         for failure in failures:
             found += [finding for finding in failure.findings if finding not in found]
-        raise self.told_once(Failure(found, max(failure.exit_code for failure in failures)))
+        kind = type(failures[0])
+        raise self.told_once(kind(found, max(failure.exit_code for failure in failures)))
 
     def first_of_node_first(self, call: Callable[[], T]) -> T:
         """What `call` returns. One process of each machine does it before the others, which find
@@ -214,7 +216,7 @@ class Ranks:
 
     def told_once(self, failure: Failure) -> Failure:
         """What to raise for a failure that all ranks have: rank 0 says what it is."""
-        return failure if self.is_first else Failure([], failure.exit_code)
+        return failure if self.is_first else type(failure)([], failure.exit_code)
 
     def place(self, step: int) -> str:
         """A step of this process, for a finding."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure
 from cosmos_reason.data.samples import Question
+from cosmos_reason.engine import neighbours
 from cosmos_reason.engine.encode import PIXELS_KEY
 
 Inputs = dict[str, torch.Tensor]
@@ -85,11 +87,16 @@ def encoded(
         batch_size=None,
         num_workers=workers,
         prefetch_factor=prefetch,
+        worker_init_fn=partial(_begin, os.getpid()),
         multiprocessing_context="fork" if workers else None,
         pin_memory=pins,
     )
     # Its processes start here, before the first question is asked for.
     return _arriving(groups, iter(loader))
+
+
+def _begin(parent: int, _worker: int) -> None:
+    neighbours.end_with(parent)
 
 
 def _arriving(groups: list[list[Question]], loader: Iterator[list]):

@@ -11,16 +11,24 @@ import os
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
-from cosmos_reason.base.findings import Failure
-from cosmos_reason.engine import stopping
+from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, error
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.engine import loader
 from cosmos_reason.engine.features import OUTLINES, Features, Outline
+from cosmos_reason.engine.loader import Loader
 from cosmos_reason.engine.ranks import Ranks
 from cosmos_reason.engine.samples import Inputs
 from cosmos_reason.engine.schedule import Schedule
 
 TRAINING, VALIDATION, QUESTIONS = range(3)
+NAMES = ("training record", "validation record", "held-out question")
+NAMED = 3
+LESS_MEMORY = {
+    "train.train_policy.dataloader_num_workers": 1,
+    "train.train_policy.dataloader_prefetch_factor": 1,
+}
 # (kind, number, outlines of its media where that is enough)
 Item = tuple[int, int, tuple[Outline, ...] | None]
 Numbered = list[tuple[int, Inputs | Failure]]
@@ -30,6 +38,10 @@ def workers(policy: dict, on_node: int) -> int:
     """How many processes read for each rank. More than cores would only share the cores."""
     cores = max(1, len(os.sched_getaffinity(0)) // on_node)
     return min(policy["dataloader_num_workers"], cores)
+
+
+class Unread(Failure):
+    """What is to come next will not come. Nothing that was read is lost."""
 
 
 class Sources(Dataset):
@@ -72,15 +84,11 @@ class Reader:
         self.on_their_way: deque[list[Item]] = deque()
         policy = train["train_policy"]
         count = workers(policy, ranks.on_node)
-        self.loader = iter(
-            DataLoader(
-                Sources(*self.kinds),
-                batch_sampler=self._order(first),
-                collate_fn=list,
-                num_workers=count,
-                prefetch_factor=policy["dataloader_prefetch_factor"] if count else None,
-                worker_init_fn=stopping.leave_signals_to_the_trainer,
-            )
+        self.loader = Loader(
+            Sources(*self.kinds),
+            self._order(first),
+            count,
+            policy["dataloader_prefetch_factor"],
         )
 
     def _order(self, first: int) -> Iterator[list[Item]]:
@@ -118,7 +126,7 @@ class Reader:
         return self._next(TRAINING)
 
     def _next(self, kind: int) -> Numbered:
-        items = next(self.loader)
+        items = self._received()
         numbers = []
         for its_kind, number, _ in self.on_their_way.popleft():
             assert its_kind == kind, "taken out of its order"
@@ -127,6 +135,35 @@ class Reader:
         if self.features:
             self._note(kind, found)
         return found
+
+    def _received(self) -> list[Inputs | Failure]:
+        """What comes next. Raises Unread where nothing will come."""
+        try:
+            return next(self.loader)
+        except loader.Dead as problem:
+            message = (
+                f"a process that reads records is gone, often for want of host memory ({problem})"
+            )
+            raise self._unread("ENGINE-LOADER-DIED", message, LESS_MEMORY) from None
+        except loader.Stuck:
+            message = (
+                f"got nothing for {loader.PATIENCE // 60} minutes from the processes that read "
+                f"records; waited for {self._awaited()}"
+            )
+            raise self._unread("ENGINE-LOADER-STUCK", message) from None
+
+    def _unread(self, id: str, message: str, changes: dict | None = None) -> Unread:
+        where = f"reading for rank {self.ranks.rank}" if self.ranks.are_several else "reading"
+        fix = Fix(changes={"train.resume": True} | (changes or {}))
+        return Unread(error(id, where, message, fix), EXIT_OUTSIDE)
+
+    def _awaited(self) -> str:
+        """The records that come next, the first of them by name."""
+        items = self.on_their_way[0]
+        named = []
+        for kind, number, _ in items[:NAMED]:
+            named.append(f"{NAMES[kind]} {number}")
+        return ", ".join(named) + (" ..." if len(items) > NAMED else "")
 
     def _note(self, kind: int, found: Numbered) -> None:
         """Remember the outlines of media that were decoded."""
@@ -146,4 +183,4 @@ class Reader:
 
     def close(self) -> None:
         """End the processes that read."""
-        self.loader = None
+        self.loader.close()

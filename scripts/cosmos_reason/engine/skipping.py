@@ -82,7 +82,9 @@ class Skipped:
         self, items: Iterable[tuple[int, Inputs | Failure]]
     ) -> Iterator[tuple[int, Inputs | Failure]]:
         """The items, where all ranks read the same: what one cannot read none has read."""
-        for number, item in items:
+        items = iter(items)
+        while found := self.ranks.agreed(lambda: next(items, None)):
+            number, item = found
             failed = self.ranks.merged({number: item} if isinstance(item, Failure) else {})
             yield number, failed.get(number, item)
 

@@ -51,7 +51,7 @@ class Stop:
             raise Stopped
 
 
-def leave_signals_to_the_trainer(_worker: int) -> None:
+def leave_signals_to_the_trainer() -> None:
     """For the processes of a loader: who ends a job often signals all of its processes, and the
     step at work still needs its records. They end with their loader, and with its process."""
     for number in SIGNALS:

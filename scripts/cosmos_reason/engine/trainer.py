@@ -33,7 +33,7 @@ from cosmos_reason.engine.held_out import HeldOut
 from cosmos_reason.engine.model import DTYPES, Hardware
 from cosmos_reason.engine.passes import GIB, Passes
 from cosmos_reason.engine.ranks import ALONE, SEEDS_APART, Ranks
-from cosmos_reason.engine.reading import Numbered, Reader
+from cosmos_reason.engine.reading import Reader, Unread
 from cosmos_reason.engine.samples import Inputs, Samples, have_media, loss_tokens
 from cosmos_reason.engine.schedule import Schedule
 from cosmos_reason.engine.skipping import Skipped, TooMany
@@ -74,8 +74,22 @@ class Trainer:
         by a signal or with too many records lost (what is done is saved), or with a full GPU."""
         self.first = self.step
         self.note_left_out()
+        watch = neighbours.Watch(self.ranks.neighbours)
+        with self.stop, closing(self.new_reader()) as self.reader, watch:
+            try:
+                self.train()
+            except Stopped:
+                raise self.ranks.told_once(self.stopped()) from None
+            except (TooMany, Unread) as problem:
+                raise self.ranks.told_once(self.without_records(problem)) from None
+            except torch.OutOfMemoryError as problem:
+                # Of several processes one may be full alone: it speaks, and the others end with it.
+                where = self.ranks.place(self.step + 1)
+                raise full_gpu.failure(self.passes, problem, where) from None
+
+    def new_reader(self) -> Reader:
         held_out = self.held_out or []
-        self.reader = Reader(
+        return Reader(
             self.schedule,
             self.ranks,
             self.first,
@@ -85,21 +99,6 @@ class Trainer:
             asked=held_out.own if held_out else [],
             features=self.features,
         )
-        with self.stop, neighbours.Watch(self.ranks.neighbours), closing(self.reader):
-            try:
-                self.train()
-            except Stopped:
-                raise self.ranks.told_once(self.stopped()) from None
-            except TooMany as problem:
-                raise self.ranks.told_once(self.without_media(problem)) from None
-            except torch.OutOfMemoryError as problem:
-                # Of several processes one may be full alone: it speaks, and the others end with it.
-                where = self.ranks.place(self.step + 1)
-                raise full_gpu.failure(self.passes, problem, where) from None
-            except RuntimeError as problem:
-                if not str(problem).startswith("DataLoader worker"):
-                    raise
-                raise self.without_reader(problem) from None
 
     @property
     def total_steps(self) -> int:
@@ -116,19 +115,20 @@ class Trainer:
             self.validate()
         while self.step < self.total_steps:
             since = time.perf_counter()
-            batch = self.reader.batch()
+            samples = self.readable()
             waited = time.perf_counter() - since
-            self.train_on(self.readable(batch), waited, self.step == self.first + TIMED - 1)
+            self.train_on(samples, waited, self.step == self.first + TIMED - 1)
             if self.step < self.total_steps:
                 self.stop.check()
             self.validate_and_save()
         for skipped in self.skipped.values():
             skipped.sum_up(self.run_dir)
 
-    def readable(self, batch: Numbered) -> list[Inputs]:
-        """The records of this rank's share of the next step that could be read."""
+    def readable(self) -> list[Inputs]:
+        """The records of this rank's share of the next step that could be read, when all ranks have
+        theirs."""
         skipped = self.skipped[left_out.TRAINING]
-        samples = self.ranks.agreed(lambda: list(skipped.readable(batch)))
+        samples = self.ranks.agreed(lambda: list(skipped.readable(self.reader.batch())))
         if skipped.settle(self.step + 1):
             self.note_left_out()
         return samples
@@ -348,21 +348,13 @@ class Trainer:
         """Save the state after a signal. Returns what there is to say of the end."""
         return self.ended_early("ENGINE-STOPPED", f"got {self.stop.asked_by} and")
 
-    def without_media(self, problem: TooMany) -> Failure:
-        """Save the state where too many records are lost. Returns what there is to say."""
+    def without_records(self, problem: TooMany | Unread) -> Failure:
+        """Save the state where too many records are lost, or who reads them is. Returns what there
+        is to say."""
         if self.step == self.first or self.schedule.saves(self.step):
             return problem  # nothing is lost
-        ended = self.ended_early("ENGINE-MEDIA-LOST", "media could not be read, the training")
+        ended = self.ended_early("ENGINE-MEDIA-LOST", "records could not be read, the training")
         return Failure([*problem.findings, *ended.findings], ended.exit_code)
-
-    def without_reader(self, problem: RuntimeError) -> Failure:
-        """The same where a process that read records is gone. Of several ranks this one cannot save
-        alone."""
-        told = f"a process that reads records is gone, often for want of host memory ({problem});"
-        if not self.ranks.are_several:
-            return self.ended_early("ENGINE-LOADER-DIED", told)
-        fix = Fix(changes={"train.resume": True})
-        return outside("ENGINE-LOADER-DIED", self.ranks.place(self.step + 1), told, fix)
 
     def ended_early(self, id: str, why: str) -> Failure:
         """Save the state under the number of the step wherever in an epoch it is. Returns what

@@ -1,0 +1,230 @@
+"""The processes that read records: that they end, and that nobody waits for one that has."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+import torch
+from support import ROOT
+
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.engine import loader as module
+from cosmos_reason.engine import neighbours
+from cosmos_reason.engine.loader import Dead, Loader, Stuck
+from cosmos_reason.engine.ranks import Ranks
+from cosmos_reason.engine.reading import Reader, Unread
+from cosmos_reason.engine.schedule import Schedule
+
+LARGE = 1 << 20  # bytes, more than a pipe holds
+SECONDS = 30  # in which all has to be over that would otherwise last for ever
+
+
+class Records(torch.utils.data.Dataset):
+    """Item n is what `of` makes of n."""
+
+    def __init__(self, of):
+        self.of = of
+
+    def __getitem__(self, number):
+        return self.of(number)
+
+
+def large(_number):
+    return b"x" * LARGE
+
+
+def for_ever(_number):
+    time.sleep(1000)
+
+
+def unheard_of(_number):
+    raise KeyError("a decoder of its own mind")
+
+
+def reading(of, workers=1, batches=4):
+    return closing(Loader(Records(of), ([number] for number in range(batches)), workers, 2))
+
+
+@contextmanager
+def ends_in_time():
+    """A test that would wait for ever fails."""
+
+    def fail(*_):
+        raise AssertionError("it waits and waits")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def wait_until(is_so):
+    deadline = time.monotonic() + SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def sleeps(process):
+    """Whether all threads of a process wait for something, as one that fills a pipe does."""
+    states = []
+    for task in os.listdir(f"/proc/{process}/task"):
+        with open(f"/proc/{process}/task/{task}/stat") as facts:
+            states.append(facts.read().rpartition(")")[2].split()[0])
+    return set(states) == {"S"}
+
+
+# -- one that ends -------------------------------------------------------------------------------
+
+
+def test_a_reader_that_dies_in_the_middle_of_a_message_is_not_waited_for():
+    with ends_in_time(), reading(large) as loader:
+        (process,) = loader.processes
+        time.sleep(0.5)  # it fills the pipe
+        os.kill(process.pid, signal.SIGSTOP)
+        later = threading.Timer(1, process.kill)
+        later.start()  # when this process waits for the rest
+        with pytest.raises(Dead, match=f"process {process.pid}, exit code -9"):
+            next(loader)
+        later.join()
+
+
+def test_a_reader_that_dies_is_told_where_records_are_waited_for_and_nowhere_else():
+    with ends_in_time(), reading(large, workers=2) as loader:
+        assert next(loader) == [large(0)]
+        loader.processes[1].kill()
+        loader.processes[1].join(SECONDS)
+        with pytest.raises(Dead):
+            next(loader)
+    assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+
+
+def test_what_a_reader_raises_is_raised_and_the_others_end(monkeypatch):
+    monkeypatch.setattr(module, "DYING", 0)
+    with ends_in_time(), reading(unheard_of, workers=2) as loader:
+        with pytest.raises(KeyError, match="a decoder of its own mind"):
+            next(loader)
+        processes = loader.processes
+    assert not any(process.is_alive() for process in processes)
+
+
+# -- one that hangs ------------------------------------------------------------------------------
+
+
+def test_readers_that_hang_are_killed_at_the_end(monkeypatch):
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    begun, begin = os.pipe()
+
+    def hanging(number):
+        os.write(begin, b".")
+        for_ever(number)
+
+    with ends_in_time(), reading(hanging, workers=2) as loader:
+        processes = loader.processes
+        assert os.read(begun, 1) + os.read(begun, 1) == b".."
+    for process in processes:
+        process.join(SECONDS)
+        assert process.exitcode == -signal.SIGKILL
+
+
+def test_readers_that_hang_are_not_waited_for_for_ever(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 1)
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    with ends_in_time(), reading(for_ever) as loader, pytest.raises(Stuck):
+        next(loader)
+
+
+def policy(workers):
+    return {
+        "dataloader_num_workers": workers,
+        "dataloader_prefetch_factor": 1,
+        "dataloader_shuffle": False,
+    }
+
+
+def test_the_records_that_do_not_come_are_named(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 1)
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    train = {"train_batch_per_replica": 4, "train_policy": policy(1)}
+    spec = {"train": train, "validation": {"enable": False}}
+
+    class Hanging(Records):
+        def __len__(self):
+            return 8
+
+    reader = Reader(Schedule(spec, 1, 1), Ranks(1, 2), 0, Hanging(for_ever), [], [], [])
+    with ends_in_time(), closing(reader), pytest.raises(Unread) as caught:
+        reader.batch()
+    (finding,) = caught.value.findings
+    assert (finding.id, finding.where) == ("ENGINE-LOADER-STUCK", "reading for rank 1")
+    assert "waited for training record 1, training record 3, training record 5 ..." in str(finding)
+    assert isinstance(caught.value, Failure) and caught.value.exit_code == 3
+
+
+# -- the process that they read for --------------------------------------------------------------
+
+PROGRAM = """
+import sys, time
+from contextlib import closing
+sys.path[:0] = {paths!r}
+import test_loader
+from cosmos_reason.engine import read_ahead
+
+if "evaluation" in sys.argv:
+    encode = lambda _: {{"input_ids": test_loader.torch.zeros(test_loader.LARGE)}}
+    arriving = read_ahead.encoded([[None]] * 8, encode, 2, 8)
+    print(*(process.pid for process in test_loader.module.multiprocessing.active_children()))
+else:
+    of = getattr(test_loader, sys.argv[1])
+    with test_loader.reading(of, workers=2) as loader:
+        print(*(process.pid for process in loader.processes), flush=True)
+        if of is test_loader.unheard_of:
+            next(loader)
+        time.sleep(1000)
+sys.stdout.flush()
+time.sleep(1000)
+"""
+
+
+def started(*words):
+    paths = [str(ROOT / "scripts"), str(ROOT / "tests/engine"), str(ROOT / "tests/fixtures")]
+    program = PROGRAM.format(paths=[*paths, str(ROOT / "tests")])
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("what", ["training", "evaluation"])
+def test_readers_end_with_a_process_that_is_killed_while_they_fill_its_pipe(what):
+    process = started("large", what)
+    readers = [int(word) for word in process.stdout.readline().split()]
+    assert len(readers) == 2
+    wait_until(lambda: all(map(sleeps, readers)))
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(map(neighbours.is_alive, readers)))
+    process.communicate()
+
+
+def test_a_process_ends_whatever_a_reader_raised():
+    """The traceback holds the frames of the iterator, so that nobody asks the readers to end before
+    the interpreter waits for them."""
+    process = started("unheard_of", "training")
+    readers = [int(word) for word in process.stdout.readline().split()]
+    try:
+        _, said = process.communicate(timeout=SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and "a decoder of its own mind" in said
+    assert not any(map(neighbours.is_alive, readers))
