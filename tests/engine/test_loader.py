@@ -9,45 +9,18 @@ import time
 from contextlib import closing, contextmanager
 
 import pytest
-import torch
+from loading import Records, for_ever, large, reading, unheard_of
 from support import ROOT
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import loader as module
 from cosmos_reason.engine import neighbours
-from cosmos_reason.engine.loader import Dead, Loader, Stuck
+from cosmos_reason.engine.loader import Dead, Stuck
 from cosmos_reason.engine.ranks import Ranks
 from cosmos_reason.engine.reading import Reader, Unread
 from cosmos_reason.engine.schedule import Schedule
 
-LARGE = 1 << 20  # bytes, more than a pipe holds
 SECONDS = 30  # in which all has to be over that would otherwise last for ever
-
-
-class Records(torch.utils.data.Dataset):
-    """Item n is what `of` makes of n."""
-
-    def __init__(self, of):
-        self.of = of
-
-    def __getitem__(self, number):
-        return self.of(number)
-
-
-def large(_number):
-    return b"x" * LARGE
-
-
-def for_ever(_number):
-    time.sleep(1000)
-
-
-def unheard_of(_number):
-    raise KeyError("a decoder of its own mind")
-
-
-def reading(of, workers=1, batches=4):
-    return closing(Loader(Records(of), ([number] for number in range(batches)), workers, 2))
 
 
 @contextmanager
@@ -172,31 +145,29 @@ def test_the_records_that_do_not_come_are_named(monkeypatch):
 # -- the process that they read for --------------------------------------------------------------
 
 PROGRAM = """
-import sys, time
-from contextlib import closing
+import multiprocessing, sys, time
 sys.path[:0] = {paths!r}
-import test_loader
+import loading
+import torch
 from cosmos_reason.engine import read_ahead
 
-if "evaluation" in sys.argv:
-    encode = lambda _: {{"input_ids": test_loader.torch.zeros(test_loader.LARGE)}}
+_, records, action = sys.argv
+if action == "evaluation":
+    encode = lambda _: {{"input_ids": torch.zeros(loading.LARGE)}}
     arriving = read_ahead.encoded([[None]] * 8, encode, 2, 8)
-    print(*(process.pid for process in test_loader.module.multiprocessing.active_children()))
-else:
-    of = getattr(test_loader, sys.argv[1])
-    with test_loader.reading(of, workers=2) as loader:
-        print(*(process.pid for process in loader.processes), flush=True)
-        if of is test_loader.unheard_of:
-            next(loader)
-        time.sleep(1000)
-sys.stdout.flush()
-time.sleep(1000)
+    print(*(process.pid for process in multiprocessing.active_children()), flush=True)
+    time.sleep(1000)
+with loading.reading(getattr(loading, records), workers=2) as loader:
+    print(*(process.pid for process in loader.processes), flush=True)
+    if records == "unheard_of":
+        next(loader)
+    time.sleep(1000)
 """
 
 
 def started(*words):
-    paths = [str(ROOT / "scripts"), str(ROOT / "tests/engine"), str(ROOT / "tests/fixtures")]
-    program = PROGRAM.format(paths=[*paths, str(ROOT / "tests")])
+    paths = [str(ROOT / "scripts"), str(ROOT / "tests/fixtures")]
+    program = PROGRAM.format(paths=paths)
     return subprocess.Popen(
         [sys.executable, "-c", program, *words],
         stdout=subprocess.PIPE,
