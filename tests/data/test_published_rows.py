@@ -213,3 +213,100 @@ def test_a_row_that_answers_by_number_is_sent_to_be_built(source):
     assert "number of an option" in problems["DATA-NOT-BUILT"]["message"]
     _, talks = build(path)
     assert [answer for _, answer in talks] == ["A", "C"]
+
+
+# -- which column names the clip ---------------------------------------------------------------
+
+VSI_BENCH = [
+    {"id": n + 900, "dataset": "arkitscenes", "scene_name": str(n), "question_type": kind,
+     "question": asked, "ground_truth": truth, "options": options}
+    for n, (kind, asked, truth, options) in enumerate([
+        ("object_counting", "How many chair(s) are there?", "4", None),
+        ("object_rel_direction_easy", "Where is the sofa?", "B", ["A. left", "B. right"]),
+    ])
+]  # fmt: skip
+EGO_SCHEMA = [
+    {"question_idx": str(n + 7), "question": "What was the goal of C?", "video_idx": str(n),
+     "option": ["A. C washed dishes.", "B. C slept."], "answer": str(n)}
+    for n in range(2)
+]  # fmt: skip
+VIDEO_MME = [
+    {"video_id": f"00{n + 1}", "duration": "short", "domain": "Knowledge", "videoID": str(n),
+     "url": "https://www.youtube.com/watch?v=x", "question_id": f"00{n + 1}-1",
+     "question": "When?", "options": ["A. One.", "B. Two."], "answer": "AB"[n]}
+    for n in range(2)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "answers"),
+    [(VSI_BENCH, ["4", "B"]), (EGO_SCHEMA, ["A", "B"]), (VIDEO_MME, ["A", "B"])],
+    ids=["VSI-Bench", "EgoSchema", "Video-MME"],
+)
+def test_the_column_that_names_the_clips_is_found_by_the_files(source, rows, answers):
+    path = written(source, rows)
+    report, talks = build(path)
+    assert [answer for _, answer in talks] == answers, report
+    _, problems = check(path, expect=1)
+    assert "DATA-NOT-BUILT" in problems and "DATA-TURNS-MISSING" not in problems
+
+
+def test_two_columns_that_name_different_clips_are_a_question(source):
+    rows = [{"left": "0", "right": "1", "question": "Same?", "answer": "no"}] * 2
+    report, talks = build(written(source, rows))
+    assert not talks and "video" in {finding["where"] for finding in found(report, "BUILD-COLUMN")}
+
+
+def test_a_known_column_with_missing_clips_is_not_given_up(source):
+    """Some of its clips are there: the others are missing, whatever the numbers of rows are."""
+    rows = [
+        {"index": n, "video_path": name, "question": "?", "answer": "a"}
+        for n, name in enumerate(["0.mp4", "gone.mp4"])
+    ]
+    report, talks = build(written(source, rows))
+    assert not talks and "gone.mp4" in found(report, "BUILD-MEDIA-MISSING")[0]["message"]
+
+
+def test_ids_and_options_are_not_proposed_as_answers(source):
+    row = {"video": "0.mp4", "q_uid": "a", "question_id": 3, "question": "?"}
+    rows = [row | {"option 0": "red", "option 1": "blue", "weather": sky} for sky in ("sun", "fog")]
+    report, _ = build(written(source, rows))
+    (finding,) = found(report, "BUILD-COLUMN")
+    assert finding["fix"] == "--column answer=weather"
+
+
+def test_the_number_of_a_clip_is_its_name(source):
+    """As MSRVTT-QA has them, whose clips are called video7010.mp4; 0 is no missing number."""
+    for n in range(2):
+        (source / f"{n}.mp4").rename(source / f"video{n}.mp4")
+    rows = [
+        {"answer": "couch", "category_id": 14, "id": 158581 + n, "question": "What falls?",
+         "video_id": n}
+        for n in range(2)
+    ]  # fmt: skip
+    path = written(source, rows)
+    _, problems = check(path, expect=1)
+    assert "DATA-MEDIA-MISSING" in problems and "DATA-MEDIA-NONE" not in problems
+    assert len(build(path)[1]) == 2
+
+
+def test_pictures_beside_a_question_are_not_lost(tmp_path):
+    """LingoQA's segments are lists of pictures; without them, they were trained as text alone."""
+    rows = [
+        {"question_id": f"q{n}", "segment_id": f"s{n}", "question": "A light?", "answer": "Green.",
+         "images": [f"images/s{n}/{place}.jpg" for place in range(2)]}
+        for n in range(2)
+    ]  # fmt: skip
+    samples, _ = annotations.read(written(tmp_path, rows))
+    assert [medium.path for medium in samples[1].media] == ["images/s1/0.jpg", "images/s1/1.jpg"]
+
+
+def test_pictures_beside_a_question_are_built(source):
+    from PIL import Image
+
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (64, 64)).save(source / name)
+    row = {"segment_id": "s", "images": ["a.png", "b.png"], "question": "A light?", "answer": "No"}
+    build(written(source, [row]))
+    samples, _ = annotations.read(source.parent / "out" / "train" / "annotations.json")
+    assert len(samples[0].media) == 2

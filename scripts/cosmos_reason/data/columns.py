@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import thoughts
+from cosmos_reason.data.option_columns import NUMBERED
 from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
@@ -41,6 +43,7 @@ COLUMNS = {
         *("answer", "label", "class", "target", "category", "response", "caption", "text"),
         "solution",
         *("correct_answer", "correct_choice", "correct", "answer_key"),
+        *("ground_truth", "gt", "correct_answer_label"),
         *COUNTED_FROM_0,
     ),
     "reasoning": (
@@ -53,12 +56,16 @@ COLUMNS = {
 # Roles of the column of the answer, where it has numbers of options; what those count from.
 NUMBERED_ROLES = {"answer_from_0": 0, "answer_from_1": 1}
 ROLES = (*COLUMNS, *NUMBERED_ROLES)
+OF_ROWS = re.compile(r"(?:^|[_ ])(?:id|ids|uid|uuid|qid|idx|index|url|token)$|^q_?uid$", re.I)
 LONG_TEXT = 8  # words on average, of a column that is worth a remark
 
 # Columns that name a clip, whatever its name looks like.
 OF_CLIPS = {
     name for name in COLUMNS["video"] if name.startswith(("video_", "videoi", "clip", "vid"))
 }
+
+# Columns of questions and answers.
+OF_TEXTS = {*COLUMNS["question"], *COLUMNS["answer"]}
 
 # column -> what stands in it, row by row; None where a row does not have it
 Cells = dict[str, list]
@@ -150,7 +157,9 @@ def _free(cells: Cells, columns: dict[str, str]) -> list[str]:
 
 
 def _of_fewest_classes(cells: Cells, names: Iterable[str]) -> str:
-    """The column with the fewest different values, at least two: labels repeat."""
+    """The column with the fewest different values, at least two: labels repeat. A number or an id
+    of rows is no label, nor is an option."""
+    names = [name for name in names if not (OF_ROWS.search(name) or NUMBERED.fullmatch(name))]
     filled = {name: [value for value in cells[name] if value not in (None, "")] for name in names}
     classes = {name: len(set(map(str, values))) for name, values in filled.items()}
     several = {name: count for name, count in classes.items() if count > 1}

@@ -22,7 +22,7 @@ from pathlib import Path
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import caption_sets, option_columns, thoughts
-from cosmos_reason.data.columns import OF_CLIPS, names_medium
+from cosmos_reason.data.columns import OF_CLIPS, OF_TEXTS, names_medium
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
 from cosmos_reason.spec.prompts import CHOOSE
@@ -98,13 +98,37 @@ def row_of_table(record: dict) -> str:
         return "a row whose answer is the number of an option"
     if _is_by_clip(record):
         return f"labels by clip ({shown(next(iter(record)), 60)}, ...)"
-    unread = unread_media(record)
+    unread = second_name(record) or unread_media(record)
     if unread:
         return f"a row that names its clip by {unread!r}"
+    fields = [] if name else _fields(record)
+    return f"a row with {', '.join(fields[:4])}" if fields else ""
+
+
+def _fields(record: dict) -> list[str]:
+    """The names of a row's labels; none of a record that is none."""
     others = [name for name in record if name not in BESIDE]
-    fields = [name for name in others if _is_label(record[name])]
-    is_row = not name and MEDIA & record.keys() and fields
-    return f"a row with {', '.join(fields[:4])}" if is_row else ""
+    is_row = MEDIA & record.keys() or _is_asked(record)
+    return [name for name in others if _is_label(record[name])] if is_row else []
+
+
+def _is_asked(record: dict) -> bool:
+    """Whether it has columns of questions or answers, and no turns under another name."""
+    if any(
+        isinstance(value, list) and value and type(value[0]) is dict for value in record.values()
+    ):
+        return False
+    return any(key.lower() in OF_TEXTS for key in record)
+
+
+def second_name(record: dict) -> str:
+    """Another key of a clip's name beside `video_id`, which may be a number of the set's own
+    (Video-MME); "" without one."""
+    named = record.get("video_id")
+    if named is None or names_medium(str(named)):
+        return ""
+    others = (key for key in record if key != "video_id" and key.lower() in OF_CLIPS)
+    return next(others, "")
 
 
 def answers_by_number(record: dict) -> bool:
@@ -338,10 +362,14 @@ def _is_listed_in(question: str, letter: str, text: object) -> bool:
 
 
 def _daft_record(record: dict) -> dict:
-    media = {kind: record[f"{kind}_id"] for kind in ("video", "image") if record.get(f"{kind}_id")}
-    kept = {
-        key: record[key] for key in ("id", "video", "image", "reasoning", "tags") if key in record
-    }
+    media = {}
+    for kind in ("video", "image"):
+        named = record.get(f"{kind}_id")
+        is_number = isinstance(named, int) and not isinstance(named, bool)
+        if named or is_number:
+            media[kind] = str(named) if is_number else named
+    names = ("id", "video", "videos", "image", "images", "reasoning", "tags")
+    kept = {key: record[key] for key in names if key in record}
     identity = {} if record.get("item_index") is None else {"id": record["item_index"]}
     return {
         **identity,

@@ -28,7 +28,7 @@ from cosmos_reason.data import (
 )
 from cosmos_reason.data.annotations import locate, stream
 from cosmos_reason.data.answer_options import unoffered
-from cosmos_reason.data.formats import DAFT, answers_by_number, form
+from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
 from cosmos_reason.data.items import UNNAMED, Item, Reading, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
@@ -299,10 +299,11 @@ def _is_annotation(record: object) -> bool:
     name = form(record)
     if name != DAFT:
         return bool(name)
-    if answers_by_number(record):
+    if answers_by_number(record) or second_name(record):
         return False
     keys = record.keys()
-    return bool({"video_id", "image_id"} & keys) and not {"video", "image"} & keys
+    named = {"video_id", "image_id", "videos", "images"}
+    return bool(named & keys) and not {"video", "image"} & keys
 
 
 def _with_system(item: Item, system: str) -> Item:

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import columns as column_roles
 from cosmos_reason.data import (
+    clip_columns,
     label_questions,
     option_columns,
     option_numbers,
     source_files,
     thoughts,
 )
+from cosmos_reason.data import columns as column_roles
 from cosmos_reason.data.formats import are_pairs, are_pictures, rates, with_options
 from cosmos_reason.data.formats import options as options_in
 from cosmos_reason.data.items import (
@@ -95,7 +96,7 @@ def items(
     run says all.
     """
     given, begin = _without_numbered(reading.columns)
-    cells, columns = _table(rows, given, problems)
+    cells, columns = _table(rows, given, files, problems)
     problems += _unused(cells, columns, files)
     written = {role: cells.get(columns.get(role), [None] * len(rows)) for role in TEXT_COLUMNS}
     texts = {role: list(map(cell_text, written[role])) for role in TEXT_COLUMNS}
@@ -145,7 +146,10 @@ def _unused(cells: column_roles.Cells, columns: dict[str, str], files: Folder) -
 
 
 def _table(
-    rows: list[tuple[dict, str]], given: dict[str, str], problems: list[f.Finding]
+    rows: list[tuple[dict, str]],
+    given: dict[str, str],
+    files: Folder,
+    problems: list[f.Finding],
 ) -> tuple[column_roles.Cells, dict[str, str]]:
     """What stands in the columns of all rows, and {role: column}."""
     names = dict.fromkeys(name for row, _ in rows for name in row)
@@ -155,6 +159,11 @@ def _table(
     if "answer" not in columns and len(folders) > 1:  # tables in folders named by the label
         columns["answer"] = "folder"
         cells["folder"] = [posixpath.basename(folder) for _, folder in rows]
+    if not {"video", "image"} & given.keys():
+        of_clips = clip_columns.find(cells, columns, files)
+        if of_clips:
+            columns.pop("image", None)
+            columns["video"] = of_clips
     column_roles.add_likely(cells, columns, problems)
     return cells, columns
 
@@ -200,6 +209,8 @@ def _named_medium(row: dict, columns: dict[str, str]) -> Media | None:
     """What a row names: a file, a list of pictures, or a folder of them; None in an empty cell."""
     for kind in ("video", "image"):
         value = row.get(columns.get(kind, ""))
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
         if isinstance(value, str) and value:
             return Media(kind, value, fps=_rate(row))
         if kind == "video" and are_pictures(value):
