@@ -156,6 +156,17 @@ def test_a_loss_that_is_no_number_names_the_last_good_checkpoint(train_spec, tmp
     assert finding.fix.changes == {"train.optm_lr": 1e-4, "train.resume": str(good)}
 
 
+def test_a_loss_that_is_no_number_before_any_change_is_not_the_learning_rate_s(
+    train_spec, monkeypatch
+):
+    real = train.Trainer.loss_sum
+    monkeypatch.setattr(train.Trainer, "loss_sum", lambda *of: real(*of) * float("nan"))
+    with pytest.raises(Failure, match=r"ENGINE-LOSS-NOT-FINITE.*no step had changed") as caught:
+        run(train_spec)
+    (finding,) = caught.value.findings
+    assert not finding.fix.changes and "ask_model.py" in finding.fix.command
+
+
 def test_weights_that_are_no_numbers_are_not_saved(train_spec, tmp_path, monkeypatch):
     real = train.Trainer.optimizer_step
 

@@ -15,6 +15,7 @@ from support import ROOT, run_script
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base import secrets
+from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.jobs import diagnosis
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
@@ -242,15 +243,36 @@ def test_why_a_replica_died_is_the_one_finding(before):
     assert [one.id for one in diagnosis.diagnose([*INNOCENT, DIED])] == ["LOG-REPLICA-DIED"]
 
 
-def test_findings_of_our_own_commands_are_read_back():
+@pytest.mark.parametrize("fix", ["", "fix it", f"--set train.resume=/{'long/' * 20}policy"])
+def test_findings_of_our_own_commands_are_read_back(fix):
     printed = f.as_text(
-        [f.error("ENGINE-MODEL", "models/x", "got no config.json, expected one", "fix it")]
+        [f.error("ENGINE-MODEL", "models/x", "got no config.json, expected one", fix)]
     )
-    (found,) = diagnosis.diagnose(printed.splitlines())
-    assert (found.id, found.message) == (
+    (found,) = diagnosis.diagnose([*printed.splitlines(), "", "  fix: of nothing"])
+    assert (found.id, found.message, str(found.fix)) == (
         "ENGINE-MODEL",
         "models/x: got no config.json, expected one",
+        fix,
     )
+
+
+@pytest.mark.parametrize("resume", ["", "/checkpoints/step_20/policy"])
+def test_changes_that_a_log_says_are_a_command_for_the_spec_of_the_job(tmp_path, resume):
+    job = "train-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job)
+    changes = {"train.optm_lr": 1e-07}
+    if resume:
+        changes["train.resume"] = f"{folder}{resume}"
+    said = f.error("ENGINE-LOSS-NOT-FINITE", "step 21", "got loss nan", Fix(changes=changes))
+    (folder / "log.txt").write_text(f.as_text([said]))
+    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
+        "findings"
+    ]
+    words = shlex.split(found["fix"])
+    assert words[1:6] == ["train", "--engine", "transformers", "--spec", f"{folder}/spec.toml"]
+    assert words[-2:] == ["-o", "spec-mended.toml"]
+    pairs = [word for word in words if "=" in word]
+    assert pairs == [f"{key}={value_text(value)}" for key, value in changes.items()]
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), max_size=30))

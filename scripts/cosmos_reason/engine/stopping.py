@@ -61,6 +61,13 @@ def leave_signals_to_the_trainer() -> None:
 def not_finite(message: str, step: int, rate: float, output_dir: Path) -> Failure:
     """What to say of a training whose numbers got lost at a learning rate. Nothing of that is ever
     saved, so that the newest checkpoint is a good one."""
+    if step == 1:  # measured before the first change of the weights
+        message += (
+            ", with weights that no step had changed: the model itself gives it, or a record, and "
+            "no learning rate mends it"
+        )
+        fix = Fix(command="scripts/ask_model.py MODEL CLIP QUESTION  # does the model answer?")
+        return outside("ENGINE-LOSS-NOT-FINITE", f"step {step}", message, fix)
     fix = Fix(changes={"train.optm_lr": float(f"{rate / 10:g}")})
     good = run_outputs.newest_resume(output_dir)
     if good is None:

@@ -50,12 +50,14 @@ TROUBLE = (
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
 # A line inside a traceback, perhaps with its rank before it.
 STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")
-# A finding that one of our commands printed, perhaps with its rank before it, without the fix that
-# may follow it; or the last line of a traceback, where it passed through somebody else's program.
+# A finding that one of our commands printed, perhaps with its rank before it, and its fix, where
+# that stands on the same line; or the last line of a traceback, where it passed through somebody
+# else's program.
 OURS = re.compile(
     r"^(?:\[[^\]]*\]:?\s?)?(?:error|cosmos_reason\.base\.findings\.Failure): "
-    r"([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*?)(?:  fix: .*)?$"
+    r"([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*?)(?:  fix: (.*))?$"
 )
+OUR_FIX = re.compile(r"^(?:\[[^\]]*\]:?\s?)?  fix: (.*)$")  # on the line below its finding
 LENGTH = "policy.model_max_length"
 # Ends of keys whose value helps when it is lower, and higher.
 LOWER_HELPS = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens", "per_pass")
@@ -151,10 +153,16 @@ def diagnose(lines: Iterable[str], name: str = "log", action: str = "") -> list[
     found: dict[str, Finding] = {}
     about_page: Entry | None = None  # an error about a page of the Hub that is not named yet
     page_until = 0  # the line that may name it, often one after the error's first
+    above = ""  # the id of the finding of ours that stands on the line above
     for number, line in enumerate(lines, 1):
+        below = OUR_FIX.match(line) if above else None
+        if below:
+            found[above] = replace(found[above], fix=_said(below[1]))
+        above = ""
         entry = search.look(number, line)
         if entry and entry.id not in found:
             found[entry.id] = _finding(entry, f"{name}:{number}", line)
+            above = "" if entry.signs else entry.id
             if "page" in entry.placeholders:
                 about_page = entry
                 page_until = number + BLOCK_LINES
@@ -215,7 +223,7 @@ class _Search:
         self._note_contexts(line)
         ours = OURS.match(line)
         if ours:
-            id, where, message = ours.groups()
+            id, where, message, _ = ours.groups()
             return Entry(id, f"{where}: {message}", signs=(), example=(), group="")
         if has_sign:
             return self._match(line, is_trouble)
@@ -288,7 +296,8 @@ def _contains(line: str, texts: Iterable[str]) -> bool:
 def _finding(entry: Entry, where: str, line: str) -> Finding:
     evidence = quoted(line).strip()
     if not entry.signs:  # a finding that one of our commands printed
-        return findings.error(entry.id, where, secrets.hidden(entry.cause), evidence=evidence)
+        fix = _said(OURS.match(line)[4] or "")
+        return findings.error(entry.id, where, secrets.hidden(entry.cause), fix, evidence=evidence)
     message = f"{entry.cause} The log says: {quoted(line.strip(), 160)}"
     fix = entry.fix
     if fix and not fix.command:
@@ -297,6 +306,11 @@ def _finding(entry: Entry, where: str, line: str) -> Finding:
     if entry.transient:
         data["transient"] = True
     return Finding(entry.id, entry.severity, where, message, fix, data)
+
+
+def _said(fix: str) -> Fix:
+    """A fix that one of our commands printed."""
+    return Fix(command=secrets.hidden(fix.strip()))
 
 
 def _unknown(search: _Search, name: str) -> Finding:
@@ -338,12 +352,12 @@ def for_job(finding: Finding, job: Job) -> Finding:
 
 def _for_job(finding: Finding, job: Job) -> Finding:
     entry = _known(finding)
-    if entry is None:
-        return finding
     source = Path(job.spec["source"])
     is_unchanged = source.is_file() and files.sha256(source) == job.spec["source_sha256"]
     source = source if is_unchanged else job.spec_path
     run = FailedRun(job.action, job.engine, job.spec_path, source)
+    if entry is None:
+        return _with_changes_said(finding, run)
     return _for_run(finding, entry, run, _places(entry, job))
 
 
@@ -352,9 +366,20 @@ def for_spec(finding: Finding, spec: Path) -> Finding:
     (exit 2) when that cannot be read."""
     entry = _known(finding)
     if entry is None:
-        return finding
+        return _with_changes_said(finding, FailedRun.of_spec(spec, "train"))
     run = FailedRun.of_spec(spec, entry.action)
     return _for_run(finding, entry, run, {})
+
+
+def _with_changes_said(finding: Finding, run: FailedRun) -> Finding:
+    """A finding of ours in a log: changes of the spec, where they are its fix, are made by a
+    command."""
+    said = str(finding.fix)
+    if not said.startswith(("--set ", "--unset ")):
+        return finding
+    return replace(
+        finding, fix=_built(Fix(), f"{run.action} --engine {run.engine}", str(run.source), said)
+    )
 
 
 def _known(finding: Finding) -> Entry | None:
@@ -378,9 +403,11 @@ def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, s
     return replace(finding, fix=entry.fix_with(words))
 
 
-def _built(fix: Fix, action: str, spec: str) -> Fix:
-    """The command that makes a new spec with the changes and flags of a fix."""
-    command = f"scripts/build_spec.py {action} --spec {shlex.quote(spec)}"
+def _built(fix: Fix, action: str, spec: str, said: str = "") -> Fix:
+    """The command that makes a new spec with the changes and flags of a fix, or with those that a
+    log has in words."""
+    words = ["scripts/build_spec.py", action, "--spec", shlex.quote(spec), said]
+    command = " ".join(word for word in words if word)
     flags = {**fix.flags, "-o": f"{Path(spec).stem}-mended.toml"}
     return Fix(changes=fix.changes, flags=flags, command=command)
 
