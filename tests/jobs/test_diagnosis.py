@@ -20,6 +20,8 @@ from cosmos_reason.jobs import diagnosis
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
+CLIP = "train.optm_grad_norm_clip"
+
 ENTRIES = diagnosis.catalog()
 BUILD_SPEC = runpy.run_path(str(ROOT / "scripts" / "build_spec.py"))
 INNOCENT = """\
@@ -351,6 +353,30 @@ def job_folder(path, job, engine="transformers", changes=None, **more):
         json.dumps(record | {"outputs": outputs, "parent_job": None} | more)
     )
     return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"train.optm_lr": 1e-4}, ["optm_lr=1e-05", "optm_warmup_steps=0.1"]),
+        ({"train.optm_lr": 1e-6}, ["optm_lr=1e-07", "optm_warmup_steps=0.1"]),
+        (
+            {"train.optm_lr": 5e-7, "train.optm_warmup_steps": 50, CLIP: 0.3},
+            ["optm_lr=5e-08"],
+        ),
+        ({CLIP: 0}, ["optm_lr=1e-07", "optm_warmup_steps=0.1", "optm_grad_norm_clip=1.0"]),
+    ],
+)
+def test_a_lost_loss_makes_nothing_wilder(changes, expected, tmp_path):
+    """The rate of the run is lowered, whatever it was; a longer warm-up and a lower clip stay."""
+    job = "train-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job, "tao", changes)
+    (folder / "log.txt").write_text("[cosmos] INFO - Step: 12/900, Loss: nan, Grad norm: nan")
+    (found,) = json.loads(run_script("diagnose_log.py", job, "--json", cwd=tmp_path).stdout)[
+        "findings"
+    ]
+    pairs = [word.removeprefix("train.") for word in shlex.split(found["fix"]) if "=" in word]
+    assert pairs == expected
 
 
 MEMORY = "torch.OutOfMemoryError: CUDA out of memory."

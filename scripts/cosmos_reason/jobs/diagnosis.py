@@ -59,9 +59,11 @@ OURS = re.compile(
 )
 OUR_FIX = re.compile(r"^(?:\[[^\]]*\]:?\s?)?  fix: (.*)$")  # on the line below its finding
 LENGTH = "policy.model_max_length"
+RATE = "train.optm_lr"
+CLIP = "train.optm_grad_norm_clip"  # 0: none
 # Ends of keys whose value helps when it is lower, and higher.
 LOWER_HELPS = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens", "per_pass")
-HIGHER_HELPS = ("_length",)
+HIGHER_HELPS = ("_length", "warmup_steps")
 # What commands of the catalog say for what only a job, or another line of the log (the page of the
 # Hub), tells.
 PLACEHOLDERS = {
@@ -430,7 +432,16 @@ def _useful(entry: Entry, run: FailedRun) -> tuple[str, Fix]:
             left |= run.fewer_frames(new, _length_is_spent(entry, run))
         elif not _is_better_already(key, document.get(run.spec, key), new):
             left[key] = new
+    if RATE in left:
+        left[RATE] = _tenth(run) or left[RATE]
     return numbers, Fix(changes=left, flags=entry.flags)
+
+
+def _tenth(run: FailedRun) -> float | None:
+    """A tenth of a run's learning rate: what is low for all weights is next to nothing for an
+    adapter. None where there is no one rate."""
+    rate = document.get(run.spec, RATE)
+    return float(f"{rate / 10:g}") if isinstance(rate, int | float) else None
 
 
 def _length_is_spent(entry: Entry, run: FailedRun) -> bool:
@@ -440,11 +451,16 @@ def _length_is_spent(entry: Entry, run: FailedRun) -> bool:
 
 
 def _is_better_already(key: str, old: object, new: object) -> bool:
-    """Whether a spec has a value that helps as much as the new one, or more."""
+    """Whether a spec has a value that helps as much as the new one, or more. A learning rate has
+    none: a tenth of it helps."""
+    if key == RATE:
+        return False
     if old == new:
         return True
     if not isinstance(old, int | float):
         return False
+    if key == CLIP:
+        return 0 < old < new
     return (key.endswith(LOWER_HELPS) and old < new) or (key.endswith(HIGHER_HELPS) and old > new)
 
 
