@@ -22,6 +22,7 @@ never takes the place of one of more answered rows.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason import cli
@@ -35,6 +36,7 @@ from cosmos_reason.evaluation import (
     grading,
     guard,
     metrics,
+    ranking,
     reason1,
     rows,
     scores,
@@ -138,7 +140,7 @@ def main(args) -> cli.Outcome:
     options = options_of(args)
     judge = judge_of(args)
     before, found = read_earlier(args, options, judge)
-    scored, problems = score_all(args, options, judge, before)
+    scored, answers, problems = score_all(args, options, judge, before)
     found += problems
     # Written when all of them could be scored.
     written, problems = written_of(scored, args)
@@ -146,6 +148,12 @@ def main(args) -> cli.Outcome:
     runs = [run for run, _ in scored]
     result = {"runs": [brief(run) for run in runs], "written": written}
     lines = as_text(runs[0]) if len(runs) == 1 else as_table(runs)
+    best = best_of(scored, answers)
+    if best:
+        result["best"] = best
+        lines += ranking.in_words(best)
+        if best["model"]:
+            lines.append(f"model: {best['model']}")
     if len(written) < len(runs):
         lines.append("metrics.json is not written beside results of others (--write)")
     following = next_analysis(runs[0], args) if len(runs) == 1 else ()
@@ -154,22 +162,39 @@ def main(args) -> cli.Outcome:
 
 def score_all(
     args, options: grading.Options, judge, before: list[rows.Row] | None
-) -> tuple[list[tuple[dict, dict]], list[findings.Finding]]:
+) -> tuple[list[tuple[dict, dict]], list[ranking.Answers], list[findings.Finding]]:
     """The metrics of each of the results with what they were measured on, but of those without an
-    answer."""
+    answer; and what each got right."""
     paths = [path for given in args.results for path in rows.find(given)]
-    scored, found = [], []
+    scored, answers, found = [], [], []
     for path in sorted(paths, key=lambda path: by_number(str(path))):
         graded, problems = grading.read(path, options)
         found += problems
         if rows.has_answers(graded):
             run, measured, problems = score(path, graded, before, judge, args)
             scored.append((run, measured))
+            answers.append(ranking.Answers.of(str(path), graded))
             found += problems
         elif args.write or is_ours(path):
             # What is there was measured on results that are no longer there.
             metrics_file(path).unlink(missing_ok=True)
-    return scored, found
+    return scored, answers, found
+
+
+def best_of(scored: list[tuple[dict, dict]], answers: list[ranking.Answers]) -> dict | None:
+    """Which run is best, where all were asked alike; general questions rank nothing."""
+    ranked = [one for one in answers if not rows.is_guard(Path(one.name))]
+    settings = [measured for _, measured in scored if measured]
+    if any(checkpoint_metrics.other_settings(one, settings[0]) for one in settings[1:]):
+        return None
+    names = dict(
+        zip((one.name for one in answers), names_of([run for run, _ in scored]), strict=True)
+    )
+    best = ranking.best([replace(one, name=names[one.name]) for one in ranked])
+    if best:
+        models = {names[run["results"]]: run["model"] for run, _ in scored}
+        best["model"] = models[best["name"]]
+    return best
 
 
 def written_of(scored: list[tuple[dict, dict]], args) -> tuple[list[str], list[findings.Finding]]:
@@ -365,11 +390,7 @@ def as_table(runs: list[dict]) -> list[str]:
     """A line per run, named by the folder or file of its results."""
     if not runs:
         return []
-    paths = [Path(run["results"]) for run in runs]
-    names = [short_name(path) for path in paths]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in paths]
-    named = list(zip(names, runs, strict=True))
+    named = list(zip(names_of(runs), runs, strict=True))
     lines = table(named)
     for name, run in named:
         if "judge" in run:
@@ -378,6 +399,13 @@ def as_table(runs: list[dict]) -> list[str]:
         if "comparison" in run:
             lines.append(f"{name} {comparison_line(run)}")
     return lines
+
+
+def names_of(runs: list[dict]) -> list[str]:
+    """What tells runs apart: short names, or else their paths."""
+    paths = [Path(run["results"]) for run in runs]
+    names = [short_name(path) for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def short_name(path: Path) -> str:

@@ -45,7 +45,8 @@ def scored_table(results):
     """The first column of the table that scoring prints, one line per checkpoint."""
     done = run_script("score_predictions.py", results)
     assert done.returncode == 0, done.stderr
-    return [line.split()[0] for line in done.stdout.splitlines() if "step_" in line]
+    table = done.stdout.partition("best: ")[0]
+    return [line.split()[0] for line in table.splitlines() if "step_" in line]
 
 
 def test_several_checkpoints_give_a_table_by_step_and_checkpoint_metrics(
