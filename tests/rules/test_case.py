@@ -605,12 +605,12 @@ TRAPS = {
     "resume as text, without checkpoint, in another layout": "SPEC-VALUE SPEC-RESUME-FOLDER "
     "SPEC-RESUME-NOTHING SPEC-RESUME-INCOMPLETE SPEC-RESUME-OTHER SPEC-RESUME-STEPS",
     "GPU counts and meshes": "SPEC-GPUS-PER-NODE SPEC-GPUS SPEC-GPUS-GRPO SPEC-COLOCATED "
-    "SPEC-REPLICATE-1D SPEC-REPLICATE-GRPO",
+    "SPEC-REPLICATE-1D SPEC-REPLICATE-GRPO SPEC-ROLLOUT-SHARD",
     "pipeline and expert sizes": "SPEC-PIPELINE-MICRO SPEC-PIPELINE-REPLICATE "
     "SPEC-PIPELINE-OFFLOAD SPEC-PIPELINE-LORA SPEC-EXPERT-TENSOR SPEC-ASYNC-TP",
     "plain Hugging Face models": "SPEC-QWEN3-COMPILE SPEC-QWEN3-CONTEXT SPEC-QWEN3-PIPELINE",
     "batches": "SPEC-BATCH-MULTIPLE SPEC-BATCH-MESH SPEC-STEPS-ZERO SPEC-SAVE-NEVER "
-    "SPEC-VALIDATION-NEVER",
+    "SPEC-VALIDATION-NEVER SPEC-BATCH-REPLICAS SPEC-VALIDATION-REPLICAS",
     "warm-up and decay": "SPEC-WARMUP-FLOAT SPEC-WARMUP-ALL SPEC-WARMUP-LONG SPEC-WARMUP-TWICE "
     "SPEC-STEPS SPEC-DECAY",
     "validation": "SPEC-VALIDATION-DATA SPEC-VALIDATION-LOSS SPEC-BEST",
@@ -667,6 +667,16 @@ def test_epochs_that_a_limit_of_steps_cuts_are_beyond_the_run(facts):
     assert validation.fix.changes == {"validation.freq_in_epoch": None, "validation.freq": 1}
     whole = found("train", facts=facts, **epochs, validation__enable=True)
     assert not whole.keys() & {"SPEC-SAVE-NEVER", "SPEC-VALIDATION-NEVER"}
+
+
+def test_several_replicas_take_a_batch_each(facts):
+    """cosmos-rl deals the batch of a replica to its ranks; with one replica each rank takes one."""
+    spec = {"train.train_batch_per_replica": 4, "policy.parallelism.dp_shard_size": 2}
+    assert Case("train", "cosmos-rl", changed("train", spec), facts).steps_per_epoch == 3
+    spec["policy.parallelism.n_init_replicas"] = 5
+    case = Case("train", "cosmos-rl", changed("train", spec), facts)
+    assert (case.ranks, case.global_batch, case.steps_per_epoch) == (5, 20, 1)
+    assert Case("train", "transformers", changed("train", spec), facts).ranks == 2
 
 
 def test_warm_up_steps_that_are_rounded_do_not_fill_the_run():

@@ -22,9 +22,9 @@ from cosmos_reason.remote import model_names
 from cosmos_reason.rules.keys import (
     BATCH,
     DROP_LAST,
-    EMBEDDED_RANKS,
     POLICY_GPUS,
-    RANKS,
+    RANKS_OF_REPLICA,
+    REPLICAS,
     RESPONSE_MODE,
     ROLLOUT_GPUS,
 )
@@ -136,11 +136,19 @@ class Case:
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks of a training, each of which takes its own batch."""
+        """Who takes a batch of its own in a training: data-parallel ranks, but in GRPO, and where
+        cosmos-rl trains several replicas, whole replicas, which deal it to their ranks."""
         if self.action not in actions.TRAINING:
             return 1
-        sizes = RANKS if self.cosmos else EMBEDDED_RANKS
-        return math.prod(self(key) for key in sizes)
+        replicas = self(REPLICAS) if self.cosmos else 1
+        if self.action == "grpo" or replicas > 1:
+            return replicas
+        return self.ranks_of_replica
+
+    @property
+    def ranks_of_replica(self) -> int:
+        """Data-parallel ranks of one replica."""
+        return math.prod(self(key) for key in RANKS_OF_REPLICA)
 
     @property
     def global_batch(self) -> int:

@@ -27,8 +27,9 @@ PREFETCH = "train.train_policy.dataloader_prefetch_factor"
 # What the properties of a case read.
 POLICY_GPUS = tuple(GRID + size for size in POLICY_SIZES)
 ROLLOUT_GPUS = tuple(ROLLOUT + size for size in ROLLOUT_SIZES)
-EMBEDDED_RANKS = (SHARD, GRID + "dp_replicate_size")  # the sizes that the embedded engine has
-RANKS = (GRID + "n_init_replicas", *EMBEDDED_RANKS)
+REPLICAS = GRID + "n_init_replicas"
+RANKS_OF_REPLICA = (SHARD, GRID + "dp_replicate_size")  # the sizes that the embedded engine has
+RANKS = (REPLICAS, *RANKS_OF_REPLICA)
 STEPS_PER_EPOCH = (ANNOTATIONS, RESPONSE_MODE, BATCH, DROP_LAST, *RANKS)
 STEPS = ("train.epoch", "train.max_num_steps", *STEPS_PER_EPOCH)
 SAVE_INTERVAL = ("train.ckpt.save_freq_in_epoch", "train.ckpt.save_freq", *STEPS_PER_EPOCH)

@@ -155,6 +155,20 @@ def replica_mismatch(case):
     return None
 
 
+def rollouts_in_tensor_parallel(case) -> Fix:
+    shards, tensors = ROLLOUT + "dp_shard_size", ROLLOUT + "tp_size"
+    return Fix(changes={shards: 1, tensors: case(shards) * case(tensors)})
+
+
+@rule(
+    "SPEC-ROLLOUT-SHARD", ERROR, "grpo", ROLLOUT + "dp_shard_size",
+    "rollout engines have no shards: tp_size x pp_size must be their GPUs",
+    reads=(ROLLOUT + "tp_size",), fix=rollouts_in_tensor_parallel,
+)  # fmt: skip
+def sharded_rollouts(case):
+    return case(ROLLOUT + "dp_shard_size") > 1
+
+
 @rule(
     "SPEC-GPUS-FEW", WARNING, "train", SHARD,
     "full fine-tuning of the 7B and 8B models needs at least 2 GPUs, better 4 of 80 GB",

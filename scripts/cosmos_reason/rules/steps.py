@@ -12,7 +12,9 @@ from cosmos_reason.rules.keys import (
     DROP_LAST,
     GRID,
     MINI_BATCH,
+    RANKS,
     RATE,
+    REPLICAS,
     SAVE_INTERVAL,
     SHARD,
     STEPS,
@@ -56,6 +58,35 @@ def batch_not_over_all_ranks(case):
     if case(BATCH) % wanted:
         return f"that is {wanted}"
     return None
+
+
+def ranks_left_over(case, batch: int) -> str:
+    """Words where a replica, of several, cannot deal a batch to its ranks evenly."""
+    if not case.cosmos or case(REPLICAS) == 1 or batch % case.ranks_of_replica == 0:
+        return ""
+    return f"a replica has {case.ranks_of_replica} ranks"
+
+
+@rule(
+    "SPEC-BATCH-REPLICAS", ERROR, "train", BATCH,
+    "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
+    reads=(MINI_BATCH, *RANKS),
+    fix=lambda case: largest_multiple(
+        case(BATCH), math.lcm(case(MINI_BATCH), case.ranks_of_replica)
+    ),
+)  # fmt: skip
+def batch_not_over_replica(case):
+    return ranks_left_over(case, case(BATCH))
+
+
+@rule(
+    "SPEC-VALIDATION-REPLICAS", ERROR, "train", "validation.batch_size",
+    "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
+    reads=("validation.enable", *RANKS), fix=lambda case: case.ranks_of_replica,
+)  # fmt: skip
+def validation_batch_not_over_replica(case):
+    own = case("validation.batch_size")
+    return case("validation.enable") and own and ranks_left_over(case, own)
 
 
 def keep_incomplete_batches(case) -> Fix | None:
