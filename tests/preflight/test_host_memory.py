@@ -143,6 +143,24 @@ def test_what_cosmos_rl_offloads_counts():
     assert prediction["host_terms"]["offloaded states"] == pytest.approx(states, abs=0.1)
     assert str(told.fix) == "--set train.fsdp_offload=false"
     assert set(prediction["host_terms"]) <= {
-        "offloaded states", "processes", "records read ahead"
+        "offloaded states", "processes", "records read ahead", "a copy of the state to be saved"
     }  # fmt: skip
     assert prediction["host_terms"]["processes"] >= 8 * host_memory.PROCESS_GIB
+
+
+@pytest.mark.parametrize(
+    ("shards", "gpus", "gib"), [(1, 1, 98), (8, 8, 98), (16, 8, 49), (2, 8, 98)]
+)
+def test_cosmos_rl_copies_what_it_saves_in_the_background(shards, gpus, gib):
+    """Weights and two moments of 8.8e9 parameters in float32, of one replica."""
+    name = "a copy of the state to be saved"
+    sharded = {"policy__parallelism__dp_shard_size": shards}
+    (told,), prediction = checked(launch(gpus, 40, "cosmos-rl", **sharded))
+    assert prediction["host_terms"][name] == pytest.approx(gib, abs=1.5)
+    assert told.fix.changes == {"train.ckpt.save_mode": "sync"}
+    for changes in ({"train__ckpt__save_mode": "sync"}, {"train__ckpt__enable_checkpoint": False}):
+        assert (
+            name
+            not in checked(launch(gpus, 40, "cosmos-rl", **sharded, **changes))[1]["host_terms"]
+        )
+    assert name not in checked(launch(gpus, 400, **sharded))[1]["host_terms"]

@@ -15,8 +15,9 @@ from support import ROOT, run_script
 
 from cosmos_reason import preflight
 from cosmos_reason.base import bundle
-from cosmos_reason.preflight import gpus, local, memory
-from cosmos_reason.remote.machine import Answer
+from cosmos_reason.preflight import PreflightOptions, access, gpus, local, memory
+from cosmos_reason.preflight.options import Launch
+from cosmos_reason.remote.machine import Answer, Place
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec
 
@@ -824,10 +825,62 @@ def test_a_spec_that_is_not_there_comes_with_how_to_build_one(tmp_path):
 def test_checkpoints_that_are_made_at_most():
     table = spec.template("train")
     spec.set_value(table, "train.ckpt", {"enable_checkpoint": True, "save_freq": 20, "max_keep": 5})
-    for steps, expected in ((4, 1), (60, 3), (4000, 5)):
+    for steps, most, expected in (
+        (4, 5, 1), (60, 5, 3), (4000, 5, 6), (4000, 1, 2), (4000, -1, 200), (None, -1, 2),
+    ):  # fmt: skip
         spec.set_value(table, "train.max_num_steps", steps)
+        spec.set_value(table, "train.ckpt.max_keep", most)
         kept, each = memory.kept_checkpoints(Case("train", "cosmos-rl", table))
         assert kept == expected and each > 100
+    spec.set_value(table, "train.ckpt.max_keep", 1)
+    spec.set_value(table, "validation.enable", True)
+    assert memory.kept_checkpoints(Case("train", "cosmos-rl", table))[0] == 3, "old, best and new"
+
+
+def test_a_checkpoint_of_adapters_holds_their_base_on_cosmos_rl():
+    """Of 8.8e9 parameters in float32."""
+    lora = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
+    table = spec.template("train")
+    spec.set_value(table, "policy.lora", lora)
+    spec.set_value(table, "policy.model_name_or_path", "nvidia/Cosmos-Reason2-8B")
+    sizes = {}
+    for engine in ("cosmos-rl", "transformers"):
+        _, sizes[engine] = memory.kept_checkpoints(Case("train", engine, table))
+    assert 35 < sizes["cosmos-rl"] < 45 and sizes["transformers"] < 1
+
+
+class FullDisk:
+    """A machine with so much free space."""
+
+    def __init__(self, gib):
+        self.gib = gib
+
+    def place(self, path):
+        return Place("/dev/sda1", self.gib, True, False)
+
+
+@pytest.mark.parametrize("is_lora", [False, True])
+@pytest.mark.parametrize("room", [0.5, 1, 2, 3, 4])
+def test_a_small_disk_gets_no_more_checkpoints_than_fit(room, is_lora):
+    table = spec.template("train")
+    spec.set_value(table, "train.max_num_steps", 100)
+    spec.set_value(table, "policy.model_name_or_path", "nvidia/Cosmos-Reason2-8B")
+    if is_lora:
+        lora = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}
+        spec.set_value(table, "policy.lora", lora)
+    case = Case("train", "cosmos-rl", table)
+    kept, each = memory.kept_checkpoints(case)
+    launch = Launch("local", PreflightOptions(), 0, "cosmos-rl", "", case, gpus_per_node=1)
+    launch.machine, launch.outputs = FullDisk((room + 0.1) * each), ["/out"]
+    (found,) = access.disks(launch)
+    assert (found.id, kept) == ("PRE-DISK", 5)
+    if not found.fix.changes:
+        assert room < 1 and (str(found.fix) == "--tuning lora") != is_lora
+        return
+    for key, value in found.fix.changes.items():
+        spec.set_value(table, key, value)
+    mended = memory.kept_checkpoints(Case("train", "cosmos-rl", table))
+    assert mended[0] == room and mended[1] == each
 
 
 @settings(max_examples=8)

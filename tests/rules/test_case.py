@@ -679,6 +679,13 @@ def test_several_replicas_take_a_batch_each(facts):
     assert Case("train", "transformers", changed("train", spec), facts).ranks == 2
 
 
+@pytest.mark.parametrize("value, is_taken", [(-1, True), (1, True), (0, False), (-2, False)])
+def test_all_checkpoints_may_be_kept_as_cosmos_rl_has_it(value, is_taken):
+    refused = [one for one in found("train", train__ckpt__max_keep=value).values()
+               if one.where == "train.ckpt.max_keep"]  # fmt: skip
+    assert bool(refused) != is_taken
+
+
 def test_warm_up_steps_that_are_rounded_do_not_fill_the_run():
     for written, steps, fix in ((2.5, 3, 0.03), (20.0, 1000, 20), (20.0, None, 20)):
         one = found("train", train__optm_warmup_steps=written, train__max_num_steps=steps)

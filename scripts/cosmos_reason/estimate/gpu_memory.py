@@ -172,6 +172,14 @@ class Plan:
         return self.adapter_parameters if self.lora_rank else self.geometry.parameters
 
 
+def saved_state(plan: Plan) -> int:
+    """Bytes of what a training saves to be resumed from, of all shards together: weights and two
+    moments. cosmos-rl saves the base of an adapter with it (0.4.7: the model's whole
+    state_dict)."""
+    weights = plan.geometry.parameters if plan.sharded_engine else plan.trained
+    return plan.master * (weights + 2 * plan.trained)
+
+
 def terms(plan: Plan) -> dict[str, float]:
     """GiB of one GPU by name, those that show; the prediction is their sum."""
     return {name: gib for name, size in _bytes(plan).items() if (gib := round(size / GIB, 2))}

@@ -22,7 +22,8 @@ READER_GIB = 0.3  # of one that reads records, beside the records
 class Node:
     """What runs on one node: processes that train, the readers of each, and GiB for all of them
     together: `ready` (records that wait), `frames` and `features` (kept). `is_copied`: weights are
-    stored in a precision of which a copy has to be made. `saves`: states and models."""
+    stored in a precision of which a copy has to be made. `saves`: states and models;
+    `in_background`: states, while training goes on."""
 
     processes: int
     readers: int = 0
@@ -31,6 +32,7 @@ class Node:
     features: float = 0.0
     is_copied: bool = False
     saves: bool = True
+    in_background: bool = False
 
 
 def terms(plan: Plan, node: Node) -> dict[str, float]:
@@ -43,6 +45,8 @@ def terms(plan: Plan, node: Node) -> dict[str, float]:
         "features kept": node.features,
         "offloaded states": states,
     }
+    if node.in_background:
+        running["a copy of the state to be saved"] = copied(plan, node) / GIB
     if not plan.sharded_engine and node.saves:
         running["the model while it is exported"] = exported(plan) / GIB
     most = running
@@ -61,6 +65,12 @@ def loaded(plan: Plan, node: Node) -> float:
         precision = ACTIVATION if plan.lora_rank else plan.master
         return node.processes * weights * precision
     return node.processes * weights * ACTIVATION / plan.shards if plan.shards > 1 else 0.0
+
+
+def copied(plan: Plan, node: Node) -> float:
+    """Bytes that cosmos-rl copies to the host before its `save_mode = async` writes them: the
+    processes of one replica copy their shards."""
+    return gpu_memory.saved_state(plan) * min(node.processes, plan.shards) / plan.shards
 
 
 def exported(plan: Plan) -> float:

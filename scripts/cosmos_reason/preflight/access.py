@@ -21,6 +21,7 @@ from cosmos_reason.preflight.memory import kept_checkpoints
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.rules import model_on_hub, models
+from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, images
 
 SCHEMES = ("s3", "hf", "hf_model")
@@ -234,7 +235,7 @@ def disks(launch: Launch) -> Iterator[Finding]:
             message = f"got {got}, expected a folder for results"
             yield findings.error("PRE-OUTPUT", need.path, message, f"ls -ld {need.path}")
     for file_system in file_systems.values():
-        yield from _too_small(file_system, kept, each)
+        yield from _too_small(launch.case, file_system, kept, each)
 
 
 def _needs(launch: Launch, checkpoints_gib: float) -> list[Need]:
@@ -270,7 +271,9 @@ def _unknown_space(need: Need) -> Iterator[Finding]:
     yield report("PRE-DISK-UNKNOWN", need.what, message, f"df -h {need.path}")
 
 
-def _too_small(file_system: FileSystem, kept: int, each: float) -> Iterator[Finding]:
+def _too_small(
+    case: Case | None, file_system: FileSystem, kept: int, each: float
+) -> Iterator[Finding]:
     """`kept` checkpoints of `each` GiB are part of what is needed: fewer of them may fit."""
     needs = file_system.needs
     total = sum(need.gib for need in needs)
@@ -283,10 +286,19 @@ def _too_small(file_system: FileSystem, kept: int, each: float) -> Iterator[Find
     fix = Fix(command=f"du -sh {path}")
     if each:
         fitting = int((free - total + kept * each) / each)
-        fix = Fix(flags={"--tuning": "lora"})
-        if fitting > 0:
-            fix = Fix(changes={"train.ckpt.max_keep": fitting})
+        fix = _fewer_checkpoints(case, fitting) or fix
     yield findings.error("PRE-DISK", needs[-1].what, message, fix)
+
+
+def _fewer_checkpoints(case: Case, fitting: int) -> Fix:
+    """So that no more than `fitting` are there at a time; nothing where no change does that."""
+    most_kept = fitting - 1  # the next is whole before the oldest goes
+    if most_kept >= (2 if case("validation.enable") else 1):
+        return Fix(changes={"train.ckpt.max_keep": most_kept})
+    if fitting > 0 and case.steps:
+        end = {"train.ckpt.save_freq": case.steps, "train.ckpt.save_freq_in_epoch": 0}
+        return Fix(changes=end)
+    return Fix() if case("policy.lora") else Fix(flags={"--tuning": "lora"})
 
 
 # ---- S3 and Hub --------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from cosmos_reason.rules.lengths import fewer_batches, loader_gib
 from cosmos_reason.spec import actions
 
 USABLE = 0.9  # part of a machine's memory
+SAVE_MODE = "train.ckpt.save_mode"
 OPTIONS = "custom.transformers_engine."
 KIB_PER_GIB = 2**20
 
@@ -59,10 +60,13 @@ def _asked(launch: Launch) -> float:
 def node_of(launch: Launch) -> Node:
     """What the training of a launch runs on each of its nodes."""
     case, processes = launch.case, launch.gpus_per_node
+    saves = case("train.ckpt.enable_checkpoint")
+    in_background = case.cosmos and saves and case(SAVE_MODE) == "async"
     if case.action != "train":
-        return Node(processes)
+        return Node(processes, in_background=in_background)
     if case.cosmos:
-        return Node(processes, case(LOADERS), ready=loader_gib(case) * processes)
+        ready = loader_gib(case) * processes
+        return Node(processes, case(LOADERS), ready, in_background=in_background)
     readers, ready = case(LOADERS), loader_gib(case)
     if launch.platform == "local":
         cores = max(1, (os.cpu_count() or 1) // processes)
@@ -75,7 +79,7 @@ def node_of(launch: Launch) -> Node:
         frames=min(case(OPTIONS + "frame_cache_gib"), _all_frames(case)),
         features=case(OPTIONS + "feature_cache_gib"),
         is_copied=_is_copied(case),
-        saves=case("train.ckpt.enable_checkpoint"),
+        saves=saves,
     )
 
 
@@ -114,6 +118,7 @@ def smaller(case: Case, plan: Plan, terms: dict[str, float]) -> Fix:
         "records read ahead": fewer_batches(case) if terms.get("records read ahead") else Fix(),
         "frames kept": Fix(changes={OPTIONS + "frame_cache_gib": 0}),
         "features kept": Fix(changes={OPTIONS + "feature_cache_gib": 0}),
+        "a copy of the state to be saved": Fix(changes={SAVE_MODE: "sync"}),
         "offloaded states": Fix(changes={"train.fsdp_offload": False}),
         "the model while it is exported": Fix()
         if plan.lora_rank

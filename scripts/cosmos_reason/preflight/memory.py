@@ -176,17 +176,19 @@ def _why_less_is_enough(plan: gpu_memory.Plan, fits_measured: bool) -> str:
 
 
 def kept_checkpoints(case: Case) -> tuple[int, float]:
-    """(how many checkpoints are kept, GiB of one): what is resumed from and the exported model,
-    with some to spare."""
+    """(how many checkpoints are there at a time, GiB of one): what is resumed from and the exported
+    model, with some to spare. The best is kept, and a new one is whole before the oldest goes."""
     if case.action not in actions.TRAINING or not case("train.ckpt.enable_checkpoint"):
         return 0, 0.0
     plan = gpu_memory.of_spec(case, 1, 1, 1)
     if plan is None:
         return 0, 0.0
-    kept = case("train.ckpt.max_keep") or 1
+    kept = case("train.ckpt.max_keep")
+    least = 2 if case("validation.enable") else 1
+    most = max(kept, least) + 1 if kept > 0 else math.inf
     if case.steps and case.save_interval:
-        saved = max(1, math.ceil(case.steps / case.save_interval))
-        kept = min(saved, kept)
+        most = min(most, max(1, math.ceil(case.steps / case.save_interval)))
+    elif most == math.inf:
+        most = least + 1
     exported = plan.trained * (4 if plan.lora_rank else 2)
-    resumed_from = 4 * plan.master * plan.trained
-    return kept, (resumed_from + exported) * SPARE / gpu_memory.GIB
+    return most, (gpu_memory.saved_state(plan) + exported) * SPARE / gpu_memory.GIB
