@@ -29,7 +29,7 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files, findings
 from cosmos_reason.evaluation import comparison, evaluation_record, gaps, grading, guard
-from cosmos_reason.pages import loss_chart, report
+from cosmos_reason.pages import loss_chart, report, training_remarks
 from cosmos_reason.remote import s3
 
 CLASSES_SHOWN = 5
@@ -82,6 +82,7 @@ def main(args) -> cli.Outcome:
     general, problems = guard.read(file, before_file, "--baseline")
     found += problems
     curves = [loss_chart.read_curve(path) for path in args.training_metrics]
+    remarks = [one for path in args.training_metrics for one in training_remarks.beside(path)]
     annotations = args.kpi_ann_path
     annotations = s3.local(annotations) if s3.is_uri(annotations) else Path(annotations)
     video_ids = {row.video_id for row in rows}
@@ -93,7 +94,9 @@ def main(args) -> cli.Outcome:
     page = None
     if args.html:
         record = evaluation_record.read(file)
-        page, shown = report.page(rows, wrong, result, record, before, pair, curves, general)
+        page, shown = report.page(
+            rows, wrong, result, record, before, pair, curves, general, remarks
+        )
     write(args.gaps_parquet, wrong, args.html, page)
     result["gaps_parquet"] = args.gaps_parquet
     if general:

@@ -305,6 +305,23 @@ def test_scores_of_other_questions_are_not_compared_in_silence(output):
     ]
 
 
+@pytest.mark.parametrize("flags", [[], ["--by", "val_loss"], ["--by", "best"]])
+def test_validations_over_fewer_records_are_not_compared_in_silence(output, flags):
+    """A clip that is lost between two validations is without the second."""
+    best_link.write(output / RUN, "step_10", 0.3)
+    for lost, expected in ((0, 0), (3, 1)):
+        rows = [
+            {"step": 9, "val/avg_loss": 0.7, "val/skipped_records": 0},
+            {"step": 10, "val/avg_loss": 0.3, "val/skipped_records": lost},
+        ]
+        (output / RUN / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        code, document = said(output, *flags)
+        found = [one for one in document["findings"] if one["id"] == "CKPT-UNEQUAL-SCORES"]
+        assert (code, len(found)) == (0, expected)
+    assert "step_10, which is without 3 records" in found[0]["message"]
+    assert "step_9 without 0" in found[0]["message"]
+
+
 def test_what_to_do_next_where_nothing_can_be_chosen(output, tmp_path):
     """The folder next to the right one is named, and the fix works as printed."""
     step = output / RUN / "safetensors" / "step_9"

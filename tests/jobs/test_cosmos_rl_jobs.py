@@ -218,17 +218,21 @@ def test_records_that_the_dataset_script_left_out_stand_in_the_reason(site, caps
     folder = ended(submit(site)).folder
     assert jobs.Job.load(folder).reason == ""
     samples, _ = annotations.read(site.root / "a.json")
-    data = conversations.Conversations(samples, sampler=None)
-    data.most_skipped = 2
-    for place in (0, 5):
-        data.skip(place, findings.error("DATA-MEDIA-EMPTY", "a.mp4", "got a file of zero bytes"))
+    for name, places in (("train_dataset", (0, 5)), ("val_dataset", (5,))):
+        data = conversations.Conversations(samples, sampler=None, name=name)
+        data.most_skipped = 2
+        for place in places:
+            problem = findings.error("DATA-MEDIA-EMPTY", "a.mp4", "got a file of zero bytes")
+            data.skip(place, problem)
     said = capsys.readouterr().err
     with open(folder / jobs.LOG, "a") as log:
         log.write(said + said)  # two ranks came upon them
     job = evidence.ended(jobs.Job.load(folder), 0)
     assert (job.state, job.evidence["skipped_records"]) == ("COMPLETE", 2)
-    named = f"({folder / jobs.LOG} names them)"
-    assert job.reason == f"2 records were left out: their media could not be read {named}"
+    told = f"were left out: their media could not be read ({folder / jobs.LOG} names them)"
+    count = len(samples)
+    assert count > 2
+    assert job.reason == f"2 of {count} records {told}; 1 of {count} validation records {told}"
     Draft202012Validator(bundle.schema("job")).validate(job.to_json())
 
 

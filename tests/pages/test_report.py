@@ -66,6 +66,30 @@ def test_the_page_holds_everything_it_shows(evaluation):
     assert len([attrs for attrs in page.all("li") if attrs.get("class") == "card"]) == 8
 
 
+def test_the_page_tells_what_a_training_left_out(evaluation):
+    """As the record of its job says, or without a job what its run says."""
+    metrics = evaluation / "metrics.jsonl"
+    metrics.write_text(json.dumps({"step": 1, "train/loss": 1.0}))
+    lost = {"records": 36, "left_out": [{"record": 1}]}
+    (evaluation / "left_out.json").write_text(json.dumps({"validation": lost, "training": lost}))
+    flags = ("--html", evaluation / "report.html", "--training-metrics", metrics)
+    analyze(evaluation, *flags)
+    text = (evaluation / "report.html").read_text(encoding="utf-8")
+    for name in ("training", "validation"):
+        assert f"1 of 36 {name} records were left out" in text
+    job = {"job_id": "train-1", "state": "ERROR", "reason": "no <b>last</b> step"}
+    job["diagnosis"] = [{"id": "LOG-OOM", "message": "the GPU was full"}, "nothing of the kind"]
+    (evaluation / "job.json").write_text(json.dumps(job))
+    analyze(evaluation, *flags)
+    text = (evaluation / "report.html").read_text(encoding="utf-8")
+    assert "train-1 ERROR: no &lt;b&gt;last&lt;/b&gt; step" in text
+    assert "LOG-OOM: the GPU was full" in text and "of 36" not in text
+    for broken in ("[]", json.dumps({"diagnosis": 3})):
+        (evaluation / "job.json").write_text(broken)
+        code, _ = analyze(evaluation, *flags)
+        assert code == 0
+
+
 def test_markup_in_data_stays_text(evaluation):
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover='alert(3)'"
     rows = [{"video_id": "way", "question": evil, "gt": evil, "response": evil + "?"}]

@@ -25,13 +25,14 @@ COUNTS = {"rows", "failed", "unparseable"}  # they stand among the metrics and t
 @dataclass(frozen=True)
 class MeasuredLoss:
     """A validation loss: of which step of which run, and the file that tells it. `saved_as`: the
-    folder of the checkpoint, where the file names it."""
+    folder of the checkpoint, where the file names it. `left_out`: records that it is without."""
 
     loss: float
     run: Path
     step: int
     file: Path
     saved_as: str = ""
+    left_out: int = 0
 
 
 class Beside(NamedTuple):
@@ -59,7 +60,9 @@ def select(
     if by == VAL_LOSS:
         return _lowest_loss(output_dir, models, beside)
     if by == "best":
-        return _best(output_dir, models, beside), []
+        best = _best(output_dir, models, beside)
+        saved = _of_saved(_known_losses(output_dir, beside), models)
+        return best, unequal_validations(output_dir, best, saved)
     metrics = {metric for checkpoint in models for metric in checkpoint.metrics} - COUNTS
     if by in metrics:
         return _by_metric(output_dir, models, by)
@@ -248,9 +251,12 @@ def unequal_scores(
         f"scores do not compare with that of {best.name}: {shown}; "
         "expected the same questions and settings"
     )
+    return [_unequal(output_dir, message, list(differences))]
+
+
+def _unequal(output_dir: Path, message: str, names: list[str]) -> Finding:
     fix = "evaluate them with one spec, then scripts/score_predictions.py RESULTS"
-    names = list(differences)
-    return [findings.warning("CKPT-UNEQUAL-SCORES", output_dir, message, fix, checkpoints=names)]
+    return findings.warning("CKPT-UNEQUAL-SCORES", output_dir, message, fix, checkpoints=names)
 
 
 def _differences(other: Checkpoint, best: Checkpoint) -> list[str]:
@@ -295,7 +301,7 @@ def _lowest_loss(
     if not chosen.complete:
         raise _lowest_damaged(saved)
     basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
-    notes = [_proxy_note(output_dir, basis)]
+    notes = [_proxy_note(output_dir, basis), *unequal_validations(output_dir, chosen, saved)]
     if lowest.loss > measured[0].loss:
         message = (
             f"the lowest validation loss, {measured[0].loss:g}, is that of step "
@@ -310,6 +316,26 @@ def _lowest_loss(
         message = f"of step {lowest.step} there is also {', '.join(same_step)}"
         notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message, flags(same_step[0])))
     return chosen, notes
+
+
+def unequal_validations(
+    output_dir: Path, chosen: Checkpoint, saved: Sequence[tuple[Checkpoint, MeasuredLoss]]
+) -> list[Finding]:
+    """A warning where other checkpoints were validated on more records than the chosen one, or on
+    fewer: a clip that is lost in the middle of a training is left out from there on."""
+    left_out = {checkpoint.name: measured.left_out for checkpoint, measured in saved}
+    own = left_out.get(chosen.name)
+    others = {}
+    for name, count in left_out.items():
+        if own is not None and count != own:
+            others[name] = f"{name} without {count:,}"
+    if not others:
+        return []
+    message = (
+        f"validations do not compare with that of {chosen.name}, which is without {own:,} records "
+        f"that could not be read: {', '.join(list(others.values())[:3])}; expected the same records"
+    )
+    return [_unequal(output_dir, message, list(others))]
 
 
 def _lowest_damaged(saved: Sequence[tuple[Checkpoint, MeasuredLoss]]) -> Failure:
@@ -364,7 +390,7 @@ def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
         return _tied(log, saved_losses, runs)
     (run,) = runs.values()
     if not saved_losses:
-        return [MeasuredLoss(loss, run, step, log) for step, loss in _read_losses(log).items()]
+        return _measured(log, run)
     names = {saved.run for saved in saved_losses}
     if len(names) == 1:
         runs = {names.pop(): run}
@@ -400,7 +426,7 @@ def _lines(file: Path) -> Iterator[str]:
 
 def has_losses(log: Path) -> bool:
     """Whether a trainer's log tells any validation loss."""
-    return bool(_read_losses(log))
+    return bool(_measured(log, log.parent))
 
 
 def _losses(output_dir: Path, name: str, job: Path | None) -> list[MeasuredLoss]:
@@ -415,25 +441,26 @@ def _losses(output_dir: Path, name: str, job: Path | None) -> list[MeasuredLoss]
     found = []
     for run in runs:
         for folder in (run, *shared):
-            losses = _read_losses(folder / name)
-            if losses:
-                file = folder / name
-                found += [MeasuredLoss(loss, run, step, file) for step, loss in losses.items()]
+            measured = _measured(folder / name, run)
+            if measured:
+                found += measured
                 break
     return sorted(found, key=lambda measured: measured.loss)
 
 
-def _read_losses(file: Path) -> dict[int, float]:
-    """Step -> validation loss in a metrics.jsonl or a trainer's log."""
+def _measured(file: Path, run: Path) -> list[MeasuredLoss]:
+    """The validation losses of a run that its metrics.jsonl or its trainer's log tells, the last of
+    each step."""
     if not file.is_file():
-        return {}
+        return []
     parse = metrics_log.numbers if file.name == METRICS_LOG else trainer_log.metrics
     losses = {}
     for row in metrics_log.read(file, parse):
         loss = row.get("val/avg_loss")
         if _is_loss(loss) and "step" in row:
-            losses[row["step"]] = loss
-    return losses
+            left_out = row.get("val/skipped_records", 0)
+            losses[row["step"]] = MeasuredLoss(loss, run, row["step"], file, left_out=left_out)
+    return list(losses.values())
 
 
 def _is_loss(value: object) -> bool:
@@ -463,8 +490,8 @@ def _of_saved(
 def best_note(
     output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOTHING_BESIDE
 ) -> list[Finding]:
-    """What the `best` link of an output folder points at, or that it is broken; nothing where there
-    is none."""
+    """What the `best` link of an output folder points at, or that it is broken, and whether it was
+    chosen among equals; nothing where there is none."""
     best = best_link.folder_of(output_dir)
     if not best.is_dir():
         return []
@@ -478,7 +505,9 @@ def best_note(
     if name not in [checkpoint.name for checkpoint in models if checkpoint.complete]:
         message = f"it points to the damaged {name}"
         return [findings.warning("CKPT-BEST-DAMAGED", best, message, fix)]
-    return [findings.info("CKPT-BEST", best, f"it means {name}", flags("best"))]
+    saved = _of_saved(_known_losses(output_dir, beside), models)
+    unequal = unequal_validations(output_dir, _of_name(models, name)[0], saved)
+    return [findings.info("CKPT-BEST", best, f"it means {name}", flags("best")), *unequal]
 
 
 def _best(output_dir: Path, models: Sequence[Checkpoint], beside: Beside) -> Checkpoint:

@@ -30,6 +30,7 @@ from cosmos_reason.data.samples import Media, Sample, Turn, responses
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import s3
 
+TRAINING = "train_dataset"  # the table of a spec
 MOST_SKIPPED = 0.01  # of the records: media that broke since they were checked
 NAMED = 3  # missing files that a message names
 
@@ -39,11 +40,19 @@ class Conversations:
     decoded when it is asked for, in whatever process asks.
 
     A medium that cannot be read is named and counted, and the next sample stands in for its own;
-    after more than MOST_SKIPPED of the samples a Failure ends the training.
+    after more than MOST_SKIPPED of the samples a Failure ends the training. `name` is that of the
+    data in the spec.
     """
 
-    def __init__(self, samples: Sequence[Sample], sampler: Sampler, system_prompt: str = ""):
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        sampler: Sampler,
+        system_prompt: str = "",
+        name: str = TRAINING,
+    ):
         self.samples, self.sampler, self.system_prompt = samples, sampler, system_prompt
+        self.name = name
         self.most_skipped = max(1, int(len(samples) * MOST_SKIPPED))
         # Shared, so that all workers of a loader count together, each sample once.
         self.skipped = multiprocessing.Array("b", len(samples), lock=False)
@@ -75,7 +84,8 @@ class Conversations:
         count = sum(self.skipped)
         record = self.samples[index].id
         say(
-            f"skipped record {record} ({count} of at most {self.most_skipped}): "
+            f"skipped record {record} of {self.name} ({count} of at most {self.most_skipped}, of "
+            f"{len(self.samples)} in all): "
             f"{problem.id} {problem.where}: {problem.message}"
         )
         if count > self.most_skipped:
@@ -91,8 +101,14 @@ class Prompts(Conversations):
     said before it. A medium that cannot be read ends the training: another prompt in its place
     would be paid by this one's answer."""
 
-    def __init__(self, samples: Sequence[Sample], sampler: Sampler, system_prompt: str = ""):
-        super().__init__(samples, sampler, system_prompt)
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        sampler: Sampler,
+        system_prompt: str = "",
+        name: str = TRAINING,
+    ):
+        super().__init__(samples, sampler, system_prompt, name)
         self.questions = [one for sample in samples for one in sample.questions()]
 
     def __len__(self) -> int:
@@ -147,7 +163,7 @@ def of_spec(spec: dict, name: str, kind: type[Conversations] = Conversations) ->
     sampler = Sampler(root, options, patch)
     samples = training_samples(table, f"custom.{name}")
     policy = spec["train"]["train_policy"]
-    return kind(samples, sampler, policy.get("system_prompt") or "")
+    return kind(samples, sampler, policy.get("system_prompt") or "", name)
 
 
 def missing_media(dataset: Conversations) -> list[Finding]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import defaultdict
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -38,7 +39,10 @@ TAKEN = re.compile(r"SLURM: (BOOT_FAIL|DEADLINE|NODE_FAIL|PREEMPTED|REVOKED|TIME
 SIGNALS = 64  # the highest number of one; 255 is what srun or ssh say of their own failures
 LEFT_OUT = {left_out.TRAINING: "records", left_out.VALIDATION: "validation_records"}
 # What data/conversations.py says.
-SKIPPED = re.compile(r"skipped record (.+) \(\d+ of at most \d+\): ")
+SKIPPED = re.compile(
+    r"skipped record (.+) of (train_dataset|val_dataset) \(\d+ of at most \d+, of (\d+) in all\): "
+)
+SKIPPED_OF = {"train_dataset": "records", "val_dataset": "validation_records"}
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
@@ -247,15 +251,20 @@ def _skipped_in_log(job: Job) -> dict:
     path = job.folder / jobs.LOG
     if not path.is_file():
         return {}
-    records = set()
+    records = defaultdict(set)
+    totals = {}
     with open(path, encoding="utf-8", errors="replace") as log:
         for line in islice(log, LOG_LINES):
             skipped = SKIPPED.search(line)
             if skipped:
-                records.add(skipped[1])
-    if not records:
-        return {}
-    return {"skipped_records": len(records), "left_out": str(path)}
+                record, table, total = skipped.groups()
+                key = SKIPPED_OF[table]
+                records[key].add(record)
+                totals[key] = int(total)
+    found: dict = {}
+    for key, lost in records.items():
+        found |= {f"skipped_{key}": len(lost), key: totals[key], "left_out": str(path)}
+    return found
 
 
 def _of_reinforcement(job: Job) -> tuple[dict, str]:

@@ -45,10 +45,12 @@ def page(
     pair: dict | None = None,
     curves: Sequence[Curve] = (),
     general: Guard | None = None,
+    remarks: Sequence[str] = (),
 ) -> tuple[str, int]:
     """The page for graded `rows`, and how many gaps it shows as clips: `summary` is gaps.summary,
     `record` evaluation.json, `before` an earlier run's graded rows, `pair` comparison.compare,
-    `curves` what loss_chart.read_curve read, `general` the questions that were asked besides."""
+    `curves` what loss_chart.read_curve read, `general` the questions that were asked besides,
+    `remarks` what training_remarks.beside found."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     shown = cards(gaps, before or ())
     text = render(
@@ -67,6 +69,7 @@ def page(
         matrices=matrices(rows),
         chart=chart(curves),
         answers_chart=chart(curves, ACCURACIES),
+        remarks=[shortened(remark, 500) for remark in remarks],
         summary=summary,
         cards=shown,
         listed=[gap.row for gap in gaps[:LISTED]],
