@@ -136,7 +136,13 @@ def add_platform_flags(add: Callable) -> None:
 
 
 def add_gpu_flags(add: Callable) -> None:
-    add("--target-gpu-index", type=indices, metavar="N,..", help="the GPUs; default: all")
+    add(
+        "--target-gpu-index",
+        "--gpu-ids",
+        type=indices,
+        metavar="N,..",
+        help="the GPUs; none: the CPU; default: all",
+    )
     add(
         "--target-gpu-count",
         type=partial(cli.positive, most=1024),
@@ -200,8 +206,11 @@ def pair(written: str) -> tuple[int, int]:
 
 
 def indices(written: str) -> list[int]:
+    """[] for the CPU."""
+    if written == "none":
+        return []
     if not all(word.isdecimal() and len(word) < 5 for word in written.split(",")):
-        raise cli.wrong(written, "numbers as nvidia-smi counts: 0,1")
+        raise cli.wrong(written, "numbers as nvidia-smi counts, such as 0,1, or none")
     return [int(word) for word in written.split(",")]
 
 
@@ -408,7 +417,7 @@ def text(launch) -> str:
     lines = [f"checked: {', '.join(result['checks'])}"]
     predicted = result.get("prediction", {})
     if launch.case:
-        words = [*length_of(predicted), in_words.with_batch(launch.case)]
+        words = [*length_of(predicted), in_words.with_batch(launch.case, not launch.on_cpu)]
         lines.append(f"{launch.case.action}: {', '.join(words)}")
     if predicted:
         lines += prediction_lines(predicted)

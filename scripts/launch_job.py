@@ -122,7 +122,11 @@ def parser() -> cli.Parser:
     verb_of_a_job(cancel, "end a running job").add_argument(
         "--grace", type=seconds, default=30, help="seconds from SIGTERM to SIGKILL (default: 30)"
     )
-    verb_of_a_job(retry, "run a failed or canceled job again, from its newest complete checkpoint")
+    verb_of_a_job(
+        retry, "run a failed or canceled job again, from its newest complete checkpoint"
+    ).add_argument(
+        "--memory", metavar="SIZE", help="slurm, kubernetes: instead of what the job had"
+    )
     verb_of_a_job(upload, "send an ended job's results, log and record to S3").add_argument(
         "uri", metavar="S3_URI", help="s3://BUCKET/PREFIX; the job's id is added to it"
     )
@@ -431,7 +435,7 @@ def submit(args) -> cli.Outcome:
 
 
 def retry(args) -> cli.Outcome:
-    return started(*launch.retry(folder(args), jobs.root(args.jobs_dir)))
+    return started(*launch.retry(folder(args), jobs.root(args.jobs_dir), args.memory))
 
 
 def started(job: Job | None, found: list[Finding]) -> cli.Outcome:

@@ -12,6 +12,8 @@ import pytest
 from radon import complexity, visitors
 from support import ROOT
 
+from cosmos_reason.spec import keys
+
 LIBRARY = ROOT / "scripts" / "cosmos_reason"
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
 # A package imports only packages that stand before it.
@@ -87,6 +89,13 @@ def test_a_long_package_says_why(package):
     lines = sum(path.read_text(encoding="utf-8").count("\n") for path in files)
     purpose = ast.get_docstring(ast.parse(MODULES[f"cosmos_reason.{package}"].read_text()))
     assert lines <= LONG or re.search(r"\bIt is .*\bbecause\b", purpose, re.S), lines
+
+
+def test_keys_that_packages_share_stand_in_one_place():
+    shared = [value for name, value in vars(keys).items() if name.isupper()]
+    written = re.compile("|".join(f'"{re.escape(key)}"' for key in shared))
+    holders = {m for m, p in MODULES.items() if written.search(p.read_text(encoding="utf-8"))}
+    assert len(shared) > 2 and holders == {"cosmos_reason.spec.keys"}
 
 
 def test_no_test_imports_another_test():

@@ -68,6 +68,8 @@ def test_out_of_memory_is_noticed_though_the_parent_lives_and_returns_0(site):
     record = ended(site.jobs / record.job_id)
     assert (record.state, record.exit_code) == ("ERROR", 0)
     assert "no step was recorded" in record.reason and "out of memory" in record.reason
+    (told,) = record.diagnosis
+    assert told["id"] == "LOG-HOST-MEMORY" and "dataloader_num_workers" in told["fix"]
 
 
 def test_a_full_disk_is_an_error_and_says_so(site):

@@ -133,7 +133,8 @@ def test_what_the_cluster_says_of_an_end_is_one_finding(site, fate, cause, words
     site.api.fate = fate
     record = ended(site.submit(), patience=60)
     assert record.state == "ERROR" and words in record.reason
-    assert [finding["id"] for finding in record.diagnosis] == [cause]
+    expected = [cause, "LOG-HOST-MEMORY"] if fate == "oom" else [cause]  # without a --memory
+    assert [finding["id"] for finding in record.diagnosis] == expected
 
 
 def test_a_program_that_the_image_lacks_is_named(site):

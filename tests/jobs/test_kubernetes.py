@@ -12,6 +12,7 @@ from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import kubectl, launch, manifests, pods
 from cosmos_reason.jobs import kubernetes_needs as needs
 from cosmos_reason.jobs import kubernetes_options as options
+from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import kubernetes
 
 
@@ -259,3 +260,35 @@ def test_a_secret_holds_values_and_no_text_of_them():
     made = manifests.secret("name", {"A": "välue $(B)"})
     assert "välue" not in json.dumps(made, ensure_ascii=False)
     assert dataclasses.asdict(work())["secret_variables"] == ["HF_TOKEN"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "size"),
+    [("200Gi", "400G"), ("60Mi", "120M"), ("1000M", "1908M"), ("134217728", "256M"), ("1500m", "")],
+)
+def test_a_container_that_was_out_of_memory_is_tried_again_with_twice_as_much(site, limit, size):
+    killed = [{"name": "work", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]
+    container = {"name": "work", "resources": {"limits": {"memory": limit}}}
+    spec = {"spec": {"containers": [container]}}
+    seen = pods.read(FAILED, [pod(containerStatuses=killed) | spec])
+    (cause,) = seen.causes
+    assert cause.id == "JOB-K8S-OOM" and limit in cause.message
+    job, found = launch.plan(site.request())
+    assert job, found
+    failed = dataclasses.replace(job, state="ERROR")
+    told = kubernetes._with_causes(failed, seen.causes).diagnosis
+    if size:
+        assert [one["fix"] for one in told] == [
+            f"{jobs.command('retry', job.folder)} --memory {size}"
+        ]
+    else:
+        assert [one["id"] for one in told] == ["JOB-K8S-OOM", "LOG-HOST-MEMORY"]
+        assert "dataloader_num_workers" in told[1]["fix"]
+
+
+def test_a_pod_that_was_taken_away_is_tried_again(site):
+    job, found = launch.plan(site.request())
+    assert job, found
+    failed = dataclasses.replace(job, state="ERROR")
+    (told,) = kubernetes._with_causes(failed, [pods.taken_away()]).diagnosis
+    assert told["fix"] == jobs.command("retry", job.folder)

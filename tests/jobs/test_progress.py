@@ -61,3 +61,17 @@ def test_log_tail_shows_what_a_terminal_would(tmp_path):
     assert progress.log_tail(folder, 3) == []
     (folder / jobs.LOG).write_bytes(b"first\n10%\r50%\r100%\n\xff\nlast\n")
     assert progress.log_tail(folder, 3) == ["100%", "\ufffd", "last"]
+
+
+def test_an_evaluation_counts_questions(tmp_path):
+    metrics = {"step": 12, "total_steps": 40}
+    trained, asked = tmp_path / "train-1", tmp_path / "evaluate-1"
+    asked.mkdir()
+    assert progress.position(trained, metrics) == "step 12/40"
+    assert progress.position(tmp_path / "quantize-1", metrics) == "step 12/40"
+    assert progress.position(tmp_path / "inference-1", metrics) == "12/40 questions"
+    assert progress.position(asked, metrics) == "12/40 questions"
+    for number in (2, 3):
+        (asked / f"metrics-{number}-3.jsonl").touch()
+    assert progress.position(asked, metrics) == "12/40 questions of the first of 3 processes"
+    assert (progress.unit(trained), progress.unit(asked)) == ("step", "question")

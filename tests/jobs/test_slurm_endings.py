@@ -1,6 +1,7 @@
 """How jobs on SLURM wait and end, of what the cluster and the job's folder tell."""
 
 import os
+import shlex
 import shutil
 from dataclasses import replace
 
@@ -333,6 +334,36 @@ def test_srun_says_1_where_memory_did_not_suffice(site, monkeypatch):
     assert judged.exit_code == 137
     first = judged.diagnosis[0]
     assert first["id"] == "JOB-SLURM-MEMORY" and "the partition gives" in first["message"]
+
+
+@pytest.mark.parametrize(
+    ("had", "asked"),
+    [(None, "0"), ("60M", "120M"), ("3G", "6G"), ("1500", "3000M"), ("512M", "1G"), ("0", None)],
+)
+def test_a_retry_after_a_want_of_memory_asks_for_more(site, monkeypatch, had, asked):
+    cluster = Cluster(monkeypatch, sbatch=Answer(0, "3\n"))
+    job, found = launch.submit(site.request(platform="slurm", memory=had))
+    assert job, found
+    note(job, slurm_script.STARTED, "1700000000 3\n")
+    note(job, "node.0.exit", "n1 137\n")
+    note(job, slurm_script.ENDED, "137\n")
+    note(job, jobs.LOG, "slurmstepd: error: Detected 1 oom_kill event in StepId=3.0.\n")
+    tells(cluster, job, "OUT_OF_MEMORY")
+    judged = slurm.judged(jobs.Job.load(job.folder))
+    judged.write()
+    told, *others = judged.diagnosis
+    assert told["id"] == "JOB-SLURM-MEMORY"
+    if asked is None:
+        assert told["fix"] == "" and "all of a node" in told["message"]
+        assert "build_spec.py" in others[0]["fix"]
+        return
+    words = shlex.split(told["fix"])
+    assert words[-2:] == ["--memory", asked]
+    assert words[:-2] == shlex.split(jobs.command("retry", job.folder))
+    again, found = launch.retry(job.folder, site.jobs, words[-1])
+    assert again, found
+    assert (again.options["memory"], again.retry_of) == (asked, job.job_id)
+    assert f"--mem={asked}" in again.command
 
 
 @pytest.mark.parametrize("was_seen_running", [False, True])

@@ -405,3 +405,33 @@ def test_where_pods_may_run_is_said_in_the_launch_that_follows(here):
     assert not {one for one in errors(found) if one[0].startswith("JOB-")}
     found, _ = said(check_tao_launch_preflight, *asked, "--node-selector", "pool")
     assert ("JOB-K8S-FLAG", "--node-selector") in errors(found)
+
+
+@pytest.mark.parametrize("flag", ["--gpu-ids", "--target-gpu-index"])
+@pytest.mark.parametrize("platform", ["local", "slurm"])
+def test_a_launch_on_the_cpu_is_checked_as_such(cluster, platform, flag):
+    (cluster / "bin" / "nvidia-smi").write_text("#!/bin/sh\necho this machine has some >&2; exit 9")
+    (cluster / "bin" / "nvidia-smi").chmod(0o755)
+    spec_for("transformers", "--gpus-per-node", 1)
+    words = ("--spec", "spec.toml", "--platform", platform)
+    args = check_tao_launch_preflight.parser().parse_args([*words, flag, "none"])
+    outcome = check_tao_launch_preflight.main(args)
+    assert {id for id, _ in errors(outcome.findings) if not id.startswith("DATA-")} == set()
+    following = outcome.next
+    assert following[-2:] == ("--gpu-ids", "none")
+    assert_accepted(following)
+
+
+def test_an_engine_that_needs_gpus_is_refused_the_cpu(here):
+    spec_for("cosmos-rl", "--gpus-per-node", 2)
+    checked, _ = preflight("spec.toml", "--engine", "cosmos-rl", "--gpu-ids", "none")
+    planned, _ = plan("spec.toml", "--engine", "cosmos-rl", "--gpu-ids", "none")
+    for found in (checked, planned):
+        (told,) = [one for one in found if one.id == "JOB-GPU-COUNT"]
+        assert told.fix.flags == {"--gpu-ids": "0,1"}
+
+
+def test_wrong_gpu_ids_are_a_usage_error(here):
+    for given in ("None", "0,none", "", "-1"):
+        with pytest.raises(SystemExit):
+            check_tao_launch_preflight.parser().parse_args([f"--gpu-ids={given}"])

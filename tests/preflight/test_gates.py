@@ -263,6 +263,7 @@ def test_a_launch_gets_as_many_gpus_as_the_spec_needs():
         ([], [5, 6], "5,6"),
         ([], [5], "5"),  # whoever names too few is told so, and gets no others
         ([], None, "0,1"),
+        ([2, 3], [], "none"),
     ):
         launch = preflight.Launch(
             "docker", PreflightOptions(target_gpu_index=named), 0, "cosmos-rl", gpus_per_node=2

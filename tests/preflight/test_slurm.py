@@ -114,6 +114,10 @@ def test_gpus_are_counted_by_type(gres, gpus):
     assert [one.id for one in more] == ["PRE-SLURM-GRES"] * (gres != "none")
 
 
+def test_a_job_for_the_cpu_asks_a_partition_for_no_gpus():
+    assert not objections(gpus=8, target_gpu_index=[])
+
+
 @pytest.mark.parametrize(
     ("gres", "partition", "fix"),
     [

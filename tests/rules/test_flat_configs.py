@@ -72,3 +72,39 @@ def test_a_spec_of_ours_that_is_nearly_flat_is_none_of_theirs(here):
     words = ["train", "--spec", "ours.yaml", "-o", "spec.toml", "--json"]
     found = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
     assert "SPEC-ACTION" not in {one["id"] for one in found}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "check_tao_launch_preflight.py --platform local --skip-platform-access",
+        "launch_job.py plan --platform local",
+        "launch_job.py plan train --platform local",
+        "tune_hyperparameters.py plan --study study --platform local",
+        "check_dataset.py data.json --media-path .",
+    ],
+)
+def test_every_script_that_reads_a_spec_says_it_in_our_words(here, words):
+    (here / "theirs.yaml").write_text(LLAMA_FACTORY)
+    script, *words = words.split()
+    done = run_script(script, *words, "--spec", "theirs.yaml", "--json", cwd=here)
+    found = json.loads(done.stdout)["findings"]
+    (error,) = [one for one in found if one["severity"] == "error"]
+    assert done.returncode == 1 and error["id"] == "SPEC-ACTION"
+    program, *fix = shlex.split(error["fix"])
+    assert program.endswith("scripts/build_spec.py")
+    assert {"policy.lora.r=8", "nvidia/Cosmos-Reason2-2B"} <= set(fix)
+
+
+def test_the_command_that_a_plan_gives_makes_a_spec_that_it_takes(here):
+    (here / "theirs.yaml").write_text(LLAMA_FACTORY)
+    plan = ["launch_job.py", "plan", "--platform", "local", "--json", "--spec"]
+    refused = run_script(*plan, "theirs.yaml", cwd=here)
+    (error,) = json.loads(refused.stdout)["findings"]
+    _, *words = shlex.split(error["fix"])
+    (here / "annotations.json").write_text(support_specs.RECORDS)
+    words[words.index("DIR")] = "."
+    done = run_script("build_spec.py", *words, *DATA[-2:], cwd=here)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(run_script(*plan, "spec.toml", cwd=here).stdout)["findings"]
+    assert not {one["id"] for one in found if one["id"].startswith(("SPEC-KEY", "SPEC-ACTION"))}

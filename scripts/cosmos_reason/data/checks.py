@@ -12,9 +12,8 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.record_checks import ANSWER_CHECKS
 from cosmos_reason.data.record_checks import CHECKS as RECORD_CHECKS
 from cosmos_reason.data.survey import Survey
+from cosmos_reason.spec.keys import DROP_LAST, RESPONSE_MODE
 
-RESPONSE_MODE = "custom.train_dataset.response_mode"
-DROP_LAST = "train.train_policy.dataloader_drop_last"
 # id -> (severity, what is checked, how to mend it)
 CHECKS = RECORD_CHECKS | {
     **ANSWER_CHECKS,

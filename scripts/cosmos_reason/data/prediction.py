@@ -8,7 +8,6 @@ import os
 import shlex
 
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data.checks import RESPONSE_MODE
 from cosmos_reason.data.facts import spread, tables
 from cosmos_reason.data.samples import trained_records
 from cosmos_reason.data.survey import Survey
@@ -17,6 +16,7 @@ from cosmos_reason.estimate.steps import steps_per_epoch
 from cosmos_reason.media import archives, sampling
 from cosmos_reason.remote import s3
 from cosmos_reason.spec import document
+from cosmos_reason.spec.keys import RESPONSE_MODE
 
 
 def predict(found: Survey, action: str, spec: dict, engine: str, is_trained: bool = True) -> dict:

@@ -27,6 +27,7 @@ from cosmos_reason.media.sampling import (
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions, quantizing
 from cosmos_reason.spec.document import get, set_value
+from cosmos_reason.spec.keys import RESPONSE_MODE
 from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
 
 PIXEL_BYTES = 4 * 3  # float32 RGB, as media wait in host memory
@@ -147,7 +148,7 @@ def _more_text(records, spec: dict, counts) -> Iterable[int]:
     added = _asked_besides(spec)
     if added:
         changes.append([counts.text(added)] * len(records))
-    if (get(spec, "custom.train_dataset.response_mode") or "answer") != "answer":
+    if (get(spec, RESPONSE_MODE) or "answer") != "answer":
         changes.append(column("reasoning_tokens"))
     if "generation" in spec or get(spec, "train.train_policy.type") == "grpo":
         changes.append([-count for count in column("answer_tokens")])

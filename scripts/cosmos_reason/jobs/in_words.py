@@ -83,7 +83,7 @@ def of_job(job: Job) -> str:
     metrics = progress.newest(job.folder)
     facts = watch.facts(metrics)
     if "total_steps" in metrics:
-        facts = [f"step {metrics['step']}/{metrics['total_steps']}", *facts]
+        facts = [progress.position(job.folder, metrics), *facts]
     lines = [f"{job.job_id} {job.state} {', '.join(facts)}".strip()]
     times = [("started", job.started_at), ("ended", job.ended_at), ("log", job.folder / jobs.LOG)]
     lines.append(f"  {', '.join(f'{name} {told}' for name, told in times if told)}")

@@ -29,7 +29,7 @@ from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion, launchable, models
 from cosmos_reason.rules.case import COSMOS, Case
-from cosmos_reason.spec import actions, document, images, origins, validation
+from cosmos_reason.spec import actions, document, flat_configs, images, origins, validation
 
 # Fields of a request that its record keeps.
 OPTIONS = (
@@ -224,9 +224,11 @@ def _write(partial: Path, job: Job, request: Request, spec: dict) -> Job:
     return job
 
 
-def retry(folder: Path, jobs_dir: Path) -> tuple[Job | None, list[Finding]]:
+def retry(
+    folder: Path, jobs_dir: Path, memory: str | None = None
+) -> tuple[Job | None, list[Finding]]:
     """Run an ended job again as a new one, from the newest complete checkpoint it left. Outputs go
-    where they went."""
+    where they went. `memory` takes the place of what it asked for."""
     job = platforms.settled(folder)
     if job.state not in {jobs.ERROR, jobs.CANCELED}:
         message = f"got {job.state}, expected ERROR or CANCELED"
@@ -236,6 +238,7 @@ def retry(folder: Path, jobs_dir: Path) -> tuple[Job | None, list[Finding]]:
         message = "got a spec that was edited after submit, expected the one that ran"
         fix = "submit it as a new job, with train.resume if it is to go on from a checkpoint"
         raise bad_input("JOB-SPEC-EDITED", job.spec_path, message, fix)
+    options = job.options | {"memory": memory} if memory else job.options
     request = Request(
         action=job.action,
         spec_path=job.spec_path,
@@ -248,7 +251,7 @@ def retry(folder: Path, jobs_dir: Path) -> tuple[Job | None, list[Finding]]:
         image=job.image,
         retry_of=job.job_id,
         resume=job.newest_resume(),
-        **job.options,
+        **options,
     )
     return submit(request)
 
@@ -267,6 +270,10 @@ def _read(request: Request) -> tuple[dict, list[Finding]]:
     """(the completed spec, what was written for that). Raises Failure: exit 2 for what is no spec,
     exit 1 for one of another action."""
     spec = document.load(request.spec_path)
+    if flat_configs.is_one(spec):
+        where = files.from_here(request.spec_path)
+        refused = flat_configs.refusal(where, spec, request.engine)
+        raise Failure(refused, EXIT_CHECKS_FAILED)
     if actions.other_than(request.action, spec):
         raise Failure(validation.validate(request.action, spec), EXIT_CHECKS_FAILED)
     completed, found = completion.completed(request.action, spec)
@@ -378,7 +385,10 @@ def _useless_flags(request: Request) -> dict[str, object]:
 def _flag_findings(request: Request) -> list[Finding]:
     what = f"{request.action} with {request.engine} on {request.platform}"
     message = f"got it for {what}, which has no use for it"
-    found = [error("JOB-FLAG", flag, message) for flag in _useless_flags(request)]
+    found = []
+    for flag, value in _useless_flags(request).items():
+        drop = Fix(command="drop", flags={flag: value})
+        found.append(error("JOB-FLAG", flag, message, drop))
     if request.served_model and not request.endpoint:
         message = "got it without --endpoint, expected the server that serves the model"
         fix = Fix(flags={"--endpoint": "http://HOST:8000/v1"})

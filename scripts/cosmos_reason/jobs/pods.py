@@ -15,6 +15,8 @@ IMAGE_PROBLEMS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrIm
 FOR_EVER = (*IMAGE_PROBLEMS[1:], "CreateContainerConfigError", "CreateContainerError")
 
 UNPLACED = "Unschedulable"
+OUT_OF_MEMORY = "JOB-K8S-OOM"
+EVICTED = "JOB-K8S-EVICTED"
 NOT_FOUND = 127  # of a shell, and of what starts the program of a pod
 
 
@@ -150,9 +152,10 @@ def _causes(pod: dict) -> list[Finding]:
         return [_unseen(name, looked)]
     ended = _state(pod, manifests.WORK).get("terminated", {})
     if ended.get("reason") == "OOMKilled":
-        message = "got OOMKilled: the container needed more memory than it may have"
-        more = "--memory GIB (more), or fewer data workers in the spec"
-        return [error("JOB-K8S-OOM", name, message, more)]
+        limit = _memory_limit(pod)
+        may = f"the {limit} that it may have" if limit else "there was"
+        message = f"got OOMKilled: the container needed more memory than {may}"
+        return [error(OUT_OF_MEMORY, name, message, limit=limit)]
     if ended.get("reason") in ("StartError", "ContainerCannotRun"):
         return [_not_run(name, ended.get("message", ended["reason"]))]
     if ended.get("exitCode") == NOT_FOUND:
@@ -160,10 +163,16 @@ def _causes(pod: dict) -> list[Finding]:
     return [_stuck(name, reason, text) for reason, text in _waiting(pod) if reason in FOR_EVER]
 
 
+def _memory_limit(pod: dict) -> str:
+    """As the cluster writes it; empty for a container without one."""
+    containers = pod.get("spec", {}).get("containers", [])
+    work = next((one for one in containers if one["name"] == manifests.WORK), {})
+    return work.get("resources", {}).get("limits", {}).get("memory", "")
+
+
 def _evicted(name: str, reason: str, text: str) -> Finding:
     message = f"got {reason}: {text}, expected the pod to stay to its end"
-    fix = "scripts/launch_job.py retry JOB_ID"
-    return error("JOB-K8S-EVICTED", name, secrets.hidden(message), fix)
+    return error(EVICTED, name, secrets.hidden(message))
 
 
 def taken_away() -> Finding:

@@ -11,6 +11,8 @@ from pathlib import Path
 from cosmos_reason.checkpoints import trainer_log
 from cosmos_reason.jobs.record import LOG, METRICS
 
+# Of the processes of an evaluation, the first writes METRICS.
+METRICS_OF_OTHERS = "metrics-*-*.jsonl"
 # Hundreds of metrics lines; the end of a long file is found without reading all of it.
 TAIL_BYTES = 256 * 1024
 
@@ -71,6 +73,22 @@ def _is_number(key: str, value) -> bool:
     if type(value) is not float or key in ("step", "total_steps"):
         return False
     return key != "time" or math.isfinite(value)
+
+
+def unit(folder: Path) -> str:
+    """What `step` and `total_steps` of a job count."""
+    action = folder.name.partition("-")[0]
+    return "question" if action in ("evaluate", "inference") else "step"
+
+
+def position(folder: Path, metrics: dict) -> str:
+    """How far a job is: its steps, or the questions that have an answer or an error."""
+    done, total = metrics.get("step"), metrics.get("total_steps")
+    if unit(folder) == "step":
+        return f"step {done}/{total}"
+    parts = len(list(folder.glob(METRICS_OF_OTHERS))) + 1
+    of_part = f" of the first of {parts} processes" if parts > 1 else ""
+    return f"{done}/{total} questions{of_part}"
 
 
 def plain(metrics: dict) -> dict:

@@ -86,7 +86,7 @@ def _as_lines(folder: Path, as_json: bool, every: float) -> Job:
             latest |= line
         if lines and (job.has_ended or time.monotonic() - shown_at >= every):
             shown_at = time.monotonic()
-            _say_progress(first, latest, as_json)
+            _say_progress(folder, first, latest, as_json)
     if as_json:  # to people, the caller tells how it ended
         _say_state(job, as_json)
     return job
@@ -97,9 +97,9 @@ def _say_state(job: Job, as_json: bool) -> None:
     _say(f"{job.job_id} {job.state} {job.reason}".rstrip(), event, as_json)
 
 
-def _say_progress(first: dict, latest: dict, as_json: bool) -> None:
+def _say_progress(folder: Path, first: dict, latest: dict, as_json: bool) -> None:
     seconds_left = eta(first, latest)
-    parts = [f"step {latest.get('step')}/{latest.get('total_steps')}", *facts(latest)]
+    parts = [progress.position(folder, latest), *facts(latest)]
     if seconds_left:
         parts.append(f"ETA {seconds_left // 60}m{seconds_left % 60:02d}s")
     event = {"event": "progress", **progress.plain(latest), "eta_seconds": seconds_left}
@@ -116,7 +116,7 @@ def _say(text: str, event: dict, as_json: bool) -> None:
 def _as_bar(folder: Path) -> Job:
     from tqdm import tqdm
 
-    with tqdm(desc=folder.name, unit="step", dynamic_ncols=True) as bar:
+    with tqdm(desc=folder.name, unit=progress.unit(folder), dynamic_ncols=True) as bar:
         for job, lines in follow(folder):
             for line in lines:
                 step = line.get("step", bar.n)

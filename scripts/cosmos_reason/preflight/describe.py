@@ -8,14 +8,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, EXIT_CHECKS_FAILED, Failure
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.remote import model_names, s3
 from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.case import Case, sound
-from cosmos_reason.spec import actions, document, images, origins, validation
+from cosmos_reason.spec import actions, document, flat_configs, images, origins, validation
 
 
 def launch_of(options: PreflightOptions, platform: str, engine: str | None = None) -> Launch:
@@ -33,13 +33,13 @@ def launch_of(options: PreflightOptions, platform: str, engine: str | None = Non
     if launch.has_own_data:
         launch.paths["--entry-script"] = options.entry_script
     if options.spec:
-        table, action = read_spec(options.spec)
+        table, action = read_spec(options.spec, engine)
         take_spec(launch, table, action)
     launch.gpus_per_node = max(launch.gpus_per_node, options.gpu_min_count or 1)
     return launch
 
 
-def read_spec(path: str) -> tuple[dict, str]:
+def read_spec(path: str, engine: str) -> tuple[dict, str]:
     """(a spec, the action that knows most of its keys). Raises Failure (exit 2)."""
     try:
         table = document.load(Path(path))
@@ -49,6 +49,8 @@ def read_spec(path: str) -> tuple[dict, str]:
             replace(finding, fix=finding.fix or Fix(command=how)) for finding in failure.findings
         ]
         raise Failure(found, EXIT_BAD_INPUT) from None
+    if flat_configs.is_one(table):
+        raise Failure(flat_configs.refusal(path, table, engine), EXIT_CHECKS_FAILED)
     return table, actions.of_file(Path(path))
 
 

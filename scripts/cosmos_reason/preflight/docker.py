@@ -167,8 +167,8 @@ def _smoke(launch: Launch) -> Iterator[Finding]:
     """Start a container that lists its GPUs. A pull before it has the rest of the run's time, not
     the container's."""
     image = launch.options.gpu_smoke_image or launch.image
-    if not image:
-        return  # said before
+    if not image or launch.on_cpu:
+        return  # that there is no image is said before
     problem = _fetch_smoke_image(launch, image)
     if problem:
         yield problem

@@ -81,7 +81,8 @@ def _named_object(target: Cluster, path: str, flag: str) -> Iterator[Finding]:
 def _nodes(target: Cluster, launch: Launch) -> Iterator[Finding]:
     """The allocatable GPUs of the nodes that pods may run on against what the launch asks of
     each."""
-    wanted = needs.wish(launch.options.kubernetes, launch.nodes, launch.gpus_per_node)
+    gpus = 0 if launch.on_cpu else launch.gpus_per_node
+    wanted = needs.wish(launch.options.kubernetes, launch.nodes, gpus)
     try:
         listed = needs.listed_nodes(target)
     except Failure as failure:

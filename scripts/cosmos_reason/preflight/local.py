@@ -20,6 +20,7 @@ from cosmos_reason.spec import actions
 
 EMBEDDED_ENGINE_NEEDS = ("torch", "transformers", "peft")
 IMPORT_SECONDS = 60
+PIP = f"{sys.executable} -m pip install"
 ASK_TORCH = "import json,torch;c=torch.cuda;print(json.dumps([c.is_available(),c.get_arch_list()]))"
 
 
@@ -46,17 +47,19 @@ def check_wandb(launch: Launch) -> Iterator[Finding]:
 
 def check_torch(launch: Launch) -> Iterator[Finding]:
     """Whether torch is here, and was built for the chosen GPUs."""
-    pip = f"{sys.executable} -m pip install"
     absent = [name for name in EMBEDDED_ENGINE_NEEDS if not importlib.util.find_spec(name)]
     if absent:
         message = f"got no {', '.join(absent)}, expected the embedded engine's"
-        fix = f"{pip} -r {bundle.ROOT / bundle.ENGINE_PACKAGES}"
+        fix = f"{PIP} -r {bundle.ROOT / bundle.ENGINE_PACKAGES}"
         yield findings.error("PRE-TORCH", sys.executable, message, fix)
         return
     version = importlib.metadata.version("torch")
     launch.result["torch"] = version
-    if not launch.driver.gpus:
-        return
+    if launch.driver.gpus and not launch.on_cpu:
+        yield from _check_cuda(launch, version)
+
+
+def _check_cuda(launch: Launch, version: str) -> Iterator[Finding]:
     answer = call([sys.executable, "-c", ASK_TORCH], IMPORT_SECONDS)
     if answer.code or not answer.out.startswith("["):
         message = f"got {answer.last_words}, expected a torch that can be imported"
@@ -67,7 +70,7 @@ def check_torch(launch: Launch) -> Iterator[Finding]:
         message = f"got torch {version} that sees no GPU, though nvidia-smi does"
         # The package index has the CUDA build for Linux, and pip takes a CPU build for the same
         # version.
-        fix = f"{pip} --force-reinstall torch=={version.partition('+')[0]}"
+        fix = f"{PIP} --force-reinstall torch=={version.partition('+')[0]}"
         yield findings.error("PRE-TORCH-CUDA", sys.executable, message, fix)
         return
     gpus, _ = chosen(launch.driver, launch.options)

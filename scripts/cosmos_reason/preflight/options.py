@@ -129,6 +129,11 @@ class Launch:
         return self.options.entry_script not in (None, engines.IMAGES_SCRIPT)
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether no GPU is to be used, as the command line says."""
+        return self.options.target_gpu_index == []
+
+    @property
     def wants_gpus(self) -> bool:
         """The embedded engine also runs on the CPU, unless limits are given."""
         if self.engine != "transformers":

@@ -119,6 +119,8 @@ def gpu_ids(launch: Launch) -> list[str] | None:
     """As many as the spec needs of the GPUs that were found, else those that were named, else the
     first ones; none where the embedded engine finds none, and None where nobody was asked or
     somebody else chooses."""
+    if launch.on_cpu:
+        return []
     if launch.nodes > 1 or launch.platform not in ("local", "docker"):
         return None
     needed = launch.gpus_per_node

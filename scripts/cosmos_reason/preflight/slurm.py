@@ -112,7 +112,8 @@ def _wish(launch: Launch) -> partitions.Wish:
     asked = launch.options
     limit = asked.time_limit or partitions.from_variables("time_limit")
     size = {"cpus": asked.cpus, "memory": asked.memory, "exclusive": asked.exclusive}
-    return partitions.Wish(launch.nodes, launch.gpus_per_node, asked.gres, limit, **size)
+    gpus = 0 if launch.on_cpu else launch.gpus_per_node
+    return partitions.Wish(launch.nodes, gpus, asked.gres, limit, **size)
 
 
 # ---- paths -------------------------------------------------------------------------------------

@@ -10,8 +10,9 @@ from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.data import SPLIT, TRAIN_ANNOTATIONS, VALIDATION_DATA
+from cosmos_reason.rules.data import SPLIT, VALIDATION_DATA
 from cosmos_reason.spec import actions, document, images, validation
+from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
 POLICY_TYPE = "train.train_policy.type"
 # Where the trainer's own default hurts: it is not written, and this is why.
@@ -183,7 +184,7 @@ def _is_of_guides(whole: dict) -> bool:
     name = document.get(whole, "train.train_policy.dataset.name")
     if isinstance(name, str) and name.startswith("nvidia/Cosmos-Reason1-"):
         return True
-    return isinstance(document.get(whole, "custom.dataset"), dict)
+    return isinstance(document.get(whole, OF_GUIDES), dict)
 
 
 def _counted_sizes(whole: dict) -> list[findings.Finding]:

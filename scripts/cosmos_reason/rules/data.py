@@ -9,11 +9,11 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules.keys import DROP_LAST, LOADERS, PREFETCH, RESPONSE_MODE, SAVE_INTERVAL
+from cosmos_reason.rules.keys import LOADERS, PREFETCH, SAVE_INTERVAL
 from cosmos_reason.rules.rule import LATER, TRAINING, rule
+from cosmos_reason.spec.keys import DROP_LAST, OF_GUIDES, RESPONSE_MODE, TRAIN_ANNOTATIONS
 
-TRAIN_ANNOTATIONS = "custom.train_dataset.annotation_path"
-OF_GUIDES, NAME_OF_GUIDES = "custom.dataset", "train.train_policy.dataset.name"
+NAME_OF_GUIDES = "train.train_policy.dataset.name"
 ANSWERED = "custom.transformers_engine.validate_answers"
 BEST_BY = "custom.transformers_engine.best_by"
 SPLIT = "train.train_policy.dataset.test_size"

@@ -16,11 +16,11 @@ from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules import benchmark, flat_configs
+from cosmos_reason.rules import benchmark
 from cosmos_reason.rules.draft import LORA, Draft
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.resuming import differences
-from cosmos_reason.spec import actions, document, images, origins
+from cosmos_reason.spec import actions, document, flat_configs, images, origins
 from cosmos_reason.spec.values import shown
 
 STEP = re.compile(r"(?:step|epoch)_\d+")
@@ -38,10 +38,7 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     """
     table = document.load(Path(file))
     if draft.action in actions.TRAINING and flat_configs.is_one(table):
-        message = "got a config of LLaMA-Factory or ms-swift, expected a spec; its batch is one of "
-        message += "each GPU, and its data are named with --train-root or --set train_annotations"
-        fix = flat_configs.instead_of(draft.flags["--spec"], table)
-        draft.refuse("SPEC-ACTION", file, message, fix)
+        draft.findings.append(flat_configs.refusal(file, table, given=draft.flags["--spec"]))
         return
     if draft.action == "evaluate" and benchmark.is_config(table):
         draft.benchmarks = benchmark.datasets_of(table)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cosmos_reason.spec.keys import DROP_LAST, RESPONSE_MODE, TRAIN_ANNOTATIONS
+
 GRID, ROLLOUT = "policy.parallelism.", "rollout.parallelism."
 SHARD = GRID + "dp_shard_size"
 POLICY_SIZES = (
@@ -16,10 +18,7 @@ ROLLOUT_SIZES = ("n_init_replicas", "tp_size", "pp_size", "dp_shard_size")
 
 BATCH, RATE = "train.train_batch_per_replica", "train.optm_lr"
 WARMUP, WARMUP_EPOCHS = "train.optm_warmup_steps", "train.optm_warmup_epochs"
-ANNOTATIONS = "custom.train_dataset.annotation_path"
-RESPONSE_MODE = "custom.train_dataset.response_mode"
 MINI_BATCH = "train.train_policy.mini_batch"
-DROP_LAST = "train.train_policy.dataloader_drop_last"
 LOADERS = "train.train_policy.dataloader_num_workers"
 DEVICE = "custom.transformers_engine.device"
 PREFETCH = "train.train_policy.dataloader_prefetch_factor"
@@ -30,7 +29,7 @@ ROLLOUT_GPUS = tuple(ROLLOUT + size for size in ROLLOUT_SIZES)
 REPLICAS = GRID + "n_init_replicas"
 RANKS_OF_REPLICA = (SHARD, GRID + "dp_replicate_size")  # the sizes that the embedded engine has
 RANKS = (REPLICAS, *RANKS_OF_REPLICA)
-STEPS_PER_EPOCH = (ANNOTATIONS, RESPONSE_MODE, BATCH, DROP_LAST, *RANKS)
+STEPS_PER_EPOCH = (TRAIN_ANNOTATIONS, RESPONSE_MODE, BATCH, DROP_LAST, *RANKS)
 STEPS = ("train.epoch", "train.max_num_steps", *STEPS_PER_EPOCH)
 SAVE_INTERVAL = ("train.ckpt.save_freq_in_epoch", "train.ckpt.save_freq", *STEPS_PER_EPOCH)
 RESUMED = ("train.resume", "train.output_dir")

@@ -11,6 +11,7 @@ from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import BATCH, LOADERS, PREFETCH
 from cosmos_reason.rules.rule import TRAINING, rule
 from cosmos_reason.spec import actions, quantizing
+from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
 
 DEFAULT_LENGTH = 40960
 LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary
@@ -107,7 +108,7 @@ def loaders_beyond_memory(case):
 @rule(
     "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
     "they describe other annotations",
-    reads=("custom.train_dataset.annotation_path", "dataset.annotation_path"),
+    reads=(TRAIN_ANNOTATIONS, "dataset.annotation_path"),
 )  # fmt: skip
 def facts_of_other_data(case):
     if not case.facts:

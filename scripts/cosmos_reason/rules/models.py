@@ -10,8 +10,9 @@ from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import COSMOS
-from cosmos_reason.rules.data import NAME_OF_GUIDES, OF_GUIDES, TRAIN_ANNOTATIONS
+from cosmos_reason.rules.data import NAME_OF_GUIDES
 from cosmos_reason.rules.rule import ANY, ASKED, JUDGED, LATER, TRAINING, rule
+from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
 MINIATURE = 100e6  # bytes
 # What is said of the spec's model where another one answers: a server's, or checkpoints.

@@ -9,6 +9,7 @@ import re
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import document, own_paths
+from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 from cosmos_reason.spec.values import shown
 
 # A whole value. Tokens of a model (`<image>`, `</answer>`, `<|im_end|>`) are none.
@@ -25,7 +26,6 @@ STANDS_IN_A_PATH = re.compile(
 # What a fix writes where a value is wanted, by the kind of path a key is.
 WORDS = {"input": "PATH", "output": "PATH", "model": "MODEL"}
 NAMED = 4  # values that a message shows
-OF_GUIDES, OURS = "custom.dataset", "custom.train_dataset.annotation_path"
 
 
 def is_one(value: object, is_path: bool) -> bool:
@@ -42,7 +42,7 @@ def is_one(value: object, is_path: bool) -> bool:
 def keys(action: str, spec: dict, engine: str | None = None) -> list[str]:
     """The keys whose values stand for others, but for those that the engine does not read."""
     known = document.keys(action)
-    has_our_data = bool(document.get(spec, OURS))
+    has_our_data = bool(document.get(spec, TRAIN_ANNOTATIONS))
     found = []
     for key, value in document.items(action, spec):
         schema = known.get(key, {})

@@ -9,7 +9,6 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.rules.keys import (
     BATCH,
-    DROP_LAST,
     GRID,
     MINI_BATCH,
     RANKS,
@@ -23,6 +22,7 @@ from cosmos_reason.rules.keys import (
     WARMUP_EPOCHS,
 )
 from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.spec.keys import DROP_LAST
 
 FEW_STEPS = 20
 VALIDATION_EPOCHS = "validation.freq_in_epoch"

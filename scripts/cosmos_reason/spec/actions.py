@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, error
 from cosmos_reason.spec import document
+from cosmos_reason.spec.keys import OF_GUIDES
 
 TRAINING = ("train", "grpo")
 ASKING = ("evaluate", "inference", "quantize")
@@ -127,7 +128,7 @@ def engine_by_keys(spec: dict) -> tuple[str, str] | None:
     by_reader = _engine_of_only_reader(action, spec)
     if by_reader or not has_other_data:
         return by_reader
-    for key in ("custom.dataset", HUB_DATA):
+    for key in (OF_GUIDES, HUB_DATA):
         if document.get(spec, key):
             return "cosmos-rl", key
     return None

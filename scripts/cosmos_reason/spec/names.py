@@ -7,9 +7,8 @@ from dataclasses import replace
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import actions, document, legal
+from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
-# Whose data a spec of the guides names, and what our own dataset script reads.
-OF_GUIDES, OURS = "custom.dataset", "custom.train_dataset.annotation_path"
 CLOSE = 0.8  # of difflib: one letter more, less or other in a name of usual length
 FLAG_WORDS = {
     "gpus": "--gpus-per-node",
@@ -88,8 +87,8 @@ def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
     if others:
         where = others[0] if len(others) == 1 else "custom"
         message = f"got {', '.join(others)}, passed on as it is; nothing here reads it"
-        if OF_GUIDES in others and document.get(spec, OURS):
-            message += f": training reads {OURS}"
+        if OF_GUIDES in others and document.get(spec, TRAIN_ANNOTATIONS):
+            message += f": training reads {TRAIN_ANNOTATIONS}"
         found[where] = findings.info("SPEC-CUSTOM-TABLE", where, message)
     return found
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.spec import actions, document, legal, names
+from cosmos_reason.spec import actions, document, flat_configs, legal, names
+from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
 from cosmos_reason.spec.values import expected, shown
 
 UNFILLED = 3  # so many empty values are a template's, not mistakes
@@ -19,6 +20,8 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
 
     What only the trainer's own configuration class knows is passed on and told in one info.
     """
+    if flat_configs.is_one(spec):
+        return [flat_configs.refusal("spec", spec)]
     other = actions.other_than(action, spec)
     if other:
         message = f"got {actions.a_spec(other)}, expected {actions.a_spec(action)}"
@@ -161,7 +164,7 @@ def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Findi
 def _several_files(key: str, got: object) -> Fix | None:
     """The flag that puts several annotation files together, where a key got those of several
     folders."""
-    flags = {"custom.train_dataset.annotation_path": "--train-root"}
+    flags = {TRAIN_ANNOTATIONS: "--train-root"}
     flags["custom.val_dataset.annotation_path"] = "--eval-root"
     if key not in flags or not isinstance(got, list):
         return None

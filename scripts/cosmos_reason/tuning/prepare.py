@@ -22,6 +22,7 @@ from cosmos_reason.rules import command_line, launchable
 from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import document, images, origins
+from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
 from cosmos_reason.tuning import space
 from cosmos_reason.tuning.study import VAL_LOSS, VERSION
 
@@ -165,7 +166,7 @@ def fingerprints(plan: dict) -> dict[str, str | int]:
     table = plan["spec"]
     model = Path(document.get(table, MODEL))
     read_whole = [
-        document.get(table, "custom.train_dataset.annotation_path"),
+        document.get(table, TRAIN_ANNOTATIONS),
         document.get(table, "custom.val_dataset.annotation_path"),
         document.get(plan["evaluate"] or {}, "dataset.annotation_path"),
         guard.annotations(plan["evaluate"] or {}),
@@ -192,7 +193,7 @@ def changed_files(plan: dict) -> list[str]:
 def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None:
     """Training records of each data-parallel rank; None when the annotations cannot be counted from
     here."""
-    path = Path(document.get(table, "custom.train_dataset.annotation_path", ""))
+    path = Path(document.get(table, TRAIN_ANNOTATIONS, ""))
     if facts:
         records = read_facts(facts)["records"]
     elif path.is_file():

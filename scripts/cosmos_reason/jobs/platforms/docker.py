@@ -30,7 +30,7 @@ from cosmos_reason.base.findings import (
     warning,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import containers, docker_client, evidence, mounts
+from cosmos_reason.jobs import containers, docker_client, evidence, more_memory, mounts
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.docker_client import (
     PATIENCE,
@@ -309,6 +309,8 @@ def _as_inspected(job: Job, container: dict | None) -> Job:
     if state["OOMKilled"]:
         note = "the kernel ended a process of the container, out of memory"
     job = evidence.ended(job, state["ExitCode"], note=note)
+    if state["OOMKilled"]:
+        job = replace(job, diagnosis=[*more_memory.causes(job), *job.diagnosis])
     return replace(job, ended_at=_without_fraction(state["FinishedAt"]))
 
 

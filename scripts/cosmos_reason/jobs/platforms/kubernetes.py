@@ -36,6 +36,7 @@ from cosmos_reason.jobs import (
     kubectl,
     kubernetes_paths,
     manifests,
+    more_memory,
     mounts,
     nodes,
     pods,
@@ -476,8 +477,21 @@ def _with_causes(job: Job, causes: list[Finding]) -> Job:
     """What the cluster says comes before what the log says."""
     if job.state != jobs.ERROR:
         return job
-    told = [cause.to_json() for cause in causes if cause.severity == ERROR]
-    return replace(job, diagnosis=told + job.diagnosis)
+    told = [_with_retry(job, cause) for cause in causes if cause.severity == ERROR]
+    diagnosis = [cause.to_json() for cause in told] + job.diagnosis
+    if any(cause.id == pods.OUT_OF_MEMORY and not cause.fix for cause in told):
+        diagnosis += more_memory.causes(job)
+    return replace(job, diagnosis=diagnosis)
+
+
+def _with_retry(job: Job, cause: Finding) -> Finding:
+    """The cause with the command that runs the job again, where that helps."""
+    if cause.id == pods.OUT_OF_MEMORY:
+        had = more_memory.mebibytes(cause.data["limit"])
+        return replace(cause, fix=more_memory.retry(job, had))
+    if cause.id == pods.EVICTED:
+        return replace(cause, fix=jobs.command("retry", job.folder))
+    return cause
 
 
 def end(job: Job, grace: float) -> None:

@@ -18,6 +18,7 @@ from cosmos_reason.base.findings import Failure, Finding, error, has_errors, war
 from cosmos_reason.jobs import (
     containers,
     evidence,
+    more_memory,
     nodes,
     slurm_cluster,
     slurm_modules,
@@ -465,11 +466,14 @@ def _want_of_memory(job: Job) -> list[dict]:
     if not MEMORY_SPENT.search(said):
         return []
     given = job.options.get("memory")
-    got = f"got {given} for each node" if given else "got what the partition gives without it"
-    message = f"{got}, and the job took more: expected what it needs"
-    more = (
-        "submit it with --memory SIZE (more; 0: all of a node), or fewer data workers in the spec"
-    )
+    had = partitions.megabytes(given or "")
+    if had:
+        got, more = f"{given} for each node", more_memory.retry(job, had)
+    elif given:
+        got, more = "all of a node", ""
+    else:
+        got, more = "what the partition gives without it", more_memory.retry_with_all(job)
+    message = f"got {got}, and the job took more: expected what it needs, or a spec that needs less"
     return [error("JOB-SLURM-MEMORY", "--memory", message, more).to_json()]
 
 

@@ -3,6 +3,10 @@ None is taken over name by name: what one leaves out (LoRA, a batch) would be tr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 
 # Names that only those two have; a config has several.
@@ -12,6 +16,7 @@ SIGNS = {
     *("per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs"),
 }
 FEWEST_SIGNS = 3
+BUILD = "scripts/build_spec.py train --train-root DIR -o spec.toml"
 KEYS = {
     "learning_rate": "train.optm_lr",
     "num_train_epochs": "train.epoch",
@@ -41,8 +46,20 @@ def is_one(table: dict) -> bool:
     return is_flat and len(SIGNS & table.keys()) >= FEWEST_SIGNS
 
 
-def instead_of(given: str, table: dict) -> Fix:
-    """What to say in the place of the flag that names the config."""
+def refusal(where: str, table: dict, engine: str = "", given: str = "") -> Finding:
+    """`given`: how build_spec's flag names the config, which makes way for what says the same; else
+    the fix is a command of its own, for the `engine`."""
+    message = "got a config of LLaMA-Factory or ms-swift, expected a spec; its batch is one of "
+    message += "each GPU, and its data are named with --train-root or --set train_annotations"
+    fix = _in_our_words(table)
+    if given:
+        fix = replace(fix, command=f"replace {given} with")
+    else:
+        fix = replace(fix, command=f"{BUILD} --engine {engine}" if engine else BUILD)
+    return findings.error("SPEC-ACTION", where, message, fix)
+
+
+def _in_our_words(table: dict) -> Fix:
     flags = {"--tuning": _tuning(table)}
     model = table.get("model_name_or_path") or table.get("model")
     if model:
@@ -50,7 +67,7 @@ def instead_of(given: str, table: dict) -> Fix:
     sizes = [table[name] for name in BATCH if isinstance(table.get(name), int)]
     if len(sizes) == len(BATCH):
         flags["--global-batch"] = sizes[0] * sizes[1]
-    return Fix(command=f"replace {given} with", flags=flags, changes=_changes(table))
+    return Fix(flags=flags, changes=_changes(table))
 
 
 def _tuning(table: dict) -> str:

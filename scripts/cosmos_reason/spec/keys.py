@@ -1,0 +1,8 @@
+"""Keys of a training that several packages read."""
+
+from __future__ import annotations
+
+TRAIN_ANNOTATIONS = "custom.train_dataset.annotation_path"
+OF_GUIDES = "custom.dataset"  # whose data a spec of the guides names
+RESPONSE_MODE = "custom.train_dataset.response_mode"
+DROP_LAST = "train.train_policy.dataloader_drop_last"
