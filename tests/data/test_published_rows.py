@@ -9,6 +9,7 @@ from clip_files import check, write_clip
 from support import run_script
 
 from cosmos_reason.data import annotations
+from cosmos_reason.media.files import probe
 
 COLOURS = ["red", "blue", "green"]
 
@@ -310,3 +311,103 @@ def test_pictures_beside_a_question_are_built(source):
     build(written(source, [row]))
     samples, _ = annotations.read(source.parent / "out" / "train" / "annotations.json")
     assert len(samples[0].media) == 2
+
+
+# -- parts of clips ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def long_clip(source):
+    """A clip of three seconds, beside the others."""
+    write_clip(source / "P01_01.mp4", frames=30, rate=10)
+    return source / "P01_01.mp4"
+
+
+EPIC_KITCHENS = (
+    "narration_id,participant_id,video_id,start_timestamp,stop_timestamp,narration,verb\n"
+    "P01_01_0,P01,P01_01,00:00:00.00,00:00:01.00,wash cup,wash\n"
+    "P01_01_1,P01,P01_01,00:00:01.00,00:00:03.00,open door,open\n"
+)
+NARRATED = ("--column", "answer=narration", "--question", "What is done?")
+TIMES = ("--column", "start=start_timestamp", "--column", "end=stop_timestamp")
+
+
+def test_parts_of_one_clip_with_other_answers_are_refused_whole_and_cut(source, long_clip):
+    path = written(source, EPIC_KITCHENS, "EPIC_100_train.csv")
+    report, _ = build(path, *NARRATED)
+    (finding,) = found(report, "BUILD-SPAN")
+    assert (finding["severity"], finding["fix"]) == ("error", " ".join(TIMES))
+    report, talks = build(path, *NARRATED, *TIMES)
+    assert [answer for _, answer in talks] == ["wash cup", "open door"]
+    out = source.parent / "out" / "train"
+    samples, _ = annotations.read(out / "annotations.json")
+    lengths = [probe(out / sample.media[0].path).frames for sample in samples]
+    assert lengths == [10, 20] and not found(report, "BUILD-SPAN")
+
+
+def test_parts_of_one_clip_stay_on_one_side_of_a_split(source, long_clip):
+    rows = [
+        {"video": video, "start": start, "end": start + 1, "question": "Done?", "answer": "yes"}
+        for video, start in [("P01_01.mp4", 0), ("P01_01.mp4", 1)]
+    ]
+    rows.append({"video": "0.mp4", "question": "Done?", "answer": "yes"})
+    flags = ("--column", "start=start", "--column", "end=end", "--eval-fraction", "0.5")
+    build(written(source, rows), *flags)
+    sides = []
+    for side in ("train", "eval"):
+        samples, _ = annotations.read(source.parent / "out" / side / "annotations.json")
+        sides.append(len(samples))
+    assert sorted(sides) == [1, 2]
+
+
+def test_times_that_are_not_cut_are_told(source):
+    """As in MVBench's tables, whose rows may have no times."""
+    rows = [
+        {"video": f"{n}.mp4", "start": 4.0 + n if n else None, "end": 9.5 if n else None,
+         "question": "What happened?", "answer": "Ate it.",
+         "candidates": "['Ate it.', \"Can't say.\"]"}
+        for n in range(3)
+    ]  # fmt: skip
+    report, talks = build(written(source, rows))
+    (finding,) = found(report, "BUILD-SPAN")
+    assert (finding["severity"], finding["data"]["count"]) == ("warning", 2)
+    assert [answer for _, answer in talks] == ["A"] * 3 and "(B) Can't say." in talks[0][0]
+
+
+def test_records_with_times_are_told_too(source):
+    """STAR's, which would be read as DAFT's."""
+    choices = [{"choice_id": n, "choice": text} for n, text in enumerate(["The door.", "The box."])]
+    row = {"question_id": "I_1", "question": "What was closed?", "video_id": "0", "start": 0.1}
+    row |= {"end": 0.3, "answer": "The door.", "choices": choices}
+    report, ((_, answer),) = build(written(source, [row]))
+    assert answer == "A" and found(report, "BUILD-SPAN")
+
+
+@pytest.mark.parametrize(
+    ("start", "end"), [(2, 1), (1, 1), (-1, 1), ("soon", 1), (0, None), ([0], [1])]
+)
+def test_times_that_are_none_are_refused(source, long_clip, start, end):
+    rows = [
+        {"video": "P01_01.mp4", "from": start, "to": end, "question": "?", "answer": "yes"},
+        {"video": "P01_01.mp4", "from": 0, "to": 1, "question": "?", "answer": "yes"},
+    ]
+    report, _ = build(written(source, rows), "--column", "start=from", "--column", "end=to")
+    assert found(report, "BUILD-SPAN")[0]["severity"] == "error"
+
+
+def test_one_column_of_times_is_no_part(source):
+    rows = [{"video": "0.mp4", "from": 0, "question": "?", "answer": "yes"}]
+    report, _ = build(written(source, rows), "--column", "start=from")
+    assert "first and the last second" in found(report, "USAGE")[0]["message"]
+
+
+def test_a_part_past_the_end_of_its_clip_is_named(source, long_clip):
+    rows = [
+        {"video": "P01_01.mp4", "from": start, "to": start + 1, "question": "?", "answer": "yes"}
+        for start in (0, 60)
+    ]
+    path = written(source, rows)
+    report, _ = build(path, "--column", "start=from", "--column", "end=to")
+    assert "(3 seconds long) from 60" in found(report, "BUILD-MEDIA-MISSING")[0]["message"]
+    flags = ("--column", "start=from", "--column", "end=to", "--skip-missing")
+    assert len(build(path, *flags)[1]) == 1

@@ -55,7 +55,9 @@ COLUMNS = {
 }
 # Roles of the column of the answer, where it has numbers of options; what those count from.
 NUMBERED_ROLES = {"answer_from_0": 0, "answer_from_1": 1}
-ROLES = (*COLUMNS, *NUMBERED_ROLES)
+# Roles of the columns with the first and the last second of the part that a row is about.
+PART_ROLES = ("start", "end")
+ROLES = (*COLUMNS, *NUMBERED_ROLES, *PART_ROLES)
 OF_ROWS = re.compile(r"(?:^|[_ ])(?:id|ids|uid|uuid|qid|idx|index|url|token)$|^q_?uid$", re.I)
 LONG_TEXT = 8  # words on average, of a column that is worth a remark
 

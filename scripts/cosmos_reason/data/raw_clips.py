@@ -161,10 +161,10 @@ class RawClips:
             stands = video.archive / video.name
         if not raw.is_file():
             return raw
-        length = _length(raw, counts)
+        length = length_of(raw, counts)
         if times[0] >= length:
             return stands.with_name(f"{stands.name} ({length:g} {counts} long) for {name}")
-        return Held(f"{raw}/{name}", ".mp4", functools.partial(_cut, raw, name, times, counts))
+        return Held(f"{raw}/{name}", ".mp4", functools.partial(cut_out, raw, name, times, counts))
 
     @functools.cached_property
     def _events(self) -> dict[tuple[str, int], tuple]:
@@ -184,7 +184,7 @@ class RawClips:
 
 
 @functools.lru_cache(maxsize=4096)
-def _length(raw: Path, counts: str) -> float:
+def length_of(raw: Path, counts: str) -> float:
     """The length of a raw video in frames or seconds. Raises Failure for a file that is no
     video."""
     facts = media.probe(raw)
@@ -220,7 +220,7 @@ def _episodes_of(shard: Path) -> dict[tuple[str, int], tfrecords.Record]:
 
 def _filmed(record: tfrecords.Record, name: str) -> Path:
     """The clip in the cache, of all pictures of an episode."""
-    target = _place(f"{_version(record.shard)}\0{record.begin}", name)
+    target = place(f"{_version(record.shard)}\0{record.begin}", name)
     if not target.is_file():
         with tfrecords.opened(record.shard) as data:
             tfrecords.check(record, data)
@@ -246,16 +246,16 @@ def _shown(pictures: list[bytes]) -> Iterator[tuple[Fraction, object]]:
 def _unpacked(packed: Packed) -> Path:
     """The raw video in the cache, read from its archive once."""
     made_of = f"{_version(packed.archive)}\0{packed.name}"
-    raw = _place(made_of, posixpath.basename(packed.name))
+    raw = place(made_of, posixpath.basename(packed.name))
     if not raw.is_file():
         with storage.whole_file(raw, "wb") as file:
             file.write(packed.read())
     return raw
 
 
-def _cut(raw: Path, name: str, times: tuple, counts: str) -> Path:
+def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
     """The clip in the cache, cut unless it was before."""
-    target = _place(f"{_version(raw)}\0{times}\0{counts}", name)
+    target = place(f"{_version(raw)}\0{times}\0{counts}", name)
     if not target.is_file():
         seconds = [Fraction(time).limit_denominator(cut.MOST) for time in times]
         if counts == "frames":
@@ -272,7 +272,7 @@ def _version(file: Path) -> str:
     return f"{file.resolve()}\0{facts.st_size}\0{facts.st_mtime_ns}"
 
 
-def _place(made_of: str, name: str) -> Path:
+def place(made_of: str, name: str) -> Path:
     """Where in the cache a file lies that is made of this."""
     key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
     place = storage.cache_folder() / "raw-clips" / key / name

@@ -41,11 +41,12 @@ SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
 @dataclass(frozen=True)
 class Held:
     """A medium that is no file here yet. `key` is equal for equal clips; `load` gives a file or the
-    bytes of one."""
+    bytes of one; `whole` is what it is a part of."""
 
     key: str
     suffix: str = field(compare=False)
     load: Callable[[], Path | bytes] = field(compare=False)
+    whole: Path | Held | None = field(default=None, compare=False)
 
     @property
     def stem(self) -> str:

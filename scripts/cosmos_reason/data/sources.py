@@ -20,6 +20,7 @@ from cosmos_reason.data import (
     caption_sets,
     label_files,
     nested_rows,
+    parts,
     raw_clips,
     slices,
     source_files,
@@ -130,12 +131,15 @@ def command(written: str) -> tuple[Fix, str]:
     try:
         read(open_source(written, "auto", reading), reading)
     except f.Failure as failure:
-        proposed = [finding.fix for finding in failure.findings if isinstance(finding.fix, Fix)]
+        wrong = [finding for finding in failure.findings if finding.severity == f.ERROR]
+        proposed = [finding.fix for finding in wrong if isinstance(finding.fix, Fix)]
     for fix in proposed:
         if fix.command:
             return fix, ""
         for flag in PROPOSED & fix.flags.keys():
-            words += [flag, str(fix.flags[flag])]
+            given = fix.flags[flag]
+            for value in given if isinstance(given, list) else [given]:
+                words += [flag, str(value)]
     remark = ""
     if "--question" in words:
         remark = "; the question is a proposal: say what you mean"
@@ -299,7 +303,7 @@ def _is_annotation(record: object) -> bool:
     name = form(record)
     if name != DAFT:
         return bool(name)
-    if answers_by_number(record) or second_name(record):
+    if answers_by_number(record) or second_name(record) or parts.of_times(record)[0]:
         return False
     keys = record.keys()
     named = {"video_id", "image_id", "videos", "images"}

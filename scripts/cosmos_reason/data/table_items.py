@@ -15,6 +15,7 @@ from cosmos_reason.data import (
     label_questions,
     option_columns,
     option_numbers,
+    parts,
     source_files,
     thoughts,
 )
@@ -103,6 +104,7 @@ def items(
     answers = texts["answer"]
     f.attempt(problems, _refuse_empty, answers, columns["answer"], files)
     media = _media(rows, columns, files, problems)
+    media = f.attempt(problems, parts.of_rows, media, cells, columns, problems) or media
     refused: list[f.Finding] = []
     stated = written["options"] if "options" in columns else None
     reading_options = (rows, answers, stated, columns["answer"], begin, files, refused)

@@ -200,13 +200,19 @@ def _sources(items: dict[str, Item]) -> dict[str, str]:
     first = {}
     copies = _copies(items)
     for name, item in items.items():
-        files = [file for _, medium in item.media for file in files_of(medium)]
+        files = [_whole(file) for _, medium in item.media for file in files_of(medium)]
         keys = [file.key if isinstance(file, Held) else os.path.realpath(file) for file in files]
         keys = [copies.get(key, key) for key in keys]
         first[name], *others = keys or [" ".join(turn.text for turn in item.turns[:-1])]
         for other in others:
             above[top(other)] = top(first[name])
     return {name: top(key) for name, key in first.items()}
+
+
+def _whole(file: Path | Held) -> Path | Held:
+    """What a part was cut from: its other parts show the same scene."""
+    is_part = isinstance(file, Held) and file.whole is not None
+    return file.whole if is_part else file
 
 
 def _copies(items: dict[str, Item]) -> dict[str, str]:
