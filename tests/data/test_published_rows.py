@@ -411,3 +411,90 @@ def test_a_part_past_the_end_of_its_clip_is_named(source, long_clip):
     assert "(3 seconds long) from 60" in found(report, "BUILD-MEDIA-MISSING")[0]["message"]
     flags = ("--column", "start=from", "--column", "end=to", "--skip-missing")
     assert len(build(path, *flags)[1]) == 1
+
+
+# -- questions below their clip ----------------------------------------------------------------
+
+ASKED = {"area": "Physics", "reasoning": "Descriptive", "tag": ["motion"]}
+PERCEPTION_TEST = {
+    str(n): {
+        "metadata": {"split": "valid", "video_id": str(n), "num_frames": 200},
+        "mc_question": [
+            {"id": 34, "question": "Is the camera moving?", "answer_id": 2,
+             "options": ["I don't know", "moving", "static"], **ASKED},
+            {"id": 35, "question": "How many cups?", "answer_id": 0, "options": ["1", "2", "3"],
+             **ASKED},
+        ],
+    }
+    for n in range(2)
+}  # fmt: skip
+TEMPCOMPASS = {
+    str(n): {
+        "action": [{"question": "What is done?\nA. swimming\nB. riding", "answer": "B. riding"}],
+        "speed": [{"question": "How fast?\nA. slow\nB. fast", "answer": "A. slow"}],
+    }
+    for n in range(2)
+}
+HOURVIDEO = {
+    str(n): {
+        "video_metadata": {"video_uid": str(n), "duration_in_seconds": 1200},
+        "benchmark_dataset": [
+            {"qid": f"{n}_1", "task": "summarization", "question": "What happened?",
+             "answer_1": "a walk", "answer_2": "a run", "answer_3": "a nap",
+             "correct_answer_label": "B"},
+        ],
+    }
+    for n in range(2)
+}  # fmt: skip
+CLEVRER = [
+    {"scene_index": n, "video_filename": f"{n}.mp4", "questions": [
+        {"question_id": 0, "question": "How many move?", "question_type": "descriptive",
+         "program": ["events"], "answer": "1"},
+        {"question_id": 1, "question": "Is it red?", "question_type": "descriptive",
+         "program": ["events"], "answer": "no"},
+    ]}
+    for n in range(2)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "answers"),
+    [
+        (PERCEPTION_TEST, ["C", "A", "C", "A"]),
+        (TEMPCOMPASS, ["B. riding", "A. slow", "B. riding", "A. slow"]),
+        (HOURVIDEO, ["B", "B"]),
+        (CLEVRER, ["1", "no", "1", "no"]),
+    ],
+    ids=["Perception Test", "TempCompass", "HourVideo", "CLEVRER"],
+)
+def test_questions_below_their_clip_are_rows(source, rows, answers):
+    path = written(source, rows)
+    _, talks = build(path)
+    assert [answer for _, answer in talks] == answers
+    samples, _ = annotations.read(source.parent / "out" / "train" / "annotations.json")
+    assert len({sample.media[0].path for sample in samples}) == 2
+    _, problems = check(path, expect=1)
+    assert "questions in lists" in problems["DATA-NOT-BUILT"]["message"]
+
+
+def test_the_ids_of_questions_are_made_those_of_their_clip(source):
+    build(written(source, PERCEPTION_TEST))
+    samples, _ = annotations.read(source.parent / "out" / "train" / "annotations.json")
+    assert [sample.id for sample in samples] == ["0-34", "0-35", "1-34", "1-35"]
+
+
+def test_choices_with_verdicts_are_no_texts(source):
+    """Of CLEVRER's several may be right; before, questions listed them as objects."""
+    choices = [{"choice": "A hits B", "answer": "correct"}, {"choice": "none", "answer": "wrong"}]
+    question = {"question": "What is next?", "choices": choices, "answer": "A hits B"}
+    path = written(source, [{"video_filename": "0.mp4", "questions": [question]}])
+    report, talks = build(path)
+    assert not talks and "expected its text" in found(report, "BUILD-OPTIONS")[0]["message"]
+    _, problems = check(path, expect=1)
+    assert problems["DATA-NOT-BUILT"]["fix"].split()[0].endswith("build_dataset.py")
+
+
+def test_answers_of_several_people_are_no_options(source):
+    row = {"video": "0.mp4", "question": "What is held?", "answer": "cup"}
+    row |= {"answer_1": "cup", "answer_2": "mug"}
+    assert build(written(source, [row]))[1] == [("What is held?", "cup")]

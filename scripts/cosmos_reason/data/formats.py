@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import caption_sets, option_columns, thoughts
+from cosmos_reason.data import caption_sets, option_columns, question_rows, thoughts
 from cosmos_reason.data.columns import OF_CLIPS, OF_TEXTS, names_medium
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
@@ -96,6 +96,8 @@ def row_of_table(record: dict) -> str:
         return ""
     if answers_by_number(record):
         return "a row whose answer is the number of an option"
+    if question_rows.is_by_clip(record) or question_rows.holds_questions(record):
+        return f"questions in lists ({shown(next(iter(record)), 60)}, ...)"
     if _is_by_clip(record):
         return f"labels by clip ({shown(next(iter(record)), 60)}, ...)"
     unread = second_name(record) or unread_media(record)
@@ -281,10 +283,14 @@ def options(value: object) -> dict[str, object]:
 
 
 def _text_of(option: object) -> object:
-    """An option of a list, which may be an object with its number beside it (STAR)."""
-    texts = option.values() if isinstance(option, dict) else ()
-    found = [text for text in texts if isinstance(text, str)]
-    return found[0] if len(found) == 1 else option
+    """An option of a list, which may be an object with its number beside it (STAR). Raises
+    ValueError for an object with several texts."""
+    if not isinstance(option, dict):
+        return option
+    found = [text for text in option.values() if isinstance(text, str)]
+    if len(found) != 1:
+        raise ValueError(f"got the option {shown(option, 60)}, expected its text")
+    return found[0]
 
 
 def _without_letters(told: dict[str, str]) -> dict[str, str]:

@@ -8,13 +8,18 @@ from string import ascii_uppercase
 
 NUMBERED = re.compile(r"(?:a|opt|option|choice|candidate)[ _]?(\d)", re.I)
 
+ANSWERS = re.compile(r"answer[ _]?(\d)", re.I)  # HourVideo
+LETTER = re.compile(r"[A-H]")
+
 
 def with_letter(record: Mapping, answer: object) -> tuple[dict[str, str], object]:
     """({"A": text} of the options in the columns of a record, its answer, for a number or a column
     the letter that is meant); no options and the same answer where there are no such columns.
 
     Raises ValueError for a number that is the text of another option."""
-    columns = _numbered(record)
+    columns = _numbered(record, NUMBERED)
+    if not columns and LETTER.fullmatch(str(answer).strip()):
+        columns = _numbered(record, ANSWERS)  # else they may be answers of several people
     if not columns:
         return _lettered(record), answer
     letters = dict(zip(columns, ascii_uppercase, strict=False))
@@ -31,11 +36,11 @@ def with_letter(record: Mapping, answer: object) -> tuple[dict[str, str], object
     return options, meant
 
 
-def _numbered(record: Mapping) -> dict[int, str]:
+def _numbered(record: Mapping, pattern: re.Pattern) -> dict[int, str]:
     """{number: column} of columns numbered from 0 or 1, without those that are empty."""
     found = {}
     for name, value in record.items():
-        match = NUMBERED.fullmatch(name) if isinstance(name, str) else None
+        match = pattern.fullmatch(name) if isinstance(name, str) else None
         if match and value not in (None, ""):
             found[int(match[1])] = name
     numbers = sorted(found)

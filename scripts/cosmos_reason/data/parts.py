@@ -75,14 +75,25 @@ def _part(medium: Medium, start: object, end: object, where: str) -> Medium:
         message = "got a part of pictures, expected one of a video file"
         raise f.bad_input("BUILD-SPAN", where, message)
     if isinstance(medium, Path):
-        length = raw_clips.length_of(medium, "seconds") if medium.is_file() else 0
-        if begins >= length:  # no such part, or no such clip: both are missing
-            past = f"{medium.name} ({length:g} seconds long) from {float(begins):g}"
-            return medium.with_name(past) if length else medium
+        length = _length(medium)
+        if not length:  # told as a clip that is missing, or does not open
+            return medium
+        if begins >= length:  # told as one that is missing
+            return medium.with_name(
+                f"{medium.name} ({length:g} seconds long) from {float(begins):g}"
+            )
     name = f"{medium.stem}_{float(begins):g}-{float(ends):g}.mp4"
     whole = medium.key if isinstance(medium, Held) else str(medium)
     load = functools.partial(_cut, medium, name, begins, ends)
     return Held(f"{whole}/{name}", ".mp4", load, whole=medium)
+
+
+def _length(clip: Path) -> float:
+    """Seconds of a clip; 0 for one that is not there or does not open."""
+    try:
+        return raw_clips.length_of(clip, "seconds") if clip.is_file() else 0
+    except f.Failure:
+        return 0
 
 
 def _cut(medium: Path | Held, name: str, start: Fraction, end: Fraction) -> Path:

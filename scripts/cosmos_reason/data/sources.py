@@ -21,6 +21,7 @@ from cosmos_reason.data import (
     label_files,
     nested_rows,
     parts,
+    question_rows,
     raw_clips,
     slices,
     source_files,
@@ -40,6 +41,7 @@ from cosmos_reason.remote import model_names
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")
+RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
 PROPOSED = {"--column", "--question"}  # flags that a first look at a source knows
 
@@ -134,7 +136,7 @@ def command(written: str) -> tuple[Fix, str]:
         wrong = [finding for finding in failure.findings if finding.severity == f.ERROR]
         proposed = [finding.fix for finding in wrong if isinstance(finding.fix, Fix)]
     for fix in proposed:
-        if fix.command:
+        if fix.command.startswith(RUNNABLE):
             return fix, ""
         for flag in PROPOSED & fix.flags.keys():
             given = fix.flags[flag]
@@ -184,7 +186,7 @@ def _read_tables(
             f.attempt(problems, refuse_unused, reading, ("columns", "question"), what)
             items += _record_items(opened, tally, source.files, folder, problems)
         else:
-            listed = caption_sets.rows(list(opened))
+            listed = question_rows.expanded(caption_sets.rows(list(opened)))
             listed = nested_rows.flattened(listed, reading.columns, opened.path)
             here = table_items.by_clip(listed)
             tally.take(opened)

@@ -277,11 +277,14 @@ def _asked(
         raise f.bad_input("BUILD-OPTIONS", f"{files.root}#{number}", str(problem)) from None
 
 
-def _options(value: object) -> dict[str, str]:
+def _options(value: object, where: str) -> dict[str, str]:
     """{"A": text}: from a table, a list, or text with the options separated by |."""
     if isinstance(value, str):
         value = _written_options(value)
-    return options_in(value)
+    try:
+        return options_in(value)
+    except ValueError as problem:
+        raise f.bad_input("BUILD-OPTIONS", where, str(problem)) from None
 
 
 def _options_and_answers(
@@ -300,7 +303,10 @@ def _options_and_answers(
         if begin is None:
             return options, lettered
     else:
-        options = [f.attempt(refused, _options, value) or {} for value in stated]
+        options = []
+        for number, value in enumerate(stated):
+            where = f"{files.root}#{number}"
+            options.append(f.attempt(refused, _options, value, where) or {})
     numbered = (options, answers, column, begin)
     return options, f.attempt(refused, option_numbers.letters, *numbered) or answers
 
