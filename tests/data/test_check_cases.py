@@ -8,8 +8,9 @@ import tarfile
 
 import pytest
 from clip_files import check, record, write_clip, write_dataset
-from support import run_script
+from support import run_here, run_script
 
+from cosmos_reason.base import findings as f
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import clip_files, survey
 from cosmos_reason.estimate import text_tokens
@@ -255,3 +256,20 @@ def test_an_unused_clip_beside_a_missing_one_is_named(tmp_path):
     assert "clips/1.mp4" in message and "01.mp4 beside it is used by no record" in message
     (root / "clips" / "01.mp4").unlink()
     assert "beside it" not in check(root, expect=1)[1]["DATA-MEDIA-MISSING"]["message"]
+
+
+def test_clips_that_are_not_there_cost_no_worker_and_no_comparison_each(tmp_path, monkeypatch):
+    root = write_dataset(tmp_path / "d", [record(number) for number in range(30)])
+    for number in range(30):
+        (root / "clips" / f"{number}.mp4").rename(root / "clips" / f"of_{number}.mp4")
+    compared, handed = [], []
+    nearest, start = f.nearest, clip_checks._Worker
+    monkeypatch.setattr(f, "nearest", lambda *words: compared.append(words) or nearest(*words))
+    monkeypatch.setattr(
+        clip_checks, "_Worker", lambda *words: handed.append(words) or start(*words)
+    )
+    done = run_here("check_dataset.py", root, "--json", cwd=tmp_path)
+    (told,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]
+    assert (told["id"], told["data"]["count"]) == ("DATA-MEDIA-MISSING", 30)
+    assert "of_0.mp4 beside it is used by no record" in told["message"]
+    assert len(compared) == 1 and handed == []

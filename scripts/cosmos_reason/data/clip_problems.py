@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,33 +57,55 @@ def check_clips(found: Survey) -> None:
 
 
 def _name_unused(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
-    """Add to the problems of missing media the file beside them that no record uses and that was
-    most likely meant."""
-    used = set()
-    for medium, number in found.clips.items():
-        if found.reports[number].check != "DATA-MEDIA-ESCAPE":
-            used.update(_local_files(found, medium))
-    for medium in _media_with("DATA-MEDIA-MISSING", found, problems):
-        likely = _likely_file(found, medium, used)
-        if likely and os.path.splitext(likely)[0] == os.path.basename(medium.path):
+    """Add to the problem of the first missing medium, which is the one that is told, the file
+    beside it that no record uses and that was most likely meant. Where names only lack the suffixes
+    of their files, propose the command that finds them."""
+    missing = _media_with("DATA-MEDIA-MISSING", found, problems)
+    missing = [medium for medium in missing if _has_a_place(found, medium)]
+    if not missing:
+        return
+    names_by_folder = defaultdict(set)
+    for medium in missing:
+        folder, name = _place(found, medium)
+        names_by_folder[folder].add(name)
+    used = _used_files(found)
+    unused = {folder: _unused(folder, used) for folder in names_by_folder}
+    folder, name = _place(found, missing[0])
+    likely = _most_like(name, unused[folder])
+    if likely:
+        number = found.clips[missing[0]]
+        hint = f"; {likely} beside it is used by no record"
+        problems[number] = [(check, message + hint) for check, message in problems[number]]
+    for folder, names in names_by_folder.items():
+        if any(os.path.splitext(other)[0] in names for other in unused[folder]):
             command = ["scripts/build_dataset.py", str(found.annotations), "-o", "data"]
             found.tally.fixes["DATA-MEDIA-MISSING"] = Fix(command=shlex.join(command))
-        if likely:
-            number = found.clips[medium]
-            hint = f"; {likely} beside it is used by no record"
-            problems[number] = [(check, message + hint) for check, message in problems[number]]
 
 
-def _likely_file(found: Survey, medium: Media, used: set[str]) -> str:
-    """The name of the unused file beside a missing one that is most like it, or the only one."""
-    if s3.is_uri(medium.path) or s3.is_uri(found.media_path) or found.media_path.is_file():
-        return ""
-    if medium.pictures:  # its message names the pictures that are missing
-        return ""
-    folder, name = os.path.split(place(found.media_path, medium.path))
-    if not os.path.isdir(folder):
-        return ""
-    unused = _unused(folder, used)
+def _has_a_place(found: Survey, medium: Media) -> bool:
+    """Whether a folder here is meant to hold it. Of pictures the message names the missing ones."""
+    is_elsewhere = s3.is_uri(medium.path) or s3.is_uri(found.media_path)
+    return not (is_elsewhere or os.path.isfile(found.media_path) or medium.pictures)
+
+
+def _place(found: Survey, medium: Media) -> tuple[str, str]:
+    """(folder, name) of a medium."""
+    return os.path.split(place(found.media_path, medium.path))
+
+
+def _used_files(found: Survey) -> set[str]:
+    used: set[str] = set()
+    for medium, number in found.clips.items():
+        check = found.reports[number].check
+        is_gone = check == "DATA-MEDIA-MISSING" and not medium.pictures
+        if check != "DATA-MEDIA-ESCAPE" and not is_gone:
+            used.update(_local_files(found, medium))
+    return used
+
+
+def _most_like(name: str, unused: list[str]) -> str:
+    """The unused file that differs in its suffix only, the only one, or the most similar one; empty
+    without one."""
     with_suffix = [other for other in unused if os.path.splitext(other)[0] == name]
     if len(unused) == 1 or with_suffix:
         return (with_suffix or unused)[0]
@@ -90,9 +113,9 @@ def _likely_file(found: Survey, medium: Media, used: set[str]) -> str:
 
 
 def _unused(folder: str, used: set[str]) -> list[str]:
-    """The media of a folder that no record uses."""
+    """The media of a folder that no record uses; none where there is no such folder."""
     unused = []
-    for other in sorted(os.listdir(folder)):
+    for other in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         is_medium = other.lower().endswith(media.VIDEO_SUFFIXES + media.IMAGE_SUFFIXES)
         if is_medium and os.path.abspath(os.path.join(folder, other)) not in used:
             unused.append(other)

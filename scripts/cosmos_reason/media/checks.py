@@ -95,6 +95,8 @@ def examine_all(
     for number, file in files.items():
         if s3.is_uri(parts(file)[0]):
             remote[number] = file
+        elif _is_gone(file):  # no worker is needed to say so
+            yield number, ClipReport(check="DATA-MEDIA-MISSING", message=media.NO_SUCH_FILE)
         else:
             keys[number] = _key(file, _how(decode, options))
     fresh = yield from cache.known(keys)
@@ -104,6 +106,19 @@ def examine_all(
         yield number, report
     if remote:
         yield from _examine_objects(remote, decode, options, timeout, cache)
+
+
+def _is_gone(file: Path | Pictures) -> bool:
+    """Whether there is no such file; of pictures the examination tells how many are missing."""
+    if isinstance(file, Pictures):
+        return False
+    try:
+        os.stat(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        return False  # whatever it is, the examination says it
+    return False
 
 
 def parts(file: media.Source) -> tuple[Path | str, ...]:

@@ -31,6 +31,8 @@ ORIENTATION = 0x0112  # the Exif tag; 1 is upright
 QUARTER = 90  # degrees
 LIST, FOLDER = "list", "folder"  # how pictures are given
 CONVERTER = "cosmos_reason.media.convert"
+NO_SUCH_FILE = "got no such file, expected a media file"
+NO_FILE = "got a directory or special file, expected a media file"
 CONTENT_BLOCK = 64 * 1024
 SCRIPTS = str(Path(__file__).resolve().parents[2])
 
@@ -359,8 +361,8 @@ def _mov_is_cut(handle, size: int) -> bool:
 def _head(path: str | Path) -> bytes:
     try:
         if not Path(path).is_file():  # opening a FIFO would wait for a writer
-            missing = "a directory or special file" if Path(path).exists() else "no such file"
-            raise bad_input("DATA-MEDIA-MISSING", path, f"got {missing}, expected a media file")
+            message = NO_FILE if Path(path).exists() else NO_SUCH_FILE
+            raise bad_input("DATA-MEDIA-MISSING", path, message)
         with Path(path).open("rb") as handle:
             head = handle.read(16)
     except (OSError, ValueError) as problem:
