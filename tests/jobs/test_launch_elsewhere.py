@@ -4,11 +4,12 @@ import json
 
 import pytest
 from jsonschema import Draft202012Validator
-from launch_site import Site, change
+from launch_site import Site, change, write_model
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.jobs import docker_client, launch
+from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import docker
 
 AFAR = "/models/of/the/box"
@@ -100,3 +101,44 @@ def test_the_machine_of_an_engine():
     assert docker_client.machine("unix:///x").is_here
     assert docker_client.machine("ssh://me@box:22/run").ssh[-3:] == ("-p", "22", "me@box")
     assert docker_client.machine("tcp://box:2376") is None
+
+
+# A docker client whose connection is lost while the engine starts the container.
+LOST = """#!/bin/sh
+case "$*" in
+  *"image inspect"*) echo sha256:1;;
+  *" run "*|"run "*) echo "docker: unexpected EOF." >&2; exit 125;;
+  "container inspect"*) [ -n "$STATUS" ] || { echo "Error: No such container: x" >&2; exit 1; }
+    printf '[{"Id": "c1", "Image": "i1", "State": {"Status": "%s", "Error": "", ' "$STATUS"
+    printf '"OOMKilled": false, "ExitCode": 0, "StartedAt": "2026-01-01T00:00:00.5Z", '
+    printf '"FinishedAt": "0001-01-01T00:00:00Z"}}]';;
+  *) exit 0;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [("running", "RUNNING"), ("", "ERROR"), ("created", "ERROR")]
+)
+def test_a_container_that_runs_though_its_start_was_not_answered_is_not_lost(
+    site, monkeypatch, status, state
+):
+    """Its GPUs would be paid for, and nobody would be told."""
+    program = site.root / "bin" / "docker"
+    program.write_text(LOST)
+    program.chmod(0o755)
+    monkeypatch.setenv("STATUS", status)
+    monkeypatch.setenv("THERE", AFAR)
+    model = site.root / "of_this_machine"
+    write_model(model)
+    change(site, "train", policy__model_name_or_path=str(model))
+    host = "unix:///nowhere/docker.sock"
+    with pytest.raises(Failure) as failed:
+        launch.submit(asked(site, host))
+    assert "unexpected EOF" in failed.value.findings[0].message
+    (folder,) = jobs.folders(site.jobs)
+    if state == "ERROR":
+        assert jobs.Job.load(folder).state == state
+        return
+    assert jobs.Job.load(folder).state == "PENDING"
+    assert docker.judged(jobs.Job.load(folder)).state == state

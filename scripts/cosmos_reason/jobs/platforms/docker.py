@@ -51,7 +51,7 @@ CHOOSES_GPUS = False
 TAKES = ("image", "docker_host", "network", "env", "carried")
 LABEL = "tao-job"
 QUICK = 5  # seconds for an answer about a job's state
-FOLLOWED = 600  # seconds after which a log is asked for anew: a lost connection says nothing
+LOG_SECONDS = 600  # after which a log is asked for anew: a lost connection says nothing
 # Written into plans where no docker client says better.
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 # What is assumed of the engine that a plan is carried to.
@@ -200,8 +200,8 @@ def start(job: Job, lock: int) -> None:
             docker(*job.command[2:], timeout=None, pass_fds=[lock])  # it may outlive us
     except Failure as failure:
         refusal = failure.findings[0]
-        if refusal.id != "JOB-DOCKER-UNREACHABLE":
-            # An engine that did not answer may run it all the same, which the next to ask will see.
+        # An engine that did not answer may run it all the same, which the next to ask will see.
+        if refusal.id != "JOB-DOCKER-UNREACHABLE" and not _may_run(job):
             reason = f"the container could not be started: {refusal.message}"
             evidence.ended(job, None, reason).write()
         raise
@@ -209,6 +209,16 @@ def start(job: Job, lock: int) -> None:
         end(job, grace=0)
     with contextlib.suppress(Failure):  # what cannot be asked now, its supervisor will ask
         _as_inspected(job, inspect(job)).write()
+
+
+def _may_run(job: Job) -> bool:
+    """Whether a container was begun all the same, as where the answer to its start was lost; also
+    when nobody can say."""
+    try:
+        container = inspect(job)
+    except Failure:
+        return True
+    return container is not None and container["State"]["Status"] not in ("created", "dead")
 
 
 def _pull(job: Job) -> None:
@@ -261,7 +271,7 @@ def supervise(job: Job, lock: int) -> None:
 def _follow_log(job: Job) -> None:
     """Copy the log until the container ends or the connection is lost."""
     with contextlib.suppress(subprocess.SubprocessError), open(job.folder / jobs.LOG, "wb") as log:
-        _logs(job, log, FOLLOWED, "--follow")
+        _logs(job, log, LOG_SECONDS, "--follow")
 
 
 def _copy_log(job: Job) -> None:
