@@ -206,6 +206,16 @@ def test_the_embedded_engine_shards_all_weights_or_nothing():
     assert gpu_memory.cheapest_fix(alone, 60, 1, 1024)[0].flags == {"--tuning": "lora"}
 
 
+def test_a_pass_holds_the_tokens_that_it_was_told_to():
+    """3,801 of the longest record, of which a step has 4."""
+    per_pass = "custom__transformers_engine__tokens_per_pass"
+    for asked, records in ((None, 1), (2000, 1), (8000, 2), (10**6, 4)):
+        assert embedded(**{per_pass: asked}).batch == records
+    full = embedded(**{per_pass: 10**6})
+    fix, change = next(gpu_memory._changes(full, 1, 1024))
+    assert fix.changes == {per_pass.replace("__", "."): None} and change == {"batch": 1}
+
+
 def test_fixes_are_accepted_by_build_spec():
     """Every key a fix sets is one the engine honours, with a legal value."""
     for engine in ("cosmos-rl", "transformers"):

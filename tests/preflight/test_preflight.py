@@ -15,7 +15,7 @@ from support import ROOT, run_script
 
 from cosmos_reason import preflight
 from cosmos_reason.base import bundle
-from cosmos_reason.preflight import PreflightOptions, access, gpus, local, memory
+from cosmos_reason.preflight import PreflightOptions, access, describe, gpus, local, memory
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote.machine import Answer, Place
 from cosmos_reason.rules.case import Case
@@ -847,6 +847,15 @@ def test_a_checkpoint_of_adapters_holds_their_base_on_cosmos_rl():
     for engine in ("cosmos-rl", "transformers"):
         _, sizes[engine] = memory.kept_checkpoints(Case("train", engine, table))
     assert 35 < sizes["cosmos-rl"] < 45 and sizes["transformers"] < 1
+
+
+def test_space_is_looked_for_where_the_jobs_are(tmp_path, monkeypatch):
+    spec.dump(spec.template("train"), tmp_path / "spec.toml")
+    options = PreflightOptions(spec=str(tmp_path / "spec.toml"), jobs_dir="/scratch/jobs")
+    assert describe.launch_of(options, "local").outputs == ["/scratch/jobs"]
+    monkeypatch.setenv("COSMOS_REASON_JOBS", "/other/jobs")
+    options = PreflightOptions(spec=str(tmp_path / "spec.toml"))
+    assert describe.launch_of(options, "local").outputs == ["/other/jobs"]
 
 
 class FullDisk:

@@ -202,6 +202,27 @@ def test_a_finished_run_is_not_resumed_and_one_whose_model_is_missing_is(tmp_pat
     assert "SPEC-RESUME-DONE" not in found("train", engine, **changes)
 
 
+def test_a_run_of_cosmos_rl_gets_no_further_steps_when_more_are_asked_for(tmp_path, facts):
+    """20 records in batches of 4: 5 steps an epoch."""
+    run = tmp_path / "20260101000000"
+    policy = run / "checkpoints" / "step_5" / "policy"
+    write_state(policy, 5, 5)
+    (policy / "trainer_state.json").unlink()
+    for part in ("model", "optimizer", "scheduler", "extra_info"):
+        (policy / f"{part}_rank_0.pth").touch()
+    write_model(run / "safetensors" / "step_5")
+    changes = {"train__output_dir": str(tmp_path), "train__resume": True, "train__epoch": 3}
+    for before, is_done in (
+        ({"epoch": 1, "max_num_steps": None}, True),
+        ({"epoch": 3, "max_num_steps": 5}, True),
+        ({"epoch": 2, "max_num_steps": None}, False),
+        ({}, False),
+    ):
+        files.write_json(policy / "cosmos_config", {"train": before})
+        told = found("train", "cosmos-rl", facts=facts, **changes)
+        assert ("SPEC-RESUME-DONE" in told) == is_done
+
+
 @pytest.mark.parametrize("engine", ["transformers", "tao"])
 @pytest.mark.parametrize("action", ["train", "evaluate"])
 def test_an_architecture_that_no_engine_loads_is_refused_before_a_download(

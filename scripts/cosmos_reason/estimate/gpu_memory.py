@@ -33,6 +33,8 @@ ADAPTER = 16  # bytes per adapter parameter: float32 weight, gradient, two momen
 PATCHES = 4  # vision patches per token
 CONTEXT_GIB, WORKSPACE_GIB = 1.0, 0.2  # CUDA context with its kernels; cuBLAS and the like
 TIGHT_ABOVE = 0.9  # part of a GPU beyond which fragmentation may end the run
+TOKENS_PER_PASS = "custom.transformers_engine.tokens_per_pass"
+BATCH = "train.train_batch_per_replica"
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 
 
@@ -353,10 +355,12 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         targets = case("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
     loss_tokens = min(tokens, text_tokens)
-    batch = 1
     if case.cosmos:
         batch = case("train.train_policy.mini_batch")
         loss_tokens = tokens
+    else:  # which packs what fits the GPU, unless it is told how much
+        asked = case(TOKENS_PER_PASS) or 0
+        batch = max(1, min(case(BATCH), asked // max(1, tokens)))
     rollouts = 0
     if case.action == "grpo" and case("mode") != "disaggregated":
         rollouts = case("rollout.n_generation")
@@ -419,7 +423,8 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     if not plan.checkpointing:
         yield Fix(changes={"policy.model_gradient_checkpointing": True}), {"checkpointing": True}
     if plan.batch > 1:
-        yield Fix(changes={"train.train_policy.mini_batch": 1}), {"batch": 1}
+        smaller = {"train.train_policy.mini_batch": 1}
+        yield Fix(changes=smaller if plan.sharded_engine else {TOKENS_PER_PASS: None}), {"batch": 1}
     if plan.sharded_engine:
         yield from _sharded_changes(plan, most_gpus)
     elif not plan.lora_rank:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, EXIT_CHECKS_FAILED, Failure
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import nodes
+from cosmos_reason.jobs import nodes, record
 from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.remote import model_names, s3
 from cosmos_reason.rules import completion, placeholders
@@ -83,7 +83,7 @@ def _take_paths(launch: Launch) -> None:
         if kind == "input" and path:
             launch.paths.setdefault(key, path)
         elif kind == "output":
-            launch.outputs.append(path or ".")
+            launch.outputs.append(path or str(record.path_of_root(launch.options.jobs_dir)))
 
 
 def _take_models(launch: Launch, unfilled: list[str]) -> None:

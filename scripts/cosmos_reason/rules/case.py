@@ -200,7 +200,17 @@ class Case:
     @cached_property
     def finished(self) -> Path | None:
         """The model of the run that is to be continued, when no step of that run is left."""
-        return run_outputs.finished(self.resumed, self.steps) if self.resumed else None
+        return run_outputs.finished(self.resumed, self._steps_of_resumed) if self.resumed else None
+
+    @property
+    def _steps_of_resumed(self) -> int | None:
+        """Those that the run to be continued was to have, where more of them are asked for now:
+        cosmos-rl keeps its number (sft_worker, ckpt_total_steps)."""
+        config = model_names.read_table(self.resumed / "cosmos_config").get("train")
+        if not isinstance(config, dict):
+            return self.steps
+        then = self._steps_of(config.get("epoch"), config.get("max_num_steps"))
+        return min(filter(None, (then, self.steps)), default=None)
 
     @property
     def steps_per_epoch(self) -> int | None:
@@ -238,10 +248,12 @@ class Case:
     @property
     def steps(self) -> int | None:
         """Optimizer steps of the whole run, when they are known."""
-        limit = self("train.max_num_steps")
-        if self.steps_per_epoch is None:
+        return self._steps_of(self("train.epoch"), self("train.max_num_steps"))
+
+    def _steps_of(self, epochs: int | None, limit: int | None) -> int | None:
+        if self.steps_per_epoch is None or epochs is None:
             return limit
-        steps = self.steps_per_epoch * self("train.epoch")
+        steps = self.steps_per_epoch * epochs
         return min(steps, limit) if limit else steps
 
     @property
