@@ -513,13 +513,15 @@ def test_file_stdin_and_job(tmp_path):
     (folder / "log.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
     done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
-    (folder / "log.txt").write_text(
-        "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 1 DUE TO NODE FAILURE ***\n"
-    )
-    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["findings"][0]["fix"].endswith(
-        f"/launch_job.py retry {job}"
-    )  # a passing reason
+    # Passing reasons; a new spec with train.resume=true would have a folder of its own, with nothing
+    # there to resume.
+    for reason in ("NODE FAILURE", "TIME LIMIT"):
+        (folder / "log.txt").write_text(
+            f"slurmstepd: error: *** JOB 1 ON n CANCELLED AT 1 DUE TO {reason} ***\n"
+        )
+        done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
+        (told,) = json.loads(done.stdout)["findings"]
+        assert told["fix"].endswith(f"/launch_job.py retry {job}")
     (folder / "log.txt").write_text("Loss: 1.2\n")
     done = run_script(
         "diagnose_log.py", job, "--json", cwd=tmp_path

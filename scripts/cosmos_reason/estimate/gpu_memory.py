@@ -354,13 +354,7 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         lora_rank = case("policy.lora.r")
         targets = case("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
-    loss_tokens = min(tokens, text_tokens)
-    if case.cosmos:
-        batch = case("train.train_policy.mini_batch")
-        loss_tokens = tokens
-    else:  # which packs what fits the GPU, unless it is told how much
-        asked = case(TOKENS_PER_PASS) or 0
-        batch = max(1, min(case(BATCH), asked // max(1, tokens)))
+    loss_tokens = tokens if case.cosmos else min(tokens, text_tokens)
     rollouts = 0
     if case.action == "grpo" and case("mode") != "disaggregated":
         rollouts = case("rollout.n_generation")
@@ -369,7 +363,7 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         tokens=tokens,
         vision_tokens=vision_tokens,
         loss_tokens=loss_tokens,
-        batch=batch,
+        batch=_records_of_a_pass(case, tokens),
         shards=_shards(case),
         master=BYTES[case("train.master_dtype")],
         lora_rank=lora_rank,
@@ -382,6 +376,15 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         reference=case.action == "grpo" and case("train.train_policy.kl_beta") > 0,
         rollouts=rollouts,
     )
+
+
+def _records_of_a_pass(case, tokens: int) -> int:
+    """Of so many tokens each. The embedded engine packs what fits the GPU, unless it is told how
+    much."""
+    if case.cosmos:
+        return case("train.train_policy.mini_batch")
+    asked = case(TOKENS_PER_PASS) or 0
+    return max(1, min(case(BATCH), asked // max(1, tokens)))
 
 
 def _shards(case) -> int:
@@ -423,8 +426,7 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     if not plan.checkpointing:
         yield Fix(changes={"policy.model_gradient_checkpointing": True}), {"checkpointing": True}
     if plan.batch > 1:
-        smaller = {"train.train_policy.mini_batch": 1}
-        yield Fix(changes=smaller if plan.sharded_engine else {TOKENS_PER_PASS: None}), {"batch": 1}
+        yield _one_record_a_pass(plan), {"batch": 1}
     if plan.sharded_engine:
         yield from _sharded_changes(plan, most_gpus)
     elif not plan.lora_rank:
@@ -438,6 +440,12 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
         yield _fewer_pixels(plan, token_pixels)
     if plan.sharded_engine and not plan.states_on_host:
         yield Fix(changes={"train.fsdp_offload": True}), {"states_on_host": True}
+
+
+def _one_record_a_pass(plan: Plan) -> Fix:
+    if plan.sharded_engine:
+        return Fix(changes={"train.train_policy.mini_batch": 1})
+    return Fix(changes={TOKENS_PER_PASS: None})
 
 
 def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
