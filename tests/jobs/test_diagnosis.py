@@ -513,8 +513,8 @@ def test_file_stdin_and_job(tmp_path):
     (folder / "log.txt").write_text("torch.OutOfMemoryError: CUDA out of memory.\n")
     done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["result"] == {"cause": "LOG-GPU-MEMORY-EVALUATE"}
-    # Passing reasons; a new spec with train.resume=true would have a folder of its own, with nothing
-    # there to resume.
+    # Passing reasons: a new spec with train.resume=true would have a folder of its own, and nothing
+    # there to go on from.
     for reason in ("NODE FAILURE", "TIME LIMIT"):
         (folder / "log.txt").write_text(
             f"slurmstepd: error: *** JOB 1 ON n CANCELLED AT 1 DUE TO {reason} ***\n"
