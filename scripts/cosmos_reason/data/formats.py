@@ -15,6 +15,8 @@ the record, in its "metadata" or in the part of a message that shows the video.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -280,6 +282,18 @@ def options(value: object) -> dict[str, object]:
     if isinstance(value, dict):
         return {letter: text for letter, text in value.items() if text is not None}
     return {}
+
+
+def written_options(text: str) -> object:
+    """A list or table as JSON or Python writes it, else the parts between |. Raises ValueError for
+    what begins as a list and is none."""
+    if not text.startswith(("[", "{")):
+        return [part.strip() for part in text.split("|")]
+    for read in (json.loads, ast.literal_eval):  # as pandas writes lists into a table
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return read(text)
+    expected = "expected a list as JSON or Python writes it, or a | b | c"
+    raise ValueError(f"got {shown(text, 60)}, {expected}")
 
 
 def _text_of(option: object) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import posixpath
@@ -20,7 +19,13 @@ from cosmos_reason.data import (
     thoughts,
 )
 from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data.formats import are_pairs, are_pictures, rates, with_options
+from cosmos_reason.data.formats import (
+    are_pairs,
+    are_pictures,
+    rates,
+    with_options,
+    written_options,
+)
 from cosmos_reason.data.formats import options as options_in
 from cosmos_reason.data.items import (
     UNNAMED,
@@ -279,10 +284,8 @@ def _asked(
 
 def _options(value: object, where: str) -> dict[str, str]:
     """{"A": text}: from a table, a list, or text with the options separated by |."""
-    if isinstance(value, str):
-        value = _written_options(value)
     try:
-        return options_in(value)
+        return options_in(written_options(value) if isinstance(value, str) else value)
     except ValueError as problem:
         raise f.bad_input("BUILD-OPTIONS", where, str(problem)) from None
 
@@ -324,14 +327,3 @@ def _options_in_columns(
             refused += f.bad_input("BUILD-OPTIONS", where, str(problem)).findings
             read.append(({}, answers[number]))
     return [options for options, _ in read], [answer for _, answer in read]
-
-
-def _written_options(text: str) -> object:
-    """A list or table as JSON or Python writes it, else the parts between |."""
-    if not text.startswith(("[", "{")):
-        return [part.strip() for part in text.split("|")]
-    for read in (json.loads, ast.literal_eval):  # as pandas writes lists into a table
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return read(text)
-    message = "got no list as JSON or Python writes it, expected one, or a | b | c"
-    raise f.bad_input("BUILD-OPTIONS", text[:60], message)

@@ -21,6 +21,7 @@ from cosmos_reason.data.records import TAG
 from cosmos_reason.data.samples import Question
 from cosmos_reason.data.table_files import DELIMITED, csv_rows
 from cosmos_reason.evaluation import batches, reason1
+from cosmos_reason.evaluation.offered import Offered
 from cosmos_reason.remote import s3
 
 GUARD = "guard"  # the folder, beside its results, of what an evaluation asked besides
@@ -52,10 +53,14 @@ OTHER_NAMES = {  # of TAO and Reason1, then of other evaluators and trainers
         "expected",
         "true_label",
         "gold",
+        "gts",
     ),
     "response": ("full_response", *PREDICTED),
 }
+RESPONSES = frozenset(("response", *OTHER_NAMES["response"]))
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
+# Key of the turns that were asked, the role of one that asks, and the key of its text.
+PROMPTS = (("messages", "user", "content"), ("origin_prompt", "HUMAN", "prompt"))
 PROBLEMS = {  # finding id -> severity, what is said after the number of rows, fix
     "EVAL-GT-MISSING": (
         findings.ERROR,
@@ -198,7 +203,7 @@ def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
         raise findings.bad_input("EVAL-NO-ROWS", path, "got no rows, expected one per question")
     if not table.are_results():
         raise table.no_results()
-    return table.rows, table.as_findings()
+    return table.rows, [*table.offered.put_into(table.rows), *table.as_findings()]
 
 
 def has_answers(rows: list[Row]) -> bool:
@@ -226,6 +231,7 @@ class _Table:
         self.asked_of = asked_of
         self.is_batch = False
         self.takes_truths = False
+        self.offered = Offered()
         self.rows: list[Row] = []
         self.ids: set[str] = set()
         self.repetitions: Counter[str] = Counter()
@@ -297,6 +303,7 @@ class _Table:
         question = self._shared(question, question)
         gt = self._shared(gt or "", gt or "")
         response = self._shared(response, response)
+        self.offered.take(len(self.rows), record, question if FILTERED in record else "")
         row = Row(row_id, video_id, media, question, gt, response, error, tags)
         row.is_cut = record.get("is_cut") is True
         self.rows.append(row)
@@ -414,14 +421,24 @@ def _without_tags(question: str | None) -> str:
 
 def _rows_in(record: object) -> list:
     """The record, or the questions of a video with their responses, as Video-MME's tools write
-    them, or what a line of a batch's output holds."""
+    them, what a line of a batch's output holds, or the rows of OpenCompass by their numbers."""
     if batches.is_line(record):
         return [batches.as_row(record)]
+    if _is_by_number(record):
+        return [{"id": name} | one for name, one in record.items()]
     asked = record.get("questions") if isinstance(record, dict) else None
     if not isinstance(asked, list) or not all(_is_answered(one) for one in asked):
         return [record]
     beside = {key: value for key, value in record.items() if key != "questions"}
     return [beside | {"gt": one.get("answer")} | one for one in asked] or [record]
+
+
+def _is_by_number(record: object) -> bool:
+    """Whether it is {"0": row, "1": row, ...}."""
+    if not isinstance(record, dict) or "0" not in record:
+        return False
+    rows = record.values()
+    return all(isinstance(row, dict) and not RESPONSES.isdisjoint(row) for row in rows)
 
 
 def _is_answered(question: object) -> bool:
@@ -436,6 +453,7 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
             given = [record[other] for other in other_names if record.get(other) is not None]
             values[name] = given[0] if given else None
     _take_filtered(values, record)
+    _take_asked(values, record)
     _take_answer(values, record)
     values["gt"] = _only_one(values["gt"])
     if _are_plain_texts(values):
@@ -451,6 +469,26 @@ def _take_filtered(values: dict[str, object], record: dict) -> None:
     document = record.get("doc")
     if values["question"] is None and isinstance(document, dict):
         values["question"] = document.get("question")
+
+
+def _take_asked(values: dict[str, object], record: dict) -> None:
+    """The question in the messages of ms-swift's rows, in the prompt of OpenCompass's, or in `Q` of
+    Video-ChatGPT's, which calls the ground truth `A`."""
+    if values["question"] is None and "Q" in record:
+        values["question"] = record["Q"]
+        if values["gt"] is None:
+            values["gt"] = record.get("A")
+    for name, role, text in PROMPTS:
+        turns = record.get(name) if values["question"] is None else None
+        if isinstance(turns, str):
+            values["question"] = turns
+        elif isinstance(turns, list):
+            said = [turn.get(text) for turn in turns if _is_of(turn, role)]
+            values["question"] = said[-1] if said and isinstance(said[-1], str) else None
+
+
+def _is_of(turn: object, role: str) -> bool:
+    return isinstance(turn, dict) and turn.get("role") == role
 
 
 def _take_answer(values: dict[str, object], record: dict) -> None:
