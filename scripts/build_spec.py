@@ -25,6 +25,7 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.jobs import nodes
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules import (
     benchmark,
     command_line,
@@ -322,6 +323,11 @@ def recognise(args) -> list[f.Finding]:
     refuse_usage(args)
     if args.engine:
         return []
+    if args.parent_job and args.action == "train":  # which goes on with it, as it was trained
+        record = parent_folder(args.parent_job) / "job.json"
+        args.engine = model_names.read_table(record).get("engine")
+        if args.engine in bundle.ENGINES:
+            return []
     args.engine = origins.engine_of(args.spec)
     by_keys = origins.engine_by_keys(args.spec)
     if not by_keys:

@@ -488,7 +488,7 @@ def watch_(args) -> cli.Outcome:
     if job.state == jobs.COMPLETE:
         return described(job, job.to_json())
     message = f"{job.state}: {job.reason}"
-    fix = jobs.command("logs", job.folder)
+    fix = jobs.command("retry" if job.state == jobs.CANCELED else "logs", job.folder)
     ending = error("JOB-NOT-COMPLETE", args.job_id, message, fix, job=job.to_json())
     causes = [Finding(**finding) for finding in job.diagnosis]
     raise Failure([ending, *causes], EXIT_OUTSIDE)

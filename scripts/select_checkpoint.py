@@ -33,7 +33,9 @@ from cosmos_reason.spec import document
 def parser() -> cli.Parser:
     parser = cli.Parser(__doc__, "--by --merge --base-model")
     parser.add_argument(
-        "output_dir", type=cli.local, help="folder of a train job, its output folder, or one run"
+        "output_dir",
+        type=cli.local,
+        help="folder of a train job, its output folder, or one run; of --merge also an adapter",
     )
     chosen = (
         "a metric of checkpoint_metrics.json (the highest; of a loss the lowest), the validation "
@@ -90,6 +92,8 @@ def main(args) -> cli.Outcome:
     refuse_log_without_losses(args.log)
     beside = selection.Beside(job, args.log)
     if not args.by:
+        if (args.merge or args.fix_adapter) and run_outputs.is_model(job):
+            return of_adapter(args)
         if args.merge or args.fix_adapter or args.base_model:
             found = run_outputs.find(output_dir)
             adapters_here = [one for one in found if one.kind == run_outputs.ADAPTER]
@@ -101,10 +105,24 @@ def main(args) -> cli.Outcome:
     return selected(args, output_dir, beside)
 
 
+def of_adapter(args) -> cli.Outcome:
+    """Of an adapter that is named by its folder, wherever it lies."""
+    path = args.output_dir
+    kind, problems = run_outputs.kind(path), run_outputs.verify(path, numbers=True)
+    chosen = run_outputs.Checkpoint(path, path.name, path.name, kind, problems)
+    if not chosen.complete:
+        raise f.Failure(chosen.findings, f.EXIT_CHECKS_FAILED)
+    return told(args, chosen, [])
+
+
 def selected(args, output_dir: Path, beside: selection.Beside) -> cli.Outcome:
     """Choose, make what was asked for of it, and say what can be done with it."""
-    job = args.output_dir
     chosen, notes = selection.select(output_dir, args.by, beside)
+    return told(args, chosen, notes)
+
+
+def told(args, chosen: run_outputs.Checkpoint, notes: list[f.Finding]) -> cli.Outcome:
+    job = args.output_dir
     result = {"selected": chosen.to_json()}
     if chosen.guard:
         notes.append(guard.verdict(chosen.guard, chosen.name))

@@ -448,6 +448,19 @@ def test_without_a_name_the_fix_says_how_one_is_chosen(command, tmp_path):
     assert run_script(*merge, *fix).returncode == 0
 
 
+def test_an_adapter_is_merged_by_its_folder_wherever_that_lies(trained, base, tmp_path):
+    for folder in (tmp_path / "out" / "run" / "safetensors" / "step_1", tmp_path / "downloaded"):
+        shutil.copytree(trained, folder)
+        merged = tmp_path / f"{folder.name}-merged"
+        done = run_script("select_checkpoint.py", folder, "--merge", merged)
+        assert (done.returncode, done.stdout.strip()) == (0, str(merged)), done.stderr
+        assert run_outputs.verify(merged) == []
+    (folder / "adapter_model.safetensors").write_bytes(b"half")
+    for given, code in ((folder, 1), (base, 2)):  # damaged; a whole model
+        done = run_script("select_checkpoint.py", given, "--merge", tmp_path / "none")
+        assert done.returncode == code and not (tmp_path / "none").exists()
+
+
 def test_an_adapter_whose_base_moved_needs_to_be_told_where(base, moved, tmp_path):
     assert run_script(*moved, "--merge", tmp_path / "y").returncode != 0
     assert not (tmp_path / "y").exists()

@@ -343,6 +343,14 @@ def test_status_list_logs_and_watch_tell_the_same_story(site):
     assert run_script("launch_job.py", "watch", failed.name, *where).returncode == 3
 
 
+def test_what_watch_says_of_a_canceled_job_is_how_it_goes_on(site):
+    folder = site.submit(pause=5)
+    where = ["--jobs-dir", site.jobs]
+    assert run_script("launch_job.py", "cancel", folder.name, *where).returncode == 0
+    watched = run_script("launch_job.py", "watch", folder.name, *where)
+    assert watched.returncode == 3 and "launch_job.py retry" in watched.stderr
+
+
 def test_watch_gives_json_lines_of_which_the_last_is_the_document(site):
     folder = site.submit(pause=0.8)
     done = run_script(

@@ -48,6 +48,15 @@ def test_known_names_are_taken_as_they_are(site, rewards):
         ("gone.py", None, "JOB-INPUT-MISSING", "expected what train.train_policy.reward_function"),
         ("own.py", "def pay(a, b, c): ...\n", "REWARD-FILE", "got no function reward("),
         ("own.py", "def reward(:\n", "REWARD-FILE", "got no Python"),
+        ("own.py", "def reward(answer): ...\n", "REWARD-FILE", "expected reward(question, gt"),
+        ("own.py", "def reward(a, b, c, d): ...\n", "REWARD-FILE", "got reward(a, b, c, d)"),
+        ("own.py", "def reward(a, b, c, *, d): ...\n", "REWARD-FILE", "got reward(a, b, c, *, d)"),
+        (
+            "own.py",
+            "def reward(to_be_evaluated, reference=None, *args): ...\n",
+            "REWARD-FILE",
+            "another trainer",
+        ),
     ],
 )
 def test_what_cannot_pay_is_one_finding_before_the_launch(site, written, text, id, said):
@@ -57,7 +66,18 @@ def test_what_cannot_pay_is_one_finding_before_the_launch(site, written, text, i
     assert job is None and error.id == id and said in error.message
 
 
-@pytest.mark.parametrize("text", [PAYS, "from math import prod as reward\n", "reward = max\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        PAYS,
+        "from math import prod as reward\n",
+        "reward = max\n",
+        "def reward(*texts, most=1): ...\n",
+        "def reward(a, b, c, d=0): ...\n",
+        "def reward(completions): ...\nreward = adapted(reward)\n",
+        "@adapted\ndef reward(completions): ...\n",
+    ],
+)
 def test_a_file_is_taken_by_what_it_defines_and_not_run(site, text):
     (site.root / "own.py").write_text("1 / 0\n" + text)
     assert plan(site, ["own.py"])[0]

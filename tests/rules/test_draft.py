@@ -218,7 +218,24 @@ def test_a_folder_with_an_adapter_is_noticed(here, job):
     fix = str(found["SPEC-ADAPTER-FOLDER"].fix)
     assert (code, "model.enable_lora=true" in fix) == (1, True)
     code, found, _ = run(f"train --model {job}")
-    assert (code, "--merge" in str(found["SPEC-MODEL-ADAPTER"].fix)) == (1, True)
+    fix = str(found["SPEC-MODEL-ADAPTER"].fix)
+    assert (code, fix) == (
+        1,
+        f"scripts/select_checkpoint.py {job} --merge DIR, then --model DIR",
+    )
+
+
+def test_a_training_that_goes_on_takes_the_engine_of_its_parent_job(here, job):
+    """And of a finished one the adapter is merged: there is nothing else to go on from."""
+    record = files.read_json(here / JOB / "job.json") | {"engine": "transformers"}
+    files.write_json(here / JOB / "job.json", record)
+    code, found, _ = run(f"train --parent-job {JOB}")
+    assert (code, "SPEC-RESUME-OTHER" in found) == (1, False)
+    merge = f"select_checkpoint.py {job} --merge DIR"
+    assert merge in str(found["SPEC-RESUME-DONE"].fix)
+    _, found, _ = support_specs.run(f"train --engine tao --parent-job {JOB}")
+    fixes = {str(one.fix) for one in found if one.id == "SPEC-RESUME-OTHER"}
+    assert fixes == {"replace --engine tao with --engine transformers"}
 
 
 @pytest.mark.parametrize(

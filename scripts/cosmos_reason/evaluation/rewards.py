@@ -10,6 +10,7 @@ import ast
 import json
 import re
 import runpy
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,11 @@ from cosmos_reason.base.findings import Failure, bad_input, did_you_mean
 Reward = Callable[[str, str, str], float]
 
 OWN_FUNCTION = "reward"  # what a file of one's own defines
+CALLED_WITH = ("question", "gt", "response")
+# What rewards of TRL, cosmos-rl and verl are called with.
+OF_OTHERS = {
+    *("completions", "completion", "prompts", "to_be_evaluated", "data_source", "solution_str"),
+}
 THOUGHT = re.compile(r"<think>(?P<thought>.*?)</think>(?P<rest>.*)", re.S)
 ANSWER = re.compile(r"<answer>(?P<answer>.*?)</answer>", re.S)
 MARK = re.compile(r"</?(?:think|answer)>")
@@ -73,20 +79,46 @@ def check(name: str) -> None:
         parsed = ast.parse(Path(name).read_bytes(), name)
     except (SyntaxError, ValueError) as problem:
         raise bad_input("REWARD-FILE", name, f"got no Python: {problem}") from problem
-    if OWN_FUNCTION not in _defined(parsed):
+    found = _defined(parsed)
+    if OWN_FUNCTION not in found:
         raise _without_function(name)
+    only = found[OWN_FUNCTION][0]
+    is_plain = len(found[OWN_FUNCTION]) == 1 and isinstance(only, ast.FunctionDef)
+    if is_plain and not only.decorator_list:
+        _check_called(name, only)
 
 
-def _defined(parsed: ast.Module) -> set[str]:
-    """The names that a file mentions as a definition, an import or the target of an assignment."""
-    found = set()
+def _check_called(name: str, function: ast.FunctionDef) -> None:
+    """Raises Failure for a function that does not take three texts, or takes what another
+    trainer's rewards do."""
+    written = ast.unparse(function.args)
+    taken = function.args
+    places = [*taken.posonlyargs, *taken.args]
+    needed = len(places) - len(taken.defaults)
+    needed_by_name = [default for default in taken.kw_defaults if default is None]
+    takes_three = needed <= len(CALLED_WITH) and (
+        taken.vararg is not None or len(places) >= len(CALLED_WITH)
+    )
+    foreign = OF_OTHERS & {one.arg for one in places}
+    if takes_three and not needed_by_name and not foreign:
+        return
+    message = f"got {OWN_FUNCTION}({written}), expected {OWN_FUNCTION}({', '.join(CALLED_WITH)})"
+    if foreign:
+        message += f"; {', '.join(sorted(foreign))} is what another trainer calls it with"
+    raise bad_input("REWARD-FILE", name, message)
+
+
+def _defined(parsed: ast.Module) -> dict[str, list[ast.AST]]:
+    """The names that a file mentions as a definition, an import or the target of an assignment,
+    each with every place."""
+    found = defaultdict(list)
     for node in ast.walk(parsed):
         if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
+            found[node.name].append(node)
         elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name)
+            found[node.asname or node.name].append(node)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            found[node.id].append(node)
     return found
 
 
@@ -154,7 +186,7 @@ def question_and_truth(written: str) -> tuple[str, str]:
 
 
 def _without_function(name: str) -> Failure:
-    message = f"got no function {OWN_FUNCTION}(question, gt, response) in it"
+    message = f"got no function {OWN_FUNCTION}({', '.join(CALLED_WITH)}) in it"
     return bad_input("REWARD-FILE", name, message)
 
 

@@ -296,8 +296,12 @@ def compare_with_resumed(draft: Draft) -> None:
             f"got a finished run, of which no step is left; take its model, {draft.finished}, "
             "or train on in a new run that starts from it (--model)"
         )
-        output = shlex.quote(str(Path(draft.finished).parents[2]))
-        fix = Fix(command=f"scripts/select_checkpoint.py {output}")
+        model = Path(draft.finished)
+        fix = Fix(command=f"scripts/select_checkpoint.py {shlex.quote(str(model.parents[2]))}")
+        if model.is_dir() and run_outputs.kind(model) == run_outputs.ADAPTER:
+            merge = f"scripts/select_checkpoint.py {shlex.quote(str(model))} --merge DIR"
+            message += "; an adapter is merged with its base first"
+            fix = Fix(command=f"{merge}, then --model DIR without {draft.flags['--parent-job']}")
         draft.refuse("SPEC-RESUME-DONE", "train.resume", message, fix)
     key = draft.params["model"]
     before, value = document.get(draft.resumed, key), document.get(draft.spec, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,10 +158,15 @@ def unpublished_model(case):
     return bool(model_names.meant_of_nvidia(case.model))
 
 
+def merged_first(case) -> Fix:
+    adapter = shlex.quote(str(case.model))
+    return Fix(command=f"scripts/select_checkpoint.py {adapter} --merge DIR, then --model DIR")
+
+
 @rule(
     "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",
     "a LoRA adapter; training starts from a whole model",
-    fix=Fix(command="scripts/select_checkpoint.py OUTPUT_DIR --merge DIR, then --model DIR"),
+    fix=merged_first,
 )  # fmt: skip
 def training_from_adapter(case):
     return bool(case.adapter_base)

@@ -17,11 +17,10 @@ def resumed_otherwise(case: Case) -> list[f.Finding]:
     if by_embedded_engine == case.cosmos:
         other = "the embedded engine" if by_embedded_engine else "cosmos-rl"
         message = f"got a folder saved by {other}, expected one that engine {case.engine} saved"
-        return [
-            f.error(
-                "SPEC-RESUME-OTHER", "train.resume", message, Fix(changes={"train.resume": False})
-            )
-        ]
+        fix = Fix(changes={"train.resume": False})
+        if by_embedded_engine:
+            fix = Fix(flags={"--engine": "transformers"})
+        return [f.error("SPEC-RESUME-OTHER", "train.resume", message, fix)]
     saved = model_names.read_table(case.resumed / "cosmos_config")
     return differences(case.full, saved, case.cosmos)
 
