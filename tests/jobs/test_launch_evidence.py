@@ -44,6 +44,23 @@ def in_folder(site, action, folder):
 
 
 @pytest.mark.parametrize(
+    ("losses", "rose"),
+    [
+        ([6.2, 25.0, 160.0, *[80.0] * 10, *[14.5] * 17], [6.2, 14.5]),  # measured, at a rate of 1
+        ([6.2, 4.0, *[1.0] * 27, 30.0], None),  # one odd batch at the end
+        ([0.1, *[0.9] * 29], None),  # a first batch by luck
+        ([float("nan"), *[3.0] * 29], None),
+        ([1.0, *[40.0] * 4], None),  # too few to tell
+    ],
+)
+def test_a_training_that_diverged_is_complete_and_says_so(site, losses, rose):
+    steps = len(losses)
+    job = ended(site.submit(losses=losses, steps=steps, total=steps))
+    assert job.state == "COMPLETE" and job.evidence.get("loss_rose") == rose
+    assert ("the training diverged" in job.reason) == bool(rose)
+
+
+@pytest.mark.parametrize(
     "rows", ['{"a": 1}', "[1]", "123", "[]", '[{"id": []}, {"id": []}]', "{", "null"]
 )
 @pytest.mark.parametrize("evaluation", ['{"questions": 2}', "[]", '{"questions": "x"}'])

@@ -7,8 +7,10 @@ imported there.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
+import statistics
 from collections import defaultdict
 from dataclasses import replace
 from itertools import islice
@@ -43,6 +45,8 @@ SKIPPED = re.compile(
     r"skipped record (.+) of (train_dataset|val_dataset) \(\d+ of at most \d+, of (\d+) in all\): "
 )
 SKIPPED_OF = {"train_dataset": "records", "val_dataset": "validation_records"}
+FEWEST_LOSSES = 20  # to call their rise one
+HIGH_LOSS = 2.0  # a first batch of less may be luck
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors
 
 
@@ -91,6 +95,12 @@ def _remarks(found: dict) -> list[str]:
     if found.get("flat_steps"):
         steps = f"{found['flat_steps']} of {found['total_steps']} steps"
         remarks.append(f"{steps} taught nothing: all their rewards were equal")
+    if found.get("loss_rose"):
+        began, ended_at = found["loss_rose"]
+        remarks.append(
+            f"the loss rose from {began:.4g} to {ended_at:.4g}: the training diverged, "
+            "take a lower train.optm_lr"
+        )
     for key in LEFT_OUT.values():
         if found.get(f"skipped_{key}"):
             left = f"{found[f'skipped_{key}']:,}"
@@ -223,12 +233,29 @@ def _of_training(job: Job) -> tuple[dict, str]:
         found |= _of_run(models[-1].path.parents[1])
     elif job.engine == "cosmos-rl":
         found |= _skipped_in_log(job)
+    found |= _of_losses(job)
     found["checkpoint"] = str(models[-1].path)
     run = models[-1].path.parents[1]
     best = best_link.step_of(run)
     if best:
         found["best"] = str(run / "safetensors" / best)
     return found, _damage(models[-1].findings)
+
+
+def _of_losses(job: Job) -> dict:
+    """Where a supervised training began and ended, if that is twice as high and above `HIGH_LOSS`.
+    One batch says little: medians are compared, of the first steps, which a warm-up leaves near the
+    loss of the untouched model, and of the last tenth."""
+    lines, _ = progress.read_metrics(job.folder)
+    written = [line["train/loss"] for line in lines if "train/loss" in line]
+    losses = [loss for loss in written if math.isfinite(loss)]
+    if job.action != "train" or len(losses) < FEWEST_LOSSES:
+        return {}
+    began = statistics.median(losses[: max(1, len(losses) // 50)])
+    ended_at = statistics.median(losses[-(len(losses) // 10) :])
+    if ended_at > max(HIGH_LOSS, 2 * began):
+        return {"loss_rose": [began, ended_at]}
+    return {}
 
 
 def _of_run(run: Path) -> dict:
