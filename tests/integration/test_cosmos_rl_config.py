@@ -253,7 +253,7 @@ def test_a_policy_table_without_type_loads_once_it_is_mended(oracle, tmp_path):
 
 
 def kinds(leaf: dict) -> set[str]:
-    names = {"bool": "boolean", "str": "string"}
+    names = {"bool": "boolean", "int": "integer", "str": "string"}
     options = leaf.get("anyOf", [leaf])
     given_types = {option["type"] for option in options if "type" in option}
     values = [
