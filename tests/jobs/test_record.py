@@ -81,6 +81,22 @@ def test_a_broken_record_is_a_finding(tmp_path, text):
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("action", ["train", "grpo", "evaluate"])
+def test_every_training_is_taken_up_again_where_it_saved(tmp_path, action):
+    """A run of reinforcement learning, too: days of rollouts would be paid for twice."""
+    output = tmp_path / "out"
+    policy = output / "20260101000000" / "checkpoints" / "step_4" / "policy"
+    policy.mkdir(parents=True)
+    for part in ("model", "optimizer", "scheduler", "extra_info"):
+        (policy / f"{part}_rank_0.pth").touch()
+    (policy / ".rank_0_complete").touch()
+    (policy / "cosmos_config").write_text("{}")
+    job_id = JOB.replace("train", action)
+    fields = {"action": action, "started_at": jobs.now(), "outputs": {"output_dir": str(output)}}
+    job = jobs.Job.load_unchecked(job_folder(tmp_path, job_id, **fields))
+    assert job.newest_resume() == (None if action == "evaluate" else str(policy))
+
+
 def test_times_round_trip():
     assert jobs.seconds(jobs.time_text(1_700_000_000)) == 1_700_000_000
 

@@ -707,6 +707,19 @@ def test_all_checkpoints_may_be_kept_as_cosmos_rl_has_it(value, is_taken):
     assert bool(refused) != is_taken
 
 
+@pytest.mark.parametrize("engine", ["tao", "cosmos-rl", "transformers"])
+def test_optimizers_that_cosmos_rl_takes_from_torchao(engine):
+    one = found("train", engine, train__optm_name="AdamW8bit")
+    assert "SPEC-VALUE" not in one and "train.optm_name" in one["SPEC-KEY-EXTRA"].message
+    assert ("SPEC-ENGINE-KEY" in one) == (engine == "transformers")
+    if engine == "transformers":
+        fix = one["SPEC-ENGINE-KEY"].fix.changes
+        assert fix == {"train.optm_name": None}
+        mended = found("train", engine, train__optm_name=None)
+        assert not [told for told in mended.values() if told.where == "train.optm_name"]
+    assert "SPEC-VALUE" in found("train", engine, train__optm_name="AdamW4bit")
+
+
 def test_warm_up_steps_that_are_rounded_do_not_fill_the_run():
     for written, steps, fix in ((2.5, 3, 0.03), (20.0, 1000, 20), (20.0, None, 20)):
         one = found("train", train__optm_warmup_steps=written, train__max_num_steps=steps)

@@ -583,6 +583,9 @@ def test_a_run_is_resumed_in_its_own_layout(saved, words):
     )
 
 
+ALL_LAYERS = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split()
+
+
 @pytest.mark.parametrize(
     ("words", "where"),
     [
@@ -590,6 +593,8 @@ def test_a_run_is_resumed_in_its_own_layout(saved, words):
         ("--set epochs=9 --set output_dir=elsewhere", set()),
         ("--tuning full", {"policy.lora"}),
         ("--set lora_rank=4", {"policy.lora.r"}),
+        ("--set policy.lora.target_modules=q_proj", {"policy.lora.target_modules"}),
+        (f"--set policy.lora.target_modules={','.join(reversed(ALL_LAYERS))}", set()),
         ("--gpus-per-node 4 --nodes 2", {"policy.parallelism.dp_shard_size"}),
         ("--model reason2-8b", {"policy.model_name_or_path"}),
         ("--engine transformers", {"--engine"}),

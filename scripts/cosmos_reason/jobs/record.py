@@ -24,6 +24,7 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure, Finding, bad_input, did_you_mean, outside, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.spec import actions
 
 PENDING = "PENDING"
 RUNNING = "RUNNING"
@@ -181,9 +182,9 @@ class Job:
         return [path for path in paths if stamps_before.get(str(path)) != path.lstat().st_mtime_ns]
 
     def newest_resume(self) -> str | None:
-        """The newest complete resume folder that a train job wrote."""
+        """The newest complete resume folder that a training wrote."""
         output_dir = (self.outputs or {}).get("output_dir")
-        if self.action != "train" or not self.started_at or not output_dir:
+        if self.action not in actions.TRAINING or not self.started_at or not output_dir:
             return None
         written = self.wrote(run_outputs.resume_folders(Path(output_dir)))
         return str(written[-1]) if written else None

@@ -10,6 +10,8 @@ from cosmos_reason.rules.keys import POLICY_GPUS
 from cosmos_reason.spec import document
 from cosmos_reason.spec import values as spec_values
 
+LAYERS = "policy.lora.target_modules"
+
 
 def resumed_otherwise(case: Case) -> list[f.Finding]:
     """Errors about a checkpoint of another engine, or of a run that was laid out otherwise."""
@@ -38,6 +40,7 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
     keys = []
     if ours == theirs == "lora":
         keys.append("policy.lora.r")
+        found += _other_layers(now, saved)
     if cosmos:
         keys += POLICY_GPUS
     for key in keys:
@@ -47,6 +50,20 @@ def differences(now: dict, saved: dict, cosmos: bool) -> list[f.Finding]:
             fix = Fix(changes={key: before})
             found.append(f.error("SPEC-RESUME-OTHER", key, message, fix))
     return found
+
+
+def _other_layers(now: dict, saved: dict) -> list[f.Finding]:
+    """An error for adapters on other layers: the state has none for them."""
+    value, before = document.get(now, LAYERS), document.get(saved, LAYERS)
+    if not before or _as_set(value) == _as_set(before):
+        return []
+    got = f"got {spec_values.shown(value)}"
+    message = f"{got}, but the run to resume has {spec_values.shown(before)}"
+    return [f.error("SPEC-RESUME-OTHER", LAYERS, message, Fix(changes={LAYERS: before}))]
+
+
+def _as_set(layers: list[str] | str | None) -> set[str]:
+    return {layers} if isinstance(layers, str) else set(layers or ())
 
 
 def _tuning(table: dict) -> str:

@@ -11,6 +11,8 @@ from cosmos_reason.base import bundle
 from cosmos_reason.spec import document, images, values
 
 PER_PART = ("train.optm_lr", "train.optm_impl")
+# Of torchao; cosmos-rl takes them, and its choices do not name them.
+OTHER_VALUES = {"train.optm_name": ("Adam8bit", "AdamW8bit")}
 
 
 @functools.cache
@@ -37,9 +39,11 @@ def meant(action: str, key: str, value):
 
 def is_trainers_own(action: str, key: str, value) -> bool:
     """Whether cosmos-rl 0.4.7, a version before it, or an image of NVIDIA's has what no schema here
-    describes: a key, an empty table, or one value for each part of the model."""
+    describes: a key, an empty table, a value, or one for each part of the model."""
     if key in PER_PART and isinstance(value, list | dict) and value:
         return _are_rates(action, key, value.values() if isinstance(value, dict) else value)
+    if key in OTHER_VALUES and value in OTHER_VALUES[key]:
+        return True
     if value == {}:
         return any(name.startswith(f"{key}.") for name in document.extra_keys_of(action))
     if key in images.passed_on(action):
