@@ -583,7 +583,7 @@ def test_a_run_is_resumed_in_its_own_layout(saved, words):
     )
 
 
-ALL_LAYERS = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split()
+ALL_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @pytest.mark.parametrize(
