@@ -250,6 +250,7 @@ MISTAKES = {
     "DATA-MEDIA-TYPE": change(
         video=["a.mp4", 3, "data:video/mp4;base64,AAAA", "https://a.b/c.mp4", "y" * 5000]
     ),
+    "DATA-REGION-MARK": turns(("human", "Is <mask> left of <mask>?"), ("gpt", "Yes")),
     "DATA-MEDIA-NONE": turns(("human", "q"), ("gpt", "a")) | {"video": None},
     "DATA-VIDEO-FPS": change(video_fps=0),
     "DATA-TEXT-SURROGATE": turns(("human", "q"), ("gpt", "\ud800")),

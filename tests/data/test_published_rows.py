@@ -474,7 +474,7 @@ def test_questions_below_their_clip_are_rows(source, rows, answers):
     samples, _ = annotations.read(source.parent / "out" / "train" / "annotations.json")
     assert len({sample.media[0].path for sample in samples}) == 2
     _, problems = check(path, expect=1)
-    assert "questions in lists" in problems["DATA-NOT-BUILT"]["message"]
+    assert "in lists" in problems["DATA-NOT-BUILT"]["message"]
 
 
 def test_the_ids_of_questions_are_made_those_of_their_clip(source):
@@ -498,3 +498,82 @@ def test_answers_of_several_people_are_no_options(source):
     row = {"video": "0.mp4", "question": "What is held?", "answer": "cup"}
     row |= {"answer_1": "cup", "answer_2": "mug"}
     assert build(written(source, [row]))[1] == [("What is held?", "cup")]
+
+
+ACTIVITY_NET = {
+    "version": "VERSION 1.3",
+    "database": {
+        "P01_01": {"duration": 3.0, "subset": "training", "annotations": [
+            {"segment": [0, 1.0], "label": "Longboarding"},
+            {"segment": [1.0, 3.0], "label": "Falling"},
+        ]},
+        "0": {"duration": 1.0, "subset": "validation", "annotations": []},
+    },
+}  # fmt: skip
+
+
+def test_the_events_of_activitynets_files_are_rows(source, long_clip):
+    """Its clips are called v_NAME.mp4. Whole, one clip would have two answers."""
+    long_clip.rename(source / "v_P01_01.mp4")
+    path = written(source, ACTIVITY_NET)
+    flags = ("--question", "What is done?")
+    report, _ = build(path, *flags)
+    (finding,) = found(report, "BUILD-SPAN")
+    assert finding["severity"] == "error"
+    _, talks = build(path, *flags, *finding["fix"].split())
+    assert [answer for _, answer in talks] == ["Longboarding", "Falling"]
+    _, problems = check(path, expect=1)
+    assert "events in lists" in problems["DATA-NOT-BUILT"]["message"]
+
+
+def test_one_number_is_no_part(source, long_clip):
+    rows = [{"video": "P01_01.mp4", "timestamp": 1, "question": "?", "answer": "yes"}]
+    flags = ("--column", "start=timestamp", "--column", "end=timestamp")
+    assert found(build(written(source, rows), *flags)[0], "BUILD-SPAN")
+
+
+# -- what was lost or written into texts -------------------------------------------------------
+
+
+def test_the_reasoning_of_a_pair_is_kept(tmp_path):
+    pair = {"question": "What happens?", "answer": "It falls.", "reasoning": "I see an arm."}
+    rows = [{"id": "a", "video": "0.mp4", "qa_pairs": pair}]
+    rows.append({"id": "b", "video": "1.mp4", "qa_pairs": [pair, pair | {"reasoning": "A hand."}]})
+    samples, _ = annotations.read(written(tmp_path, rows))
+    assert [sample.reasoning for sample in samples] == ["I see an arm."] * 2 + ["A hand."]
+
+
+def test_reasoning_beside_one_pair_is_kept_and_beside_several_it_is_of_none(tmp_path):
+    pair = {"question": "What happens?", "answer": "It falls."}
+    one = {"id": "a", "video": "0.mp4", "qa_pairs": [pair], "reasoning": "An arm."}
+    samples, _ = annotations.read(written(tmp_path, [one, one | {"qa_pairs": [pair, pair]}]))
+    assert [sample.reasoning for sample in samples] == ["An arm.", "", ""]
+
+
+def test_a_list_of_one_clip_and_the_tag_in_its_question(source):
+    """PhysBench's rows."""
+    row = {"source": "simulation", "file_name": ["0.mp4"], "idx": 0, "answer": "B"}
+    row["question"] = "<video>What falls?\nA. it\nB. all"
+    assert build(written(source, [row]))[1] == [("What falls?\nA. it\nB. all", "B")]
+
+
+def test_records_of_which_none_has_a_medium_are_a_warning(tmp_path):
+    """Their clips stand under a key that nobody reads; some without a medium are none."""
+    row = {"question": "Where is it?", "answer": "On the desk.", "episode_history": "scene0"}
+    path = written(tmp_path, [row])
+    _, problems = check(path)
+    finding = problems["DATA-MEDIA-NONE"]
+    assert finding["severity"] == "warning" and "build_dataset.py" in finding["fix"]
+
+
+def test_marks_of_regions_that_nobody_shows_are_told(source):
+    """Those of NVIDIA's warehouse set stand for masks, in a field that no engine reads."""
+    from PIL import Image
+
+    Image.new("RGB", (64, 64)).save(source / "a.png")
+    talk = [{"from": "human", "value": "<image>\nIs pallet <mask> left of <mask>?"}]
+    talk.append({"from": "gpt", "value": "Yes."})
+    rle = [{"size": [64, 64], "counts": "abc"}] * 2
+    path = written(source, [{"id": "a", "image": "a.png", "conversations": talk, "rle": rle}])
+    _, problems = check(path)
+    assert problems["DATA-REGION-MARK"]["severity"] == "warning"

@@ -3,6 +3,7 @@ that training data hold."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -239,7 +240,7 @@ def findings(
     found: Survey, evaluation: bool = False, folder: Path | None = None
 ) -> list[f.Finding]:
     """Everything found, one finding per check; problems of evaluation become errors in evaluation
-    data.
+    data. That no record at all names a medium is a warning: its key may be one that nobody reads.
 
     A finding about more records than it can carry lists their ids in a file in `folder`.
     """
@@ -247,6 +248,11 @@ def findings(
     if evaluation:
         for check in EVALUATION_ERRORS:
             checks[check] = (f.ERROR, *CHECKS[check][1:])
+    without = found.tally.ids.get("DATA-MEDIA-NONE", [])
+    if found.ids and len(without) == len(found.ids):
+        _, checked, _ = checks["DATA-MEDIA-NONE"]
+        command = shlex.join(["scripts/build_dataset.py", str(found.source), "-o", "data"])
+        checks["DATA-MEDIA-NONE"] = (f.WARNING, checked, Fix(command=command))
     reported = found.tally.findings(checks, found.source, len(found.ids))
     for finding in reported:
         if folder and finding.data["count"] > f.MAX_RECORD_IDS:

@@ -40,7 +40,17 @@ COLUMNS = {
     "image": ("image", "image_path", "image_id"),
     "question": ("question", "prompt", "query", "problem"),
     "answer": (
-        *("answer", "label", "class", "target", "category", "response", "caption", "text"),
+        *(
+            "answer",
+            "label",
+            "class",
+            "target",
+            "category",
+            "response",
+            "caption",
+            "sentence",
+            "text",
+        ),
         "solution",
         *("correct_answer", "correct_choice", "correct", "answer_key"),
         *("ground_truth", "gt", "correct_answer_label"),

@@ -98,8 +98,8 @@ def row_of_table(record: dict) -> str:
         return ""
     if answers_by_number(record):
         return "a row whose answer is the number of an option"
-    if question_rows.is_by_clip(record) or question_rows.holds_questions(record):
-        return f"questions in lists ({shown(next(iter(record)), 60)}, ...)"
+    if question_rows.holds_rows(record):
+        return f"questions or events in lists ({shown(next(iter(record)), 60)}, ...)"
     if _is_by_clip(record):
         return f"labels by clip ({shown(next(iter(record)), 60)}, ...)"
     unread = second_name(record) or unread_media(record)
@@ -237,8 +237,17 @@ def _qa_records(record: dict) -> list[dict]:
         identity = {}
         if stem:
             identity["id"] = stem if number == 1 else f"{stem}-{number}"
-        records.append({**identity, **media, "conversations": _qa_turns(pair)})
+        thought = _reasoning_of(pair, record if len(pairs) == 1 else {})
+        records.append({**identity, **thought, **media, "conversations": _qa_turns(pair)})
     return records
+
+
+def _reasoning_of(pair: object, record: dict) -> dict:
+    """The reasoning in a pair, or in the record of the one pair; {} without any."""
+    for holder in (pair, record):
+        if isinstance(holder, dict) and isinstance(holder.get("reasoning"), str):
+            return {"reasoning": holder["reasoning"]}
+    return {}
 
 
 def _stem(record: dict) -> object:

@@ -24,7 +24,7 @@ NAMELESS = (
     "response",
     "folder",
 )  # names that say nothing
-CAPTIONS = ("caption", "text", "description")
+CAPTIONS = ("caption", "sentence", "text", "description")
 
 
 def ask(

@@ -32,6 +32,8 @@ PAIRS = (
     ("video_start", "video_end"),
     ("begin", "end"),
 )
+# What a column of both is called, a list of two.
+BOTH = ("timestamp", "timestamps", "segment", "time_span", "span", "clip_span")
 # (kind, medium) of a row
 Named = tuple[str, Medium | None]
 
@@ -48,7 +50,7 @@ def of_rows(
     if len(given) == 1:
         message = f"got {given[0]} alone, expected the columns of the first and the last second"
         raise f.bad_input("USAGE", "--column", message, "--column start=NAME --column end=NAME")
-    starts, ends = (cells[name] for name in given)
+    starts, ends = _times(cells, *given)
     refused: list[f.Finding] = []
     cut_out = []
     for number, (kind, medium) in enumerate(media):
@@ -124,11 +126,12 @@ def _left_whole(media: list[Named], cells: Cells, columns: dict[str, str]) -> li
     start, end = of_times(cells)
     if not start:
         return []
-    rows = [row for row, value in enumerate(cells[start]) if _are_times(value, cells[end][row])]
+    starts, ends = _times(cells, start, end)
+    rows = [row for row, value in enumerate(starts) if _are_times(value, ends[row])]
     if not rows:
         return []
     first = rows[0]
-    times = f"{start} {cells[start][first]}, {end} {cells[end][first]}"
+    times = f"{start} {starts[first]}, {end} {ends[first]}"
     severity, wrong = f.WARNING, "clips are taken whole: cut them, unless that is done already"
     if _contradict(rows, media, cells, columns):
         severity, wrong = f.ERROR, "one clip has other answers at other times: cut the parts out"
@@ -143,7 +146,21 @@ def of_times(names: Iterable[str]) -> tuple[str, str]:
     for start, end in PAIRS:
         if {start, end} <= lowered.keys():
             return lowered[start], lowered[end]
-    return "", ""
+    both = next((lowered[name] for name in BOTH if name in lowered), "")
+    return both, both
+
+
+def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
+    """The first and the last second of every row, which may stand in one column as a list."""
+    starts, ends = cells[start], cells[end]
+    if start != end:
+        return starts, ends
+    pairs = [value if _is_pair(value) else (value, value) for value in ends]
+    return [first for first, _ in pairs], [last for _, last in pairs]
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2
 
 
 def _are_times(start: object, end: object) -> bool:

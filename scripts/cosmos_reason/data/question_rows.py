@@ -1,5 +1,5 @@
 """Questions that stand below their clip, as rows: by the clip's name (Perception Test, TempCompass,
-HourVideo), or in a list of the object that names it."""
+HourVideo), or in a list of the object that names it; and the events of ActivityNet's files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,38 @@ def expanded(rows: list) -> list:
         for name, value in rows[0].items():
             found += [_of_clip(name, question) for question in _below(value)]
         return found
+    if len(rows) == 1 and _is_database(rows[0]):
+        return _events(rows[0]["database"])
     return [asked for row in rows for asked in _of_row(row)]
+
+
+def _is_database(record: object) -> bool:
+    """Whether it is an object of ActivityNet's shape: clips, each with its events (YouCook2, HACS,
+    THUMOS)."""
+    clips = record.get("database") if isinstance(record, dict) else None
+    return isinstance(clips, dict) and bool(clips) and all(map(_has_events, clips.values()))
+
+
+def _has_events(clip: object) -> bool:
+    events = clip.get("annotations") if isinstance(clip, dict) else None
+    return isinstance(events, list) and all(
+        isinstance(event, dict) and "segment" in event for event in events
+    )
+
+
+def _events(clips: dict[str, dict]) -> list[dict]:
+    """A row for each event, with its clip's part of the set."""
+    rows = []
+    for name, clip in clips.items():
+        for event in clip["annotations"]:
+            known = {key: value for key, value in event.items() if key != "id"}
+            rows.append({"video": name, "subset": clip.get("subset"), **known})
+    return rows
+
+
+def holds_rows(record: dict) -> bool:
+    """Whether an object stands for several rows."""
+    return is_by_clip(record) or holds_questions(record) or _is_database(record)
 
 
 def _of_clip(name: str, question: dict) -> dict:

@@ -120,6 +120,11 @@ CHECKS = {
         "texts contain no vision or chat control tokens",
         "remove the <|...|> tokens, and the rest of a prompt (USER:, ASSISTANT:) around them",
     ),
+    "DATA-REGION-MARK": (
+        f.WARNING,
+        "questions name no regions by <mask> or <region>",
+        "draw the regions into the pictures, each with a number, and ask by these",
+    ),
     "DATA-TAG-ANSWER": (
         f.WARNING,
         "no <video>/<image> in answers (they are trained as words)",

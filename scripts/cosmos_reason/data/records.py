@@ -28,6 +28,8 @@ FIRST_TAGS = ("<video>\n", "<image>\n")
 TAG_KIND = re.compile(r"<(image|video)>")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 TAG = re.compile(r"\n?</?(image|video)>\n?")
+# Where other projects' loaders put the features of a region that stands beside the text.
+REGION_MARK = re.compile(r"<(?:mask|region)[ _]?\d*>")
 # Those of the Qwen tokenizers, but for the marks of boxes and objects, which grounding answers are
 # written with; and those of other models, whose prompts some files hold.
 CONTROL_TOKEN = re.compile(
@@ -117,8 +119,16 @@ def _plain(role: str, text: str, tags: list[str], found: list) -> str:
                 ("DATA-TAG-ANSWER", f"got <{kinds[0]}> in a text of the {role}, expected words")
             )
         return text
+    _check_marks(text, found)
     tags += kinds
     return TAG.sub("", text)
+
+
+def _check_marks(text: str, found: list) -> None:
+    mark = REGION_MARK.search(text)
+    if mark:
+        message = f"got {mark.group()}, which stands for a region that the model is not shown"
+        found.append(("DATA-REGION-MARK", message))
 
 
 def _check_control(text: str, found: list) -> None:

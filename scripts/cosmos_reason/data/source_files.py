@@ -250,6 +250,8 @@ def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, 
     archives unless one of the files ends with the whole of `place`."""
     last_part = posixpath.basename(name)
     alike = files.by_last_part.get(last_part) or files.by_stem.get(last_part, [])
+    if not alike:
+        alike = files.by_stem.get(f"v_{last_part}", [])  # as ActivityNet's clips are called
     if not alike and last_part.isdigit():  # MSRVTT-QA calls video7010.mp4 by its number
         alike = files.by_stem.get(f"video{last_part}", [])
     near = [(path, files.medium(path)) for path in _beside(folder, alike)]

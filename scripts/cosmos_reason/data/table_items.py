@@ -37,6 +37,7 @@ from cosmos_reason.data.items import (
     one_per_id,
     refuse_unused,
 )
+from cosmos_reason.data.records import TAG
 from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES
@@ -218,6 +219,8 @@ def _named_medium(row: dict, columns: dict[str, str]) -> Media | None:
         value = row.get(columns.get(kind, ""))
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
+        if isinstance(value, list) and len(value) == 1 and not are_pictures(value):
+            value = value[0]
         if isinstance(value, str) and value:
             return Media(kind, value, fps=_rate(row))
         if kind == "video" and are_pictures(value):
@@ -274,6 +277,7 @@ def _asked(
     question: str, options: dict[str, str], answer: str, files: Folder, number: int
 ) -> tuple[Turn, ...]:
     """The turns of a row, with its options in the question."""
+    question = TAG.sub("", question)  # the record's own tags are written before it
     if "<answer>" not in question:
         answer = thoughts.untagged(answer)
     try:
