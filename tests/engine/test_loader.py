@@ -7,14 +7,16 @@ import sys
 import threading
 import time
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
+import torch
 from loading import Records, for_ever, large, reading, unheard_of
 from support import ROOT
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import loader as module
-from cosmos_reason.engine import neighbours
+from cosmos_reason.engine import neighbours, read_ahead
 from cosmos_reason.engine.loader import Dead, Stuck
 from cosmos_reason.engine.ranks import Ranks
 from cosmos_reason.engine.reading import Reader, Unread
@@ -140,6 +142,31 @@ def test_the_records_that_do_not_come_are_named(monkeypatch):
     assert (finding.id, finding.where) == ("ENGINE-LOADER-STUCK", "reading for rank 1")
     assert "waited for training record 1, training record 3, training record 5 ..." in str(finding)
     assert isinstance(caught.value, Failure) and caught.value.exit_code == 3
+
+
+def test_a_reader_of_questions_that_dies_or_hangs_is_a_finding(monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 1)
+    monkeypatch.setattr(module, "GRACE", 0.2)
+    questions = [SimpleNamespace(id=f"q{number}") for number in range(3)]
+
+    def encode(question):
+        if question.id == "q1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if question.id == "q2":
+            for_ever(2)
+        return {"input_ids": torch.tensor([1])}
+
+    for asked, expected in ((questions[:2], "DIED"), (questions[::2], "STUCK.* question q2")):
+        arriving = read_ahead.encoded([[one] for one in asked], encode, 1, 1)
+        with ends_in_time(), closing(arriving), pytest.raises(Failure, match=f"LOADER-{expected}"):
+            list(arriving)
+
+
+def test_questions_that_are_all_read_end_without_a_finding():
+    with ends_in_time(), reading(large, workers=2) as loader:
+        assert len(list(loader)) == 4
+        with pytest.raises(StopIteration):
+            next(loader)
 
 
 # -- the process that they read for --------------------------------------------------------------

@@ -101,8 +101,14 @@ def start(words):
     )
 
 
-def end_of(process):
-    output, _ = process.communicate(timeout=300)
+def end_of(process, seconds=300):
+    """Its exit code and output. One that does not end is ended, and what it started with it."""
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun, which kills its ranks 30 seconds later
+        output, _ = process.communicate()
+        raise AssertionError(f"it did not end by itself:\n{output}") from None
     return process.returncode, output
 
 
@@ -281,8 +287,8 @@ def test_a_rank_that_is_killed_ends_all_with_the_cause(spec, folder):
     wait_for_step(process, folder / "killed" / "killed", 2)
     killed = processes_of(process)
     os.kill(killed[1], signal.SIGKILL)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode != 0
+    code, output = end_of(process, 60)
+    assert code != 0
     assert re.search(r"rank\s+: 1 .local_rank: 1", output) and "SIGKILL" in output, output
     assert not any(Path(f"/proc/{child}").exists() for child in killed.values())
 
@@ -342,9 +348,9 @@ def encoded(self, sample, *more):
         raise RuntimeError("a decoder of its own mind")
     return encode(self, sample, *more)
 
-def started(self, *ways):
+def started(self, *ways, **more):
     print("threads:", *(thread.name for thread in threading.enumerate()))
-    start(self, *ways)
+    start(self, *ways, **more)
 
 Encoder.encode_training = encoded
 loader.Loader.__init__ = started
@@ -390,8 +396,8 @@ def test_a_reader_of_one_rank_that_is_killed_lets_all_save(with_reader, folder, 
 def test_a_rank_whose_reader_raises_what_nobody_expects_ends_and_all_with_it(with_reader):
     """The rank used to wait for its reader, and the other one for the rank, for hours."""
     process = start(with_reader(REPLICATED, "raising", record=2 * BATCH + 1))
-    output, _ = process.communicate(timeout=90)
-    assert process.returncode != 0
+    code, output = end_of(process, 90)
+    assert code != 0
     assert "RuntimeError: a decoder of its own mind" in output, output
     assert re.search(r"rank\s+: 1 .local_rank: 1", output), output
     assert set(re.findall("threads: (.*)", output)) == {"MainThread"}, "what readers are forked of"

@@ -1,12 +1,13 @@
-"""The processes that read records for a training, and how they end: asked to, with the training's
-process, or before it."""
+"""The processes that read records or questions ahead, and how they end: asked to, with the process
+that they read for, or before it."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection
@@ -29,33 +30,51 @@ class Stuck(Exception):
     """None of them has sent anything for PATIENCE seconds."""
 
 
-class Loader:
-    """An iterator over batches of a dataset in the order of `batches`, read by so many processes
-    (0: by this one). They are forked here, where the only thread of Python is the main one: no
-    lock of another can be held in a fork."""
+def death(problem: Dead) -> str:
+    """What to say of it."""
+    return f"a process that reads records is gone, often for want of host memory ({problem})"
 
-    def __init__(self, dataset: Dataset, batches: Iterable, workers: int, prefetch: int):
+
+class Loader:
+    """An iterator over the items of a dataset, in batches as DataLoader is told (`batching`), read
+    by so many processes (0: by this one), of which each is `prefetch` batches ahead. They are
+    forked here, where the only thread of Python is the main one: no lock of another can be held in
+    a fork."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        workers: int,
+        prefetch: int,
+        ignores_signals: bool = False,
+        **batching,
+    ):
+        is_main = threading.current_thread() is threading.main_thread()
         others = multiprocessing.active_children()
         before = signal.getsignal(signal.SIGCHLD)
         self.batches = iter(
             DataLoader(
                 dataset,
-                batch_sampler=batches,
-                collate_fn=list,
                 num_workers=workers,
                 prefetch_factor=prefetch if workers else None,
-                worker_init_fn=partial(_begin, multiprocessing.current_process().pid),
+                worker_init_fn=partial(_begin, os.getpid(), ignores_signals),
                 multiprocessing_context="fork" if workers else None,
-                timeout=PATIENCE if workers else 0,
+                # In other threads no signal tells of a death, and torch looks for it without this.
+                timeout=PATIENCE if workers and is_main else 0,
+                **batching,
             )
         )
         self.processes = [one for one in multiprocessing.active_children() if one not in others]
-        if self.processes and _is_main_thread():
+        self.is_told_of_deaths = bool(self.processes) and is_main
+        if self.is_told_of_deaths:
             # torch raises wherever the main thread is when a reader dies: also between the weights
             # and the number of a step. Here it is told where records are waited for.
             signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
-    def __next__(self) -> list:
+    def __iter__(self) -> Loader:
+        return self
+
+    def __next__(self):
         """Raises Dead or Stuck, and what reading raised."""
         if not self.processes:
             return next(self.batches)
@@ -73,7 +92,7 @@ class Loader:
     def _deaths_raised(self) -> Iterator[None]:
         """While it is open a process that dies raises Dead, also where this one waits for the rest
         of a message: the pipe stays open in the other processes."""
-        if not _is_main_thread():
+        if not self.is_told_of_deaths:
             yield
             return
         before = signal.signal(signal.SIGCHLD, lambda *_: self._raise_for_dead())
@@ -84,19 +103,25 @@ class Loader:
             signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
 
     def _raise_for_dead(self, seconds: float = 0) -> None:
-        """Raise Dead when one of the processes is gone, or is in so many seconds."""
+        """Raise Dead when one of the processes is gone, or is in so many seconds, and was not asked
+        to."""
         sentinels = {process.sentinel: process for process in self.processes}
         for sentinel in connection.wait(list(sentinels), seconds):
             process = sentinels[sentinel]
-            raise Dead(f"process {process.pid}, exit code {process.exitcode}")
+            process.join(DYING)
+            if process.exitcode:
+                raise Dead(f"process {process.pid}, exit code {process.exitcode}")
 
     def close(self) -> None:
-        """End the processes, within GRACE seconds. They ignore the signal by which multiprocessing
-        would end them with this one, which would wait for them without an end."""
+        """End the processes, those that hang after GRACE seconds. A training's ignore the signal by
+        which multiprocessing would end them with this one, which would wait for them without an
+        end."""
         batches, self.batches = self.batches, None
         if not self.processes:
             return
-        # A lock that they share may have been held by one that died: it is not waited for here.
+        # torch may wait without end here: for a lock that a dead process held, and for its own
+        # thread where that waits for the rest of a dead one's message.
+        batches._worker_result_queue.cancel_join_thread()
         ending = threading.Thread(target=batches._shutdown_workers, daemon=True)
         ending.start()
         ending.join(GRACE)
@@ -105,10 +130,7 @@ class Loader:
         ending.join(GRACE)
 
 
-def _begin(parent: int, _worker: int) -> None:
-    stopping.leave_signals_to_the_trainer()
+def _begin(parent: int, ignores_signals: bool, _worker: int) -> None:
+    if ignores_signals:
+        stopping.leave_signals_to_the_trainer()
     neighbours.end_with(parent)
-
-
-def _is_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()

@@ -7,23 +7,22 @@ thread that starts the GPU's work.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
 import torch
-from torch.utils.data import DataLoader
 
-from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure
+from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, outside
 from cosmos_reason.data.samples import Question
-from cosmos_reason.engine import neighbours
 from cosmos_reason.engine.encode import PIXELS_KEY
+from cosmos_reason.engine.loader import PATIENCE, Dead, Loader, Stuck, death
 
 Inputs = dict[str, torch.Tensor]
 MOST_WORKERS = 16
 FEWEST_GROUPS = 4  # for each worker, or starting it takes longer than it saves
 SHARED = 2 << 30  # bytes of shared memory, through which clips come from workers
 LARGEST_GROUP = 8
+AGAIN = "the same command again: it goes on behind the answers that there are"
 
 
 class Prompts(torch.utils.data.Dataset):
@@ -75,36 +74,50 @@ def encoded(
     workers: int,
     ahead: int,
     pins: bool = False,
-) -> Generator[tuple[Question, Inputs | Failure | OSError]]:
+) -> Arriving:
     """Each question in order with its inputs or its problem, up to `ahead` questions prepared
     before they are taken, from now on. `pins` has a thread take them over into memory from which a
     GPU copies. Raises a Failure that is no question's own (exit 3)."""
-    prefetch = None
-    if workers:
-        prefetch = max(2, -(-ahead // workers))
-    loader = DataLoader(
-        Prompts(groups, encode),
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=prefetch,
-        worker_init_fn=partial(_begin, os.getpid()),
-        multiprocessing_context="fork" if workers else None,
-        pin_memory=pins,
-    )
-    # Its processes start here, before the first question is asked for.
-    return _arriving(groups, iter(loader))
+    prefetch = max(2, -(-ahead // max(1, workers)))
+    prompts = Prompts(groups, encode)
+    return Arriving(groups, Loader(prompts, workers, prefetch, batch_size=None, pin_memory=pins))
 
 
-def _begin(parent: int, _worker: int) -> None:
-    neighbours.end_with(parent)
+class Arriving:
+    """The questions of all groups, as `encoded` says. Whoever has enough closes it."""
 
+    def __init__(self, groups: list[list[Question]], loader: Loader):
+        self.loader = loader
+        self.questions = self._all(groups)
 
-def _arriving(groups: list[list[Question]], loader: Iterator[list]):
-    for group, results in zip(groups, loader, strict=True):
-        for question, result in zip(group, results, strict=True):
-            if isinstance(result, Failure) and result.exit_code == EXIT_OUTSIDE:
-                raise result
-            yield question, result if isinstance(result, Exception) else _as_tensors(result)
+    def __iter__(self) -> Arriving:
+        return self
+
+    def __next__(self) -> tuple[Question, Inputs | Failure | OSError]:
+        return next(self.questions)
+
+    def _all(self, groups: list[list[Question]]):
+        for group in groups:
+            for question, result in zip(group, self._results_of(group), strict=True):
+                if isinstance(result, Failure) and result.exit_code == EXIT_OUTSIDE:
+                    raise result
+                yield question, result if isinstance(result, Exception) else _as_tensors(result)
+
+    def _results_of(self, group: list[Question]) -> list:
+        try:
+            return next(self.loader)
+        except Dead as problem:
+            raise outside("ENGINE-LOADER-DIED", "reading", death(problem), AGAIN) from None
+        except Stuck:
+            message = (
+                f"got nothing for {PATIENCE // 60} minutes from the processes that read clips; "
+                f"waited for that of question {group[0].id}"
+            )
+            raise outside("ENGINE-LOADER-STUCK", "reading", message, AGAIN) from None
+
+    def close(self) -> None:
+        """End the processes that read."""
+        self.loader.close()
 
 
 def _as_tensors(inputs: dict) -> Inputs:

@@ -86,9 +86,11 @@ class Reader:
         count = workers(policy, ranks.on_node)
         self.loader = Loader(
             Sources(*self.kinds),
-            self._order(first),
             count,
             policy["dataloader_prefetch_factor"],
+            ignores_signals=True,
+            batch_sampler=self._order(first),
+            collate_fn=list,
         )
 
     def _order(self, first: int) -> Iterator[list[Item]]:
@@ -141,9 +143,7 @@ class Reader:
         try:
             return next(self.loader)
         except loader.Dead as problem:
-            message = (
-                f"a process that reads records is gone, often for want of host memory ({problem})"
-            )
+            message = loader.death(problem)
             raise self._unread("ENGINE-LOADER-DIED", message, LESS_MEMORY) from None
         except loader.Stuck:
             message = (

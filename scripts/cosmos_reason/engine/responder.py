@@ -151,7 +151,7 @@ class Responder:
                     yield self.answer(ready[:size])
                     ready = ready[size:]
 
-    def encoded(self, questions: list[Question]) -> Iterator[tuple[Question, dict | Exception]]:
+    def encoded(self, questions: list[Question]) -> read_ahead.Arriving:
         """The questions with their inputs; on a GPU those to come are prepared meanwhile."""
         groups = read_ahead.groups_of(questions)
         workers = self.workers
