@@ -38,8 +38,8 @@ def death(problem: Dead) -> str:
 class Loader:
     """An iterator over the items of a dataset, in batches as DataLoader is told (`batching`), read
     by so many processes (0: by this one), of which each is `prefetch` batches ahead. They are
-    forked here, where the only thread of Python is the main one: no lock of another can be held in
-    a fork."""
+    forked here, before Python has other threads, so that a fork has no lock that one of them held
+    (W&B has threads already; no reader calls it)."""
 
     def __init__(
         self,
