@@ -399,3 +399,61 @@ def test_labels_that_lie_elsewhere_than_all_their_clips(source, tmp_path):
     fix = missing["fix"].replace("CLIPS/", f"{source}/")
     subprocess.run(shlex.split(fix, comments=True), check=True)
     assert run_script("build_dataset.py", source / "labels.json", *flags).returncode == 0
+
+
+def built_rows(source, rows, tmp_path, *flags, name="rows.json"):
+    """(question, answer) of the records that are built of some rows."""
+    table = written(source, rows, name)
+    done = run_script("build_dataset.py", table, "-o", tmp_path / "out", *flags)
+    assert done.returncode == 0, done.stderr
+    records = json.loads((tmp_path / "out" / "train" / "annotations.json").read_text())
+    return [tuple(turn["value"] for turn in one["conversations"]) for one in records]
+
+
+def test_a_list_of_questions_of_a_clip(source, tmp_path):
+    rows = each(
+        lambda clip, number: {
+            "clip": clip,
+            "questions": [
+                {"q": "Bright?", "a": ANSWERS[number]}, {"q": "Sky?", "a": WEATHER[number]},
+            ],
+        }
+    )  # fmt: skip
+    said = [answer for _, answer in built_rows(source, rows, tmp_path)]
+    assert said == ["Yes", "rain", "No", "sun", "Yes", "rain", "No", "sun"]
+
+
+LABELLED = {
+    "beside the clip": lambda: each(
+        lambda c, n: {"file": c, "labels": {"sky": WEATHER[n], "n": n}}
+    ),
+    "by clip": lambda: dict(each(lambda c, n: (c, {"sky": WEATHER[n], "n": n}))),
+    "by clip, below a name": lambda: {"by": dict(each(lambda c, n: (c, {"sky": WEATHER[n]})))},
+}
+
+
+@pytest.mark.parametrize("rows", LABELLED.values(), ids=LABELLED)
+def test_a_field_of_labels_that_are_objects(source, tmp_path, rows):
+    flags = ("--fields", "sky", "--question", "Sky?")
+    said = [answer for _, answer in built_rows(source, rows(), tmp_path, *flags)]
+    assert said == ["rain", "sun", "rain", "sun"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "finding"), [("sky,wind", "BUILD-FIELD"), ("clip", "BUILD-FIELD")]
+)
+def test_fields_that_labels_do_not_have(source, tmp_path, fields, finding):
+    table = written(source, LABELLED["beside the clip"](), "rows.json")
+    words = ["-o", tmp_path / "out", "--fields", fields, "--question", "Sky?", "--json"]
+    refused = run_script("build_dataset.py", table, *words)
+    [found] = json.loads(refused.stdout)["findings"]
+    assert (refused.returncode, found["id"]) == (2, finding)
+
+
+def test_names_that_were_written_on_windows(source, tmp_path):
+    rows = each(lambda clip, n: {"path": f"C:\\dashcam\\{clip}", "label": ANSWERS[n]})
+    assert len(built_rows(source, rows, tmp_path, "--question", "Bright?")) == 4
+    rows = each(lambda clip, n: {"path": f"..\\{clip}", "label": ANSWERS[n]})
+    table = written(source, rows, "rows.json")
+    refused = run_script("build_dataset.py", table, "-o", tmp_path / "no", "--question", "Bright?")
+    assert "DATA-MEDIA-ESCAPE" in refused.stderr

@@ -1,21 +1,50 @@
-"""Rows of exports that keep clips below something else, such as the trips of a vehicle."""
+"""Rows of exports that keep things in one another: clips below the trips of a vehicle, questions or
+labels below a clip."""
 
 from __future__ import annotations
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.data.columns import COLUMNS, OF_CLIPS, names_medium
+from cosmos_reason.data.formats import are_pairs
+from cosmos_reason.data.table_items import by_clip
 
 KNOWN = {name for names in COLUMNS.values() for name in names}
+SHORT = {"q": "question", "a": "answer"}
 ASKED = {*COLUMNS["question"], *COLUMNS["answer"]}
 
 
 def flattened(rows: list, given: dict[str, str], where: object) -> list:
     """A row for each object with a clip in a list below `rows`, with the plain values around it:
-    {"trip": 1, "clips": [{"file": "a.mp4"}]} is {"trip": 1, "file": "a.mp4"}; other rows as they
-    are. `given`: {role: column} by the user. Raises Failure for clips in two lists of an object.
+    {"trip": 1, "clips": [{"file": "a.mp4"}]} is {"trip": 1, "file": "a.mp4"}; a row for each
+    question of a clip that has a list of them; other rows as they are. `given`: {role: column} by
+    the user. Raises Failure for clips in two lists of an object.
     """
     asked = ASKED | {given[role] for role in ("question", "answer") if role in given}
-    return [inner for row in rows for inner in _below(row, asked, where) or [row]]
+    clips = [inner for row in rows for inner in _below(row, asked, where) or [row]]
+    return [one for row in clips for one in _each_question(row)]
+
+
+def _each_question(row: object) -> list:
+    """{"file": "a.mp4", "questions": [{"q": "Rain?", "a": "no"}]} as rows of one question."""
+    if not isinstance(row, dict) or not _names_clip(row):
+        return [row]
+    lists = [name for name, value in row.items() if _are_questions(value)]
+    if len(lists) != 1:
+        return [row]
+    around = {name: value for name, value in row.items() if name not in (*lists, *ASKED)}
+    return [{**around, **_in_full(pair)} for pair in row[lists[0]]]
+
+
+def _are_questions(value: object) -> bool:
+    if not are_pairs(value):
+        return False
+    keys = ({"question", "answer"}, {"q", "a"})
+    return all(isinstance(pair, dict) and any(two <= pair.keys() for two in keys) for pair in value)
+
+
+def _in_full(pair: dict) -> dict:
+    """A pair with the keys that columns are known by."""
+    return {SHORT.get(name, name): value for name, value in pair.items()}
 
 
 def _below(row: object, asked: set[str], where: object) -> list[dict]:
@@ -40,6 +69,9 @@ def _below(row: object, asked: set[str], where: object) -> list[dict]:
 
 
 def _in_list(value: object, asked: set[str], where: object) -> list[dict]:
+    """Those of a list of objects, or of an object of clips by their names."""
+    if isinstance(value, dict):
+        value = by_clip([value])
     if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
         return []
     return [inner for part in value for inner in _below(part, asked, where)]
@@ -54,3 +86,33 @@ def _names_clip(row: dict) -> bool:
 def _is_plain(name: str, value: object) -> bool:
     """Whether it may stand in a row of its clips: the id or path of a trip is none of a clip."""
     return isinstance(value, str | int | float) and name.lower() not in KNOWN
+
+
+def with_fields(rows: list[dict], fields: tuple[str, ...]) -> tuple[list[dict], str]:
+    """The rows with `fields` of the object that holds their labels, and the column of these: one
+    field becomes a column of its own. Raises Failure where a row has no such object, or several."""
+    chosen = []
+    column = fields[0]
+    for number, row in enumerate(rows):
+        objects = {name: value for name, value in row.items() if isinstance(value, dict)}
+        holding = [name for name, value in objects.items() if set(fields) <= value.keys()]
+        if len(holding) != 1:
+            raise _without_fields(fields, number, objects)
+        others = {name: value for name, value in row.items() if name != holding[0]}
+        kept = {name: row[holding[0]][name] for name in fields}
+        if len(fields) > 1:
+            column = holding[0]
+            kept = {column: kept}
+        chosen.append({**others, **kept})
+    return chosen, column
+
+
+def _without_fields(fields: tuple[str, ...], number: int, objects: dict[str, dict]) -> f.Failure:
+    known = list(dict.fromkeys(name for value in objects.values() for name in value))
+    if not known:
+        message = f"got it for rows of plain columns (row {number}), which have no use for it"
+        return f.bad_input("USAGE", "--fields", message, f"drop --fields {','.join(fields)}")
+    hint = "".join(f.did_you_mean(field, known) for field in fields if field not in known)
+    wanted = ", ".join(fields)
+    message = f"got {', '.join(known)} in row {number}, expected one object with {wanted}.{hint}"
+    return f.bad_input("BUILD-FIELD", "--fields", message)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from itertools import takewhile
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from cosmos_reason.base import files as storage
@@ -193,6 +193,7 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
     """
     if name in files.held:
         return files.held[name]
+    name = _with_slashes(files, name)
     in_folder = posixpath.join(folder, name)
     if posixpath.isabs(in_folder):
         if isinstance(files, Repository):
@@ -210,6 +211,14 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
         guessed = "" if path in places else places[-1]
         return _claimed(files, path, medium, guessed)
     return _elsewhere(files, name, places[0])
+
+
+def _with_slashes(files: Folder, name: str) -> str:
+    """A name that was written on Windows, without the drive, which is not here."""
+    if "\\" not in name or files.has(name):
+        return name
+    path = PureWindowsPath(name)
+    return path.relative_to(path.anchor).as_posix()
 
 
 def _places(name: str, folder: str) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import posixpath
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -159,7 +160,6 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
         f.attempt(problems, refuse_unused, reading, ("columns", "raw"), "label files")
         items = list(label_files.items(source.files.root, reading, problems))
     else:
-        f.attempt(problems, refuse_unused, reading, ("fields",), f"{source.kind} sources")
         items = _read_tables(source, reading, tally, problems)
     items, missing = _without_missing(items, source, reading.skip_missing)
     if not f.has_errors(problems):
@@ -183,7 +183,7 @@ def _read_tables(
         first = next(iter(table_files.opened(source.files, table)), None)
         if _is_annotation(first):
             what = "records that hold their questions"
-            f.attempt(problems, refuse_unused, reading, ("columns", "question"), what)
+            f.attempt(problems, refuse_unused, reading, ("columns", "question", "fields"), what)
             items += _record_items(opened, tally, source.files, folder, problems)
         else:
             listed = question_rows.expanded(caption_sets.rows(list(opened)))
@@ -204,8 +204,21 @@ def _read_tables(
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
     if rows:
+        rows, reading = _with_fields(rows, reading)
         items += table_items.items(rows, source.files, reading, problems)
     return items
+
+
+def _with_fields(
+    rows: list[tuple[dict, str]], reading: Reading
+) -> tuple[list[tuple[dict, str]], Reading]:
+    """The rows whose labels are the wanted fields of an object, which are their answers then."""
+    if not reading.fields:
+        return rows, reading
+    plain, column = nested_rows.with_fields([row for row, _ in rows], reading.fields)
+    folders = [folder for _, folder in rows]
+    chosen = list(zip(plain, folders, strict=True))
+    return chosen, replace(reading, columns={**reading.columns, "answer": column})
 
 
 def _opened_tables(
