@@ -577,3 +577,68 @@ def test_marks_of_regions_that_nobody_shows_are_told(source):
     path = written(source, [{"id": "a", "image": "a.png", "conversations": talk, "rle": rle}])
     _, problems = check(path)
     assert problems["DATA-REGION-MARK"]["severity"] == "warning"
+
+
+def test_times_that_are_asked_for_are_no_parts(source):
+    """Cut out, a part would hold its answer alone."""
+    row = {"video": "0.mp4", "question": "When does it fall?", "answer": "0.1s - 0.3s"}
+    report, talks = build(written(source, [row | {"start": 0.1, "end": 0.3}]))
+    assert len(talks) == 1 and not found(report, "BUILD-SPAN")
+
+
+def test_items_of_daft_with_times_stay_records(source):
+    """Temporal tasks of NVIDIA's traffic set: their reasoning, tags and ids are kept."""
+    item = {"video_id": "0.mp4", "question": "What falls?", "answer": "A cup.", "item_index": 7}
+    item |= {"start": 0.1, "end": 0.3, "reasoning": "I see it.", "tags": ["night"]}
+    report, ((_, answer),) = build(written(source, [item]))
+    assert answer.startswith("<think>\nI see it.") and not found(report, "BUILD-SPAN")
+    samples, _ = annotations.read(source.parent / "out" / "train" / "annotations.json")
+    assert (samples[0].id, samples[0].tags) == ("7", ("night",))
+
+
+def test_times_and_nothing_else_are_no_traceback(source):
+    report, talks = build(written(source, [{"start": 0, "end": 1}, {"start": 1, "end": 2}]))
+    assert not talks and found(report, "BUILD-COLUMN")
+
+
+def test_numbers_of_rows_take_no_place_of_missing_clips(source):
+    rows = [
+        {"index": n, "video_path": f"gone{n}.mp4", "question": "?", "answer": "a"} for n in range(2)
+    ]
+    report, talks = build(written(source, rows))
+    assert not talks and "gone0.mp4" in found(report, "BUILD-MEDIA-MISSING")[0]["message"]
+
+
+def test_the_tags_of_rows_are_kept(source):
+    row = {"video": "0.mp4", "question": "?", "answer": "a", "tags": ["night", "rain"]}
+    build(written(source, [row]))
+    samples, _ = annotations.read(source.parent / "out" / "train" / "annotations.json")
+    assert samples[0].tags == ("night", "rain")
+
+
+TRAFFIC_QA = [
+    ["record_id", "vid_id", "vid_filename", "perspective", "q_body", "q_type",
+     "option0", "option1", "option2", "option3", "answer"],
+    [0, 10, "0.mp4", 1, "Which area?", "U", "bridge", "road", "hill", "sea", 1],
+    [1, 11, "1.mp4", 0, "Which area?", "U", "bridge", "road", "hill", "", 0],
+]  # fmt: skip
+
+
+def test_arrays_below_the_names_of_their_columns_are_rows(source):
+    path = written(source, "\n".join(map(json.dumps, TRAFFIC_QA)), "R2_all.jsonl")
+    _, talks = build(path)
+    assert [answer for _, answer in talks] == ["B", "A"]
+    assert talks[0][0].startswith("Which area?\n(A) bridge\n(B) road")
+    assert "sea" not in talks[1][0]
+
+
+def test_two_columns_of_questions_are_a_question(source):
+    rows = [{"video": "0.mp4", "first": "Red?", "second": "Blue?", "answer": "yes"}] * 2
+    report, talks = build(written(source, rows))
+    assert not talks and found(report, "BUILD-QUESTION")
+
+
+@pytest.mark.parametrize("lines", [[["a", "b"]], [["a", 1], [2, 3]], [["a", "b"], [1]]])
+def test_other_arrays_are_refused(source, lines):
+    report, talks = build(written(source, "\n".join(map(json.dumps, lines)), "rows.jsonl"))
+    assert not talks and report["findings"]

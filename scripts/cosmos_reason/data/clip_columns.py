@@ -5,22 +5,34 @@ from __future__ import annotations
 
 import posixpath
 
-from cosmos_reason.data.columns import Cells
+from cosmos_reason.data.columns import COLUMNS, Cells
 from cosmos_reason.data.source_files import Folder
 
+OF_MEDIA = {*COLUMNS["video"], *COLUMNS["image"]}
 TEXT_ROLES = ("question", "answer", "options", "reasoning")
 
 
 def find(cells: Cells, columns: dict[str, str], files: Folder) -> str:
-    """The column whose every value is the name of a clip here, where the known column of clips is
-    missing or none of its values is; "" without one, and where two columns name different clips."""
+    """The column whose every value is the name of a clip here, where no column is known by its
+    name; where one is and none of its clips is here, another one of such a name. "" without one,
+    and where two columns name different clips."""
     known = columns.get("video") or columns.get("image")
     if known and (files.archives or _any_there(cells[known], files)):
         return ""
-    texts = {columns.get(role) for role in TEXT_ROLES}
-    naming = [name for name in cells if name not in texts and _all_there(cells[name], files)]
+    names = _names(cells, columns, is_known=bool(known))
+    naming = [name for name in names if _all_there(cells[name], files)]
     different = {tuple(map(_stem, cells[name])) for name in naming}
     return naming[0] if len(different) == 1 else ""
+
+
+def _names(cells: Cells, columns: dict[str, str], is_known: bool) -> list[str]:
+    """The columns that may name clips; where one is known to, only those of such names: the number
+    of a row may be that of any clip."""
+    texts = {columns.get(role) for role in TEXT_ROLES}
+    names = [name for name in cells if name not in texts]
+    if is_known:
+        return [name for name in names if name.lower() in OF_MEDIA]
+    return names
 
 
 def _any_there(values: list, files: Folder) -> bool:

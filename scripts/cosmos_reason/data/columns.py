@@ -95,6 +95,8 @@ def of_roles(cells: Cells, given: dict[str, str], problems: list[f.Finding]) -> 
             columns[role] = present[0]
     for role, name in given.items():
         columns[role] = _given(role, name, cells, problems)
+    if "question" not in columns:
+        _find_question(cells, columns)
     if "reasoning" not in given:
         _find_reasoning(cells, columns)
     if "video" not in columns and "image" not in columns:
@@ -107,6 +109,20 @@ def _find_media(cells: Cells, columns: dict[str, str]) -> None:
     of_media = [name for name in _free(cells, columns) if _name_media(cells[name])]
     if of_media:
         columns["video"] = of_media[0]
+
+
+def _find_question(cells: Cells, columns: dict[str, str]) -> None:
+    """Take the one column of texts that all end with a question mark."""
+    asking = [name for name in _free(cells, columns) if _are_questions(cells[name])]
+    if len(asking) == 1:
+        columns["question"] = asking[0]
+
+
+def _are_questions(values: list) -> bool:
+    texts = [value for value in values if value is not None]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return False
+    return all(text.rstrip().endswith(("?", "？")) for text in texts)
 
 
 def _find_reasoning(cells: Cells, columns: dict[str, str]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 
+from cosmos_reason import answers
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
@@ -122,19 +123,20 @@ def seconds(written: object) -> Fraction:
 
 def _left_whole(media: list[Named], cells: Cells, columns: dict[str, str]) -> list[f.Finding]:
     """What is said of rows with times: their clips are taken whole, which is an error where one
-    clip has other answers at other times."""
+    clip has other labels at other times."""
     start, end = of_times(cells)
-    if not start:
+    if not start or columns["answer"] not in cells:
         return []
     starts, ends = _times(cells, start, end)
     rows = [row for row, value in enumerate(starts) if _are_times(value, ends[row])]
+    rows = [row for row in rows if not _asks_times(row, cells, columns)]
     if not rows:
         return []
     first = rows[0]
     times = f"{start} {starts[first]}, {end} {ends[first]}"
     severity, wrong = f.WARNING, "clips are taken whole: cut them, unless that is done already"
-    if _contradict(rows, media, cells, columns):
-        severity, wrong = f.ERROR, "one clip has other answers at other times: cut the parts out"
+    if "question" not in columns and _contradict(rows, media, cells, columns):
+        severity, wrong = f.ERROR, "one clip has other labels at other times: cut the parts out"
     message = f"got rows about parts of clips ({times}), and {wrong}"
     fix = Fix(flags={"--column": [f"start={start}", f"end={end}"]})
     return [f.Finding("BUILD-SPAN", severity, start, message, fix, {"count": len(rows)})]
@@ -170,10 +172,16 @@ def _are_times(start: object, end: object) -> bool:
         return False
 
 
+def _asks_times(row: int, cells: Cells, columns: dict[str, str]) -> bool:
+    """Whether the times of a row are what it is asked for."""
+    question = cells[columns["question"]][row] if "question" in columns else ""
+    answer = str(cells[columns["answer"]][row])
+    return answers.question_type(str(question), answer) == "temporal"
+
+
 def _contradict(rows: list[int], media: list[Named], cells: Cells, columns: dict[str, str]) -> bool:
-    """Whether rows ask one question of one clip and have different answers."""
-    answers: dict[tuple, set[str]] = defaultdict(set)
+    """Whether one clip has different labels."""
+    given: dict[Medium | None, set[str]] = defaultdict(set)
     for row in rows:
-        asked = cells[columns["question"]][row] if "question" in columns else ""
-        answers[media[row][1], asked].add(str(cells[columns["answer"]][row]))
-    return any(len(given) > 1 for given in answers.values())
+        given[media[row][1]].add(str(cells[columns["answer"]][row]))
+    return any(len(labels) > 1 for labels in given.values())

@@ -31,6 +31,7 @@ from cosmos_reason.data import (
 )
 from cosmos_reason.data.annotations import locate, stream
 from cosmos_reason.data.answer_options import unoffered
+from cosmos_reason.data.columns import names_medium
 from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
 from cosmos_reason.data.items import UNNAMED, Item, Reading, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
@@ -318,11 +319,16 @@ def _is_annotation(record: object) -> bool:
     name = form(record)
     if name != DAFT:
         return bool(name)
-    if answers_by_number(record) or second_name(record) or parts.of_times(record)[0]:
+    if answers_by_number(record) or second_name(record) or _is_about_part(record):
         return False
     keys = record.keys()
     named = {"video_id", "image_id", "videos", "images"}
     return bool(named & keys) and not {"video", "image"} & keys
+
+
+def _is_about_part(record: dict) -> bool:
+    """Whether it is a row with times of its clip, and none of DAFT's items: these name files."""
+    return parts.of_times(record)[0] != "" and not names_medium(str(record.get("video_id")))
 
 
 def _with_system(item: Item, system: str) -> Item:

@@ -49,7 +49,30 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
     if table.lower().endswith(SPREADSHEETS):
         fix = "save it as CSV in UTF-8"
         raise f.bad_input("BUILD-TABLE", path, "got a spreadsheet, expected a CSV table", fix)
+    if table.lower().endswith(".jsonl"):
+        rows = _array_rows(path)
+        if rows:
+            return Rows(path, iter(rows))
     return JsonRecords(path)
+
+
+def _array_rows(path: Path) -> list[dict]:
+    """The rows of a file with an array on each line, whose first are the names of the columns
+    (SUTD-TrafficQA); none of any other file."""
+    with path.open(encoding="utf-8-sig", errors="replace") as handle:
+        if handle.read(1) != "[":
+            return []
+        handle.seek(0)
+        lines = [line for line in handle if line.strip()]
+    try:
+        names, *rows = map(json.loads, lines)
+    except (ValueError, RecursionError):
+        return []
+    if not rows or not all(isinstance(name, str) for name in names):
+        return []
+    if not all(isinstance(row, list) and len(row) == len(names) for row in rows):
+        return []
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def csv_rows(path: Path) -> Iterator[dict]:

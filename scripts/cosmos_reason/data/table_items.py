@@ -125,8 +125,13 @@ def items(
             unnamed = f"row-{number}"
             name = texts["id"][number] or name_of(medium, files, unnamed) or unnamed
             reasoning = thoughts.bare(texts["reasoning"][number])
-            yield Item(name, ((kind, medium),), turns, reasoning)
+            yield Item(name, ((kind, medium),), turns, reasoning, tags=_tags(rows[number][0]))
     problems += one_per_id(refused)
+
+
+def _tags(row: dict) -> tuple[str, ...]:
+    given = row.get("tags")
+    return tuple(map(str, given)) if isinstance(given, list) else ()
 
 
 def _without_numbered(given: dict[str, str]) -> tuple[dict[str, str], int | None]:
