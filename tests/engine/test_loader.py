@@ -9,6 +9,7 @@ import time
 from contextlib import closing, contextmanager
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from loading import Records, for_ever, large, reading, unheard_of
@@ -166,6 +167,17 @@ def test_a_reader_of_questions_that_dies_or_hangs_is_a_finding(monkeypatch):
             list(arriving)
 
 
+def test_only_pixels_come_with_a_handle():
+    question = SimpleNamespace(id="q")
+    inputs = {"input_ids": torch.arange(3), "pixel_values": torch.ones(2)}
+    arriving = read_ahead.encoded([[question]] * 2, lambda _: inputs, 1, 1)
+    with closing(arriving):
+        ((sent,),) = [next(arriving.loader)]
+        assert [type(part) for part in sent.values()] == [np.ndarray, torch.Tensor]
+        _, got = next(arriving)
+    assert all(got[name].equal(part) for name, part in inputs.items())
+
+
 def test_questions_that_are_all_read_end_without_a_finding():
     with ends_in_time(), reading(large, workers=2) as loader:
         assert len(list(loader)) == 4
@@ -187,8 +199,7 @@ def large(number):
 
 _, records, action = sys.argv
 if action == "evaluation":
-    # torch sends tensors as handles, which fill no pipe; names go as they are.
-    encode = lambda question: {{str(large(question).tobytes()): loading.torch.zeros(1)}}
+    encode = lambda question: {{"input_ids": loading.torch.from_numpy(large(question))}}
     arriving = read_ahead.encoded([[None]] * 8, encode, 2, 8)
     print(*(process.pid for process in multiprocessing.active_children()), flush=True)
     time.sleep(1000)

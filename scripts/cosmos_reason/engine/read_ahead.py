@@ -80,7 +80,13 @@ def encoded(
     GPU copies. Raises a Failure that is no question's own (exit 3)."""
     prefetch = max(2, -(-ahead // max(1, workers)))
     prompts = Prompts(groups, encode)
-    return Arriving(groups, Loader(prompts, workers, prefetch, batch_size=None, pin_memory=pins))
+    # Without a function of its own torch makes tensors of all arrays, each with a handle.
+    ways = {"batch_size": None, "collate_fn": _unchanged, "pin_memory": pins}
+    return Arriving(groups, Loader(prompts, workers, prefetch, **ways))
+
+
+def _unchanged(results: list) -> list:
+    return results
 
 
 class Arriving:

@@ -28,7 +28,8 @@ CONSEQUENCES = {
     left_out.TRAINING: "records with it are not trained on",
     left_out.VALIDATION: (
         "records with it are left out of this validation and of those to come: losses and "
-        "accuracies before it are over more records, do not compare them with those from here on"
+        "accuracies before it are over more records, do not compare them with those from here on, "
+        "as `best` does"
     ),
 }
 
