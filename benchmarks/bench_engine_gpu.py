@@ -61,6 +61,20 @@ GEOMETRIES = {
             "deepstack_visual_indexes": [5, 11, 17],
         },
     ),
+    "4B": (
+        {
+            "hidden_size": 2560,
+            "intermediate_size": 9728,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 32,
+        },
+        {
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "depth": 24,
+            "deepstack_visual_indexes": [5, 11, 17],
+        },
+    ),
     "8B": (
         {
             "hidden_size": 4096,
@@ -117,7 +131,7 @@ def set_up_geometry(tiny: Path, folder: Path, name: str) -> dict:
     config["text_config"] |= HEADS | text
     config["vision_config"] |= vision | {"num_heads": 16, "num_position_embeddings": 2304}
     config["vision_config"]["out_hidden_size"] = text["hidden_size"]
-    config["tie_word_embeddings"] = name == "2B"
+    config["tie_word_embeddings"] = name != "8B"
     files.write_json(folder / "config.json", config)
     return config
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Peak memory of an 8B Qwen3-VL with random weights on one large GPU: forward only, and LoRA
-training (r=8, q and v, gradient checkpointing, logits of every position), at three lengths; and the
-prediction of gpu_memory.py beside them.
+"""Peak memory of Qwen3-VL models with random weights on one large GPU, and the prediction of
+gpu_memory.py beside it.
 
-    python benchmarks/bench_gpu_memory.py
-
-Needs torch, transformers, peft, and about 40 GiB of GPU memory.
+    python benchmarks/bench_gpu_memory.py           8B: forward only, and LoRA (r=8, q and v,
+                                                    gradient checkpointing, logits of every
+                                                    position), at three lengths; about 40 GiB
+    python benchmarks/bench_gpu_memory.py passes    passes as the embedded engine computes them,
+                                                    LoRA and full, by layers kept; about 130 GiB
 
 Prints one JSON document: {device, torch, rows:
-[{case, tokens, vision_tokens, peak_gib, predicted_gib, ratio}]}.
+[{case, tokens, vision_tokens, peak_gib, predicted_gib, ratio}]}, or a line for each pass: `first`
+is the peak of a step's first pass, `later` that of one that finds gradients.
 """
 
 import gc
@@ -30,22 +32,21 @@ TEXT = 120  # tokens around the frames
 IMAGE_PAD, VIDEO_PAD, VISION_START, VISION_END = 151655, 151656, 151652, 151653
 
 
-def network():
+def network(name: str = "8B"):
+    from bench_engine_gpu import GEOMETRIES
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    text = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
-            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-            "vocab_size": 151936,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 5000000.0,
-                                "mrope_interleaved": True,
-                                "mrope_section": [24, 20, 20]}}  # fmt: skip
-    vision = {"hidden_size": 1152, "intermediate_size": 4304, "depth": 27, "num_heads": 16,
-              "out_hidden_size": 4096, "num_position_embeddings": 2304,
-              "deepstack_visual_indexes": [8, 16, 24]}  # fmt: skip
+    text, vision = GEOMETRIES[name]
+    rope = {"rope_type": "default", "rope_theta": 5000000.0,
+            "mrope_interleaved": True, "mrope_section": [24, 20, 20]}  # fmt: skip
+    heads = {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
+    text = text | heads | {"rope_parameters": rope}
+    vision = vision | {"num_heads": 16, "num_position_embeddings": 2304}
+    vision["out_hidden_size"] = text["hidden_size"]
     tokens = {"image_token_id": IMAGE_PAD, "video_token_id": VIDEO_PAD,
               "vision_start_token_id": VISION_START, "vision_end_token_id": VISION_END}  # fmt: skip
     config = Qwen3VLConfig(
-        text_config=text, vision_config=vision, tie_word_embeddings=False, **tokens
+        text_config=text, vision_config=vision, tie_word_embeddings=name != "8B", **tokens
     )
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
@@ -130,6 +131,115 @@ def row(case: str, grid: tuple[int, int, int], inputs: dict, measured: float) ->
     }
 
 
+# -- passes of the embedded engine -----------------------------------------------------------------
+
+QV = ["q_proj", "v_proj"]
+TRAININGS = [  # model, bytes of a master weight, LoRA rank and targets
+    ("2B", 4, 0, None),
+    ("2B", 2, 0, None),
+    ("8B", 2, 8, QV),
+    ("8B", 2, 16, "all-linear"),
+    ("8B", 2, 64, "all-linear"),
+    ("8B", 2, 16, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+    ("8B", 2, 0, None),
+]
+CLIPS = {"875": ((4, 28, 28),) * 4, "3680": ((8, 42, 42),), "7360": ((8, 42, 42),) * 2}
+ANSWER = 16  # tokens with loss of each record
+
+
+def records(grids) -> dict:
+    """A packed batch of clips, a record each."""
+    from cosmos_reason.engine import packing
+
+    samples = []
+    for grid in grids:
+        table = batch(grid)
+        ids = table["input_ids"][0]
+        labels = torch.full_like(ids, -100)
+        labels[-ANSWER:] = ids[-ANSWER:]
+        positions = torch.arange(len(ids), device="cuda")[:, None].expand(-1, 3)
+        media = {key: table[key] for key in ("pixel_values_videos", "video_grid_thw")}
+        samples.append(media | {"input_ids": ids, "labels": labels, "position_ids": positions})
+    packed = packing.pack(samples)
+    packed["record_starts"] = packed["record_starts"].cuda()
+    return packed
+
+
+class Trained:
+    """A network as the embedded engine trains it, after one step."""
+
+    def __init__(self, case: tuple):
+        from types import MethodType
+
+        from cosmos_reason.engine import model as models
+        from cosmos_reason.engine import packing
+
+        name, master, rank, targets = self.case = case
+        self.base = network(name)
+        if master == 4:
+            self.base.float()
+        self.base.answer_logits = MethodType(models.answer_logits, self.base)
+        self.base.gradient_checkpointing_enable({"use_reentrant": False})
+        self.network = self.base
+        if rank:
+            lora = {"target_modules": targets, "r": rank, "lora_alpha": rank, "lora_dropout": 0.0}
+            lora |= {"modules_to_save": None, "use_rslora": False, "init_lora_weights": True}
+            self.network = models.add_lora(self.base, lora, name)
+            self.base.disable_input_require_grads()
+        packing.attend_within_records(self.base)
+        self.network.train()
+        self.layers = self.base.model.language_model.layers
+        trained = [part for part in self.network.parameters() if part.requires_grad]
+        self.optimizer = torch.optim.AdamW(trained, fused=True, lr=1e-6)
+        self.run(records(CLIPS["875"]), 0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def run(self, packed: dict, kept: int) -> tuple[float, float]:
+        """GiB at most until the loss is there, and until the gradients are."""
+        for number, layer in enumerate(self.layers):
+            layer.gradient_checkpointing = number < len(self.layers) - kept
+        packed = dict(packed)
+        labels = packed.pop("labels")[:, 1:]
+        torch.cuda.reset_peak_memory_stats()
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = self.base.answer_logits(packed, labels != -100)
+        loss = torch.nn.functional.cross_entropy(logits.float(), labels[labels != -100])
+        forward = torch.cuda.max_memory_allocated() / 2**30
+        loss.backward()
+        return forward, torch.cuda.max_memory_allocated() / 2**30
+
+    def rows(self):
+        for length, grids in CLIPS.items():
+            packed = records(grids)
+            for part in (0, 2, 1):
+                kept = len(self.layers) * part // 2
+                row = {"case": self.case, "length": length, "kept": kept}
+                row["tokens"] = packed["input_ids"].shape[1]
+                row["vision_tokens"] = sum(t * h * w // 4 for t, h, w in grids)
+                gc.collect()
+                torch.cuda.empty_cache()
+                row["before"] = torch.cuda.memory_allocated() / 2**30
+                try:
+                    row["forward"], row["first"] = self.run(packed, kept)
+                    row["with_gradients"] = torch.cuda.memory_allocated() / 2**30
+                    row["later"] = self.run(packed, kept)[1]
+                except torch.OutOfMemoryError:
+                    row["full"] = True
+                self.optimizer.zero_grad(set_to_none=True)
+                yield {k: round(v, 2) if isinstance(v, float) else v for k, v in row.items()}
+
+
+def passes() -> None:
+    for case in TRAININGS:
+        trained = Trained(case)
+        for row in trained.rows():
+            print(json.dumps(row), flush=True)
+        del trained
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 def main() -> None:
     from peft import LoraConfig, get_peft_model
 
@@ -157,6 +267,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if torch.cuda.is_available():
-        main()
+        passes() if sys.argv[1:] == ["passes"] else main()
     else:
         print("skipped: no CUDA GPU here; benchmarks/RESULTS.md holds the measured numbers")

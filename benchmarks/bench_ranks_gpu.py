@@ -4,15 +4,18 @@ training.
 
     python benchmarks/bench_ranks_gpu.py lora FOLDER    8B LoRA: tokens/s of one and of two GPUs
     python benchmarks/bench_ranks_gpu.py same FOLDER    2B, all weights: losses of one, of shards
-    python benchmarks/bench_ranks_gpu.py full FOLDER    8B, all weights: memory, a kill, its resume,
-                                                        and the export in plain transformers
+    python benchmarks/bench_ranks_gpu.py full FOLDER [4B]   8B, all weights: memory, a kill, its
+                                                        resume, the export in plain transformers
+    python benchmarks/bench_ranks_gpu.py features FOLDER    one GPU, 8B LoRA: features kept or not
 
 FOLDER holds the models (20 GB); OUT in the environment names another folder for what trainings
-write (`full`: 70 GB).
+write (`full`: 70 GB). Where there is one GPU alone, `same` and `full` have two processes share it,
+as if each were on a host of its own: for numbers and memory, not for speed.
 """
 
 import json
 import os
+import runpy
 import shutil
 import statistics
 import subprocess
@@ -36,6 +39,7 @@ from cosmos_reason.spec import document
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINE = ROOT / "scripts" / "run_with_transformers.py"
+RANK = "--as-rank"  # before the words of the engine: one of two processes of one GPU
 WARM = 4  # steps before the ones that count: compiling comes after two
 GRID = "policy.parallelism."
 ALONE = {}
@@ -66,9 +70,13 @@ class Training:
         words = [sys.executable]
         if self.ranks > 1:
             words += [*engines.TORCHRUN, *engines.ALONE, f"--nproc-per-node={self.ranks}"]
+        if self.ranks > torch.cuda.device_count():
+            words += [__file__, RANK]
+        else:
+            words += [str(ENGINE)]
         self.started = time.monotonic()
         self.log = root / f"{name}.log"
-        words += [str(ENGINE), "train", "--config", str(path)]
+        words += ["train", "--config", str(path)]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
 
@@ -146,20 +154,30 @@ def same(root: Path) -> None:
         tell(Training(root, f"same-{name}", "850", changes).end())
 
 
-def full(root: Path) -> None:
-    """Float32 masters for memory and speed, bfloat16 ones for what is written (48 GB a state)."""
-    changes = SHARDED | {"custom.transformers_engine.recompute_layers": 100}
-    changes |= {"train.train_batch_per_replica": 2, "train.max_num_steps": 6}
-    changes |= {"train.optm_lr": 1e-5}
+def full(root: Path, model: str) -> None:
+    """Float32 masters for memory and speed, bfloat16 ones for what is written (8B: 48 GB a
+    state)."""
     unbroken = {}
     for name, masters in (("float32", FLOAT32), ("bfloat16", BFLOAT16)):
-        training = Training(root, f"full-{name}", "3650", changes | masters)
+        training = Training(root, f"full-{name}", "3650", all_weights(root / model) | masters)
         unbroken = training.end()
         if unbroken["exit_code"] == 0:
             unbroken["foreseen_gib"] = training.foreseen_gib(unbroken)
         tell(unbroken)
+    interrupted(root, model, unbroken)
+
+
+def all_weights(model: Path) -> dict:
+    changes = SHARDED | {"custom.transformers_engine.recompute_layers": 100}
+    changes |= {"policy.model_name_or_path": str(model), "train.optm_lr": 1e-5}
+    return changes | {"train.train_batch_per_replica": 2, "train.max_num_steps": 6}
+
+
+def interrupted(root: Path, model: str, unbroken: dict) -> None:
+    """A training that is killed after step 4 and goes on from the state of step 3."""
     saves = {"enable_checkpoint": True, "export_safetensors": False, "save_freq": 3}
-    changes |= BFLOAT16 | {f"train.ckpt.{key}": value for key, value in saves.items()}
+    saves = {f"train.ckpt.{key}": value for key, value in saves.items()}
+    changes = all_weights(root / model) | BFLOAT16 | saves
     killed = Training(root, "full-killed", "3650", changes)
     killed.wait_for(4)
     killed.kill()
@@ -173,10 +191,10 @@ def full(root: Path) -> None:
     for step, loss in zip(resumed.get("steps", []), resumed.get("losses", []), strict=True):
         tell({"step": step, "resumed_loss": loss, "unbroken_loss": losses.get(step)})
     if resumed["exit_code"] == 0:
-        tell(loads(root, went_on.run / "safetensors" / "step_6"))
+        tell(loads(root / model, went_on.run / "safetensors" / "step_6"))
 
 
-def loads(root: Path, folder: Path) -> dict:
+def loads(base: Path, folder: Path) -> dict:
     """Whether plain transformers loads the export, and what became of the weights."""
     started = time.monotonic()
     network, report = Qwen3VLForConditionalGeneration.from_pretrained(
@@ -184,9 +202,9 @@ def loads(root: Path, folder: Path) -> dict:
     )
     name = "model.language_model.layers.3.self_attn.q_proj.weight"
     trained = network.get_parameter(name).detach().cpu()
-    index = files.read_json(root / "8B" / "model.safetensors.index.json")
-    with safe_open(root / "8B" / index["weight_map"][name], "pt") as base:
-        changed = (base.get_tensor(name) != trained).float().mean().item()
+    index = files.read_json(base / "model.safetensors.index.json")
+    with safe_open(base / index["weight_map"][name], "pt") as stored:
+        changed = (stored.get_tensor(name) != trained).float().mean().item()
     tokens = torch.arange(1000, 1064, device="cuda:0")[None]
     with torch.no_grad():
         logits = network(input_ids=tokens).logits
@@ -200,18 +218,45 @@ def loads(root: Path, folder: Path) -> dict:
     }
 
 
+def features(root: Path) -> None:
+    """The same clips in every step; without features, frames are decoded each time."""
+    for gib in (0, 8):
+        options = {"feature_cache_gib": gib, "frame_cache_gib": 0, "compile": False}
+        changes = {f"custom.transformers_engine.{key}": value for key, value in options.items()}
+        changes |= {"train.max_num_steps": 12}
+        tell(Training(root, f"features-{gib}", "850", changes).end())
+
+
+def as_rank() -> None:
+    """Run the engine as one of two processes that share a GPU. NCCL wants a GPU for each process of
+    a host, and connects processes of two hosts by sockets."""
+    os.environ |= {"NCCL_HOSTID": os.environ["RANK"], "NCCL_SOCKET_IFNAME": "lo"}
+    torch.cuda.init()  # which looks at every device
+    torch.cuda.device_count = lambda: 2
+    take = torch.cuda.set_device
+    torch.cuda.set_device = lambda _: take(0)
+    sys.argv = [str(ENGINE), *sys.argv[2:]]
+    runpy.run_path(str(ENGINE), run_name="__main__")
+
+
 def main() -> None:
-    root = Path(sys.argv[2]).resolve()
+    case, root = sys.argv[1], Path(sys.argv[2]).resolve()
     one_gpu.set_up(root)
-    name = "2B" if sys.argv[1] == "same" else "8B"
-    if not (root / name).is_dir():
-        one_gpu.make_model(root / "tiny", root / name, name)
+    model = "2B" if case == "same" else [*sys.argv[3:], "8B"][0]
+    if not (root / model).is_dir():
+        one_gpu.make_model(root / "tiny", root / model, model)
         torch.cuda.empty_cache()
-    {"lora": lora, "same": same, "full": full}[sys.argv[1]](root)
+    if case == "full":
+        full(root, model)
+    else:
+        {"lora": lora, "same": same, "features": features}[case](root)
 
 
 if __name__ == "__main__":
-    if torch.cuda.device_count() > 1:
+    count = torch.cuda.device_count()
+    if sys.argv[1] == RANK:
+        as_rank()
+    elif count > 1 or (count and sys.argv[1] != "lora"):
         main()
     else:
-        print("skipped: no two CUDA GPUs here; benchmarks/RESULTS.md holds the measured numbers")
+        print("skipped: not enough CUDA GPUs here; benchmarks/RESULTS.md has the measured numbers")

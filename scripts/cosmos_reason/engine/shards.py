@@ -42,10 +42,16 @@ def spread(
 ) -> None:
     """Shard each decoder layer, and all else together. Called is `network.answer_logits`. Weights
     that will be of another precision (`master`) than `compute` are gathered in that, and their
-    gradients added in float32."""
+    gradients added in float32; what decoder layers pass on stays in `master`, as in one
+    process."""
     policy = MixedPrecisionPolicy()
     if master != compute:
-        policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
+        policy = MixedPrecisionPolicy(
+            param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+        network.get_input_embeddings().register_forward_hook(
+            lambda _module, _inputs, output: output.to(master)
+        )
     for layer in decoder:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(network, mesh=mesh, mp_policy=policy)
