@@ -123,7 +123,7 @@ class Training:
         folder = Path(self.spec["policy"]["model_name_or_path"])
         plan = passes.plan_of(self.spec, folder)
         sizes = {"tokens": tokens, "vision_tokens": tokens, "loss_tokens": 16 * batch}
-        plan = replace(plan, kept_layers=0, **sizes)
+        plan = replace(plan, kept_layers=0, accumulates=False, **sizes)
         return round(gpu_memory.total(plan) - gpu_memory.CONTEXT_GIB, 1)
 
 

@@ -71,8 +71,61 @@ H100 = [  # bench_engine_gpu.py rows: 8B LoRA, records packed, so many decoder l
     )
 ]  # fmt: skip
 
+ALL, LINEAR = ("all-linear",), tuple(QWEN3_8B.linears)
+PASSES = [  # bench_gpu_memory.py passes: master, rank, targets, layers kept; first and later passes
+    (QWEN3_2B, 4, 0, (), 0, 34.31, 40.07),
+    (QWEN3_2B, 4, 0, (), 28, 56.75, 64.66),
+    (QWEN3_2B, 4, 0, (), 14, 44.16, 52.07),
+    (QWEN3_2B, 2, 0, (), 0, 18.9, 20.77),
+    (QWEN3_2B, 2, 0, (), 28, 37.07, 41.04),
+    (QWEN3_2B, 2, 0, (), 14, 26.61, 30.57),
+    (QWEN3_8B, 2, 8, QV, 0, 20.31, 20.32),
+    (QWEN3_8B, 2, 8, QV, 36, 58.02, 58.04),
+    (QWEN3_8B, 2, 8, QV, 18, 38.65, 38.67),
+    (QWEN3_8B, 2, 16, ALL, 0, 24.34, 24.54),
+    (QWEN3_8B, 2, 16, ALL, 36, 76.17, 76.33),
+    (QWEN3_8B, 2, 16, ALL, 18, 49.7, 49.88),
+    (QWEN3_8B, 2, 64, ALL, 0, 26.17, 26.99),
+    (QWEN3_8B, 2, 64, ALL, 36, 78.44, 79.21),
+    (QWEN3_8B, 2, 64, ALL, 18, 51.91, 52.69),
+    (QWEN3_8B, 2, 16, LINEAR, 0, 21.38, 21.54),
+    (QWEN3_8B, 2, 16, LINEAR, 36, 73.19, 73.35),
+    (QWEN3_8B, 2, 16, LINEAR, 18, 46.72, 46.88),
+    (QWEN3_8B, 2, 0, (), 0, 67.96, 72.28),
+    (QWEN3_8B, 2, 0, (), 36, 107.25, 123.01),
+    (QWEN3_8B, 2, 0, (), 18, 81.57, 97.36),
+]
+PASSES = [
+    (
+        Plan(
+            geometry, 7360, 7056, 32, sharded_engine=False, master=master, lora_rank=rank,
+            lora_targets=targets, kept_layers=kept, accumulates=accumulates,
+        ),
+        peak,
+    )
+    for geometry, master, rank, targets, kept, *peaks in PASSES
+    for accumulates, peak in zip((False, True), peaks, strict=True)
+]  # fmt: skip
+QWEN3_4B = dataclasses.replace(
+    QWEN3_8B, hidden=2560, inner=9728, tied=True, vision_depth=24, vision_hidden=1024,
+    vision_inner=4096,
+)  # fmt: skip
+SHARDED = [  # bench_ranks_gpu.py: two processes, one pass a step
+    (
+        Plan(
+            geometry, tokens, round(0.96 * tokens), loss, sharded_engine=False, master=master,
+            shards=2, kept_layers=kept, accumulates=False,
+        ),
+        peak,
+    )
+    for geometry, tokens, loss, master, kept, peak in (
+        (QWEN3_2B, 3500, 64, 4, 28, 27.6),
+        (QWEN3_4B, 7358, 32, 2, 0, 22.7),
+    )
+]  # fmt: skip
 
-@pytest.mark.parametrize(("plan", "peak"), [*FULL_LOGITS, *H200, *ENGINE, *H100])
+
+@pytest.mark.parametrize(("plan", "peak"), [*FULL_LOGITS, *H200, *ENGINE, *H100, *PASSES, *SHARDED])
 def test_prediction_is_at_most_ten_percent_above_what_was_measured_and_not_below(plan, peak):
     predicted = (
         gpu_memory.total(plan) - gpu_memory.CONTEXT_GIB

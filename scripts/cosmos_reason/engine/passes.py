@@ -20,7 +20,6 @@ from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.speed import COMPILING_PAYS
 
 GIB = gpu_memory.GIB
-ENOUGH = 8192  # tokens of a pass beyond which an H100 gets no faster
 FEW, FEWEST = 4096, 1024  # tokens for which recomputing layers is worth it, and the least
 ANSWERS = 8  # of so many tokens, one carries loss at most (an assumption; each pass is counted)
 VARIANTS = 64  # graphs of one layer: with and without gradients, of one length and of several
@@ -58,13 +57,13 @@ class Passes:
         if asked:
             return asked, "asked for by the spec"
         if not self.plan:
-            return ENOUGH, "the default"
+            return gpu_memory.ENOUGH_TOKENS, "the default"
         room = f"{self.limit:.0f} GiB of GPU memory"
         kept = len(self.decoder)
         if self.recomputes and self.recomputed is not None:
             kept = 0
         lowest = FEW if self.recomputes else FEWEST
-        for tokens in range(ENOUGH, lowest - 1, -1024):
+        for tokens in range(gpu_memory.ENOUGH_TOKENS, lowest - 1, -1024):
             if self._fits(tokens, tokens, tokens // ANSWERS, kept):
                 return tokens, f"fits {room}, {'as asked' if kept == 0 else 'nothing recomputed'}"
         for tokens in range(FEW, FEWEST, -1024):
@@ -86,6 +85,11 @@ class Passes:
         """The samples of each pass of a step."""
         lengths = [len(sample["input_ids"]) for sample in samples]
         return [[samples[i] for i in chosen] for chosen in packing.plan(lengths, self.tokens)]
+
+    def begin(self, count: int) -> None:
+        """A step of so many passes: in one alone gradients come as activations go."""
+        if self.plan:
+            self.plan = dataclasses.replace(self.plan, accumulates=count > 1)
 
     def stream(self, samples: Iterable[Inputs]) -> Iterator[list[Inputs]]:
         """The samples in their order, those of each pass."""

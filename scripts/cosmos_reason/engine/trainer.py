@@ -192,7 +192,9 @@ class Trainer:
         if not tokens:  # all of its records are left out
             return {}
         losses = []
-        for together in self.padded(self.passes.split(samples)):
+        passes = self.padded(self.passes.split(samples))
+        self.passes.begin(len(passes))
+        for together in passes:
             loss = self.loss_to_learn_from(together) / tokens
             loss.backward()
             losses.append(loss.detach())

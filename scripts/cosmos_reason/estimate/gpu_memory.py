@@ -1,10 +1,11 @@
 """How much memory one GPU needs, as a sum of named terms, and the cheapest change of a spec that
 makes it fit.
 
-The longest sample decides. Bytes per parameter: what mixed-precision AdamW keeps (weight, gradient,
-two moments in the master precision). The constants of activations and logits were fitted to
-measured peaks of an 8B Qwen3-VL, so that the prediction is a few per cent high
-(benchmarks/RESULTS.md); all of them stand here, at the top.
+The longest sample decides, and the largest of the moments of a step: where its backward pass begins
+(all activations) and where it ends (all gradients). Bytes per parameter: what mixed-precision AdamW
+keeps (weight, gradient, two moments in the master precision). The constants of activations and
+logits were fitted to measured peaks of 2B and 8B Qwen3-VL, so that the prediction is a few per cent
+high (benchmarks/RESULTS.md); all of them stand here, at the top.
 """
 
 from __future__ import annotations
@@ -23,18 +24,28 @@ from cosmos_reason.spec import actions
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ACTIVATION = 2  # bytes of an activation: bfloat16
-LAYER_WORK = (
-    4  # bytes per activation of the layer at work, recomputed or not: itself and its gradient
-)
-LAYER_KEPT = 2.9  # the same of every layer that is not recomputed
-LORA_WORK = 4  # adapters run in float32
+# Bytes per activation of the layer at work, recomputed or not, with its gradient: where weights are
+# frozen, and where they are trained, which wants the inputs of all linear layers.
+FROZEN_WORK, TRAINED_WORK = 4, 5
+# The same of every layer that is not recomputed. With float32 weights norms and what layers pass on
+# are float32.
+FROZEN_KEPT, TRAINED_KEPT, FLOAT32_KEPT = 2.62, 3.92, 4.7
+ADAPTER_WORK, ADAPTER_KEPT = 2, 2  # per input (and, at work, output) of a layer with an adapter
+MERGER_KEPT = 8  # bytes per input of a vision merger that is trained
+ENOUGH_TOKENS = 8192  # beyond which an H100 gets no faster: records share a pass up to it
 LOGIT = 13  # bytes per logit: bfloat16, its float32 copy, the softmax and the gradient
 ADAPTER = 16  # bytes per adapter parameter: float32 weight, gradient, two moments
 PATCHES = 4  # vision patches per token
-CONTEXT_GIB, WORKSPACE_GIB = 1.0, 0.2  # CUDA context with its kernels; cuBLAS and the like
+CONTEXT_GIB, WORKSPACE_GIB = 1.0, 0.4  # CUDA context with its kernels; cuBLAS and the like
 TIGHT_ABOVE = 0.9  # part of a GPU beyond which fragmentation may end the run
 TOKENS_PER_PASS = "custom.transformers_engine.tokens_per_pass"
 BATCH = "train.train_batch_per_replica"
+# Names of linear layers, by parts of which a spec says where adapters go.
+TEXT_LAYER, VISION_LAYER = "model.language_model.layers.0.", "model.visual.blocks.0."
+PARTS = {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn", "o_proj": "self_attn",
+         "gate_proj": "mlp", "up_proj": "mlp", "down_proj": "mlp"}  # fmt: skip
+QWEN3_VISION = ("attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2")
+QWEN25_VISION = ("attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 
 
@@ -79,14 +90,34 @@ class Geometry:
         return self.vocabulary * self.hidden
 
     @property
-    def parameters(self) -> int:
+    def merged(self) -> int:
+        """Inputs of a vision merger."""
+        return 4 * self.vision_hidden
+
+    @property
+    def vision_parameters(self) -> int:
         block = (
             4 * self.vision_hidden**2
             + self.vision_matrices * self.vision_hidden * self.vision_inner
         )
-        merged = 4 * self.vision_hidden
-        vision = self.vision_depth * block + self.mergers * (merged**2 + merged * self.hidden)
-        return self.layers * self.layer_parameters + self.table * (1 if self.tied else 2) + vision
+        mergers = self.mergers * self.merged * (self.merged + self.hidden)
+        return self.vision_depth * block + mergers
+
+    @property
+    def vision_adapted(self) -> int:
+        """Inputs and outputs of all linear layers of the vision tower."""
+        block = 6 * self.vision_hidden
+        block += self.vision_matrices * (self.vision_hidden + self.vision_inner)
+        return self.vision_depth * block + self.mergers * (3 * self.merged + self.hidden)
+
+    @property
+    def other_parameters(self) -> int:
+        """Those of no decoder layer."""
+        return self.table * (1 if self.tied else 2) + self.vision_parameters
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + self.other_parameters
 
     @property
     def layer_activations(self) -> int:
@@ -129,7 +160,7 @@ class Plan:
     `loss_tokens` how many of a sample's positions get logits; `shards` over how many GPUs the
     states are spread; `reference`: the weights before training are kept as well (grpo); `rollouts`:
     sequences generated at a time on the same GPU; `kept_layers`: those that do not recompute where
-    the others do."""
+    the others do; `accumulates`: a step takes several passes, whose gradients are added up."""
 
     geometry: Geometry
     tokens: int
@@ -150,24 +181,35 @@ class Plan:
     reference: bool = False
     rollouts: int = 0
     kept_layers: int = 0
+    accumulates: bool = True
+
+    def _hits(self, path: str) -> bool:
+        """Whether a linear layer of that name gets an adapter."""
+        targets = self.lora_targets
+        return "all-linear" in targets or any(target in path for target in targets)
 
     @property
     def adapted(self) -> list[tuple[int, int]]:
         """(in, out) of the linear layers of a language layer that get an adapter."""
-        linears = self.geometry.linears
-        if "all-linear" in self.lora_targets:
-            return list(linears.values())
-        return [
-            size
-            for name, size in linears.items()
-            if any(target in name for target in self.lora_targets)
-        ]
+        if not self.lora_rank:
+            return []
+        linears = self.geometry.linears.items()
+        return [size for name, size in linears if self._hits(f"{TEXT_LAYER}{PARTS[name]}.{name}")]
+
+    @property
+    def adapts_vision(self) -> bool:
+        names = QWEN3_VISION if self.geometry.vision_matrices == 2 else QWEN25_VISION
+        return bool(self.lora_rank) and any(self._hits(VISION_LAYER + name) for name in names)
+
+    @property
+    def trains_vision(self) -> bool:
+        return self.train and (not self.lora_rank or self.adapts_vision)
 
     @property
     def adapter_parameters(self) -> int:
-        return (
-            self.geometry.layers * self.lora_rank * sum(wide + high for wide, high in self.adapted)
-        )
+        sizes = self.geometry
+        widths = sizes.layers * sum(wide + high for wide, high in self.adapted)
+        return self.lora_rank * (widths + (sizes.vision_adapted if self.adapts_vision else 0))
 
     @property
     def trained(self) -> int:
@@ -194,7 +236,13 @@ def total(plan: Plan) -> float:
 
 def _bytes(plan: Plan) -> dict[str, float]:
     fixed = {"workspace": WORKSPACE_GIB * GIB, "CUDA context": CONTEXT_GIB * GIB}
-    return {**_states(plan), **_gathered(plan), **_activations(plan), **_rollout(plan), **fixed}
+    if not plan.train:
+        return {**_states(plan), **_gathered(plan), **_forward_only(plan), **fixed}
+    if plan.sharded_engine:
+        work = _kept(plan) | {"layer at work": _decoder_work(plan) + _vision_work(plan)}
+        return {**_states(plan), **_gathered(plan), **work, **_rollout(plan), **fixed}
+    moments = (_backward_begins(plan), _backward_ends(plan))
+    return {**max(moments, key=_sum), **fixed}
 
 
 def host_states(plan: Plan) -> float:
@@ -220,24 +268,16 @@ def _states(plan: Plan) -> dict[str, float]:
         return {"weights": base}
     if plan.lora_rank:
         return {"weights": base, "LoRA": plan.adapter_parameters * ADAPTER / plan.shards}
-    copy = (
-        share * ACTIVATION if plan.master == 4 and plan.shards == 1 else 0
-    )  # what autocast keeps until the step ends
     states = {"weights": base, "gradients": base, "optimizer": 2 * base}
-    return states | {"bfloat16 copy of the weights": copy}
+    if plan.sharded_engine and plan.master == 4 and plan.shards == 1:
+        states["bfloat16 copy of the weights"] = share * ACTIVATION
+    return states
 
 
 def _gathered(plan: Plan) -> dict[str, float]:
-    """Whole layers: gathered from the shards, or the gradient of the largest table before it is
-    added."""
+    """Whole layers of the engines that shard every model, or of weights on the host."""
     sizes = plan.geometry
     tables = sizes.table * ACTIVATION * (1 if sizes.tied else 2)
-    if plan.shards > 1 and not plan.sharded_engine:
-        # Two layers with their gradients, and with theirs all that belongs to no layer; gradients
-        # are copied to be added up.
-        rest = sizes.parameters - sizes.layers * sizes.layer_parameters
-        gathered = 2 * ACTIVATION * (2 * sizes.layer_parameters + rest)
-        return {"gathered layers": gathered + plan.master * (sizes.layer_parameters + rest)}
     if plan.shards > 1 or plan.states_on_host:
         reduced = (
             0 if plan.lora_rank or not plan.train else 4 * sizes.layer_parameters + 2 * sizes.table
@@ -248,51 +288,112 @@ def _gathered(plan: Plan) -> dict[str, float]:
     return {"gradients of the embedding": sizes.table * ACTIVATION * (2 if sizes.tied else 1)}
 
 
-def _activations(plan: Plan) -> dict[str, float]:
+def _backward_begins(plan: Plan) -> dict[str, float]:
+    """Every activation is there, and of gradients those of earlier passes."""
+    sizes = plan.geometry
+    states = _states(plan)
+    if not plan.lora_rank and not plan.accumulates:
+        states["gradients"] = 0
+    extra = {"layer at work": _decoder_work(plan)}
+    if plan.shards > 1:
+        # Two layers, the gradient of one and its float32 copy; all that belongs to no layer.
+        layers = 10 * sizes.layer_parameters
+        extra["gathered layers"] = layers + ACTIVATION * (sizes.other_parameters + sizes.table)
+    elif not plan.lora_rank:
+        extra["gradients of the embedding"] = ACTIVATION * sizes.table
+        if plan.master == 4:
+            # Activations hold what autocast made of the weights.
+            extra["bfloat16 copy of the weights"] = ACTIVATION * sizes.parameters
+    return {**states, **_kept(plan), **extra}
+
+
+def _backward_ends(plan: Plan) -> dict[str, float]:
+    """Every gradient is there but the last ones, and the activations of the vision tower."""
+    sizes = plan.geometry
+    states = _states(plan)
+    others = sizes.other_parameters
+    extra = {"vision tower": _vision_kept(plan) + _vision_work(plan)}
+    if plan.lora_rank:
+        return {**states, **extra}
+    if not plan.lora_rank and not plan.accumulates:
+        # Of a tied embedding the output head has a gradient from the beginning.
+        late = sizes.vision_parameters if sizes.tied else sizes.vision_parameters + sizes.table
+        states["gradients"] -= plan.master * late / plan.shards
+    if plan.shards > 1:
+        extra["gathered layers"] = 2 * ACTIVATION * others
+        added_up = {"gathered layers": (2 * ACTIVATION + plan.master) * others}
+        return max({**states, **extra}, {**_states(plan), **added_up}, key=_sum)
+    if plan.master == 4:
+        extra["bfloat16 copy of the weights"] = ACTIVATION * sizes.vision_parameters
+    return {**states, **extra}
+
+
+def _sum(terms_of_a_moment: dict[str, float]) -> float:
+    return sum(terms_of_a_moment.values())
+
+
+def _kept(plan: Plan) -> dict[str, float]:
+    """What the forward pass of a training leaves."""
     sizes = plan.geometry
     tokens = plan.tokens * plan.batch
-    patches = PATCHES * plan.vision_tokens * plan.batch
-    features = (
-        patches * sizes.mergers * sizes.hidden * ACTIVATION / PATCHES
-    )  # what the tower gives, deepstack with it
-    if not plan.train:
-        cache = (
-            (plan.tokens + plan.new_tokens)
-            * plan.batch
-            * sizes.layers
-            * 2
-            * sizes.keys
-            * ACTIVATION
-        )
-        work = (
-            max(tokens * sizes.layer_activations, patches * sizes.vision_activations) * ACTIVATION
-        )
-        logits = plan.batch * sizes.vocabulary * LOGIT
-        return {
-            "key-value cache": cache,
-            "activations": work,
-            "logits": logits,
-            "vision tower": features,
-        }
+    is_float32 = plan.master == 4 and not plan.sharded_engine and not plan.lora_rank
+    passed_on = sizes.hidden * (4 if is_float32 else ACTIVATION)
+    per_activation = FLOAT32_KEPT if is_float32 else TRAINED_KEPT
+    if plan.lora_rank:
+        per_activation = FROZEN_KEPT
+    layer = sizes.layer_activations * per_activation
+    layer += ADAPTER_KEPT * sum(wide for wide, _ in plan.adapted)
     whole = plan.kept_layers if plan.checkpointing else sizes.layers
-    kept = whole * sizes.layer_activations * LAYER_KEPT
-    kept += (sizes.layers - whole) * sizes.hidden * ACTIVATION
-    adapters = LORA_WORK * sum(wide + high for wide, high in plan.adapted) if plan.lora_rank else 0
-    vision = features
-    if not plan.lora_rank:
-        inside = (
-            sizes.vision_hidden * ACTIVATION
-            if plan.checkpointing
-            else sizes.vision_activations * LAYER_KEPT
-        )
-        vision += patches * (sizes.vision_depth * inside + sizes.vision_activations * LAYER_WORK)
+    kept = whole * layer + (sizes.layers - whole) * passed_on
+    logits = plan.loss_tokens * plan.batch * sizes.vocabulary * LOGIT
     return {
-        "activations": tokens * (0 if plan.activations_on_host else kept)
-        + tokens * (sizes.layer_activations * LAYER_WORK + adapters),
-        "logits": 0
-        if plan.fused_loss
-        else plan.loss_tokens * plan.batch * sizes.vocabulary * LOGIT,
-        "vision tower": vision,
+        "activations": 0 if plan.activations_on_host else tokens * kept,
+        "logits": 0 if plan.fused_loss else logits,
+        "vision tower": _vision_kept(plan),
+    }
+
+
+def _decoder_work(plan: Plan) -> float:
+    sizes = plan.geometry
+    work = sizes.layer_activations * (FROZEN_WORK if plan.lora_rank else TRAINED_WORK)
+    work += ADAPTER_WORK * sum(wide + high for wide, high in plan.adapted)
+    return plan.tokens * plan.batch * work
+
+
+def _features(plan: Plan) -> float:
+    """What the tower gives, deepstack with it."""
+    sizes = plan.geometry
+    return plan.vision_tokens * plan.batch * sizes.mergers * sizes.hidden * ACTIVATION
+
+
+def _vision_kept(plan: Plan) -> float:
+    if not plan.trains_vision:
+        return _features(plan)
+    sizes = plan.geometry
+    inside = sizes.vision_hidden * ACTIVATION
+    if not plan.checkpointing:
+        inside = sizes.vision_activations * TRAINED_KEPT
+    patch = sizes.vision_depth * inside + sizes.mergers * sizes.vision_hidden * MERGER_KEPT
+    return _features(plan) + PATCHES * plan.vision_tokens * plan.batch * patch
+
+
+def _vision_work(plan: Plan) -> float:
+    if not plan.trains_vision:
+        return 0
+    work = plan.geometry.vision_activations * TRAINED_WORK
+    return PATCHES * plan.vision_tokens * plan.batch * work
+
+
+def _forward_only(plan: Plan) -> dict[str, float]:
+    sizes = plan.geometry
+    positions = (plan.tokens + plan.new_tokens) * plan.batch
+    text = plan.tokens * sizes.layer_activations
+    vision = PATCHES * plan.vision_tokens * sizes.vision_activations
+    return {
+        "key-value cache": positions * sizes.layers * 2 * sizes.keys * ACTIVATION,
+        "activations": max(text, vision) * plan.batch * ACTIVATION,
+        "logits": plan.batch * sizes.vocabulary * LOGIT,
+        "vision tower": _features(plan),
     }
 
 
@@ -375,6 +476,7 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         fused_loss=case.cosmos and case("policy.enable_liger_fused_cross_entropy"),
         reference=case.action == "grpo" and case("train.train_policy.kl_beta") > 0,
         rollouts=rollouts,
+        accumulates=_accumulates(case, tokens),
     )
 
 
@@ -385,6 +487,15 @@ def _records_of_a_pass(case, tokens: int) -> int:
         return case("train.train_policy.mini_batch")
     asked = case(TOKENS_PER_PASS) or 0
     return max(1, min(case(BATCH), asked // max(1, tokens)))
+
+
+def _accumulates(case, tokens: int) -> bool:
+    """Whether a step of a training may take several passes."""
+    if case.cosmos:
+        return True
+    room = case(TOKENS_PER_PASS) or ENOUGH_TOKENS
+    records = case(BATCH)
+    return records > 1 and records * tokens > room
 
 
 def _shards(case) -> int:
