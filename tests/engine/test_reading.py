@@ -12,8 +12,10 @@ from safetensors.torch import load_file
 from training import run, short_training
 
 from cosmos_reason.engine.encode import Encoder
+from cosmos_reason.engine.features import OUTLINES
 from cosmos_reason.engine.ranks import Ranks
 from cosmos_reason.engine.reading import Reader
+from cosmos_reason.engine.samples import for_a_pipe, from_a_pipe
 from cosmos_reason.engine.schedule import Schedule
 
 
@@ -48,7 +50,9 @@ def read(schedule, ranks, first, records, validated, asked):
         validate(0)
     for step in range(first + 1, schedule.total_steps + 1):
         batch = reader.batch()
-        assert all(int(item) == number for number, item in batch), "numbered as they were read"
+        assert all(int(item["input_ids"]) == number for number, item in batch), (
+            "numbered as they were read"
+        )
         found.append((step, "training", [number for number, _ in batch]))
         if schedule.validates(step):
             validate(step)
@@ -59,7 +63,7 @@ def read(schedule, ranks, first, records, validated, asked):
 
 
 class Numbers:
-    """Item n is n."""
+    """Item n is an input of the value n."""
 
     def __init__(self, count):
         self.count = count
@@ -68,7 +72,19 @@ class Numbers:
         return self.count
 
     def __getitem__(self, number):
-        return torch.tensor(number)
+        return {"input_ids": torch.tensor([number])}
+
+
+def test_of_what_processes_read_only_pixels_take_a_handle():
+    """A handle for each tensor of 32 records would let a GPU wait for 0.1 s a step."""
+    inputs = {"input_ids": torch.arange(3), "pixel_values": torch.ones(2, 4), OUTLINES: ("one",)}
+    arrays = for_a_pipe(inputs)
+    assert [key for key, part in arrays.items() if isinstance(part, torch.Tensor)] == [
+        "pixel_values"
+    ]
+    again = from_a_pipe(arrays)
+    assert again.keys() == inputs.keys() and again[OUTLINES] == ("one",)
+    assert all(torch.equal(again[key], inputs[key]) for key in ("input_ids", "pixel_values"))
 
 
 @given(

@@ -14,10 +14,9 @@ import torch
 
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, outside
 from cosmos_reason.data.samples import Question
-from cosmos_reason.engine.encode import PIXELS_KEY
 from cosmos_reason.engine.loader import PATIENCE, Dead, Loader, Stuck, death
+from cosmos_reason.engine.samples import Inputs, for_a_pipe, from_a_pipe
 
-Inputs = dict[str, torch.Tensor]
 MOST_WORKERS = 16
 FEWEST_GROUPS = 4  # for each worker, or starting it takes longer than it saves
 SHARED = 2 << 30  # bytes of shared memory, through which clips come from workers
@@ -38,14 +37,10 @@ class Prompts(torch.utils.data.Dataset):
         return [self._tried(question) for question in self.groups[number]]
 
     def _tried(self, question: Question) -> dict | Failure | OSError:
-        """Pixels come through shared memory; the rest, as arrays, through the pipe: a handle for
-        each tensor would cost more."""
         try:
-            inputs = self.encode(question)
+            return for_a_pipe(self.encode(question))
         except (Failure, OSError) as problem:
             return problem
-        pixels = PIXELS_KEY.values()
-        return {key: part if key in pixels else part.numpy() for key, part in inputs.items()}
 
 
 def groups_of(questions: Sequence[Question]) -> list[list[Question]]:
@@ -107,7 +102,7 @@ class Arriving:
             for question, result in zip(group, self._results_of(group), strict=True):
                 if isinstance(result, Failure) and result.exit_code == EXIT_OUTSIDE:
                     raise result
-                yield question, result if isinstance(result, Exception) else _as_tensors(result)
+                yield question, result if isinstance(result, Exception) else from_a_pipe(result)
 
     def _results_of(self, group: list[Question]) -> list:
         try:
@@ -124,7 +119,3 @@ class Arriving:
     def close(self) -> None:
         """End the processes that read."""
         self.loader.close()
-
-
-def _as_tensors(inputs: dict) -> Inputs:
-    return {key: torch.as_tensor(part) for key, part in inputs.items()}

@@ -19,7 +19,7 @@ from cosmos_reason.engine import loader
 from cosmos_reason.engine.features import OUTLINES, Features, Outline
 from cosmos_reason.engine.loader import Loader
 from cosmos_reason.engine.ranks import Ranks
-from cosmos_reason.engine.samples import Inputs
+from cosmos_reason.engine.samples import Inputs, for_a_pipe, from_a_pipe
 from cosmos_reason.engine.schedule import Schedule
 
 TRAINING, VALIDATION, QUESTIONS = range(3)
@@ -50,11 +50,13 @@ class Sources(Dataset):
     def __init__(self, *kinds: Sequence[Inputs | Failure]):
         self.kinds = kinds
 
-    def __getitem__(self, item: Item) -> Inputs | Failure:
+    def __getitem__(self, item: Item) -> dict | Failure:
         kind, number, known = item
         if known is None:
-            return self.kinds[kind][number]
-        return self.kinds[kind].outlined(number, known)
+            found = self.kinds[kind][number]
+        else:
+            found = self.kinds[kind].outlined(number, known)
+        return found if isinstance(found, Failure) else for_a_pipe(found)
 
 
 class Reader:
@@ -128,7 +130,9 @@ class Reader:
         return self._next(TRAINING)
 
     def _next(self, kind: int) -> Numbered:
-        items = self._received()
+        items = [
+            item if isinstance(item, Failure) else from_a_pipe(item) for item in self._received()
+        ]
         numbers = []
         for its_kind, number, _ in self.on_their_way.popleft():
             assert its_kind == kind, "taken out of its order"
@@ -138,7 +142,7 @@ class Reader:
             self._note(kind, found)
         return found
 
-    def _received(self) -> list[Inputs | Failure]:
+    def _received(self) -> list[dict | Failure]:
         """What comes next. Raises Unread where nothing will come."""
         try:
             return next(self.loader)

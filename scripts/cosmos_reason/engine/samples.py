@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from cosmos_reason.base.findings import Failure
@@ -38,6 +39,24 @@ class Samples(torch.utils.data.Dataset):
             return self.encoder.encode_training(self.samples[index], self.system_prompt, known)
         except Failure as failure:
             return failure
+
+
+def for_a_pipe(inputs: Inputs) -> dict:
+    """What a process that reads hands over: pixels go through shared memory, the rest as arrays
+    through the pipe, where a handle for each tensor would cost more."""
+    arrays = dict(inputs)
+    for key in inputs.keys() - MEDIA_KEYS:
+        if isinstance(inputs[key], torch.Tensor):
+            arrays[key] = inputs[key].numpy()
+    return arrays
+
+
+def from_a_pipe(arrays: dict) -> Inputs:
+    inputs = dict(arrays)
+    for key, part in arrays.items():
+        if isinstance(part, np.ndarray):
+            inputs[key] = torch.from_numpy(part)
+    return inputs
 
 
 def raise_failures(samples: Sequence[Inputs | Failure]) -> None:
