@@ -9,6 +9,7 @@ from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.estimate import gpu_memory, host_memory
 from cosmos_reason.preflight import PreflightOptions
 from cosmos_reason.preflight import host_memory as check
+from cosmos_reason.preflight.gpus import Gpu
 from cosmos_reason.preflight.options import Launch
 from cosmos_reason.remote.machine import Answer
 from cosmos_reason.rules.case import Case
@@ -57,6 +58,15 @@ def test_ranks_that_fill_a_host_are_told_before_the_launch():
     assert told.severity == "warning", "little is left"
     assert not checked(launch(8, needed * 1.2, **sharded))[0]
     assert not checked(launch(8, 40, **LORA))[0]
+
+
+def test_the_memory_of_this_machine_is_no_matter_where_flags_describe_another():
+    made = launch(8, 40, policy__parallelism__dp_shard_size=8)
+    made.options = PreflightOptions(target_gpu_count=8, target_gpu_memory_gb=80)
+    found, prediction = checked(made)
+    assert not found and prediction["host_gib"] > 40
+    made.driver.gpus.append(Gpu(0, "A100 80GB", 80.0))  # the machine is the one described
+    assert [one.id for one in checked(made)[0]] == ["PRE-HOST-MEMORY"]
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ def check(launch: Launch, plan: Plan) -> Iterator[Finding]:
         message = f"got {launch.options.memory}, expected about {needed:.0f} GiB ({parts})"
         fix = Fix(flags={"--memory": f"{math.ceil(needed / USABLE)}G"})
         yield findings.warning("PRE-HOST-MEMORY", "--memory", message, fix)
-    there = _memory_of_machine(launch)
+    there = None if _is_elsewhere(launch) else _memory_of_machine(launch)
     if there is None or needed <= USABLE * there:
         return
-    message = f"got {there:.0f} GiB, expected {needed:.0f} ({parts})"
+    message = f"got {there:.0f} GiB, expected {needed / USABLE:.0f}, to use {needed:.0f} ({parts})"
     report = findings.error if needed > there else findings.warning
     yield report("PRE-HOST-MEMORY", "host memory", message, smaller(case, plan, terms))
 
@@ -100,6 +100,11 @@ def _is_copied(case: Case) -> bool:
         return False
     stored, _ = safetensors_files.read_folder(folder)
     return not {tensor.dtype for tensor in stored.values()} <= {"BF16", wanted}
+
+
+def _is_elsewhere(launch: Launch) -> bool:
+    """Whether flags describe the GPUs of a machine that is not the one asked here."""
+    return launch.options.describes_gpus and not launch.driver.gpus and not launch.on_cpu
 
 
 def _memory_of_machine(launch: Launch) -> float | None:
