@@ -6,7 +6,7 @@ import support_specs
 from foreign_specs import GUIDE, POLICY
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.rules import placeholders
+from cosmos_reason.rules import checking, placeholders
 from cosmos_reason.spec import document
 
 RECIPE = (
@@ -116,6 +116,29 @@ def test_a_fix_that_is_pasted_as_it_stands_is_told_again(here):
     fix = errors(support_specs.run(line)[1])[0].fix
     code, found, _ = support_specs.run(f"{line} {fix}")
     assert code == 1 and "SPEC-PLACEHOLDER" in {one.id for one in errors(found)}
+
+
+@pytest.mark.parametrize(
+    "action, changes, key",
+    [
+        ("train", {"train.ckpt.upload_s3": "final"}, "train.ckpt.s3_bucket"),
+        ("train", {"train.ckpt.upload_hf": True}, "train.ckpt.hf_repo_name"),
+        ("inference", {}, "prompt"),
+        ("inference", {}, "media"),
+        ("train", {"logging.experiment_name": "<YOUR EXPERIMENT>"}, "logging.experiment_name"),
+    ],
+)
+def test_the_words_of_our_own_fixes_are_no_values(action, changes, key):
+    table = support_specs.changed(action, changes)
+    (wanted,) = [one for one in checking.check(action, "tao", table) if one.where == key]
+    mended = support_specs.changed(action, changes | wanted.fix.changes)
+    told = [one for one in checking.check(action, "tao", mended) if one.where == key]
+    assert [one.id for one in told] == ["SPEC-PLACEHOLDER"]
+
+
+def test_a_column_may_have_any_name():
+    column = "train.train_policy.conversation_column_name"
+    assert not placeholders.keys("train", support_specs.changed("train", {column: "TEXT"}))
 
 
 def test_flags_that_stand_for_values_are_told_too(here):

@@ -17,6 +17,12 @@ from cosmos_reason.rules import explain
 from cosmos_reason.spec import document, names
 
 JOB = "jobs/train-20260101-000000-abcdef"
+FILLED_IN = {
+    "MODEL": "nvidia/Cosmos-Reason2-8B",
+    "PATH": "/data/in",
+    "NAME": "mine",
+    "TEXT": "What happens?",
+}
 PLACEHOLDERS = {"--parent-job": JOB, "--eval-root": "data/held_out", "--train-root": "data/train"}
 
 # (command line, exit code, finding)
@@ -274,6 +280,11 @@ def is_meant(word, value):
     return word == value or (value.endswith("...") and word.startswith(value[:-3]))
 
 
+def filled_in(value):
+    key, _, word = value.partition("=")
+    return f"{key}={FILLED_IN[word]}" if word in FILLED_IN else value
+
+
 def pasted(line, fix):
     """The line with a fix applied as a person would."""
     words = shlex.split(line)
@@ -290,11 +301,7 @@ def pasted(line, fix):
         del words[at : at + 2]
     added = shlex.split(new)
     for flag, value in zip(added[::2], added[1::2], strict=True):
-        value = (
-            PLACEHOLDERS.get(flag, value)
-            if value == "DIR"
-            else value.replace("=MODEL", "=nvidia/Cosmos-Reason2-8B").replace("=PATH", "=/data/in")
-        )
+        value = PLACEHOLDERS.get(flag, value) if value == "DIR" else filled_in(value)
         words += [flag, value]
     return shlex.join(words)
 

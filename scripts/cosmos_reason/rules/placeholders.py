@@ -25,6 +25,7 @@ STANDS_IN_A_PATH = re.compile(
 )
 # What a fix writes where a value is wanted, by the kind of path a key is.
 WORDS = {"input": "PATH", "output": "PATH", "model": "MODEL"}
+OTHER_WORDS = ("VALUE", "NAME", "TEXT")  # for other keys, here and in the rules
 NAMED = 4  # values that a message shows
 
 
@@ -48,9 +49,16 @@ def keys(action: str, spec: dict, engine: str | None = None) -> list[str]:
         schema = known.get(key, {})
         is_read = engine is None or engine in schema.get("x-engines", [engine])
         is_left = has_our_data and document.overlap(key, OF_GUIDES)  # of another dataset script
-        if is_read and not is_left and is_one(value, _is_path(key, schema)):
+        if is_read and not is_left and _stands_for_another(key, schema, value):
             found.append(key)
     return found
+
+
+def _stands_for_another(key: str, schema: dict, value: object) -> bool:
+    """The column of a dataset may have any name."""
+    if value in OTHER_WORDS:
+        return not key.endswith("column_name")
+    return is_one(value, _is_path(key, schema))
 
 
 def _is_path(key: str, schema: dict) -> bool:
