@@ -269,6 +269,13 @@ def test_a_pass_holds_the_tokens_that_it_was_told_to():
     assert fix.changes == {per_pass.replace("__", "."): None} and change == {"batch": 1}
 
 
+def test_a_pixel_budget_is_no_fix_where_frames_have_their_size():
+    for pixels in (1024, 0):
+        fixes = [fix for fix, _ in gpu_memory._changes(embedded(), 1, pixels)]
+        has_budget = any("custom.vision.total_pixels" in fix.changes for fix in fixes)
+        assert has_budget == bool(pixels)
+
+
 def test_fixes_are_accepted_by_build_spec():
     """Every key a fix sets is one the engine honours, with a legal value."""
     for engine in ("cosmos-rl", "transformers"):

@@ -837,6 +837,13 @@ def test_checkpoints_that_are_made_at_most():
     assert memory.kept_checkpoints(Case("train", "cosmos-rl", table))[0] == 3, "old, best and new"
 
 
+def test_a_pixel_budget_is_offered_where_it_counts():
+    table = spec.template("train")
+    for name, pixels in (("resized_height", 1024), ("resized_width", 0)):  # one alone is an error
+        spec.set_value(table, f"custom.vision.{name}", 448)
+        assert memory._token_pixels(Case("train", "cosmos-rl", table)) == pixels
+
+
 def test_a_checkpoint_of_adapters_holds_their_base_on_cosmos_rl():
     """Of 8.8e9 parameters in float32."""
     lora = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}

@@ -720,6 +720,12 @@ def test_optimizers_that_cosmos_rl_takes_from_torchao(engine):
     assert "SPEC-VALUE" in found("train", engine, train__optm_name="AdamW4bit")
 
 
+def test_a_zero_is_taken_away_where_it_means_off():
+    for value, changes in ((0, {"validation.freq_in_epoch": None}), (-3, {})):
+        one = found("train", validation__freq_in_epoch=value)["SPEC-VALUE"]
+        assert (one.fix.changes, one.fix.sure) == (changes, False)
+
+
 def test_warm_up_steps_that_are_rounded_do_not_fill_the_run():
     for written, steps, fix in ((2.5, 3, 0.03), (20.0, 1000, 20), (20.0, None, 20)):
         one = found("train", train__optm_warmup_steps=written, train__max_num_steps=steps)

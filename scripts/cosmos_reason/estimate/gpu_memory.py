@@ -512,7 +512,7 @@ def cheapest_fix(
 ) -> tuple[Fix, float] | None:
     """The first change, in order of what it costs, with which the plan fits on GPUs of `gpu` GiB,
     and GiB then; several when no single one is enough; None when all of them are not.
-    `token_pixels`: pixels that make one vision token."""
+    `token_pixels`: pixels that make one vision token, 0 where frames have a size that is given."""
     single = []
     several = []
     together = Fix()
@@ -547,7 +547,7 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
         yield Fix(flags={"--tuning": "lora"}), adapter
         if plan.master == 4:  # rounds small steps away
             yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
-    if plan.vision_tokens // 2 > 128:
+    if token_pixels and plan.vision_tokens // 2 > 128:
         yield _fewer_pixels(plan, token_pixels)
     if plan.sharded_engine and not plan.states_on_host:
         yield Fix(changes={"train.fsdp_offload": True}), {"states_on_host": True}

@@ -149,7 +149,7 @@ def _fit(launch: Launch, plan: gpu_memory.Plan, gib: float, count: int) -> Itera
         yield findings.info("PRE-MEMORY", "GPU memory", message)
         return
     fix = Fix()
-    change = gpu_memory.cheapest_fix(plan, gib, count, launch.case.token_side**2)
+    change = gpu_memory.cheapest_fix(plan, gib, count, _token_pixels(launch.case))
     if change:
         fix, gib_then = change
         message += f"; with the fix {gib_then:.1f} GiB"
@@ -161,6 +161,12 @@ def _fit(launch: Launch, plan: gpu_memory.Plan, gib: float, count: int) -> Itera
     is_error = verdict == gpu_memory.DOES_NOT_FIT and is_certain
     report = findings.error if is_error else findings.warning
     yield report("PRE-MEMORY", "GPU memory", message, fix)
+
+
+def _token_pixels(case: Case) -> int:
+    """Pixels that make one vision token, where a budget of them counts."""
+    sizes = (vision.sampled(case, "resized_height"), vision.sampled(case, "resized_width"))
+    return 0 if all(sizes) else case.token_side**2
 
 
 def _why_less_is_enough(plan: gpu_memory.Plan, fits_measured: bool) -> str:

@@ -152,7 +152,7 @@ def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Findi
     fix = Fix(changes={where: meant})
     if meant is document.MISSING:
         fix = restored(action, where)
-        is_number = type(got) in (int, float)
+        is_number = type(got) in (int, float) and got != 0  # which means off
         if is_number and None in fix.changes.values():
             fix = Fix()  # the range is told; which number was meant is not known
         fix = replace(_several_files(where, got) or fix, sure=False)
