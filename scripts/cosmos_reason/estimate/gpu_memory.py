@@ -543,14 +543,18 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     elif not plan.lora_rank:
         yield from _more_shards(plan, most_gpus)
     if not plan.lora_rank:
-        adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
-        yield Fix(flags={"--tuning": "lora"}), adapter
-        if plan.master == 4:  # rounds small steps away
-            yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
+        yield from _smaller_states(plan)
     if token_pixels and plan.vision_tokens // 2 > 128:
         yield _fewer_pixels(plan, token_pixels)
     if plan.sharded_engine and not plan.states_on_host:
         yield Fix(changes={"train.fsdp_offload": True}), {"states_on_host": True}
+
+
+def _smaller_states(plan: Plan) -> Iterator[tuple[Fix, dict]]:
+    adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
+    yield Fix(flags={"--tuning": "lora"}), adapter
+    if plan.master == 4:  # rounds small steps away
+        yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
 
 
 def _one_record_a_pass(plan: Plan) -> Fix:
