@@ -376,6 +376,8 @@ def _outcome_of(problem: Exception) -> Outcome:
         where = str(problem.filename or "-")
         fix = files.way_out(problem)
         finding = f.error("OS-ERROR", where, problem.strerror or str(problem), fix)
+        if problem.errno in files.NO_NAME_OF_A_FILE:  # it was given wrongly
+            return Outcome(findings=[finding], exit_code=f.EXIT_BAD_INPUT)
     return Outcome(findings=[finding], exit_code=f.EXIT_OUTSIDE)
 
 

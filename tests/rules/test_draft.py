@@ -2,6 +2,7 @@
 paths, origins."""
 
 import json
+import shutil
 
 import pytest
 import support
@@ -736,6 +737,21 @@ def test_facts_without_their_tables_are_one_finding_among_others(here):
     (here / "clips.parquet").write_text("broken")
     code, found, _ = run(f"train --dataset-facts {facts} --set epochs=0")
     assert (code, found.keys() >= {"DATA-FACTS", "SPEC-VALUE"}) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["clips.parquet", "records.parquet"])
+@pytest.mark.parametrize("kind", ["folder", "the other table"])
+def test_facts_with_other_tables_are_named(here, name, kind):
+    facts = write_facts(here, 8)
+    other = {"clips.parquet": "records.parquet", "records.parquet": "clips.parquet"}[name]
+    (here / name).unlink()
+    if kind == "folder":
+        (here / name).mkdir()
+    else:
+        shutil.copy(here / other, here / name)
+    code, found, _ = run(f"train --dataset-facts {facts}")
+    assert code == 2 and f"a {name.partition('.')[0]}_table without" in found["DATA-FACTS"].message
+    assert str(found["DATA-FACTS"].fix).endswith(f"--facts {facts}")
 
 
 def test_the_text_true_is_no_path(here):

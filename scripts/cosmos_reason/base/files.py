@@ -21,6 +21,7 @@ from cosmos_reason.base.findings import bad_input, outside
 
 INCOMPLETE = ".incomplete-"
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_NAME_OF_A_FILE = {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR}
 NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
@@ -90,15 +91,15 @@ def name_path(problem: BaseException, path: Path, temporary: Path | None = None)
 
 def way_out(problem: OSError) -> str:
     """What to do about a file that cannot be written or read; empty where nothing is known."""
+    if problem.errno not in NO_ROOM | NO_RIGHT:
+        return ""
     place = shlex.quote(_existing_part(problem.filename or "."))
     if problem.errno in NO_ROOM:
         return (
             f"du -xhd 3 {place} | sort -h | tail, which shows what is large there: delete what can "
             "go, then the same command again"
         )
-    if problem.errno in NO_RIGHT:
-        return f"ls -ld {place}, which shows who may write there: another folder, or another owner"
-    return ""
+    return f"ls -ld {place}, which shows who may write there: another folder, or another owner"
 
 
 def _existing_part(path: str | bytes | int) -> str:
@@ -106,7 +107,7 @@ def _existing_part(path: str | bytes | int) -> str:
     if isinstance(path, int):
         return "."
     written = Path(os.fsdecode(path))
-    return str(next(folder for folder in written.absolute().parents if folder.is_dir()))
+    return str(next(folder for folder in written.absolute().parents if os.path.isdir(folder)))
 
 
 @contextmanager

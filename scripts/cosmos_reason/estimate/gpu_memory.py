@@ -11,7 +11,6 @@ high (benchmarks/RESULTS.md); all of them stand here, at the top.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,7 +136,7 @@ def geometry(model: str) -> Geometry | None:
     if known:
         return Geometry(**known["geometry"])
     try:
-        config = json.loads((Path(model) / "config.json").read_text(encoding="utf-8"))
+        config = model_names.read_table(Path(model) / "config.json")
         text = config.get("text_config", config)
         vision = config["vision_config"]
         heads = text["num_attention_heads"]

@@ -6,6 +6,7 @@ import bisect
 import copy
 import functools
 import itertools
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -32,11 +33,12 @@ from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
 
 PIXEL_BYTES = 4 * 3  # float32 RGB, as media wait in host memory
 FRAME_PIXEL_BYTES = 3  # as decoded frames are kept
-
-
 TORCH_PREFETCH = 2  # batches ahead of each worker, when the spec does not say
-
-
+# Of the tables beside the facts; those of an earlier version may have no others.
+COLUMNS = {
+    "clips_table": {"kind", "width", "height", "frames"},
+    "records_table": {"id", "clips", "text_tokens"},
+}
 # action -> (key of the longest sequence, key of the room in it that what is generated needs)
 LENGTHS = {
     "train": ("policy.model_max_length", ""),
@@ -243,11 +245,20 @@ def _read_tables(path: Path):
     import pyarrow.parquet as parquet
 
     facts = read_json(path)
-    try:
-        return tuple(
-            parquet.read_table(path.parent / facts[key]) for key in ("clips_table", "records_table")
-        )
-    except (OSError, KeyError, TypeError, ValueError) as problem:
-        raise bad_input(
-            "DATA-FACTS", path, f"got {problem}, expected the facts that check_dataset wrote"
-        ) from None
+    tables = []
+    for key, columns in COLUMNS.items():
+        try:
+            table = parquet.read_table(path.parent / facts[key])
+        except (OSError, KeyError, TypeError, ValueError) as problem:
+            raise _other_facts(path, problem) from None
+        missing = columns.difference(table.column_names)
+        if missing:
+            raise _other_facts(path, f"a {key} without {', '.join(sorted(missing))}")
+        tables.append(table)
+    return tuple(tables)
+
+
+def _other_facts(path: Path, got: object) -> Failure:
+    message = f"got {got}, expected the facts that check_dataset wrote"
+    again = f"scripts/check_dataset.py ROOT --facts {shlex.quote(str(path))}"
+    return bad_input("DATA-FACTS", path, message, again)

@@ -22,6 +22,8 @@ from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import evaluation_record, rows
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.media import files as media
+from cosmos_reason.remote import model_names
+from cosmos_reason.spec import document
 
 # A closed set: this many labels at most, so long at most, and so many rows for each on average.
 MAX_LABELS = 20
@@ -105,12 +107,13 @@ def _rebuild_command(path: Path) -> str:
     """The command that makes a spec like that of the results, by the job that they lie in; empty
     without one."""
     job = _job_of(path)
-    record = files.read_json(job / JOB_FILE) if job else {}
-    source = Path(record.get("spec", {}).get("source") or "")
-    if not source.name:
+    record = model_names.read_table(job / JOB_FILE) if job else {}
+    written = document.get(record, "spec.source")
+    if not isinstance(written, str) or not Path(written).name:
         return ""
+    source = Path(written)
     longer = source.with_name(f"{source.stem}-longer.toml")
-    words = ["scripts/build_spec.py", record.get("action", "evaluate")]
+    words = ["scripts/build_spec.py", str(record.get("action", "evaluate"))]
     return shlex.join([*words, "--spec", files.from_here(source), "-o", files.from_here(longer)])
 
 

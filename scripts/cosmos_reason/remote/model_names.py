@@ -155,7 +155,7 @@ def family(name: str) -> tuple[str | None, bool]:
     model_type = read_table(Path(name) / "config.json").get("model_type")
     if model_type == "cosmos3_omni":
         return "qwen3_vl", True
-    if model_type is None:
+    if not isinstance(model_type, str):
         model_type = families.by_name(name)
     return model_type, False
 

@@ -53,7 +53,7 @@ def _why_no_config(path: Path) -> str:
         config = safetensors_files.read_object(path)
     except Failure as failure:
         return f"whose {CONFIG} is none ({failure.findings[0].message})"
-    if "model_type" in config or "architectures" in config:
+    if isinstance(config.get("model_type"), str) or "architectures" in config:
         return ""
     return f"whose {CONFIG} names no model_type"
 
