@@ -140,14 +140,14 @@ def add_gpu_flags(add: Callable) -> None:
         "--target-gpu-index",
         "--gpu-ids",
         type=indices,
-        metavar="N,..",
-        help="the GPUs; none: the CPU; default: all",
+        metavar="N",
+        help="0,1; none: the CPU; default: all",
     )
     add(
         "--target-gpu-count",
         type=partial(cli.positive, most=1024),
         metavar="N",
-        help="how many, if nvidia-smi cannot tell",
+        help="if nvidia-smi cannot tell",
     )
     add("--target-gpu-memory-gb", type=cli.above_0, metavar="GIB", help="memory of each")
     add("--gpu-arch", type=architectures, default=[], metavar="SM", help="sm_90 or 9.0")

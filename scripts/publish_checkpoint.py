@@ -66,7 +66,7 @@ def parser() -> cli.Parser:
 
 
 def target_uri(args) -> str:
-    if args.s3:
+    if args.s3 is not None:
         s3.split(args.s3)
         if args.public:
             raise findings.bad_input(

@@ -8,6 +8,8 @@ import sys
 import pytest
 from support import ROOT, run_script
 
+from cosmos_reason import cli
+from cosmos_reason.base import files
 from cosmos_reason.jobs import carried
 
 SCRIPT = "build_spec.py"
@@ -143,3 +145,37 @@ def test_what_json_prints_is_kept_in_a_file_too(tmp_path):
     words = [*words[:3], "--save", "spec.toml/kept.json"]
     done = run_script(SCRIPT, *words, cwd=tmp_path)
     assert done.returncode == 3 and "wrote spec.toml" in done.stdout and "OS-ERROR" in done.stderr
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["launch_job.py", "list", "--jobs-dir", LONG],
+        ["build_spec.py", "train", "--train-root", LONG, "-o", "spec.toml"],
+        ["select_checkpoint.py", LONG],
+        ["score_predictions.py", LONG],
+        ["check_dataset.py", LONG],
+    ],
+)
+def test_a_name_that_no_file_can_have_is_wrong_usage(tmp_path, words):
+    done = run_script(*words, cwd=tmp_path)
+    assert done.returncode == 2 and "error: " in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_name_of_other_bytes_is_wrong_usage_where_it_cannot_be_written(tmp_path, capsys):
+    def main(_):
+        files.write_text(tmp_path / "a", "of \udcff")
+
+    assert cli.run(cli.Parser("words"), main, []) == 2
+    assert "error: FILE-NAME" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("target", ["--s3", "--hub"])
+def test_an_empty_target_of_a_model_is_refused(tmp_path, target):
+    done = run_script("publish_checkpoint.py", tmp_path, target, "")
+    assert done.returncode == 2 and "Traceback" not in done.stderr

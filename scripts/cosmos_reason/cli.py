@@ -329,7 +329,7 @@ def run(
             failed = f.has_errors(outcome.findings)
             outcome.exit_code = f.EXIT_CHECKS_FAILED if failed else f.EXIT_DONE
         _keep(parser.prog, getattr(args, "save", None), outcome)
-    except (f.Failure, ModuleNotFoundError, OSError) as problem:
+    except (f.Failure, ModuleNotFoundError, OSError, UnicodeEncodeError) as problem:
         outcome = _outcome_of(problem)
     except KeyboardInterrupt as stop:
         f.say(": ".join(["interrupted", *map(str, stop.args)]))
@@ -370,6 +370,9 @@ def _outcome_of(problem: Exception) -> Outcome:
     """What a command that ended with this exception prints and returns."""
     if isinstance(problem, f.Failure):
         return Outcome(findings=problem.findings, exit_code=problem.exit_code)
+    if isinstance(problem, UnicodeEncodeError):  # a name of a file may be any bytes
+        message = f"got bytes that are no UTF-8 in {problem.object[-80:]!r}, expected another name"
+        return Outcome(findings=[f.error("FILE-NAME", "-", message)], exit_code=f.EXIT_BAD_INPUT)
     if isinstance(problem, ModuleNotFoundError):
         finding = _not_installed(problem)
     else:

@@ -1,5 +1,7 @@
 """What is told of files that cannot be written."""
 
+import errno
+
 import pytest
 from support import files_up_to
 
@@ -41,3 +43,12 @@ def test_a_name_that_is_no_file_keeps_its_error(tmp_path):
     with pytest.raises(ConnectionError) as raised, files.whole_file(tmp_path / "a"):
         raise ConnectionError("reset")
     assert raised.value.filename is None
+
+
+def test_a_file_that_may_not_be_read_is_shown_with_its_folder(tmp_path):
+    problem = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "gone" / "a b"))
+    shown = f"ls -ld '{tmp_path}/gone/a b' {tmp_path}, which"
+    assert files.way_out(problem).startswith(shown)
+    for name in (None, 3):
+        told = files.way_out(OSError(errno.ENOSPC, "No space left on device", name))
+        assert told.startswith("du -xhd 3 /")

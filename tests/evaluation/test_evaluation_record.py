@@ -41,6 +41,19 @@ def test_who_makes_the_spec_with_more_tokens_is_told_by_the_job(tmp_path, below)
     assert "evaluate --spec /w/e.toml -o /w/e-longer.toml --set generation" in told["fix"]
 
 
+@pytest.mark.parametrize(
+    "record", [[], None, {"spec": "x"}, {"spec": [1]}, {"spec": {"source": 3}}]
+)
+def test_a_damaged_record_of_the_job_costs_only_the_command(tmp_path, record):
+    write(tmp_path / "job" / "job.json", record)
+    folder = tmp_path / "job" / "results"
+    folder.mkdir(parents=True)
+    write(folder / "evaluation.json", {"sampling": {"max_tokens": 8}})
+    write(folder / "results.json", [row("a"), row("b", response="Let me", is_cut=True)])
+    (told,) = [one for one in score(folder)[1]["findings"] if one["id"] == "EVAL-CUT-SHORT"]
+    assert "-o" not in told["fix"]
+
+
 def test_answers_that_max_tokens_cut_are_told(tmp_path):
     write(tmp_path / "evaluation.json", {"sampling": {"max_tokens": 8}})
     rows = [

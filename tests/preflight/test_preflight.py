@@ -954,3 +954,11 @@ def test_secrets_stay_where_they_are(site, tools, hub):
             )
             assert CANARY not in done.stdout + done.stderr, platform
     assert CANARY not in (folder / "calls").read_text()
+
+
+@pytest.mark.parametrize("name", ["", "datasets/", "no name/x y"])
+def test_an_address_without_a_repository_is_a_finding(name):
+    words = ("--platform", "local", "--skip-platform-access", "--path", f"a=hf://{name}")
+    _, found = preflight_json(*words)
+    assert found["HUB-NAME"]["fix"].endswith("--path a=hf://ORG/NAME")
+    assert "PRE-CHECK-BROKEN" not in found

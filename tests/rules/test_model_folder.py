@@ -84,6 +84,7 @@ NO_MODELS = [
     ({"config.json": "[]"}, "", "got a list, expected a JSON object"),
     ({"config.json": "{"}, "", "expected valid JSON"),
     ({"config.json": "{}"}, "", "names no model_type"),
+    ({"config.json": '{"model_type": [1]}'}, "", "names no model_type"),
 ]
 
 

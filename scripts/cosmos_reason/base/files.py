@@ -93,21 +93,15 @@ def way_out(problem: OSError) -> str:
     """What to do about a file that cannot be written or read; empty where nothing is known."""
     if problem.errno not in NO_ROOM | NO_RIGHT:
         return ""
-    place = shlex.quote(_existing_part(problem.filename or "."))
+    is_named = isinstance(problem.filename, str | bytes)
+    path = os.path.abspath(os.fsdecode(problem.filename) if is_named else "a file")
+    folder = next(folder for folder in Path(path).parents if os.path.isdir(folder))
     if problem.errno in NO_ROOM:
         return (
-            f"du -xhd 3 {place} | sort -h | tail, which shows what is large there: delete what can "
-            "go, then the same command again"
+            f"du -xhd 3 {shlex.quote(str(folder))} | sort -h | tail, which shows what is large "
+            "there: delete what can go, then the same command again"
         )
-    return f"ls -ld {place}, which shows who may write there: another folder, or another owner"
-
-
-def _existing_part(path: str | bytes | int) -> str:
-    """The nearest folder that is there."""
-    if isinstance(path, int):
-        return "."
-    written = Path(os.fsdecode(path))
-    return str(next(folder for folder in written.absolute().parents if os.path.isdir(folder)))
+    return f"{shlex.join(['ls', '-ld', path, str(folder)])}, which shows who may read and write"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from cosmos_reason.base import findings, secrets
+from cosmos_reason.base import files, findings, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
@@ -156,7 +156,8 @@ def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
         except Exception as problem:  # a check that breaks is reported, whatever broke it
             reason = f"{type(problem).__name__}: {str(problem)[:200]}"
             message = f"this check could not be finished: {reason}"
-            found.append(findings.error("PRE-CHECK-BROKEN", name, message))
+            fix = files.way_out(problem) if isinstance(problem, OSError) else ""
+            found.append(findings.error("PRE-CHECK-BROKEN", name, message, fix))
         ended[name] = found
         times[name] = round(time.monotonic() - started, 2)
 

@@ -67,7 +67,12 @@ def _address(launch: Launch, label: str, path: str) -> Iterator[Finding]:
     elif scheme in SCHEMES:
         is_dataset = rest.startswith("datasets/")
         repo = rest.removeprefix("datasets/")
-        yield from hub_access(repo, "dataset" if is_dataset else "model")
+        if actions.HUB_NAME.match(repo):
+            yield from hub_access(repo, "dataset" if is_dataset else "model")
+        else:
+            message = f"got {repo!r}, expected ORG/NAME of a repository"
+            fix = _other_path(launch, label, f"{scheme}://ORG/NAME")
+            yield findings.error("HUB-NAME", where, message, fix)
     else:
         message = f"got {scheme}://, expected a path, s3:// or hf://."
         message += findings.did_you_mean(scheme.lower(), SCHEMES)
