@@ -51,8 +51,8 @@ def parser() -> cli.Parser:
         "--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}"
     )
     asked = (
-        "question (or @FILE) when the source has none: labels need it, captions default to "
-        "'Describe this video.'; the answer form (yes or no, options) is appended"
+        "question (or @FILE) when the source has none (of captions: 'Describe this video.'); "
+        "the answer form is appended"
     )
     parser.add_argument("--question", default="", help=asked)
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")

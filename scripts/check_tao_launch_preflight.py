@@ -74,7 +74,7 @@ def parser() -> cli.Parser:
     add("--platform", metavar="NAME", help="local, docker, slurm, kubernetes")
     add("--spec", metavar="FILE", help="to be launched")
     add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: the spec's")
-    add("--dataset-facts", metavar="FILE", help="what check_dataset.py --facts wrote")
+    add("--dataset-facts", metavar="FILE", help="of check_dataset.py --facts")
     add(
         "--entry-script",
         type=cli.entry_script,

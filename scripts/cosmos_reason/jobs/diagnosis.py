@@ -310,9 +310,9 @@ def _finding(entry: Entry, where: str, line: str) -> Finding:
     return Finding(entry.id, entry.severity, where, message, fix, data)
 
 
-def _said(fix: str) -> Fix:
+def _said(printed: str) -> Fix:
     """A fix that one of our commands printed."""
-    return Fix(command=secrets.hidden(fix.strip()))
+    return Fix(command=secrets.hidden(printed.strip()))
 
 
 def _unknown(search: _Search, name: str) -> Finding:
