@@ -36,7 +36,7 @@ COMMON = "-o --eval-fraction --column --question --kind --subset --skip-missing"
 
 def parser() -> cli.Parser:
     parser = cli.Parser(__doc__, COMMON, usage="%(prog)s SOURCE -o DIR [flags]")
-    sources = "folder, table, annotation file, or ORG/NAME[@COMMIT] of a Hub dataset"
+    sources = "folder, table, annotations, or ORG/NAME[@COMMIT] of the Hub"
     parser.add_argument("source", metavar="SOURCE", help=sources)
     parser.add_argument(
         "-o", "--output", required=True, metavar="DIR", help="folder to write: train/ and eval/"
@@ -84,7 +84,7 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--skip-missing",
         action="store_true",
-        help="leave out records whose clip is missing or broken",
+        help="leave out records without a sound clip",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split and the subset")
     parser.add_argument(
