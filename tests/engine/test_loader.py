@@ -96,6 +96,12 @@ def test_what_a_reader_raises_is_raised_and_the_others_end(monkeypatch):
     assert not any(process.is_alive() for process in processes)
 
 
+@pytest.fixture
+def impatient(monkeypatch):
+    for name, seconds in {"PATIENCE": 0.5, "GRACE": 0.2, "DYING": 0}.items():
+        monkeypatch.setattr(module, name, seconds)
+
+
 # -- one that hangs ------------------------------------------------------------------------------
 
 
@@ -115,9 +121,7 @@ def test_readers_that_hang_are_killed_at_the_end(monkeypatch):
         assert process.exitcode == -signal.SIGKILL
 
 
-def test_readers_that_hang_are_not_waited_for_for_ever(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 1)
-    monkeypatch.setattr(module, "GRACE", 0.2)
+def test_readers_that_hang_are_not_waited_for_for_ever(impatient):
     with ends_in_time(), reading(for_ever) as loader, pytest.raises(Stuck):
         next(loader)
 
@@ -130,9 +134,7 @@ def policy(workers):
     }
 
 
-def test_the_records_that_do_not_come_are_named(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 1)
-    monkeypatch.setattr(module, "GRACE", 0.2)
+def test_the_records_that_do_not_come_are_named(impatient):
     train = {"train_batch_per_replica": 4, "train_policy": policy(1)}
     spec = {"train": train, "validation": {"enable": False}}
 
@@ -149,22 +151,25 @@ def test_the_records_that_do_not_come_are_named(monkeypatch):
     assert isinstance(caught.value, Failure) and caught.value.exit_code == 3
 
 
-def test_a_reader_of_questions_that_dies_or_hangs_is_a_finding(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 1)
-    monkeypatch.setattr(module, "GRACE", 0.2)
-    questions = [SimpleNamespace(id=f"q{number}") for number in range(3)]
+@pytest.mark.parametrize(
+    ("last", "patience", "expected"), [("dies", 30, "DIED"), ("hangs", 0.5, "STUCK.* question")]
+)
+def test_a_reader_of_questions_that_dies_or_hangs_is_a_finding(
+    impatient, monkeypatch, last, patience, expected
+):
+    monkeypatch.setattr(module, "PATIENCE", patience)
 
     def encode(question):
-        if question.id == "q1":
+        if question.id == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        if question.id == "q2":
+        if question.id == "hangs":
             for_ever(2)
         return {"input_ids": torch.tensor([1])}
 
-    for asked, expected in ((questions[:2], "DIED"), (questions[::2], "STUCK.* question q2")):
-        arriving = read_ahead.encoded([[one] for one in asked], encode, 1, 1)
-        with ends_in_time(), closing(arriving), pytest.raises(Failure, match=f"LOADER-{expected}"):
-            list(arriving)
+    groups = [[SimpleNamespace(id=name)] for name in ("first", last)]
+    arriving = read_ahead.encoded(groups, encode, 1, 1)
+    with ends_in_time(), closing(arriving), pytest.raises(Failure, match=f"LOADER-{expected}"):
+        list(arriving)
 
 
 def test_only_pixels_come_with_a_handle():
@@ -223,6 +228,7 @@ def started(*words):
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("what", ["training", "evaluation"])
 def test_readers_end_with_a_process_that_is_killed_while_they_fill_its_pipe(what):
     process = started("large", what)
@@ -241,6 +247,7 @@ def test_readers_end_with_a_process_that_is_killed_while_they_fill_its_pipe(what
     process.communicate()
 
 
+@pytest.mark.integration
 def test_a_process_ends_whatever_a_reader_raised():
     """The traceback holds the frames of the iterator, so that nobody asks the readers to end before
     the interpreter waits for them."""
