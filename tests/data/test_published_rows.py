@@ -642,3 +642,11 @@ def test_two_columns_of_questions_are_a_question(source):
 def test_other_arrays_are_refused(source, lines):
     report, talks = build(written(source, "\n".join(map(json.dumps, lines)), "rows.jsonl"))
     assert not talks and report["findings"]
+
+
+def test_options_that_are_no_texts_are_told_where_they_are_read(source):
+    row = {"video": "0.mp4", "question": "?", "options": [{}, {"a": "b", "c": "d"}], "answer": 0}
+    path = written(source, [row])
+    _, problems = check(path, expect=1)
+    assert "expected its text" in problems["DATA-RECORD-FORMAT"]["message"]
+    assert found(build(path)[0], "BUILD-OPTIONS")

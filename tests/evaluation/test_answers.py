@@ -279,3 +279,11 @@ def test_a_long_hostile_response_is_read_in_linear_time(piece):
     began = time.process_time()
     assert answers.question_type(response, response) in answers.TYPES
     assert time.process_time() - began < 5
+
+
+def test_an_option_without_a_word_is_read_by_its_letter_alone():
+    """Before, it ended the scoring in a traceback."""
+    question = "Which mark?\n(A) .\n(B) Two."
+    said = {"A": "A", "(A)": "A", "Two.": "B", "B": "B"}
+    for response, letter in said.items():
+        assert answers.verdict(question, "A", response, "mcq").answer == letter

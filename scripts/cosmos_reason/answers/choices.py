@@ -116,7 +116,7 @@ class Labels(Vocabulary):
             return self._literal(clause.casefold())
         said = [word for word in words(clause) if word.stem not in self.passed_over]
         places = _places(said)
-        named = [name for name, needed in self.needed.items() if needed <= places.keys()]
+        named = self._named(places)
         runs = {name: _closest(self.needed[name], places) for name in named}
         together = [n for n in named if runs[n][1] - runs[n][0] < len(self.needed[n])]
         spans = [
@@ -125,6 +125,11 @@ class Labels(Vocabulary):
             if not self._is_part(name, named)
         ]
         return sorted(spans, key=lambda mention: mention.start)
+
+    def _named(self, places: dict[str, list[int]]) -> list[str]:
+        """Those with all needed words among the places; none without a word."""
+        named = [name for name, needed in self.needed.items() if needed <= places.keys()]
+        return [name for name in named if self.needed[name]]
 
     def _is_part(self, name: str, named: list[str]) -> bool:
         """Whether another of those named has all words of this one and more."""

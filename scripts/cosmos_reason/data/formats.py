@@ -142,7 +142,10 @@ def answers_by_number(record: dict) -> bool:
     if isinstance(answer, bool) or not NUMBER.fullmatch(str(answer)):
         return False
     listed = next((record[key] for key in OPTIONS if isinstance(record.get(key), list)), [])
-    texts = options(listed)
+    try:
+        texts = options(listed)
+    except ValueError:  # told where the record is read
+        return False
     return bool(texts) and not _meant(texts, answer)
 
 
