@@ -455,7 +455,8 @@ def status(args) -> cli.Outcome:
 
 def described(job: Job, result: dict, found: list[Finding] | None = None) -> cli.Outcome:
     """What a person is told of a job, and what follows from its state."""
-    return cli.Outcome(result, found or [], in_words.of_job(job), next_command(job))
+    text = cli.pasteable(in_words.of_job(job))
+    return cli.Outcome(result, found or [], text, next_command(job))
 
 
 def next_command(job: Job) -> tuple:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 checks found errors, 2 wrong usage or unreadable input, "
@@ -420,6 +421,11 @@ def _print(outcome: Outcome, is_quiet: bool) -> None:
         f.say(f"serve: {outcome.serve}")
     if outcome.next:
         f.say(f"next: {suggested(outcome.next)}")
+
+
+def pasteable(text: str) -> str:
+    """A text with the scripts in it called the way this one was."""
+    return Fix(command=text).called_in(_scripts()).command
 
 
 def suggested(words: tuple[str, ...]) -> str:

@@ -1,8 +1,10 @@
 """How local jobs end, and what is believed of it."""
 
 import os
+import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,8 +14,10 @@ from launch_site import Site, ended, marked, running
 from support import files_up_to, run_script
 
 from cosmos_reason.base import bundle, files
+from cosmos_reason.base.findings import error
 from cosmos_reason.checkpoints import run_outputs, uploads
 from cosmos_reason.jobs import evidence, launch, progress
+from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.spec import document
 
@@ -194,3 +198,17 @@ def test_a_retry_without_room_says_where_and_what_to_do(site):
     assert done.returncode == 0, done.stderr
     (again,) = (site.root / "other").iterdir()
     assert ended(again).retry_of == failed.name
+
+
+def test_the_fixes_that_a_status_prints_run_from_any_folder(site):
+    folder = site.submit(steps=2)
+    record = ended(folder)
+    told = error("JOB-K8S-EVICTED", "pod", "got Evicted", jobs.command("retry", folder))
+    replace(record, diagnosis=[told.to_json()]).write()
+    done = run_script("launch_job.py", "status", folder.name, "--jobs-dir", site.jobs)
+    (line,) = [line for line in done.stdout.splitlines() if "fix: " in line]
+    program, *words = shlex.split(line.partition("fix: ")[2])
+    assert Path(program).is_absolute() and Path(program).is_file()
+    again = run_script(Path(program).name, *words, cwd="/")
+    assert again.returncode == 0, again.stderr
+    assert ended(site.jobs / again.stdout.strip()).retry_of == folder.name
