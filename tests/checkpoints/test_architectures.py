@@ -59,3 +59,8 @@ def test_a_reason1_without_a_tensor_or_with_a_stranger_is_damaged(tiny_reason1, 
     (folder / "model.safetensors.index.json").unlink()
     found = {finding.id for finding in run_outputs.verify(folder)}
     assert found & {"CKPT-TENSOR-MISSING", "CKPT-INDEX-MISSING", "CKPT-INDEX"}, found
+
+
+@pytest.mark.parametrize("model_type", [None, 3, [1], {}, "other"])
+def test_an_architecture_that_is_not_known_or_none_is_not_compared(model_type):
+    assert architectures.compare("x", {"model_type": model_type}, {"a": (1,)}) == []

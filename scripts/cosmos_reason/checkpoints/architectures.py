@@ -18,7 +18,7 @@ def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) 
 
     A loader fills a missing tensor with random numbers and says nothing, so this is checked here.
     """
-    architecture = ARCHITECTURES.get(config.get("model_type"))
+    architecture = ARCHITECTURES.get(str(config.get("model_type")))
     if architecture is None:
         return []
     shapes = {architecture.stored_name(name): shape for name, shape in shapes.items()}
