@@ -18,9 +18,20 @@ def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) 
 
     A loader fills a missing tensor with random numbers and says nothing, so this is checked here.
     """
-    architecture = ARCHITECTURES.get(str(config.get("model_type")))
-    if architecture is None:
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str | None):
+        message = f"got the model_type {model_type!r} in the config, expected a text"
+        return [error("CKPT-CONFIG-BAD", where, message)]
+    if model_type not in ARCHITECTURES:
         return []
+    return _differences(where, config, shapes)
+
+
+def _differences(
+    where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]
+) -> list[Finding]:
+    """`compare`, for an architecture that is known."""
+    architecture = ARCHITECTURES[config["model_type"]]
     shapes = {architecture.stored_name(name): shape for name, shape in shapes.items()}
     try:
         expected = architecture.expected_tensors(config)
