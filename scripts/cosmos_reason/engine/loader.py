@@ -51,7 +51,6 @@ class Loader:
     ):
         is_main = threading.current_thread() is threading.main_thread()
         others = multiprocessing.active_children()
-        before = signal.getsignal(signal.SIGCHLD)
         self.batches = iter(
             DataLoader(
                 dataset,
@@ -69,7 +68,7 @@ class Loader:
         if self.is_told_of_deaths:
             # torch raises wherever the main thread is when a reader dies: also between the weights
             # and the number of a step. Here it is told where records are waited for.
-            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def __iter__(self) -> Loader:
         return self
@@ -95,12 +94,12 @@ class Loader:
         if not self.is_told_of_deaths:
             yield
             return
-        before = signal.signal(signal.SIGCHLD, lambda *_: self._raise_for_dead())
+        signal.signal(signal.SIGCHLD, lambda *_: self._raise_for_dead())
         try:
             self._raise_for_dead()
             yield
         finally:
-            signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
     def _raise_for_dead(self, seconds: float = 0) -> None:
         """Raise Dead when one of the processes is gone, or is in so many seconds, and was not asked
