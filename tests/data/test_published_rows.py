@@ -384,7 +384,8 @@ def test_records_with_times_are_told_too(source):
 
 
 @pytest.mark.parametrize(
-    ("start", "end"), [(2, 1), (1, 1), (-1, 1), ("soon", 1), (0, None), ([0], [1])]
+    ("start", "end"),
+    [(2, 1), (1, 1), (-1, 1), ("soon", 1), (0, None), ([0], [1]), (0, "1/0"), (0, "1e999999999")],
 )
 def test_times_that_are_none_are_refused(source, long_clip, start, end):
     rows = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from fractions import Fraction
@@ -117,7 +118,10 @@ def seconds(written: object) -> Fraction:
         raise ValueError(written)
     total = Fraction(0)
     for part in str(written).split(":"):
-        total = 60 * total + Fraction(part.strip())
+        number = float(part)
+        if not math.isfinite(number):
+            raise ValueError(written)
+        total = 60 * total + Fraction(number)
     return total.limit_denominator(cut.MOST)
 
 
