@@ -266,7 +266,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if torch.cuda.is_available():
-        passes() if sys.argv[1:] == ["passes"] else main()
+    if torch.cuda.is_available() and sys.argv[1:] == ["passes"]:
+        passes()
+    elif torch.cuda.is_available():
+        main()
     else:
         print("skipped: no CUDA GPU here; benchmarks/RESULTS.md holds the measured numbers")

@@ -43,9 +43,9 @@ from cosmos_reason.rules import (
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft, pasteable
-from cosmos_reason.rules.keys import RATE
 from cosmos_reason.rules.model_folder import TEMPLATE
 from cosmos_reason.spec import actions, document, names, origins
+from cosmos_reason.spec.keys import RATE
 
 COMMON = (
     "--engine --tuning --model --train-root --eval-root --gpus-per-node --dataset-facts "

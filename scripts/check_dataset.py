@@ -417,7 +417,7 @@ def as_text(name: str, facts: dict) -> str:
         f"{facts['clips']} clips (records per clip: {shown(facts['records_per_clip'])})",
         f"  media: {size['width']} x {size['height']} px, {size['frames']} frames, "
         f"{size['fps']} fps, {size['seconds']} s, {facts['clips_with_problems']} with problems",
-        f"  text: up to {text['max']} tokens ({text['method'].partition(':')[0]}), "
+        f"  text: up to {text['max'] or '-'} tokens ({text['method'].partition(':')[0]}), "
         f"{reasoned}majority answer right {'-' if share is None else f'{share:.1%}'}",
     ]
     for kind, balance in facts["answers"].items():

@@ -2,12 +2,11 @@
 builds a dataset of them."""
 
 import json
-import os
 import shlex
 import subprocess
 
 import pytest
-from clip_files import check, write_clip
+from clip_files import check
 from support import run_script
 
 from cosmos_reason.base import files
@@ -16,24 +15,6 @@ from cosmos_reason.spec import document
 
 ANSWERS = ("Yes", "No")
 WEATHER = ("rain", "sun")
-
-
-@pytest.fixture(scope="module")
-def clips(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clips")
-    for number in range(4):
-        write_clip(folder / f"{number}.mp4", frames=8, tint=number)
-    return folder
-
-
-@pytest.fixture
-def source(clips, tmp_path):
-    """A folder with four clips, named by number."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for clip in clips.iterdir():
-        os.link(clip, folder / clip.name)
-    return folder
 
 
 def written(source, content, name="annotations.json"):

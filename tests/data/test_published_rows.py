@@ -2,7 +2,6 @@
 question that only their author can answer."""
 
 import json
-import os
 
 import pytest
 from clip_files import check, write_clip
@@ -12,24 +11,6 @@ from cosmos_reason.data import annotations
 from cosmos_reason.media.files import probe
 
 COLOURS = ["red", "blue", "green"]
-
-
-@pytest.fixture(scope="module")
-def clips(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clips")
-    for number in range(4):
-        write_clip(folder / f"{number}.mp4", frames=8, tint=number)
-    return folder
-
-
-@pytest.fixture
-def source(clips, tmp_path):
-    """A folder with four clips, named by number."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    for clip in clips.iterdir():
-        os.link(clip, folder / clip.name)
-    return folder
 
 
 def written(source, content, name="rows.json"):
@@ -52,6 +33,12 @@ def build(path, *flags):
 
 def found(report, id):
     return [finding for finding in report["findings"] if finding["id"] == id]
+
+
+def test_objects_nested_without_end_are_refused(source):
+    row = json.dumps({"video": "0.mp4", "answer": "yes"})
+    report, talks = build(written(source, '[{"a": ' * 400 + row + "}]" * 400))
+    assert found(report, "BUILD-TABLE") and not talks
 
 
 # -- reasoning ---------------------------------------------------------------------------------

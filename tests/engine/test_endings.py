@@ -198,7 +198,7 @@ PLAN = gpu_memory.Plan(
 
 
 def with_fix(plan, changes):
-    tokens = changes.get(full_gpu.TOKENS, plan.tokens)
+    tokens = changes.get(full_gpu.TOKENS_PER_PASS, plan.tokens)
     changed = full_gpu._shorter(plan, min(tokens, plan.tokens))
     kept = plan.kept_layers if full_gpu.LAYERS not in changes else 0
     return gpu_memory.total(full_gpu.dataclasses.replace(changed, kept_layers=kept))
@@ -223,7 +223,7 @@ def test_one_long_record_needs_fewer_pixels_and_a_model_too_large_gets_no_false_
     (finding,) = full_gpu.explained(PLAN, 850, Memory(40.0, 8.0), "step 1").findings
     assert not finding.fix and "with the fix" not in finding.message
     (finding,) = full_gpu.explained(None, 850, Memory(40.0, 8.0), "step 1").findings
-    assert finding.fix.changes == {full_gpu.TOKENS: full_gpu.FEWEST}
+    assert finding.fix.changes == {full_gpu.TOKENS_PER_PASS: full_gpu.FEWEST}
 
 
 def test_a_training_that_runs_out_of_memory_ends_with_the_finding(train_spec, monkeypatch):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import thoughts
+from cosmos_reason.data.label_questions import LABELS, SENTENCES
 from cosmos_reason.data.option_columns import NUMBERED
 from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
@@ -40,18 +41,7 @@ COLUMNS = {
     "image": ("image", "image_path", "image_id"),
     "question": ("question", "prompt", "query", "problem"),
     "answer": (
-        *(
-            "answer",
-            "label",
-            "class",
-            "target",
-            "category",
-            "response",
-            "caption",
-            "sentence",
-            "text",
-        ),
-        "solution",
+        *(*LABELS, *SENTENCES, "solution"),
         *("correct_answer", "correct_choice", "correct", "answer_key"),
         *("ground_truth", "gt", "correct_answer_label"),
         *COUNTED_FROM_0,

@@ -8,6 +8,7 @@ model sees; `resized_height` and `resized_width` keep the package from resizing 
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ from cosmos_reason.base.findings import (
 from cosmos_reason.data import annotations
 from cosmos_reason.data.frames import Sampler, Vision, chat, with_system
 from cosmos_reason.data.located import place
-from cosmos_reason.data.samples import Media, Sample, Turn, responses
+from cosmos_reason.data.samples import Media, Question, Sample, Turn, responses
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import s3
 
@@ -101,15 +102,9 @@ class Prompts(Conversations):
     said before it. A medium that cannot be read ends the training: another prompt in its place
     would be paid by this one's answer."""
 
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        sampler: Sampler,
-        system_prompt: str = "",
-        name: str = TRAINING,
-    ):
-        super().__init__(samples, sampler, system_prompt, name)
-        self.questions = [one for sample in samples for one in sample.questions()]
+    @functools.cached_property
+    def questions(self) -> list[Question]:
+        return [one for sample in self.samples for one in sample.questions()]
 
     def __len__(self) -> int:
         return len(self.questions)

@@ -15,16 +15,10 @@ FEW_CLASSES, SHORT_CLASS = (
 )  # so many answers, each of so few characters, are classes and named in the question
 YES_NO = {"yes", "no"}
 TRUTH = YES_NO | {"y", "n", "true", "false", "0", "1"}
-NAMELESS = (
-    "answer",
-    "label",
-    "class",
-    "target",
-    "category",
-    "response",
-    "folder",
-)  # names that say nothing
-CAPTIONS = ("caption", "sentence", "text", "description")
+LABELS = ("answer", "label", "class", "target", "category", "response")
+NAMELESS = (*LABELS, "folder")  # names that say nothing
+SENTENCES = ("caption", "sentence", "text")
+CAPTIONS = (*SENTENCES, "description")
 
 
 def ask(

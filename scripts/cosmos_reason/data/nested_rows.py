@@ -17,10 +17,15 @@ def flattened(rows: list, given: dict[str, str], where: object) -> list:
     """A row for each object with a clip in a list below `rows`, with the plain values around it:
     {"trip": 1, "clips": [{"file": "a.mp4"}]} is {"trip": 1, "file": "a.mp4"}; a row for each
     question of a clip that has a list of them; other rows as they are. `given`: {role: column} by
-    the user. Raises Failure for clips in two lists of an object.
+    the user. Raises Failure for clips in two lists of an object, and for objects nested without
+    end.
     """
     asked = ASKED | {given[role] for role in ("question", "answer") if role in given}
-    clips = [inner for row in rows for inner in _below(row, asked, where) or [row]]
+    try:
+        clips = [inner for row in rows for inner in _below(row, asked, where) or [row]]
+    except RecursionError:
+        message = "got objects nested too deep, expected rows"
+        raise f.bad_input("BUILD-TABLE", where, message) from None
     return [one for row in clips for one in _each_question(row)]
 
 

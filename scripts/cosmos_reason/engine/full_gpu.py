@@ -14,9 +14,9 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.engine import passes as engine_passes
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.gpu_memory import CONTEXT_GIB, GIB, TIGHT_ABOVE, Plan
+from cosmos_reason.spec.keys import TOKENS_PER_PASS
 
 ID = "ENGINE-GPU-MEMORY"
-TOKENS = "custom.transformers_engine.tokens_per_pass"
 LAYERS = "custom.transformers_engine.recompute_layers"
 CHECKPOINTING = "policy.model_gradient_checkpointing"
 PIXELS = "custom.vision.total_pixels"
@@ -75,7 +75,7 @@ def explained(plan: Plan | None, longest: int, memory: Memory, where: str) -> Fa
     the size of the model is unknown."""
     message = f"got {memory.taken:.1f} GiB or more, the GPU has {memory.whole:.1f} GiB for it"
     if plan is None:
-        return outside(ID, where, message, Fix(changes={TOKENS: FEWEST}))
+        return outside(ID, where, message, Fix(changes={TOKENS_PER_PASS: FEWEST}))
     foreseen = gpu_memory.total(plan)
     message += f"; foreseen were {foreseen:.1f} GiB for a pass of {plan.tokens:,} tokens"
     # What the sums leave out, they leave out of smaller passes too.
@@ -100,9 +100,9 @@ def fitting(plan: Plan, longest: int, limit: float) -> tuple[Fix, float]:
     for tokens in range(plan.tokens // STEP * STEP, max(longest, FEWEST) - 1, -STEP):
         gib = gpu_memory.total(_shorter(plan, tokens))
         if gib <= limit:
-            return Fix(changes=changes | {TOKENS: tokens}), gib
+            return Fix(changes=changes | {TOKENS_PER_PASS: tokens}), gib
     alone = _shorter(plan, longest)
-    changes[TOKENS] = FEWEST
+    changes[TOKENS_PER_PASS] = FEWEST
     gib = gpu_memory.total(alone)
     if gib <= limit:
         return Fix(changes=changes), gib

@@ -28,6 +28,7 @@ from cosmos_reason.engine.samples import Samples
 from cosmos_reason.estimate import steps
 from cosmos_reason.estimate.gpu_memory import GIB
 from cosmos_reason.media.sampling import VisionOptions
+from cosmos_reason.spec.keys import BATCH
 
 
 def datasets(
@@ -72,8 +73,8 @@ def plan_steps(records: int, train: dict, world: int = 1) -> tuple[int, int]:
             f"got {batch} for {records} records{each}, expected at most that many "
             "(no step would run)"
         )
-        fix = Fix(changes={"train.train_batch_per_replica": -(-records // world)})
-        raise bad_input("ENGINE-NO-STEPS", "train.train_batch_per_replica", message, fix)
+        fix = Fix(changes={BATCH: -(-records // world)})
+        raise bad_input("ENGINE-NO-STEPS", BATCH, message, fix)
     return per_epoch, steps.total_steps(records, train, world)
 
 

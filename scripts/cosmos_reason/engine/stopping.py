@@ -12,6 +12,7 @@ from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.engine.ranks import ALONE, Ranks
+from cosmos_reason.spec.keys import RATE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
@@ -68,7 +69,7 @@ def not_finite(message: str, step: int, rate: float, output_dir: Path) -> Failur
         )
         fix = Fix(command="scripts/ask_model.py MODEL CLIP QUESTION  # does the model answer?")
         return outside("ENGINE-LOSS-NOT-FINITE", f"step {step}", message, fix)
-    fix = Fix(changes={"train.optm_lr": float(f"{rate / 10:g}")})
+    fix = Fix(changes={RATE: float(f"{rate / 10:g}")})
     good = run_outputs.newest_resume(output_dir)
     if good is None:
         message += "; no checkpoint was saved before"

@@ -19,6 +19,7 @@ from cosmos_reason.base import bundle
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions
+from cosmos_reason.spec.keys import BATCH, TOKENS_PER_PASS
 
 GIB = 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -37,8 +38,6 @@ ADAPTER = 16  # bytes per adapter parameter: float32 weight, gradient, two momen
 PATCHES = 4  # vision patches per token
 CONTEXT_GIB, WORKSPACE_GIB = 1.0, 0.4  # CUDA context with its kernels; cuBLAS and the like
 TIGHT_ABOVE = 0.9  # part of a GPU beyond which fragmentation may end the run
-TOKENS_PER_PASS = "custom.transformers_engine.tokens_per_pass"
-BATCH = "train.train_batch_per_replica"
 # Names of linear layers, by parts of which a spec says where adapters go.
 TEXT_LAYER, VISION_LAYER = "model.language_model.layers.0.", "model.visual.blocks.0."
 PARTS = {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn", "o_proj": "self_attn",

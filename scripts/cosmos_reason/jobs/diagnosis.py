@@ -21,6 +21,7 @@ from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.failed_run import FailedRun
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document
+from cosmos_reason.spec.keys import RATE
 
 CATALOG = Path(__file__).with_name("error_catalog.yaml")
 MAX_LINE = 1 << 16  # characters; what has no line ends is cut there
@@ -61,7 +62,6 @@ OUR_FIX = re.compile(r"^(?:\[[^\]]*\]:?\s?)?  fix: (.*)$")  # on the line below 
 OUR_WORDS = ("--set ", "--unset ", "scripts/")
 SHELL = re.compile(r"[;&|<>$`\\]")
 LENGTH = "policy.model_max_length"
-RATE = "train.optm_lr"
 CLIP = "train.optm_grad_norm_clip"  # 0: none
 # Ends of keys whose value helps when it is lower, and higher.
 LOWER_HELPS = ("pixels", "nframes", "workers", "factor", "keep", "max_tokens", "per_pass")

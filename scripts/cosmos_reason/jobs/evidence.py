@@ -44,7 +44,10 @@ LEFT_OUT = {left_out.TRAINING: "records", left_out.VALIDATION: "validation_recor
 SKIPPED = re.compile(
     r"skipped record (.+) of (train_dataset|val_dataset) \(\d+ of at most \d+, of (\d+) in all\): "
 )
-SKIPPED_OF = {"train_dataset": "records", "val_dataset": "validation_records"}
+SKIPPED_OF = {
+    "train_dataset": LEFT_OUT[left_out.TRAINING],
+    "val_dataset": LEFT_OUT[left_out.VALIDATION],
+}
 FEWEST_LOSSES = 20  # to call their rise one
 HIGH_LOSS = 2.0  # a first batch of less may be luck
 LOG_LINES = 2_000_000  # of the log's beginning that are searched for known errors

@@ -10,9 +10,10 @@ from pathlib import Path
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion
 from cosmos_reason.rules.case import Case, sound
-from cosmos_reason.rules.keys import BATCH, MINI_BATCH
+from cosmos_reason.rules.keys import MINI_BATCH
 from cosmos_reason.rules.spec_rules import RULES
 from cosmos_reason.spec import actions, document, origins, validation
+from cosmos_reason.spec.keys import BATCH
 
 FEWEST_FRAMES = {"nframes": 2, "max_frames": 4}  # the sampler's own floors
 

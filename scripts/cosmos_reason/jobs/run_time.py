@@ -17,8 +17,9 @@ from cosmos_reason.jobs import progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import BATCH, MINI_BATCH
+from cosmos_reason.rules.keys import MINI_BATCH
 from cosmos_reason.spec import actions, document, origins
+from cosmos_reason.spec.keys import BATCH, TOKENS_PER_PASS
 
 LATEST = 20  # jobs that are looked at for a speed
 FIRST_STEPS = 2  # of a run, which are slower
@@ -278,7 +279,7 @@ def _speed_elsewhere(case: Case, gpus: int, tokens: int, gpu_names: Sequence[str
 
 def _packed(case: Case, mean: float) -> float:
     """Tokens of a pass of the embedded engine, whose records are those of one step."""
-    limit = case("custom.transformers_engine.tokens_per_pass") or math.inf
+    limit = case(TOKENS_PER_PASS) or math.inf
     return max(mean, min(limit, mean * case(BATCH)))
 
 

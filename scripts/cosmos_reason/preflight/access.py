@@ -23,6 +23,7 @@ from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.rules import model_on_hub, models
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, images
+from cosmos_reason.spec.keys import BATCH
 
 SCHEMES = ("s3", "hf", "hf_model")
 OFFLINE = ("1", "ON", "YES", "TRUE")  # values of $HF_HUB_OFFLINE that ask for it
@@ -176,7 +177,7 @@ def _records_of(launch: Launch, label: str, file: Path) -> Iterator[Finding]:
                 f"got a batch of {batch}, expected at most {most}: "
                 f"{count} records over {shards} shards"
             )
-            fix = Fix(changes={"train.train_batch_per_replica": max(1, most)})
+            fix = Fix(changes={BATCH: max(1, most)})
             where = f"--effective-batch-limit {label}"
             yield findings.error("PRE-BATCH-LIMIT", where, message, fix)
 

@@ -19,9 +19,9 @@ from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.keys import BATCH, POLICY_GPUS, RANKS_OF_REPLICA, REPLICAS, ROLLOUT_GPUS
+from cosmos_reason.rules.keys import POLICY_GPUS, RANKS_OF_REPLICA, REPLICAS, ROLLOUT_GPUS
 from cosmos_reason.spec import actions, document
-from cosmos_reason.spec.keys import DROP_LAST, RESPONSE_MODE
+from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE
 
 COSMOS = ("tao", "cosmos-rl")
 COUNTED_BYTES = 16 << 20  # of annotations, in a third of a second

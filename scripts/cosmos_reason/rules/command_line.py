@@ -23,9 +23,10 @@ from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
-from cosmos_reason.rules.keys import BATCH, GRID, MINI_BATCH, RATE, SHARD, WARMUP, WARMUP_EPOCHS
+from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, WARMUP, WARMUP_EPOCHS
 from cosmos_reason.rules.layout import standard_layout
 from cosmos_reason.spec import actions, document, legal, names, own_paths, values
+from cosmos_reason.spec.keys import BATCH, RATE
 
 # ---- recipes, tuning, GPUs -----------------------------------------------------------------------
 

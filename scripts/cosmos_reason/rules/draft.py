@@ -15,9 +15,9 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import placeholders
-from cosmos_reason.rules.keys import BATCH
 from cosmos_reason.rules.paths import WINDOWS_PATH
 from cosmos_reason.spec import actions, document
+from cosmos_reason.spec.keys import BATCH
 
 LORA = "policy.lora"
 LONG_FLAG = 200  # characters

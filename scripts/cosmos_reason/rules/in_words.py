@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cosmos_reason.rules.case import Case
-from cosmos_reason.rules.keys import BATCH, RATE
 from cosmos_reason.spec import actions, values
+from cosmos_reason.spec.keys import BATCH, RATE
 
 
 def of_spec(case: Case, uses_gpus: bool = True) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cosmos_reason.spec.keys import DROP_LAST, RESPONSE_MODE, TRAIN_ANNOTATIONS
+from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE, TRAIN_ANNOTATIONS
 
 GRID, ROLLOUT = "policy.parallelism.", "rollout.parallelism."
 SHARD = GRID + "dp_shard_size"
@@ -16,7 +16,6 @@ POLICY_SIZES = (
 )
 ROLLOUT_SIZES = ("n_init_replicas", "tp_size", "pp_size", "dp_shard_size")
 
-BATCH, RATE = "train.train_batch_per_replica", "train.optm_lr"
 WARMUP, WARMUP_EPOCHS = "train.optm_warmup_steps", "train.optm_warmup_epochs"
 MINI_BATCH = "train.train_policy.mini_batch"
 LOADERS = "train.train_policy.dataloader_num_workers"

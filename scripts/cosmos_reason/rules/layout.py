@@ -8,7 +8,6 @@ from collections.abc import Callable
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.keys import (
-    BATCH,
     GRID,
     POLICY_GPUS,
     POLICY_SIZES,
@@ -18,6 +17,7 @@ from cosmos_reason.rules.keys import (
     SHARD,
 )
 from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.spec.keys import BATCH
 
 PRODUCT = " x ".join(POLICY_SIZES)
 

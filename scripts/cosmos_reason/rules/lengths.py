@@ -8,10 +8,10 @@ from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
-from cosmos_reason.rules.keys import BATCH, LOADERS, PREFETCH
+from cosmos_reason.rules.keys import LOADERS, PREFETCH
 from cosmos_reason.rules.rule import TRAINING, rule
 from cosmos_reason.spec import actions, quantizing
-from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
+from cosmos_reason.spec.keys import BATCH, TRAIN_ANNOTATIONS
 
 DEFAULT_LENGTH = 40960
 LOADER_GIB = 32  # host memory of decoded frames on one rank that is still ordinary

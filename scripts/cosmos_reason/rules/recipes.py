@@ -11,9 +11,9 @@ from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.rules.case import Case, sound
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
-from cosmos_reason.rules.keys import BATCH, MINI_BATCH
+from cosmos_reason.rules.keys import MINI_BATCH
 from cosmos_reason.spec import document, validation
-from cosmos_reason.spec.keys import DROP_LAST
+from cosmos_reason.spec.keys import BATCH, DROP_LAST
 
 ORIGIN = "as published recipes: "  # where such a value comes from
 RECORDS = 32  # of an optimizer step, over all ranks

@@ -8,11 +8,9 @@ from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.rules.keys import (
-    BATCH,
     GRID,
     MINI_BATCH,
     RANKS,
-    RATE,
     REPLICAS,
     SAVE_INTERVAL,
     SHARD,
@@ -22,7 +20,7 @@ from cosmos_reason.rules.keys import (
     WARMUP_EPOCHS,
 )
 from cosmos_reason.rules.rule import TRAINING, rule
-from cosmos_reason.spec.keys import DROP_LAST
+from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 
 FEW_STEPS = 20
 VALIDATION_EPOCHS = "validation.freq_in_epoch"

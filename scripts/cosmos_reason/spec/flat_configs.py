@@ -8,6 +8,7 @@ from dataclasses import replace
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec.keys import RATE
 
 # Names that only those two have; a config has several.
 SIGNS = {
@@ -18,7 +19,7 @@ SIGNS = {
 FEWEST_SIGNS = 3
 BUILD = "scripts/build_spec.py train --train-root DIR -o spec.toml"
 KEYS = {
-    "learning_rate": "train.optm_lr",
+    "learning_rate": RATE,
     "num_train_epochs": "train.epoch",
     "max_steps": "train.max_num_steps",
     "weight_decay": "train.optm_weight_decay",

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 
 from cosmos_reason.base import bundle
 from cosmos_reason.spec import document, images, values
+from cosmos_reason.spec.keys import RATE
 
-PER_PART = ("train.optm_lr", "train.optm_impl")
+PER_PART = (RATE, "train.optm_impl")
 # Of torchao; cosmos-rl takes them, and its choices do not name them.
 OTHER_VALUES = {"train.optm_name": ("Adam8bit", "AdamW8bit")}
 

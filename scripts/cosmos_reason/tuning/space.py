@@ -20,9 +20,10 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.rules import explain
 from cosmos_reason.spec import document, values
+from cosmos_reason.spec.keys import BATCH
 from cosmos_reason.spec.names import suggestions
 
-BATCHES = ("train.train_batch_per_replica", "train.train_policy.mini_batch")
+BATCHES = (BATCH, "train.train_policy.mini_batch")
 # Keys of which a spec has one, each with the other.
 EXCLUDE = {
     "custom.vision.fps": "custom.vision.nframes",
