@@ -95,7 +95,7 @@ def test_a_tolerance_is_a_share(tmp_path, tolerance):
 def test_spans_and_boxes_are_scored_by_their_overlap(tmp_path):
     span, box = (
         {"question": "When?", "gt": "10s-20s"},
-        {"question": "Where?", "gt": "[0, 0, 10, 10]"},
+        {"question": "Give its box.", "gt": "[0, 0, 10, 10]"},
     )
     rows = [
         row(id, response=said, **span)
@@ -125,7 +125,7 @@ def test_boxes_are_converted_when_asked_for(tmp_path):
 
     Image.new("RGB", (200, 100)).save(tmp_path / "shown.png")
     gt, said = "[20, 10, 120, 60]", "[100, 100, 600, 600]"
-    rows = [row("a", gt=gt, response=said, question="Where?", media="shown.png")]
+    rows = [row("a", gt=gt, response=said, question="Give its box.", media="shown.png")]
     path = write(tmp_path / "results.json", rows)
     write(tmp_path / "evaluation.json", {"media_dir": str(tmp_path)})
     assert score(path)[1]["result"]["runs"][0]["correct"] == 0

@@ -9,6 +9,7 @@ from scoring import failed_row, ids, row, score, write
 from support import run_script
 
 from cosmos_reason.base import bundle
+from cosmos_reason.evaluation import rewards
 
 
 def test_a_run_without_an_answer_has_no_score(tmp_path):
@@ -157,3 +158,57 @@ def test_one_row_is_explained(tmp_path):
         {"EVAL-EXPLAIN-ID"},
         "--explain a",
     )
+
+
+WALK_RUN = '[{"start": 0, "end": 5, "caption": "walk"}, {"start": 5, "end": 9, "caption": "run"}]'
+RUN_WALK = '[{"start": 0, "end": 5, "caption": "run"}, {"start": 5, "end": 9, "caption": "walk"}]'
+FORKLIFT = '[{"bbox_2d": [10, 20, 110, 220], "label": "fork lift"}]'
+FORMS = [  # question, ground truth, its type, a right response, wrong ones
+    ("List the events.", WALK_RUN, "text", WALK_RUN.replace("5", "5.0"), [RUN_WALK]),
+    ("List the events.", "[{'start': 0, 'end': 5, 'caption': 'walk'}]", "text",
+     "[{'start': 0, 'end': 5, 'caption': 'walk'}]", ["[{'start': 0, 'end': 5, 'caption': 'run'}]"]),
+    ("What happens when?", "walk 0:05-0:10", "text", "Walk 0:05-0:10", ["run 0:05-0:10"]),
+    ("What?", "A. walk\nB. run", "text", "A. walk\nB. run", ["A. jump"]),
+    ("Find it.", FORKLIFT, "box", FORKLIFT.replace("220", "210"),
+     [FORKLIFT.replace("fork lift", "car"), "[10, 20, 110, 220]"]),
+    ("Find it.", '{"bbox_2d": [1, 2, 30, 40], "start": 3}', "text",
+     '{"start": 3, "bbox_2d": [1, 2, 30, 40]}', ['{"bbox_2d": [1, 2, 30, 40], "start": 4}']),
+    ("Give its box.", "[10, 20, 110, 220]", "box", "[10, 20, 110, 210]", ["[300, 20, 400, 220]"]),
+    ("Set the joints.", "[0.1, 0.2, 0.5, 0.6]", "text", "[0.1,0.2,0.5,0.6]",
+     ["[0.1, 0.2, 0.5, 0.59]"]),
+    ("Point at it.", "[240, 320]", "text", "[240, 320]", ["[240, 310]", "[320, 240]"]),
+    ("Point at it.", "[-5, 3]", "text", "[-5, 3]", ["[5, 3]"]),
+    ("Point at it.", '{"point_2d": [5, 9], "label": "cup"}', "text",
+     '{"label": "cup", "point_2d": [5, 9]}', ['{"point_2d": [5, 9], "label": "door"}']),
+    ("How many?", "3-5", "text", "3-5", ["4-5"]),
+    ("How long is it?", "3-5 s", "text", "3-5 s", ["3-6 s"]),
+    ("When does it close?", "5 pm", "text", "5 pm", ["5 am"]),
+    ("Which numbers?", "3, 5, 7", "text", "3,5,7", ["7, 5, 3"]),
+    ("What is there?", "3 cars and 2 trucks", "text", "There are 3 cars and 2 trucks.",
+     ["2 cars and 3 trucks"]),
+    ("When does it fall?", "10-20", "temporal", "10s to 20s", ["30-40"]),
+    ("When does it fall?", '{"start": 5, "end": 9}', "temporal", "5s-8s", ["20s-28s"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "gt", "type", "right", "wrong"), FORMS)
+def test_a_form_that_nothing_declares_is_text_and_never_right_by_accident(
+    tmp_path, question, gt, type, right, wrong
+):
+    """The same holds for what GRPO pays."""
+    said = [right, *wrong]
+    rows = [row(f"q{n}", gt, text, question=question) for n, text in enumerate(said)]
+    write(tmp_path / "results.json", rows)
+    (run,) = score(tmp_path)[1]["result"]["runs"]
+    assert list(run["per_type"]) == [type]
+    assert round(run["accuracy"] * len(said)) == 1
+    paid = [rewards.correct(question, gt, text) > 0 for text in said]
+    assert paid == [True] + [False] * len(wrong)
+
+
+def test_several_numbers_and_json_are_no_closed_set_of_labels(tmp_path):
+    gts = ["[1, 2]", "[2, 1]"] * 6
+    rows = [row(f"q{n}", gt, "[2, 1]", question="Which?") for n, gt in enumerate(gts)]
+    write(tmp_path / "results.json", rows)
+    (run,) = score(tmp_path)[1]["result"]["runs"]
+    assert (list(run["per_type"]), run["accuracy"]) == (["text"], 0.5)

@@ -18,11 +18,19 @@ from typing import NamedTuple
 
 from cosmos_reason.answers.choices import DIRECTION, labels_vocabulary, options, options_vocabulary
 from cosmos_reason.answers.commitment import CUT_OFF, REFUSAL, Reading, read
-from cosmos_reason.answers.places import as_text, boxes, overlap, read_place, spans
+from cosmos_reason.answers.places import (
+    BARE,
+    as_text,
+    form_of,
+    overlap,
+    read_box,
+    read_place,
+    spans,
+)
 from cosmos_reason.answers.quantities import asked_for, numbers_vocabulary, read_number, same_number
 from cosmos_reason.answers.response import final_answer, marked, plain
 from cosmos_reason.answers.truths import leading_truth, read_yes_no, truth
-from cosmos_reason.answers.words import fold
+from cosmos_reason.answers.words import PASSED_OVER, exact, fold, words
 
 TYPES = ("mcq", "yes_no", "direction", "label", "number", "temporal", "box", "text")
 CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
@@ -34,8 +42,15 @@ _ASKS_TRUTH = re.compile(
     r"\btrue\b|\bT ?(?:/|or) ?F\b|^\W*(?:is|are|was|were|do|does|did|can|could|has|have|will)\b",
     re.I,
 )
-_LONE_LETTER = re.compile(r"\W*[A-Z]\W*|\(?[A-H][.)]\s+\S.*|\([A-H]\).*", re.S)
-_FEW_WORDS = re.compile(r"[\W\d]*(?:[a-z_]+[\W\d]+){0,6}[a-z]*\W*", re.I)
+_LONE_LETTER = re.compile(r"\W*[A-Z]\W*|\(?[A-H][.)]\s+\S.*|\([A-H]\).*")
+_ASKS_BOX = re.compile(r"bbox|box(?:es)?\b|\bx_?1\b|\bx_?min\b|框", re.I)
+_ASKS_TIME = re.compile(
+    r"\b(?:when|wann|quand|cu[áa]ndo|time|time ?stamps?|seconds?|interval|moment|segment)\b|时",
+    re.I,
+)
+_ASKS_AMOUNT = re.compile(
+    r"\bhow (?:many|much|long|far|old|often|fast|tall|wide|high|deep)\b", re.I
+)
 _NOTHING = ("", "null", "none", "n/a", "...")
 _EITHER = re.compile(r"\W*(?:it|this|that)? ?(?:is|was)? ?either\b", re.I)
 _LEADING_ARTICLE = re.compile(r"(?:an?|the) ")
@@ -69,7 +84,8 @@ def verdict(
     expected = normalise(gt, kind, question, labels)
     reading = reading_of(response or "", kind, question, labels)
     right = equal(reading.answer, expected, kind, tolerance)
-    if kind == "text" and reading.rule == "whole response" and expected and not right:
+    is_of_words = expected and exact(expected) is None
+    if kind == "text" and reading.rule == "whole response" and is_of_words and not right:
         reading, right = _free_text(response or "", expected)
     shared = None
     if kind in PLACE_TYPES and expected:
@@ -84,7 +100,8 @@ def reading_of(
 
     mcq: a capital letter · yes_no: "yes" or "no" · direction: left, right, straight, up, down ·
     label: one of `labels`, folded · number: a decimal with its unit or noun · temporal: [start,
-    end] in seconds · box: [x1, y1, x2, y2] as written · text: the response without its thinking."""
+    end] in seconds · box: [x1, y1, x2, y2] as written, then its label where it has one · text: the
+    response without its thinking."""
     if type == "mcq":
         texts = labels or tuple(options(question).values())
         return read(response, options_vocabulary(texts), question)
@@ -96,8 +113,10 @@ def reading_of(
         return read_yes_no(response, question)
     if type == "number":
         return read_number(response, question)
-    if type in PLACE_TYPES:
-        return read_place(response, spans if type == "temporal" else boxes)
+    if type == "temporal":
+        return read_place(response, spans)
+    if type == "box":
+        return read_box(response)
     return _read_text(response)
 
 
@@ -125,47 +144,74 @@ def _free_text(response: str, expected: str) -> tuple[Reading, bool]:
     is_short = len(said.split()) <= SHORT_TEXT + 2
     if len(expected.split()) <= SHORT_TEXT and (ends_so or is_short):
         found = read(response, labels_vocabulary((expected,)))
-        if found.answer and not found.rule.endswith("considered"):
+        is_sure = found.answer and not found.rule.endswith("considered")
+        if is_sure and _stand_together(expected, found.words):
             return Reading(said, f"ground truth in {found.rule}", found.words), True
     if REFUSAL.search(said[:200]) and len(said) <= 400:
         return Reading(None, "refusal", said), False
     return Reading(said, "free text", said), False
 
 
+def _stand_together(expected: str, said: str) -> bool:
+    """Whether the words of a text stand in another in their order: who pushes whom, and what there
+    is how often, lies in it."""
+    meant, heard = _kept(expected), _kept(said)
+    runs = range(len(heard) - len(meant) + 1)
+    return any(heard[start : start + len(meant)] == meant for start in runs)
+
+
+def _kept(text: str) -> list[str]:
+    stems = [word.stem for word in words(text)]
+    return [stem for stem in stems if stem not in PASSED_OVER] or stems
+
+
 def question_type(question: str, gt: str) -> str:
-    """One of TYPES, from the ground truth and the options asked for; never `label`, which only a
-    whole set can show."""
-    texts = tuple(options(question).values())
+    """One of TYPES, from the ground truth and what the question asks for; never `label`, which only
+    a whole set can show. A ground truth whose form nothing declares is text."""
+    texts = tuple(options(question).values()) if _may_have_options(question, gt) else ()
     if texts and read(gt, options_vocabulary(texts)).answer:
         return "mcq"
     kind = _type(gt)
-    return kind or ("yes_no" if _ASKS_TRUTH.search(question) else "mcq")
+    if kind == "F":
+        return "yes_no" if _ASKS_TRUTH.search(question) else "mcq"
+    if kind == f"{BARE} box":
+        return "box" if _ASKS_BOX.search(question) else "text"
+    if kind.endswith("temporal"):
+        is_said = kind == "temporal" or _ASKS_TIME.search(question)
+        return "temporal" if is_said and not _ASKS_AMOUNT.search(question) else "text"
+    return kind
+
+
+def _may_have_options(question: str, gt: str) -> bool:
+    """A lone letter up to H answers a choice whatever the options are."""
+    if len(gt) == 1 and gt in "ABCDEGH":
+        return False
+    marks = ("B.", "B)", "B:", "B]", "B -", "b.", "b)", "b:", "b]")
+    return not question.isascii() or any(mark in question for mark in marks)
 
 
 @lru_cache(maxsize=8192)
 def _type(gt: str) -> str:
-    """Empty for "F", which may be an option or the opposite of "T"."""
-    said = plain(final_answer(gt) or "") if len(gt) <= 100_000 else ""
+    """What the ground truth alone tells: "F" may be an option or the opposite of "T", and bare
+    numbers are a place only where the question asks for one."""
+    final = final_answer(gt) or "" if len(gt) <= 100_000 else ""
+    said = plain(final)
     if said in ("F", "F."):
-        return ""
+        return "F"
     if _is_truth(said):
         return "yes_no"
     if _LONE_LETTER.fullmatch(said):
         return "mcq"
-    return _short_type(said) if len(said) <= 200 else "text"
+    return _short_type(final, said) if len(said) <= 200 else "text"
 
 
-def _short_type(said: str) -> str:
+def _short_type(final: str, said: str) -> str:
     is_short = len(said.split()) <= 3
     if is_short and DIRECTION.whole(said):
         return "direction"
-    if len(boxes(said)) == 1:
-        return "box"
-    if len(said) <= 80 and len(spans(said)) == 1 and _FEW_WORDS.fullmatch(said):
-        return "temporal"
-    if is_short and numbers_vocabulary("").whole(said):
+    if is_short and numbers_vocabulary("").is_all_of(said):
         return "number"
-    return "text"
+    return form_of(final) or "text"
 
 
 def _is_truth(said: str) -> bool:
@@ -183,7 +229,7 @@ def normalise(gt: str, type: str, question: str = "", labels: tuple[str, ...] = 
         return fold(final_answer(gt) or "") or None
     expected = reading_of(gt, type, question, labels).answer
     if type == "text":
-        return fold(expected or "") or None
+        return exact(expected or "") or fold(expected or "") or None
     if type == "number" and expected and " " not in expected:
         return f"{expected} {asked_for(question)}".rstrip()
     return expected
@@ -191,8 +237,9 @@ def normalise(gt: str, type: str, question: str = "", labels: tuple[str, ...] = 
 
 def scaled_box(answer: str, across: float, down: float) -> str:
     """A box as `reading_of` gives it, in another measure."""
-    x1, y1, x2, y2 = map(float, answer.strip("[]").split(","))
-    return as_text((x1 * across, y1 * down, x2 * across, y2 * down))
+    place, _, label = answer.partition("]")
+    x1, y1, x2, y2 = map(float, place.strip("[").split(","))
+    return as_text((x1 * across, y1 * down, x2 * across, y2 * down)) + label
 
 
 def reward(
@@ -213,4 +260,6 @@ def equal(answer: str | None, expected: str | None, type: str, tolerance: float 
         return same_number(answer, expected, tolerance)
     if type in PLACE_TYPES:
         return overlap(answer, expected) >= RIGHT_OVERLAP
-    return (fold(answer) if type == "text" else answer) == expected
+    if type == "text":
+        return (exact(answer) or fold(answer)) == expected
+    return answer == expected

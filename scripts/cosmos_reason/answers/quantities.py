@@ -189,6 +189,14 @@ class Numbers(Vocabulary):
             return None
         return self._written(match)
 
+    def is_all_of(self, text: str) -> bool:
+        """Whether a text is a number and, at most, its unit or noun: "5 pm" says more."""
+        text = text.strip(" .!~≈:")
+        match = _NUMBER.match(text)
+        if not self.whole(text):
+            return False
+        return not (match["tail"] or "").strip(" -") or bool(self._counted(match))
+
     def leading(self, text: str) -> str | None:
         match = _NUMBER.match(text)
         if match and _ENDS.match(text, _end(match)):

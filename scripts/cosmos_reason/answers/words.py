@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from functools import lru_cache
@@ -56,6 +57,26 @@ def fold(text: str) -> str:
     """Case, width, runs of white space and punctuation at the ends removed; other languages keep
     every letter."""
     return " ".join(composed(text).casefold().split()).strip(EDGES)
+
+
+_FENCED = re.compile(r"```(?:json)?\s*(.*?)\s*```", re.S)
+_WITHOUT_WORDS = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*[,;:/ -][^A-Za-z]*\d[^A-Za-z]*", re.S)
+
+
+def exact(text: str) -> str | None:
+    """The one form of a JSON list or object, and of several numbers without words: signs, brackets,
+    order and each value are the answer there. None for a text of words."""
+    text = composed(text).strip()
+    fenced = _FENCED.fullmatch(text)
+    text = fenced[1] if fenced else text
+    if text[:1] in ("[", "{"):
+        try:
+            return json.dumps(json.loads(text, parse_int=float), sort_keys=True)
+        except (ValueError, RecursionError):
+            return "".join(text.split())
+    if _WITHOUT_WORDS.fullmatch(text) and text.isascii():
+        return re.sub(r"\s*([,;:/])\s*", r"\1", " ".join(text.rstrip(" .").split()))
+    return None
 
 
 _FORM_OF = {

@@ -98,9 +98,7 @@ class Survey:
         for (_, text), (role, gt) in pairwise(sample.turns):
             if role != "assistant":
                 continue
-            # Without options in the question its type depends on the answer alone, and short
-            # answers are remembered.
-            kind = answers.question_type(text if _may_have_options(text, gt) else "", gt)
+            kind = answers.question_type(text, gt)
             answer = short_answer(kind, text, gt)
             self.types[kind] += 1
             if answer:
@@ -139,15 +137,6 @@ def take(annotations: Path, media_path: Path | str, model: str, source: str = ""
     _check_ids(found)
     _check_duplicate_questions(found)
     return found
-
-
-def _may_have_options(text: str, gt: str) -> bool:
-    """A lone letter up to H answers a choice whatever the options are."""
-    if len(gt) == 1 and gt in "ABCDEFGH":
-        return False
-    if "B." in text or "B)" in text or "B:" in text:
-        return True
-    return "b." in text or "b)" in text or "b:" in text
 
 
 def short_answer(kind: str, question: str, gt: str) -> str | None:

@@ -200,7 +200,8 @@ def _sets_of_texts(graded: list[Row]) -> list[list[Row]]:
 
 
 def _is_text(row: Row) -> bool:
-    return row.type in ("text", "label")
+    """Whether its ground truth may be one of a few labels; JSON and several numbers are none."""
+    return row.type == "label" or (row.type == "text" and answers.exact(row.gt) is None)
 
 
 def _is_closed(counts: Counter[str | None], members: int) -> bool:
