@@ -86,7 +86,8 @@ def test_a_server_that_answers_nothing_is_an_error(server, videos, tmp_path):
     done = ask("mine", "videos", ASKED, "--endpoint", server.url, "--json", cwd=tmp_path)
     document = json.loads(done.stdout)
     assert done.returncode == 1 and document["result"]["failed"] == 4
-    assert [finding["id"] for finding in document["findings"]] == ["EVAL-ALL-FAILED"]
+    ids = [finding["id"] for finding in document["findings"]]
+    assert ids == ["EVAL-ENDPOINT-UNLISTED", "EVAL-ALL-FAILED"]
 
 
 @pytest.fixture

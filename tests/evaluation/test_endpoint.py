@@ -385,16 +385,17 @@ def test_when_nothing_is_answered_the_command_fails(evaluate_spec, server, tmp_p
     )
 
 
-def command(evaluate_spec, server, config, options, *flags):
+def command(evaluate_spec, server, config, options, *flags, told=()):
     """The process that asked the server by command line, and the document that it printed, without
-    the warning that the tests' model is a miniature."""
+    what is so of the tests' model and server, but for the ids in `told`."""
     custom = {"transformers_engine": {"device": "cpu"}, "endpoint": options}
     write_spec(evaluate_spec, config, custom=custom)
     words = ["evaluate", "--config", config, "--endpoint", server.url, *flags, "--json"]
     done = run_script("run_with_transformers.py", *words)
     document = json.loads(done.stdout)
     found = document["findings"]
-    document["findings"] = [one for one in found if one["id"] != "SPEC-MODEL-MINIATURE"]
+    ordinary = {"SPEC-MODEL-MINIATURE", "EVAL-ENDPOINT-UNLISTED"} - set(told)
+    document["findings"] = [one for one in found if one["id"] not in ordinary]
     return done, document
 
 
@@ -487,7 +488,8 @@ def test_a_served_model_has_any_name_and_a_wrong_one_is_answered_with_the_right_
         [],
         [],
     )
-    assert finding["fix"] == "--served-model 'tiny model: v2'" and "'base'" in finding["message"]
+    assert finding["data"]["served"] == ["tiny model: v2", "base"]
+    assert finding["fix"] == ""  # another name is another model
     done, _ = command(evaluate_spec, server, config, {}, "--served-model", "tiny model: v2")
     assert done.returncode == 0, done.stderr
     assert {body["model"] for body in server.requests + server.trials} == {"tiny model: v2"}
@@ -496,11 +498,66 @@ def test_a_served_model_has_any_name_and_a_wrong_one_is_answered_with_the_right_
     assert "tiny model: v2" in record["hardware"]
 
 
-def test_a_model_that_is_not_named_is_answered_with_the_only_one_there_is(evaluate_spec, server):
-    server.models = ["tiny"]
-    with pytest.raises(Failure, match="EVAL-ENDPOINT-MODEL") as failure:
+def test_a_model_is_named_by_the_server_where_it_tells_what_it_loaded(evaluate_spec, server):
+    name = evaluate_spec["model"]["model_name"]
+    for models, fix in (({"tiny": name}, {"--served-model": "tiny"}), ({"tiny": "other"}, {})):
+        server.models = models
+        with pytest.raises(Failure, match="EVAL-ENDPOINT-MODEL") as failure:
+            ask(evaluate_spec, server)
+        assert failure.value.findings[0].fix.flags == fix
+    server.models = []
+    with pytest.raises(Failure, match="EVAL-ENDPOINT-MODEL"):
         ask(evaluate_spec, server)
-    assert failure.value.findings[0].fix.flags == {"--served-model": "tiny"}
+
+
+NO_ANSWERS = {
+    "null": said(None),
+    "thoughts": said(None, reasoning_content="It might be B."),
+    "thoughts of others": said("", reasoning="It might be B."),
+    "thoughts that were cut": said(None, "length", reasoning_content="It might be B."),
+    "filter": said("", "content_filter"),
+    "filter in the middle": said("The answer", "content_filter"),
+    "refusal": said(None, refusal="I will not."),
+}
+
+
+@pytest.mark.parametrize("reply", NO_ANSWERS.values(), ids=NO_ANSWERS)
+def test_what_is_no_answer_is_a_row_with_an_error(evaluate_spec, server, tmp_path, reply):
+    server.plan = lambda body, number: (
+        (200, reply, 0) if "yes or no" in json.dumps(body) else (200, said("no"), 0)
+    )
+    done, document = command(evaluate_spec, server, tmp_path / "e.toml", {})
+    rows = rows_of(tmp_path / "results")
+    failed = [row for row in rows if row["error"]]
+    assert (done.returncode, document["result"]["failed"], len(failed)) == (0, 4, 4)
+    for row in failed:
+        assert (row["response"], row["answer"], row["correct"]) == (None, None, None)
+        assert "EVAL-ENDPOINT-ANSWER" in row["error"]
+
+
+def test_a_reply_of_another_model_ends_the_run_unless_the_two_are_one(
+    evaluate_spec, server, tmp_path
+):
+    name = evaluate_spec["model"]["model_name"]
+    server.plan = lambda body, number: (200, said("yes", model="other"), 0)
+    for models in (None, [name, "other"], {name: "/a", "other": "/b"}):
+        server.models = models
+        done, document = command(evaluate_spec, server, tmp_path / "e.toml", {})
+        (error,) = [one for one in document["findings"] if one["severity"] == "error"]
+        assert (done.returncode, error["id"]) == (3, "EVAL-ENDPOINT-OTHER-MODEL")
+        assert (error["data"]["asked"], error["data"]["replied"]) == (name, "other")
+        assert not (tmp_path / "results" / "results.json").exists()
+    server.models = {name: "/a", "other": "/a"}
+    done, document = command(evaluate_spec, server, tmp_path / "e.toml", {})
+    assert (done.returncode, document["result"]["failed"]) == (0, 0)
+
+
+def test_that_nobody_could_ask_for_the_served_name_is_said(evaluate_spec, server, tmp_path):
+    unlisted = ["EVAL-ENDPOINT-UNLISTED"]
+    for models, expected in ((None, unlisted), ([evaluate_spec["model"]["model_name"]], [])):
+        server.models = models
+        _, document = command(evaluate_spec, server, tmp_path / "e.toml", {}, told=unlisted)
+        assert [finding["id"] for finding in document["findings"]] == expected
 
 
 def test_answers_of_one_model_are_not_reused_for_another(evaluate_spec, server):

@@ -88,6 +88,19 @@ def test_each_success_names_the_command_that_follows_and_it_runs(site, server):
     assert Path(program).name == "score_predictions.py" and words == [f"{judged}/results"]
 
 
+def test_a_name_that_the_server_does_not_serve_starts_no_job(site, server):
+    server.models = ["theirs"]
+    where = ["evaluate", "--spec", "evaluate.toml", "--platform", "local", "--gpu-ids", "none"]
+    words = ["submit", *where, "--endpoint", server.url, "--served-model", "ours", "--json"]
+    done = run_script("launch_job.py", *words, cwd=site.root)
+    errors = [
+        finding for finding in json.loads(done.stdout)["findings"] if finding["severity"] == "error"
+    ]
+    assert [finding["id"] for finding in errors] == ["EVAL-ENDPOINT-MODEL"]
+    assert errors[0]["data"]["served"] == ["theirs"] and done.returncode != 0
+    assert not list((site.root / "jobs").glob("evaluate-*"))
+
+
 def test_the_engine_is_asked_of_the_context_and_never_with_a_password(site):
     docker = site.root / "bin" / "docker"
     docker.parent.mkdir()

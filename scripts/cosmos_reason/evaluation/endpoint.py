@@ -95,7 +95,7 @@ class Endpoint:
         """Make sure that the server knows the model, and choose how frames are sent. Raises Failure
         for what would make every question fail."""
         with self.server.connected():
-            self.server.check_model(self.model)
+            found = self.server.check_model(self.model)
             refusal = ""
             if self.frames != IMAGES and self._asks_about_videos():
                 refusal = self._refusal_of_videos()
@@ -109,12 +109,14 @@ class Endpoint:
         if refusal:
             self.frames = IMAGES
             message = f"{refusal}; this server takes no videos, so images are sent: {LOSS}"
-            return [findings.warning("EVAL-ENDPOINT-IMAGES", self.url, message, TAKES_VIDEOS)]
+            warning = findings.warning("EVAL-ENDPOINT-IMAGES", self.url, message, TAKES_VIDEOS)
+            return [*found, warning]
         if self.frames == IMAGES:
             fix = Fix(changes={FRAMES: AUTO})
-            return [findings.warning("EVAL-ENDPOINT-IMAGES", FRAMES, f"got images: {LOSS}", fix)]
+            message = f"got images: {LOSS}"
+            return [*found, findings.warning("EVAL-ENDPOINT-IMAGES", FRAMES, message, fix)]
         self.frames = VIDEO
-        return []
+        return found
 
     def _asks_about_videos(self) -> bool:
         questions = asked.read(self.spec["dataset"], self.spec["evaluation"]["limit"])

@@ -26,6 +26,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import carried, claims, containers, engines, inputs, nodes, platforms
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion, launchable, models
 from cosmos_reason.rules.case import COSMOS, Case
@@ -300,6 +301,32 @@ def _objections(
     return found
 
 
+def _unserved(request: Request, spec: dict) -> list[Finding]:
+    """An error where the server does not serve the model that a job of this machine would ask for.
+    All other trouble with a server is the job's, which tries again."""
+    if not request.endpoint or request.platform != "local":
+        return []
+    from cosmos_reason.remote.chat import ChatServer
+
+    options = document.with_defaults(request.action, spec)["custom"]["endpoint"]
+    name = document.get(spec, actions.places(request.action)["model"])
+    try:
+        server = ChatServer(
+            request.endpoint,
+            flag="--endpoint",
+            naming="--served-model",
+            key_variable=options["api_key_variable"],
+            timeout=options["timeout"],
+            concurrency=1,
+            attempts=1,
+        )
+        with server.connected():
+            server.check_model(request.served_model or name.removeprefix(model_names.HUB))
+    except Failure as failure:
+        return [found for found in failure.findings if found.id == "EVAL-ENDPOINT-MODEL"]
+    return []
+
+
 def _with_nodes(request: Request, needed: int) -> Request:
     """On the nodes that the spec was laid out for, unless others were asked for."""
     count = nodes.asked(request.nodes, request.action, request.spec_path, needed)
@@ -335,7 +362,7 @@ def _prepare(
             return None, spec, found
     job = _job(request, folder, needed, named, outputs)
     if acting:
-        found += platform.unseen(job, spec)
+        found += platform.unseen(job, spec) + _unserved(request, spec)
         if has_errors(found):
             return None, spec, found
         job = replace(job, inputs=inputs.stage(request, spec, named))

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 import httpx
 
 from cosmos_reason.base import secrets
-from cosmos_reason.base.findings import Failure, bad_input, nearest, outside
+from cosmos_reason.base.findings import Failure, Finding, bad_input, info, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec.values import shown
 
@@ -33,6 +33,8 @@ TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
 KEY_REFUSED = {401, 403}
 REFUSING = KEY_REFUSED | {404, 405}  # the answer would be the same for every question
 NAMES_SHOWN = 10
+FILTERED = "content_filter"  # the finish_reason of an answer that a filter took
+THOUGHTS = ("reasoning_content", "reasoning")  # where servers put them beside the content
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,18 +65,27 @@ class ChatServer:
 
     `flag` and `naming` are the flags for its address and its model, for messages; `key_variable`
     names the environment variable with its key, `timeout` is in seconds for a whole answer,
-    `concurrency` the requests in flight at a time. Requests are made while it is `connected`.
+    `concurrency` the requests in flight at a time, `attempts` how often one is made. Requests are
+    made while it is `connected`.
     """
 
     def __init__(
-        self, url: str, flag: str, naming: str, key_variable: str, timeout: float, concurrency: int
+        self,
+        url: str,
+        flag: str,
+        naming: str,
+        key_variable: str,
+        timeout: float,
+        concurrency: int,
+        attempts: int = ATTEMPTS,
     ):
         self.naming = naming
         self.url = checked_address(url, flag)
         self.key = key_of(key_variable)
-        self.timeout, self.concurrency = timeout, concurrency
+        self.timeout, self.concurrency, self.attempts = timeout, concurrency, attempts
         self.as_given = f"{flag} http://HOST:8000/v1, {naming} as the server names it, and its key"
         self.stopped = threading.Event()
+        self.same: dict[str, set[str]] = {}  # names of one model, as `check_model` learns them
 
     def each(self, ask: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[list[Result]]:
         """What `ask`, which calls `complete`, returns for each item, in lists as they come, in any
@@ -112,29 +123,35 @@ class ChatServer:
 
     def complete(self, body: dict) -> Reply:
         """Raises Failure: exit 2 for this request alone, with the `status` of HTTP in its data, and
-        exit 3 when it concerns them all."""
+        exit 3 when it concerns them all, as when another model replies."""
         return self._patiently(lambda: self._completion(body))
 
-    def check_model(self, name: str) -> None:
-        """Raises Failure (exit 2) for a model that the server does not name among its own; not
-        every server tells their names."""
+    def check_model(self, name: str) -> list[Finding]:
+        """Raises Failure (exit 2) for a model that the server does not name among its own. A server
+        that tells no names is told of."""
         served = self._patiently(self._served)
-        if not served or name in served:
-            return
+        if served is None:
+            message = f"the server does not list its models: nobody checked that it serves {name}"
+            return [info("EVAL-ENDPOINT-UNLISTED", self.url, message)]
+        if name in served:
+            root = served[name]
+            aliases = {other for other in served if root and served[other] == root}
+            self.same[name] = aliases | {name}
+            return []
         more = ", ..." if len(served) > NAMES_SHOWN else ""
-        names = ", ".join(shown(known) for known in served[:NAMES_SHOWN])
+        names = ", ".join(shown(known) for known in list(served)[:NAMES_SHOWN]) or "none"
         message = f"got {shown(name)}, expected a model that this server serves: {names}{more}"
-        meant = served if len(served) == 1 else nearest(name, served)
-        fix = Fix(flags={self.naming: meant[0]}) if meant else ""
-        raise bad_input("EVAL-ENDPOINT-MODEL", self.url, message, fix)
+        of_root = [known for known, root in served.items() if root == name]
+        fix = Fix(flags={self.naming: of_root[0]}) if of_root else ""
+        raise bad_input("EVAL-ENDPOINT-MODEL", self.url, message, fix, served=list(served))
 
     def _patiently(self, act: Callable[[], Result | Problem]) -> Result:
         """What `act` returns, which is tried again while its Problem may pass. Raises Failure."""
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, self.attempts + 1):
             outcome = act()
             if not isinstance(outcome, Problem):
                 return outcome
-            if not outcome.may_pass or attempt == ATTEMPTS:
+            if not outcome.may_pass or attempt == self.attempts:
                 break
             delay = min(LONGEST_DELAY, max(outcome.pause, _backoff(attempt)))
             if self.stopped.wait(delay):
@@ -149,20 +166,20 @@ class ChatServer:
         """Raises Failure for what would be the same at every attempt."""
         outcome = self._attempt("POST", "/chat/completions", body)
         if not isinstance(outcome, Problem):
-            return self._reply(outcome)
+            return self._reply(outcome, body["model"])
         if outcome.status in REFUSING or 0 < outcome.status < 400:
             raise self._refusal(outcome)
         return outcome
 
-    def _served(self) -> list[str] | Problem:
-        """The names of its models; empty when it does not tell them."""
+    def _served(self) -> dict[str, str | None] | Problem | None:
+        """The names of its models with the root of each; None when it does not tell them."""
         outcome = self._attempt("GET", "/models")
         if not isinstance(outcome, Problem):
             return _names(outcome)
         if outcome.status in KEY_REFUSED:
             raise self._refusal(outcome)
         if outcome.status and not outcome.may_pass:
-            return []
+            return None
         return outcome
 
     def _refusal(self, problem: Problem) -> Failure:
@@ -196,18 +213,46 @@ class ChatServer:
                     raise httpx.ReadTimeout(f"no whole answer within {self.timeout} s")
         return reply, bytes(content)
 
-    def _reply(self, content: bytes) -> Reply:
+    def _reply(self, content: bytes, asked: str) -> Reply:
+        """Raises Failure for what is no answer: no text, one that a filter ended, or one of another
+        model than was asked."""
         try:
             reply = json.loads(content)
             choice = reply["choices"][0]
             usage = reply.get("usage")
             tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-            text = (choice["message"]["content"] or "").encode("utf-8", "replace").decode()
-            is_cut = choice.get("finish_reason") == "length"
-            return Reply(self._masked(text), is_cut, tokens if type(tokens) is int else None)
+            message, text = choice["message"], choice["message"]["content"]
+            end = choice.get("finish_reason")
+            if text is not None:
+                text = text.encode("utf-8", "replace").decode()
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            message = f"got {self._shown(content)}, expected a chat completion with a text"
-            raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, message) from None
+            problem = f"got {self._shown(content)}, expected a chat completion with a text"
+            raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, problem) from None
+        self._refuse_other_model(reply.get("model"), asked)
+        self._refuse_no_answer(message, end)
+        return Reply(self._masked(text), end == "length", tokens if type(tokens) is int else None)
+
+    def _refuse_no_answer(self, message: dict, end: object) -> None:
+        text = message["content"]
+        thought = any(message.get(key) for key in THOUGHTS)
+        if text is not None and end != FILTERED and not (thought and not text.strip()):
+            return
+        what = "only thoughts" if thought else "no text"
+        problem = f"got {what} (finish_reason {end!r}), expected an answer"
+        if end == "length":
+            problem += ": its tokens ended first, a higher generation.max_tokens may help"
+        if message.get("refusal"):
+            problem += f"; it refuses: {self._masked(str(message['refusal']))[:200]}"
+        raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, problem)
+
+    def _refuse_other_model(self, replied: object, asked: str) -> None:
+        if not isinstance(replied, str) or replied in self.same.get(asked, {asked}):
+            return
+        message = (
+            f"got an answer of {shown(replied)}, expected {shown(asked)}: the server does not list "
+            f"the two as one model. Ask for the one that is meant by its own name ({self.naming})"
+        )
+        raise outside("EVAL-ENDPOINT-OTHER-MODEL", self.url, message, replied=replied, asked=asked)
 
     def _shown(self, content: bytes) -> str:
         """The start of what a server answered, without our key."""
@@ -223,14 +268,13 @@ class ChatServer:
         return text
 
 
-def _names(content: bytes) -> list[str]:
-    """The names in an answer to /models; empty for one of another form."""
+def _names(content: bytes) -> dict[str, str | None] | None:
+    """Name -> root of the models in an answer to /models; None for one of another form."""
     try:
-        return [
-            entry["id"] for entry in json.loads(content)["data"] if isinstance(entry["id"], str)
-        ]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return []
+        entries = json.loads(content)["data"]
+        return {entry["id"]: entry.get("root") for entry in entries if isinstance(entry["id"], str)}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def checked_address(url: str, flag: str) -> str:
