@@ -11,6 +11,7 @@ examples:
   kubectl logs job/train | scripts/diagnose_log.py -
 """
 
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -22,6 +23,7 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.jobs import diagnosis
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import actions, document
 
 
 def parser() -> cli.Parser:
@@ -36,8 +38,8 @@ def parser() -> cli.Parser:
         "--spec",
         type=cli.local,
         metavar="FILE",
-        help="the spec that the run was started with, for fixes that fit it "
-        "(default: that of the job, or the toml beside the log)",
+        help="the spec that the run was started with, for fixes that fit it (default: that of the "
+        "job, the one that the log names, or one of the log's own name beside it)",
     )
     parser.add_argument(
         "--jobs-dir", help=f"folder of all jobs (default: ${jobs.JOBS_DIR_VARIABLE} or ./jobs)"
@@ -119,25 +121,77 @@ def of_logs(logs: list[str], jobs_dir: str | None, spec: Path | None) -> list[Fi
 
 
 def of_log(log: str, jobs_dir: str | None, spec: Path | None) -> list[Finding]:
-    is_job = bool(jobs.ID.fullmatch(log)) or jobs.is_path(log)
-    if is_job and spec is None:
-        return of_job(jobs.folder(jobs.root(jobs_dir), log))
-    if log == "-":
-        sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        found = diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin")
-    else:
-        path = jobs.folder(jobs.root(jobs_dir), log) / jobs.LOG if is_job else Path(log)
-        found = of_file(path)
-        spec = spec or spec_beside(path)
-    return [diagnosis.for_spec(finding, spec) for finding in found] if spec else found
+    folder = job_of(log, jobs_dir)
+    if folder and spec is None:
+        return of_job(folder)
+    about_spec = []
+    path = folder / jobs.LOG if folder else Path(log)
+    if spec is None and log != "-":
+        spec, about_spec = spec_of(path)
+    action = actions.of_file(spec) if spec else ""
+    found = of_stdin(action) if log == "-" else of_file(path, action)
+    if not any(diagnosis.is_about_spec(finding) for finding in found):
+        about_spec = []
+    if spec:
+        found = [diagnosis.for_spec(finding, spec) for finding in found]
+    return found + about_spec
 
 
-def spec_beside(log: Path) -> Path | None:
-    """The spec in the folder of a log: spec.toml, or the only toml there."""
-    specs = sorted(log.parent.glob("*.toml"))
-    named = [path for path in specs if path.name == jobs.SPEC]
-    candidates = named or specs
-    return candidates[0] if len(candidates) == 1 else None
+def of_stdin(action: str) -> list[Finding]:
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    return diagnosis.diagnose(diagnosis.read_lines(sys.stdin), "stdin", action)
+
+
+def job_of(log: str, jobs_dir: str | None) -> Path | None:
+    """The folder of the job that is meant, by its id, its folder or the log in that."""
+    if jobs.ID.fullmatch(log) or jobs.is_path(log):
+        return jobs.folder(jobs.root(jobs_dir), log)
+    folder = os.path.dirname(os.path.abspath(log))
+    is_log = os.path.basename(log) == jobs.LOG and jobs.is_path(folder)
+    return Path(folder) if is_log else None
+
+
+def spec_of(log: Path) -> tuple[Path | None, list[Finding]]:
+    """The spec that a log's run was started with, and the finding that says why it is taken, or
+    that none is known: it is never one of several, and never just the one that lies there."""
+    for why, paths in ways_to_spec(log).items():
+        candidates = list(
+            {os.path.realpath(path): path for path in paths if is_spec(path)}.values()
+        )
+        if len(candidates) == 1:
+            message = f"fixes fit {candidates[0]}: {why}; --spec names another"
+            about = findings.info("LOG-SPEC", log, message, spec=str(candidates[0]))
+            return candidates[0], [about]
+        if candidates:
+            break
+    seen = candidates or sorted(log.parent.glob("*.toml"))
+    known = f"{', '.join(map(str, seen[:5]))} may be it" if seen else "none lies beside the log"
+    message = f"the spec of this run is not known, so the fixes fit any: --spec names it ({known})"
+    fix = shlex.join(["scripts/diagnose_log.py", str(log), "--spec", "SPEC.toml"])
+    return None, [findings.info("LOG-SPEC-UNKNOWN", log, message, fix)]
+
+
+def ways_to_spec(log: Path) -> dict[str, list[Path]]:
+    """Why a spec is that of a log -> where such a one would lie, the surest reason first."""
+    if not log.is_file():
+        raise no_log(log)
+    with open(log, encoding="utf-8", errors="replace") as stream:
+        named = diagnosis.specs_named(diagnosis.read_lines(stream))
+    job = next((folder for folder in log.parents if (folder / jobs.RECORD).is_file()), None)
+    return {
+        "the log names it": [
+            place for name in named for place in (Path(name), log.parent / Path(name).name)
+        ],
+        "it is that of the job in whose folder the log lies": [job / jobs.SPEC] if job else [],
+        "it has the log's name": [log.with_suffix(suffix) for suffix in document.SUFFIXES],
+    }
+
+
+def is_spec(path: Path) -> bool:
+    try:
+        return path.is_file() and bool(actions.of_file(path))
+    except Failure:
+        return False
 
 
 def of_file(path: Path, action: str = "") -> list[Finding]:

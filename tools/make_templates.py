@@ -36,7 +36,8 @@ ERRORS_HEAD = """# Known errors
 A failed run: `scripts/diagnose_log.py JOB_ID` (or a log file, or `-` for standard input) finds
 these in its log and prints cause, evidence and fix. A fix of flags alone goes to
 `build_spec.py ACTION --spec spec.toml FIX -o NEW.toml`; for a JOB_ID, or with
-`--spec FILE` (a toml beside the log is found), it is a whole command that fits that spec.
+`--spec FILE` (or one that the log names, or of its name: `LOG-SPEC`), it is a whole command that
+fits that spec.
 What can be known before a launch, `scripts/check_tao_launch_preflight.py --spec spec.toml` says.
 Generated from `scripts/cosmos_reason/jobs/error_catalog.yaml` by `make templates`.
 """

@@ -73,7 +73,7 @@ def test_ids_are_unique_and_entries_complete():
             and entry.signs
             and entry.severity in (f.ERROR, f.INFO)
         )
-        assert str(entry.fix) or entry.severity == f.INFO
+        assert not any(value == "" for value in entry.changes.values())
 
 
 @pytest.mark.parametrize("line", INNOCENT)
@@ -85,11 +85,19 @@ def test_innocent_lines_are_not_errors(line):
     "entry", [e for e in ENTRIES if str(e.fix).startswith("--")], ids=lambda entry: entry.id
 )
 def test_overrides_work_when_pasted_after_build_spec(entry, tmp_path):
-    """build_spec.py takes the fix and says nothing against the keys it changes."""
+    """build_spec.py takes the fix for a spec that has what broke, and says nothing against the keys
+    it changes."""
     arguments = shlex.split(str(entry.fix))
-    args = BUILD_SPEC["parser"]().parse_args(
-        [entry.action, *arguments, "-o", str(tmp_path / "spec.toml")]
-    )
+    table = document.template(entry.action)
+    if "LORA" in entry.id:
+        document.set_value(
+            table, "policy.lora", {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
+        )
+    if None in entry.changes.values():
+        document.set_value(table, "custom.vision.fps", 2)
+    document.dump(table, tmp_path / "broken.toml")
+    base = [entry.action, "--spec", str(tmp_path / "broken.toml")]
+    args = BUILD_SPEC["parser"]().parse_args([*base, *arguments, "-o", str(tmp_path / "spec.toml")])
     errors = [x for x in BUILD_SPEC["main"](args).findings if x.severity == f.ERROR]
     pairs = list(zip(arguments[::2], arguments[1::2], strict=True))
     mentioned = [value.partition("=")[0] for _, value in pairs]
@@ -427,7 +435,7 @@ def test_fixes_of_a_job_change_its_spec(engine, changes, offered, tmp_path):
 def test_fixes_of_a_log_and_of_a_job_without_its_spec_name_the_command(tmp_path):
     job, usual = (
         "train-20260101-120000-0a1b2c",
-        "/build_spec.py train --spec spec.toml --set custom.vision.",
+        "/build_spec.py train --spec SPEC.toml --set custom.vision.",
     )
     folder = job_folder(tmp_path, job)
     (folder / "log.txt").write_text(MEMORY)
@@ -500,6 +508,7 @@ def test_several_logs_are_told_apart(tmp_path):
     assert [(x["id"], x["where"]) for x in found["findings"]] == [
         ("LOG-NO-ERROR", "a.log"),
         ("LOG-VIDEO-FPS-KEY", "b.log:1"),
+        ("LOG-SPEC-UNKNOWN", "b.log"),
     ]
     assert done.returncode == 1 and found["result"] == {"cause": "LOG-VIDEO-FPS-KEY"}
     done = run_script("diagnose_log.py", "b.log", "c.log", "d.log", cwd=tmp_path)
@@ -513,7 +522,8 @@ def test_file_stdin_and_job(tmp_path):
     log = tmp_path / "log.txt"
     log.write_bytes(b"\xff\xfe step 1\rstep 2\rKeyError: 'video_fps'\n")
     done = run_script("diagnose_log.py", log, "--json")
-    (found,) = json.loads(done.stdout)["findings"]
+    found, unknown = json.loads(done.stdout)["findings"]
+    assert unknown["id"] == "LOG-SPEC-UNKNOWN"
     assert (
         done.returncode == 1 and found["id"] == "LOG-VIDEO-FPS-KEY" and found["where"] == f"{log}:3"
     )

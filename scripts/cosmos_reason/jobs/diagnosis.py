@@ -4,12 +4,13 @@ what to do about it."""
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 import shlex
 import string
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
@@ -47,10 +48,20 @@ TROUBLE = (
     "core dumped",
     "Segmentation fault",
     "No such file",
+    "StopIteration",
+    "KeyboardInterrupt",
+    "terminate called",
+    "Bus error",
+    "panic:",
 )
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
+RANK = r"(?:\[[^\]]*\]:?\s?)?"
+# The last line of a traceback says an error even where its text holds a warning.
+RAISED = re.compile(
+    RANK + r"(?:[\w.]*(?:Error|Exception)|StopIteration|KeyboardInterrupt)(?::(?! \w*Warning)|\s*$)"
+)
 # A line inside a traceback, perhaps with its rank before it.
-STACK = re.compile(r"(?:\[[^\]]*\]:?)?\s\s")
+STACK = re.compile(RANK.replace(r"\s?", "") + r"\s\s")
 # A finding that one of our commands printed, perhaps with its rank before it, and its fix, where
 # that stands on the same line; or the last line of a traceback, where it passed through somebody
 # else's program.
@@ -70,7 +81,7 @@ HIGHER_HELPS = ("_length", "warmup_steps")
 # Hub), tells.
 PLACEHOLDERS = {
     "action": "train",
-    "spec": "spec.toml",
+    "spec": "SPEC.toml",
     "root": "ROOT",
     "output": "OUTPUT_DIR",
     "run": "OUTPUT_DIR",
@@ -82,6 +93,16 @@ NAMED_PAGE = re.compile(
     r"(?:models/)?((?:datasets/)?[\w-][\w.-]*/[\w.-]*\w)"
 )
 COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# How a command line in a log names the spec of the run.
+NAMED_SPEC = re.compile(r"(?:--config|--spec|\s-e)(?:=|\s+)['\"]?([^\s'\",;]+\.(?:toml|ya?ml))\b")
+HEAD_LINES = 5000  # in which a log tells what was started
+STEP_OF_LENGTH = 1024
+DIMS = re.compile(
+    r"dp_replicate\((\d+)\) \* dp_shard\((\d+)\) \* cp\((\d+)\) \* tp\((\d+)\) \* pp\((\d+)\)"
+    r" != WORLD_SIZE\((\d+)\)"
+)
+LAYOUT = "policy.parallelism."
+BY_LAYOUT = ("LOG-REPLICATE-1D",)  # what its fix changes depends on the spec
 
 
 # -- the catalog -------------------------------------------------------------------------------
@@ -97,7 +118,8 @@ class Entry:
     example: tuple[str, ...]
     group: str
     changes: dict = field(default_factory=dict)
-    flags: dict = field(default_factory=dict)
+    least: dict = field(default_factory=dict)
+    most: dict = field(default_factory=dict)
     command: str = ""
     severity: str = findings.ERROR
     action: str = "train"
@@ -115,7 +137,27 @@ class Entry:
     def fix_with(self, words: dict[str, str]) -> Fix:
         """The fix with words for some placeholders of its command."""
         command = self.command.format_map(PLACEHOLDERS | words)
-        return Fix(changes=self.changes, flags=self.flags, command=command)
+        return Fix(changes=self.changes, command=command)
+
+    def changes_after(self, line: str) -> dict:
+        """Its changes without values that the line shows to be wrong: a length reaches the tokens
+        that the line counts, a count stays within them, a name it refuses is not proposed."""
+        if self.id == "LOG-PARALLEL-SIZES":
+            return _layout(line)
+        changes = {}
+        for key, new in self.changes.items():
+            names = [new] if isinstance(new, str) else new if isinstance(new, list) else []
+            if any(re.search(rf"\b{re.escape(name)}\b", line) for name in names):
+                continue
+            needed = _number(self.least.get(key), line)
+            if needed:  # the answer's tokens come on top
+                new = max(new, math.ceil(needed / STEP_OF_LENGTH + 1) * STEP_OF_LENGTH)
+            allowed = _number(self.most.get(key), line)
+            if allowed is not None:
+                new = allowed // 2 * 2  # frames go in pairs
+            if new != 0 or allowed is None:
+                changes[key] = new
+        return changes
 
     @property
     def placeholders(self) -> set[str]:
@@ -126,6 +168,27 @@ class Entry:
         if not _contains(line, self.signs):
             return False
         return self.confirm is None or bool(self.confirm.search(line))
+
+
+def _number(pattern: str | None, line: str) -> int | None:
+    found = re.search(pattern, line) if pattern else None
+    return int(next(group for group in found.groups() if group)) if found else None
+
+
+def _layout(line: str) -> dict[str, int]:
+    """Sizes whose product is the number of GPUs, from the line that says the product is not: a
+    tp_size of 2 is the worker's default, else the shards are what is counted. Empty where no whole
+    number does it."""
+    found = DIMS.search(line)
+    if not found:
+        return {}
+    replicate, shard, cp, tp, pp, world = map(int, found.groups())
+    if tp == 2 and replicate * shard * cp * pp == world:
+        return {f"{LAYOUT}tp_size": 1}
+    others = replicate * cp * tp * pp
+    if others and world % others == 0 and world // others:
+        return {f"{LAYOUT}dp_shard_size": world // others}
+    return {}
 
 
 @functools.cache
@@ -286,7 +349,7 @@ class _Search:
 
 
 def _looks_like_trouble(line: str) -> bool:
-    return _contains(line, TROUBLE) and not HARMLESS.search(line)
+    return _contains(line, TROUBLE) and (not HARMLESS.search(line) or bool(RAISED.match(line)))
 
 
 def _contains(line: str, texts: Iterable[str]) -> bool:
@@ -304,8 +367,9 @@ def _finding(entry: Entry, where: str, line: str) -> Finding:
         return findings.error(entry.id, where, secrets.hidden(entry.cause), fix, evidence=evidence)
     message = f"{entry.cause} The log says: {quoted(line.strip(), 160)}"
     fix = entry.fix
-    if fix and not fix.command:
-        fix = _built(fix, entry.action, "spec.toml")
+    if not entry.command:
+        fix = Fix(changes=entry.changes_after(line))
+        fix = _built(fix, entry.action, PLACEHOLDERS["spec"]) if fix else fix
     data = {"action": entry.action, "evidence": evidence}
     if entry.transient:
         data["transient"] = True
@@ -327,10 +391,18 @@ def _unknown(search: _Search, name: str) -> Finding:
         return findings.info("LOG-NO-ERROR", name, "got no sign of an error in the log", lines=last)
     number, lines = search.blocks[-1]
     block = [quoted(line) for line in lines]
-    troubles = [line for line in block if _contains(line, TROUBLE)]
-    last_trouble = troubles[-1] if troubles else block[0]
-    message = f"no known pattern; the last error block says: {last_trouble}"
+    message = f"no known pattern; the last error block says: {_last_said(block)}"
     return findings.error("LOG-UNKNOWN", f"{name}:{number}", message, lines=block)
+
+
+def _last_said(block: list[str]) -> str:
+    """The line of a block that says its error: of a traceback, the one below its stack."""
+    troubles = [number for number, line in enumerate(block) if _contains(line, TROUBLE)]
+    last = troubles[-1] if troubles else 0
+    if "Traceback" not in block[last]:
+        return block[last]
+    below = [line for line in block[last + 1 :] if line.strip() and not STACK.match(line)]
+    return below[0] if below else block[last]
 
 
 def quoted(line: str, limit: int = SHOWN) -> str:
@@ -371,12 +443,31 @@ def _for_job(finding: Finding, job: Job) -> Finding:
 
 def for_spec(finding: Finding, spec: Path) -> Finding:
     """A finding of a log with its fix for the spec that the run was started with. Raises Failure
-    (exit 2) when that cannot be read."""
+    when that is no spec."""
+    entry = _known(finding)
+    run = FailedRun.of_spec(spec)
+    if entry is None:
+        return _with_changes_said(finding, run)
+    return _for_run(finding, entry, run, {})
+
+
+def is_about_spec(finding: Finding) -> bool:
+    """Whether its fix would be another one for another spec."""
     entry = _known(finding)
     if entry is None:
-        return _with_changes_said(finding, FailedRun.of_spec(spec, "train"))
-    run = FailedRun.of_spec(spec, entry.action)
-    return _for_run(finding, entry, run, {})
+        return str(finding.fix).startswith(("--set ", "--unset "))
+    return bool(entry.changes or entry.id in BY_LAYOUT) or not entry.placeholders.isdisjoint(
+        {"spec", "action"}
+    )
+
+
+def specs_named(lines: Iterable[str]) -> list[str]:
+    """The specs that the command lines in a log name, each once."""
+    found = {}
+    for line in itertools.islice(lines, HEAD_LINES):
+        if ".toml" in line or ".y" in line:
+            found |= dict.fromkeys(NAMED_SPEC.findall(line))
+    return list(found)
 
 
 def _with_changes_said(finding: Finding, run: FailedRun) -> Finding:
@@ -397,50 +488,83 @@ def _known(finding: Finding) -> Entry | None:
 def _for_run(finding: Finding, entry: Entry, run: FailedRun, places: dict[str, str]) -> Finding:
     """A finding with the fix for the spec of its run; `places` are words for the placeholders."""
     action = f"{run.action} --engine {run.engine}"
-    if entry.changes or entry.flags:
-        numbers, left = _useful(entry, run)
-        message = f"{finding.message}; {numbers}" if numbers else finding.message
-        if not left:
-            message = f"{message} Its spec already has what the fix for this would change."
-            return replace(finding, message=message, fix=Fix())
-        left = Fix(changes=run.missing_keys()) | left
-        return replace(finding, message=message, fix=_built(left, action, str(run.source)))
+    if entry.changes or entry.id in BY_LAYOUT:
+        return _with_changes(finding, entry, run, action)
     words = {"action": action, "spec": shlex.quote(str(run.source))} | places
     if entry.placeholders.isdisjoint(words):
         return finding
     return replace(finding, fix=entry.fix_with(words))
 
 
+def _with_changes(finding: Finding, entry: Entry, run: FailedRun, action: str) -> Finding:
+    """A finding with those changes of the run's spec that help, where build_spec.py would write
+    the spec with them; as advice where it would not."""
+    numbers, changes, why_none = _useful(entry, finding.fix.changes, run)
+    message = f"{finding.message}; {numbers}" if numbers else finding.message
+    if not changes:
+        return replace(finding, message=f"{message} {why_none}".rstrip(), fix=Fix())
+    changes, errors = run.passing(changes)
+    if errors:
+        others = dict.fromkeys(f"{one.id} {one.where}" for one in errors)
+        message += f" {Fix(changes=changes)} would mend it, but build_spec.py refuses the spec for "
+        return replace(finding, message=f"{message}{', '.join(others)} as well.", fix=Fix())
+    fix = _built(Fix(changes=changes), action, str(run.source))
+    return replace(finding, message=message, fix=fix)
+
+
 def _built(fix: Fix, action: str, spec: str, said: str = "") -> Fix:
-    """The command that makes a new spec with the changes and flags of a fix, or with those that a
-    log has in words."""
+    """The command that makes a new spec with the changes of a fix, or with those that a log has in
+    words."""
     words = ["scripts/build_spec.py", action, "--spec", shlex.quote(spec), said]
     command = " ".join(word for word in words if word)
-    flags = {**fix.flags, "-o": f"{Path(spec).stem}-mended.toml"}
-    return Fix(changes=fix.changes, flags=flags, command=command)
+    return Fix(changes=fix.changes, flags={"-o": f"{Path(spec).stem}-mended.toml"}, command=command)
 
 
-def _useful(entry: Entry, run: FailedRun) -> tuple[str, Fix]:
-    """What there is to say of an entry's changes in numbers, and those of them that the run's
-    engine applies and its spec does not have yet."""
-    known = document.keys(run.action)
-    vision = actions.places(run.action)["vision"]
-    numbers = ""
-    left = {}
+def _useful(
+    entry: Entry, proposed: Mapping[str, object], run: FailedRun
+) -> tuple[str, dict[str, object], str]:
+    """What there is to say of an entry's changes in numbers; those of them that the run's engine
+    applies and its spec does not have yet; and why none is left."""
     if entry.id == "LOG-NO-STEPS":
         numbers, left = run.too_large_batch()
-    wanted = {} if left else entry.changes
-    for name, new in wanted.items():
-        key = re.sub(r"^(custom\.)?vision\.", f"{vision}.", name)
-        if key not in known or run.engine not in known[key]["x-engines"]:
-            continue
-        if key == f"{vision}.nframes":
-            left |= run.fewer_frames(new, _length_is_spent(entry, run))
-        elif not _is_better_already(key, document.get(run.spec, key), new):
-            left[key] = new
+        if left:
+            return numbers, left, ""
+    if entry.id == "LOG-REPLICATE-1D":
+        proposed = run.sharded()
+    applied = _applied(proposed, run)
+    left = {}
+    for key, new in applied.items():
+        left |= _change(key, new, applied, run)
     if RATE in left:
         left[RATE] = _tenth(run) or left[RATE]
-    return numbers, Fix(changes=left, flags=entry.flags)
+    if left or not proposed:
+        return "", left, ""
+    if applied:
+        return "", {}, "Its spec already has what would help."
+    return "", {}, f"No key of {run.action} with engine {run.engine} changes that."
+
+
+def _applied(proposed: Mapping[str, object], run: FailedRun) -> dict[str, object]:
+    """The changes that the run's action and engine know, by the names that its action has."""
+    known = document.keys(run.action)
+    vision = actions.places(run.action)["vision"]
+    found = {}
+    for name, new in proposed.items():
+        key = re.sub(r"^(custom\.)?vision\.", f"{vision}.", name)
+        if key in known and run.engine in known[key]["x-engines"]:
+            found[key] = new
+    return found
+
+
+def _change(key: str, new: object, applied: Mapping[str, object], run: FailedRun) -> dict:
+    """The change of one key, empty where the spec needs none."""
+    if new is None:
+        return run.without(key)
+    if key.endswith("vision.nframes"):
+        if key.replace("nframes", "fps") in applied:
+            return run.counted_frames(key, new)
+        return run.fewer_frames(new, _length_is_spent(applied, run))
+    return {} if _is_better_already(key, document.get(run.spec, key), new) else {key: new}
 
 
 def _tenth(run: FailedRun) -> float | None:
@@ -450,9 +574,9 @@ def _tenth(run: FailedRun) -> float | None:
     return float(f"{rate / 10:g}") if isinstance(rate, int | float) else None
 
 
-def _length_is_spent(entry: Entry, run: FailedRun) -> bool:
-    """Whether the entry would raise the length of records, and the spec has that length already."""
-    new = entry.changes.get(LENGTH, math.inf)
+def _length_is_spent(proposed: Mapping[str, object], run: FailedRun) -> bool:
+    """Whether the length of records would be raised, and the spec has that length already."""
+    new = proposed.get(LENGTH, math.inf)
     return (document.get(run.spec, LENGTH) or 0) >= new
 
 
@@ -467,6 +591,8 @@ def _is_better_already(key: str, old: object, new: object) -> bool:
         return False
     if key == CLIP:
         return 0 < old < new
+    if key.endswith("keep") and old < 0:  # all are kept
+        return False
     return (key.endswith(LOWER_HELPS) and old < new) or (key.endswith(HIGHER_HELPS) and old > new)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from cosmos_reason.base import findings
+from cosmos_reason.base.findings import Finding
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion
 from cosmos_reason.rules.case import Case, sound
@@ -31,22 +33,44 @@ class FailedRun:
     source: Path
 
     @classmethod
-    def of_spec(cls, spec: Path, action: str) -> FailedRun:
-        return cls(action, origins.engine_of(spec), spec, spec)
+    def of_spec(cls, spec: Path) -> FailedRun:
+        """The run of a spec that somebody named. Raises Failure for what is no spec."""
+        return cls(actions.of_file(spec), origins.engine_of(spec), spec, spec)
 
     @cached_property
     def spec(self) -> dict:
         """The spec of the run, with the trainer's values for keys that are absent."""
         return document.with_defaults(self.action, document.load(self.written))
 
-    def missing_keys(self) -> dict[str, object]:
-        """Keys that build_spec wants written and this spec leaves out, with the template's
-        values."""
-        changes = {}
-        for finding in validation.validate(self.action, document.load(self.source)):
-            if finding.id == "SPEC-KEY-MISSING":
-                changes |= finding.fix.changes
-        return changes
+    def passing(self, changes: dict[str, object]) -> tuple[dict[str, object], list[Finding]]:
+        """The changes, with values for keys that they need beside them and the spec leaves out; and
+        the errors for which build_spec.py would write no spec all the same."""
+        for _ in range(2):
+            errors = self._errors(changes)
+            left_out = {}
+            for one in errors:
+                if one.fix.sure and not (one.fix.flags or one.fix.command):
+                    left_out |= one.fix.changes
+            left_out = {key: new for key, new in left_out.items() if self._lacks(key, new)}
+            if not errors or not left_out:
+                break
+            changes = left_out | changes
+        return changes, errors
+
+    def _errors(self, changes: dict[str, object]) -> list[Finding]:
+        spec = document.load(self.source)
+        for key, value in changes.items():
+            if value is None:
+                document.delete(spec, key)
+            else:
+                document.set_value(spec, key, value)
+        whole, _ = completion.completed(self.action, spec, changes.keys())
+        found = rules.check(self.action, self.engine, whole)
+        return [one for one in found if one.severity == findings.ERROR]
+
+    def _lacks(self, key: str, new: object) -> bool:
+        now = document.get(document.load(self.source), key, document.MISSING)
+        return now is document.MISSING and new not in (None, "")
 
     def too_large_batch(self) -> tuple[str, dict[str, object]]:
         """Why a training without steps had none, in numbers, and the changes that give it some and
@@ -92,3 +116,20 @@ class FailedRun:
         if length_is_spent and half < now:
             return {f"{table}.{key}": half}
         return {}
+
+    def counted_frames(self, key: str, usual: int) -> dict[str, int]:
+        """Frames by their count, where the spec gives none yet."""
+        return {} if document.get(self.spec, key) else {key: usual}
+
+    def without(self, key: str) -> dict[str, None]:
+        """The key taken away, where the spec has it."""
+        is_there = document.get(document.load(self.source), key, document.MISSING)
+        return {} if is_there is document.MISSING else {key: None}
+
+    def sharded(self) -> dict[str, int]:
+        """The layout with its replicas as shards, over as many GPUs."""
+        keys = ("policy.parallelism.dp_shard_size", "policy.parallelism.dp_replicate_size")
+        shards, replicas = (document.get(self.spec, key) for key in keys)
+        if type(shards) is not int or type(replicas) is not int or min(shards, replicas) < 1:
+            return {}
+        return {keys[0]: shards * replicas, keys[1]: 1}

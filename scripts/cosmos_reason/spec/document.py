@@ -25,6 +25,7 @@ FREE_NAMES = ("alpha_pattern", "r_pattern", "reward_function")  # tables whose n
 # ---- nested tables -------------------------------------------------------------------------------
 
 
+SUFFIXES = (".toml", ".yaml", ".yml")
 ENGINE_NOTE = "# made for --engine "  # in one of the first lines
 
 
@@ -248,7 +249,7 @@ def _refuse_what_is_no_spec(path: Path) -> None:
     if is_file and path.stat().st_size > MAX_BYTES:
         message = f"got {path.stat().st_size} bytes, expected a spec of at most {MAX_BYTES}"
         raise bad_input("SPEC-FILE", path, message)
-    if path.suffix not in (".toml", ".yaml", ".yml"):
+    if path.suffix not in SUFFIXES:
         message = f"got the ending {path.suffix!r}, expected .toml, .yaml or .yml"
         raise bad_input("SPEC-FILE", path, message)
 
