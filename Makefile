@@ -18,7 +18,7 @@ VERSION := $(shell sed -n 's/^skill_version: *//p' skill_info.yaml)
 # What users get: `make dist` packs it, evals/run.py installs it.
 SHIPPED := .claude-plugin CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SKILL.md docs references requirements-cosmos-rl.txt requirements-engine.txt requirements-quantize.txt requirements.txt schemas scripts skill_info.yaml
 
-.PHONY: tools setup setup-cosmos-rl setup-quantize demo test test-integration check-release lint bench templates docs dist
+.PHONY: tools setup setup-cosmos-rl setup-quantize demo test test-promises test-integration check-release lint bench templates docs dist
 
 # Everything but training and evaluating on this machine.
 tools: $(TOOLS)
@@ -71,10 +71,16 @@ demo: $(INSTALLED)
 test: $(DEVELOPED)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/integration -m "not integration and not release"
 
-# Servers, a browser, environments of other versions. Installs Debian packages when run as root.
+# One integration test per promise of README, on two workers.
+test-promises: $(DEVELOPED)
+	tests/integration/install.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m promise -n 2 --dist loadfile --no-loadscope-reorder tests/integration
+
+# Servers, a browser, environments of other versions; PART=slurm runs one folder of tests/integration.
+# Installs Debian packages when run as root.
 test-integration: $(DEVELOPED)
 	tests/integration/install.sh
-	$(BIN)/python -m pytest -m integration
+	$(BIN)/python -m pytest -m integration tests/integration/$(PART)
 
 # What takes longer than a pull request should wait: other seeds of the demo, full-size checkpoints.
 check-release: $(DEVELOPED)

@@ -75,6 +75,18 @@ def test_packages_import_only_packages_before_them(module):
     assert not {other for other in imports(MODULES[module]) if package_of(other) not in before}
 
 
+def test_every_part_of_the_integration_tests_says_what_it_guards():
+    """CONTRIBUTING.md sends whoever changes a package to a folder of tests/integration."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", text.partition("## Tests")[2])
+    parts = {path.parent.name for path in (ROOT / "tests/integration").rglob("test_*.py")}
+    assert {part for part, _ in rows} == parts
+    guarded = {
+        re.split(r"[/*.]", word)[0] for _, row in rows for word in re.findall(r"`(.+?)`", row)
+    }
+    assert guarded >= set(ORDER)
+
+
 def test_no_import_circles():
     graph = {module: imports(path) - {module} for module, path in MODULES.items()}
     assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)

@@ -9,8 +9,13 @@ from support import ROOT, make_docs
 from cosmos_reason.base import bundle
 
 INTEGRATION = "tests/integration"
-ENGINE, SLURM = f"{INTEGRATION}/test_launch_engine.py", f"{INTEGRATION}/test_slurm_actions.py"
-RANKS, PODS = f"{INTEGRATION}/test_launch_ranks.py", f"{INTEGRATION}/test_kubernetes_actions.py"
+ENGINE = f"{INTEGRATION}/jobs/test_launch_engine.py"
+RANKS = f"{INTEGRATION}/jobs/test_launch_ranks.py"
+CLUSTER = f"{INTEGRATION}/slurm/test_slurm.py"
+SLURM = f"{INTEGRATION}/slurm/test_slurm_actions.py"
+ACCOUNTS = f"{INTEGRATION}/slurm/test_slurm_accounts.py"
+PODS = f"{INTEGRATION}/kubernetes/test_kubernetes_actions.py"
+KUBECTL = f"{INTEGRATION}/kubernetes/test_kubernetes.py"
 RECORD = "benchmarks/RESULTS.md"  # where nobody has a GPU in the tests
 # (engine, platform, what) -> (file, words in it): the program's own, run there to the end.
 EXECUTED = {
@@ -18,7 +23,7 @@ EXECUTED = {
     ("transformers", "local", "train"): (ENGINE, "test_a_killed_training_is_retried"),
     ("transformers", "local", "evaluate"): (ENGINE, "test_an_evaluation_is_complete"),
     ("transformers", "local", "inference"): (ENGINE, "test_an_inference_is_complete"),
-    ("transformers", "local", "quantize"): (f"{INTEGRATION}/test_quantize.py", '"local"'),
+    ("transformers", "local", "quantize"): (f"{INTEGRATION}/engine/test_quantize.py", '"local"'),
     ("transformers", "docker", "train"): (ENGINE, "test_twenty_steps_in_a_container"),
     ("transformers", "docker", "evaluate"): (ENGINE, "test_an_evaluation_in_a_container"),
     ("transformers", "slurm", "train"): (SLURM, "test_a_killed_training_goes_on"),
@@ -26,25 +31,31 @@ EXECUTED = {
     ("transformers", "slurm", "inference"): (SLURM, "test_an_inference"),
     ("transformers", "slurm", "quantize"): (SLURM, "test_a_quantization"),
     ("transformers", "slurm", "several nodes"): (RANKS, "test_two_nodes_train_as_one_process"),
-    ("slurm", "cancel"): (f"{INTEGRATION}/test_slurm.py", "test_a_canceled_job_may_end_in_order"),
+    ("slurm", "cancel"): (
+        f"{INTEGRATION}/slurm/test_slurm.py",
+        "test_a_canceled_job_may_end_in_order",
+    ),
     ("slurm", "retry"): (SLURM, "test_a_killed_training_goes_on"),
-    ("slurm", "requeue"): (f"{INTEGRATION}/test_slurm_accounts.py", "test_a_job_is_begun_anew"),
+    ("slurm", "requeue"): (
+        f"{INTEGRATION}/slurm/test_slurm_accounts.py",
+        "test_a_job_is_begun_anew",
+    ),
     ("slurm", "AutoML's trials"): (SLURM, "test_trials_are_jobs_there"),
     ("slurm", "environment modules"): (SLURM, '["this one", "of a module"]'),
-    ("slurm", "inputs of S3"): (f"{INTEGRATION}/test_slurm.py", "test_what_s3_has_is_staged"),
+    ("slurm", "inputs of S3"): (CLUSTER, "test_what_s3_has_is_staged"),
 }
 REHEARSED = {
-    ("cosmos-rl", "slurm", "several nodes"): (
-        f"{INTEGRATION}/test_slurm.py",
-        "test_cosmos_rl_on_two_nodes",
-    ),
+    ("cosmos-rl", "slurm", "several nodes"): (CLUSTER, "test_cosmos_rl_on_two_nodes"),
     ("transformers", "kubernetes", "train"): (PODS, "test_two_nodes_train_as_one"),
     ("transformers", "kubernetes", "evaluate"): (PODS, "test_an_evaluation"),
     ("transformers", "kubernetes", "inference"): (PODS, "test_an_inference"),
     ("transformers", "kubernetes", "quantize"): (PODS, "test_a_quantization"),
     ("transformers", "kubernetes", "several nodes"): (PODS, "test_two_nodes_train_as_one"),
-    ("kubernetes", "cancel"): (f"{INTEGRATION}/test_kubernetes.py", "test_cancel_asks"),
-    ("kubernetes", "retry"): (f"{INTEGRATION}/test_kubernetes.py", "test_the_life_of_a_job"),
+    ("kubernetes", "cancel"): (KUBECTL, "test_cancel_asks"),
+    ("kubernetes", "retry"): (
+        KUBECTL,
+        "test_the_life_of_a_job",
+    ),
     ("kubernetes", "AutoML's trials"): (PODS, "test_trials_are_jobs_there"),
 }
 # What a page says by hand and may: it says less than the tables, never more.

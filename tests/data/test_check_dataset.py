@@ -206,7 +206,7 @@ def test_media_that_cannot_be_used_are_named(tmp_path):
 
 
 def test_the_fix_of_a_damaged_video_says_what_it_needs(tmp_path):
-    """With ffmpeg it is run (tests/integration/test_mended_clips.py); images get no such
+    """With ffmpeg it is run (tests/integration/media); images get no such
     command."""
     root = write_dataset(tmp_path / "my data", [record(number) for number in range(2)])
     (root / "clips" / "0.mp4").write_bytes(b"broken")

@@ -1,5 +1,5 @@
 """Everything around the library that quantizes, without it: the records, the checks, the accuracy,
-what stays when a run ends early. tests/integration/test_quantize.py has the library."""
+what stays when a run ends early. tests/integration/engine has the library."""
 
 import shutil
 

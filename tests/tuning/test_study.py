@@ -1,5 +1,5 @@
 """What a study's folder survives, who runs what, and what is told. Real jobs run in
-tests/integration/test_tune.py."""
+tests/integration/tuning."""
 
 import json
 import shlex

@@ -26,6 +26,7 @@ def remote(tmp_path, monkeypatch, dockerd, free_port):
         yield f"ssh://root@127.0.0.1:{free_port}"
 
 
+@pytest.mark.promise
 def test_a_job_over_ssh_ends_as_a_local_one_does(remote, tmp_path, monkeypatch, dockerd):
     (tmp_path / "site").mkdir()
     site = Containers(tmp_path / "site", monkeypatch, dockerd)

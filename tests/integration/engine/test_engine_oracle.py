@@ -99,7 +99,7 @@ def official(program, output, *arguments):
     return np.load(output)
 
 
-@pytest.mark.parametrize("nframes", [8, 6, 2])
+@pytest.mark.parametrize("nframes", [pytest.param(8, marks=pytest.mark.promise), 6, 2])
 def test_tokens_and_pixels_equal_those_of_the_official_processor(
     tiny_model, dataset, tmp_path, nframes
 ):

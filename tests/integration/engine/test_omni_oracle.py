@@ -122,6 +122,7 @@ def run_python(code, *args, path=None):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.promise
 def test_equals_what_transformers_loads_natively(folders):
     seen = run_python(COMPARE, *folders, path=oracles.transformers("5.23"))
     for info in seen["infos"].values():

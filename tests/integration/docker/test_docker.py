@@ -348,6 +348,7 @@ def test_a_path_of_the_image_is_mounted_elsewhere_and_the_spec_says_so(site):
         subprocess.run(["rm", "-r", "/opt/cosmos-reason-test"], check=True)
 
 
+@pytest.mark.promise
 def test_secrets_reach_the_container_by_name_only(site):
     secrets = {
         name: f"canary-{len(name)}"

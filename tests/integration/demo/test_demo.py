@@ -28,6 +28,7 @@ def test_a_seed_gives_the_same_clips_each_time(tmp_path):
         assert path.read_bytes() == again.read_bytes(), path.name
 
 
+@pytest.mark.promise
 @pytest.mark.integration
 def test_the_default_seed_learns_and_reports(tmp_path):
     done, summary = demo(tmp_path, 0)

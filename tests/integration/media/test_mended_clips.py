@@ -14,6 +14,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.promise
 def test_damaged_videos_are_mended_by_the_fix(tmp_path):
     """What ffmpeg can read is whole afterwards and the damaged file is kept, what it cannot stays;
     pasting twice does nothing more."""

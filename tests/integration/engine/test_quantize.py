@@ -180,6 +180,7 @@ def test_an_adapter_is_merged_first_and_a_rerun_keeps_the_result(
     assert weights.stat().st_mtime_ns == written
 
 
+@pytest.mark.promise
 def test_a_killed_job_leaves_nothing_half_made_and_its_retry_is_complete(
     tiny_model, dataset, tmp_path, environment
 ):

@@ -60,6 +60,7 @@ def watched(root, job_id):
     return done.returncode, jobs.Job.load(root / "jobs" / job_id)
 
 
+@pytest.mark.promise
 def test_a_killed_training_is_retried_to_the_same_weights(world):
     code, whole = watched(world, submit(world, "train"))
     assert code == 0 and whole.state == "COMPLETE", whole.reason
@@ -155,6 +156,7 @@ def test_a_training_whose_only_export_found_the_disk_full_is_completed_by_a_retr
     assert done.returncode == 1 and "SPEC-RESUME-DONE" in done.stderr
 
 
+@pytest.mark.promise
 def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
     train = document.load(world / "train.toml")
     train["train"] |= {"epoch": 10, "max_num_steps": 20}

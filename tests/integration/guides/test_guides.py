@@ -29,7 +29,7 @@ from cosmos_reason.spec import document
 pytestmark = pytest.mark.integration
 
 KEY = "canary-0123456789abcdef0123456789abcdef"
-SHARDS = Path(__file__).parents[1] / "fixtures" / "bridge_dataset.tar.gz"
+SHARDS = Path(__file__).parents[2] / "fixtures" / "bridge_dataset.tar.gz"
 SFT = "nvidia/Cosmos-Reason1-SFT-Dataset"
 # The fixes of SPEC-STEPS-ZERO and SPEC-WARMUP-ALL: the guides' 32 records on each of four GPUs are
 # more than there are here.

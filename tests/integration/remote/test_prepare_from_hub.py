@@ -51,6 +51,7 @@ def convert(server, tmp_path):
     return run
 
 
+@pytest.mark.promise
 def test_takes_what_it_needs_and_is_reused_without_the_cache(convert, server, tmp_path):
     done, said = convert("hf_model://nvidia/Cosmos3-Nano", "--cache-dir", tmp_path / "cache")
     assert done.returncode == 0, done.stderr

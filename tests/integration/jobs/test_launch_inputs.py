@@ -71,6 +71,7 @@ def downloads(monkeypatch):
     return seen
 
 
+@pytest.mark.promise
 def test_only_the_named_media_are_fetched_and_only_once(site, clips, monkeypatch):
     seen = downloads(monkeypatch)
     record, written = run(site)
@@ -141,6 +142,7 @@ def test_links_to_the_cache_are_readable_in_a_container(site, clips, dockerd):
     ]
 
 
+@pytest.mark.promise
 def test_results_are_uploaded_on_request(site, bucket):
     record, _ = run(site)
     with open(site.jobs / record.job_id / jobs.LOG, "a") as log:
@@ -217,6 +219,7 @@ def submit_from_hub(site, hub, words, **request):
     return done.returncode, done.stderr, folders[0] if folders else None
 
 
+@pytest.mark.promise
 def test_a_hub_model_is_pinned_to_its_commit_and_recorded(site, hub):
     site.does()
     for name in ("hf_model://lab/good", "lab/good"):

@@ -89,6 +89,7 @@ def seen_running(folder):
 # -- endings -----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise
 def test_a_whole_training_is_complete_and_a_second_one_that_is_watched(site):
     for pause in (0, 4):
         folder = site.submit(pause=pause)

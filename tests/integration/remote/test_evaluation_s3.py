@@ -53,6 +53,7 @@ def analyze(bucket, tmp_path, *more):
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.promise
 def test_everything_in_a_bucket(evaluation, tmp_path):
     code, document = analyze(evaluation, tmp_path)
     assert (code, [finding["id"] for finding in document["findings"]]) == (0, ["EVAL-ROW-FAILED"])

@@ -66,7 +66,13 @@ def browser(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+    ("width", "scheme"),
+    [
+        pytest.param(1280, "light", marks=pytest.mark.promise),
+        (1280, "dark"),
+        (390, "light"),
+        (390, "dark"),
+    ],
 )
 def test_it_opens_offline_without_errors_and_fits_its_width(browser, report, width, scheme):
     browser.problems.clear()

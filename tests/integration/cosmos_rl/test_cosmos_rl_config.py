@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import build_spec
-import oracles
+import cosmos_rl_packages
 import pytest
 import tomli_w
 from foreign_specs import CLEAN, GRPO, LOSING, NO_TYPE, ROTATED
@@ -24,7 +24,6 @@ from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
 
-INSTALLS = (["--no-deps", "cosmos-rl==0.4.7"], ["pydantic==2.14.3", "toml==0.10.2"])
 POLICY = {"train": "sft", "grpo": "grpo"}
 
 # Where our schema says something else than the class: in what, and why.
@@ -83,7 +82,7 @@ class Oracle:
 
 @pytest.fixture(scope="module")
 def oracle():
-    asked = Oracle(oracles.installed("cosmos-rl-0.4.7", *INSTALLS))
+    asked = Oracle(cosmos_rl_packages.folder())
     yield asked
     asked.process.stdin.close()
     asked.process.wait(timeout=30)
@@ -106,6 +105,7 @@ def test_the_oracle_drops_what_it_does_not_know(oracle):
     assert "optm_lr" in oracle.load({"train": {"output_dir": "o", "optm_lr": "fast"}})["error"]
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("action", POLICY)
 def test_every_profile_tuning_and_layout_loads_with_no_key_ignored(oracle, action):
     profiles = [[]] + [
@@ -171,6 +171,7 @@ def test_what_the_rules_let_pass_the_trainer_loads(oracle, action):
     assert loaded > 20
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("action", POLICY)
 def test_keys_agree_with_the_class_but_for_stated_reasons(oracle, action):
     real = oracle.ask({"fields": POLICY[action]})

@@ -184,7 +184,10 @@ def test_tokens_labels_and_pixels_of_all_formats(tiny_model, root, tmp_path, ver
                 assert f"{index}.{key}" not in pixels
 
 
-@pytest.mark.parametrize("mode, records", [("answer", 30), ("think", 30), ("hybrid", 60)])
+@pytest.mark.parametrize(
+    ("mode", "records"),
+    [("answer", 30), pytest.param("think", 30, marks=pytest.mark.promise), ("hybrid", 60)],
+)
 def test_reasoning_is_trained_as_response_mode_says(tiny_model, root, tmp_path, mode, records):
     spec = spec_of(root, tiny_model, "daft.json", VISIONS[0], mode)
     rows, _ = packed(spec, tmp_path / mode)

@@ -150,6 +150,7 @@ def followed(world):
     return printed["best"]["result"]
 
 
+@pytest.mark.promise
 def test_two_trials_at_a_time_from_plan_to_a_winning_spec(world):
     planned, words = planned_study(world, [*BUDGET, "--gpu-ids", "none"])
     process = begin(world, "whole", *words)

@@ -94,6 +94,7 @@ def alone(world):
     return curve(submitted(world, "one", "--platform", "local"))
 
 
+@pytest.mark.promise
 def test_two_ranks_of_this_machine_train_as_one(world, alone):
     folder = submitted(world, "two", "--platform", "local")
     assert curve(folder) == pytest.approx(alone, rel=NUMBERS)
@@ -101,7 +102,7 @@ def test_two_ranks_of_this_machine_train_as_one(world, alone):
     assert "--nproc-per-node=2" in command and "--standalone" in command
 
 
-@pytest.mark.parametrize("name", ["two", "sharded"])
+@pytest.mark.parametrize("name", [pytest.param("two", marks=pytest.mark.promise), "sharded"])
 def test_two_nodes_train_as_one_process(world, alone, cluster, name):
     folder = submitted(world, name, *ON_NODES)
     assert curve(folder) == pytest.approx(alone, rel=NUMBERS)

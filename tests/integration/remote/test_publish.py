@@ -266,6 +266,7 @@ def test_without_yes_it_lists_and_acts_on_nothing(hub, folder):
     )
 
 
+@pytest.mark.promise
 def test_a_new_repository_is_private_and_holds_what_was_listed(hub, folder):
     done, said = publish(folder, "--hub", REPO, "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -447,6 +448,7 @@ def test_links_that_lead_out_are_not_followed(hub, folder, model, tmp_path):
     assert publish(snapshot, "--hub", REPO)[0].returncode == 0
 
 
+@pytest.mark.promise
 def test_s3_sends_each_content_once(bucket, folder):
     target = s3.join(bucket, "models/one")
     done, said = publish(folder, "--s3", target)

@@ -100,6 +100,7 @@ def built(tiny_model, dataset, tmp_path):
     return build
 
 
+@pytest.mark.promise
 def test_rewards_and_prompts_through_the_classes_of_grpo(built):
     path = built("grpo", "--gpus-per-node", 4, "--set", "generations=4")
     done = subprocess.run(
@@ -158,7 +159,9 @@ def served(port):
     raise AssertionError("the controller did not answer for two minutes")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGTERM, marks=pytest.mark.promise), signal.SIGKILL]
+)
 def test_the_controller_serves_the_spec_and_keeps_redis_to_itself(
     built, tmp_path, free_port, number
 ):

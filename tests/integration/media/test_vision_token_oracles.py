@@ -87,6 +87,7 @@ def some_videos(count):
         }
 
 
+@pytest.mark.promise
 def test_frames_and_sizes_of_videos(oracle):
     questions = list(some_videos(1500))
     failed = 0

@@ -151,6 +151,7 @@ NEXAR = "nexar-ai/nexar_collision_prediction"
 SFT, RL = (f"nvidia/Cosmos-Reason1-{name}-Dataset" for name in ("SFT", "RL"))
 
 
+@pytest.mark.promise
 def test_labels_by_folder_and_only_the_clips_that_are_kept(build, server, tmp_path):
     result = build(NEXAR, "--subset", 2, "--question", "Does the car collide?")
     assert (result["kind"], result["read"], result["written"], result["commit"]) == (

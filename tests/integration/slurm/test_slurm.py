@@ -359,6 +359,7 @@ def on_s3(site, bucket):
     site.runs([sys.executable, str(program)])
 
 
+@pytest.mark.promise
 def test_what_s3_has_is_staged_where_the_nodes_read_it(site, on_s3):
     folder = submitted(site, partition="second")
     record = ended(folder, HANG)
