@@ -21,8 +21,8 @@ from cosmos_reason.remote import s3
 
 RATE_TOLERANCE = 0.1  # of video_fps; clips of varying rate have only an average
 MENDED = 20  # clips that one command names
-# In a container's usual codec; the damaged file is kept, what is refused or was encoded before
-# stays as it is.
+# In the usual codec of the container that its suffix names; the damaged file is kept, what is
+# refused or was encoded before stays as it is.
 ENCODE = (
     'do new="${clip%.*}.mended.${clip##*.}"; [ -e "$clip.damaged" ] || { '
     "ffmpeg -nostdin -v error -y -abort_on empty_output_stream -err_detect ignore_err "
@@ -151,7 +151,7 @@ def _propose_encoding(found: Survey, problems: dict[int, list[tuple[str, str]]])
         clips = []
         for medium in _media_with(check, found, problems):
             if medium.kind == "video":
-                clips += [file for file in _local_files(found, medium) if not _is_picture(file)]
+                clips += [file for file in _local_files(found, medium) if _keeps_its_suffix(file)]
         if not clips:
             continue
         command = f"for clip in {shlex.join(clips[:MENDED])}; {ENCODE}"
@@ -184,6 +184,11 @@ def _local_files(found: Survey, medium: Media) -> list[str]:
     if os.path.isdir(paths[0]):
         paths = [file for file in sorted(Path(paths[0]).iterdir()) if _is_picture(str(file))]
     return [os.path.abspath(path) for path in paths if os.path.isfile(path)]
+
+
+def _keeps_its_suffix(name: str) -> bool:
+    """Whether a file encoded again by its suffix is a clip that is read; of a .wmv it is none."""
+    return name.lower().endswith(media.VIDEO_SUFFIXES)
 
 
 def _is_picture(name: str) -> bool:

@@ -108,11 +108,11 @@ class Sampler:
             image = media.read_image(path)
             frame = media.resize(image[None], *sampling.image_size(*image.shape[:2], *grid))
             return Vision("image", np.repeat(frame, self.temporal_patch_size, axis=0), ())
-        facts = media.probe(path)
+        facts, shown = media.probe_video(path)
         indices = sampling.frame_indices(facts.frames, facts.fps, self.options, facts.is_sampled)
         frames = media.decode_frames(path, indices)
         size = sampling.frame_size(*frames.shape[1:3], len(indices), *grid)
-        seconds = [index / facts.fps for index in indices]
+        seconds = [float(shown.at(index)) for index in indices]
         rate = facts.fps
         if not facts.is_sampled:
             rate *= len(indices) / facts.frames

@@ -188,7 +188,7 @@ def length_of(raw: Path, counts: str) -> float:
     """The length of a raw video in frames or seconds. Raises Failure for a file that is no
     video."""
     facts = media.probe(raw)
-    return facts.frames if counts == "frames" else facts.frames / facts.fps
+    return facts.frames if counts == "frames" else facts.seconds
 
 
 def _videos_in(archive: Path) -> dict[str, Packed]:
@@ -257,10 +257,10 @@ def cut_out(raw: Path, name: str, times: tuple, counts: str) -> Path:
     """The clip in the cache, cut unless it was before."""
     target = place(f"{_version(raw)}\0{times}\0{counts}", name)
     if not target.is_file():
-        seconds = [Fraction(time).limit_denominator(cut.MOST) for time in times]
         if counts == "frames":
-            rate = Fraction(media.frame_rate(raw) or 30).limit_denominator(cut.MOST)
-            seconds = [second / rate for second in seconds]
+            seconds = list(map(media.probe_video(raw)[1].at, times))
+        else:
+            seconds = [Fraction(time).limit_denominator(cut.MOST) for time in times]
         with storage.whole_file(target, "wb") as file:
             cut.cut(raw, *seconds, file, name)
     return target

@@ -12,7 +12,10 @@ from cosmos_reason.media.files import conversion
 SHOWN = 5  # names that a message holds
 MENDED = 20  # files that one command names
 BY_CONVERSION = ("DATA-MEDIA-DEPTH", "DATA-MEDIA-ANIMATED")
-UNOPENED = ("DATA-MEDIA-EMPTY", "DATA-MEDIA-MISSING", "DATA-MEDIA-UNDECODABLE", *BY_CONVERSION)
+UNOPENED = (
+    *("DATA-MEDIA-EMPTY", "DATA-MEDIA-MISSING", "DATA-MEDIA-UNDECODABLE", "BUILD-CUT"),
+    *BY_CONVERSION,
+)
 
 
 class Unopened:

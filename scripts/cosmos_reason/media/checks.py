@@ -28,7 +28,7 @@ from cosmos_reason.remote import s3
 
 DECODE_MODES = ("sampled", "all", "none")
 BATCH = 64  # objects fetched at a time
-FACTS_VERSION = 6  # raise it when the same file would be reported differently
+FACTS_VERSION = 7  # raise it when the same file would be reported differently
 # worth another look next time
 TRANSIENT = ("DATA-MEDIA-MISSING", "DATA-MEDIA-TIMEOUT", "DATA-MEDIA-CRASH")
 

@@ -110,11 +110,11 @@ def _upright(path: Path) -> Iterator[tuple[Fraction, object]]:
     """(seconds it is shown, RGB pixels) of each frame of a clip, turned as its container says."""
     import numpy as np
 
-    facts = media.probe(path)
-    shown = 1 / Fraction(facts.fps).limit_denominator(TICKS)
-    for _, frame in media.decoded(path, range(facts.frames)):
+    facts, shown = media.probe_video(path)
+    for index, frame in media.decoded(path, range(facts.frames)):
         pixels = frame.to_ndarray(format="rgb24")
-        yield shown, np.rot90(pixels, -media.rotation(frame) // media.QUARTER)
+        turned = np.rot90(pixels, -media.rotation(frame) // media.QUARTER)
+        yield shown.at(index + 1) - shown.at(index), turned
 
 
 def write_clip(
@@ -133,6 +133,10 @@ def write_clip(
         durations = {}
         for shown, pixels in pictures:
             height, width = (side // 2 * 2 for side in pixels.shape[:2])
+            if not height or not width:
+                raise bad_input(
+                    "BUILD-CUT", "", "got pictures of one pixel, expected 2 x 2 or more"
+                )
             if stream is None:
                 quality = options or {"crf": "12"}
                 stream = container.add_stream("libx264", rate=TICKS, options=quality)
@@ -144,7 +148,7 @@ def write_clip(
             )
             frame.time_base = Fraction(1, TICKS)
             frame.pts = round(elapsed * TICKS)
-            durations[frame.pts] = round(shown * TICKS)
+            durations[frame.pts] = round((elapsed + shown) * TICKS) - frame.pts
             elapsed += shown
             _mux(container, stream.encode(frame), durations)
         _mux(container, stream.encode(None), durations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -12,50 +13,105 @@ from cosmos_reason.media import convert
 from cosmos_reason.media import files as media
 
 MOST = 90000  # of the denominators that frame rates and times have
+FORM, QUALITY = "mp4", {"preset": "fast"}
+
+
+class StepsBack(Exception):
+    """A frame's stamp is not behind that of the frame before, so stamps tell no time."""
 
 
 def cut(path: Path, start: Fraction, end: Fraction, target: IO[bytes], name: str) -> None:
     """Write the frames shown from `start` until before `end` (seconds) as H.264 in MP4, the clip
     `name`. Raises Failure when there are none, or the file is no clip."""
-    pictures = _shown(path, start, end)
+    import av
+
+    try:
+        try:
+            convert.write_clip(target, FORM, _some(path, start, end, name), QUALITY)
+        except StepsBack:  # count the frames from the beginning instead
+            target.seek(0)
+            target.truncate()
+            counted = _some(path, start, end, name, is_counted=True)
+            convert.write_clip(target, FORM, counted, QUALITY)
+    except av.FFmpegError as problem:
+        message = f"{problem.strerror} writing {name}"
+        raise bad_input("BUILD-CUT", path, message) from None
+
+
+def _some(
+    path: Path, start: Fraction, end: Fraction, name: str, is_counted: bool = False
+) -> Iterator[tuple[Fraction, object]]:
+    """What `_shown` yields. Raises Failure when that is nothing."""
+    pictures = _shown(path, start, end, is_counted)
     first = next(pictures, None)
     if first is None:
         times = f"from {float(start):g} s to {float(end):g} s"
-        message = f"got no frame {times} for {name}, expected some"
-        raise bad_input("BUILD-CUT", path, message)
-    convert.write_clip(target, "mp4", _all(first, pictures), {"preset": "fast"})
+        raise bad_input("BUILD-CUT", path, f"got no frame {times} for {name}, expected some")
+    yield from chain([first], pictures)
 
 
-def _all(first: tuple, others: Iterator[tuple]) -> Iterator[tuple]:
-    yield first
-    yield from others
+def _shown(
+    path: Path, start: Fraction, end: Fraction, is_counted: bool
+) -> Iterator[tuple[Fraction, object]]:
+    """(seconds it is shown, RGB pixels turned as its container says) of each frame of an interval:
+    those that appear in it, and the one on display at its start where that stays for a whole
+    frame's time, as in clips of varying rate, or is the only one."""
+    usual = 1 / Fraction(media.frame_rate(path) or 30).limit_denominator(MOST)
+    size: dict[str, int] = {}  # of the first frame, that of the clip
+    on_display = None  # at the start, for less than a frame's time
+    for appears, until, frame in _displayed(path, start, end, usual, is_counted):
+        if appears >= start:
+            on_display = None
+            yield until - appears, _pixels(frame, size)
+        elif until - start >= usual:
+            yield until - start, _pixels(frame, size)
+        elif until > start:
+            on_display = until - start, frame
+    if on_display is not None:
+        yield on_display[0], _pixels(on_display[1], size)
 
 
-def _shown(path: Path, start: Fraction, end: Fraction) -> Iterator[tuple[Fraction, object]]:
-    """(seconds it is shown, RGB pixels) of each frame of an interval."""
-    rate = Fraction(media.frame_rate(path) or 30).limit_denominator(MOST)
-    before = None
-    for seconds, pixels in _frames(path, start, end):
-        if before is not None:
-            yield seconds - before[0], before[1]
-        before = seconds, pixels
-    if before is not None:
-        yield 1 / rate, before[1]
-
-
-def _frames(path: Path, start: Fraction, end: Fraction) -> Iterator[tuple[Fraction, object]]:
-    """(seconds since the clip's begin, RGB pixels turned as its container says)."""
+def _pixels(frame, size: dict[str, int]):
     import numpy as np
 
+    size.setdefault("width", frame.width)
+    size.setdefault("height", frame.height)
+    turned = -media.rotation(frame) // media.QUARTER
+    return np.rot90(frame.to_ndarray(format="rgb24", **size), turned)
+
+
+def _displayed(
+    path: Path, start: Fraction, end: Fraction, usual: Fraction, is_counted: bool
+) -> Iterator[tuple[Fraction, Fraction, object]]:
+    """(second it appears, second it is shown until, frame) of each frame that appears before `end`:
+    until the next, the last of an interval as long as `usual` or until its end."""
+    before = None
+    for seconds, frame in _stamped(path, start, is_counted):
+        if before is not None and seconds > before[0]:
+            yield before[0], min(seconds, max(end, before[0] + usual)), before[1]
+        before = seconds, frame
+        if seconds >= end:
+            return
+    if before is not None:
+        yield before[0], before[0] + usual, before[1]
+
+
+def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fraction, object]]:
+    """(seconds since the clip's begin, frame) from the last key frame before `start` by the frames'
+    stamps, or from the beginning by their order. Raises StepsBack where stamps are no order."""
+    times = media.probe_video(path)[1] if is_counted else None
     with media.opened_video(path) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         begins = stream.start_time or 0
-        container.seek(begins + int(start / stream.time_base), stream=stream)
-        for frame in container.decode(stream):
-            seconds = (frame.pts - begins) * stream.time_base
-            if seconds >= end:
-                return
-            if seconds >= start:
-                turned = -media.rotation(frame) // media.QUARTER
-                yield seconds, np.rot90(frame.to_ndarray(format="rgb24"), turned)
+        if times is None:
+            container.seek(begins + int(start / stream.time_base), stream=stream)
+        before = None
+        for index, frame in enumerate(container.decode(stream)):
+            if times is None:
+                if frame.pts is None or (before is not None and frame.pts <= before):
+                    raise StepsBack
+                before = frame.pts
+                yield (frame.pts - begins) * stream.time_base, frame
+            else:
+                yield times.at(index), frame

@@ -54,8 +54,9 @@ Source = Path | str | Pictures  # where a medium is: a file, an object in S3, pi
 @dataclass(frozen=True)
 class MediaFacts:
     """Sizes in pixels. An image has one frame and neither fps nor seconds. `frames` were counted in
-    the stream and `seconds` are those from its first to its last; `fps` is the container's average
-    and `declared_frames` its claim (0: nothing), which other readers believe. `turned` is the note
+    the stream and `seconds` are those from its first to its last; `fps` is the container's average,
+    or `frames` over `seconds` where the frames do not keep to it; `declared_frames` is the
+    container's claim (0: nothing), which other readers believe. `turned` is the note
     in the file that says how to turn it for display: degrees clockwise of a clip (its sizes are
     those before), the Exif orientation of an image; 0 when it is upright. `pictures` is LIST or
     FOLDER for a video that is given as pictures."""
@@ -74,6 +75,23 @@ class MediaFacts:
     def is_sampled(self) -> bool:
         """Whether all its frames are shown."""
         return self.pictures == LIST
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each frame of a clip is shown, in seconds since its first: frame i at i / `rate`, unless
+    one is more than half a frame away from that; then as `stamps`, in order, of `tick` seconds."""
+
+    rate: Fraction
+    stamps: Sequence[int] = ()
+    tick: Fraction = Fraction(1)
+
+    def at(self, index: int) -> Fraction:
+        known = len(self.stamps)
+        if not known:
+            return index / self.rate
+        last = min(index, known - 1)
+        return (self.stamps[last] - self.stamps[0]) * self.tick + (index - last) / self.rate
 
 
 @dataclass(frozen=True)
@@ -133,17 +151,22 @@ def numbered(pictures: Pictures) -> int:
 def probe(path: str | Path | Pictures) -> MediaFacts:
     """What the file is, from its headers and packet list, without decoding; what pictures are, from
     the first of them. Raises Failure when it is no medium."""
+    if not isinstance(path, Pictures) and is_image(path):
+        return probe_image(path)
+    return probe_video(path)[0]
+
+
+def probe_video(path: str | Path | Pictures) -> tuple[MediaFacts, Timeline]:
+    """What a clip is, as `probe` says it, and when its frames are shown. Raises Failure."""
     if isinstance(path, Pictures):
         frames = len(path.files)
         first = probe_image(path.files[0])
         video = replace(first, kind="video", frames=frames, fps=path.fps, seconds=frames / path.fps)
-        return replace(video, pictures=path.given_as)
-    if is_image(path):
-        return probe_image(path)
+        return replace(video, pictures=path.given_as), Timeline(Fraction(path.fps))
     with opened_video(path) as container:
         if _cut_short(Path(path), container.format.name):
             raise _undecodable(path, "a file that ends before its container does")
-        return _probe_video(path, container)
+        return _probe_packets(path, container)
 
 
 def probe_image(path: str | Path) -> MediaFacts:
@@ -154,23 +177,40 @@ def probe_image(path: str | Path) -> MediaFacts:
         return MediaFacts("image", image.width, image.height, 1, None, None, turned=turned)
 
 
-def _probe_video(path: str | Path, container) -> MediaFacts:
+def _probe_packets(path: str | Path, container) -> tuple[MediaFacts, Timeline]:
     stream = container.streams.video[0]
     times = []
     for packet in container.demux(stream):
         if packet.size and not packet.is_discard:
             times.append(packet.pts)
     frames = len(times)
-    rate = _average_rate(stream)
+    rate = stream.average_rate or stream.guessed_rate
     width = stream.codec_context.width
     height = stream.codec_context.height
     if not (frames and rate and width and height):
         raise _undecodable(path, f"{frames} frames, frame rate {rate}, size {width}x{height}")
-    first_to_last = (frames - 1) / rate
-    if None not in times:
-        first_to_last = (max(times) - min(times)) * stream.time_base
-    seconds = float(first_to_last + 1 / rate)
-    return MediaFacts("video", width, height, frames, float(rate), seconds, stream.frames)
+    facts = MediaFacts("video", width, height, frames, float(rate), None, stream.frames)
+    if None in times:
+        return replace(facts, seconds=float(frames / rate)), Timeline(rate)
+    times.sort()  # frames are shown in this order, whichever packet a container gives its stamp
+    first_to_last = (times[-1] - times[0]) * stream.time_base
+    if _is_steady(times, stream.time_base, rate):
+        return replace(facts, seconds=float(first_to_last + 1 / rate)), Timeline(rate)
+    steps = sorted(after - before for before, after in pairwise(times))
+    seconds = first_to_last + steps[len(steps) // 2] * stream.time_base  # the last as long as most
+    varying = replace(facts, fps=float(frames / seconds), seconds=float(seconds))
+    return varying, Timeline(frames / seconds, times, stream.time_base)
+
+
+def _is_steady(times: list[int], tick: Fraction, rate: Fraction) -> bool:
+    """Whether no frame is shown more than half a frame before or after its turn."""
+    frame = tick.denominator * rate.denominator
+    of_tick = tick.numerator * rate.numerator
+    begin = times[0]
+    return all(
+        2 * abs((time - begin) * of_tick - index * frame) <= frame
+        for index, time in enumerate(times)
+    )
 
 
 def decode_frames(path: str | Path | Pictures, indices: Sequence[int]):
@@ -287,18 +327,17 @@ def content(path: Path) -> str:
 
 
 def frame_rate(path: str | Path) -> float | None:
-    """Frames per second of a clip as `probe` tells them, None for an image or a clip that does not
-    say; reads headers only. Raises Failure when the file is neither a clip nor an image."""
+    """Frames per second of a clip as `probe` tells them, None for an image; reads headers only
+    where the container counts its frames in them. Raises Failure when the file is neither a clip
+    nor an image."""
     if is_image(path):
         with _opened_image(path):
             return None
     with opened_video(path) as container:
-        known = _average_rate(container.streams.video[0])
-        return float(known) if known else None
-
-
-def _average_rate(stream) -> Fraction | None:
-    return stream.average_rate or stream.guessed_rate
+        stream = container.streams.video[0]
+        if container.format.name.startswith("mov") and stream.average_rate:
+            return float(stream.average_rate)
+        return _probe_packets(path, container)[0].fps
 
 
 def _cut_short(path: Path, container: str) -> bool:
@@ -389,7 +428,9 @@ def opened_video(path: str | Path):
             yield container
     except av.ArgumentError:
         raise _undecodable(
-            path, "no container of clips (mp4, mov, mkv, webm, avi, ts, flv)"
+            path,
+            "no container of clips (mp4, mov, mkv, webm, avi, ts, flv: "
+            "encode others as .mp4, and name that)",
         ) from None
     except (av.FFmpegError, ValueError, MemoryError) as problem:
         raise _undecodable(path, getattr(problem, "strerror", None) or str(problem)) from None

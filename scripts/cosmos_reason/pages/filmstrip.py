@@ -42,12 +42,12 @@ def filmstrip(path: media.Source) -> tuple[str, str]:
 
 def _decoded(path: Path | media.Pictures) -> tuple[np.ndarray, str]:
     """uint8[n, h, w, 3] and a caption."""
-    facts = media.probe(path)
-    if facts.kind == "image":
+    if not isinstance(path, media.Pictures) and media.is_image(path):
         return media.read_image(path)[None], "still image"
+    facts, shown = media.probe_video(path)
     reach = max(1, min(facts.frames, CLIP_PIXELS // (facts.width * facts.height)))
     indices = sorted({int(reach * (number + 0.5) / FRAMES) for number in range(FRAMES)})
-    seconds = ", ".join(f"{index / facts.fps:.1f}" for index in indices)
+    seconds = ", ".join(f"{float(shown.at(index)):.1f}" for index in indices)
     return media.decode_frames(path, indices), f"frames at {seconds} s"
 
 

@@ -1,0 +1,165 @@
+"""Clips whose stamps step back or keep to no rate, as OpenCV's box.mp4, Megamind.avi and tree.avi:
+cut, probed, sampled and shown with the times at which their frames are shown."""
+
+import json
+import re
+
+import av
+import numpy as np
+import pytest
+from clip_files import check, write_clip
+from support import run_script
+
+from cosmos_reason.data.frames import Sampler
+from cosmos_reason.data.samples import Media
+from cosmos_reason.media import convert
+from cosmos_reason.media import files as media
+from cosmos_reason.media.sampling import VisionOptions
+
+GAPS = (0, 11, 17, 24, 31, 37, 43, 49)  # tenths of a second at which frames are shown
+
+
+def grey(number):
+    level = np.full((48, 64, 3), 8 * number, np.uint8)
+    return av.VideoFrame.from_ndarray(level, format="rgb24")
+
+
+def write_stepping(path, frames=30):
+    """A clip with B-frames whose packets have their place in the file as their stamp."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(
+            "libx264", rate=10, options={"crf": "1", "bf": "3", "g": "12"}
+        )
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.options = {"b-adapt": "0"}
+        packets = []
+        for number in range(frames):
+            frame = grey(number)
+            frame.pts = number
+            packets += stream.encode(frame)
+        packets += stream.encode(None)
+        for place, packet in enumerate(packets):
+            packet.pts = packet.dts = place
+            container.mux(packet)
+    stamps = []
+    with av.open(str(path)) as container:
+        stamps = [frame.pts for frame in container.decode(video=0)]
+    assert stamps != sorted(stamps), "the clip is what it is meant to be"
+    return path
+
+
+def write_varying(path, codec="mjpeg"):
+    """Frames at GAPS; an AVI declares one for each tenth of a second."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=10)
+        stream.width, stream.height = 64, 48
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        for number, shown in enumerate(GAPS):
+            frame = grey(number)
+            frame.pts = shown
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return path
+
+
+def levels(path):
+    """The number of each frame of a clip, as `grey` wrote it."""
+    facts = media.probe(path)
+    return [round(frame.mean() / 8) for frame in media.decode_frames(path, range(facts.frames))]
+
+
+def build(folder, rows, *flags):
+    """(exit code, document) of build_dataset.py for a table of parts."""
+    table = folder / "parts.csv"
+    table.write_text("\n".join(["video,start,end,question,answer", *rows]) + "\n")
+    times = ("--column", "start=start", "--column", "end=end")
+    done = run_script(
+        "build_dataset.py", table, "-o", folder / "out", "--force", *times, *flags, "--json"
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["back.mp4", "back.avi", "back.mkv"])
+def test_a_part_of_a_clip_whose_stamps_step_back_is_cut_by_the_order_of_its_frames(tmp_path, name):
+    write_stepping(tmp_path / name)
+    code, _ = build(tmp_path, [f"{name},1,2,Bright?,yes"])
+    (clip,) = (tmp_path / "out" / "train" / "media").iterdir()
+    assert code == 0 and levels(clip) == list(range(10, 20))
+    assert media.probe(clip).seconds == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(("codec", "name"), [("mjpeg", "gaps.avi"), ("libx264", "gaps.mkv")])
+def test_times_of_varying_rate_are_those_of_the_frames(tmp_path, codec, name):
+    path = write_varying(tmp_path / name, codec)
+    facts = media.probe(path)
+    assert facts.frames == len(GAPS) and facts.seconds == pytest.approx(5.5, abs=0.3)
+    assert facts.fps == pytest.approx(facts.frames / facts.seconds) == media.frame_rate(path)
+    vision = Sampler(str(tmp_path), VisionOptions(fps=2.0), 16).load(Media("video", name))
+    numbers = [round(frame.mean() / 8) for frame in vision.frames]
+    assert [round(10 * second) for second in vision.seconds] == [GAPS[n] for n in numbers]
+    assert len(numbers) == 8  # two a second of five and a half, of the eight that there are
+
+
+def test_a_page_shows_the_times_of_the_frames(tmp_path):
+    write_varying(tmp_path / "gaps.avi")
+    turns = [{"from": "human", "value": "<video>\nBright?"}, {"from": "gpt", "value": "yes"}]
+    record = {"id": "a", "video": "gaps.avi", "conversations": turns}
+    (tmp_path / "annotations.json").write_text(json.dumps([record]))
+    _, found = check(tmp_path, "--html", tmp_path / "page.html", "--decode", "none")
+    page = (tmp_path / "page.html").read_text()
+    shown = re.findall(r"frames at ([\d., ]+) s", page)[0]
+    assert {float(second) for second in shown.split(", ")} <= {one / 10 for one in GAPS}
+    assert "DATA-MEDIA-FRAMES" in found  # what other readers believe
+
+
+def test_a_part_of_a_clip_of_varying_rate_begins_with_the_frame_on_display(tmp_path):
+    write_varying(tmp_path / "gaps.avi")
+    code, _ = build(tmp_path, ["gaps.avi,0.3,2,Bright?,yes", "gaps.avi,4.95,5.3,Bright?,yes"])
+    first, second = sorted((tmp_path / "out" / "train" / "media").iterdir())
+    assert code == 0 and levels(first) == [0, 1, 2] and levels(second) == [7]
+
+
+def test_one_bad_clip_is_a_finding_and_can_be_left_out(tmp_path):
+    write_clip(tmp_path / "good.mp4", frames=24)
+    write_varying(tmp_path / "gaps.avi")
+    (tmp_path / "bad.mp4").write_bytes((tmp_path / "good.mp4").read_bytes()[:-400])
+    with av.open(str(tmp_path / "tiny.mkv"), "w") as container:  # too small to be encoded again
+        stream = container.add_stream("ffv1", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 1, 1, "bgr0"
+        for number in range(16):
+            pixel = np.zeros((1, 1, 3), np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixel, format="rgb24")
+            frame.pts = number
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    rows = [f"{name},0,1,Bright?,yes" for name in ("good.mp4", "tiny.mkv", "bad.mp4", "gaps.avi")]
+    code, document = build(tmp_path, rows)
+    found = {finding["id"]: finding for finding in document["findings"]}
+    assert code == 2 and {"BUILD-CUT", "DATA-MEDIA-UNDECODABLE"} <= found.keys()
+    assert found["BUILD-CUT"]["fix"] == "--skip-missing"
+    code, document = build(tmp_path, rows, "--skip-missing")
+    assert code == 0 and document["result"]["written"] == {"train": 2}
+    assert document["result"]["skipped"] == 2
+
+
+def test_a_turned_clip_of_varying_rate_keeps_its_times(tmp_path):
+    path = write_varying(tmp_path / "gaps.mkv", "libx264")
+    pictures = list(convert._upright(path))
+    ends = np.cumsum([float(shown) for shown, _ in pictures])
+    assert [round(10 * end) for end in ends[:-1]] == list(GAPS[1:])
+
+
+def test_no_command_encodes_a_container_that_is_not_read_into_itself(tmp_path):
+    with av.open(str(tmp_path / "a.wmv"), "w", format="asf") as container:
+        stream = container.add_stream("wmv2", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(8):
+            container.mux(stream.encode(grey(number)))
+        container.mux(stream.encode(None))
+    turns = [{"from": "human", "value": "<video>\nBright?"}, {"from": "gpt", "value": "yes"}]
+    record = {"id": "a", "video": "a.wmv", "conversations": turns}
+    (tmp_path / "annotations.json").write_text(json.dumps([record]))
+    _, found = check(tmp_path, expect=1)
+    finding = found["DATA-MEDIA-UNDECODABLE"]
+    assert "ffmpeg" not in finding.get("fix", "") and ".mp4" in finding["message"]
