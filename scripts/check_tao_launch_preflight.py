@@ -139,9 +139,10 @@ def add_gpu_flags(add: Callable) -> None:
     add(
         "--target-gpu-index",
         "--gpu-ids",
+        action=GpuIndices,
         type=indices,
         metavar="N",
-        help="0,1; none: the CPU; default: all",
+        help="0,1, or the flag once for each; none: the CPU; default: all",
     )
     add(
         "--target-gpu-count",
@@ -150,7 +151,14 @@ def add_gpu_flags(add: Callable) -> None:
         help="if nvidia-smi cannot tell",
     )
     add("--target-gpu-memory-gb", type=cli.above_0, metavar="GIB", help="memory of each")
-    add("--gpu-arch", type=architectures, default=[], metavar="SM", help="sm_90 or 9.0")
+    add(
+        "--gpu-arch",
+        action="extend",
+        type=architectures,
+        default=[],
+        metavar="SM",
+        help="sm_90 or 9.0; repeatable",
+    )
     add(
         "--image-supported-sm",
         type=architectures,
@@ -191,6 +199,19 @@ def add_limits(add: Callable) -> None:
         help="memory of all together at least",
     )
     add("--low-vram-threshold-gb", type=cli.above_0, metavar="GIB", help="warn below this memory")
+
+
+class GpuIndices(argparse.Action):
+    """Add up the GPUs of a flag that may be repeated, as NVIDIA documents it."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        before = getattr(namespace, self.dest)
+        named = [*(before or []), *values]
+        if len(set(named)) < len(named):
+            raise argparse.ArgumentError(self, f"got {named}, expected each GPU once")
+        if before is not None and not (before and values):
+            raise argparse.ArgumentError(self, "got none and other GPUs, expected one of the two")
+        setattr(namespace, self.dest, named)
 
 
 def words(written: str) -> list[str]:

@@ -29,6 +29,7 @@ EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in 
 
 
 LOCAL = ("--platform", "local", "--path", "train=/x")
+INDEX = ("--target-gpu-index",)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ LOCAL = ("--platform", "local", "--path", "train=/x")
         ((*LOCAL, "--min-free-disk-gb", "train=lots"), "USAGE", "above 0"),
         ((*LOCAL, "--gpu-arch", "hopper"), "USAGE", "sm_90"),
         ((*LOCAL, "--target-gpu-index", "0,x"), "USAGE", "0,1"),
+        ((*LOCAL, *INDEX, "0", *INDEX, "none"), "USAGE", "none and other"),
+        ((*LOCAL, *INDEX, "0,1", *INDEX, "1"), "USAGE", "each GPU once"),
         ((*LOCAL, "--gpu-min-count", "0"), "USAGE", "whole number"),
         ((*LOCAL, "--timeout", "nan"), "USAGE", "number above 0"),
         ((*LOCAL, "--timeout", "1e300"), "USAGE", "at most 86400"),
@@ -233,7 +236,10 @@ def test_docker_with_eight_gpus(tools, tmp_path):
         "--gpu-min-count",
         "8",
         "--target-gpu-index",
-        "2,3,4,5,6,7,0,1",
+        "2,3,4,5",
+        *("--target-gpu-index", "6", "--target-gpu-index", "7"),
+        "--gpu-ids",
+        "0,1",
     )
     assert document["ok"] and not [x for x in found.values() if x["severity"] != "info"]
     assert document["result"]["docker"]["rootless"] and document["result"]["smoke"]["gpus"] == 8
