@@ -450,6 +450,8 @@ def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
 def status(args) -> cli.Outcome:
     job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
     result = job.to_json() | {"progress": progress.plain(progress.newest(job.folder))}
+    if job.retry_of:
+        result["attempts"] = in_words.attempts(job)
     return described(job, result, job.spec_changes())
 
 

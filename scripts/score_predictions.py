@@ -18,7 +18,8 @@ Reads results.json (ours or TAO's), JSONL, outputs of `vllm run-batch` (with --a
 Reason1 result folders; several give a table by step.
 Writes metrics.json beside results of this skill (beside others with --write), and
 checkpoint_metrics.json into the training output the evaluated checkpoint came from, where a score
-never takes the place of one of more answered rows.
+never takes the place of one of more answered rows. Of results that were moved or copied it is
+written into the training beside them, or nowhere.
 """
 
 import sys
@@ -26,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import files, findings, secrets
+from cosmos_reason.base import files, findings, job_folder, secrets
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.texts import by_number
 from cosmos_reason.checkpoints import checkpoint_metrics
@@ -208,7 +209,8 @@ def written_of(scored: list[tuple[dict, dict]], args) -> tuple[list[str], list[f
             written.append(str(metrics_file(path)))
         if rows.is_guard(path):  # which is no score of the checkpoint
             continue
-        run["recorded"], problems = scores.record(run, measured, args.record)
+        is_elsewhere = evaluation_record.is_of_another_place(path, evaluation_record.read(path))
+        run["recorded"], problems = scores.record(run, measured, args.record, is_elsewhere)
         found += problems
     return written, found
 
@@ -259,7 +261,7 @@ def is_ours(path: Path) -> bool:
     folder = rows.folder_of(path).absolute()
     if (folder / evaluation_record.FILE).is_file():
         return True
-    return any((home / "job.json").is_file() for home in (folder, *folder.parents))
+    return job_folder.home_of(folder) is not None
 
 
 def score(

@@ -18,15 +18,14 @@ it never takes the latest instead.
 """
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, progress
+from cosmos_reason.base import bundle, job_folder, progress
 from cosmos_reason.base import findings as f
 from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files, selection
 from cosmos_reason.evaluation import guard, serving
-from cosmos_reason.remote import hub, model_names, s3
+from cosmos_reason.remote import hub, s3
 from cosmos_reason.spec import document
 
 
@@ -160,13 +159,13 @@ def evaluation(path: Path, given: Path, chosen: run_outputs.Checkpoint) -> tuple
     The data are those that its train job was validated on; there is no command when the job or
     the data are not named or not here.
     """
-    job = train_job((given, *chosen.path.absolute().parents))
+    job = train_job(given, chosen.path)
     if job is None:
         return ()
-    record = model_names.read_table(job / "job.json")
+    record = job_folder.read(job)
     if record.get("engine") not in bundle.ENGINES:
         return ()
-    data = validation_data(document.load(job / "spec.toml"))
+    data = validation_data(job_folder.here(job, document.load(job / "spec.toml")))
     if data is None:
         return ()
     words = ["build_spec.py", "evaluate", "--engine", record["engine"], "--model", str(path)]
@@ -176,11 +175,13 @@ def evaluation(path: Path, given: Path, chosen: run_outputs.Checkpoint) -> tuple
     return (*words, "-o", "evaluate.toml")
 
 
-def train_job(folders: Iterable[Path]) -> Path | None:
-    """The first of the folders that is a job with its record and spec."""
-    for folder in folders:
-        if (folder / "job.json").is_file() and (folder / "spec.toml").is_file():
-            return folder
+def train_job(given: Path, chosen: Path) -> Path | None:
+    """The job that was given or wrote the chosen model, with its record and spec; of one that was
+    retried the last."""
+    for home in (job_folder.home_of(given), job_folder.home_of(chosen)):
+        for job in reversed(job_folder.attempts(home) if home else ()):
+            if (job / "spec.toml").is_file():
+                return job
     return None
 
 
@@ -208,6 +209,8 @@ def listing(output_dir: Path, job: Path, beside: selection.Beside) -> cli.Outcom
     lines = []
     for row in rows:
         uses = f"can: {', '.join(row['can'])}" if row["complete"] else "damaged"
+        if row["superseded_by"]:
+            uses += f", superseded by run {row['superseded_by']}"
         lines.append(f"{row['kind']:8} {row['name']}  {uses}  {row['metrics'] or ''}".rstrip())
         if row["guard"]:
             lines.append(f"{'':8} {guard.in_words(row['guard'])}")

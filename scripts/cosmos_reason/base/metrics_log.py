@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -72,6 +72,24 @@ def read(path: Path, parse: Callable[[str], dict | None] = numbers) -> list[dict
     with open(path, "rb") as lines:
         rows = [parse(line.decode("utf-8", errors="replace")) for line in lines]
     return [row for row in rows if row]
+
+
+def course(
+    paths: Iterable[Path], parse: Callable[[str], dict | None] = numbers
+) -> list[tuple[Path, dict]]:
+    """The rows of one training, with the file of each, from the logs of its attempts, the oldest
+    first. An attempt that resumes at an earlier step supersedes the rows after that step, in its
+    own log (of a job that was requeued) or in an earlier one."""
+    rows: list[tuple[Path, dict]] = []
+    for path in paths:
+        for row in read(path, parse) if path.is_file() else ():
+            if "step" not in row:
+                continue
+            if "train/loss" in row:  # a validation may be told after the next step
+                while rows and rows[-1][1]["step"] > row["step"]:
+                    rows.pop()
+            rows.append((path, row))
+    return rows
 
 
 def read_on(

@@ -15,10 +15,10 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import files, findings, job_folder
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
@@ -52,7 +52,8 @@ _BESIDE_WEIGHTS = (
 class Checkpoint:
     """One folder of the output: `name` is its path below what was listed, `step` its last part
     (step_30, final), `evaluation` what the metrics were measured on, `guard` how it answered
-    general questions."""
+    general questions. `superseded_by`: the later run of the same training that came to this step
+    again."""
 
     path: Path
     name: str
@@ -62,6 +63,7 @@ class Checkpoint:
     metrics: dict[str, float] = field(default_factory=dict)
     evaluation: dict | None = None
     guard: dict | None = None
+    superseded_by: str = ""
 
     @property
     def complete(self) -> bool:
@@ -76,6 +78,7 @@ class Checkpoint:
             "can": USES[self.kind] if self.complete else [],
             "metrics": self.metrics,
             "guard": self.guard,
+            "superseded_by": self.superseded_by,
             "problems": [finding.id for finding in self.findings],
         }
 
@@ -84,11 +87,11 @@ class Checkpoint:
 
 
 def output_of(folder: Path) -> Path:
-    """The output folder that is meant: the folder of a train job stands for what its record names.
-    Raises Failure."""
-    if not (folder / "job.json").is_file():
+    """The output folder that is meant: the folder of a train job stands for what its record names,
+    where that is now. Raises Failure."""
+    if not (folder / job_folder.RECORD).is_file():
         return folder
-    outputs = safetensors_files.read_object(folder / "job.json").get("outputs")
+    outputs = job_folder.read(folder).get("outputs")
     output_dir = outputs.get("output_dir") if isinstance(outputs, dict) else None
     if not isinstance(output_dir, str):
         message = "got a job without an output_dir, expected a train job"
@@ -122,7 +125,75 @@ def find(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
                 guard=checkpoint_metrics.guard(row),
             )
             found.append(checkpoint)
-    return found
+    return _with_superseded(output_dir, found)
+
+
+def _with_superseded(output_dir: Path, found: list[Checkpoint]) -> list[Checkpoint]:
+    """The checkpoints with what a later run of the same training came to again: a retry that goes
+    on from step 20 leaves the first run's steps up to 20 as its history."""
+    attempts = training_of(output_dir)
+    later: dict[Path, list[Checkpoint]] = {}
+    told = []
+    for checkpoint in reversed(found):
+        run = checkpoint.path.parents[2 if checkpoint.kind == RESUME else 1]
+        if not is_of_training(run, attempts):
+            told.append(checkpoint)
+            continue
+        by = ""
+        for other, checkpoints in later.items():
+            if other != run and _comes_again(checkpoint, checkpoints):
+                by = by or other.name
+        later.setdefault(run, []).append(checkpoint)
+        told.append(replace(checkpoint, superseded_by=by))
+    return told[::-1]
+
+
+def _comes_again(checkpoint: Checkpoint, later: Iterable[Checkpoint]) -> bool:
+    """Whether a later run reached the checkpoint's step, or one before it."""
+    step = _number(checkpoint)
+    for other in later:
+        number = _number(other)
+        if step is not None and number is not None and number <= step:
+            return True
+        if other.step == checkpoint.step:
+            return True
+    return False
+
+
+def _number(checkpoint: Checkpoint) -> int | None:
+    folder = checkpoint.path
+    return step_number(folder.parent if checkpoint.kind == RESUME else folder)
+
+
+def training_of(output_dir: Path) -> list[Path]:
+    """The jobs of one training whose output a folder is, the oldest first; none where no job here
+    is known to have written there."""
+    home = job_folder.home_of(output_dir)
+    claimer = _claimer(output_dir)
+    named = [home] if home else []
+    if home and claimer:
+        named.insert(0, home.parent / claimer.name)
+    if claimer and not home:
+        named.append(claimer)
+    for job in named:
+        if (job / job_folder.RECORD).is_file():
+            return job_folder.attempts(job)
+    return []
+
+
+def _claimer(output_dir: Path) -> Path | None:
+    """The job that claimed an output folder last (jobs/claims.py)."""
+    try:
+        return Path(json.loads((output_dir / CLAIM).read_text())["job"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def is_of_training(run: Path, attempts: Iterable[Path]) -> bool:
+    """Whether the jobs of one training wrote a run: it says so, or lies in the folder of one."""
+    run = run.absolute()
+    mark = run_marked_by(run)
+    return any(mark == attempt.name or run.is_relative_to(attempt) for attempt in attempts)
 
 
 def models(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
@@ -142,10 +213,10 @@ def is_model(folder: Path) -> bool:
 
 def models_meant(folder: Path) -> tuple[list[Path], list[Path]]:
     """What a folder that is given to `--checkpoint` stands for: (undamaged models, damaged ones).
-    A model stands for itself, a train output for all its models."""
+    A model stands for itself, a train job or its output for all its models."""
     if is_model(folder):
         return [folder], []
-    listed = models(folder)
+    listed = [one for one in models(output_of(folder)) if not one.superseded_by]
     whole = [checkpoint.path for checkpoint in listed if checkpoint.complete]
     damaged = [checkpoint.path for checkpoint in listed if not checkpoint.complete]
     return whole, damaged

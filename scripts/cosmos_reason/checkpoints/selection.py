@@ -5,20 +5,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmos_reason.base import findings, metrics_log
+from cosmos_reason.base import files, findings, job_folder, metrics_log
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import best_link, checkpoint_metrics, run_outputs, trainer_log
 from cosmos_reason.checkpoints.best_link import VAL_LOSS
 from cosmos_reason.checkpoints.run_outputs import RESUME, Checkpoint
 from cosmos_reason.checkpoints.trainer_log import SavedLoss
+from cosmos_reason.data import annotations
+from cosmos_reason.spec import document
 
 METRICS_LOG, TRAINER_LOG = "metrics.jsonl", "log.txt"
 TRAINER_LOGS = (TRAINER_LOG, "*policy_*.log", "logs_*/policy_*.log")  # a job's, and cosmos-rl's
+ENABLED = "train.ckpt.enable_checkpoint"
 COUNTS = {"rows", "failed", "unparseable"}  # they stand among the metrics and tell no quality
 
 
@@ -54,13 +58,14 @@ def select(
 
     Never something else instead: raises Failure with a finding that lists what exists.
     """
-    models = run_outputs.models(output_dir, numbers=True)
-    if not models:
+    everything = run_outputs.models(output_dir, numbers=True)
+    if not everything:
         raise Failure(nothing_found(output_dir), findings.EXIT_CHECKS_FAILED)
+    models = _standing(everything, by)
     if by == VAL_LOSS:
         return _lowest_loss(output_dir, models, beside)
     if by == "best":
-        best = _best(output_dir, models, beside)
+        best = _best(output_dir, everything, beside)
         saved = _of_saved(_known_losses(output_dir, beside), models)
         return best, unequal_validations(output_dir, best, saved)
     metrics = {metric for checkpoint in models for metric in checkpoint.metrics} - COUNTS
@@ -88,7 +93,7 @@ def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOT
     """What `--by` may be on evidence: a task metric, the validation loss, the best link, the only
     model there is, the whole one of the lowest loss; else empty, for no name is better than
     another."""
-    models = [checkpoint for checkpoint in found if checkpoint.kind != RESUME]
+    models = [one for one in _standing(found) if one.kind != RESUME]
     whole = [checkpoint for checkpoint in models if checkpoint.complete]
     scored = set().union(*(checkpoint.metrics for checkpoint in whole))
     for metric in checkpoint_metrics.TASK_METRICS:
@@ -102,6 +107,12 @@ def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOT
     if best_link.name_of(output_dir, whole):
         return "best"
     return whole[0].name if len(whole) == 1 else _whole_of_lowest_loss(measured)
+
+
+def _standing(found: Iterable[Checkpoint], named: str = "") -> list[Checkpoint]:
+    """The checkpoints that count: of a step that a retry came to again the retry's. The earlier one
+    is meant by its full name alone."""
+    return [one for one in found if not one.superseded_by or one.name == named]
 
 
 def _whole_of_lowest_loss(measured: Sequence[tuple[Checkpoint, MeasuredLoss]]) -> str:
@@ -122,12 +133,12 @@ def is_training(folder: Path) -> bool:
 
 def job_of(folder: Path) -> Path | None:
     """A folder itself where it is that of a job."""
-    return folder if (folder / "job.json").is_file() else None
+    return folder if (folder / job_folder.RECORD).is_file() else None
 
 
 def not_chosen(output_dir: Path, found: Iterable[Checkpoint], beside: Beside, what: str) -> Failure:
     """The refusal to make something of a checkpoint that was not named; `what` it is."""
-    whole = [one for one in found if one.complete]
+    whole = [one for one in _standing(found) if one.complete]
     message = f"got none, expected it to say which {what} is meant of: "
     message += ", ".join(one.name for one in whole) or "none"
     by = proposal(output_dir, whole, beside)
@@ -142,13 +153,26 @@ def nothing_found(folder: Path) -> Finding:
         message = "got no output folder of a train job, expected one"
         fix = shlex.join(["scripts/select_checkpoint.py", str(meant)])
         return findings.error("CKPT-NONE", folder, message, fix)
-    fix = Fix(changes={"train.ckpt.enable_checkpoint": True})
-    for home in (folder.absolute(), *folder.absolute().parents):
-        if (home / "job.json").is_file():
-            fix = shlex.join(["scripts/launch_job.py", "status", str(home)])
-            break
-    message = "got no checkpoint, expected TIMESTAMP/safetensors/step_N: none was saved (yet)"
-    return findings.error("CKPT-NONE", folder, message, fix)
+    home = job_folder.home_of(folder)
+    if home:
+        message = "got no checkpoint, expected TIMESTAMP/safetensors/step_N: none was saved (yet)"
+        fix = shlex.join(["scripts/launch_job.py", "status", str(home)])
+        return findings.error("CKPT-NONE", folder, message, fix)
+    message = "got no checkpoint, expected the output folder of a training"
+    for name in annotations.ROOT_FILES:
+        if (folder / name).is_file():
+            message = f"got a dataset ({name}), expected the output folder of a training"
+    return findings.error("CKPT-NONE", folder, message, _checkpoints_were_off(folder))
+
+
+def _checkpoints_were_off(folder: Path) -> Fix:
+    """The change that lets a training save checkpoints, where its spec lies there and has them
+    off."""
+    for path in (*folder.glob("*.toml"), *folder.glob("*/config.toml")):
+        with suppress(Failure):
+            if document.get(files.read_toml(path), ENABLED) is False:
+                return Fix(changes={ENABLED: True})
+    return Fix()
 
 
 def _output_nearby(folder: Path) -> Path | None:
@@ -376,7 +400,7 @@ def _logged_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
         found = _of_named_log(beside.log, runs)
     else:
         found = []
-        for file in _logs_near(output_dir, beside.job):
+        for file in _logs_near(output_dir, _attempts(output_dir, beside.job)):
             found += _tied(file, trainer_log.saved_losses(_lines(file)), runs)
     return sorted(found, key=lambda measured: measured.loss)
 
@@ -390,7 +414,7 @@ def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
         return _tied(log, saved_losses, runs)
     (run,) = runs.values()
     if not saved_losses:
-        return _measured(log, run)
+        return _measured([log], run)
     names = {saved.run for saved in saved_losses}
     if len(names) == 1:
         runs = {names.pop(): run}
@@ -409,12 +433,19 @@ def _tied(
     return found
 
 
-def _logs_near(output_dir: Path, job: Path | None) -> list[Path]:
-    """The logs that lie with the output, in the folder above it or in that of its job."""
+def _attempts(output_dir: Path, job: Path | None) -> list[Path]:
+    """The jobs of the training: those of `job`, where that is one, else of who wrote the output."""
+    if job and job_of(job):
+        return job_folder.attempts(job)
+    return run_outputs.training_of(output_dir)
+
+
+def _logs_near(output_dir: Path, attempts: Sequence[Path]) -> list[Path]:
+    """The logs that lie with the output, in the folder above it or in those of its jobs."""
     output = output_dir.absolute()
     found = []
-    for folder in (*run_outputs.runs(output), output, output.parent, job):
-        for pattern in TRAINER_LOGS if folder else ():
+    for folder in (*run_outputs.runs(output), output, output.parent, *attempts):
+        for pattern in TRAINER_LOGS:
             found += sorted(folder.glob(pattern))
     return list({path.resolve(): path for path in found if path.is_file()}.values())
 
@@ -426,38 +457,39 @@ def _lines(file: Path) -> Iterator[str]:
 
 def has_losses(log: Path) -> bool:
     """Whether a trainer's log tells any validation loss."""
-    return bool(_measured(log, log.parent))
+    return bool(_measured([log], log.parent))
 
 
 def _losses(output_dir: Path, name: str, job: Path | None) -> list[MeasuredLoss]:
-    """The lowest first, as the files of this name tell: in each run, or of a single run in the
-    folder of its job too."""
+    """The lowest first, as the files of this name tell: in each run, else in the folders of the
+    training's jobs, one after another, or of a single run beside its output."""
     runs = run_outputs.runs(output_dir)
-    shared = []
-    if len(runs) == 1:
-        shared = [output_dir, output_dir.parent]
-        if job:
-            shared.append(job)
+    attempts = _attempts(output_dir, job)
     found = []
     for run in runs:
-        for folder in (run, *shared):
-            measured = _measured(folder / name, run)
+        places = [[run]]
+        if len(runs) == 1 or run_outputs.is_of_training(run, attempts):
+            places.append(attempts)
+        if len(runs) == 1:
+            places += [[output_dir], [output_dir.parent]]
+        for folders in places:
+            measured = _measured([folder / name for folder in folders], run)
             if measured:
                 found += measured
                 break
     return sorted(found, key=lambda measured: measured.loss)
 
 
-def _measured(file: Path, run: Path) -> list[MeasuredLoss]:
-    """The validation losses of a run that its metrics.jsonl or its trainer's log tells, the last of
-    each step."""
-    if not file.is_file():
-        return []
-    parse = metrics_log.numbers if file.name == METRICS_LOG else trainer_log.metrics
+def _measured(logs: Sequence[Path], run: Path) -> list[MeasuredLoss]:
+    """The validation losses that metrics.jsonl or a trainer's log tells, or those of the attempts
+    of one training, the last of each step. Which run saved a step, its checkpoints tell."""
+    parse = metrics_log.numbers
+    if logs and logs[0].name != METRICS_LOG:
+        parse = trainer_log.metrics
     losses = {}
-    for row in metrics_log.read(file, parse):
+    for file, row in metrics_log.course(logs, parse):
         loss = row.get("val/avg_loss")
-        if _is_loss(loss) and "step" in row:
+        if _is_loss(loss):
             left_out = row.get("val/skipped_records", 0)
             losses[row["step"]] = MeasuredLoss(loss, run, row["step"], file, left_out=left_out)
     return list(losses.values())

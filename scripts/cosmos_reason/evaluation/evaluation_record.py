@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import files, findings, job_folder
+from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.evaluation.questions import Responder
 from cosmos_reason.evaluation.rows import Row, folder_of
 
 FILE = "evaluation.json"
-TEXTS = ("model", "checkpoint", "annotations", "media_dir", "task")
+TEXTS = ("model", "checkpoint", "annotations", "media_dir", "task", "results_dir")
 
 
 def read(path: Path, name: str = FILE) -> dict:
-    """The record beside the results at `path`; {} when there is none. Raises Failure (exit 2)."""
+    """The record beside the results at `path`, with the paths that are there now when the results
+    lie in a job that was moved or copied; {} when there is none. Raises Failure (exit 2)."""
     file = folder_of(path) / name
     if not file.is_file():
         return {}
@@ -24,7 +26,25 @@ def read(path: Path, name: str = FILE) -> dict:
     if not is_record:
         message = f"got other values, expected an object with {', '.join(TEXTS)} as texts"
         raise findings.bad_input("EVAL-RECORD", file, message)
-    return record
+    home = job_folder.home_of(file)
+    if home is None:
+        return record
+    paths = job_folder.here(home, {name: record[name] for name in TEXTS if name in record})
+    return record | paths
+
+
+def is_of_another_place(path: Path, record: dict) -> bool:
+    """Whether the results at `path` were moved or copied and the checkpoint of their record, as
+    `read` gives it, is not beside them: who scores them writes nothing there."""
+    folder = folder_of(path).absolute()
+    home = job_folder.home_of(folder)
+    if home:
+        at = job_folder.place_of(home)
+        return at.is_moved and not at.is_beside(record.get("checkpoint") or "")
+    written = record.get("results_dir")
+    if written is None:  # a job of an earlier version, whose results lay in its folder or a claim
+        return bool(record.get("job_id")) and not (folder / run_outputs.CLAIM).is_file()
+    return not (Path(written).is_dir() and folder.samefile(written))
 
 
 def compose(spec: dict, questions: int, who: Responder) -> dict:

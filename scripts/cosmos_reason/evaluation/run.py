@@ -103,6 +103,7 @@ def run(
         record["identity"] = saved.identity
         record["spec_sha256"] = spec_sha256
         record["job_id"] = job_id
+        record["results_dir"] = str(saved.folder.absolute())
         _write(spec, saved, asked, _rows(spec, asked, by_id), record)
     # Another shard may have merged all answers in the meantime, with those of this one.
     is_merged = is_whole or (bool(missing) and not saved.path.exists())

@@ -46,13 +46,22 @@ def evaluation_of(rows: Sequence[Row], record: dict, path: Path, **reading: obje
     }
 
 
-def record(scored: dict, measured: dict, anyway: bool = False) -> tuple[dict | None, list[Finding]]:
+def record(
+    scored: dict, measured: dict, anyway: bool = False, is_elsewhere: bool = False
+) -> tuple[dict | None, list[Finding]]:
     """Note metrics.json's numbers (`scored`) when the evaluated model is a checkpoint of a training
     output that is here: {file, checkpoint, recorded, earlier} and what to say of it; nothing for
-    another model. A score of more answered rows stays, unless the new one is wanted `anyway`."""
+    another model. A score of more answered rows stays, unless the new one is wanted `anyway`.
+    `is_elsewhere`: the results were moved or copied without that training, which stays as it is."""
     output_dir = _output_dir(Path(scored["checkpoint"] or ""))
     if output_dir is None:
         return None, []
+    if is_elsewhere:
+        message = (
+            f"not recorded for {scored['checkpoint']}: these results were moved or copied, "
+            "and that training is not beside them"
+        )
+        return None, [findings.warning("EVAL-SCORE-ELSEWHERE", scored["results"], message)]
     name = str(Path(scored["checkpoint"]).relative_to(output_dir))
     row = {key: scored[key] for key in KEPT if scored[key] is not None}
     row["evaluation"] = measured

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from cosmos_reason.base import bundle
+from cosmos_reason.base import bundle, job_folder
 from cosmos_reason.jobs import progress, watch
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
@@ -78,6 +78,25 @@ def _gpus_in_words(resources: dict) -> str:
     return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "no GPU"
 
 
+def _history(job: Job) -> list[str]:
+    """The earlier attempts of a retried job, and how far each came."""
+    lines = []
+    for attempt in attempts(job)[:-1]:
+        far = f" at step {attempt['last_step']}" if attempt["last_step"] is not None else ""
+        lines.append(f"retry of {attempt['job_id']}, which ended as {attempt['state']}{far}")
+    return lines
+
+
+def attempts(job: Job) -> list[dict]:
+    """The jobs of one training up to this one, the oldest first: job_id, state, last_step."""
+    found = []
+    for log in job_folder.files_of_attempts(job.folder / jobs.METRICS):
+        record = job.to_json() if log.parent == job.folder else job_folder.read(log.parent)
+        step = progress.newest(log.parent).get("step")
+        found.append({"job_id": log.parent.name, "state": record.get("state"), "last_step": step})
+    return found
+
+
 def of_job(job: Job) -> str:
     """A recorded job: its state, its newest numbers, why it failed, and what it left."""
     metrics = progress.newest(job.folder)
@@ -89,6 +108,7 @@ def of_job(job: Job) -> str:
     lines.append(f"  {', '.join(f'{name} {told}' for name, told in times if told)}")
     if job.reason:
         lines.append(f"  {job.reason}")
+    lines += [f"  {line}" for line in _history(job)]
     for finding in job.diagnosis:
         lines.append(f"  cause: {finding['message']}")
         if finding["fix"]:

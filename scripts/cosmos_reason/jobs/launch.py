@@ -11,7 +11,7 @@ import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import bundle, files, job_folder
 from cosmos_reason.base.findings import (
     EXIT_CHECKS_FAILED,
     Failure,
@@ -271,6 +271,8 @@ def _read(request: Request) -> tuple[dict, list[Finding]]:
     """(the completed spec, what was written for that). Raises Failure: exit 2 for what is no spec,
     exit 1 for one of another action."""
     spec = document.load(request.spec_path)
+    if request.retry_of:  # of a job that was moved or copied: into the folder that was named
+        spec = job_folder.here(request.spec_path.parent, spec)
     if flat_configs.is_one(spec):
         where = files.from_here(request.spec_path)
         refused = flat_configs.refusal(where, spec, request.engine)

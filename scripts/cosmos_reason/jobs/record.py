@@ -12,7 +12,6 @@ import fcntl
 import functools
 import json
 import os
-import re
 import secrets
 import shlex
 from collections.abc import Iterable, Iterator
@@ -20,11 +19,11 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import bundle, files, job_folder
 from cosmos_reason.base.findings import Failure, Finding, bad_input, did_you_mean, outside, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.spec import actions
+from cosmos_reason.spec import actions, document
 
 PENDING = "PENDING"
 RUNNING = "RUNNING"
@@ -35,11 +34,11 @@ UNKNOWN = "UNKNOWN"  # an answer, never recorded
 OUT_OF_REACH = "JOB-OUT-OF-REACH"
 ENDED = {COMPLETE, ERROR, CANCELED}
 JOBS_DIR_VARIABLE = "COSMOS_REASON_JOBS"
-ID = re.compile(rf"({'|'.join(bundle.ACTIONS)})-\d{{8}}-\d{{6}}-[0-9a-f]{{6}}")
+ID = job_folder.ID
 TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 # Files of a job folder.
-RECORD = "job.json"
+RECORD = job_folder.RECORD
 LOCK = "job.lock"
 CANCEL = "cancel.requested"
 LOG = "log.txt"
@@ -63,6 +62,8 @@ class Job:
     new Job (`dataclasses.replace`), and `write` puts it in place of the old one."""
 
     folder: Path = field(compare=False)  # where the record lies; not a part of it
+    # Where it lay when it was recorded, as the paths in the file have it; None before that.
+    place: job_folder.Place | None = field(default=None, compare=False, repr=False)
     schema_version: int = 1
     job_id: str
     action: str
@@ -117,11 +118,13 @@ class Job:
 
     @classmethod
     def from_json(cls, folder: Path, record: dict) -> Job:
-        """A record as it was read, unchecked: a field that it lacks is None."""
-        known = {name: record.get(name) for name in FIELDS}
+        """A record as it was read, unchecked: a field that it lacks is None. Its paths are those
+        that are there now (base/job_folder.py)."""
+        now = job_folder.relocated(folder, record)
+        known = {name: now.get(name) for name in FIELDS}
         if "options" not in record:
             known["options"] = {}
-        return cls(folder=folder, stored=record, **known)
+        return cls(folder=folder, place=job_folder.place(folder, record), stored=record, **known)
 
     def to_json(self) -> dict:
         """What stands in job.json: what was read, with this version's fields as they are now."""
@@ -131,8 +134,12 @@ class Job:
         return self.stored | known
 
     def write(self) -> None:
-        """Put the record into its folder, whole or not at all."""
-        files.write_json(self.folder / RECORD, self.to_json())
+        """Put the record into its folder, whole or not at all, with the paths of the place where it
+        was recorded: those of the results beside it are of that place, too."""
+        record = self.to_json()
+        if self.place and self.place.is_moved:
+            record = self.place.recorded(record)
+        files.write_json(self.folder / RECORD, record)
 
     @property
     def has_ended(self) -> bool:
@@ -179,15 +186,32 @@ class Job:
         """The paths that the job wrote: an output folder may hold results of earlier runs."""
         before = self.folder / BEFORE
         stamps_before = files.read_json(before) if before.is_file() else {}
+        if self.place and self.place.is_moved:
+            stamps_before = {self.place.here(path): at for path, at in stamps_before.items()}
         return [path for path in paths if stamps_before.get(str(path)) != path.lstat().st_mtime_ns]
 
     def newest_resume(self) -> str | None:
-        """The newest complete resume folder that a training wrote."""
+        """The newest complete resume folder that a training wrote, of a retry else the one that it
+        went on from."""
         output_dir = (self.outputs or {}).get("output_dir")
-        if self.action not in actions.TRAINING or not self.started_at or not output_dir:
+        if self.action not in actions.TRAINING or not output_dir:
             return None
-        written = self.wrote(run_outputs.resume_folders(Path(output_dir)))
-        return str(written[-1]) if written else None
+        written = []
+        if self.started_at:
+            written = self.wrote(run_outputs.resume_folders(Path(output_dir)))
+        if written:
+            return str(written[-1])
+        return self._resumed() if self.retry_of else None
+
+    def _resumed(self) -> str | None:
+        """The complete resume folder that the job's own spec names."""
+        try:
+            spec = document.load(self.spec_path)
+        except (Failure, OSError, TypeError):
+            return None
+        folder = document.get(job_folder.here(self.folder, spec), "train.resume")
+        is_there = isinstance(folder, str) and run_outputs.is_complete_resume(Path(folder))
+        return folder if is_there else None
 
     def unknown(self, reason: str, fix: Fix | str = "", cause: str = OUT_OF_REACH) -> Failure:
         """Exit 3: nobody can say now how the job is. The finding carries the record with the state
@@ -197,7 +221,9 @@ class Job:
 
 
 # What of a Job stands in job.json.
-FIELDS = tuple(entry.name for entry in fields(Job) if entry.name not in ("folder", "stored"))
+FIELDS = tuple(
+    entry.name for entry in fields(Job) if entry.name not in ("folder", "place", "stored")
+)
 
 
 def _faults(record: dict) -> Iterator[str]:
@@ -303,8 +329,13 @@ def folders(jobs_dir: Path) -> list[Path]:
 
 
 def owner(paths: Iterable[str]) -> str | None:
-    """The job in whose folder one of the paths lies."""
+    """The job that wrote one of the paths: the one that the run says, which may be a retry, else
+    the one in whose folder it lies."""
     for path in paths:
+        if run_outputs.is_in_run(Path(path)):
+            mark = run_outputs.run_marked_by(Path(path).parents[1])
+            if mark and ID.fullmatch(mark):
+                return mark
         for part in Path(path).parts:
             if ID.fullmatch(part):
                 return part

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from cosmos_reason.base import files, findings, metrics_log
+from cosmos_reason.base import files, findings, job_folder, metrics_log
 
 LOSSES = ("train/loss", "val/avg_loss")
 ACCURACIES = ("val/accuracy",)
@@ -20,20 +20,20 @@ Curve = dict[str, list[Point]]  # by key of metrics.jsonl
 
 
 def read_curve(path: Path) -> Curve:
-    """The finite numbers of a metrics.jsonl; its last line may still be being written."""
-    curve = {key: [] for key in LOSSES + ACCURACIES}
+    """The finite numbers of a metrics.jsonl, of a retried job those of all attempts: what a later
+    one came to again takes the place of what was before. The last line may still be being
+    written."""
     lines = files.read_text(path).splitlines()
-    for number, line in enumerate(lines, 1):
-        row = metrics_log.numbers(line)
-        if "step" not in row:
-            if number == len(lines):
-                break
+    for number, line in enumerate(lines[:-1], 1):
+        if "step" not in metrics_log.numbers(line):
             message = "got a line without a step, expected an object with step and losses"
             raise findings.bad_input("EVAL-CURVE-LINE", f"{path}#{number}", message)
+    curve: dict[str, dict] = {key: {} for key in LOSSES + ACCURACIES}
+    for _, row in metrics_log.course(job_folder.files_of_attempts(path)):
         for key, points in curve.items():
             if key in row and math.isfinite(row[key]):
-                points.append((row["step"], row[key]))
-    return curve
+                points[row["step"]] = row[key]
+    return {key: list(points.items()) for key, points in curve.items()}
 
 
 @dataclass(frozen=True)

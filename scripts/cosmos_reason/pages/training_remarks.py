@@ -5,19 +5,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cosmos_reason.base import job_folder
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import left_out
 from cosmos_reason.remote import model_names
 
-JOB = "job.json"
-
 
 def beside(metrics: Path) -> list[str]:
-    """The remarks of a training, from the job or the run in whose folder its metrics.jsonl lies."""
-    job = metrics.parent / JOB
-    if not job.is_file():
+    """The remarks of a training, from the job, with all its attempts, or the run in whose folder
+    its metrics.jsonl lies."""
+    if not (metrics.parent / job_folder.RECORD).is_file():
         return _of_run(metrics.parent)
-    record = model_names.read_table(job)
+    remarks = []
+    for path in job_folder.files_of_attempts(metrics):
+        remarks += _of_job(model_names.read_table(path.parent / job_folder.RECORD))
+    return remarks
+
+
+def _of_job(record: dict) -> list[str]:
     remarks = []
     if record.get("reason"):
         remarks.append(f"{record.get('job_id')} {record.get('state')}: {record['reason']}")

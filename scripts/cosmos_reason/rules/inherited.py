@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import findings, job_folder
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
@@ -90,7 +90,7 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
     if not os.path.isfile(folder / "job.json"):
         _take_output(draft, folder, model_given)
         return
-    record = files.read_json(folder / "job.json")
+    record = job_folder.read(folder)
     origin = f"parent job {folder.name}"
     if draft.action == "train":
         _resume(draft, folder, record, newest_resume, origin)
@@ -99,7 +99,7 @@ def take_parent(draft: Draft, folder: Path, model_given: bool, newest_resume: Ca
     if record["action"] == "quantize":
         _take_quantized(draft, folder, record, model_given)
         return
-    parent = document.load(folder / "spec.toml")
+    parent = job_folder.here(folder, document.load(folder / "spec.toml"))
     if not model_given:
         is_adapter = document.get(parent, LORA) is not None
         _take_last_model(draft, checkpoint, is_adapter, origin)
@@ -172,7 +172,7 @@ def _resume(draft: Draft, folder: Path, record: dict, newest_resume: Callable, o
     if engine != draft.engine:
         message = f"got {draft.engine}, but the run to resume is of {engine}"
         draft.refuse("SPEC-RESUME-OTHER", "--engine", message, Fix(flags={"--engine": engine}))
-    draft.overlay(document.load(folder / "spec.toml"), origin)
+    draft.overlay(job_folder.here(folder, document.load(folder / "spec.toml")), origin)
     draft.put("train.resume", policy, origin)
     draft.resumed = copy.deepcopy(draft.spec)
 
