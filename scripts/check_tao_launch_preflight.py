@@ -142,7 +142,7 @@ def add_gpu_flags(add: Callable) -> None:
         action=GpuIndices,
         type=indices,
         metavar="N",
-        help="0,1 or repeated; none: CPU; default: all",
+        help="0,1 or repeated; none: CPU; else all",
     )
     add(
         "--target-gpu-count",
