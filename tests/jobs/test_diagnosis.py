@@ -47,6 +47,15 @@ Address already in use: trying next port
 WARNING: PermissionError: [Errno 13] Permission denied: '/root/.netrc'
 The visual prompt will be ignored
 enable_dataset_cache = false, found 3 files
+Using safetensors header cache; ephemeral-storage request 20Gi, limit 40Gi; nvidia.com/gpu: 8
+redis-server started on port 12800; connected to redis at 10.0.0.4:12800
+Compiling for gpu-name sm_121a; device-side asserts are off; torchvision::nms registered
+position ids from get_rope_index, mm_token_type_ids in batch keys
+Loaded chat_template.jinja; chat template has 12 blocks; DTensor mesh (8,)
+All the weights of Qwen3VLForConditionalGeneration were initialized from the model checkpoint
+Some weights were not initialized and are newly initialized: ['lm_head.weight']
+skipping 3 nan-valued rows; the info loss is logged; validation split of 20 records
+At most 4 workers; to serve requests faster raise max_num_seqs
 """.splitlines()
 
 
@@ -296,6 +305,146 @@ def test_changes_that_a_log_says_are_a_command_for_the_spec_of_the_job(tmp_path,
     assert words[-2:] == ["-o", "spec-mended.toml"]
     pairs = [word for word in words if "=" in word]
     assert pairs == [f"{key}={value_text(value)}" for key, value in changes.items()]
+
+
+# As people post them: what runs around the error, and the prefixes of those who print it.
+POSTED = {
+    "LOG-ROPE-INDEX": """\
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py", line 1, in f
+[rank0]:   File "transformers/models/qwen3_vl/modeling_qwen3_vl.py", line 1126, in get_rope_index
+[rank0]:     grid_thw = next(grid_iters[modality_type])
+[rank0]: StopIteration
+E0401 10:00:00.1 77 torch/distributed/elastic/multiprocessing/api.py:984] failed (exitcode: 1)""",
+    "LOG-TOKEN-TYPES": """\
+Traceback (most recent call last):
+  File "x/modeling_qwen3_vl.py", line 1118, in compute_3d_position_ids
+ValueError: Multimodal data was passed (via `image_grid_thw` or `video_grid_thw`) but \
+`mm_token_type_ids` is missing. Please pass `mm_token_type_ids` to the model""",
+    "LOG-FLASH-ATTENTION-BUILD": """\
+  File "flash_attn/flash_attn_interface.py", line 15, in <module>
+ImportError: /usr/lib/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN3c10""",
+    "LOG-TORCHVISION": """\
+  File "torchvision/_meta_registrations.py", line 163, in <module>
+RuntimeError: operator torchvision::nms does not exist
+The above exception was the direct cause of the following exception:
+RuntimeError: Failed to import transformers.models.qwen3_vl because of the following error""",
+    "LOG-DEVICE-ASSERT": """\
+/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1515: indexSelectLargeIndex: block: [9,0,0], \
+thread: [2,0,0] Assertion `srcIndex < srcSelectDimSize` failed.
+[rank0]: torch.AcceleratorError: CUDA error: device-side assert triggered
+[rank0]: Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.""",
+    "LOG-TRANSFORMERS-OLD": """\
+  File "transformers/models/auto/configuration_auto.py", line 1131, in from_pretrained
+    config_class = CONFIG_MAPPING[config_dict["model_type"]]
+KeyError: 'qwen3_vl'
+During handling of the above exception, another exception occurred:
+ValueError: The checkpoint you are trying to load has model type `qwen3_vl` but Transformers \
+does not recognize this architecture.""",
+    "LOG-MODEL-EDGE": """\
+KeyError: 'cosmos3_edge'
+ValueError: The checkpoint you are trying to load has model type `cosmos3_edge` but Transformers \
+does not recognize this architecture.""",
+    "LOG-REDIS-REFUSED": """\
+  File "redis/connection.py", line 397, in connect
+    raise ConnectionError(self._error_message(e))
+redis.exceptions.ConnectionError: Error 111 connecting to 10.0.0.4:12800. Connection refused.""",
+    "LOG-CHAT-TEMPLATE": """\
+[rank0]:     chat_template = self.get_chat_template(chat_template, tools)
+[rank0]: ValueError: Cannot use chat template functions because tokenizer.chat_template is not \
+set and no template argument was passed! For information about writing templates""",
+    "LOG-SHARDED-MIX": """\
+[rank1]:   File "torch/distributed/tensor/_dispatch.py", line 452, in f
+[rank1]: RuntimeError: aten.mm.default: got mixed torch.Tensor and DTensor, need to convert all""",
+    "LOG-NO-GRADIENT": """\
+/lib/torch/utils/checkpoint.py:91: UserWarning: None of the inputs have requires_grad=True
+[rank0]:     loss.backward()
+[rank0]: RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn""",
+    "LOG-LORA-TARGETS": """\
+    raise ValueError(error_msg)
+ValueError: Target modules {'qkv_proj'} not found in the base model. Please check the target""",
+    "LOG-KV-CACHE": """\
+(EngineCore_DP0 pid=79) ERROR 01-28 17:37:45 [core.py:866] ValueError: To serve at least one \
+request with the models's max seq len (262144), (36.00 GiB KV cache is needed, which is larger
+RuntimeError: Engine core initialization failed. See root cause above.""",
+    "LOG-MEDIA-COUNT": "INFO: 10.0.0.1:1 - At most 1 video(s) may be provided in one prompt.",
+    "LOG-MEDIA-TIMES": "HTTP 400: Per-request media_io_kwargs are disabled by default for security",
+    "LOG-VIDEO-EOF": """\
+[10:00:00] /github/workspace/src/video/video_reader.cc:503: [/data/a.mp4]Unable to handle EOF \
+because it takes too long to retrieve last few frames.""",
+    "LOG-WEIGHTS-NEW": """\
+Loading checkpoint shards: 100%|##########| 4/4 [00:03<00:00]
+Some weights of Qwen3VLModel were not initialized from the model checkpoint at Qwen/Qwen3-VL-2B \
+and are newly initialized: ['language_model.embed_tokens.weight', 'visual.x.weight']""",
+    "LOG-PTXAS": """\
+triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error
+`ptxas` stderr:
+ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'""",
+    "LOG-HUB-ACCESS": """\
+OSError: You are trying to access a gated repo.
+Make sure to have access to it at https://huggingface.co/nvidia/Cosmos-Reason2-8B.""",
+    "LOG-GPUS-TAKEN": """\
+Events:
+  Warning  FailedScheduling  12s  default-scheduler  0/3 nodes are available: 3 Insufficient \
+nvidia.com/gpu. preemption: 0/3 nodes are available: 3 No preemption victims found""",
+    "LOG-DISK-POD": """\
+Status:         Failed
+Reason:         Evicted
+Message:        The node was low on resource: ephemeral-storage. Container t was using 34260Ki""",
+    "LOG-HOST-MEMORY": "Message: The node was low on resource: memory. Container t was using 180Gi",
+    "LOG-ENDED": """\
+W1229 16:43:25.6 190834 torch/distributed/elastic/agent/server/api.py:723] Received 15 death signal
+Traceback (most recent call last):
+torch.distributed.elastic.multiprocessing.api.SignalException: Process 190834 got signal: 15""",
+    "LOG-WEIGHTS-HEADER": """\
+    with safe_open(checkpoint_file, framework="pt") as f:
+safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge""",
+    "LOG-GPU-MEMORY": "[rank0]: RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+}
+
+
+@pytest.mark.parametrize("before", ["", "[pod/train-0/main] ", "2026-01-01T10:00:00.123Z "])
+@pytest.mark.parametrize("id", POSTED)
+def test_what_people_post_is_known(id, before):
+    """One cause of each excerpt, also with what kubectl and docker print before each line."""
+    lines = [f"{before}{line}" for line in POSTED[id].splitlines()]
+    found = diagnosis.diagnose([*INNOCENT, *lines, *INNOCENT])
+    assert [one.id for one in found] == [id]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HeaderTooLarge", "HeaderTooSmall", "InvalidHeaderDeserialization", "header too large",
+        "MetadataIncompleteBuffer", "InvalidHeader", "incomplete metadata, file not fully covered",
+        "invalid JSON in header: EOF while parsing a value at line 1 column 0",
+    ],
+)  # fmt: skip
+def test_every_broken_header_is_known(text):
+    line = f"safetensors_rust.SafetensorError: Error while deserializing header: {text}"
+    assert [one.id for one in diagnosis.diagnose([line])] == ["LOG-WEIGHTS-HEADER"]
+
+
+def test_what_ends_because_of_something_else_is_told_only_where_that_is_not_known():
+    for id in ("LOG-ENDED", "LOG-REDIS-REFUSED", "LOG-ROPE-INDEX", "LOG-HUB-ACCESS"):
+        lines = [*POSTED[id].splitlines(), MEMORY]
+        assert [one.id for one in diagnosis.diagnose(lines)] == ["LOG-GPU-MEMORY"]
+    page = "https://huggingface.co/nvidia/Cosmos-Reason2-8B"
+    assert page in str(diagnosis.diagnose(POSTED["LOG-HUB-ACCESS"].splitlines())[0].fix)
+
+
+@pytest.mark.parametrize(
+    ("action", "key"), [("grpo", "policy.model_max_length"), ("evaluate", "model.max_length")]
+)
+def test_a_cache_gets_a_length_that_it_holds(action, key):
+    line = (
+        "ValueError: To serve at least one request with the models's max seq len (8192), (2 GiB KV "
+        "cache is needed. Based on the available memory, the estimated maximum model length is {}"
+    )
+    (found,) = diagnosis.diagnose([line.format(7000)], action=action)
+    assert found.fix.changes == {key: 6144}
+    for unknown in (100, ""):
+        assert not diagnosis.diagnose([line.format(unknown)], action=action)[0].fix
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), max_size=30))

@@ -152,11 +152,12 @@ class Entry:
             needed = _number(self.least.get(key), line)
             if needed:  # the answer's tokens come on top
                 new = max(new, math.ceil(needed / STEP_OF_LENGTH + 1) * STEP_OF_LENGTH)
-            allowed = _number(self.most.get(key), line)
-            if allowed is not None:
-                new = allowed // 2 * 2  # frames go in pairs
-            if new != 0 or allowed is None:
-                changes[key] = new
+            if key in self.most:
+                step = STEP_OF_LENGTH if key.endswith("_length") else 2  # frames go in pairs
+                new = (_number(self.most[key], line) or 0) // step * step
+                if not new:
+                    continue
+            changes[key] = new
         return changes
 
     @property
