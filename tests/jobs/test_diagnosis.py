@@ -323,7 +323,7 @@ ValueError: Multimodal data was passed (via `image_grid_thw` or `video_grid_thw`
 `mm_token_type_ids` is missing. Please pass `mm_token_type_ids` to the model""",
     "LOG-FLASH-ATTENTION-BUILD": """\
   File "flash_attn/flash_attn_interface.py", line 15, in <module>
-ImportError: /usr/lib/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN3c10""",
+ImportError: /usr/lib/flash_attn_2_cuda.cpython-312-x86_64-linux-gnu.so: undefined symbol: _ZN3c""",
     "LOG-TORCHVISION": """\
   File "torchvision/_meta_registrations.py", line 163, in <module>
 RuntimeError: operator torchvision::nms does not exist
