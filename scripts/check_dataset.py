@@ -29,7 +29,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import from_here
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import clip_files, clip_problems, held_out, survey
+from cosmos_reason.data import clip_files, clip_problems, held_out, overlap, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data.annotations import fetch, locate
@@ -214,7 +214,7 @@ def examine_all(args, spec: dict) -> dict[str, survey.Survey]:
     parts = {"train": examine(args.annotations, args.media_path, spec, args)}
     if args.eval:
         parts["eval"] = examine(args.eval, args.eval_media_path, spec, args)
-        dataset_checks.check_leakage(parts["train"], parts["eval"])
+        overlap.check(parts["train"], parts["eval"])
         held_out.check(parts["train"], parts["eval"])
     return parts
 

@@ -285,7 +285,7 @@ def root(tmp_path):
     ("line", "key"),
     [
         ("train --train-root root", "custom.train_dataset.media_path"),
-        ("train --train-root root --eval-root root", "custom.val_dataset.media_path"),
+        ("train --eval-root root", "custom.val_dataset.media_path"),
         ("evaluate --eval-root root --model reason2-2b", "dataset.media_dir"),
     ],
 )

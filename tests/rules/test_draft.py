@@ -383,7 +383,7 @@ def test_the_steps_of_the_warmup_are_told(here):
 )
 def test_a_short_run_saves_and_validates(here, records, words, intervals):
     line = (
-        "train --tuning lora --train-root data --eval-root data "
+        "train --tuning lora --train-root data --eval-root held_out "
         f"--dataset-facts {write_facts(here, records)}"
     )
     code, found, made = run(f"{line} {words}")
@@ -432,7 +432,7 @@ def test_a_batch_that_nobody_chose_is_that_of_recipes_where_it_can_be_formed(
 def test_nvidias_bank_starts_from_what_data_enough_get(here):
     """But for the data, which also turn the validation on."""
     template = document.load(bundle.template_path("train"))
-    line = "train --engine tao --train-root data --eval-root data"
+    line = "train --engine tao --train-root data --eval-root held_out"
     code, found, made = run(f"{line} --dataset-facts {write_facts(here, 1600)}")
     assert code == 0, found
     del made["custom"]["train_dataset"], made["custom"]["val_dataset"]
@@ -456,7 +456,7 @@ def test_without_lengths_a_forward_pass_has_one_record(here):
 
 def test_a_batch_that_nobody_chose_follows_other_gpus_and_data(here):
     facts = write_facts(here, 1600)
-    line = f"train --train-root data --eval-root data {LOW} --dataset-facts {facts}"
+    line = f"train --train-root data --eval-root held_out {LOW} --dataset-facts {facts}"
     run(line, "one.toml")
     _, _, made = run("train --spec one.toml --gpus-per-node 2 --dataset-facts " + str(facts))
     assert made["train"]["train_batch_per_replica"] == 16
@@ -485,7 +485,7 @@ def test_a_batch_that_nobody_chose_follows_other_gpus_and_data(here):
 def test_a_run_saves_and_validates_by_epoch_where_that_is_neither_rare_nor_often(
     here, records, words, epochs, validation
 ):
-    line = "train --train-root data --eval-root data --model reason2-2b"
+    line = "train --train-root data --eval-root held_out --model reason2-2b"
     code, found, made = run(f"{line} {words} --dataset-facts {write_facts(here, records)}")
     assert code == 0, found
     assert made["train"]["ckpt"]["save_freq_in_epoch"] == epochs

@@ -27,11 +27,13 @@ def folder(tmp_path):
     turns = [{"from": "human", "value": "?"}, {"from": "gpt", "value": "a"}]
     records = [{"id": str(n), "video": "a.mp4", "conversations": turns} for n in range(4)]
     files.write_json(tmp_path / "a.json", records)
+    held_out = [record | {"video": "b.mp4"} for record in records]
+    files.write_json(tmp_path / "b.json", held_out)
     table = document.template("train")
     for key, value in {
         "policy.model_name_or_path": "nvidia/Cosmos-Reason2-2B",
         "custom.train_dataset": {"annotation_path": "a.json", "media_path": "."},
-        "custom.val_dataset": {"annotation_path": "a.json", "media_path": "."},
+        "custom.val_dataset": {"annotation_path": "b.json", "media_path": "."},
         "validation.enable": True,
         "validation.freq": 1,
     }.items():
@@ -361,7 +363,7 @@ def test_one_broken_record_does_not_hide_the_sound_ones(folder, monkeypatch):
 
 def test_a_file_is_no_study_and_an_evaluate_spec_that_asks_otherwise_is_said(folder):
     table = document.template("evaluate")
-    document.set_value(table, "dataset.annotation_path", "a.json")
+    document.set_value(table, "dataset.annotation_path", "b.json")
     document.set_value(table, "vision", {"nframes": 64})
     document.dump(table, folder / "eval.toml")
     code, found = tune(folder, "plan", "--spec", "spec.toml", "--eval-spec", "eval.toml")

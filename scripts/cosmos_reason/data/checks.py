@@ -1,15 +1,14 @@
-"""What is looked for in a dataset, and everything found as findings; its size, and evaluation data
-that training data hold."""
+"""What is looked for in a dataset, and everything found as findings; its size."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import write_text
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import overlap
 from cosmos_reason.data.record_checks import ANSWER_CHECKS
 from cosmos_reason.data.record_checks import CHECKS as RECORD_CHECKS
 from cosmos_reason.data.survey import Survey
@@ -122,15 +121,16 @@ CHECKS = RECORD_CHECKS | {
         "examined files are remembered for the next run",
         "set COSMOS_CACHE to a writable folder",
     ),
-    "DATA-LEAK-CLIP": (
-        f.WARNING,
-        "evaluation clips are not in the training data",
-        "split by source clip",
-    ),
-    "DATA-LEAK-QUESTION": (
+    overlap.CLIP: (
         f.ERROR,
-        "evaluation questions are not in the training data",
-        "split by source clip",
+        "evaluation clips, or times of them, are not in the training data",
+        "",
+    ),
+    overlap.QUESTION: (f.ERROR, "evaluation questions are not in the training data", ""),
+    overlap.NEARBY: (
+        f.WARNING,
+        f"parts of one recording in training and evaluation are {overlap.NEAR:g} s apart",
+        "",
     ),
     "DATA-LEAK-PREFIX": (
         f.INFO,
@@ -188,7 +188,6 @@ CHECKS = RECORD_CHECKS | {
 }
 # Questions that training data have -> what so many are.
 SIZES = {1_000: "the least", 10_000: "recommended", 50_000: "for production"}
-NO_MEDIA = frozenset({"no media"})  # stands for the content of a text-only record's clips
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")
 
 
@@ -201,39 +200,6 @@ def check_size(found: Survey) -> None:
     found.tally.add("DATA-SIZE", 0, "-", f"got {questions:,} questions: {sizes}")
     if questions >= 1_000:
         found.tally.fixes["DATA-SIZE"] = "label more"
-
-
-def check_leakage(train: Survey, evaluation: Survey) -> None:
-    """Evaluation records whose clips (by content) or whose clips and questions are also training
-    records."""
-    trained = set()
-    asked = set()
-    for _, contents, texts in _rows(train):
-        trained |= contents
-        asked |= {(content, text) for content in contents for text in texts}
-    for row, contents, texts in _rows(evaluation):
-        seen = contents & trained
-        if any((content, text) in asked for content in seen for text in texts):
-            check = "DATA-LEAK-QUESTION"
-            message = "got a clip and question of the training data, expected unseen clips"
-        elif seen <= NO_MEDIA:
-            continue
-        else:
-            check = "DATA-LEAK-CLIP"
-            message = "got a clip of the training data, expected unseen clips"
-        evaluation.tally.add(check, evaluation.indices[row], evaluation.ids[row], message)
-
-
-def _rows(found: Survey) -> Iterator[tuple[int, set[str], set[int]]]:
-    """(row, contents of its clips, hashes of its questions) of every record."""
-    start = 0
-    for row, used in enumerate(found.used()):
-        texts = found.text_keys[start : start + found.asked[row]]
-        start += found.asked[row]
-        contents = NO_MEDIA
-        if used:
-            contents = {found.reports[number].content for number in used} - {""}
-        yield row, contents, set(texts)
 
 
 def findings(
@@ -253,7 +219,7 @@ def findings(
         _, checked, _ = checks["DATA-MEDIA-NONE"]
         command = shlex.join(["scripts/build_dataset.py", str(found.source), "-o", "data"])
         checks["DATA-MEDIA-NONE"] = (f.WARNING, checked, Fix(command=command))
-    reported = found.tally.findings(checks, found.source, len(found.ids))
+    reported = found.tally.findings(checks, found.source, max(found.read, len(found.ids)))
     for finding in reported:
         if folder and finding.data["count"] > f.MAX_RECORD_IDS:
             path = folder / f"{finding.id}.txt"

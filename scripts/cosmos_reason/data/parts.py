@@ -89,7 +89,7 @@ def _part(medium: Medium, start: object, end: object, where: str) -> Medium:
     name = f"{medium.stem}_{float(begins):g}-{float(ends):g}.mp4"
     whole = medium.key if isinstance(medium, Held) else str(medium)
     load = functools.partial(_cut, medium, name, begins, ends)
-    return Held(f"{whole}/{name}", ".mp4", load, whole=medium)
+    return Held(f"{whole}/{name}", ".mp4", load, medium, (float(begins), float(ends)))
 
 
 def _length(clip: Path) -> float:

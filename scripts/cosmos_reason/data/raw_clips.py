@@ -164,7 +164,10 @@ class RawClips:
         length = length_of(raw, counts)
         if times[0] >= length:
             return stands.with_name(f"{stands.name} ({length:g} {counts} long) for {name}")
-        return Held(f"{raw}/{name}", ".mp4", functools.partial(cut_out, raw, name, times, counts))
+        load = functools.partial(cut_out, raw, name, times, counts)
+        a_second = length / length_of(raw, "seconds")
+        span = (float(times[0] / a_second), float(times[1] / a_second))
+        return Held(f"{raw}/{name}", ".mp4", load, raw, span)
 
     @functools.cached_property
     def _events(self) -> dict[tuple[str, int], tuple]:

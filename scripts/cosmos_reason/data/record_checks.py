@@ -17,12 +17,15 @@ class Tally:
     def __init__(self):
         self.first: dict[str, tuple[int, str]] = {}
         self.ids: dict[str, list[str]] = {}
+        self.places: dict[str, list[tuple[int, int]]] = {}  # of the same records: (file, index)
+        self.file = 0  # a source may have several, which count from 0 each
         self.fixes: dict[str, Fix | str] = {}
         self.errors: set[str] = set()
 
     def add(self, check: str, index: int, record: str, message: str) -> None:
         self.first.setdefault(check, (index, message))
         self.ids.setdefault(check, []).append(record)
+        self.places.setdefault(check, []).append((self.file, index))
 
     def take(self, records: JsonRecords) -> None:
         """What the decoder of the records would have passed over in silence."""
@@ -40,8 +43,10 @@ class Tally:
             severity, _, fix = checks[check]
             severity = f.ERROR if check in self.errors else severity
             ids = list(dict.fromkeys(self.ids[check]))
-            more = f" ({len(ids)} of {max(records, len(ids))} records)" if len(ids) > 1 else ""
-            data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
+            # one record may break a check twice, and two records may have one id
+            count = len(set(zip(self.places[check], self.ids[check], strict=True)))
+            more = f" ({count} of {max(records, count)} records)" if count > 1 else ""
+            data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": count}
             fix = self.fixes.get(check, fix)
             found.append(f.Finding(check, severity, f"{path}#{index}", message + more, fix, data))
         return found

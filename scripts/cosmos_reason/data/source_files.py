@@ -41,12 +41,13 @@ SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
 @dataclass(frozen=True)
 class Held:
     """A medium that is no file here yet. `key` is equal for equal clips; `load` gives a file or the
-    bytes of one; `whole` is what it is a part of."""
+    bytes of one; `whole` is what it is a part of, from and to the seconds of `span`."""
 
     key: str
     suffix: str = field(compare=False)
     load: Callable[[], Path | bytes] = field(compare=False)
     whole: Path | Held | None = field(default=None, compare=False)
+    span: tuple[float, float] | None = field(default=None, compare=False)
 
     @property
     def stem(self) -> str:

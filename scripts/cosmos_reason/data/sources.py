@@ -179,7 +179,7 @@ def _read_tables(
     """The items of tables and annotation files."""
     items = []
     rows = []
-    for table, opened in _opened_tables(source, reading.part.rows):
+    for tally.file, (table, opened) in enumerate(_opened_tables(source, reading.part.rows)):
         folder = posixpath.dirname(table)
         first = next(iter(table_files.opened(source.files, table)), None)
         if _is_annotation(first):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -16,6 +16,7 @@ from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.answer_options import unoffered
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.records import parse
 from cosmos_reason.data.samples import Media, Sample
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.files import ClipReport
@@ -37,6 +38,7 @@ class Survey:
     source: str = ""
     text_method: str = ""
     header: dict = field(default_factory=dict)  # what stands around the records
+    read: int = 0  # records of the file, the unusable ones too
     formats: Counter = field(default_factory=Counter)
     tally: Tally = field(default_factory=Tally)
     clips: dict[Media, int] = field(default_factory=dict)
@@ -74,12 +76,24 @@ class Survey:
             yield tuple(self.clip_numbers[start : start + count])
             start += count
 
-    def add(self, sample: Sample, counts) -> None:
+    def list(self, sample: Sample) -> None:
+        """Add what a record is called, shows and asks, which is all that a comparison of datasets
+        needs."""
         self.ids.append(sample.id)
         self.indices.append(sample.index)
         self.clip_counts.append(len(sample.media))
         for medium in sample.media:
             self.clip_numbers.append(self.clips.setdefault(medium, len(self.clips)))
+        key = None
+        before = len(self.text_keys)
+        for (_, text), (role, _) in pairwise(sample.turns):
+            if role == "assistant":
+                key = hash((key, text))
+                self.text_keys.append(key)
+        self.asked.append(len(self.text_keys) - before)
+
+    def add(self, sample: Sample, counts) -> None:
+        self.list(sample)
         answer = sample.turns[-1].text
         self.text_tokens.append(counts.conversation(sample.turns, bool(sample.media)))
         self.answer_tokens.append(counts.answer(answer))
@@ -92,8 +106,6 @@ class Survey:
 
     def _add_questions(self, sample: Sample) -> None:
         """Count what Sample.questions gives, without making its objects."""
-        asked = 0
-        key = None
         first = None
         for (_, text), (role, gt) in pairwise(sample.turns):
             if role != "assistant":
@@ -109,15 +121,27 @@ class Survey:
                 self.tally.add(check, sample.index, sample.id, message)
             if sample.reasoning or "<think>" in gt:
                 self.reasoned += 1
-            key = hash((key, text))
-            self.text_keys.append(key)
             self.answer_keys.append(hash(gt))
             first = first or (kind, answer)
-            asked += 1
-        self.asked.append(asked)
         kind, answer = first or ("", None)
         self.kinds.append(kind)
         self.answers.append(answer)
+
+
+def listed(annotations: Path, records: Iterable[dict] | None = None) -> Survey:
+    """A survey with no more than `Survey.list` adds, of an annotation file or of the `records` that
+    it will hold. Raises Failure when the file cannot be read."""
+    found = Survey(annotations, annotations.parent, str(annotations))
+    if records is None:
+        source = JsonRecords(annotations)
+        samples = stream(source, found.tally)
+        found.header = source.header  # fills while the records are read
+    else:
+        parsed = (parse(index, record, found.tally) for index, record in enumerate(records))
+        samples = filter(None, parsed)
+    for sample in samples:
+        found.list(sample)
+    return found
 
 
 def take(annotations: Path, media_path: Path | str, model: str, source: str = "") -> Survey:
@@ -132,6 +156,7 @@ def take(annotations: Path, media_path: Path | str, model: str, source: str = ""
     for sample in stream(records, found.tally, found.formats):
         found.add(sample, counts)
     found.header = records.header
+    found.read = records.index + 1
     if not found.ids and not found.tally.first:
         found.tally.add("DATA-EMPTY", 0, "-", "got no records, expected at least one")
     _check_ids(found)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import thoughts
+from cosmos_reason.data import overlap, thoughts
 from cosmos_reason.data.held_out import balance, shortage
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
@@ -270,7 +270,22 @@ def _write_split(items: dict[str, Item], folder: Path, plan: Plan, unopened: Uno
         rates = {placed[medium].fps for kind, medium in item.media if kind == "video"}
         records.append((name, _with_rate(item, rates), media))
     _write_records(records, folder, plan)
+    _write_cuts(placed, folder)
     return len(records)
+
+
+def _write_cuts(placed: dict[Medium, Placed | None], folder: Path) -> None:
+    """Write which times of which recording a clip shows, as `overlap` reads it."""
+    cuts = {}
+    for medium, here in placed.items():
+        if here and isinstance(medium, Held) and medium.span:
+            start, end = medium.span
+            recording, size = getattr(medium.whole, "key", ""), 0
+            if isinstance(medium.whole, Path):
+                recording, size = content(medium.whole), medium.whole.stat().st_size
+            cuts[here.name] = {"recording": recording, "bytes": size, "start": start, "end": end}
+    if cuts:
+        write_json(folder / overlap.CUTS, cuts)
 
 
 def _write_records(records: list, folder: Path, plan: Plan) -> None:

@@ -75,9 +75,16 @@ def _examine_pictures(pictures: Pictures, decode: str, options: VisionOptions) -
     wanted = _sampled(facts, options) if decode == "sampled" else range(facts.frames)
     for index in wanted if decode != "none" else ():
         media.decode_frames(pictures, [index])
-    contents = " ".join(media.content(Path(file)) for file in pictures.files)
-    digest = hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()
+    digest = content_of(tuple(map(Path, pictures.files)))
     return ClipReport(sum(map(os.path.getsize, pictures.files)), digest, facts)
+
+
+def content_of(files: tuple[Path, ...]) -> str:
+    """The fingerprint of a clip's file, or of pictures in order."""
+    if len(files) == 1:
+        return media.content(files[0])
+    contents = " ".join(map(media.content, files))
+    return hashlib.blake2b(contents.encode(), digest_size=16).hexdigest()
 
 
 def examine_all(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules import engine_support, paths, placeholders, resuming
+from cosmos_reason.rules import engine_support, paths, placeholders, resuming, shared_data
 from cosmos_reason.rules.case import Case, sound
 from cosmos_reason.rules.rule import ASKED, JUDGED, LATER, Rule
 from cosmos_reason.rules.spec_rules import RULES
@@ -51,6 +51,7 @@ def check(
         found += engine_support.unlaunched(action, engine)
         unread = engine_support.unread_keys(case)
     found += paths.unknown_uris(case)
+    found += shared_data.of_spec(case)
     if action in actions.TRAINING and case.resumed:
         found += resuming.resumed_otherwise(case)
     return found + broken_rules(case, invalid, unread)

@@ -18,10 +18,10 @@ from cosmos_reason.data import annotations
 from cosmos_reason.evaluation import guard
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.rules import checking as rules
-from cosmos_reason.rules import command_line, launchable
+from cosmos_reason.rules import command_line, launchable, shared_data
 from cosmos_reason.rules.case import Case, read_facts
 from cosmos_reason.rules.draft import Draft
-from cosmos_reason.spec import document, images, origins
+from cosmos_reason.spec import actions, document, images, origins
 from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
 from cosmos_reason.tuning import space
 from cosmos_reason.tuning.study import VAL_LOSS, VERSION
@@ -257,6 +257,8 @@ def evaluation(
         )
         fix = Fix(flags={"--eval-root": "DIR"})
         return asked, [findings.error("TUNE-EVAL-DATA", "--eval-spec", message, fix)]
+    for keys in (actions.data_keys("evaluate"), actions.guard_keys("evaluate")):
+        found += shared_data.of_training(table, keys, asked)
     as_asked = evaluate_spec(asked, table, None)
     replaced = []
     for key in ("vision", "dataset.system_prompt"):

@@ -29,7 +29,7 @@ BANK = yaml.safe_load((ROOT / "references" / "skill_info.yaml").read_text(encodi
 def built_spec(folder: Path, tuning: str) -> dict:
     """A spec for NVIDIA's image, as build_spec writes it from the template that the bank has."""
     write_dataset(folder / "data", [record(number) for number in range(64)])
-    line = f"train --engine tao --tuning {tuning} --train-root data --eval-root data"
+    line = f"train --engine tao --tuning {tuning} --train-root data --eval-root held_out"
     line += " --gpus-per-node 1 -o spec.toml --spec"
     template = bundle.template_path("train")
     done = run_script("build_spec.py", *line.split(), template, cwd=folder)

@@ -1,0 +1,253 @@
+"""Whether held-out data show what training shows: the same file, a copy of it, or parts of one
+recording that overlap or lie near each other."""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmos_reason.base import files as storage
+from cosmos_reason.base import findings as f
+from cosmos_reason.data import clip_files, survey
+from cosmos_reason.data.located import place
+from cosmos_reason.data.samples import Media
+from cosmos_reason.data.survey import Survey
+from cosmos_reason.media import archives, checks
+from cosmos_reason.media import files as media
+from cosmos_reason.remote import s3
+
+CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of what a clip is
+NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
+WHOLE = (0.0, math.inf)  # seconds of a clip that nobody cut
+NO_MEDIA = [("no media", WHOLE)]
+QUESTION, CLIP, NEARBY = "DATA-LEAK-QUESTION", "DATA-LEAK-CLIP", "DATA-LEAK-NEAR"
+MESSAGES = {
+    QUESTION: "got a clip and question of the training data, expected unseen clips",
+    CLIP: "got a clip of the training data, or times of one that overlap, expected unseen clips",
+    NEARBY: f"got a part less than {NEAR:g} s from a part of the same recording that is trained",
+}
+
+Span = tuple[float, float]
+Shown = list[tuple[object, Span]]  # what tells a recording from others, and the times of it
+
+
+def check(train: Survey, held_out: Survey) -> None:
+    """Report the held-out records that training shows, as problems of theirs."""
+    for name, rows in compare(train, held_out).items():
+        for row in rows:
+            index, record = held_out.indices[row], held_out.ids[row]
+            held_out.tally.add(name, index, record, MESSAGES[name])
+
+
+def compare(train: Survey, held_out: Survey) -> dict[str, list[int]]:
+    """{check: rows of `held_out`}.
+
+    A file is known by its place on the disk, and by its content where both datasets have files of
+    that size: no other file is read. Raises Failure for a CUTS file that cannot be read."""
+    of_train, of_held_out = _Clips(train), _Clips(held_out)
+    sizes = of_train.sizes & of_held_out.sizes
+    trained, asked = of_train.shown(sizes), of_held_out.shown(sizes)
+    wanted = {key for one in asked.values() for key, _ in one} | {NO_MEDIA[0][0]}
+    spans, texts = _by_key(train, trained, wanted)
+    found: dict[str, list[int]] = {QUESTION: [], CLIP: [], NEARBY: []}
+    for row, shown, questions in _rows(held_out, asked):
+        leak = _leak(shown, questions, spans, texts)
+        if leak == QUESTION or (leak and held_out.clip_counts[row]):  # texts alone are no clip
+            found[leak].append(row)
+    return found
+
+
+def _leak(shown: Shown, questions: set[int], spans: dict, texts: dict) -> str:
+    """Which of the checks a record breaks; "" for none."""
+    known = [(key, _gap(span, spans[key])) for key, span in shown if key in spans]
+    seen = [key for key, gap in known if gap < 0]
+    if any(questions & texts[key] for key in seen):
+        return QUESTION
+    if seen:
+        return CLIP
+    return NEARBY if any(gap < NEAR for _, gap in known) else ""
+
+
+def _by_key(found: Survey, shown: dict[int, Shown], wanted: set) -> tuple[dict, dict]:
+    """({key: the times that are shown}, {key: hashes of the questions}) of the `wanted` keys."""
+    spans: dict[object, set[Span]] = defaultdict(set)
+    texts: dict[object, set[int]] = defaultdict(set)
+    for _, of_record, questions in _rows(found, shown):
+        for key, span in of_record:
+            if key in wanted:
+                spans[key].add(span)
+                texts[key] |= questions
+    return spans, texts
+
+
+class Compared(NamedTuple):
+    """How many held-out records there are, and the ids of those of each check."""
+
+    records: int
+    ids: dict[str, list[str]]
+
+
+Root = tuple[str, str]  # an annotation file, and where its media are ("": beside it)
+
+
+def of_files(train: Root, held_out: Root, drafted: Mapping[str, Sequence[dict]]) -> Compared | None:
+    """`compare` of annotation files, some of which may only be `drafted` yet; None where one is not
+    here or cannot be read.
+
+    Raises Failure for a CUTS file that cannot be read."""
+    names = [train[0], held_out[0]]
+    files = [name for name in names if name not in drafted]
+    if not all(names) or not all(map(os.path.isfile, files)):
+        return None
+    if files != names:
+        return _compared(train, held_out, drafted)
+    return _compared_files(train, held_out, tuple(map(_version, files)))
+
+
+def _version(file: str) -> tuple:
+    facts = os.stat(file)
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _compared_files(train: Root, held_out: Root, _versions: tuple) -> Compared | None:
+    """Kept, as a spec is checked several times while it is mended."""
+    return _compared(train, held_out, {})
+
+
+def _compared(
+    train: Root, held_out: Root, drafted: Mapping[str, Sequence[dict]]
+) -> Compared | None:
+    surveys = []
+    for file, media_path in (train, held_out):
+        try:
+            found = survey.listed(Path(file), drafted.get(file))
+            given = media_path or None
+            if s3.is_uri(media_path):  # which is not fetched to compare names
+                found.media_path = media_path.rstrip("/")
+            else:
+                found.media_path = clip_files.media_path(found, given)
+        except f.Failure:  # told by the checks of each dataset
+            return None
+        surveys.append(found)
+    rows = compare(*surveys)
+    ids = {check: [surveys[1].ids[row] for row in found] for check, found in rows.items()}
+    return Compared(len(surveys[1].ids), ids)
+
+
+def _gap(span: Span, others: set[Span]) -> float:
+    """Seconds between a part and the nearest of others; below 0 where they overlap."""
+    return min(max(start - span[1], span[0] - end) for start, end in others)
+
+
+def _rows(found: Survey, shown: dict[int, Shown]) -> Iterator[tuple[int, Shown, set[int]]]:
+    """(row, what it shows, hashes of its questions) of every record."""
+    start = 0
+    for row, used in enumerate(found.used()):
+        questions = set(found.text_keys[start : start + found.asked[row]])
+        start += found.asked[row]
+        of_record = [one for number in used for one in shown[number]]
+        yield row, of_record if used else NO_MEDIA, questions
+
+
+class _Clips:
+    """The media of a dataset by their numbers: where they lie, their sizes, what they were cut
+    of."""
+
+    def __init__(self, found: Survey):
+        self.found = found
+        self.places: dict[int, list[object]] = {}
+        self.files: dict[int, tuple[Path, ...]] = {}
+        self.size: dict[int, tuple] = {}  # (files, bytes of the first), as copies have it, too
+        self.cut: dict[int, dict] = {}
+        for medium, number in found.clips.items():
+            self.places[number] = [self._place(number, medium, name) for name in medium.names]
+            files = self.files.get(number)
+            if files:
+                self.size[number] = (len(files), files[0].stat().st_size)
+
+    def _place(self, number: int, medium: Media, name: str) -> object:
+        """What is equal for one file, however its name is written; the file joins `files`."""
+        root = self.found.media_path
+        if archives.is_archive(root) and not (s3.is_uri(name) or os.path.isabs(name)):
+            return _archive(str(root)), os.path.normpath(name)
+        try:
+            path = place(root, name)
+        except f.Failure:  # told as a name that leads out of the media path
+            return name
+        if s3.is_uri(path):
+            return path
+        folder, last = os.path.split(path)
+        here = self.found.annotations.parent
+        cut = _cuts(here).get(name) or _cuts(Path(folder).parent).get(f"media/{last}")
+        if cut:
+            self.cut[number] = cut
+        try:
+            facts = os.stat(path)
+        except OSError:
+            return _real(folder), last
+        if stat.S_ISREG(facts.st_mode):
+            self.files[number] = (*self.files.get(number, ()), Path(path))
+        elif stat.S_ISDIR(facts.st_mode):
+            self.files[number] = tuple(map(Path, media.pictures_of(_listed(path), 1).files))
+        return facts.st_dev, facts.st_ino
+
+    @property
+    def sizes(self) -> set[tuple]:
+        """Those of the files, and of the recordings that they were cut of."""
+        return {*self.size.values(), *((1, cut["bytes"]) for cut in self.cut.values())}
+
+    def shown(self, sizes: set[tuple]) -> dict[int, Shown]:
+        """What each medium shows; files are read where their size is one of `sizes`."""
+        found = {}
+        for number, places in self.places.items():
+            report = self.found.reports.get(number)
+            content = report.content if report else ""
+            if not content and self.size.get(number) in sizes:
+                content = checks.content_of(self.files[number])
+            keys = [*places, content] if content else places
+            found[number] = [(key, WHOLE) for key in keys]
+            if number in self.cut:
+                cut = self.cut[number]
+                found[number].append((cut["recording"], (cut["start"], cut["end"])))
+        return found
+
+
+def _listed(folder: Path) -> list[str]:
+    return [entry.path for entry in os.scandir(folder)]
+
+
+@lru_cache(maxsize=4096)
+def _real(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+@lru_cache
+def _archive(root: str) -> str:
+    """What is equal for copies of an archive."""
+    return media.content(Path(root)) if os.path.isfile(root) else root
+
+
+@lru_cache(maxsize=4096)
+def _cuts(folder: Path) -> dict[str, dict]:
+    """{name of a clip: recording, its bytes, start and end} as build_dataset wrote it beside the
+    annotations of a folder. Raises Failure for a file that is none of these."""
+    path = folder / CUTS
+    if not path.is_file():
+        return {}
+    cuts = storage.read_json(path)
+    try:
+        fields = {"recording": str, "bytes": int, "start": float, "end": float}
+        return {
+            name: {field: make(cut[field]) for field, make in fields.items()}
+            for name, cut in cuts.items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        message = f"got {problem!r}, expected what build_dataset writes of the clips that it cuts"
+        raise f.bad_input("DATA-CUTS", path, message) from None
