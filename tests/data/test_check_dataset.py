@@ -489,7 +489,7 @@ def test_a_hang_and_a_crash_are_reports_and_the_rest_is_examined(tmp_path, monke
         return probe(path)
 
     monkeypatch.setattr(media, "probe", treacherous)
-    reports = examine(paths, timeout=1.0)
+    reports = examine(paths, timeout=5.0)
     problems = [report.check for report in reports]
     assert problems == ["", "DATA-MEDIA-TIMEOUT", "", "DATA-MEDIA-CRASH", "DATA-MEDIA-TIMEOUT", ""]
     assert not multiprocessing.active_children()

@@ -33,7 +33,7 @@ def test_a_process_ends_with_another_one_and_not_before():
         time.sleep(1.5)
         assert waiting.poll() is None
         other.kill()  # and nobody asks how it ended: it stays a zombie
-        _, said = waiting.communicate(timeout=60)
+        _, said = waiting.communicate(timeout=250)
     other.wait()
     assert waiting.returncode == 3 and b"ENGINE-RANK-LOST" in said
 

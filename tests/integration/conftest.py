@@ -2,7 +2,6 @@
 
 import secrets
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 
@@ -77,10 +76,8 @@ def dockerd(docker_engine_of_the_session, monkeypatch):
 
 @pytest.fixture
 def free_port():
-    """A TCP port of the loopback address that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port of the loopback address that nobody has, and that the kernel gives to nobody."""
+    return slurm_cluster.free_ports(1)[0]
 
 
 @pytest.fixture(scope="session")

@@ -240,7 +240,7 @@ def test_records_that_the_dataset_script_left_out_stand_in_the_reason(site, caps
 def test_redis_ends_with_the_job(site, monkeypatch, cancel):
     monkeypatch.setenv("LAUNCHER", json.dumps({"pause": 60 if cancel else 0}))
     folder = submit(site)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while "redis " not in (log_of(folder) if (folder / jobs.LOG).exists() else ""):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -20,7 +20,7 @@ def words(folder, *program):
 def kept(folder, *program, **variables):
     asked = words(folder, *program)
     environment = os.environ | variables
-    return subprocess.run(asked, capture_output=True, timeout=60, check=False, env=environment)
+    return subprocess.run(asked, capture_output=True, timeout=300, check=False, env=environment)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_program_that_is_asked_to_end_may_save(tmp_path):
     with subprocess.Popen(asked, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)  # to this process alone, as a cluster does
-        assert process.stdout.read() == b"saved\n" and process.wait(60) == 5
+        assert process.stdout.read() == b"saved\n" and process.wait(300) == 5
     assert (tmp_path / "log.txt").read_text() == "ready\nsaved\n"
 
 

@@ -169,7 +169,7 @@ def test_what_the_work_leaves_running_is_ended(site):
     folder = site.submit(child=True)
     assert ended(folder).state == "COMPLETE"
     child = int((folder / "child").read_text())
-    patience = time.monotonic() + 10  # it sleeps for a minute, and may take a moment to die
+    patience = time.monotonic() + 50  # it sleeps for a minute, and may take a moment to die
     while is_running(child) and time.monotonic() < patience:
         time.sleep(0.01)
     assert not is_running(child)

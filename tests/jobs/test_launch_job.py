@@ -396,7 +396,7 @@ def test_an_interrupted_watch_leaves_the_job_alone(site):
     )
     assert "RUNNING" in watching.stderr.readline()
     watching.send_signal(signal.SIGINT)
-    assert "goes on" in watching.communicate(timeout=10)[1] and watching.returncode == 130
+    assert "goes on" in watching.communicate(timeout=300)[1] and watching.returncode == 130
     (folder / "go").touch()
     assert ended(folder).state == "COMPLETE"
 

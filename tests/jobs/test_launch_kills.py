@@ -9,11 +9,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from launch_site import Site, ended, marked, running, write_state
 from support import ROOT
 
 from cosmos_reason.base.findings import Failure
+from cosmos_reason.engine import neighbours
 from cosmos_reason.jobs import launch, platforms
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
@@ -24,23 +26,32 @@ def site(tmp_path, monkeypatch):
     return Site(tmp_path, monkeypatch)
 
 
+def kill_all(folder):
+    """Kill a job's processes, and wait until none is left."""
+    for process in marked(folder):
+        process.kill()
+    while marked(folder):
+        time.sleep(0.01)
+
+
 def test_the_work_outlives_its_supervisor_and_can_still_complete(site):
-    folder = site.submit(pause=0.3)
-    record = running(folder)
-    os.kill(record.platform_ref["pid"], signal.SIGKILL)
-    time.sleep(0.2)
+    folder = site.submit(held=True)
+    supervisor = psutil.Process(running(folder).platform_ref["pid"])
+    supervisor.kill()
+    while neighbours.is_alive(supervisor.pid):
+        time.sleep(0.01)
     assert platforms.refresh(folder).state == "RUNNING"
+    (folder / "go").touch()
     record = ended(folder)
     assert record.state == "COMPLETE" and record.exit_code is None and "exit code" in record.reason
 
 
 def test_supervisor_and_work_killed(site):
-    folder = site.submit(pause=0.3, steps=50, total=50)
+    folder = site.submit(held=True)
     running(folder)
-    for process in marked(folder):
-        process.kill()
+    kill_all(folder)
     record = ended(folder)
-    assert record.state == "ERROR" and "of 50" in record.reason and record.exit_code is None
+    assert record.state == "ERROR" and "of 3" in record.reason and record.exit_code is None
 
 
 def test_kills_at_random_moments_leave_a_truthful_record(site):
@@ -82,7 +93,7 @@ def launcher(site, extra=""):
 
 def test_a_launcher_killed_between_record_and_start(site):
     process = launcher(site, "import os; local.start = lambda *_: os.kill(os.getpid(), 9)")
-    assert process.wait(20) == -signal.SIGKILL
+    assert process.wait(300) == -signal.SIGKILL
     (folder,) = jobs.folders(site.jobs)
     assert jobs.Job.load(folder).state == "PENDING"
     record = ended(folder)
@@ -110,11 +121,9 @@ def test_two_launches_at_once_are_two_jobs(site):
 
 
 def test_a_full_disk_cannot_make_the_answer_untrue(site, monkeypatch):
-    folder = site.submit(pause=0.3, steps=50, total=50)
+    folder = site.submit(held=True)
     running(folder)
-    for process in marked(folder):
-        process.kill()
-    time.sleep(0.3)
+    kill_all(folder)
 
     def refuse(*_):
         raise OSError(28, "No space left on device")
@@ -126,11 +135,9 @@ def test_a_full_disk_cannot_make_the_answer_untrue(site, monkeypatch):
 
 
 def test_another_machine_cannot_tell(site):
-    folder = site.submit(pause=0.3, steps=50, total=50)
+    folder = site.submit(held=True)
     running(folder)
-    for process in marked(folder):
-        process.kill()
-    time.sleep(0.3)
+    kill_all(folder)
     record = jobs.Job.load(folder)
     replace(record, platform_ref=record.platform_ref | {"host": "elsewhere"}).write()
     with pytest.raises(Failure, match="elsewhere"):
@@ -169,9 +176,9 @@ def test_cancel_at_random_moments(site):
         folder = site.submit(pause=0.05, steps=500, total=500)
         time.sleep(chance.uniform(0, 0.5))
         started = time.monotonic()
-        platforms.stop(folder, grace=100)
+        platforms.stop(folder, grace=1000)
         assert ended(folder).state == "CANCELED" and not marked(folder)
-        assert time.monotonic() - started < 60
+        assert time.monotonic() - started < 300
 
 
 def test_a_signal_to_the_supervisor_reaches_the_work(site):

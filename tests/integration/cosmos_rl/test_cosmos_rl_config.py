@@ -85,7 +85,7 @@ def oracle():
     asked = Oracle(cosmos_rl_packages.folder())
     yield asked
     asked.process.stdin.close()
-    asked.process.wait(timeout=30)
+    asked.process.wait(timeout=300)
 
 
 def built(*arguments):

@@ -14,6 +14,7 @@ import cosmos_rl_packages
 import httpx
 import oracles
 import pytest
+from slurm_cluster import free_ports
 from support import ROOT, run_script
 
 from cosmos_reason.spec import document
@@ -138,7 +139,7 @@ def environment(tmp_path, *before):
 
 def controller(path, tmp_path, port):
     """The first process of a run: it serves the spec, and starts redis."""
-    words = (SCRIPT, "--config", path, "--port", port, "--redis-port", port + 1)
+    words = (SCRIPT, "--config", path, "--port", port, "--redis-port", free_ports(1)[0])
     words += ("--redis-logfile-path", tmp_path / "redis.log")
     return subprocess.Popen(
         cosmos_rl_packages.command(RUN, *words),
@@ -151,12 +152,12 @@ def controller(path, tmp_path, port):
 
 def served(port):
     """What replicas read first, once the controller gives it."""
-    for _ in range(240):
+    for _ in range(600):
         try:
             return httpx.get(f"http://127.0.0.1:{port}/api/meta", timeout=5).json()
         except httpx.TransportError:
             time.sleep(0.5)
-    raise AssertionError("the controller did not answer for two minutes")
+    raise AssertionError("the controller did not answer for five minutes")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_the_controller_serves_the_spec_and_keeps_redis_to_itself(
         listening = Path("/proc/net/tcp").read_text()
         assert f"0100007F:{port:04X}" in listening and f"00000000:{port:04X}" not in listening
         process.send_signal(number)
-        told = process.communicate(timeout=60)[0]
+        told = process.communicate(timeout=300)[0]
     finally:
         process.kill()
     assert "train_dataset: 36 items" in told and "val_dataset: 12 items" in told
@@ -183,7 +184,7 @@ def test_the_controller_serves_the_spec_and_keeps_redis_to_itself(
 
 
 def is_closed_soon(port):
-    for _ in range(100):
+    for _ in range(3000):
         try:
             socket.create_connection(("127.0.0.1", port)).close()
         except ConnectionRefusedError:
@@ -198,7 +199,7 @@ def test_what_is_missing_is_one_message_before_anything_is_loaded(built, tmp_pat
     table["custom"]["train_dataset"]["media_path"] = str(tmp_path)
     document.dump(table, path)
     process = controller(path, tmp_path, free_port)
-    told = process.communicate(timeout=120)[0]
+    told = process.communicate(timeout=300)[0]
     assert process.returncode == 2
     assert "error: DATA-MEDIA-MISSING" in told and "got 12 of 12 files" in told
     assert "Traceback" not in told

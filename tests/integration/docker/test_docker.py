@@ -16,6 +16,7 @@ from launch_site import ended, running
 from support import ROOT, run_script
 
 from cosmos_reason.base.findings import Failure
+from cosmos_reason.engine import neighbours
 from cosmos_reason.jobs import engines, launch, platforms, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import docker
@@ -60,11 +61,13 @@ def test_a_training_without_evidence_is_an_error(site, what, reason):
 
 
 def test_out_of_memory_is_noticed_though_the_parent_lives_and_returns_0(site):
-    eat = "import time; time.sleep(3); x = bytearray(400_000_000)"
+    wait = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.05)"
+    eat = f"{wait}\nx = bytearray(400_000_000)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {eat!r}])"
     site.runs(["python3", "-c", parent])
     record, _ = launch.submit(site.request())
     site.engine.docker("update", "--memory=96m", "--memory-swap=96m", record.job_id)
+    (site.jobs / record.job_id / "go").touch()
     record = ended(site.jobs / record.job_id)
     assert (record.state, record.exit_code) == ("ERROR", 0)
     assert "no step was recorded" in record.reason and "out of memory" in record.reason
@@ -144,13 +147,15 @@ def supervisor_of(folder):
 
 
 def test_the_container_outlives_its_supervisor_which_is_replaced(site):
-    folder = site.submit(pause=0.5, steps=4, total=4)
+    folder = site.submit(held=True)
     running(folder)
     first = supervisor_of(folder)
     os.kill(first, signal.SIGKILL)
-    time.sleep(0.2)
+    while neighbours.is_alive(first):
+        time.sleep(0.01)
     assert platforms.refresh(folder).state == "RUNNING"
     assert supervisor_of(folder) != first
+    (folder / "go").touch()
     record = ended(folder)
     assert (record.state, record.exit_code) == ("COMPLETE", 0)
     assert progress.log_tail(folder, 9)[:2] == ["step 1", "step 2"]

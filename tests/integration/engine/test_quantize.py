@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import jsonschema
 import oracles
 import pytest
 import torch
+from launch_site import met_at_work
 from safetensors.torch import load_file
 from support import ROOT, run_script
 
@@ -195,12 +195,12 @@ def test_a_killed_job_leaves_nothing_half_made_and_its_retry_is_complete(
     words += ["--train-root", dataset / "train", "-o", "quantize.toml"]
     succeed("build_spec.py", *words, *(word for one in settings for word in ("--set", one)))
     words = ("quantize", "--spec", "quantize.toml", "--platform", "local", "--gpu-ids", "none")
-    killed = tmp_path / "jobs" / succeed("launch_job.py", "submit", *words)
-    end = time.monotonic() + 300
-    while not list(killed.glob(".results.incomplete-*/*.safetensors")):  # written, not yet tried
-        assert time.monotonic() < end, (killed / "log.txt").read_text()[-3000:]
-        time.sleep(0.01)
-    os.killpg(jobs.Job.load(killed).platform_ref["pid"], signal.SIGKILL)
+    killed = met_at_work(
+        lambda: tmp_path / "jobs" / succeed("launch_job.py", "submit", *words),
+        # written, not yet tried
+        lambda folder: [*folder.glob(".results.incomplete-*/*.safetensors")],
+        lambda folder: os.killpg(jobs.Job.load(folder).platform_ref["pid"], signal.SIGKILL),
+    )
     done = run_script("launch_job.py", "watch", killed.name, cwd=tmp_path)
     job = jobs.Job.load(killed)
     assert (done.returncode, job.state) == (3, "ERROR")

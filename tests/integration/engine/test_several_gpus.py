@@ -287,7 +287,7 @@ def test_a_rank_that_is_killed_ends_all_with_the_cause(spec, folder):
     wait_for_step(process, folder / "killed" / "killed", 2)
     killed = processes_of(process)
     os.kill(killed[1], signal.SIGKILL)
-    code, output = end_of(process, 60)
+    code, output = end_of(process)
     assert code != 0
     assert re.search(r"rank\s+: 1 .local_rank: 1", output) and "SIGKILL" in output, output
     assert not any(Path(f"/proc/{child}").exists() for child in killed.values())

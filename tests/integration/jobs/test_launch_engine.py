@@ -5,13 +5,13 @@ import os
 import resource
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import tiny_world
 from docker_engine import IMAGE
 from jsonschema import Draft202012Validator
+from launch_site import met_at_work, running
 from support import run_script
 from tiny_world import ENGINE, flags, succeed
 
@@ -60,14 +60,23 @@ def watched(root, job_id):
     return done.returncode, jobs.Job.load(root / "jobs" / job_id)
 
 
+def begun(root, action):
+    return root / "jobs" / submit(root, action)
+
+
+def has_steps(count):
+    return lambda folder: progress.newest(folder).get("step", 0) >= count
+
+
+def kill(folder):
+    os.killpg(jobs.Job.load(folder).platform_ref["pid"], signal.SIGKILL)
+
+
 @pytest.mark.promise
 def test_a_killed_training_is_retried_to_the_same_weights(world):
     code, whole = watched(world, submit(world, "train"))
     assert code == 0 and whole.state == "COMPLETE", whole.reason
-    killed = world / "jobs" / submit(world, "train")
-    while progress.newest(killed).get("step", 0) < 4:
-        time.sleep(0.01)
-    os.killpg(jobs.Job.load(killed).platform_ref["pid"], signal.SIGKILL)
+    killed = met_at_work(lambda: begun(world, "train"), has_steps(4), kill)
     code, status = watched(world, killed.name)
     assert (code, status.state) == (3, "ERROR") and "stopped at step" in status.reason
     code, again = watched(world, succeed("launch_job.py", "retry", killed.name, cwd=world))
@@ -103,13 +112,14 @@ def test_a_training_that_lost_a_clip_says_so_wherever_people_look(world):
 def test_a_training_that_is_asked_to_end_saves_and_is_retried_to_the_same_weights(world, how):
     code, whole = watched(world, submit(world, "train"))
     assert code == 0 and whole.state == "COMPLETE", whole.reason
-    ended = world / "jobs" / submit(world, "train")
-    while progress.newest(ended).get("step", 0) < 1:
-        time.sleep(0.01)
-    if how == "cancel":
-        succeed("launch_job.py", "cancel", ended.name, cwd=world)
-    else:
-        local.send(signal.SIGUSR1, ended.name, jobs.Job.load(ended).platform_ref["pid"])
+
+    def ask_to_end(folder):
+        if how == "cancel":
+            run_script("launch_job.py", "cancel", folder.name, cwd=world)
+        else:
+            local.send(signal.SIGUSR1, folder.name, jobs.Job.load(folder).platform_ref["pid"])
+
+    ended = met_at_work(lambda: begun(world, "train"), has_steps(1), ask_to_end)
     code, status = watched(world, ended.name)
     assert (code, status.state) == (3, "CANCELED" if how == "cancel" else "ERROR")
     last, total = progress.newest(ended)["step"], progress.newest(ended)["total_steps"]
@@ -157,7 +167,8 @@ def test_a_training_whose_only_export_found_the_disk_full_is_completed_by_a_retr
 
 
 @pytest.mark.promise
-def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd):
+def test_twenty_steps_in_a_container_give_the_same_weights(world, dockerd, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # sums of as many threads as inside
     train = document.load(world / "train.toml")
     train["train"] |= {"epoch": 10, "max_num_steps": 20}
     document.dump(train, world / "twenty.toml")
@@ -226,10 +237,9 @@ def test_an_inference_is_complete_with_a_row_per_medium_and_question(world):
     sets += ["media=data/train/videos", "prompt=Which way?", "questions_file=q.txt"]
     words = [*ENGINE, *flags(sets), "-o", "inference.toml"]
     succeed("build_spec.py", "inference", *words, cwd=world)
-    killed = world / "jobs" / submit(world, "inference")
-    while not list(killed.glob("results/.rows*")):
-        time.sleep(0.01)
-    os.killpg(jobs.Job.load(killed).platform_ref["pid"], signal.SIGKILL)
+    killed = met_at_work(
+        lambda: begun(world, "inference"), lambda folder: [*folder.glob("results/.rows*")], kill
+    )
     code, status = watched(world, killed.name)
     assert (code, status.state) == (3, "ERROR") and "no predictions.json" in status.reason
     code, again = watched(world, succeed("launch_job.py", "retry", killed.name, cwd=world))
@@ -262,9 +272,11 @@ def test_an_evaluation_with_unreadable_clips_says_how_many_rows_failed(world):
 
 
 def test_a_canceled_training_says_so(world):
-    job_id = submit(world, "train")
-    while progress.newest(world / "jobs" / job_id).get("step", 0) < 1:
-        time.sleep(0.01)
+    train = document.load(world / "train.toml")
+    train["train"] |= {"epoch": 10_000, "max_num_steps": 20_000}
+    document.dump(train, world / "endless.toml")
+    job_id = submit(world, "train", name="endless")
+    running(world / "jobs" / job_id)
     done = run_script("launch_job.py", "cancel", job_id, "--json", cwd=world)
     result = json.loads(done.stdout)["result"]
     assert (

@@ -17,7 +17,7 @@ from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration
-HANG = 240  # seconds after which a test gives up
+HANG = 300  # seconds after which a test gives up
 # Float32 sums in another order, after 4 steps.
 NUMBERS = 1e-4
 SETTINGS = [

@@ -346,7 +346,7 @@ def test_a_killed_publication_goes_on_and_nothing_is_sent_twice(hub, folder):
     hub.stall = True
     command = [sys.executable, ROOT / "scripts" / SCRIPT, folder, "--hub", REPO, "--yes"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    assert hub.stalled.wait(60)
+    assert hub.stalled.wait(300)
     process.kill()
     process.wait()
     assert hub.repos[REPO]["files"] == {}, "a half-sent model looks like none"

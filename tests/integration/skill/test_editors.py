@@ -19,7 +19,7 @@ def lint():
     def run(path):
         command = [program, "lint", path.name]
         done = subprocess.run(
-            command, cwd=path.parent, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=path.parent, capture_output=True, text=True, timeout=300, check=False
         )
         return done.returncode, done.stderr
 

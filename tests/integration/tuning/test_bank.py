@@ -115,7 +115,7 @@ def test_the_commands_of_the_bank_pass_the_flags_that_our_jobs_pass(tmp_path, ac
         env={"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(programs)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

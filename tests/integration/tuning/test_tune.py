@@ -150,14 +150,21 @@ def followed(world):
     return printed["best"]["result"]
 
 
-@pytest.mark.promise
-def test_two_trials_at_a_time_from_plan_to_a_winning_spec(world):
-    planned, words = planned_study(world, [*BUDGET, "--gpu-ids", "none"])
+@pytest.fixture(scope="module")
+def planned(world):
+    """The plan of study `whole`, which has run; a second run beside it was refused."""
+    plan, words = planned_study(world, [*BUDGET, "--gpu-ids", "none"])
     process = begin(world, "whole", *words)
     while not (world / "whole/trials/0000").is_dir():
+        assert process.poll() is None
         time.sleep(0.05)
     check_that_a_second_run_is_refused(world, process)
     finish(process)
+    return plan
+
+
+@pytest.mark.promise
+def test_two_trials_at_a_time_from_plan_to_a_winning_spec(world, planned):
     records = check_accounts(world / "whole", 2)
     check_that_trials_overlap(records)
     assert records[2]["values"]["train.optm_lr"] == planned["space"][0]["next"]
@@ -183,7 +190,7 @@ def test_trials_are_asked_general_questions_too(world):
     assert found["guard"]["comparison"]["paired"] == found["guard"]["rows"] == 6
 
 
-def test_a_job_of_another_host_is_asked_about_there(world):
+def test_a_job_of_another_host_is_asked_about_there(world, planned):
     shutil.copytree(world / "whole", world / "elsewhere")
     made = study.open_or_begin(world / "elsewhere")
     (job,) = [p for p in jobs.folders(made.trial_folder(2) / "jobs") if p.name.startswith("train")]
@@ -277,7 +284,7 @@ def test_validation_loss_as_objective_prunes_and_needs_no_evaluation(world):
     assert not list((world / "proxy").glob("trials/*/jobs/evaluate-*"))
 
 
-def test_the_page_opens_in_a_browser(world, tmp_path):
+def test_the_page_opens_in_a_browser(world, planned, tmp_path):
     from browser import Browser
 
     study_world.succeed("tune_hyperparameters.py", "report", "--study", "whole", cwd=world)
