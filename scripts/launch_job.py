@@ -128,7 +128,11 @@ def parser() -> cli.Parser:
         "--memory", metavar="SIZE", help="slurm, kubernetes: instead of what the job had"
     )
     verb_of_a_job(upload, "send an ended job's results, log and record to S3").add_argument(
-        "uri", metavar="S3_URI", help="s3://BUCKET/PREFIX; the job's id is added to it"
+        "uri",
+        nargs="?",
+        metavar="S3_URI",
+        help="s3://BUCKET/PREFIX; the job's id is added to it (default: what its training could "
+        "not send, to where its spec says)",
     )
     verb(list_, "the newest jobs").add_argument(
         "--last", type=count, default=20, help="how many (default: 20; 0: all)"
@@ -492,6 +496,8 @@ def watch_(args) -> cli.Outcome:
         return described(job, job.to_json())
     message = f"{job.state}: {job.reason}"
     fix = jobs.command("retry" if job.state == jobs.CANCELED else "logs", job.folder)
+    if "not_uploaded" in job.evidence:
+        fix = jobs.command("upload", job.folder)
     ending = error("JOB-NOT-COMPLETE", args.job_id, message, fix, job=job.to_json())
     causes = [Finding(**finding) for finding in job.diagnosis]
     raise Failure([ending, *causes], EXIT_OUTSIDE)
@@ -507,11 +513,15 @@ def cancel(args) -> cli.Outcome:
 
 
 def upload(args) -> cli.Outcome:
-    s3.split(args.uri)  # refuses what is no S3 address
+    if args.uri is not None:
+        s3.split(args.uri)  # refuses what is no S3 address
     job = platforms.settled(folder(args))
     if not job.has_ended:
         message = f"got {job.state}, expected a job that has ended"
         raise bad_input("JOB-NOT-ENDED", args.job_id, message)
+    if args.uri is None:
+        job = uploading.send_missing(job)
+        return described(job, job.to_json())
     where, count = uploading.upload(job, args.uri)
     return cli.Outcome({"uri": where, "files": count}, text=f"{count} files in {where}")
 

@@ -612,13 +612,15 @@ def test_a_failed_upload_is_said_and_costs_no_training(train_spec, tmp_path, mon
     folder = tmp_path / "out" / "run"
     addresses = [
         "s3://b/outputs/run/safetensors/step_2",
+        "s3://b/outputs/run/checkpoints/step_2/policy",
         "hf_model://o/m-run",
         "s3://b/outputs/run/safetensors/step_4",
+        "s3://b/outputs/run/checkpoints/step_4/policy",
     ]
     assert list(files.read_json(folder / uploads.FILE)) == uploads.failed(folder) == addresses
     said = capfd.readouterr().err
-    assert said.count("warning: ENGINE-UPLOAD") == 3 and "canary" not in said
+    assert said.count("warning: ENGINE-UPLOAD") == 5 and "canary" not in said
     last = folder / "safetensors" / "step_4"
     assert f"scripts/publish_checkpoint.py {last} --hub o/m-run --yes" in said
-    assert f"scripts/publish_checkpoint.py {last} --s3 {addresses[2]} --yes" in said
+    assert f"scripts/publish_checkpoint.py {last} --s3 {addresses[3]} --yes" in said
     assert all(found.complete for found in run_outputs.find(tmp_path / "out"))

@@ -1,5 +1,6 @@
 """How local jobs end, and what is believed of it."""
 
+import json
 import os
 import shlex
 import sys
@@ -13,10 +14,10 @@ from jsonschema import Draft202012Validator
 from launch_site import Site, ended, marked, running
 from support import files_up_to, run_script
 
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import error
-from cosmos_reason.checkpoints import run_outputs, uploads
-from cosmos_reason.jobs import evidence, launch, progress
+from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.jobs import launch, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.spec import document
@@ -37,14 +38,28 @@ def test_a_whole_training_is_complete(site):
         Draft202012Validator(bundle.schema("metrics_line")).validate(line)
 
 
-def test_a_complete_training_tells_what_it_could_not_upload(site):
-    folder = site.submit()
+def test_a_training_whose_upload_failed_is_not_complete(site):
+    """Its model is whole and recorded; the command that the record names sends what is missing."""
+    missing = {"s3://b/20260101000000/safetensors/step_3": "S3-UNREACHABLE", "s3://b/x": ""}
+    folder = site.submit(uploads=missing)
     record = ended(folder)
-    run_dir = Path(record.evidence["checkpoint"]).parents[1]
-    files.write_json(run_dir / uploads.FILE, {"s3://b/x": "", "hf_model://o/m": "HUB-ACCESS"})
-    record = evidence.ended(record, 0)
-    assert record.state == "COMPLETE"
-    assert record.reason == "not uploaded (the log says why): hf_model://o/m"
+    assert (record.state, record.exit_code) == ("ERROR", 0)
+    assert record.evidence["not_uploaded"] == ["s3://b/20260101000000/safetensors/step_3"]
+    assert Path(record.evidence["checkpoint"]).name == "step_3"
+    assert f"upload {folder.name} --jobs-dir {folder.parent} sends them again" in record.reason
+    where = ["--jobs-dir", site.jobs, "--json"]
+    nobody = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
+    done = run_script("launch_job.py", "upload", folder.name, *where, env=nobody)
+    assert (done.returncode, json.loads(done.stdout)["findings"][0]["id"]) == (
+        3,
+        "JOB-NOT-UPLOADED",
+    )
+    done = run_script("launch_job.py", "watch", folder.name, *where)
+    fixes = [json.loads(line) for line in done.stdout.splitlines()][-1]["findings"][0]["fix"]
+    assert done.returncode == 3 and f"upload {folder.name}" in fixes
+    whole = ended(site.submit())
+    done = run_script("launch_job.py", "upload", whole.job_id, *where)
+    assert (done.returncode, json.loads(done.stdout)["findings"][0]["id"]) == (2, "JOB-UPLOADED")
 
 
 @pytest.mark.parametrize(

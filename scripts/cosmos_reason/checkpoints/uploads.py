@@ -1,6 +1,7 @@
-"""What a training sends to the Hub and S3 while it runs, as `train.ckpt` says, through the
-publisher. The weights stand on the disk before anything is sent, so a failure costs the upload
-only: it is said, kept in uploads.json and ends nothing. Enter at `send`."""
+"""What a training sends to the Hub and S3 while it runs, as `train.ckpt` says: models, and with
+upload_s3 = "all" the states to resume from, as cosmos-rl. What is sent stands on the disk before,
+so a failure ends no training: it is said and kept in uploads.json, the job is not COMPLETE, and
+`launch_job.py upload JOB_ID` sends it again. Enter at `send`, `send_state` and `send_again`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 from cosmos_reason.base import findings
 from cosmos_reason.base.files import read_json, write_json
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.checkpoints import publishing
+from cosmos_reason.checkpoints import publishing, run_outputs
 from cosmos_reason.remote import hub, model_names, s3
 
 FILE = "uploads.json"  # in the folder of a run: {address of the target: "" or why it failed}
@@ -35,15 +36,60 @@ def targets(ckpt: dict, folder: Path, is_last: bool) -> list[str]:
 def send(ckpt: dict, folder: Path, is_last: bool) -> None:
     """Send one exported model where the spec wants it. What is there already is not sent again."""
     for uri in targets(ckpt, folder, is_last):
-        try:
-            said = f"uploaded {folder.name}: {_publish(folder, uri)}"
-            problem = ""
-        except Exception as fault:  # whatever a client raises must not cost the training
-            said = findings.as_text([_failed(folder, uri, fault)])
-            problem = str(fault) or type(fault).__name__
-        findings.say(said)
-        with suppress(OSError):
-            _note(folder.absolute().parents[1] / FILE, uri, problem)
+        _try(folder.absolute(), uri, folder.absolute().parents[1])
+
+
+def send_state(ckpt: dict, policy: Path) -> None:
+    """Send a state to resume from, `OUTPUT/RUN/checkpoints/STEP/policy`, to the same place below
+    s3://BUCKET/PREFIX, where the spec wants all checkpoints."""
+    if ckpt["upload_s3"] != "all" or not policy.is_dir():
+        return
+    run = policy.absolute().parents[2]
+    below = policy.absolute().relative_to(run).parts
+    parts = [ckpt["s3_bucket"], ckpt["s3_prefix"].strip("/"), run.name, *below]
+    _try(policy.absolute(), s3.SCHEME + "/".join(part for part in parts if part), run)
+
+
+def send_again(run_dir: Path) -> list[str]:
+    """Send what a run could not send; returns what it still cannot, or no longer has."""
+    for uri in failed(run_dir):
+        folder = _folder_of(run_dir.absolute(), uri)
+        if folder and folder.is_dir():
+            _try(folder, uri, run_dir.absolute())
+    return failed(run_dir)
+
+
+def _folder_of(run_dir: Path, uri: str) -> Path | None:
+    """What is to go to a target: below the run's name its place in the run, on the Hub the last
+    model."""
+    if s3.is_uri(uri):
+        return run_dir / uri.rpartition(f"/{run_dir.name}/")[2]
+    models = [one.path for one in run_outputs.models(run_dir) if one.complete]
+    return models[-1] if models else None
+
+
+def _try(folder: Path, uri: str, run_dir: Path) -> None:
+    try:
+        sent = _send_state if folder.name == "policy" else _publish
+        said = f"uploaded {folder.relative_to(run_dir)}: {sent(folder, uri)}"
+        problem = ""
+    except Exception as fault:  # whatever a client raises must not cost the training
+        said = findings.as_text([_failed(folder, uri, fault)])
+        problem = str(fault) or type(fault).__name__
+    findings.say(said)
+    with suppress(OSError):
+        _note(run_dir / FILE, uri, problem)
+
+
+def _send_state(policy: Path, uri: str) -> str:
+    """The address of the state. Raises Failure. The markers that make it complete go last."""
+    if not run_outputs.is_complete_resume(policy):
+        message = "got an incomplete state, expected a whole one"
+        raise findings.outside("CKPT-RESUME-INCOMPLETE", policy, message)
+    names = sorted((path.name for path in policy.iterdir()), key=lambda name: name.startswith("."))
+    sent = {name: policy / name for name in names}
+    address, _ = publishing.send(publishing.look(uri, None), sent, False, None)
+    return address
 
 
 def _publish(folder: Path, uri: str) -> str:
@@ -70,6 +116,8 @@ def _failed(folder: Path, uri: str, fault: Exception) -> Finding:
         name = uri.removeprefix(model_names.HUB)
         where = ["--hub", name if "/" in name else f"ORG/{name}"]
     fix = shlex.join(["scripts/publish_checkpoint.py", str(folder.absolute()), *where, "--yes"])
+    if folder.name == "policy":
+        fix = shlex.join(["aws", "s3", "sync", str(folder.absolute()), uri])
     message = f"not uploaded, the training goes on: got {fault or type(fault).__name__}"
     return findings.warning("ENGINE-UPLOAD", uri, message, fix)
 

@@ -403,12 +403,15 @@ class Trainer:
         self.rank(run_dir, name, scores)
         best = best_link.step_of(run_dir)
         run_outputs.prune(run_dir, self.spec["train"]["ckpt"]["max_keep"], keep=[best])
-        if self.exports():
-            self.upload(run_dir / "safetensors" / name)
+        self.upload(run_dir, name)
 
-    def upload(self, model: Path) -> None:
-        """Send an exported model where the spec says so. Raises nothing: it is on the disk."""
-        uploads.send(self.spec["train"]["ckpt"], model, self.step == self.total_steps)
+    def upload(self, run_dir: Path, name: str) -> None:
+        """Send what was saved of a step where the spec says so. Raises nothing: it is on the
+        disk."""
+        ckpt = self.spec["train"]["ckpt"]
+        if self.exports():
+            uploads.send(ckpt, run_dir / "safetensors" / name, self.step == self.total_steps)
+        uploads.send_state(ckpt, run_dir / "checkpoints" / name / "policy")
 
     def exports(self) -> bool:
         """Whether the spec wants the model of the present step."""
@@ -447,8 +450,7 @@ class Trainer:
         if is_whole or not self.exports():
             if is_own and self.ranks.is_first:
                 self.rank(run_dir, name, scores)
-                if is_whole:
-                    self.upload(model)
+                self.upload(run_dir, name)
             return
         if is_own:
             self.save_model(run_dir, name, scores)

@@ -93,8 +93,6 @@ def _remarks(found: dict) -> list[str]:
     remarks = []
     if found.get("failed"):
         remarks.append(f"{found['failed']} of {found['rows']} rows are errors")
-    if found.get("not_uploaded"):
-        remarks.append(f"not uploaded (the log says why): {', '.join(found['not_uploaded'])}")
     if found.get("flat_steps"):
         steps = f"{found['flat_steps']} of {found['total_steps']} steps"
         remarks.append(f"{steps} taught nothing: all their rewards were equal")
@@ -233,7 +231,7 @@ def _of_training(job: Job) -> tuple[dict, str]:
         ]
         if not models:
             return found, f"{output_dir} has a model of the last step, but none that this job wrote"
-        found |= _of_run(models[-1].path.parents[1])
+        found |= _of_run(job, models[-1].path.parents[1])
     elif job.engine == "cosmos-rl":
         found |= _skipped_in_log(job)
     found |= _of_losses(job)
@@ -242,7 +240,26 @@ def _of_training(job: Job) -> tuple[dict, str]:
     best = best_link.step_of(run)
     if best:
         found["best"] = str(run / "safetensors" / best)
-    return found, _damage(models[-1].findings)
+    return found, _damage(models[-1].findings) or _not_uploaded(job, found)
+
+
+def runs_of(job: Job) -> list[Path]:
+    """The runs of a training of the embedded engine: its own, and the one that it went on from."""
+    runs = run_outputs.runs(Path(job.outputs["output_dir"]))
+    return [run for run in runs if run_outputs.run_marked_by(run) == job.folder.name]
+
+
+def _not_uploaded(job: Job, found: dict) -> str:
+    """What the spec wants in S3 or on the Hub and is not there, '' when all is: the job was started
+    for that, too."""
+    if "not_uploaded" not in found:
+        return ""
+    missing = found["not_uploaded"]
+    shown = ", ".join(missing[:3]) + (" ..." if len(missing) > 3 else "")
+    return (
+        f"trained to step {found['last_step']}, the model is whole, but {len(missing)} of its "
+        f"uploads failed: {shown}; {jobs.command('upload', job.folder)} sends them again"
+    )
 
 
 def _of_losses(job: Job) -> dict:
@@ -261,10 +278,11 @@ def _of_losses(job: Job) -> dict:
     return {}
 
 
-def _of_run(run: Path) -> dict:
-    """What a run of the embedded engine says that it did not do."""
+def _of_run(job: Job, run: Path) -> dict:
+    """What a run of the embedded engine says that it did not do; of uploads also the run that it
+    went on from."""
     found: dict = {}
-    not_uploaded = uploads.failed(run)
+    not_uploaded = [uri for one in runs_of(job) for uri in uploads.failed(one)]
     if not_uploaded:
         found["not_uploaded"] = not_uploaded
     for name, (skipped, records) in left_out.counts(run).items():

@@ -1,13 +1,17 @@
-"""What an ended job leaves, sent to S3: its own files and its outputs, below the job's id."""
+"""What an ended job leaves, sent to S3: its own files and its outputs, below the job's id; or what
+its training was to send and could not."""
 
 from __future__ import annotations
 
+import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import secrets
-from cosmos_reason.checkpoints import publishing
-from cosmos_reason.jobs import claims
+from cosmos_reason.base.findings import bad_input, outside
+from cosmos_reason.checkpoints import publishing, uploads
+from cosmos_reason.jobs import claims, evidence
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import s3
@@ -23,6 +27,30 @@ def upload(job: Job, uri: str) -> tuple[str, int]:
         sent = _own_files(job, Path(scratch)) | _outputs(job)
         publishing.send(target, sent, False, None)
     return target.uri, len(sent)
+
+
+def send_missing(job: Job) -> Job:
+    """Send what the training could not send where its spec says so, and judge the job again: it is
+    COMPLETE when nothing else was missing. Raises Failure: exit 2 where nothing is missing, exit 3
+    where something still is."""
+    missing = job.evidence.get("not_uploaded")
+    if not missing:
+        message = "got no S3_URI, and no upload of its training failed"
+        fix = f"{jobs.command('upload', job.folder)} s3://BUCKET/PREFIX"
+        raise bad_input("JOB-UPLOADED", job.job_id, message, fix)
+    left = [uri for run in evidence.runs_of(job) for uri in uploads.send_again(run)]
+    lock = jobs.take_lock(job.folder)
+    try:
+        known = {name: value for name, value in job.evidence.items() if name != "not_uploaded"}
+        judged = evidence.ended(replace(job, evidence=known), job.exit_code)
+        judged = replace(judged, ended_at=job.ended_at)
+        judged.write()
+    finally:
+        os.close(lock)
+    if left:
+        message = f"got {len(left)} of {len(missing)} not sent, expected all: {', '.join(left[:3])}"
+        raise outside("JOB-NOT-UPLOADED", job.job_id, message)
+    return judged
 
 
 def _own_files(job: Job, scratch: Path) -> dict[str, Path]:

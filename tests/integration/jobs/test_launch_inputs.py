@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import servers
 from docker_engine import IMAGE
-from launch_site import Site, change, ended, write_annotations, write_model
+from launch_site import Site, change, ended, write_annotations, write_model, write_state
 from support import ROOT, run_script
 
 from cosmos_reason.base.findings import Failure
@@ -157,6 +157,25 @@ def test_results_are_uploaded_on_request(site, bucket):
     assert "output_dir/20260101000000/safetensors/step_3/model.safetensors" in names
     assert "canary" not in done.stdout + done.stderr
     assert "printed: [hidden]" in s3.local(f"{bucket}/results/{record.job_id}/log.txt").read_text()
+
+
+def test_uploads_that_failed_are_made_up_for_and_complete_the_job(site, bucket):
+    """The model and the state of a step go where the spec said, the marker of the state last."""
+    missing = {}
+    for below in ("safetensors/step_3", "checkpoints/step_3/policy"):
+        missing[f"{bucket}/outputs/20260101000000/{below}"] = "S3-UNREACHABLE"
+    folder = site.submit(uploads=missing)
+    assert ended(folder).state == "ERROR"
+    write_state(folder / "results/20260101000000/checkpoints/step_3/policy", 3, 3)
+    done = run_script("launch_job.py", "upload", folder.name, "--jobs-dir", site.jobs, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    names = {found.name for found in s3.objects(f"{bucket}/outputs/20260101000000")}
+    assert {"safetensors/step_3/model.safetensors", "safetensors/step_3/config.json"} <= names
+    state = "checkpoints/step_3/policy"
+    assert {f"{state}/optimizer.safetensors", f"{state}/.rank_0_complete"} <= names
+    record = jobs.Job.load(folder)
+    assert (record.state, record.reason) == ("COMPLETE", "")
+    assert "not_uploaded" not in record.evidence
 
 
 # -- the Hub ---------------------------------------------------------------------------------------
