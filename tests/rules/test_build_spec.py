@@ -543,3 +543,55 @@ def test_what_is_done_at_the_last_step_only_is_said(here, keys, told):
     text = in_words.size_of_training(case)
     assert "20 steps" in text
     assert text.endswith(f"; {told} at the last step only" if told else "(10 an epoch)"), text
+
+
+@pytest.mark.parametrize("share", ["-1", "nan", "inf", "half", "50%", ""])
+def test_a_share_that_is_none_is_refused(here, share):
+    code, found, made = support_specs.run(f"train --train-root 'data/train:{share}'")
+    assert (code, made) == (2, None)
+    assert [one.id for one in found if one.severity == f.ERROR] == ["SPEC-ROOT"]
+
+
+def test_a_limit_is_judged_by_the_lengths_that_are_predicted(here):
+    """Unknown lengths: a warning without a fix; known ones: nothing, or an error."""
+    facts = write_facts(here, 20)
+    line = "train --engine transformers --model reason2-2b --set policy.model_max_length="
+    for limit, more, ids in (
+        (4096, "", {"SPEC-LENGTH-LOW"}),
+        (4096, f" --dataset-facts {facts}", set()),
+        (1000, f" --dataset-facts {facts}", {"SPEC-LENGTH-SAMPLE"}),
+        (300000, "", {"SPEC-LENGTH-POSITIONS-TRAIN"}),
+        (300000, f" --dataset-facts {facts}", set()),
+    ):
+        _, found, _ = support_specs.run(f"{line}{limit}{more}")
+        told = {one.id: one for one in found if one.id.startswith("SPEC-LENGTH")}
+        assert told.keys() == ids, (limit, more)
+        if "SPEC-LENGTH-LOW" in told:
+            assert told["SPEC-LENGTH-LOW"].severity == f.WARNING
+            assert not told["SPEC-LENGTH-LOW"].fix
+
+
+def test_rollouts_beyond_the_models_positions_are_refused(here):
+    line = "grpo --engine cosmos-rl --model reason1-7b --set policy.model_max_length="
+    code, found, _ = support_specs.run(f"{line}128001")
+    (wrong,) = [one for one in found if one.severity == f.ERROR]
+    assert (code, wrong.id) == (1, "SPEC-LENGTH-POSITIONS")
+    assert wrong.fix.changes == {"policy.model_max_length": 128000}
+    assert support_specs.run(f"{line}128000")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpus", "is_told"),
+    [
+        ("disaggregated", 2, True),
+        ("disaggregated", 4, False),
+        ("colocated", 1, False),
+        ("colocated_separated", 1, False),
+        ("colocated", 2, False),
+    ],
+)
+def test_gpus_that_grpo_needs_are_those_of_its_mode(here, mode, gpus, is_told):
+    line = f"grpo --engine cosmos-rl --model reason2-2b --gpus-per-node {gpus} --set mode={mode}"
+    code, found, _ = support_specs.run(line)
+    told = [one for one in found if one.id == "SPEC-GPUS-FEW-GRPO"]
+    assert code == 0 and bool(told) == is_told and not any(one.fix for one in told)

@@ -240,21 +240,30 @@ def test_a_training_that_goes_on_takes_the_engine_of_its_parent_job(here, job):
 
 
 @pytest.mark.parametrize(
-    ("written", "finding", "fix"),
+    ("written", "finding"),
     [
-        ("nvidia/Cosmos-Reason2-7B", "SPEC-MODEL-UNKNOWN", "nvidia/Cosmos-Reason2-8B"),
-        ("hf_model://nvidia/Cosmos3-Nanoo", "SPEC-MODEL-UNKNOWN", "nvidia/Cosmos3-Nano"),
-        ("/not/here", "SPEC-PATH-NOT-HERE", ""),
+        ("nvidia/Cosmos-Reason2-7B", "SPEC-MODEL-UNKNOWN"),
+        ("hf_model://nvidia/Cosmos3-Nanoo", "SPEC-MODEL-UNKNOWN"),
+        ("nvidia/Cosmos-Reason2-32B", "SPEC-MODEL-NOT-YET"),
+        ("reason2-32b", "SPEC-MODEL-NOT-YET"),
+        ("/not/here", "SPEC-PATH-NOT-HERE"),
     ],
 )
-def test_models_that_may_not_exist_are_a_warning(here, written, finding, fix):
+def test_models_that_may_not_exist_are_a_warning_and_no_other_is_proposed(here, written, finding):
     for engine in ("tao", "cosmos-rl"):
         code, found, _ = run(f"train --engine {engine} --model {written}")
-        assert (code, found[finding].severity, fix in str(found[finding].fix)) == (
-            0,
-            f.WARNING,
-            True,
-        )
+        assert (code, found[finding].severity) == (0, f.WARNING)
+        assert not [one for one in found.values() if "--model" in str(one.fix)]
+
+
+@pytest.mark.parametrize("written", ["nvidia/Cosmos3-Edge", "cosmos3-super", "lab/cosmos3-edge-x"])
+@pytest.mark.parametrize("action", ["train", "quantize"])
+def test_a_model_that_no_engine_loads_is_told_and_no_other_is_proposed(here, action, written):
+    for engine in ("tao", "transformers"):
+        code, found, _ = run(f"{action} --engine {engine} --model {written}")
+        assert code == 1 and found["SPEC-MODEL-FAMILY"].severity == f.ERROR
+        assert ("SPEC-MODEL-NOT-YET" in found) == (not written.startswith("lab/"))
+        assert not [one for one in found.values() if "--model" in str(one.fix)]
     assert (
         not {"SPEC-MODEL-UNKNOWN", "SPEC-PATH-NOT-HERE"}
         & run("train --model Qwen/Qwen3-VL-2B-Instruct")[1].keys()

@@ -29,7 +29,7 @@ def test_what_the_engine_does_not_load_is_refused_before_a_download(build, tmp_p
     assert one["id"] == "SPEC-MODEL-FAMILY"
     assert (code, one["severity"], one["where"]) == (1, "error", "policy.model_name_or_path")
     assert "llava" in one["message"] and "qwen3_vl" in one["message"]
-    assert "--model nvidia/Cosmos-Reason2-2B" in one["fix"]
+    assert not one["fix"]
     assert not (tmp_path / "spec.toml").exists()
 
 
@@ -39,7 +39,7 @@ def test_a_training_starts_from_what_tells_its_architecture(build, model):
     assert (code, set(found)) == (1, {"SPEC-MODEL-FAMILY"})
     told = found["SPEC-MODEL-FAMILY"]
     assert "it has no config.json that tells a model_type" in told["message"]
-    assert "--model nvidia/Cosmos-Reason2-2B" in told["fix"]
+    assert not told["fix"]
     code, found = build("evaluate", "transformers", model)
     assert code == 0 and "SPEC-MODEL-FAMILY" not in found, "an adapter has none"
 

@@ -69,10 +69,11 @@ WORDS = {
     "qwen2_5": "qwen2_5_vl",
     "reason1": "qwen2_5_vl",
     "qwen2-vl": "qwen2_vl",
+    "cosmos3-edge": "cosmos3_edge",
 }
 # The architecture of a model whose name says nothing of it, and the words in names that mean it.
 DEFAULT = "Qwen3-VL"
-DEFAULT_WORDS = ("qwen3-vl", "qwen3_vl", "qwen3vl", "reason2", "cosmos3")
+DEFAULT_WORDS = ("qwen3-vl", "qwen3_vl", "qwen3vl", "reason2", "cosmos3-nano", "cosmos3_nano")
 
 
 def names_default(name: str) -> bool:

@@ -24,7 +24,9 @@ from cosmos_reason.remote import s3
 
 FLAG = "--train-root"
 SEED = 0  # of the records that a share keeps
-SHARE = re.compile(r"(.+):(\d*\.?\d+)")
+# What follows the last colon of a root that is no folder here; an address has only a number there.
+SHARE = re.compile(r"(.+):([^:/\\]*)")
+SHARE_OF_ADDRESS = re.compile(r"(.+://.+):([\d.]+)")
 
 
 class Part(NamedTuple):
@@ -44,12 +46,15 @@ class Mixture(NamedTuple):
 
 def part(written: str) -> Part:
     """`ROOT` or `ROOT:SHARE`. Raises Failure for a share that is none."""
-    match = SHARE.fullmatch(written)
+    match = (SHARE_OF_ADDRESS if "://" in written else SHARE).fullmatch(written)
     if not match or os.path.isdir(written):
         return Part(written, 1.0)
-    share = float(match[2])
-    if not 0 < share <= 1:
-        message = f"got the share {match[2]} of {match[1]}, expected one above 0 and at most 1"
+    try:
+        share = float(match[2])
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:  # of nan too
+        message = f"got the share {match[2]!r} of {match[1]}, expected one above 0 and at most 1"
         raise findings.bad_input("SPEC-ROOT", FLAG, message)
     return Part(match[1], share)
 

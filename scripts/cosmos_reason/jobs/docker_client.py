@@ -80,7 +80,7 @@ def _refused(host: str, printed: str) -> Failure:
             "(a shared file system)"
         )
     if "could not select device driver" in printed:
-        fix = f"--gpu-ids none, or on the engine's machine: {RUNTIME}"
+        fix = RUNTIME
     return outside("JOB-DOCKER-FAILED", host, message, fix)
 
 

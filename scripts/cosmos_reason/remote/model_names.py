@@ -71,10 +71,16 @@ def _is_local(name: str, local: Path) -> bool:
     return os.path.isdir(local) or name.startswith(("/", "./", "../", "~"))
 
 
+def published() -> dict[str, dict]:
+    """The facts of each model that NVIDIA is known to publish, supported here or not yet."""
+    info = bundle.skill_info()
+    return info["models"] | info["not_supported_yet"]
+
+
 def _aliases() -> dict[str, str]:
-    """The known models by their plain names and aliases."""
+    """The known models, supported or not, by their plain names and aliases."""
     found = {}
-    for model, facts in bundle.skill_info()["models"].items():
+    for model, facts in published().items():
         for alias in (model, *facts["aliases"]):
             found[_plain(alias)] = model
     return found
@@ -111,14 +117,16 @@ def _missing_folder(written: str, name: str, local: Path, flag: str) -> Failure:
 
 
 def _unknown_name(written: str, name: str, aliases: dict[str, str], flag: str) -> Failure:
-    close = [aliases[alias] for alias in findings.nearest(_plain(name), aliases)]
-    if not close:
-        close = [bundle.skill_info()["default_model"]]
+    close = {aliases[alias] for alias in findings.misspelt(_plain(name), aliases)}
     message = (
         f"got {shown(written)}, expected hf_model://ORG/NAME, ORG/NAME, an existing folder or a "
-        f"known name. Did you mean {', '.join(dict.fromkeys(close))}?"
+        "known name"
     )
-    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, close[0]))
+    if len(close) != 1:
+        return findings.bad_input("SPEC-MODEL-NAME", flag, message)
+    (meant,) = close
+    message += f". Did you mean {meant}?"
+    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
 
 
 def _given_as(flag: str, value: str) -> Fix:
@@ -132,14 +140,16 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name).lower()
 
 
-def meant_of_nvidia(name: str) -> list[str]:
-    """The known models that a canonical name of NVIDIA's, which is none of them, may have meant;
-    else empty."""
-    known = bundle.skill_info()["models"]
+def is_unknown_of_nvidia(name: str) -> bool:
+    """Whether a canonical name is of NVIDIA's and of no model that is known here."""
     repository = name.removeprefix(HUB)
-    if not repository.startswith("nvidia/") or repository in known:
-        return []
-    return findings.nearest(repository, known) or [bundle.skill_info()["default_model"]]
+    return repository.startswith("nvidia/") and repository not in published()
+
+
+def not_supported_yet(name: str) -> str:
+    """What is known of a published model that this version does not support; "" for others."""
+    facts = bundle.skill_info()["not_supported_yet"].get(name.removeprefix(HUB), {})
+    return " ".join(facts.get("known", "").split())
 
 
 def family(name: str) -> tuple[str | None, bool]:
@@ -149,7 +159,7 @@ def family(name: str) -> tuple[str | None, bool]:
     For a local folder both come from its config.json; what is not here may tell its family by its
     name.
     """
-    known = bundle.skill_info()["models"].get(name.removeprefix(HUB))
+    known = published().get(name.removeprefix(HUB))
     if known:
         return known["family"], known["omni"]
     model_type = read_table(Path(name) / "config.json").get("model_type")
@@ -158,6 +168,17 @@ def family(name: str) -> tuple[str | None, bool]:
     if not isinstance(model_type, str):
         model_type = families.by_name(name)
     return model_type, False
+
+
+def positions(name: str) -> int | None:
+    """The longest sequence that a known model, or one in a local folder, has positions for."""
+    known = bundle.skill_info()["models"].get(name.removeprefix(HUB))
+    if known:
+        return known["positions"]
+    config = read_table(Path(name) / "config.json")
+    text = config.get("text_config")
+    told = (text if isinstance(text, dict) else config).get("max_position_embeddings")
+    return told if type(told) is int else None
 
 
 def known_family(name: str) -> Family:

@@ -53,8 +53,8 @@ def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> d
 
 def layout_for_gpus(case) -> Fix:
     """The standard layout, with 1 for every other size."""
-    if case.action == "grpo" and case.gpus < 2:
-        return Fix(flags={"--gpus-per-node": 4})
+    if case.action == "grpo" and case("mode") == "disaggregated" and case.gpus < 2:
+        return Fix()
     keys = [*POLICY_GPUS, *ROLLOUT_GPUS] if case.action == "grpo" else POLICY_GPUS
     standard = standard_layout(case.action, case.gpus_per_node, case.nodes, case("mode") or "")
     return Fix(changes=dict.fromkeys(keys, 1) | standard)
@@ -181,11 +181,12 @@ def one_gpu_for_all_weights(case):
 
 @rule(
     "SPEC-GPUS-FEW-GRPO", WARNING, "grpo", SHARD,
-    "at least 4 GPUs are needed: 2 for the policy, 2 for rollout",
-    fix=Fix(flags={"--gpus-per-node": 4}),
+    "disaggregated needs at least 4 GPUs, 2 for the policy and 2 for rollout; the colocated modes "
+    "share theirs and need one",
+    reads=("mode",),
 )  # fmt: skip
 def fewer_gpus_than_grpo_needs(case):
-    return case.gpus and case.gpus < 4
+    return case("mode") == "disaggregated" and case.gpus and case.gpus < 4
 
 
 @rule(

@@ -7,6 +7,7 @@ import math
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import record_tokens
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
 from cosmos_reason.rules.rule import TRAINING, rule
@@ -122,8 +123,49 @@ def facts_of_other_data(case):
 
 @rule(
     "SPEC-LENGTH-LOW", WARNING, TRAINING, "policy.model_max_length",
-    f"below {DEFAULT_LENGTH}; one longer record, vision tokens included, ends the run",
-    fix=DEFAULT_LENGTH,
+    f"below {DEFAULT_LENGTH}, and how long records are is not known (--dataset-facts); "
+    "one longer record, vision tokens included, ends the run",
+    reads=TOKENS,
 )  # fmt: skip
 def short_length(case):
-    return case("policy.model_max_length") < DEFAULT_LENGTH
+    return case("policy.model_max_length") < DEFAULT_LENGTH and not are_lengths_known(case)
+
+
+def are_lengths_known(case) -> bool:
+    """Whether all records could be counted; then `record_beyond_length` judges them."""
+    return bool(case.tokens) and not any(record.problem for record in case.tokens)
+
+
+def beyond_positions(case) -> str:
+    positions = model_names.positions(case.model)
+    limit, _ = limit_and_room(case)
+    return f"the model has {positions} positions" if positions and limit > positions else ""
+
+
+def length_of_positions(case) -> int | None:
+    """The model's positions, unless a record is longer."""
+    positions = model_names.positions(case.model)
+    _, room = limit_and_room(case)
+    longest = max((record.total for record in case.tokens), default=0)
+    return positions if longest + room <= positions else None
+
+
+@rule(
+    "SPEC-LENGTH-POSITIONS", ERROR, "grpo", "policy.model_max_length",
+    "vLLM refuses to start with more than the model has",
+    reads=(*TOKENS, "rollout.max_response_length"), fix=length_of_positions,
+)  # fmt: skip
+def rollouts_beyond_positions(case):
+    return beyond_positions(case)
+
+
+@rule(
+    "SPEC-LENGTH-POSITIONS-TRAIN", WARNING, "train", "policy.model_max_length",
+    "longer records would be trained at positions that the model never learned",
+    reads=TOKENS, fix=length_of_positions,
+)  # fmt: skip
+def records_beyond_positions(case):
+    detail = beyond_positions(case)
+    if detail and are_lengths_known(case) and length_of_positions(case):
+        return ""
+    return detail

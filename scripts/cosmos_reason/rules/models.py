@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -73,14 +74,12 @@ def engine_that_loads(case) -> Fix:
 
 
 def engine_for(action: str, architecture: object) -> Fix:
-    """An engine that has the action and loads the architecture, else a model that has one."""
+    """An engine that has the action and loads the architecture, if there is one."""
     for engine, facts in bundle.skill_info()["engines"].items():
         runs = facts.get("runs", facts["actions"])
         if action in runs and architecture in bundle.architectures(engine, action):
             return Fix(flags={"--engine": engine})
-    known = bundle.skill_info()["models"].items()
-    loaded = [name for name, facts in known if not facts["omni"]]
-    return Fix(flags={"--model": loaded[0]})
+    return Fix()
 
 
 @rule(
@@ -131,7 +130,7 @@ def assumed(case) -> bool | str:
         if architecture in families.FAMILIES or is_refused:
             return False
         return f"of the architecture {architecture}"
-    is_looked_at = whole == "MODEL" or Path(whole).is_dir()  # by those who open models
+    is_looked_at = whole == "MODEL" or os.path.isdir(whole)  # by those who open models
     return not (families.names_default(whole) or is_looked_at)
 
 
@@ -145,17 +144,20 @@ def assumed_architecture(case):
     return assumed(case)
 
 
-def published_name(case) -> Fix:
-    return Fix(flags={"--model": model_names.meant_of_nvidia(case.model)[0]})
+@rule(
+    "SPEC-MODEL-UNKNOWN", WARNING, ANY, "{model}", "a name that this version does not know"
+)  # fmt: skip
+def unknown_model(case):
+    return model_names.is_unknown_of_nvidia(case.model)
 
 
 @rule(
-    "SPEC-MODEL-UNKNOWN", WARNING, ANY, "{model}",
-    "NVIDIA is not known to publish this model",
-    fix=published_name,
+    "SPEC-MODEL-NOT-YET", WARNING, ANY, "{model}", "not supported yet", reads=("{base}",)
 )  # fmt: skip
-def unpublished_model(case):
-    return bool(model_names.meant_of_nvidia(case.model))
+def model_of_a_later_version(case):
+    base = case.params.get("base")
+    known = model_names.not_supported_yet
+    return known((case(base) if base else "") or "") or known(case.model)
 
 
 def merged_first(case) -> Fix:

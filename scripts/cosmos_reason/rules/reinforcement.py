@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
@@ -34,7 +33,7 @@ def stale_weights_on_policy(case):
     fix=Fix(flags={"--parent-job": "DIR"}),
 )  # fmt: skip
 def start_from_base_model(case):
-    return case.model.removeprefix(model_names.HUB) in bundle.skill_info()["models"]
+    return case.model.removeprefix(model_names.HUB) in model_names.published()
 
 
 @rule(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 from collections.abc import Iterable, Iterator
 
 from cosmos_reason.base import bundle
@@ -87,10 +88,22 @@ def _text_problem(text: str) -> str:
     return ""
 
 
+def _in_float32(value: float) -> float:
+    try:
+        return struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
 def _number_problem(value) -> str:
     """What is wrong with a value that is no text, list or table."""
     if isinstance(value, float):
-        return "" if math.isfinite(value) else f"{value}, expected a finite number"
+        if not math.isfinite(value):
+            return f"{value}, expected a finite number"
+        in_trainer = _in_float32(value)
+        if math.isinf(in_trainer) or (value and not in_trainer):
+            return f"{value}, which is {in_trainer:g} in float32, expected what trainers can hold"
+        return ""
     if isinstance(value, int):
         in_range = -(2**63) <= value < 2**63
         return "" if in_range else "a number beyond 64 bits, expected a smaller one"

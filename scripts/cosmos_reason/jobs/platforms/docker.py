@@ -86,9 +86,9 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         return _unreachable_findings(request, needed, failure.findings[0])
     if request.gpu_ids is None and not has_nvidia(facts):
         message = "the engine lists no NVIDIA runtime, so the container gets no GPU"
-        without = Fix(flags={"--gpu-ids": "none"})
-        fix = without if request.engine == "transformers" else RUNTIME
-        found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", message, fix))
+        if request.engine == "transformers":
+            message += "; --gpu-ids none says that it should work on the CPU"
+        found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", message, RUNTIME))
     if os.getuid() == 0 and not is_rootless(facts):
         message = "the work runs as root in the container, and its results belong to root"
         fix = "submit it as an ordinary user"

@@ -72,9 +72,10 @@ def _absent_gpus(request, listed: str) -> list[Finding]:
         return []
     count = listed.count("UUID: GPU-")
     has = f"{count} GPUs" if count else "no GPU that nvidia-smi lists"
-    usable = ",".join(map(str, range(min(len(request.gpu_ids), count)))) or "none"
     message = f"got {','.join(absent)}, this machine has {has}"
-    return [error("JOB-GPU-IDS", "--gpu-ids", message, Fix(flags={"--gpu-ids": usable}))]
+    wanted = len(request.gpu_ids)
+    usable = Fix(flags={"--gpu-ids": ",".join(map(str, range(wanted)))})
+    return [error("JOB-GPU-IDS", "--gpu-ids", message, usable if wanted <= count else "")]
 
 
 def _visible_gpus(listed: str, needed: int) -> list[Finding]:
