@@ -305,9 +305,7 @@ def refuse_unknown(args: argparse.Namespace, options) -> None:
 def unknown_platform(name: str) -> Finding:
     message = f"got {name or 'none'}, expected one of {', '.join(PLATFORMS)}."
     message += findings.did_you_mean(name, PLATFORMS)
-    near = findings.nearest(name, PLATFORMS) or ["local"]
-    fix = Fix(flags={"--platform": near[0]})
-    return findings.error("PRE-PLATFORM", "--platform", message, fix)
+    return findings.error("PRE-PLATFORM", "--platform", message)
 
 
 def wrong_labels(options) -> list[Finding]:

@@ -470,10 +470,9 @@ def explain(args) -> cli.Outcome:
     path, graded, _ = grading.read_one(args.results[0], options_of(args))
     row = next((row for row in graded if row.id == args.explain), None)
     if row is None:
-        near = findings.nearest(args.explain, [row.id for row in graded[:IDS_COMPARED]], 1)
-        message = f"got no row {args.explain!r}, expected the id of one"
-        fix = Fix(flags={"--explain": near[0]}) if near else Fix()
-        raise findings.bad_input("EVAL-EXPLAIN-ID", path, message, fix)
+        message = f"got no row {args.explain!r}, expected the id of one."
+        message += findings.did_you_mean(args.explain, [row.id for row in graded[:IDS_COMPARED]])
+        raise findings.bad_input("EVAL-EXPLAIN-ID", path, message)
     explained = {
         "id": row.id,
         "type": row.type,

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, names
 
 PAGES = ["SKILL.md", "README.md", "references/*.md"]
 BLOCK = re.compile(r"(<!-- make docs: ([a-z ]+) -->\n).*?(<!-- end -->)", re.S)
@@ -168,8 +168,8 @@ def words() -> str:
     the popular keys, which have a table of their own (make_templates.py), and without
     words that end their key anyway."""
     said: dict[str, dict] = {}
-    for action, names in bundle.skill_info()["shorthand"].items():
-        for word, key in names.items():
+    for action, short in bundle.skill_info()["shorthand"].items():
+        for word, key in short.items():
             if "popular" in document.keys(action)[key] or word == key.rpartition(".")[2]:
                 continue
             row = said.setdefault(key, {"words": {}, "actions": {}})
@@ -182,10 +182,10 @@ def words() -> str:
 
 
 def former_keys() -> str:
-    facts = bundle.skill_info()["former_keys"]
+    facts = names.other_trainers()
     return table(
         ["older guides say", "now"],
-        [[f"`{name}`", f"`{row['key']}`"] for name, row in facts.items()],
+        [[f"`{name}`", f"`{row['key']}`"] for name, row in facts.items() if "guides" in row["of"]],
     )
 
 

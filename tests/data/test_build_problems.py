@@ -111,12 +111,12 @@ def test_a_misspelt_column_and_an_existing_output_are_told_together(source, tmp_
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").touch()
     code, document = build(
-        source / "labels.csv", tmp_path / "out", "--column", "answer=light", "--skip-missing"
+        source / "labels.csv", tmp_path / "out", "--column", "answer=lihgt_on", "--skip-missing"
     )
     assert code == 2
     assert ids(document)[:2] == ["BUILD-OUTPUT-FOREIGN", "BUILD-COLUMN"]
     fix = document["findings"][1]["fix"]
-    assert fix == "replace --column answer=light with --column answer=light_on"
+    assert fix == "replace --column answer=lihgt_on with --column answer=light_on"
 
 
 def write_questions(source, names):

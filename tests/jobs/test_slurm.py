@@ -146,8 +146,8 @@ def test_without_a_cluster_a_plan_warns_and_a_submit_ends(site, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "id", "fix"),
     [
-        ({"gres": "gpu:a100"}, "PRE-SLURM-GRES", {"--gres": "gpu:h100"}),
-        ({"gres": "gpu:99"}, "PRE-SLURM-GRES", {"--gres": "gpu:h100"}),
+        ({"gres": "gpu:a100"}, "PRE-SLURM-GRES", {}),  # another GPU is another run
+        ({"gres": "gpu:99"}, "PRE-SLURM-GRES", {}),
         ({"time_limit": "0"}, "PRE-SLURM-TIME", {"--time-limit": 240}),
         ({"time_limit": "0-0"}, "PRE-SLURM-TIME", {"--time-limit": 240}),
     ],

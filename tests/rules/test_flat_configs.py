@@ -67,6 +67,44 @@ def test_the_fix_says_in_our_words_what_the_config_says(here, text, is_lora, rat
     assert not is_lora or spec["policy"]["lora"]["r"] == 8
 
 
+def test_what_the_command_line_says_wins_and_what_is_left_out_is_named(here):
+    (here / "theirs.yaml").write_text(LLAMA_FACTORY)
+    words = ["train", "--engine", "cosmos-rl", "-o", "spec.toml", *DATA]
+    words += ["--model", "nvidia/Cosmos-Reason2-8B", "--global-batch", "16", "--gpus-per-node", "4"]
+    refused = run_script("build_spec.py", *words, "--spec", "theirs.yaml", "--json", cwd=here)
+    (error,) = [one for one in json.loads(refused.stdout)["findings"] if one["severity"] == "error"]
+    _, _, instead = error["fix"].partition("replace --spec theirs.yaml with ")
+    assert "--model" not in instead and "--global-batch" not in instead
+    assert "train_batch_per_replica" not in instead
+    left = {"trust_remote_code", "lora_target", "dataset", "template", "cutoff_len"}
+    assert set(error["data"]["left_out"]) == left
+    assert all(name in error["message"] for name in left)
+    done = run_script("build_spec.py", *words, *shlex.split(instead), "--json", cwd=here)
+    assert json.loads(done.stdout)["result"]["global_batch"] == 16
+    spec = tomllib.loads((here / "spec.toml").read_text())
+    assert spec["policy"]["model_name_or_path"].endswith("nvidia/Cosmos-Reason2-8B")
+    assert spec["train"]["epoch"] == 20 and spec["policy"]["lora"]["r"] == 8
+
+
+def test_a_batch_of_each_gpu_stays_one_of_each_gpu(here):
+    (here / "theirs.yaml").write_text(MS_SWIFT)
+    words = ["train", "--engine", "cosmos-rl", "-o", "spec.toml", *DATA, "--gpus-per-node", "4"]
+    refused = run_script("build_spec.py", *words, "--spec", "theirs.yaml", "--json", cwd=here)
+    (error,) = [one for one in json.loads(refused.stdout)["findings"] if one["severity"] == "error"]
+    _, _, instead = error["fix"].partition("replace --spec theirs.yaml with ")
+    done = run_script("build_spec.py", *words, *shlex.split(instead), "--json", cwd=here)
+    assert json.loads(done.stdout)["result"]["global_batch"] == 32  # 2 x 4 on each of 4
+
+
+@pytest.mark.parametrize("more", ["stage: dpo", "rlhf_type: grpo"])
+def test_a_config_of_another_kind_of_training_gets_no_fix(here, more):
+    (here / "theirs.yaml").write_text(LLAMA_FACTORY.replace("stage: sft", more))
+    words = ["train", "-o", "spec.toml", "--spec", "theirs.yaml", "--json"]
+    refused = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
+    (error,) = [one for one in refused if one["severity"] == "error"]
+    assert error["id"] == "SPEC-ACTION" and not error["fix"]
+
+
 def test_a_spec_of_ours_that_is_nearly_flat_is_none_of_theirs(here):
     (here / "ours.yaml").write_text("train: {epoch: 3}\npolicy: {model_max_length: 40960}\n")
     words = ["train", "--spec", "ours.yaml", "-o", "spec.toml", "--json"]

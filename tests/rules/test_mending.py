@@ -2,7 +2,7 @@
 
 import pytest
 import support_specs
-from foreign_specs import LOSING, NO_TYPE, POLICY
+from foreign_specs import GRPO, LOSING, NO_TYPE, POLICY
 
 from cosmos_reason.base import findings as f
 
@@ -14,7 +14,7 @@ annotation_path = "/data/a.json"
 media_path = "/data/clips"
 system_prompt = "Be brief."
 [logging]
-logger = ["console", "tensorboard"]
+logger = ["console", "wandb"]
 [train]
 output_dir = "out"
 train_policy = {type = "sft"}
@@ -40,7 +40,11 @@ def fixed(found):
     return {one.where: one for one in found if one.id == "SPEC-FIXED"}
 
 
-@pytest.mark.parametrize("text", [*LOSING.values(), NO_TYPE], ids=[*LOSING, "no type"])
+MENDED = LOSING | {"no type": NO_TYPE}
+UNKNOWN = MENDED.pop("words of another trainer")
+
+
+@pytest.mark.parametrize("text", MENDED.values(), ids=MENDED)
 def test_what_is_refused_passes_after_fix(here, text):
     code, found, _ = mended(here, text)
     assert code == 1
@@ -52,16 +56,51 @@ def test_what_is_refused_passes_after_fix(here, text):
     assert (again, unchanged, fixed(found)) == (0, made, {})
 
 
-def test_each_change_is_told_and_what_is_lost_is_a_warning(here):
+def test_what_means_nothing_here_is_never_taken_away(here):
+    code, found, made = mended(here, UNKNOWN, "--fix")
+    assert (code, made) == (1, None)
+    left = {one.where for one in found if one.severity == f.ERROR}
+    names = {"save_strategy", "load_best_model_at_end", "eval_policy.dataset.name"}
+    assert left == {f"train.{name}" for name in names}
+
+
+def test_words_in_a_table_of_their_own_keep_their_meaning(here):
+    text = GRPO + "[grpo]\nnum_samples_per_prompt = 4\nkl_penalty = 0.01\n"
+    (here / "old.toml").write_text(text.replace("n_generation = 8\n", ""))
+    line = "grpo --engine cosmos-rl --spec old.toml --fix"
+    code, found, made = support_specs.run(line)
+    assert code == 0 and "grpo" not in made
+    assert made["rollout"]["n_generation"] == 4
+    assert made["train"]["train_policy"]["kl_beta"] == 0.01
+    (here / "old.toml").write_text(text)  # which says 8 too: nothing is written over
+    _, found, made = support_specs.run(line, "other.toml")
+    assert made["rollout"]["n_generation"] == 8
+    assert fixed(found)["grpo.num_samples_per_prompt"].severity == f.WARNING
+
+
+@pytest.mark.parametrize(("engine", "code"), [("tao", 0), ("cosmos-rl", 1), ("transformers", 1)])
+def test_a_part_of_each_clip_is_passed_on_or_refused(here, engine, code):
+    text = OF_GUIDES.replace(
+        "[custom.dataset]", "[custom.vision]\nfps = 2\nvideo_start = 1.0\n[custom.train_dataset]"
+    )
+    text = text.replace('system_prompt = "Be brief."\n', "").replace(', "wandb"', "")
+    (here / "old.toml").write_text(text.replace("dp_shard_size = 2", "dp_shard_size = 1"))
+    got, found, made = support_specs.run(f"train --engine {engine} --spec old.toml --fix")
+    refused = [one.where for one in found if one.severity == f.ERROR]
+    assert (got, refused) == (code, ["custom.vision.video_start"] * code), found
+    assert code or made["custom"]["vision"]["video_start"] == 1.0
+
+
+def test_each_change_is_told(here):
     _, found, made = mended(here, LOSING["former names"], "--fix")
     assert made["validation"] == {"enable": True, "freq": 30}
     told = fixed(found)["train.enable_validation"]  # of one kind: told together
     assert told.severity == f.INFO
     assert told.message.endswith("wrote validation.enable = true, validation.freq = 30")
-    _, found, made = mended(here, LOSING["words of another trainer"], "--fix", "other.toml")
-    assert made["validation"] == {"freq": 50}
-    assert fixed(found)["train.eval_policy"].severity == f.WARNING
-    assert "eval_policy" not in made["train"]
+    unset = "--unset train.eval_policy --unset train.save_strategy"
+    unset += " --unset train.load_best_model_at_end"
+    code, _, made = mended(here, UNKNOWN, f"--fix {unset}", "other.toml")
+    assert code == 0 and made["validation"] == {"freq": 50}
 
 
 def test_a_misspelt_key_keeps_its_value(here):
@@ -81,8 +120,8 @@ def test_the_current_name_wins_over_the_former(here):
 
 def test_a_value_that_may_mean_several_is_left_to_people(here):
     code, found, _ = mended(here, LOSING["misspelt"].replace("= 4", '= "many"'), "--fix")
-    assert code == 0  # what cannot have been meant is taken away, as no trainer reads it
-    assert fixed(found)["train.train_batch_per_replcia"].severity == f.WARNING
+    left = [one.where for one in found if one.severity == f.ERROR]
+    assert (code, left) == (1, ["train.train_batch_per_replcia"])
     text = NO_TYPE.replace('output_dir = "out"', 'output_dir = "out"\noptm_lr = "fast"')
     code, found, _ = mended(here, text, "--fix")
     assert code == 1
@@ -97,7 +136,7 @@ def test_data_that_guides_name_in_their_own_table_are_named_in_ours(here):
         "media_path": "/data/clips",
     }
     assert made["train"]["train_policy"]["system_prompt"] == "Be brief."
-    assert made["logging"]["logger"] == ["console"]
+    assert made["logging"]["logger"] == ["console", "wandb"]
 
 
 def test_the_command_line_is_not_overruled(here):

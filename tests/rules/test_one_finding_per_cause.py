@@ -62,6 +62,16 @@ CASES = {
 }
 
 
+# Which value was meant is not known: the error lists the legal ones, and no fix is printed.
+WITHOUT_FIX = {
+    "type of no policy",
+    "number below its range",
+    "table for a number",
+    "task of no image",
+    "a key of a train spec",
+}
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -86,7 +96,9 @@ def test_one_wrong_thing_is_one_error_that_its_fix_mends(here, name):
     code, found, _ = support_specs.run(line)
     assert code == 1 and len(errors(found)) == 1, [(one.id, one.where) for one in errors(found)]
     fix = str(errors(found)[0].fix)
-    assert fix, errors(found)
+    assert bool(fix) == (name not in WITHOUT_FIX), errors(found)
+    if not fix:
+        return
     code, found, _ = support_specs.run(f"{line} {fix}")
     assert code == 0, (fix, [(one.id, one.where, one.message) for one in errors(found)])
 

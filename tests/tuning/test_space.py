@@ -112,7 +112,7 @@ def test_words_and_ranges_name_the_same_keys():
 
 
 WRONG = {
-    "learning_rat=1..2": ("TUNE-KEY", "learning_rate"),
+    "learning_rat=1..2": ("TUNE-KEY", "train.optm_lr"),
     "lr=": ("TUNE-RANGE", "LO..HI"),
     "lr=1e-3..1e-5": ("TUNE-RANGE", "below the upper"),
     "lr=1e-3..1e-3": ("TUNE-RANGE", "below the upper"),

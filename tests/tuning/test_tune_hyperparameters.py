@@ -368,7 +368,7 @@ def test_a_file_is_no_study_and_an_evaluate_spec_that_asks_otherwise_is_said(fol
     document.dump(table, folder / "eval.toml")
     code, found = tune(folder, "plan", "--spec", "spec.toml", "--eval-spec", "eval.toml")
     assert code == 0 and [row for row in found["findings"] if row["id"] == "TUNE-EVAL-VIEW"]
-    document.set_value(table, "generation.max_tokens", 0)
+    document.set_value(table, "generation.max_tokens", "64")
     document.dump(table, folder / "eval.toml")
     code, found = tune(folder, "plan", "--spec", "spec.toml", "--eval-spec", "eval.toml")
     assert code == 2 and found["findings"][-1]["id"] == "SPEC-VALUE"

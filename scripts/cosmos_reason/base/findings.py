@@ -17,6 +17,7 @@ ERROR, WARNING, INFO = "error", "warning", "info"
 MAX_RECORD_IDS = 1000
 LONG_WORD = re.compile(r"\S{300,}")
 SHOWN_OF_LONG_WORD = 80
+SHORTEST_MISSPELT = 4  # letters
 MOST_PLACES = 10  # named of findings that are told together
 # What a file or a server says may hold codes that a terminal obeys, or marks that turn the order of
 # its letters.
@@ -120,19 +121,31 @@ def has_errors(findings: Iterable[Finding]) -> bool:
     return any(finding.severity == ERROR for finding in findings)
 
 
-def nearest(name: str, candidates: Iterable[str], limit: int = 3, cutoff: float = 0.6) -> list[str]:
-    """The candidates a misspelt `name` most likely meant, best first."""
-    import difflib
+def misspelt(name: str, candidates: Iterable[str]) -> list[str]:
+    """Return the candidates that differ from `name` by one letter: more, less, other, or two
+    swapped. Digits tell things apart (8b, 2b), and short names are all alike: neither counts as a
+    misspelling."""
+    if len(name) < SHORTEST_MISSPELT:
+        return []
+    return [other for other in candidates if name != other and _is_one_letter_off(name, other)]
 
-    return difflib.get_close_matches(name, list(candidates), n=limit, cutoff=cutoff)
+
+def _is_one_letter_off(name: str, other: str) -> bool:
+    if [sign for sign in name if sign.isdigit()] != [sign for sign in other if sign.isdigit()]:
+        return False
+    pairs = enumerate(zip(name, other, strict=False))
+    at = next((at for at, (ours, theirs) in pairs if ours != theirs), min(len(name), len(other)))
+    swapped = name[:at] + name[at : at + 2][::-1] + name[at + 2 :] == other
+    added, lacks = name[at + 1 :] == other[at:], name[at:] == other[at + 1 :]
+    return swapped or added or lacks or name[at + 1 :] == other[at + 1 :]
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:
-    """' Did you mean a, b?' or '' when nothing is near."""
+    """' Did you mean a, b?' for the candidates that begin so or are one letter off, else ''."""
     candidates = list(candidates)
     longer = [candidate for candidate in candidates if candidate.startswith(name)]
-    near = sorted(longer, key=len)[:3] if len(name) > 3 else []
-    near = near or nearest(name, candidates)
+    near = sorted(longer, key=len)[:3] if len(name) >= SHORTEST_MISSPELT else []
+    near = near or misspelt(name, candidates)[:3]
     return f" Did you mean {', '.join(near)}?" if near else ""
 
 

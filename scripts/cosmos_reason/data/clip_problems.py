@@ -104,12 +104,12 @@ def _used_files(found: Survey) -> set[str]:
 
 
 def _most_like(name: str, unused: list[str]) -> str:
-    """The unused file that differs in its suffix only, the only one, or the most similar one; empty
-    without one."""
+    """The unused file that differs in its suffix only, the only one, or one that is a letter off;
+    empty without one."""
     with_suffix = [other for other in unused if os.path.splitext(other)[0] == name]
     if len(unused) == 1 or with_suffix:
         return (with_suffix or unused)[0]
-    return (f.nearest(name, unused, 1) or [""])[0]
+    return (f.misspelt(name, unused) or [""])[0]
 
 
 def _unused(folder: str, used: set[str]) -> list[str]:

@@ -145,11 +145,13 @@ def _given(role: str, name: str, cells: Cells, problems: list[f.Finding]) -> str
     if name in cells:
         return name
     message = f"got no such column in {', '.join(cells)}.{f.did_you_mean(name, cells)}"
-    near = (f.nearest(name, cells) or list(cells))[0]
-    written = shlex.join(["--column", f"{role}={name}"])
-    fix = f"replace {written} with {shlex.join(['--column', f'{role}={near}'])}"
+    near = f.misspelt(name, cells)
+    fix = ""
+    if len(near) == 1:
+        written = shlex.join(["--column", f"{role}={name}"])
+        fix = f"replace {written} with {shlex.join(['--column', f'{role}={near[0]}'])}"
     problems.append(f.error("BUILD-COLUMN", name, message, fix))
-    return near
+    return (near or list(cells))[0]
 
 
 def add_likely(cells: Cells, columns: dict[str, str], problems: list[f.Finding]) -> None:

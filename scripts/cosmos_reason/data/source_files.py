@@ -461,8 +461,8 @@ def _chosen(role: str, given: str, names, default: str) -> str:
         return given
     listed = ", ".join(list(names)[:20])
     message = f"got {given!r}, expected one of {listed}" if given else f"got several: {listed}"
-    fix = f"{flag} {(f.nearest(given, names) or list(names))[0]}"
-    raise f.bad_input(f"BUILD-HF-{role.upper()}", flag, message, fix)
+    message += "." + f.did_you_mean(given, names) if given else ""
+    raise f.bad_input(f"BUILD-HF-{role.upper()}", flag, message)
 
 
 def _matches_any(name: str, patterns: list[str]) -> bool:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cosmos_reason.base.findings import Finding, error, nearest, warning
+from cosmos_reason.base.findings import Finding, did_you_mean, error, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote.machine import Host
 
@@ -213,16 +213,10 @@ def _is_type(name: str, kind: str) -> bool:
 def _no_type(mine: list[Nodes], wish: Wish) -> Finding:
     name = mine[0].partition
     kinds = sorted({kind for row in mine for kind in row.gpus_by_type if kind})
-    way = wish.gres.partition(":")[0]
     message = f"got {wish.gres}, expected a GPU type (GRES) of the nodes in {name}: "
     message += ", ".join(kinds) or "none has one"
-    by_small_letters = {kind.lower(): kind for kind in kinds}
-    near = nearest(wish.kind.lower(), by_small_letters)
-    meant = by_small_letters[near[0]] if near else ""
-    if len(kinds) == 1:
-        meant = kinds[0]
-    fix = Fix(flags={"--gres": f"{way}:{meant}" if meant else way})
-    return error("PRE-SLURM-GRES", "--gres", message, fix)
+    message += did_you_mean(wish.kind.lower(), [kind.lower() for kind in kinds])
+    return error("PRE-SLURM-GRES", "--gres", message)
 
 
 def _no_gpus(name: str, rows: list[Nodes], gpus: int) -> Finding:
@@ -271,13 +265,10 @@ def _check_size(candidates: list[Nodes], wish: Wish) -> Iterator[Finding]:
 
 
 def _no_partition(name: str, rows: list[Nodes]) -> Finding:
-    """The fix is one with a name like it, else the default one, else one that is up."""
     names = sorted({row.partition for row in rows})
-    message = f"got {name!r}, expected one of {', '.join(names) or 'none there'}"
-    by_use = sorted(rows, key=lambda row: (not row.is_up, not row.is_default, row.partition))
-    near = nearest(name, names) or [row.partition for row in by_use]
-    fix = Fix(flags={"--partition": near[0]} if near else {})
-    return error("PRE-SLURM-PARTITION", "--partition", message, fix)
+    message = f"got {name!r}, expected one of {', '.join(names) or 'none there'}."
+    message += did_you_mean(name, names)
+    return error("PRE-SLURM-PARTITION", "--partition", message)
 
 
 def _check_time(mine: list[Nodes], written: str | None) -> Iterator[Finding]:

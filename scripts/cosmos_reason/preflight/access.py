@@ -26,6 +26,7 @@ from cosmos_reason.spec import actions, images
 from cosmos_reason.spec.keys import BATCH
 
 SCHEMES = ("s3", "hf", "hf_model")
+SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "file": ""}  # of Hadoop; a path
 OFFLINE = ("1", "ON", "YES", "TRUE")  # values of $HF_HUB_OFFLINE that ask for it
 
 
@@ -76,9 +77,11 @@ def _address(launch: Launch, label: str, path: str) -> Iterator[Finding]:
             yield findings.error("HUB-NAME", where, message, fix)
     else:
         message = f"got {scheme}://, expected a path, s3:// or hf://."
-        message += findings.did_you_mean(scheme.lower(), SCHEMES)
-        fix = _other_path(launch, label, _meant(scheme.lower(), rest))
-        yield findings.error("PRE-PATH-SCHEME", where, message, fix)
+        scheme = scheme.lower()
+        same = scheme if scheme in SCHEMES else SAME_SCHEMES.get(scheme)
+        message += f" Did you mean {same or 'a path'}?" if same is not None else ""
+        fix = _other_path(launch, label, f"{same}://{rest}" if same else rest)
+        yield findings.error("PRE-PATH-SCHEME", where, message, fix if same is not None else "")
 
 
 def _other_path(launch: Launch, label: str, path: str) -> Fix:
@@ -86,14 +89,6 @@ def _other_path(launch: Launch, label: str, path: str) -> Fix:
     if label in dict(launch.options.path):
         return Fix(flags={"--path": f"{label}={path}"})
     return Fix(changes={label: path})
-
-
-def _meant(scheme: str, rest: str) -> str:
-    """The path that a URI of an unknown scheme was to be."""
-    if scheme == "file":
-        return rest
-    near = findings.nearest(scheme, SCHEMES)
-    return f"{near[0]}://{rest}" if near else "PATH"
 
 
 def _is_there(launch: Launch, path: str) -> bool | None:

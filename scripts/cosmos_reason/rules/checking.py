@@ -48,6 +48,7 @@ def check(
     unread = set()
     if not without_engine:
         found += engine_support.unapplied_findings(case)
+        found += engine_support.clip_times(case)
         found += engine_support.unlaunched(action, engine)
         unread = engine_support.unread_keys(case)
     found += paths.unknown_uris(case)

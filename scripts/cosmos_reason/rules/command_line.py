@@ -49,12 +49,8 @@ def _refuse_profile(draft: Draft, name: str, fitting: list[str]) -> None:
     wanted = f"none: no {draft.action} has any"
     if fitting:
         wanted = f"one of {', '.join(fitting)} (--explain profiles)"
-    close = f.nearest(name, fitting)
-    fix = Fix(command=f"drop {brief(draft.flags['--profile'])}")
-    if close:
-        fix = Fix(flags={"--profile": close[0]})
-    message = f"got {values.shown(name)}, expected {wanted}"
-    draft.refuse("SPEC-PROFILE", "--profile", message, fix)
+    message = f"got {values.shown(name)}, expected {wanted}.{f.did_you_mean(name, fitting)}"
+    draft.refuse("SPEC-PROFILE", "--profile", message)
 
 
 def take_tuning(draft: Draft, tuning: str, rate_given: bool) -> None:
@@ -379,7 +375,7 @@ def _set(draft: Draft, name: str, written: str, flag: str, extra: list[str]) -> 
     is_allowed = "." in key and key in extra
     is_theirs = legal.is_trainers_own(draft.action, key, value)
     if not (schema or is_allowed or is_theirs or names.is_free(draft.action, key)):
-        draft.findings.append(names.unknown_key(draft.action, key, value))
+        draft.findings += names.unknown_keys(draft.action, key, value)
         return
     draft.put(key, located(draft, key, value), f"--set {name}")
     _give_way(draft, key)

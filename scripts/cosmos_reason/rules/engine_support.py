@@ -5,10 +5,12 @@ from __future__ import annotations
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules import launchable
+from cosmos_reason.rules import launchable, models
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, document, validation
 from cosmos_reason.spec import values as spec_values
+
+CLIP_TIMES = ("video_start", "video_end")  # of qwen-vl-utils, seconds
 
 
 def engine_findings(action: str, engine: str) -> list[f.Finding]:
@@ -70,6 +72,19 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
         severity = f.ERROR if schema.get("x-ignoring") == "error" else f.WARNING
         found.append(f.Finding("SPEC-ENGINE-KEY", severity, key, message, fix))
     return found
+
+
+def clip_times(case: Case) -> list[f.Finding]:
+    """An error about the part of a clip that qwen-vl-utils would cut out, for a training that would
+    see all of it: the embedded engine, and cosmos-rl with our dataset script."""
+    if case.action not in actions.TRAINING or case.engine == "tao" or case.has_own_data:
+        return []
+    if models.has_script_of_guides(case.action, case.engine, case):
+        return []
+    keys = [f"{case.vision}{name}" for name in CLIP_TIMES if case.has(f"{case.vision}{name}")]
+    message = "got a part of each clip, which only TAO's hook and scripts of your own cut out; "
+    message += "here the whole clip is trained on. build_dataset.py cuts by columns of times"
+    return [f.error("SPEC-ENGINE-KEY", key, message) for key in keys[:1]]
 
 
 def unread_keys(case: Case) -> set[str]:

@@ -13,6 +13,7 @@ from cosmos_reason.spec import document, values
 from cosmos_reason.spec.actions import places
 from cosmos_reason.spec.document import last_part
 from cosmos_reason.spec.names import full_name
+from cosmos_reason.spec.names import word as word_of_others
 
 MOST_LINES = 20
 MOST_CONNECTIONS = 8
@@ -110,9 +111,9 @@ def exact(word: str, actions: list[str]) -> str | None:
     """The one key that `word` names: itself, a short name ("learning rate", "number of epochs"), a
     former name, or the last part of one key only in the first action that has such a part."""
     short = "_".join(word.lower().replace("number of ", "num ").split())
-    former = bundle.skill_info()["former_keys"].get(short, {}).get("key")
     for action in actions:
-        for name in (full_name(action, short), former):
+        told = word_of_others(action, short)
+        for name in (full_name(action, short), told.key if told else ""):
             if name in document.keys(action):
                 return name
         if any(last_part(key) == short for key in document.keys(action)):

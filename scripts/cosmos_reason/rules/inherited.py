@@ -38,7 +38,9 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     """
     table = document.load(Path(file))
     if draft.action in actions.TRAINING and flat_configs.is_one(table):
-        draft.findings.append(flat_configs.refusal(file, table, given=draft.flags["--spec"]))
+        said = dict.fromkeys(asked, "") | draft.flags
+        given = draft.flags["--spec"]
+        draft.findings.append(flat_configs.refusal(file, table, given=given, said=said))
         return
     if draft.action == "evaluate" and benchmark.is_config(table):
         draft.benchmarks = benchmark.datasets_of(table)

@@ -52,8 +52,6 @@ def _changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
 
 def _sure_changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
     changes = dict(finding.fix.changes) if finding.fix.sure else {}
-    if finding.id == "SPEC-KEY-UNKNOWN" and not changes:
-        return {finding.where: None}  # no trainer reads it, and what it meant is not known
     if finding.id in NAMES:
         return {key: value for key, value in changes.items() if _makes_way(draft, key, value)}
     return changes

@@ -3,12 +3,17 @@ None is taken over name by name: what one leaves out (LoRA, a batch) would be tr
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.spec.keys import RATE
+from cosmos_reason.spec import legal, names
+from cosmos_reason.spec.document import MISSING
+from cosmos_reason.spec.keys import BATCH
 
 # Names that only those two have; a config has several.
 SIGNS = {
@@ -18,27 +23,10 @@ SIGNS = {
 }
 FEWEST_SIGNS = 3
 BUILD = "scripts/build_spec.py train --train-root DIR -o spec.toml"
-KEYS = {
-    "learning_rate": RATE,
-    "num_train_epochs": "train.epoch",
-    "max_steps": "train.max_num_steps",
-    "weight_decay": "train.optm_weight_decay",
-    "warmup_ratio": "train.optm_warmup_steps",
-    "seed": "train.seed",
-    "save_total_limit": "train.ckpt.max_keep",
-    "cutoff_len": "policy.model_max_length",
-    "max_length": "policy.model_max_length",
-    "video_fps": "custom.vision.fps",
-    "video_maxlen": "custom.vision.max_frames",
-    "video_max_pixels": "custom.vision.max_pixels",
-}
-LORA_KEYS = {
-    "lora_rank": "policy.lora.r",
-    "lora_alpha": "policy.lora.lora_alpha",
-    "lora_dropout": "policy.lora.lora_dropout",
-}
 TUNING = ("finetuning_type", "train_type", "tuner_type", "sft_type")
-BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
+MODEL = ("model_name_or_path", "model")
+SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+SILENT = {"stage": "sft", "do_train": True}  # what every training here is
 
 
 def is_one(table: dict) -> bool:
@@ -47,39 +35,79 @@ def is_one(table: dict) -> bool:
     return is_flat and len(SIGNS & table.keys()) >= FEWEST_SIGNS
 
 
-def refusal(where: str, table: dict, engine: str = "", given: str = "") -> Finding:
+def refusal(
+    where: str,
+    table: dict,
+    engine: str = "",
+    given: str = "",
+    said: Mapping[str, str] = MappingProxyType({}),
+) -> Finding:
     """`given`: how build_spec's flag names the config, which makes way for what says the same; else
-    the fix is a command of its own, for the `engine`."""
+    the fix is a command of its own, for the `engine`. `said`: flags and keys of the command line,
+    which win over the config. What nothing here says is listed by name."""
     message = "got a config of LLaMA-Factory or ms-swift, expected a spec; its batch is one of "
     message += "each GPU, and its data are named with --train-root or --set train_annotations"
-    fix = _in_our_words(table)
+    other = table.get("rlhf_type") or table.get("stage", "sft")
+    if other != "sft":
+        message += f"; it is for {other}, and train specs are for sft"
+        return findings.error("SPEC-ACTION", where, message)
+    fix, left = _in_our_words(table, said)
+    if left:
+        message += f"; the fix leaves out {', '.join(left)}"
     if given:
         fix = replace(fix, command=f"replace {given} with")
     else:
         fix = replace(fix, command=f"{BUILD} --engine {engine}" if engine else BUILD)
-    return findings.error("SPEC-ACTION", where, message, fix)
+    return findings.error("SPEC-ACTION", where, message, fix, left_out=left)
 
 
-def _in_our_words(table: dict) -> Fix:
-    flags = {"--tuning": _tuning(table)}
-    model = table.get("model_name_or_path") or table.get("model")
-    if model:
-        flags["--model"] = model
-    sizes = [table[name] for name in BATCH if isinstance(table.get(name), int)]
-    if len(sizes) == len(BATCH):
-        flags["--global-batch"] = sizes[0] * sizes[1]
-    return Fix(flags=flags, changes=_changes(table))
+def _in_our_words(table: dict, said: Mapping[str, str]) -> tuple[Fix, list[str]]:
+    """The flags and changes that say the same, but for what is `said`, and the names that have
+    none."""
+    flags = {"--tuning": "full" if _is_full(table) else "lora"}
+    for name in MODEL:
+        flags |= {"--model": table[name]} if table.get(name) else {}
+    changes, left = _changes(table, lora="full" not in said.get("--tuning", flags["--tuning"]))
+    if "--global-batch" in said:
+        changes.pop(BATCH, None)
+    flags = {flag: value for flag, value in flags.items() if flag not in said}
+    changes = {key: value for key, value in changes.items() if key not in said}
+    return Fix(changes=changes, flags=flags), left
 
 
-def _tuning(table: dict) -> str:
+def _is_full(table: dict) -> bool:
     """Both train adapters where nothing is said."""
-    said = [table[name] for name in TUNING if name in table]
-    return "full" if said[:1] == ["full"] else "lora"
+    return [table[name] for name in TUNING if name in table][:1] == ["full"]
 
 
-def _changes(table: dict) -> dict[str, object]:
-    known = KEYS if _tuning(table) == "full" else KEYS | LORA_KEYS
-    changes = {ours: table[name] for name, ours in known.items() if name in table}
-    if isinstance(changes.get("train.epoch"), float):
-        changes["train.epoch"] = max(1, round(changes["train.epoch"]))
-    return changes
+def _changes(table: dict, lora: bool) -> tuple[dict[str, object], list[str]]:
+    """(the keys that mean the same, with their values; the names that mean none). `lora`: whether
+    adapters are trained."""
+    changes = {}
+    left = []
+    for name, value in table.items():
+        key, meant = _moved(name, value)
+        if meant is not MISSING and (lora or not key.startswith("policy.lora.")):
+            changes[key] = meant
+        elif name not in (*TUNING, *MODEL) and SILENT.get(name) != value:
+            left.append(name)
+    if _batch(table):
+        changes[BATCH] = _batch(table)
+        left = [name for name in left if name not in SIZES]
+    return changes, left
+
+
+def _batch(table: dict) -> int:
+    """The records of a step on each GPU; 0 where the config does not say both its factors."""
+    sizes = [table.get(name) for name in SIZES]
+    is_told = all(type(size) is int and size > 0 for size in sizes)
+    return math.prod(sizes) if is_told else 0
+
+
+def _moved(name: str, value) -> tuple[str, object]:
+    """The key that means the same, and the value there; MISSING where nothing does."""
+    told = names.word("train", name)
+    if name in MODEL or (told and not told.takes(value)):
+        return "", MISSING
+    key = told.key if told else names.full_name("train", name)
+    return key, legal.meant("train", key, value)

@@ -1,74 +1,173 @@
-"""Names that are no keys of an action, and what they may have meant."""
+"""Names that are no keys of an action, and what they mean: by the table of other trainers' words,
+by the part a key plays in another action, by its place. What only looks alike is named, and moved
+only where one letter was typed wrong."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
 
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec import actions, document, legal
 from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
-CLOSE = 0.8  # of difflib: one letter more, less or other in a name of usual length
-FLAG_WORDS = {
-    "gpus": "--gpus-per-node",
-    "num_gpus": "--gpus-per-node",
-    "nodes": "--nodes",
-    "num_nodes": "--nodes",
-}
+# What plays one part in every action that has it.
+SHARED_PARTS = ("model", "adapter", "base", "system_prompt")
+LONG_ENOUGH = 5  # letters of a name of which one may be wrong
+
+
+class Word(NamedTuple):
+    """A name of other trainers. `key` or `flag`: what means exactly the same here; "" where nothing
+    does. `note` says what is done here. `fraction`: only a float means it."""
+
+    key: str
+    flag: str
+    note: str
+    fraction: bool
+
+    def takes(self, value) -> bool:
+        """Whether the value means there what it means here."""
+        return type(value) is float or value == 0 or not self.fraction
+
+
+@functools.cache
+def other_trainers() -> dict[str, dict]:
+    """Their words, of other_trainers.yaml."""
+    import yaml
+
+    path = Path(__file__).with_name("other_trainers.yaml")
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+
+
+def word(action: str, name: str) -> Word | None:
+    """What other trainers, or older guides, mean by a key, of which the last parts count."""
+    parts = name.lower().split(".")
+    for start in range(len(parts)):
+        facts = other_trainers().get(".".join(parts[start:]))
+        if facts and action in facts.get("only", bundle.ACTIONS):
+            key = facts.get("key", "")
+            key = _counterpart("train", action, key) or key
+            return Word(key, facts.get("flag", ""), facts["note"], facts.get("fraction", False))
+    return None
 
 
 def full_name(action: str, name: str) -> str:
     """The key that is meant by a short name, or by the last part of one key only; other names, and
-    keys, stay."""
+    keys, stay. So does a word by which another trainer means something else."""
     known = document.keys(action)
     short = bundle.skill_info()["shorthand"][action]
     if name in known or name in short:
         return short.get(name, name)
-    if "." in name:
+    if "." in name or word(action, name):
         return name
     ends = [key for key in known if key.endswith(f".{name}")]
     return ends[0] if len(ends) == 1 else name
 
 
-def suggestions(action: str, key: str) -> list[str]:
-    """Legal names that `key` may have meant: its last part in another table, or a key, table or
-    short name like it."""
-    known = document.keys(action)
-    short = bundle.skill_info()["shorthand"][action]
-    tables = {name.rpartition(".")[0] for name in known} - {""}
-    for table in list(tables):
-        while "." in table:
-            table = table.rpartition(".")[0]
-            tables.add(table)
-    leaf = document.last_part(key)
-    by_leaf = short | {document.last_part(name): name for name in known}
-    same = [name for name in known if document.last_part(name) == leaf]
-    alike = [by_leaf[name] for name in findings.nearest(leaf, by_leaf)]
-    return list(dict.fromkeys([*same, *findings.nearest(key, [*known, *tables]), *alike]))[:3]
+def same_elsewhere(action: str, key: str) -> str:
+    """The key that another action has under another name, or that stands in another table around
+    or below that of `key`; "" where there is none, or several."""
+    for other in bundle.ACTIONS:
+        found = _counterpart(other, action, key) if other != action else ""
+        if found:
+            return found
+    table, _, leaf = key.rpartition(".")
+    ends = []
+    for known in document.keys(action):
+        place, _, last = known.rpartition(".")
+        if table and place and last == leaf and document.overlap(place, table):
+            ends.append(known)
+    return ends[0] if len(ends) == 1 else ""
 
 
-def unknown_key(action: str, key: str, value) -> findings.Finding:
-    """The finding about a key that the action does not have, with the names it may have meant."""
-    for recognized in (_former, _word_for_flag, _table, _key_of_other_action):
-        finding = recognized(action, key, value)
-        if finding:
-            return finding
-    near = suggestions(action, key)
-    fix = renaming(action, key, near, value)
-    if not near or not is_misspelling(key, near[0]):
-        fix = replace(fix, sure=False)
-    return _unknown(action, key, "an unknown key", near, fix)
+def _counterpart(other: str, action: str, key: str) -> str:
+    """The key of `action` that is what `key` is in the `other` one; "" when nothing is."""
+    theirs, ours = actions.places(other), actions.places(action)
+    found = key
+    table, _, leaf = key.rpartition(".")
+    if table == theirs["vision"]:
+        found = f"{ours['vision']}.{leaf}"
+    for part in SHARED_PARTS:
+        if theirs.get(part) == key and part in ours:
+            found = ours[part]
+    return found if found in document.keys(action) and found != key else ""
 
 
-def is_misspelling(key: str, name: str) -> bool:
-    """Whether the two differ by little more than a letter in one of their parts."""
-    ours = name.split(".")
-    theirs = key.split(".")
-    if len(ours) != len(theirs):
+def misspelt(action: str, key: str) -> list[str]:
+    """The key, table or short name that differs from `key` by one letter of one part; empty where
+    several do."""
+    found = [name for name in _with_tables(document.keys(action)) if _is_misspelling(key, name)]
+    if "." not in key:
+        short = {document.last_part(name) for name in document.keys(action)}
+        short |= bundle.skill_info()["shorthand"][action].keys()
+        meant = [full_name(action, name) for name in short if _is_misspelling(key, name)]
+        found += [name for name in meant if name in document.keys(action)]
+    return found[:1] if len(set(found)) == 1 else []
+
+
+def _is_misspelling(key: str, name: str) -> bool:
+    """Whether one part of a key has one wrong letter. One that is a name in any action has none."""
+    written, parts = key.split("."), name.split(".")
+    wrong = [pair for pair in zip(written, parts, strict=False) if pair[0] != pair[1]]
+    if len(written) != len(parts) or len(wrong) != 1:
         return False
-    pairs = zip(ours, theirs, strict=True)
-    return all(findings.nearest(wrong, [right], cutoff=CLOSE) for right, wrong in pairs)
+    ((theirs, ours),) = wrong
+    return bool(findings.misspelt(theirs, [ours])) and theirs not in _names_of_all()
+
+
+@functools.cache
+def _names_of_all() -> frozenset[str]:
+    """The parts of the keys of all actions."""
+    keys = (name for action in bundle.ACTIONS for name in document.keys(action))
+    return frozenset(part for name in keys for part in name.split("."))
+
+
+def _with_tables(keys: Iterable[str]) -> set[str]:
+    """Keys, and the tables around them."""
+    found = set()
+    for key in keys:
+        while key:
+            found.add(key)
+            key = key.rpartition(".")[0]
+    return found
+
+
+def unknown_keys(action: str, key: str, value) -> Iterator[findings.Finding]:
+    """The findings about a key that the action does not have, with what it means here; one for each
+    key in a table that is not ours."""
+    told = word(action, key)
+    if told and not isinstance(value, dict):
+        yield _of_other_trainer(action, key, value, told)
+        return
+    same = same_elsewhere(action, key)
+    close = misspelt(action, key)
+    if isinstance(value, dict) and value and not close:
+        for name, inner in value.items():
+            yield from unknown_keys(action, f"{key}.{name}", inner)
+    else:
+        yield _unknown_key(action, key, value, same, close)
+
+
+def _unknown_key(action: str, key: str, value, same: str, close: list[str]) -> findings.Finding:
+    """`same` means the same as `key`, `close` is written much the same."""
+    other = _key_of_other_action(action, key)
+    if other:
+        got = f"a key of the {other[0]} spec" + ("" if other[1] == key else f", {other[1]}")
+        fix = _renaming(action, key, same, value)
+        return _unknown(action, key, got, [same] if same else [], fix)
+    inside = [name for name in document.keys(action) if name.startswith(f"{key}.")]
+    if inside and not isinstance(value, dict):
+        return _unknown(action, key, "a table", inside[:3], Fix())
+    if same:
+        fix = _renaming(action, key, same, value)
+        return _unknown(action, key, "an unknown key", [same], fix)
+    is_sure = close and len(document.last_part(key)) >= LONG_ENOUGH
+    fix = _renaming(action, key, close[0], value) if is_sure else Fix()
+    return _unknown(action, key, "an unknown key", close, fix)
 
 
 def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
@@ -80,13 +179,13 @@ def below_custom(action: str, spec: dict) -> dict[str, findings.Finding]:
         near = near_in_custom(action, key)
         if near:
             message = f"got an unknown name, expected {near[0]}. Did you mean that?"
-            fix = renaming(action, key, near, value)
+            fix = _renaming(action, key, near[0], value) if len(near) == 1 else Fix()
             found[key] = findings.error("SPEC-KEY-UNKNOWN", key, message, fix)
         else:
             others.append(key)
     if others:
         where = others[0] if len(others) == 1 else "custom"
-        message = f"got {', '.join(others)}, passed on as it is; nothing here reads it"
+        message = f"got {', '.join(others)}, passed on as it is; nothing here checks it"
         if OF_GUIDES in others and document.get(spec, TRAIN_ANNOTATIONS):
             message += f": training reads {TRAIN_ANNOTATIONS}"
         found[where] = findings.info("SPEC-CUSTOM-TABLE", where, message)
@@ -114,7 +213,7 @@ def near_in_custom(action: str, key: str) -> list[str]:
     known = document.custom_tables(action)
     if table != "custom":
         known = known[table.removeprefix("custom.")]["properties"]
-    return [f"{table}.{name}" for name in findings.nearest(leaf, known, 1, cutoff=CLOSE)]
+    return [f"{table}.{name}" for name in findings.misspelt(leaf, known)]
 
 
 def is_free(action: str, key: str) -> bool:
@@ -131,14 +230,16 @@ def is_free(action: str, key: str) -> bool:
     return inner[1] not in table["properties"] and not near_in_custom(action, key)
 
 
-def _former(action: str, key: str, value) -> findings.Finding | None:
-    """A name of other guides that no current trainer reads."""
-    former = bundle.skill_info()["former_keys"].get(document.last_part(key))
-    if not former:
-        return None
-    here = [former["key"]] if former["key"] in document.keys(action) else []
-    message = f"got a name no trainer reads; use {former['key']}: {former['note']}"
-    return findings.error("SPEC-KEY-FORMER", key, message, renaming(action, key, here, value))
+def _of_other_trainer(action: str, key: str, value, told: Word) -> findings.Finding:
+    """A name of another trainer, or of other guides, that no trainer here reads."""
+    fix = Fix()
+    if told.flag and action != "quantize" and type(value) is int:
+        fix = Fix(changes={key: None}, flags={told.flag: value})
+    if told.key in document.keys(action) and told.takes(value):
+        fix = _renaming(action, key, told.key, value)
+    use = f"use {told.key}: " if told.key else ""
+    message = f"got a name no trainer here reads; {use}{told.note}"
+    return findings.error("SPEC-KEY-FORMER", key, message, fix, key=told.key, note=told.note)
 
 
 def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
@@ -156,52 +257,26 @@ def former_by_cause(found: list[findings.Finding]) -> list[findings.Finding]:
 def _cause(finding: findings.Finding) -> str:
     if finding.id != "SPEC-KEY-FORMER":
         return f"{finding.id} {finding.where}"
-    return bundle.skill_info()["former_keys"][document.last_part(finding.where)]["note"]
+    return finding.data["note"]
 
 
 def _as_one(alike: list[findings.Finding]) -> findings.Finding:
-    former = bundle.skill_info()["former_keys"]
     fix = Fix()
     for finding in alike:
         fix |= finding.fix
-    places = [finding.where for finding in alike]
-    current = [former[document.last_part(place)]["key"] for place in places]
-    message = (
-        f"got {', '.join(places)}, names no trainer reads; use {', '.join(current)}: "
-        f"{_cause(alike[0])}"
-    )
+    places = ", ".join(finding.where for finding in alike)
+    current = ", ".join(filter(None, dict.fromkeys(finding.data["key"] for finding in alike)))
+    use = f"use {current}: " if current else ""
+    message = f"got {places}, names no trainer here reads; {use}{_cause(alike[0])}"
     return replace(alike[0], message=message, fix=fix)
 
 
-def _word_for_flag(action: str, key: str, value) -> findings.Finding | None:
-    flag = FLAG_WORDS.get(key)
-    if not flag or action == "quantize":
-        return None
-    flags = {flag: value} if type(value) is int else {}
-    return _unknown(action, key, f"a word for {flag}", [], Fix(changes={key: None}, flags=flags))
-
-
-def _table(action: str, key: str, value) -> findings.Finding | None:
-    inside = [name for name in document.keys(action) if name.startswith(f"{key}.")]
-    if not inside:
-        return None
-    return _unknown(action, key, "a table", inside[:3], Fix(changes={key: None}))
-
-
-def _key_of_other_action(action: str, key: str, value) -> findings.Finding | None:
+def _key_of_other_action(action: str, key: str) -> tuple[str, str] | None:
+    """(the action, its key) that a name is."""
     for other in bundle.ACTIONS:
         name = full_name(other, key)
-        if other == action or name not in document.keys(other):
-            continue
-        got = f"a key of the {other} spec"
-        if name != key:
-            got += f", {name}"
-        same = [
-            known
-            for known in document.keys(action)
-            if document.last_part(known) == document.last_part(name)
-        ]
-        return _unknown(action, key, got, same, renaming(action, key, same, value))
+        if other != action and name in document.keys(other):
+            return other, name
     return None
 
 
@@ -211,21 +286,17 @@ def _unknown(action: str, key: str, got: str, near: list[str], fix: Fix) -> find
     return findings.error("SPEC-KEY-UNKNOWN", key, message, fix)
 
 
-def renaming(action: str, key: str, names: list[str], value) -> Fix:
-    """The fix that takes `key` away and gives its value, or each value of the table, to the first
-    of `names`.
+def _renaming(action: str, key: str, name: str, value) -> Fix:
+    """The fix that takes `key` away and gives its value, or each value of the table, to `name`.
 
     Empty when a value is not legal there: another value would not be the user's.
     """
+    if not name:
+        return Fix()
     moved = {key: None}
-    if not names:
-        return Fix(changes=moved)
-    name = names[0]
     if isinstance(value, dict) and name not in document.keys(action):
         for full, inner in document.items(action, value, f"{name}."):
-            near = [full, *suggestions(action, full)]
-            known = next((one for one in near if one in document.keys(action)), full)
-            moved[known] = legal.meant(action, known, inner)
+            moved[full] = legal.meant(action, full, inner)
     else:
         moved[name] = legal.meant(action, name, value)
     return Fix() if document.MISSING in moved.values() else Fix(changes=moved)

@@ -29,7 +29,7 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
     found: dict[str, findings.Finding] = {}
     rest = copy.deepcopy(spec)
     for key, problem in legal.unportable(spec):
-        found[key] = findings.error("SPEC-VALUE", key, f"got {problem}", restored(action, key))
+        found[key] = _unportable(action, spec, key, problem)
         document.delete(rest, key)
     unchecked = trainers_own(action, rest)
     for key in unchecked:
@@ -42,9 +42,14 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
         for finding in _explained(action, rest, problem):
             found.setdefault(finding.where, finding)
     found |= names.below_custom(action, rest)
-    for finding in _passed_on(unchecked):
-        found.setdefault(finding.where, finding)
+    found = {finding.where: finding for finding in _passed_on(unchecked)} | found
     return _without_those_that_a_renaming_brings(found)
+
+
+def _unportable(action: str, spec: dict, key: str, problem: str) -> findings.Finding:
+    is_null = document.get(spec, key) is None  # which says no value
+    fix = restored(action, key) if is_null else Fix()
+    return findings.error("SPEC-VALUE", key, f"got {problem}", fix)
 
 
 def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
@@ -126,7 +131,7 @@ def _explained(action: str, spec: dict, problem) -> Iterator[findings.Finding]:
     if problem.validator == "additionalProperties" and "properties" in problem.schema:
         for name, value in problem.instance.items():
             if name not in problem.schema["properties"]:
-                yield names.unknown_key(action, f"{prefix}{name}", value)
+                yield from names.unknown_keys(action, f"{prefix}{name}", value)
     elif problem.validator == "required":
         for name in problem.validator_value:
             if name not in problem.instance:
@@ -150,27 +155,26 @@ def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Findi
     elif isinstance(meant, str | bool):
         hint = f" Did you mean {shown(meant)}?"
     fix = Fix(changes={where: meant})
-    if meant is document.MISSING:
-        fix = restored(action, where)
-        is_number = type(got) in (int, float) and got != 0  # which means off
-        if is_number and None in fix.changes.values():
-            fix = Fix()  # the range is told; which number was meant is not known
-        fix = replace(_several_files(where, got) or fix, sure=False)
+    if meant is document.MISSING:  # the legal values are told; which one was meant is not known
+        fix = restored(action, where) if got == "" else _several_files(where, got)
+        if got == 0 and type(got) is not bool and None in restored(action, where).changes.values():
+            fix = restored(action, where)  # 0 says off
+        fix = replace(fix, sure=False)
     wanted = expected(document.keys(action).get(where) or problem.schema)
     message = f"got {shown(got)}, expected {wanted}.{hint}"
     return findings.error("SPEC-VALUE", where or "spec", message, fix)
 
 
-def _several_files(key: str, got: object) -> Fix | None:
+def _several_files(key: str, got: object) -> Fix:
     """The flag that puts several annotation files together, where a key got those of several
-    folders."""
+    folders; else nothing."""
     flags = {TRAIN_ANNOTATIONS: "--train-root"}
     flags["custom.val_dataset.annotation_path"] = "--eval-root"
     if key not in flags or not isinstance(got, list):
-        return None
+        return Fix()
     folders = {str(file).rpartition("/")[0] or "." for file in got}
     if len(folders) < len(got):
-        return None
+        return Fix()
     return Fix(flags={flags[key]: sorted(folders)})
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 import tomllib
 
-from cosmos_reason.base import findings
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.base.texts import shortened
 
@@ -21,6 +20,14 @@ BOUNDS = {
     "to": "maximum",
     "below": "exclusiveMaximum",
 }
+# What other trainers call a choice of ours, each plain.
+SAME_VALUES = {
+    **dict.fromkeys(("bf16", "torch.bfloat16"), "bfloat16"),
+    **dict.fromkeys(("fp16", "half", "torch.float16"), "float16"),
+    **dict.fromkeys(("fp32", "float", "torch.float32"), "float32"),
+    "adamwtorch": "AdamW",
+}
+YES_OR_NO = {"yes": [True], "on": [True], "no": [False], "off": [False]}
 KINDS = {
     "boolean": "true or false",
     "string": "text",
@@ -157,31 +164,31 @@ def _bounds(schema: dict) -> str:
 
 
 def near(schema: dict, value) -> list:
-    """What a value that `schema` refuses may have meant, legal or not: text as what it says or the
-    nearest choice, a whole number, the one entry of a list. Never another number: that would not be
-    the user's."""
+    """Other ways to write what a value says that `schema` refuses, legal or not: text as the number
+    or the choice that it says, a whole number, one entry of a list. Never another value, however
+    alike: INT4 is no FP8, float64 no float16."""
     if isinstance(value, float) and value.is_integer():
         return [int(value)]
-    choices = schema.get("items", {}).get("enum")
-    if isinstance(value, list) and choices:
-        return [_legal_entries(choices, value)]
-    if isinstance(value, list) and len(value) == 1:
-        return value
+    if isinstance(value, list):
+        return value if len(value) == 1 else [_in_our_letters(schema, value)]
     if not isinstance(value, str):
         return []
     choices = {}
     for option in _options(schema):
         for choice in option.get("enum", [option.get("const")]):
             if choice is not None:
-                choices[str(choice).lower()] = choice
-    named = [choices[name] for name in findings.nearest(value.lower(), choices)]
-    return [parse(schema, value), parse(schema, value.lower()), *named]
+                choices[_plain(choice)] = choice
+    plain = _plain(value)
+    meant = [plain, *([_plain(SAME_VALUES[plain])] if plain in SAME_VALUES else [])]
+    same = [choices[name] for name in meant if name in choices]
+    return [parse(schema, value), parse(schema, value.lower()), *same, *YES_OR_NO.get(plain, [])]
 
 
-def _legal_entries(choices: list[str], entries: list) -> list[str]:
-    """The entries that are choices or misspell one, each once; of no other anybody knows the
-    meaning."""
-    meant = []
-    for entry in entries:
-        meant += [entry] if entry in choices else findings.nearest(str(entry), choices, 1)
-    return list(dict.fromkeys(meant))
+def _in_our_letters(schema: dict, entries: list) -> list:
+    choices = {_plain(choice): choice for choice in schema.get("items", {}).get("enum", ())}
+    return list(dict.fromkeys(choices.get(_plain(entry), str(entry)) for entry in entries))
+
+
+def _plain(value: object) -> str:
+    """A choice without what people write in many ways: case, blanks, - and _."""
+    return re.sub(r"[\s_-]", "", str(value)).lower()

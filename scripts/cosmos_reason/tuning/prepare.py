@@ -213,14 +213,12 @@ def objective_findings(
     """A metric that score_predictions does not have, and what follows from validation loss."""
     is_custom = objective.startswith("custom.") and metric_file is not None
     if not is_custom and objective not in OBJECTIVES and not OF_TYPE.fullmatch(objective):
-        near = findings.nearest(objective, OBJECTIVES) or ["accuracy"]
         hint = findings.did_you_mean(objective, OBJECTIVES)
         message = (
             f"got {objective!r}, expected one of {', '.join(OBJECTIVES)}, "
             f"per_type.TYPE.accuracy, or custom.NAME with --metric-file.{hint}"
         )
-        fix = f"replace --objective {shlex.quote(objective)} with --objective {near[0]}"
-        return [findings.error("TUNE-OBJECTIVE", "--objective", message, fix)]
+        return [findings.error("TUNE-OBJECTIVE", "--objective", message)]
     if objective != VAL_LOSS:
         return []
     if general is not None:

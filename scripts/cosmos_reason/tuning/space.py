@@ -19,9 +19,8 @@ from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.rules import explain
-from cosmos_reason.spec import document, values
+from cosmos_reason.spec import document, names, values
 from cosmos_reason.spec.keys import BATCH
-from cosmos_reason.spec.names import suggestions
 
 BATCHES = (BATCH, "train.train_policy.mini_batch")
 # Keys of which a spec has one, each with the other.
@@ -212,15 +211,14 @@ def _wanted(words: str, ranges: list[str]) -> tuple[dict[str, str | None], list[
 
 def _unknown(name: str) -> Finding:
     short = name.lower().replace(" ", "_")
-    names = set(bundle.skill_info()["shorthand"]["train"])
-    names |= {key.rpartition(".")[2] for key in document.keys("train")}
-    near = findings.nearest(short, names, 1) or suggestions("train", short)
-    message = f"got {name!r}, expected a key of the train spec or a short name."
-    if not near:
-        return findings.error("TUNE-KEY", name, message)
-    message += f" Did you mean {', '.join(near)}?"
-    fix = f"scripts/build_spec.py --explain {near[0]}"
-    return findings.error("TUNE-KEY", name, message, fix)
+    message = f"got {name!r}, expected a key of the train spec or a short name"
+    told = names.word("train", short)
+    near = names.misspelt("train", short)
+    if told:
+        message += f"; {told.note}"
+    elif near:
+        message += f". Did you mean {', '.join(near)}?"
+    return findings.error("TUNE-KEY", name, message)
 
 
 def _has_table(base: dict, key: str) -> bool:
