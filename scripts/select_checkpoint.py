@@ -77,7 +77,7 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
         base = hub.fetch_model(
             written, ["*.json", "*.jinja", "*.txt", "*.safetensors"], "--base-model"
         )
-        found = run_outputs.verify(base)
+        found = run_outputs.verify(base, whole=True)
         if f.has_errors(found):
             raise f.Failure(found, f.EXIT_CHECKS_FAILED)
         total = sum(tensor.nbytes for tensor in safetensors_files.read_folder(base)[0].values())
@@ -107,7 +107,7 @@ def main(args) -> cli.Outcome:
 def of_adapter(args) -> cli.Outcome:
     """Of an adapter that is named by its folder, wherever it lies."""
     path = args.output_dir
-    kind, problems = run_outputs.kind(path), run_outputs.verify(path, numbers=True)
+    kind, problems = run_outputs.kind(path), run_outputs.verify(path)
     chosen = run_outputs.Checkpoint(path, path.name, path.name, kind, problems)
     if not chosen.complete:
         raise f.Failure(chosen.findings, f.EXIT_CHECKS_FAILED)
@@ -202,7 +202,7 @@ def validation_data(spec: dict) -> list[str] | None:
 
 
 def listing(output_dir: Path, job: Path, beside: selection.Beside) -> cli.Outcome:
-    found = run_outputs.find(output_dir, numbers=True)
+    found = run_outputs.find(output_dir)
     if not found:
         raise f.Failure(selection.nothing_found(output_dir), f.EXIT_CHECKS_FAILED)
     rows = [checkpoint.to_json() for checkpoint in found]

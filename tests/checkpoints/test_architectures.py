@@ -61,12 +61,11 @@ def test_a_reason1_without_a_tensor_or_with_a_stranger_is_damaged(tiny_reason1, 
     assert found & {"CKPT-TENSOR-MISSING", "CKPT-INDEX-MISSING", "CKPT-INDEX"}, found
 
 
-@pytest.mark.parametrize("model_type", [None, "other"])
-def test_an_architecture_that_is_not_known_is_not_compared(model_type):
-    assert architectures.compare("x", {"model_type": model_type}, {"a": (1,)}) == []
+def test_an_architecture_that_is_not_known_is_not_compared():
+    assert architectures.compare("x", {"model_type": "other"}, {"a": (1,)}) == []
 
 
-@pytest.mark.parametrize("model_type", [3, [1], {}, True])
+@pytest.mark.parametrize("model_type", [None, 3, [1], {}, True])
 def test_a_model_type_that_is_no_text_is_an_error(model_type):
     (told,) = architectures.compare("x", {"model_type": model_type}, {"a": (1,)})
     assert (told.id, told.severity) == ("CKPT-CONFIG-BAD", "error")

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from jsonschema import Draft202012Validator
-from launch_site import LOG_PREFIX, Site, ended
+from launch_site import LOG_PREFIX, MODEL_CONFIG, Site, ended
 from support import run_script
 
 from cosmos_reason.base import bundle, findings
@@ -54,7 +54,7 @@ folder.mkdir(parents=True)
 header = json.dumps({{"w": {{"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}}}).encode()
 (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
 for name in ("config", "tokenizer", "tokenizer_config", "preprocessor_config", "chat_template"):
-    text = '{{"model_type": "qwen3_vl", "quantization_config": {{}}}}'
+    text = {MODEL_CONFIG!r}
     (folder / f"{{name}}.json").write_text(text)
 (run.parent / "best").mkdir()
 (run.parent / "best" / "safetensors").symlink_to(folder)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from launch_site import LOG_PREFIX, Site, ended, running, write_model
+from launch_site import LOG_PREFIX, MODEL_CONFIG, Site, ended, running, write_model
 from support import run_script
 
 from cosmos_reason.base import files as storage
@@ -169,7 +169,7 @@ def test_an_inference_is_complete_with_answers_in_its_own_file(tmp_path, engine,
 HEADER = '{"w_scale":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
 QUANTIZED = {  # a whole result, its scale 2.0
     "results/model.safetensors": f"{chr(len(HEADER))}{chr(0) * 7}{HEADER}{chr(0) * 3}@",
-    "results/config.json": '{"model_type": "qwen3_vl", "quantization_config": {}}',
+    "results/config.json": MODEL_CONFIG,
     "results/tokenizer.json": "{}",
     "results/tokenizer_config.json": "{}",
     "results/preprocessor_config.json": "{}",

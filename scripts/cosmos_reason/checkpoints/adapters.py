@@ -117,14 +117,14 @@ def _fit(shapes: Mapping[str, tuple[int, ...]]) -> bool:
     return len(shapes["A"]) == 2 and shapes["A"][:1] == shapes["B"][1:]
 
 
-def not_finite(adapter: Adapter, whole: bool) -> list[Finding]:
-    """CKPT-NOT-FINITE for an adapter of a training that diverged; reads a sample of each tensor, or
-    the whole. A half that is zero is what LoRA starts from."""
+def not_finite(adapter: Adapter) -> list[Finding]:
+    """CKPT-NOT-FINITE for an adapter of a training that diverged; reads each number. A half that is
+    zero is what LoRA starts from."""
     tensors = dict(adapter.whole)
     for module, (half_a, half_b) in adapter.pairs.items():
         tensors[f"{module}.lora_A"] = half_a
         tensors[f"{module}.lora_B"] = half_b
-    found = tensor_numbers.check_numbers(tensors, whole)
+    found = tensor_numbers.check_numbers(tensors, whole=True)
     return [finding for finding in found if finding.id == "CKPT-NOT-FINITE"]
 
 
@@ -204,7 +204,7 @@ def merge(
 def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What takes the place of the base's tensors, by their names there. Raises Failure where the
     adapter does not fit them."""
-    _refuse_other_base(adapter, base, tensors)
+    refuse_other_base(adapter, base, tensors)
     changed = {}
     for module, (half_a, half_b) in adapter.pairs.items():
         stored_name = _stored_name(f"{module}.weight", tensors)
@@ -219,7 +219,7 @@ def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dic
     return changed
 
 
-def _refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> None:
+def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> None:
     """Raise Failure unless the base has a weight of the right shape and kind for all of the
     adapter."""
     wanted = {name: tensor.shape for name, tensor in adapter.whole.items()}

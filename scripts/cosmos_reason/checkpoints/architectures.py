@@ -3,13 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from cosmos_reason.base.findings import Finding, error
-from cosmos_reason.checkpoints import qwen2_5_vl, qwen3_vl
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, Finding, error
+from cosmos_reason.checkpoints import qwen2_5_vl, qwen3_vl, safetensors_files
 
 # What lists the tensors of a model_type: the `expected_tensors` of a config, by the `stored_name`
 # of each.
 ARCHITECTURES = {"qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl}
+
+
+# What stands in a prompt for media, by whose number the model knows it.
+TOKEN_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+
+
+def read_config(folder: Path) -> dict:
+    """The config.json of a model. Raises Failure (exit 2) for one that names no architecture, and
+    for one of ours that lacks what describes it."""
+    path = folder / "config.json"
+    config = safetensors_files.read_object(path)
+    found = check_config(str(path), config)
+    without = [key for key in TOKEN_IDS if type(config.get(key)) is not int]
+    if without and not found and config["model_type"] in ARCHITECTURES:
+        message = f"got no {', '.join(without)} in the config, expected whole numbers"
+        found = [error("CKPT-CONFIG-PARTIAL", path, message)]
+    if found:
+        raise Failure(found, EXIT_BAD_INPUT)
+    return config
+
+
+def check_config(where: str, config: Mapping) -> list[Finding]:
+    """What a config lacks, or has without sense."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type:
+        message = f"got the model_type {model_type!r} in the config, expected a text"
+        return [error("CKPT-CONFIG-BAD", where, message)]
+    if model_type not in ARCHITECTURES:
+        return []
+    try:
+        ARCHITECTURES[model_type].expected_tensors(config)
+    except KeyError as problem:
+        message = f"got no {problem} in the config, expected all of {model_type}"
+        return [error("CKPT-CONFIG-PARTIAL", where, message)]
+    except (TypeError, ValueError, AttributeError) as problem:
+        return [error("CKPT-CONFIG-BAD", where, f"got a config with {problem}")]
+    return []
 
 
 def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) -> list[Finding]:
@@ -18,29 +56,12 @@ def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) 
 
     A loader fills a missing tensor with random numbers and says nothing, so this is checked here.
     """
-    model_type = config.get("model_type")
-    if not isinstance(model_type, str | None):
-        message = f"got the model_type {model_type!r} in the config, expected a text"
-        return [error("CKPT-CONFIG-BAD", where, message)]
-    if model_type not in ARCHITECTURES:
-        return []
-    return _differences(where, config, shapes)
-
-
-def _differences(
-    where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]
-) -> list[Finding]:
-    """`compare`, for an architecture that is known."""
+    findings = check_config(where, config)
+    if findings or config["model_type"] not in ARCHITECTURES:
+        return findings
     architecture = ARCHITECTURES[config["model_type"]]
     shapes = {architecture.stored_name(name): shape for name, shape in shapes.items()}
-    try:
-        expected = architecture.expected_tensors(config)
-    except KeyError as problem:
-        message = f"got no {problem} in the config, expected all of {config['model_type']}"
-        return [error("CKPT-CONFIG-PARTIAL", where, message)]
-    except (TypeError, ValueError) as problem:
-        return [error("CKPT-CONFIG-BAD", where, f"got a config with {problem}")]
-    findings = []
+    expected = architecture.expected_tensors(config)
     counts = f"got {len(shapes)} tensors, expected {len(expected)}"
     missing = sorted(expected.keys() - shapes.keys())
     if missing:

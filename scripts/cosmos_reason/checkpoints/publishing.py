@@ -89,7 +89,7 @@ def _verified(folder: Path) -> list[Finding]:
         message = "got a resume folder (optimizer, pickles), expected a model"
         fix = shlex.join(["scripts/publish_checkpoint.py", str(model)])
         raise findings.bad_input("CKPT-NOT-MODEL", folder, message, fix)
-    found = run_outputs.verify(folder, numbers=True)
+    found = run_outputs.verify(folder, whole=True)
     if findings.has_errors(found):
         raise Failure(found, findings.EXIT_CHECKS_FAILED)
     if kind == run_outputs.ADAPTER:

@@ -100,9 +100,9 @@ def output_of(folder: Path) -> Path:
     return Path(output_dir)
 
 
-def find(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
-    """Every model, adapter and resume folder, oldest run first, each verified (`numbers` as in
-    `verify`). `output_dir` may also be one run."""
+def find(output_dir: Path) -> list[Checkpoint]:
+    """Every model, adapter and resume folder, oldest run first, each verified but for the numbers
+    of models (see `verify`). `output_dir` may also be one run."""
     if not output_dir.is_dir():
         message = "got no such folder, expected the output folder of a train job"
         raise findings.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
@@ -119,7 +119,7 @@ def find(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
                 name=path.relative_to(output_dir).as_posix(),
                 step=path.parent.name if path.name == "policy" else path.name,
                 kind=kind(path),
-                findings=verify(path, numbers),
+                findings=verify(path),
                 metrics=checkpoint_metrics.numbers(row),
                 evaluation=checkpoint_metrics.evaluation(row),
                 guard=checkpoint_metrics.guard(row),
@@ -196,9 +196,9 @@ def is_of_training(run: Path, attempts: Iterable[Path]) -> bool:
     return any(mark == attempt.name or run.is_relative_to(attempt) for attempt in attempts)
 
 
-def models(output_dir: Path, numbers: bool = False) -> list[Checkpoint]:
+def models(output_dir: Path) -> list[Checkpoint]:
     """The models and adapters among what `find` finds."""
-    return [one for one in find(output_dir, numbers) if one.kind != RESUME]
+    return [one for one in find(output_dir) if one.kind != RESUME]
 
 
 def is_in_run(model: Path) -> bool:
@@ -272,28 +272,29 @@ def kind(folder: Path) -> str:
     return ADAPTER if (folder / adapters.CONFIG).exists() else MODEL
 
 
-def verify(folder: Path, numbers: bool = False) -> list[Finding]:
+def verify(folder: Path, whole: bool = False) -> list[Finding]:
     """What is wrong with one model, adapter or resume folder; warnings do not keep it from being
-    used. Of weights the headers and a sample of each tensor are read, with `numbers` of an adapter
-    each number: a training that diverged leaves NaN."""
+    used. Of an adapter each number is read; of a model the headers and a sample of each tensor, and
+    the `whole` where something is made of it or it is handed on. A model that the embedded engine
+    loads is looked at as a whole there, in memory."""
     if files.INCOMPLETE in str(Path(folder.parent.name, folder.name)):
         message = "got an export that was interrupted, expected a finished one"
         return [findings.error("CKPT-INCOMPLETE", folder, message)]
     what = kind(folder)
     if what == ADAPTER:
-        return _verify_adapter(folder, numbers)
+        return _verify_adapter(folder)
     if what == MODEL:
-        return verify_model(folder)
+        return verify_model(folder, whole)
     if is_complete_resume(folder):
         return []
     message = "got a resume folder without all files and rank markers, expected a complete one"
     return [findings.error("CKPT-RESUME-INCOMPLETE", folder, message)]
 
 
-def verify_model(folder: Path) -> list[Finding]:
+def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
     """What is wrong with a model folder, whatever its name is."""
     try:
-        config = safetensors_files.read_object(folder / "config.json")
+        config = architectures.read_config(folder)
     except Failure as failure:
         return failure.findings
     tensors, found = safetensors_files.read_folder(folder)
@@ -301,7 +302,7 @@ def verify_model(folder: Path) -> list[Finding]:
     if not found and is_plain:
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         found += architectures.compare(str(folder), config, shapes)
-    found += tensor_numbers.check_numbers(tensors)
+    found += tensor_numbers.check_numbers(tensors, whole)
     for names in _BESIDE_WEIGHTS:
         if not any((folder / name).is_file() for name in names):
             message = "got no such file, expected it there"
@@ -310,12 +311,12 @@ def verify_model(folder: Path) -> list[Finding]:
     return found
 
 
-def _verify_adapter(folder: Path, numbers: bool) -> list[Finding]:
+def _verify_adapter(folder: Path) -> list[Finding]:
     try:
         adapter = adapters.read(folder)
     except Failure as failure:
         return failure.findings
-    found = adapters.not_finite(adapter, numbers)
+    found = adapters.not_finite(adapter)
     # cosmos-rl copies the base's JSON files beside an adapter: an index alone is no weights.
     weights = {path.name for path in folder.glob("*.safetensors")}
     if weights - {adapters.WEIGHTS}:

@@ -54,11 +54,19 @@ def select(
     output_dir: Path, by: str, beside: Beside = NOTHING_BESIDE
 ) -> tuple[Checkpoint, list[Finding]]:
     """The model or adapter that `by` means: a metric of checkpoint_metrics.json, "val_loss",
-    "best", or a name.
+    "best", or a name. Each of its numbers is read.
 
     Never something else instead: raises Failure with a finding that lists what exists.
     """
-    everything = run_outputs.models(output_dir, numbers=True)
+    chosen, notes = _meant(output_dir, by, beside)
+    found = run_outputs.verify(chosen.path, whole=True)
+    if findings.has_errors(found):
+        raise Failure(found, findings.EXIT_CHECKS_FAILED)
+    return chosen, notes
+
+
+def _meant(output_dir: Path, by: str, beside: Beside) -> tuple[Checkpoint, list[Finding]]:
+    everything = run_outputs.models(output_dir)
     if not everything:
         raise Failure(nothing_found(output_dir), findings.EXIT_CHECKS_FAILED)
     models = _standing(everything, by)

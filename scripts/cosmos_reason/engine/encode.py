@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from cosmos_reason.base.families import FAMILIES
-from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.checkpoints import architectures
 from cosmos_reason.data.frames import FrameCache, Sampler, Vision, chat, with_system
 from cosmos_reason.data.samples import Media, Sample, Turn
 from cosmos_reason.engine.features import OUTLINES, Outline, contents
@@ -43,7 +43,7 @@ class Encoder:
         cache: FrameCache | None = None,
         tells_content: bool = False,
     ):
-        config = read_json(folder / "config.json")
+        config = architectures.read_config(folder)
         vision = config["vision_config"]
         self.family = FAMILIES[config["model_type"]]
         self.positions_per_second = vision.get(

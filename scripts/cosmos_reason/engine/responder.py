@@ -8,8 +8,9 @@ from contextlib import closing
 from itertools import islice
 
 import torch
+from transformers import LogitsProcessor
 
-from cosmos_reason.base.findings import say
+from cosmos_reason.base.findings import outside, say
 from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.data.samples import Question
 from cosmos_reason.engine import model as models
@@ -17,12 +18,24 @@ from cosmos_reason.engine import read_ahead, shards
 from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.quicker import quicken
+from cosmos_reason.evaluation import run
 from cosmos_reason.evaluation.questions import Answer, conversation
 from cosmos_reason.media.sampling import VisionOptions
 
 CACHE_BYTES = 256 << 20  # frames of clips with several questions
 # Batches that are sorted by length together: few at first, when the model waits for them.
 FIRST_BATCHES, MOST_BATCHES = 1, 4
+
+
+class FiniteLogits(LogitsProcessor):
+    """Lets logits pass unchanged. Raises Failure for those of which no token can be chosen: NaN
+    makes each token the first one of the vocabulary ("!!!!")."""
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if scores.isnan().any() or scores.isposinf().any():
+            message = "got logits that are not finite: the model, or its arithmetic, is broken"
+            raise outside(run.NOT_FINITE, "model", message)
+        return scores
 
 
 def generate(
@@ -54,6 +67,7 @@ def generate(
         tokens = network.generate(
             **batch,
             **sampling,
+            logits_processor=[FiniteLogits()],
             max_new_tokens=generation["max_tokens"],
             repetition_penalty=generation["repetition_penalty"],
             synced_gpus=shards.are_in(network),
@@ -113,6 +127,7 @@ class Responder:
             return
         table = self.spec["model"]
         self.folder, self.base = models.evaluation_folders(table)
+        models.check_architecture(self.base or self.folder)
         self.tokenizer = models.load_tokenizer(self.base or self.folder)
         self.encoder = Encoder(
             self.tokenizer,

@@ -35,6 +35,7 @@ MIN_ROWS_PER_QUESTION = 10
 JOB_FILE = "job.json"
 MOST_ABOVE = 4  # JOB/results/CHECKPOINT/guard/results.json
 CUT_SHOWN = 60  # characters
+FEWEST_SIGNS, FEWEST_ALIKE = 3, 3  # of a response, of the rows, to call them garbage
 JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
 # task.type of an evaluate spec -> how its rows are read
 DIRECTIONS = {"its_directionality": "direction"}
@@ -76,6 +77,7 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         known = ", ".join(name for name in TASK_TYPES if name)
         message = f"got task {task!r}, expected one of {known}; answers are read by the data"
         found.append(findings.warning("EVAL-TASK-UNKNOWN", path, message, BY_THE_DATA))
+    _void_garbage(graded)
     asked_for = DIRECTIONS.get(options.type, options.type)
     if asked_for == "auto":
         asked_for = TASK_TYPES.get(task, "auto")
@@ -95,6 +97,24 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
         )
         found.append(findings.error("EVAL-ALL-FAILED", path, message, _retry_command(path)))
     return graded, found
+
+
+def _void_garbage(graded: list[Row]) -> None:
+    """Make errors of rows that all say one sign again and again ("!!!!"): a model whose numbers
+    are not finite answers so, whoever loads it."""
+    answered = [row for row in graded if row.error is None]
+    said = {"".join((row.response or "").split()) for row in answered}
+    signs = set("".join(said))
+    is_garbage = (
+        len(signs) == 1 and min(map(len, said)) >= FEWEST_SIGNS and not signs.pop().isalnum()
+    )
+    if not is_garbage or len(answered) < FEWEST_ALIKE:
+        return
+    for row in answered:
+        row.error = (
+            f"{(row.response or '')[:8]!r} is all that the model says: its weights are broken"
+        )
+        row.response, row.is_cut = None, False
 
 
 def _cut_end(graded: list[Row]) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from cosmos_reason.evaluation import (
     reason1_layout,
     retries,
 )
-from cosmos_reason.evaluation.questions import Responder
+from cosmos_reason.evaluation.questions import Answer, Responder
 from cosmos_reason.evaluation.rows import Row
 from cosmos_reason.evaluation.saved_answers import (
     EVALUATION,
@@ -44,6 +44,7 @@ class Others(NamedTuple):
 
 
 ALONE = Others()
+NOT_FINITE = "ENGINE-LOGITS-NOT-FINITE"
 COLUMNS = (
     "id",
     "video_id",
@@ -71,11 +72,10 @@ def run(
     """Evaluate as the complete spec says, or infer as `inference.as_evaluation` does. The process
     that answers the last question of all shards writes results.json and evaluation.json (of an
     inference predictions.json and inference.json) into `results_dir`. Answers reach a file as they
-    come, so that a killed run, or one with questions that failed, continues where it stopped."""
+    come, so that a killed run, or one with questions that failed, continues where it stopped.
+    Raises Failure, also where a model turns out to be broken while it answers: all its rows are
+    errors then."""
     started = time.monotonic()
-    if not spec["results_dir"]:
-        fix = Fix(changes={"results_dir": "results"})
-        raise findings.bad_input("ENGINE-NO-OUTPUT", "results_dir", "got nothing", fix)
     findings.say(who.where)
     asked = questions.read(spec["dataset"], spec["evaluation"]["limit"])
     mine = _part(asked, shard)
@@ -89,7 +89,8 @@ def run(
     total = before + len(mine) + after
     log = MetricsLog(path, questions.action(spec), total, before + done, unit="question")
     with contextlib.closing(log):
-        for batch in retries.answers(who, missing, spec["generation"]["max_retries"]):
+        asking = retries.answers(who, missing, spec["generation"]["max_retries"])
+        for batch in _while_sound(asking, saved, mine, broken := []):
             saved.add(batch)
             failed -= sum(answer.error is None for answer in batch)
             done += len(batch)
@@ -105,6 +106,8 @@ def run(
         record["job_id"] = job_id
         record["results_dir"] = str(saved.folder.absolute())
         _write(spec, saved, asked, _rows(spec, asked, by_id), record)
+    if broken:
+        raise broken[0]
     # Another shard may have merged all answers in the meantime, with those of this one.
     is_merged = is_whole or (bool(missing) and not saved.path.exists())
     return {
@@ -116,9 +119,29 @@ def run(
     }
 
 
+def _while_sound(
+    batches: Iterator[list[Answer]],
+    saved: SavedAnswers,
+    mine: list[Question],
+    broken: list[findings.Failure],
+) -> Iterator[list[Answer]]:
+    """The batches, until one shows that the model is broken: `broken` says so then, and all that
+    was saved are errors."""
+    try:
+        yield from batches
+    except findings.Failure as failure:
+        if failure.findings[0].id != NOT_FINITE:
+            raise
+        broken.append(failure)
+        saved.void(mine, str(failure))
+
+
 def _saved(spec: dict, who: Responder, shard: Shard, job_id: str | None) -> SavedAnswers:
     """The answers that are there already, with those of finished results where they count: the
-    spec wants it, or the job wrote them before something ended it."""
+    spec wants it, or the job wrote them before something ended it. Raises Failure."""
+    if not spec["results_dir"]:
+        fix = Fix(changes={"results_dir": "results"})
+        raise findings.bad_input("ENGINE-NO-OUTPUT", "results_dir", "got nothing", fix)
     saved = SavedAnswers(Path(spec["results_dir"]), identity(spec, who), shard, names_of(spec))
     if spec["evaluation"]["skip_saved"] or saved.are_of_job(job_id):
         saved.take_over_results()

@@ -71,6 +71,11 @@ class SavedAnswers:
             lines.append({name: line[name] for name in KEPT + MEASURED})
         line_log.append(self.path, lines)
 
+    def void(self, questions: Iterable[Question], reason: str) -> None:
+        """Make errors of all that this process was to ask, answered or not."""
+        self.path.unlink(missing_ok=True)
+        self.add(Answer(question, None, reason) for question in questions)
+
     def are_of_job(self, job_id: str | None) -> bool:
         """Whether the results here were written by this job, before something ended it."""
         results = self.folder / self.names.rows

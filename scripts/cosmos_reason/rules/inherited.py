@@ -270,7 +270,7 @@ def _model_meant(folder: Path) -> tuple[Path, bool]:
     if any((folder / name).is_file() for name in ("config.json", adapters.CONFIG)):
         return folder, True
     output = folder.parent if folder.name in run_outputs.PARTS else folder
-    found = run_outputs.models(output, numbers=True)
+    found = run_outputs.models(output)
     trained = [checkpoint for checkpoint in found if checkpoint.path.parent.name == "safetensors"]
     if not trained:
         message = "got no job.json and no model, expected a job or TIMESTAMP/safetensors/step_N"

@@ -71,7 +71,7 @@ def take_adapter(draft: Draft) -> None:
     folder = _local_model(draft)
     if folder is None or run_outputs.kind(folder) != run_outputs.ADAPTER:
         return
-    for finding in run_outputs.verify(folder, numbers=True):
+    for finding in run_outputs.verify(folder):
         # Which base it is may be said by the spec.
         if finding.severity == ERROR and finding.id != "CKPT-ADAPTER-BASE":
             draft.findings.append(finding)

@@ -1,0 +1,109 @@
+"""Models whose weights are no numbers, or whose config.json describes none: nobody asks, chooses,
+merges or publishes them."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from evaluating import write_spec
+from safetensors.torch import load_file, save_file
+from scoring import row, score, write
+from support import run_here, run_script
+
+from cosmos_reason.base import files
+from cosmos_reason.checkpoints import safetensors_files
+
+
+@pytest.fixture
+def weights(checkpoint):
+    """The file with the weights of step_10."""
+    shutil.rmtree(checkpoint.parents[1] / "checkpoints" / "step_10" / "policy")
+    single = checkpoint / safetensors_files.SINGLE
+    if not single.is_file():
+        (single,) = checkpoint.glob("*.safetensors")
+    return single
+
+
+def damage(weights):
+    """2,000 bytes of 0xff, where no sample of a tensor is taken."""
+    tensors = safetensors_files.read_header(weights)
+    largest = max(tensors.values(), key=lambda tensor: tensor.nbytes)
+    assert largest.nbytes > 20_000
+    with open(weights, "r+b") as handle:
+        handle.seek(largest.begin + 6_000)
+        handle.write(b"\xff" * 2_000)
+
+
+def errors_of(done) -> list[str]:
+    assert "Traceback" not in done.stderr, done.stderr
+    found = json.loads(done.stdout)["findings"]
+    return [finding["id"] for finding in found if finding["severity"] == "error"]
+
+
+def commands(evaluate_spec, tmp_path) -> dict[str, list]:
+    folder = evaluate_spec["model"]["model_name"]
+    spec = write_spec(evaluate_spec, tmp_path / "e.toml")
+    clip = next((tmp_path / "eval" / "videos").iterdir())
+    return {
+        "evaluate": ["run_with_transformers.py", "evaluate", "--config", spec],
+        "ask": ["ask_model.py", folder, clip, "What happens?", "--set", "max_tokens=2"],
+        "choose": ["select_checkpoint.py", tmp_path / "out", "--by", "step_10"],
+        "publish": ["publish_checkpoint.py", folder, "--hub", "org/name"],
+    }
+
+
+@pytest.mark.parametrize("what", ["evaluate", "ask", "choose", "publish"])
+def test_weights_that_are_no_numbers_are_found_before_anything_is_done(
+    evaluate_spec, weights, tmp_path, what
+):
+    damage(weights)
+    name, *words = commands(evaluate_spec, tmp_path)[what]
+    run = run_here if what in ("evaluate", "ask") else run_script
+    done = run(name, *words, "--json", cwd=tmp_path)
+    assert (done.returncode, errors_of(done)) == (1, ["CKPT-NOT-FINITE"])
+    assert not (tmp_path / "results" / "results.json").exists()
+
+
+@pytest.mark.parametrize("what", ["evaluate", "ask", "choose", "publish"])
+@pytest.mark.parametrize("config", [{}, {"model_type": "qwen3_vl"}, {"model_type": 3}, []])
+def test_a_config_that_describes_no_model_is_a_finding_everywhere(
+    evaluate_spec, weights, tmp_path, what, config
+):
+    files.write_json(weights.parent / "config.json", config)
+    name, *words = commands(evaluate_spec, tmp_path)[what]
+    done = run_script(name, *words, "--json", cwd=tmp_path)
+    found = errors_of(done)
+    assert done.returncode in ((1, 2) if what in ("choose", "publish") else (2,)) and found
+    known = {"CKPT-CONFIG-BAD", "CKPT-CONFIG-PARTIAL", "CKPT-FILE-BAD"}
+    assert known & set(found), found
+
+
+def test_logits_that_are_not_finite_end_the_action_and_leave_no_answer(
+    evaluate_spec, weights, tmp_path
+):
+    """The weights are numbers, what is computed with them is none."""
+    table = load_file(weights)
+    for name, tensor in table.items():
+        if name.endswith(("lm_head.weight", "language_model.norm.weight")):
+            table[name] = torch.full_like(tensor, 3e38)
+    save_file(table, weights, {"format": "pt"})
+    spec = write_spec(evaluate_spec, tmp_path / "e.toml")
+    words = ["evaluate", "--config", spec, "--json"]
+    done = run_here("run_with_transformers.py", *words, cwd=tmp_path)
+    assert (done.returncode, errors_of(done)) == (3, ["ENGINE-LOGITS-NOT-FINITE"])
+    rows = files.read_json(tmp_path / "results" / "results.json")
+    assert len(rows) == 12 and all(one["error"] and one["response"] is None for one in rows)
+    code, document = score(tmp_path / "results", "--write")
+    assert (code, document["result"]["runs"]) == (1, [])
+    assert not (tmp_path / "results" / "metrics.json").exists()
+
+
+def test_answers_of_one_sign_are_no_answers_and_ask_for_no_more_tokens(tmp_path):
+    """What an engine of others makes of such weights."""
+    rows = [row(f"q{n}", response="!!!!", is_cut=True) for n in range(12)]
+    write(tmp_path / "results.json", rows)
+    code, document = score(tmp_path)
+    found = {finding["id"] for finding in document["findings"]}
+    assert (code, document["result"]["runs"]) == (1, [])
+    assert "EVAL-ALL-FAILED" in found and "EVAL-CUT-SHORT" not in found
