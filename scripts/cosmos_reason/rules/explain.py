@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from pathlib import Path
 
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import value_text
@@ -15,6 +17,7 @@ from cosmos_reason.spec.document import last_part
 from cosmos_reason.spec.names import full_name
 from cosmos_reason.spec.names import word as word_of_others
 
+WORDS = Path(__file__).with_name("words.yaml")
 MOST_LINES = 20
 MOST_CONNECTIONS = 8
 STOP_WORDS = set(
@@ -51,17 +54,82 @@ def explain(word: str, action: str | None = None) -> str:
         return _profile(word, profiles[word])
     if word in checks:
         return checks[word]
-    text = _keys_about(word, [action]) if action else ""
-    text = text or _keys_about(word, list(bundle.ACTIONS))
+    text = _said(word, action)
     if text:
         return text
-    known = {*_names_of_keys(), *profiles, *checks}
+    known = [*_names_of_keys(), *profiles, *checks, *(" ".join(way) for way in _ways())]
     message = (
-        f"got {word!r}, expected a key, part of one, a short name, a profile "
-        "or the id of a check (--list-rules)."
+        f"got {word!r}, expected a key, part of one, a short name, a profile, the id of a check "
+        "(--list-rules) or a word of training."
     )
     hint = findings.did_you_mean(word, known)
     raise findings.bad_input("SPEC-EXPLAIN", "--explain", message + hint)
+
+
+def _said(word: str, action: str | None) -> str:
+    """What the table of words says of exactly this one, else the keys that it names, else what the
+    table says of a part of it."""
+    row = _ways().get(tuple(_split(word)))
+    if row and not _is_key(word):
+        return _in_words([row])
+    text = _keys_about(word, [action]) if action else ""
+    text = text or _keys_about(word, list(bundle.ACTIONS))
+    if text or word.startswith("SPEC-"):
+        return text
+    return _in_words(_rows_about(word))
+
+
+# ---- words that people say -----------------------------------------------------------------------
+
+
+def _is_key(word: str) -> bool:
+    """Whether it is the whole name of a key, or a short one."""
+    short = "_".join(word.lower().split())
+    shorthand = bundle.skill_info()["shorthand"]
+    return any(word in document.keys(name) or short in shorthand[name] for name in bundle.ACTIONS)
+
+
+def _rows_about(asked: str) -> list[dict]:
+    """The rows with the longest way to say something that stands in what was asked."""
+    words = _split(asked)
+    found = {way: row for way, row in _ways().items() if _holds(words, way)}
+    longest = max(map(len, found), default=0)
+    return [row for way, row in found.items() if len(way) == longest]
+
+
+def _in_words(rows: list[dict]) -> str:
+    """What is said of each, and the keys it names."""
+    lines = []
+    for row in rows:
+        lines += [row["say"]] if "say" in row else []
+        lines += [_line_of(key) for key in row.get("keys", ())]
+    return "\n".join(dict.fromkeys(lines))
+
+
+@functools.cache
+def _ways() -> dict[tuple[str, ...], dict]:
+    """Words, in the singular -> the row that says what they mean."""
+    import yaml
+
+    rows = yaml.load(WORDS.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return {tuple(_split(way)): row for row in rows for way in row["words"]}
+
+
+def _holds(words: list[str], way: tuple[str, ...]) -> bool:
+    """Whether the words of `way` stand side by side."""
+    size = len(way)
+    return any(tuple(words[at : at + size]) == way for at in range(len(words) - size + 1))
+
+
+def _split(text: str) -> list[str]:
+    """Its words, in lower case and in the singular."""
+    words = re.findall(r"[a-z]+[0-9]*|[0-9]+[a-z]*", text.lower())
+    return [word[:-1] if len(word) > 3 and re.search(r"[^su]s$", word) else word for word in words]
+
+
+def _line_of(key: str) -> str:
+    actions = _actions(key)
+    return f"{key} ({', '.join(actions)}): {document.keys(actions[0])[key]['description']}"
 
 
 # ---- profiles and checks -------------------------------------------------------------------------
@@ -144,36 +212,34 @@ def _names_of_keys() -> set[str]:
 
 
 def _search(word: str, actions: list[str]) -> list[str]:
-    """Keys below the prefix `word`, else keys that take it as a value or have it in their name,
-    else keys whose name, description and short names have all of its words."""
-    descriptions = {}
-    taking = []
+    """Keys below the prefix `word`, else keys that take it as a value or have its words in their
+    name, else keys whose name, description and short names have all of its words."""
+    schemas: dict[str, dict] = {}
     for action in reversed(actions):
-        for key, schema in document.keys(action).items():
-            descriptions[key] = schema["description"]
-            if word in [str(value).lower() for value in schema.get("enum", ())]:
-                taking.append(key)
-    found = [key for key in descriptions if key.startswith(f"{word.rstrip('.')}.")]
-    if not found:
-        in_name = [key for key in descriptions if word.replace(" ", "_") in key.lower()]
-        found = list(dict.fromkeys([*taking, *in_name]))
-    if not found:
-        found = _with_all_words(word, descriptions, actions)
-    return [f"{key} ({', '.join(_actions(key))}): {descriptions[key]}" for key in found]
+        schemas |= document.keys(action)
+    below = [key for key in schemas if key.startswith(f"{word.rstrip('.')}.")]
+    asked = tuple(part for part in _split(word) if part not in STOP_WORDS)
+    found = below if below or not asked else _with_words(word, asked, schemas, actions)
+    return [_line_of(key) for key in found]
 
 
-def _with_all_words(word: str, descriptions: dict[str, str], actions: list[str]) -> list[str]:
-    words = re.findall(r"\w+", word.replace("_", " "))
-    wanted = [part for part in words if part not in STOP_WORDS]
-    if not wanted:
-        return []
-    found = []
-    for key, description in descriptions.items():
-        text = " ".join([key, description, *_short_names(key, actions)])
-        text = text.lower().replace("_", " ")
-        if all(part in text for part in wanted):
-            found.append(key)
-    return found
+def _with_words(
+    word: str, asked: tuple[str, ...], schemas: dict[str, dict], actions: list[str]
+) -> list[str]:
+    taking = [key for key, schema in schemas.items() if _takes(word, schema)]
+    in_name = [key for key in schemas if _holds(_split(key), asked)]
+    found = list(dict.fromkeys([*taking, *in_name]))
+    return found or [key for key in schemas if set(asked) <= set(_said_of(key, actions))]
+
+
+def _takes(word: str, schema: dict) -> bool:
+    return word in [str(value).lower() for value in schema.get("enum", ())]
+
+
+def _said_of(key: str, actions: list[str]) -> list[str]:
+    """The words of a key's name, description and short names."""
+    description = document.keys(_actions(key)[0])[key]["description"]
+    return _split(" ".join([key, description, *_short_names(key, actions)]))
 
 
 def _short_names(key: str, actions: list[str]) -> list[str]:
