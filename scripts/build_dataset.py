@@ -25,7 +25,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data import held_out, raw_clips, source_files
+from cosmos_reason.data import held_out, parts, raw_clips, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
@@ -47,9 +47,11 @@ def parser() -> cli.Parser:
         default="auto",
         help="what the source is",
     )
-    parser.add_argument(
-        "--column", action="append", default=[], metavar="ROLE=NAME", help=f"column of {ROLES}"
+    roles = (
+        "column of video, image, question, answer[_from_0|_from_1], reasoning, options, id, "
+        "start and end [_ms|_frame]"
     )
+    parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=roles)
     asked = (
         "question (or @FILE) when the source has none (of captions: 'Describe this video.'); "
         "the answer form is appended"
@@ -125,7 +127,7 @@ def main(args) -> cli.Outcome:
         args.skip_missing,
     )
     written, left_out = dataset_writer.write(items, output, plan)
-    found = [*found, *left_out]
+    found = [*found, *left_out, *parts.cut_at_the_end(source.files)]
     if "eval_fraction" not in args.given:
         found = [*found, nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
     elif "eval" in written:
@@ -136,6 +138,10 @@ def main(args) -> cli.Outcome:
     if result["skipped"]:
         summary += f", {result['skipped']} left out"
     result["tables"] = source.tables
+    result["columns"] = source.files.roles
+    if source.files.roles:
+        roles = ", ".join(f"{role}={name}" for role, name in source.files.roles.items())
+        summary += f" ({roles})"
     if len(source.tables) > 1:
         summary += f" from {', '.join(source.tables[:5])}{', ...' if source.tables[5:] else ''}"
     if isinstance(source.files, source_files.Repository):
@@ -193,8 +199,8 @@ def refuse_numbers(args) -> None:
 
 def skipped(found: list[f.Finding]) -> int:
     """How many records are left out because their medium is missing or does not open."""
-    counts = [finding.data["count"] for finding in found if finding.id == "BUILD-MEDIA-SKIPPED"]
-    return sum(counts)
+    left_out = ("BUILD-MEDIA-SKIPPED", "BUILD-SPAN-OUTSIDE")
+    return sum(finding.data["count"] for finding in found if finding.id in left_out)
 
 
 def nothing_held_out(share: float, force: bool) -> f.Finding:
@@ -268,7 +274,12 @@ def columns(given: list[str]) -> dict[str, str]:
             raise f.bad_input(
                 "USAGE", "--column", f"got the role {role!r}, expected one of {ROLES}.{hint}"
             )
-    return {role: name for role, _, name in pairs}
+    by_role: dict[str, str] = {}
+    for role, _, name in pairs:
+        if by_role.setdefault(role, name) != name:
+            message = f"got {role} twice, as {by_role[role]!r} and {name!r}, expected one column"
+            raise f.bad_input("USAGE", "--column", message)
+    return by_role
 
 
 def text(value: str) -> str:

@@ -37,8 +37,11 @@ def source(tmp_path):
 def test_all_problems_come_in_one_run_and_their_fixes_build_it(source, tmp_path):
     code, document = build(source / "labels.csv", tmp_path / "out", "--eval-fraction", 2)
     assert code == 2 and not (tmp_path / "out").exists()
-    assert ids(document) == ["USAGE", "BUILD-COLUMN", "BUILD-QUESTION", "BUILD-MEDIA-MISSING"]
-    _, column, question, missing = document["findings"]
+    assert ids(document) == [
+        *("USAGE", "BUILD-COLUMN", "BUILD-QUESTION", "BUILD-COLUMN-UNUSED"),
+        "BUILD-MEDIA-MISSING",
+    ]
+    _, column, question, _, missing = document["findings"]
     assert column["fix"] == "--column answer=light_on"
     absent = [f"{source}/clips/{number}.mp4" for number in (4, 5)]
     assert missing["data"] == {"record_ids": ["4", "5"], "count": 2, "files": absent}
@@ -53,14 +56,15 @@ def test_records_left_out_are_counted_and_named(source, tmp_path):
     code, document = build(source / "labels.csv", tmp_path / "out", *flags, "--subset", 3)
     assert code == 0 and document["result"]["skipped"] == 2
     assert (document["result"]["read"], document["result"]["written"]) == (4, {"train": 3})
-    skipped = document["findings"][0]
+    (skipped,) = [one for one in document["findings"] if one["id"] == "BUILD-MEDIA-SKIPPED"]
     assert (skipped["id"], skipped["severity"]) == ("BUILD-MEDIA-SKIPPED", "warning")
     assert skipped["message"].endswith("no file clips/4.mp4, clips/5.mp4")
     assert "2 of 6" in skipped["message"] and skipped["data"]["record_ids"] == ["4", "5"]
     for clip in (source / "clips").iterdir():
         clip.unlink()
     code, document = build(source / "labels.csv", tmp_path / "none", *flags)
-    assert code == 1 and ids(document) == ["BUILD-MEDIA-SKIPPED", "BUILD-EMPTY"]
+    unused = "BUILD-COLUMN-UNUSED"
+    assert code == 1 and ids(document) == [unused, "BUILD-MEDIA-SKIPPED", "BUILD-EMPTY"]
 
 
 @pytest.mark.parametrize("skip", [True, False])
@@ -70,7 +74,7 @@ def test_a_row_without_a_name_is_a_missing_clip(source, tmp_path, skip):
     code, document = build(source / "rows.csv", tmp_path / "out", *flags)
     assert code == (0 if skip else 2)
     finding = document["findings"][0]
-    assert finding["data"]["record_ids"] == ["row-1"] and "row 1" in finding["message"]
+    assert finding["data"]["record_ids"] == ["row-3"] and "row-3" in finding["message"]
 
 
 def test_a_label_without_its_clip_can_be_left_out(source, tmp_path):
@@ -117,6 +121,10 @@ def test_a_misspelt_column_and_an_existing_output_are_told_together(source, tmp_
     assert ids(document)[:2] == ["BUILD-OUTPUT-FOREIGN", "BUILD-COLUMN"]
     fix = document["findings"][1]["fix"]
     assert fix == "replace --column answer=lihgt_on with --column answer=light_on"
+    for name, fixed in (("Light_On", True), ("light", False)):
+        words = ("--column", f"answer={name}")
+        code, document = build(source / "labels.csv", tmp_path / "new", *words)
+        assert bool(document["findings"][0]["fix"]) == fixed, "another column is another label"
 
 
 def write_questions(source, names):
@@ -168,7 +176,7 @@ def test_media_that_do_not_open_can_be_left_out(damaged, tmp_path):
     write_questions(damaged, [f"clips/{name}" for name in (*UNOPENED, *GOOD)])
     code, document = build(damaged / "labels.csv", tmp_path / "out", "--skip-missing")
     assert code == 0 and document["result"]["written"] == {"train": 4}
-    skipped = document["findings"][0]
+    (skipped,) = [one for one in document["findings"] if one["id"] == "BUILD-MEDIA-SKIPPED"]
     assert (skipped["id"], skipped["severity"]) == ("BUILD-MEDIA-SKIPPED", "warning")
     assert skipped["data"]["record_ids"] == ["empty", "page", "note"]
     assert document["result"]["skipped"] == 3

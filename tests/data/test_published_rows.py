@@ -70,7 +70,7 @@ def test_a_process_that_is_a_label_is_no_reasoning(source):
     rows = [{"video": f"{n}.mp4", "process": "weld", "label": "ok"} for n in range(3)]
     report, talks = build(written(source, rows), "--question", "Good?")
     assert [answer for _, answer in talks] == ["ok"] * 3
-    assert not found(report, "BUILD-COLUMN-UNUSED")
+    assert found(report, "BUILD-COLUMN-UNUSED")[0]["data"]["columns"] == ["process"]
 
 
 def test_tags_stay_where_the_question_asks_for_them(source):
@@ -386,7 +386,7 @@ def test_times_that_are_none_are_refused(source, long_clip, start, end):
 def test_one_column_of_times_is_no_part(source):
     rows = [{"video": "0.mp4", "from": 0, "question": "?", "answer": "yes"}]
     report, _ = build(written(source, rows), "--column", "start=from")
-    assert "first and the last second" in found(report, "USAGE")[0]["message"]
+    assert found(report, "USAGE")
 
 
 def test_a_part_past_the_end_of_its_clip_is_named(source, long_clip):
@@ -396,7 +396,8 @@ def test_a_part_past_the_end_of_its_clip_is_named(source, long_clip):
     ]
     path = written(source, rows)
     report, _ = build(path, "--column", "start=from", "--column", "end=to")
-    assert "(3 seconds long) from 60" in found(report, "BUILD-MEDIA-MISSING")[0]["message"]
+    (finding,) = found(report, "BUILD-SPAN-OUTSIDE")
+    assert finding["data"] == {"rows": [1], "count": 1} and finding["fix"] == "--skip-missing"
     flags = ("--column", "start=from", "--column", "end=to", "--skip-missing")
     assert len(build(path, *flags)[1]) == 1
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Iterable
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
@@ -55,11 +55,30 @@ COLUMNS = {
 }
 # Roles of the column of the answer, where it has numbers of options; what those count from.
 NUMBERED_ROLES = {"answer_from_0": 0, "answer_from_1": 1}
-# Roles of the columns with the first and the last second of the part that a row is about.
-PART_ROLES = ("start", "end")
+# Roles of the columns with the begin and the end of the part that a row is about, by their unit:
+# seconds (or H:M:S), milliseconds, frames.
+PART_ROLES = ("start", "end", "start_ms", "end_ms", "start_frame", "end_frame")
 ROLES = (*COLUMNS, *NUMBERED_ROLES, *PART_ROLES)
 OF_ROWS = re.compile(r"(?:^|[_ ])(?:id|ids|uid|uuid|qid|idx|index|url|token)$|^q_?uid$", re.I)
 LONG_TEXT = 8  # words on average, of a column that is worth a remark
+WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+CLOCK = re.compile(r"\d{1,3}(?::[0-5]?\d){1,2}(?:[.,]\d+)?")
+BEGINS = {"start", "starts", "begin", "begins", "from", "onset"}
+ENDS = {"end", "ends", "stop", "stops", "to", "until", "till", "offset"}
+TIMES = {"time", "times", "timestamp", "timestamps", "timecode", "sec", "secs", "second", "seconds"}
+TIMES |= {"ms", "msec", "millisecond", "milliseconds", "frame", "segment", "span", "interval"}
+MILLISECONDS = {"ms", "msec", "millisecond", "milliseconds"}
+FRAMES = {"frame", "frames"}
+# What an unused column may mean, by the words of its name.
+TIME, SPLIT = "a time", "a split"
+MEANINGS = {
+    TIME: BEGINS | ENDS | TIMES,
+    SPLIT: {"split", "splits", "subset", "fold", "folds", "partition"},
+    "a group": {"group", "camera", "cam", "site", "session", "recording", "scene", "subject"}
+    | {"participant", "patient", "location", "shift", "person", "driver", "vehicle"},
+    "a weight": {"weight", "weights", "importance"},
+}
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval"}
 
 # Columns that name a clip, whatever its name looks like.
 OF_CLIPS = {
@@ -128,46 +147,73 @@ def _find_reasoning(cells: Cells, columns: dict[str, str]) -> None:
         columns["reasoning"] = tagged[0]
 
 
-def unused_texts(cells: Cells, columns: dict[str, str]) -> list[str]:
-    """The columns without a role that hold sentences, or are called like reasoning."""
-    found = []
-    for name in _free(cells, columns):
-        texts = [value for value in cells[name] if isinstance(value, str) and value]
-        words = sum(len(text.split()) for text in texts)
-        is_named = name.lower() in COLUMNS["reasoning"]
-        if texts and (is_named or words >= LONG_TEXT * len(texts)):
-            found.append(name)
-    return found
+def unused(cells: Cells, columns: dict[str, str]) -> list[str]:
+    """The columns without a role that hold something."""
+    return [name for name in _free(cells, columns) if any(map(cell_text, cells[name]))]
+
+
+def meaning(name: str, values: list) -> str:
+    """What a column may mean by the words of its name, or by values that only times and splits
+    have; "" for nothing of MEANINGS."""
+    words = {word.lower() for word in WORDS.findall(name)}
+    for meant, known in MEANINGS.items():
+        if words & known:
+            return meant
+    texts = {cell_text(value) for value in values} - {""}
+    if texts and all(map(CLOCK.fullmatch, texts)):
+        return TIME
+    return SPLIT if len(texts) > 1 and {text.lower() for text in texts} <= SPLITS else ""
+
+
+def are_sentences(values: list) -> bool:
+    """Whether a column holds texts of many words."""
+    texts = [value for value in values if isinstance(value, str) and value]
+    return bool(texts) and sum(len(text.split()) for text in texts) >= LONG_TEXT * len(texts)
+
+
+def time_roles(names: list[str]) -> list[str]:
+    """ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the unit
+    that these say; [] where they are not one of each."""
+    roles = []
+    for edge, known in (("start", BEGINS), ("end", ENDS)):
+        words = {name: {word.lower() for word in WORDS.findall(name)} for name in names}
+        named = [name for name in names if words[name] & known]
+        if len(named) != 1:
+            return []
+        unit = "_ms" if words[named[0]] & MILLISECONDS else ""
+        unit = "_frame" if words[named[0]] & FRAMES else unit
+        roles.append(f"{edge}{unit}={named[0]}")
+    return roles
 
 
 def _given(role: str, name: str, cells: Cells, problems: list[f.Finding]) -> str:
-    """The column that is given for a role, or the one that was likely meant."""
+    """The column that is given for a role; "" where there is none of that name."""
     if name in cells:
         return name
-    message = f"got no such column in {', '.join(cells)}.{f.did_you_mean(name, cells)}"
-    near = f.misspelt(name, cells)
+    alike = [other for other in cells if other.strip().lower() == name.strip().lower()]
+    alike = alike or f.misspelt(name, cells)
     fix = ""
-    if len(near) == 1:
+    if len(alike) == 1:
         written = shlex.join(["--column", f"{role}={name}"])
-        fix = f"replace {written} with {shlex.join(['--column', f'{role}={near[0]}'])}"
+        fix = f"replace {written} with {shlex.join(['--column', f'{role}={alike[0]}'])}"
+    message = f"got no such column, expected one of {', '.join(cells)}"
     problems.append(f.error("BUILD-COLUMN", name, message, fix))
-    return (near or list(cells))[0]
+    return alike[0] if len(alike) == 1 else ""
 
 
 def add_likely(cells: Cells, columns: dict[str, str], problems: list[f.Finding]) -> None:
-    """Report the roles that have no column, each with the likeliest. That of the answer is taken
-    to go on with."""
+    """Report the roles that have no column, each with the one that it can be. That of the answer is
+    taken to go on with."""
     if "answer" not in columns:
-        likely = _of_fewest_classes(cells, _free(cells, columns))
+        likely = _only_label(cells, columns)
         problems.append(_without_column("answer", likely, cells))
         columns["answer"] = likely
     if "video" not in columns and "image" not in columns:
-        texts = [name for name in _free(cells, columns) if _holds_text(cells[name])]
-        problems.append(_without_column("video", next(iter(texts), ""), cells))
+        problems.append(_without_column("video", "", cells))
 
 
 def _without_column(role: str, likely: str, cells: Cells) -> f.Finding:
-    message = f"got columns {', '.join(cells)}, expected one for the {role}"
+    message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
     fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
     return f.error("BUILD-COLUMN", role, message, fix)
 
@@ -176,18 +222,16 @@ def _free(cells: Cells, columns: dict[str, str]) -> list[str]:
     return [name for name in cells if name not in columns.values()]
 
 
-def _of_fewest_classes(cells: Cells, names: Iterable[str]) -> str:
-    """The column with the fewest different values, at least two: labels repeat. A number or an id
-    of rows is no label, nor is an option."""
-    names = [name for name in names if not (OF_ROWS.search(name) or NUMBERED.fullmatch(name))]
-    filled = {name: [value for value in cells[name] if value not in (None, "")] for name in names}
-    classes = {name: len(set(map(str, values))) for name, values in filled.items()}
-    several = {name: count for name, count in classes.items() if count > 1}
-    return min(several or classes, key=classes.get, default="")
-
-
-def _holds_text(values: list) -> bool:
-    return any(isinstance(value, str) and value for value in values)
+def _only_label(cells: Cells, columns: dict[str, str]) -> str:
+    """The one column that can be labels: of several values of which some repeat, and neither an id
+    of rows, an option, nor of a MEANING. "" where that is none or several."""
+    found = []
+    for name in _free(cells, columns):
+        filled = [cell_text(value) for value in cells[name] if value not in (None, "")]
+        is_other = OF_ROWS.search(name) or NUMBERED.fullmatch(name) or meaning(name, cells[name])
+        if not is_other and 1 < len(set(filled)) <= max(len(filled) - 1, 2):
+            found.append(name)
+    return found[0] if len(found) == 1 else ""
 
 
 def _name_media(values: list) -> bool:
@@ -198,3 +242,14 @@ def _name_media(values: list) -> bool:
 
 def names_medium(name: str) -> bool:
     return name.lower().endswith(MEDIA_SUFFIXES)
+
+
+def cell_text(value: object) -> str:
+    """What stands in a cell, as text: "" for nothing, JSON for lists and objects."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value.strip()
+    if value is None or value != value:  # NaN is how tables say that there is none
+        return ""
+    return re.sub(r"\.0$", "", str(value))

@@ -136,14 +136,14 @@ def second_name(record: dict) -> str:
 
 
 def answers_by_number(record: dict) -> bool:
-    """Whether its answer is a number beside a list of options: all rows together tell which option
-    it is the number of."""
+    """Whether its answer is a number beside options in a list or in columns: all rows together tell
+    which option it is the number of."""
     answer = record.get("answer")
     if isinstance(answer, bool) or not NUMBER.fullmatch(str(answer)):
         return False
     listed = next((record[key] for key in OPTIONS if isinstance(record.get(key), list)), [])
     try:
-        texts = options(listed)
+        texts = options(listed) or option_columns.of_row(record, "")[0]
     except ValueError:  # told where the record is read
         return False
     return bool(texts) and not _meant(texts, answer)
@@ -274,7 +274,7 @@ def _qa_turns(pair: object) -> list[dict]:
     answer = pair.get("correct_answer") or pair.get("answer", pair.get("a"))
     options = options_of(pair)
     if not options:
-        options, answer = option_columns.with_letter(pair, answer)
+        options, answer = option_columns.of_row(pair, str(answer).strip())
     return _two_turns(*with_options(question, options, answer))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -11,12 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import slices
 from cosmos_reason.data.samples import Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 
 # of readings; those that are missing here are called as their field
 FLAGS = {"columns": "--column", "subset": "--hf-subset", "split": "--hf-split"}
+SHOWN_ROWS = 5  # of a finding about many, besides the first
 UNNAMED = Path()  # the medium of a row that names none
 
 
@@ -29,6 +29,16 @@ class Item(NamedTuple):
     reasoning: str = ""
     video_fps: float | None = None
     tags: tuple[str, ...] = ()
+
+
+class Row(NamedTuple):
+    """A row of a table in `folder`, and where people find it: its number as a spreadsheet shows it,
+    of JSON and parquet counted from 0."""
+
+    values: dict
+    folder: str
+    where: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,20 @@ def one_per_id(refused: list[f.Finding]) -> list[f.Finding]:
     return list(first.values())
 
 
+def by_row(
+    id: str, severity: str, told: list[tuple[Row, str]], fix: Fix | str = "", **data
+) -> f.Finding:
+    """One finding about rows, with what is said of the first of them and the numbers of all."""
+    (first, message), *others = told
+    shown = [f"{row.number}: {text}" for row, text in others[:SHOWN_ROWS]]
+    if shown:
+        more = ", ..." if others[SHOWN_ROWS:] else ""
+        message += f" ({len(told)} rows; {'; '.join(shown)}{more})"
+    numbers = [row.number for row, _ in told]
+    data |= {"rows": numbers[: f.MAX_RECORD_IDS], "count": len(told)}
+    return f.Finding(id, severity, first.where, message, fix, data)
+
+
 def name_of(medium: Medium, files: Folder, otherwise: str) -> str:
     """The name of a file without its suffix; what stands in a table has none."""
     if isinstance(medium, Held) and medium.key in files.held:
@@ -85,14 +109,3 @@ def name_of(medium: Medium, files: Folder, otherwise: str) -> str:
 def exchange(question: str, answer: str) -> tuple[Turn, ...]:
     """A question and its answer, as the turns of an item."""
     return Turn("user", question), Turn("assistant", answer)
-
-
-def cell_text(value: object) -> str:
-    """What stands in a cell, as text: "" for nothing, JSON for lists and objects."""
-    if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, str):
-        return value.strip()
-    if value is None or value != value:  # NaN is how tables say that there is none
-        return ""
-    return re.sub(r"\.0$", "", str(value))

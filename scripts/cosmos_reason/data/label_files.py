@@ -9,9 +9,10 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import read_json
+from cosmos_reason.data import answer_forms, label_questions
 from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data import label_questions
-from cosmos_reason.data.items import Item, Reading, cell_text, exchange, one_per_id
+from cosmos_reason.data.columns import cell_text
+from cosmos_reason.data.items import Item, Reading, exchange, one_per_id
 from cosmos_reason.data.json_stream import check_regular
 
 
@@ -33,10 +34,20 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
         answers[name] = json.dumps(label, indent=2)
         if len(reading.fields) == 1:
             answers[name] = cell_text(label[reading.fields[0]])
-    problems += one_per_id(refused)
+    problems += [*one_per_id(refused), *_without_values(answers, paths)]
+    answers = dict(zip(answers, answer_forms.in_one_form([*answers.values()]), strict=True))
     question = f.attempt(problems, _question, list(answers.values()), fields, reading)
     for name, answer in answers.items():
         yield Item(name, (("video", videos[name][0]),), exchange(question or "", answer))
+
+
+def _without_values(answers: dict[str, str], paths: dict[str, Path]) -> list[f.Finding]:
+    void = [name for name, answer in answers.items() if not answer or answer_forms.is_void(answer)]
+    if not void:
+        return []
+    message = f"got {answers[void[0]] or 'nothing'} for {len(void)} labels, expected a value"
+    ids = {"record_ids": void[: f.MAX_RECORD_IDS], "count": len(void)}
+    return [f.error("BUILD-TEXT-VOID", paths[void[0]], message, **ids)]
 
 
 def _question(answers: list[str], fields: list[str], reading: Reading) -> str:

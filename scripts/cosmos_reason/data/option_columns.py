@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from string import ascii_uppercase
 
 NUMBERED = re.compile(r"(?:a|opt|option|choice|candidate)[ _]?(\d)", re.I)
@@ -12,28 +12,34 @@ ANSWERS = re.compile(r"answer[ _]?(\d)", re.I)  # HourVideo
 LETTER = re.compile(r"[A-H]")
 
 
-def with_letter(record: Mapping, answer: object) -> tuple[dict[str, str], object]:
-    """({"A": text} of the options in the columns of a record, its answer, for a number or a column
+def of_row(record: Mapping, answer: str) -> tuple[dict[str, str], str]:
+    """({"A": text} of the options in the columns of a record, its answer, for the name of a column
     the letter that is meant); no options and the same answer where there are no such columns.
 
-    Raises ValueError for a number that is the text of another option."""
+    Raises ValueError for a name that is the text of another option."""
     columns = _numbered(record, NUMBERED)
-    if not columns and LETTER.fullmatch(str(answer).strip()):
+    if not columns and LETTER.fullmatch(answer):
         columns = _numbered(record, ANSWERS)  # else they may be answers of several people
     if not columns:
         return _lettered(record), answer
-    letters = dict(zip(columns, ascii_uppercase, strict=False))
-    options = {letters[number]: str(record[name]) for number, name in columns.items()}
-    said = str(answer).strip()
-    named = {str(number): letter for number, letter in letters.items()}
-    named |= {columns[number].casefold(): letter for number, letter in letters.items()}
-    meant = named.get(said.casefold())
+    options = {
+        letter: str(record[name])
+        for letter, name in zip(ascii_uppercase, columns.values(), strict=False)
+    }
+    named = dict(zip(map(str.casefold, columns.values()), options, strict=True))
+    meant = named.get(answer.casefold())
     if meant is None:
         return options, answer
-    if said in options.values() and options[meant] != said:
-        message = f"got the answer {answer!r}, the number of one option and the text of another"
+    if answer in options.values() and options[meant] != answer:
+        message = f"got the answer {answer!r}, the column of one option and the text of another"
         raise ValueError(f"{message}, expected its letter")
     return options, meant
+
+
+def names(columns: Iterable[str]) -> list[str]:
+    """Those of the names that columns of options have."""
+    found = [name for name in columns if NUMBERED.fullmatch(name) or ANSWERS.fullmatch(name)]
+    return [*found, *(name for name in columns if LETTER.fullmatch(name))]
 
 
 def _numbered(record: Mapping, pattern: re.Pattern) -> dict[int, str]:

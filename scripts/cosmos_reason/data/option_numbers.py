@@ -15,35 +15,41 @@ Options = Mapping[str, object]
 
 
 def letters(
-    options: list[Options], answers: list[str], column: str, given: int | None
+    options: list[Options], answers: list[str], column: str, given: int | None, where: list[str]
 ) -> list[str]:
     """The answers of rows with their options, with the letter in the place of each number.
 
-    `given` is what the numbers of the `column` count from, where its author said it. Answers stay
-    as they are where one is no number, or where all are texts of options. Raises Failure where a
-    number may mean two options, or none."""
+    `given` is what the numbers of the `column` count from, where its author said it; `where` names
+    the rows. Answers that are no numbers stay, and all where the numbers are texts of options.
+    Raises Failure where a number may mean two options, or none."""
     offered = [place for place, of_row in enumerate(options) if of_row]
     numbers = {place: int(answers[place]) for place in offered if NUMBER.fullmatch(answers[place])}
-    if not offered or len(numbers) < len(offered):
+    if not numbers:
         return answers
     begin = given
     if begin is None:
-        if column.lower() not in COUNTED_FROM_0 and _are_texts(options, answers, numbers, column):
+        if column.lower() not in COUNTED_FROM_0 and _are_texts(
+            options, answers, numbers, column, where
+        ):
             return answers
-        begin = _beginning(options, numbers, column)
+        begin = _beginning(options, numbers, column, where)
     lettered = list(answers)
     for place, number in numbers.items():
         of_row = list(options[place])
         if not 0 <= number - begin < len(of_row):
             last = len(of_row) + begin - 1
             message = f"got {number} beside {len(of_row)} options, expected {begin} to {last}"
-            raise f.bad_input("BUILD-OPTIONS", f"{column}#{place}", message)
+            raise f.bad_input("BUILD-OPTIONS", where[place], message)
         lettered[place] = of_row[number - begin]
     return lettered
 
 
 def _are_texts(
-    options: list[Options], answers: list[str], numbers: dict[int, int], column: str
+    options: list[Options],
+    answers: list[str],
+    numbers: dict[int, int],
+    column: str,
+    where: list[str],
 ) -> bool:
     """Whether all numbers are texts of options. Raises Failure where only some of them are."""
     texts = [place for place in numbers if answers[place] in map(str, options[place].values())]
@@ -52,11 +58,13 @@ def _are_texts(
             f"got {answers[texts[0]]}, which is the text of an option and may be the number of "
             "another, as those of other rows are"
         )
-        raise _question(message, column, texts[0])
+        raise _question(message, column, where[texts[0]])
     return bool(texts)
 
 
-def _beginning(options: list[Options], numbers: dict[int, int], column: str) -> int:
+def _beginning(
+    options: list[Options], numbers: dict[int, int], column: str, where: list[str]
+) -> int:
     """What the numbers of a file count from. Raises Failure where nothing tells."""
     from_0 = [place for place, number in numbers.items() if number == 0]
     from_1 = [place for place, number in numbers.items() if number == len(options[place])]
@@ -66,19 +74,19 @@ def _beginning(options: list[Options], numbers: dict[int, int], column: str) -> 
             f"got {len(options[from_1[0]])} beside as many options, "
             "in a column that counts from 0 elsewhere"
         )
-        raise _question(message, column, from_1[0])
+        raise _question(message, column, where[from_1[0]])
     if from_0 or is_index:
         return 0
     if from_1:
         return 1
     place, number = next(iter(numbers.items()))
     message = f"got {number}, which counts options from 0 or from 1: no row has a 0 or the last"
-    raise _question(message, column, place)
+    raise _question(message, column, where[place])
 
 
-def _question(message: str, column: str, place: int) -> f.Failure:
+def _question(message: str, column: str, where: str) -> f.Failure:
     fix = (
         f"--column answer_from_0={column} where 0 is the first option, "
         f"--column answer_from_1={column} where 1 is"
     )
-    return f.bad_input("BUILD-OPTIONS", f"{column}#{place}", message, fix)
+    return f.bad_input("BUILD-OPTIONS", where, message, fix)

@@ -1,5 +1,5 @@
 """Parts of clips that the rows of a table name by their times: cut out where that is asked for
-(`--column start=NAME --column end=NAME`), told where it is not."""
+(`--column start=NAME --column end=NAME`), told where it is not. Enter at `of_rows`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmos_reason import answers
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import raw_clips
-from cosmos_reason.data.columns import PART_ROLES, Cells
-from cosmos_reason.data.source_files import Frames, Held, Medium
+from cosmos_reason.data import answer_forms, raw_clips
+from cosmos_reason.data.columns import PART_ROLES, TIME, Cells, cell_text, meaning, unused
+from cosmos_reason.data.items import UNNAMED, Row, by_row
+from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.media import cut
+from cosmos_reason.media import files as media
 from cosmos_reason.media.files import VIDEO_SUFFIXES
 
 # What the columns of the first and of the last second are called.
@@ -36,72 +39,182 @@ PAIRS = (
 )
 # What a column of both is called, a list of two.
 BOTH = ("timestamp", "timestamps", "segment", "time_span", "span", "clip_span")
+PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
+UNREAD, WHOLE = "unread", "whole"  # of rows: what they are told as
+ROUNDING = Fraction(1, 20)  # s behind the end that nobody means: times have one decimal
 # (kind, medium) of a row
 Named = tuple[str, Medium | None]
 
 
+class Span(NamedTuple):
+    """A part of a clip: from `begin` to before `end`, in seconds or, where `counts` says so, in
+    frames."""
+
+    begin: Fraction
+    end: Fraction
+    counts: str = "seconds"
+
+
 def of_rows(
-    media: list[Named], cells: Cells, columns: dict[str, str], problems: list[f.Finding]
+    rows: list[Row],
+    media: list[Named],
+    cells: Cells,
+    columns: dict[str, str],
+    files: Folder,
+    is_skipping: bool,
+    problems: list[f.Finding],
 ) -> list[Named]:
-    """The media of rows with the parts of those whose columns of times are given. Times that nobody
-    gave join the `problems`, and so do those that cannot be read."""
-    given = [columns[role] for role in PART_ROLES if role in columns]
+    """The media of rows with the parts of those whose columns of times are given; None for a row
+    without one. Times that nobody gave join the `problems`, and so do those that cannot be read or
+    lie outside of their clip, which is a warning when such rows are left out (`is_skipping`).
+    """
+    unit, given = _declared(columns)
     if not given:
-        problems += _left_whole(media, cells, columns)
+        problems += _left_whole(rows, media, cells, columns)
         return media
-    if len(given) == 1:
-        message = f"got {given[0]} alone, expected the columns of the first and the last second"
-        raise f.bad_input("USAGE", "--column", message, "--column start=NAME --column end=NAME")
     starts, ends = _times(cells, *given)
-    refused: list[f.Finding] = []
-    cut_out = []
-    for number, (kind, medium) in enumerate(media):
-        times = (starts[number], ends[number], f"{given[0]}#{number}")
-        part = f.attempt(refused, _part, medium, *times) if medium else medium
+    told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
+    cut_out: list[Named] = []
+    for row, start, end, (kind, medium) in zip(rows, starts, ends, media, strict=True):
+        part = medium
+        if medium == UNNAMED or medium is None:
+            pass
+        elif start in (None, "") and end in (None, ""):
+            told[WHOLE].append((row, "got no times, so the whole clip is taken"))
+        else:
+            part = _part(medium, start, end, unit, row, files, told)
         cut_out.append((kind, part))
-    problems += refused[:1]
+    some_stay = any(medium for _, medium in cut_out)
+    problems += _told(told, is_skipping, some_stay)
     return cut_out
 
 
-def _part(medium: Medium, start: object, end: object, where: str) -> Medium:
-    """The part of a clip, or the whole of it where a row has no times."""
-    if start in (None, "") and end in (None, ""):
-        return medium
+def _declared(columns: dict[str, str]) -> tuple[str, list[str]]:
+    """(unit, the columns of the begin and the end); none without any. Raises Failure for one
+    alone, and for two units."""
+    given = {role: columns[role] for role in PART_ROLES if columns.get(role)}
+    units = {role.partition("_")[2] for role in given}
+    if given and (len(given) != 2 or len(units) > 1):
+        names = " and ".join(f"{role}={name}" for role, name in given.items())
+        message = (
+            f"got {names}, expected the columns of the begin and of the end in one unit: start and "
+            "end (seconds), start_ms and end_ms, or start_frame and end_frame"
+        )
+        raise f.bad_input("USAGE", "--column", message)
+    return "".join(units), [*given.values()]
+
+
+def _told(
+    told: dict[str, list[tuple[Row, str]]], is_skipping: bool, some_stay: bool
+) -> list[f.Finding]:
+    """What is said of rows as findings."""
+    fix = Fix(flags={"--skip-missing": True}) if some_stay and not is_skipping else Fix()
+    kinds = {
+        UNREAD: ("BUILD-SPAN", f.ERROR, Fix()),
+        WHOLE: ("BUILD-SPAN", f.WARNING, Fix()),
+        OUTSIDE: (OUTSIDE, f.WARNING if is_skipping else f.ERROR, fix),
+        PAST: (PAST, f.WARNING, Fix()),
+    }
+    return [
+        by_row(id, severity, told[kind], fix)
+        for kind, (id, severity, fix) in kinds.items()
+        if told[kind]
+    ]
+
+
+def _part(
+    medium: Medium,
+    start: object,
+    end: object,
+    unit: str,
+    row: Row,
+    files: Folder,
+    told: dict[str, list[tuple[Row, str]]],
+) -> Medium | None:
+    """The part of a clip that a row is about; None where what is told says why not."""
     try:
-        begins, ends = seconds(start), seconds(end)
-    except ValueError:
-        message = f"got {start!r} and {end!r}, expected seconds, or H:M:S"
-        raise f.bad_input("BUILD-SPAN", where, message) from None
-    if not 0 <= begins < ends:
-        message = f"got a part from {start} to {end}, expected one that ends after it begins"
-        raise f.bad_input("BUILD-SPAN", where, message)
+        span = _span(start, end, unit)
+    except ValueError as problem:
+        told[UNREAD].append((row, str(problem)))
+        return None
     if isinstance(medium, Frames) or medium.suffix.lower() not in VIDEO_SUFFIXES:
-        message = "got a part of pictures, expected one of a video file"
-        raise f.bad_input("BUILD-SPAN", where, message)
-    if isinstance(medium, Path):
-        length = _length(medium)
-        if not length:  # told as a clip that is missing, or does not open
-            return medium
-        if begins >= length:  # told as one that is missing
-            return medium.with_name(
-                f"{medium.name} ({length:g} seconds long) from {float(begins):g}"
-            )
-    name = f"{medium.stem}_{float(begins):g}-{float(ends):g}.mp4"
+        told[UNREAD].append((row, "got a part of pictures, expected one of a video file"))
+        return None
+    name = f"{medium.stem}_{float(span.begin):g}-{float(span.end):g}{unit}.mp4"
     whole = medium.key if isinstance(medium, Held) else str(medium)
-    load = functools.partial(_cut, medium, name, begins, ends)
-    return Held(f"{whole}/{name}", ".mp4", load, medium, (float(begins), float(ends)))
+    if isinstance(medium, Path):
+        try:
+            if not medium.is_file():  # told as one that is missing
+                return medium
+            times, verdict, message = _within(medium, span)
+        except f.Failure:  # told as one that does not open
+            return medium
+        if message:
+            told[verdict].append((row, message))
+        if verdict == OUTSIDE:
+            return None
+        load = functools.partial(raw_clips.cut_out, medium, name, times, "seconds")
+    elif span.counts == "frames":
+        message = "got frames of a clip that is packed or on the Hub, expected seconds, or the file"
+        told[UNREAD].append((row, message))
+        return None
+    else:
+        times = span.begin, span.end
+        load = functools.partial(_cut, medium, name, span, row, files)
+    return Held(f"{whole}/{name}", ".mp4", load, medium, (float(times[0]), float(times[1])))
 
 
-def _length(clip: Path) -> float:
-    """Seconds of a clip; 0 for one that is not there or does not open."""
+def _span(start: object, end: object, unit: str) -> Span:
+    """Raises ValueError for times that cannot be read, or that are none."""
     try:
-        return raw_clips.length_of(clip, "seconds") if clip.is_file() else 0
-    except f.Failure:
-        return 0
+        if unit == "":
+            span = Span(seconds(start), seconds(end))
+        elif unit == "ms":
+            span = Span(_number(start) / 1000, _number(end) / 1000)
+        else:
+            span = Span(_number(start), _number(end), "frames")
+    except ValueError:
+        kinds = {"": "seconds, or H:M:S", "ms": "milliseconds", "frame": "numbers of frames"}
+        raise ValueError(f"got {start!r} and {end!r}, expected {kinds[unit]}") from None
+    if not 0 <= span.begin < span.end:
+        message = f"got a part from {start} to {end}, expected one that ends after it begins"
+        raise ValueError(message)
+    return span
 
 
-def _cut(medium: Path | Held, name: str, start: Fraction, end: Fraction) -> Path:
-    loaded = medium.load() if isinstance(medium, Held) else medium
+def _number(written: object) -> Fraction:
+    if ":" in str(written):
+        raise ValueError(written)
+    return seconds(written)
+
+
+def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str]:
+    """((first, last second), verdict, what is to be said) of a part: "" where it is in its clip,
+    PAST where it ends behind it, OUTSIDE where that is no part of this clip. Raises Failure for a
+    file that is no clip.
+
+    It is none where less than half of it is there (the label would be about what is not shown), or
+    where it is longer than the whole clip by more than a second (the clip would be taken whole)."""
+    facts, shown = media.probe_video(clip) if span.counts == "frames" else (None, None)
+    length = Fraction(raw_clips.length_of(clip, "seconds")).limit_denominator(cut.MOST)
+    begin, end = span.begin, span.end
+    if shown is not None:
+        begin, end = (shown.at(min(int(edge), 2 * facts.frames)) for edge in (begin, end))
+    inside = min(end, length) - begin
+    if end <= length + ROUNDING:
+        return (begin, end), "", ""
+    written = f"{float(span.begin):g} to {float(span.end):g}"
+    unit = "s" if span.counts == "seconds" else span.counts
+    message = f"got {written} {unit} of {clip.name}, which is {float(length):.4g} s long"
+    if 2 * inside < end - begin or end - begin > length + 1:
+        message += f", expected a part of it: {max(float(inside), 0):.3g} s of it are there"
+        return (begin, end), OUTSIDE, message
+    return (begin, end), PAST, f"{message}: cut at its end, after {float(inside):.3g} s"
+
+
+def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
+    """The part of a clip whose length is known when it is had. Raises Failure."""
+    loaded = medium.load()
     if isinstance(loaded, bytes):
         key = hashlib.sha256(loaded).hexdigest()
         whole = raw_clips.place(key, f"whole{medium.suffix}")
@@ -109,7 +222,17 @@ def _cut(medium: Path | Held, name: str, start: Fraction, end: Fraction) -> Path
             with storage.whole_file(whole, "wb") as file:
                 file.write(loaded)
         loaded = whole
-    return raw_clips.cut_out(loaded, name, (start, end), "seconds")
+    times, verdict, message = _within(loaded, span)
+    if verdict == OUTSIDE:
+        raise f.bad_input(OUTSIDE, row.where, message)
+    if verdict == PAST:
+        files.past.append((row, message))
+    return raw_clips.cut_out(loaded, name, times, "seconds")
+
+
+def cut_at_the_end(files: Folder) -> list[f.Finding]:
+    """What is to be said of the parts that were cut while the dataset was written."""
+    return [by_row(PAST, f.WARNING, files.past)] if files.past else []
 
 
 def seconds(written: object) -> Fraction:
@@ -125,25 +248,45 @@ def seconds(written: object) -> Fraction:
     return total.limit_denominator(cut.MOST)
 
 
-def _left_whole(media: list[Named], cells: Cells, columns: dict[str, str]) -> list[f.Finding]:
+def _left_whole(
+    rows: list[Row], media: list[Named], cells: Cells, columns: dict[str, str]
+) -> list[f.Finding]:
     """What is said of rows with times: their clips are taken whole, which is an error where one
     clip has other labels at other times."""
     start, end = of_times(cells)
-    if not start or columns["answer"] not in cells:
+    if columns["answer"] not in cells:
         return []
+    if not start:
+        return _contradictions(rows, media, cells, columns)
     starts, ends = _times(cells, start, end)
-    rows = [row for row, value in enumerate(starts) if _are_times(value, ends[row])]
-    rows = [row for row in rows if not _asks_times(row, cells, columns)]
-    if not rows:
+    timed = [place for place, value in enumerate(starts) if _are_times(value, ends[place])]
+    timed = [place for place in timed if not _asks_times(place, cells, columns)]
+    if not timed:
         return []
-    first = rows[0]
-    times = f"{start} {starts[first]}, {end} {ends[first]}"
+    times = f"{start} {starts[timed[0]]}, {end} {ends[timed[0]]}"
     severity, wrong = f.WARNING, "clips are taken whole: cut them, unless that is done already"
-    if "question" not in columns and _contradict(rows, media, cells, columns):
+    if _contradict(timed, media, cells, columns):
         severity, wrong = f.ERROR, "one clip has other labels at other times: cut the parts out"
     message = f"got rows about parts of clips ({times}), and {wrong}"
     fix = Fix(flags={"--column": [f"start={start}", f"end={end}"]})
-    return [f.Finding("BUILD-SPAN", severity, start, message, fix, {"count": len(rows)})]
+    return [f.Finding("BUILD-SPAN", severity, start, message, fix, {"count": len(timed)})]
+
+
+def _contradictions(
+    rows: list[Row], media: list[Named], cells: Cells, columns: dict[str, str]
+) -> list[f.Finding]:
+    """An error where one clip has several answers to one question, and columns without a role that
+    may be the times of each."""
+    times = [name for name in unused(cells, columns) if meaning(name, cells[name]) == TIME]
+    if not times or not _contradict(range(len(rows)), media, cells, columns):
+        return []
+    listed = " and ".join(times)
+    message = (
+        f"got one clip with several answers to one question, and {listed}, which no role uses: cut "
+        "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
+        f"start_frame and end_frame), or build a table without {listed}"
+    )
+    return [f.error("BUILD-SPAN", times[0], message, columns=times)]
 
 
 def of_times(names: Iterable[str]) -> tuple[str, str]:
@@ -183,9 +326,14 @@ def _asks_times(row: int, cells: Cells, columns: dict[str, str]) -> bool:
     return answers.question_type(str(question), answer) == "temporal"
 
 
-def _contradict(rows: list[int], media: list[Named], cells: Cells, columns: dict[str, str]) -> bool:
-    """Whether one clip has different labels."""
-    given: dict[Medium | None, set[str]] = defaultdict(set)
+def _contradict(
+    rows: Iterable[int], media: list[Named], cells: Cells, columns: dict[str, str]
+) -> bool:
+    """Whether one clip has different answers to one question."""
+    asked = cells.get(columns.get("question", ""))
+    given: dict[tuple, set[str]] = defaultdict(set)
     for row in rows:
-        given[media[row][1]].add(str(cells[columns["answer"]][row]))
+        question = cell_text(asked[row]) if asked else ""
+        answer = cell_text(cells[columns["answer"]][row])
+        given[media[row][1], question].add(answer_forms.alike(answer))
     return any(len(labels) > 1 for labels in given.values())

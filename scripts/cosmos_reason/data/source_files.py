@@ -8,6 +8,7 @@ import os
 import posixpath
 import re
 import shlex
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -96,6 +97,11 @@ class Folder:
         self.claims: dict[Path | Held, str] = {}
         # of the archives that were opened, by the archive's name
         self.members: dict[str, Members] = {}
+        self.roles: dict[str, str] = {}  # the columns of its tables by role
+        # (row, what is said of it) where a part was cut at the end of its clip
+        self.past: list = []
+        # names that rows have for files of another name, or in another folder: the file's
+        self.renamed: dict[str, str] = {}
         self.raw = None  # where clips that are nowhere are cut from (raw_clips.RawClips)
 
     @functools.cached_property
@@ -140,6 +146,16 @@ class Folder:
         found = defaultdict(list)
         for name in filter(names_medium, self.names):
             found[posixpath.splitext(posixpath.basename(name))[0]].append(name)
+        return found
+
+    @functools.cached_property
+    def by_folded_name(self) -> dict[str, set[str]]:
+        """The media by their name, with and without its suffix, as `_folded` gives it."""
+        found = defaultdict(set)
+        for name in filter(names_medium, self.names):
+            last = posixpath.basename(name)
+            found[_folded(last)].add(name)
+            found[_folded(posixpath.splitext(last)[0])].add(name)
         return found
 
     @functools.cached_property
@@ -210,8 +226,38 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
     if closest:
         path, medium = closest
         guessed = "" if path in places else places[-1]
+        if "/" in name and not f"/{path}".endswith(f"/{posixpath.normpath(name)}"):
+            files.renamed[name] = path
         return _claimed(files, path, medium, guessed)
+    alike = files.by_folded_name.get(_folded(posixpath.basename(name)), ())
+    if len(alike) == 1:
+        (path,) = alike
+        files.renamed[name] = path
+        return _claimed(files, path, files.medium(path), places[-1])
     return _elsewhere(files, name, places[0])
+
+
+def _folded(name: str) -> str:
+    """The same for names that differ in case, in blanks around them, or in how Unicode writes their
+    letters."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).strip().casefold())
+
+
+def near_names(files: Folder, path: str) -> list[str]:
+    """The media whose names differ from the last part of `path` in their folder, or in what
+    `_folded` and zeros before a number make alike."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"0*(\d+)", r"\1", _folded(name))
+
+    wanted = plain(posixpath.basename(path))
+    suffixed = {wanted, plain(posixpath.splitext(posixpath.basename(path))[0])}
+    return [
+        name
+        for key, names in files.by_folded_name.items()
+        if plain(key) in suffixed
+        for name in sorted(names)
+    ]
 
 
 def _with_slashes(files: Folder, name: str) -> str:

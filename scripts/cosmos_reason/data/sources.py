@@ -33,7 +33,7 @@ from cosmos_reason.data.annotations import locate, stream
 from cosmos_reason.data.answer_options import unoffered
 from cosmos_reason.data.columns import names_medium
 from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
-from cosmos_reason.data.items import UNNAMED, Item, Reading, name_of, one_per_id, refuse_unused
+from cosmos_reason.data.items import UNNAMED, Item, Reading, Row, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
 from cosmos_reason.data.samples import Sample, Turn
@@ -45,6 +45,7 @@ KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
+ASKED_OF_ITS_AUTHOR = ("BUILD-COLUMN", "BUILD-QUESTION")
 PROPOSED = {"--column", "--question"}  # flags that a first look at a source knows
 
 
@@ -130,24 +131,30 @@ def command(written: str) -> tuple[Fix, str]:
     """The command that builds a dataset of a source, with the columns and the question that a first
     look at it proposes; and what is to be said of a question, which only its author knows."""
     words = ["scripts/build_dataset.py", written, "-o", "data"]
-    reading = Reading({})
-    proposed: list[Fix] = []
-    try:
-        read(open_source(written, "auto", reading), reading)
-    except f.Failure as failure:
-        wrong = [finding for finding in failure.findings if finding.severity == f.ERROR]
-        proposed = [finding.fix for finding in wrong if isinstance(finding.fix, Fix)]
+    wrong = _errors(written)
+    unsaid = [one for one in wrong if one.id in ASKED_OF_ITS_AUTHOR and not str(one.fix)]
+    if unsaid:
+        return Fix(), f"; build_dataset.py builds it when told what it is: {unsaid[0].message}"
+    proposed = [finding.fix for finding in wrong if isinstance(finding.fix, Fix)]
     for fix in proposed:
         if fix.command.startswith(RUNNABLE):
             return fix, ""
-        for flag in PROPOSED & fix.flags.keys():
-            given = fix.flags[flag]
-            for value in given if isinstance(given, list) else [given]:
-                words += [flag, str(value)]
+        kept = {flag: value for flag, value in fix.flags.items() if flag in PROPOSED}
+        words += shlex.split(str(Fix(flags=kept)))
     remark = ""
     if "--question" in words:
         remark = "; the question is a proposal: say what you mean"
     return Fix(command=shlex.join(words)), remark
+
+
+def _errors(written: str) -> list[f.Finding]:
+    """What keeps a source from being built without any flag."""
+    reading = Reading({})
+    try:
+        read(open_source(written, "auto", reading), reading)
+    except f.Failure as failure:
+        return [finding for finding in failure.findings if finding.severity == f.ERROR]
+    return []
 
 
 def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]:
@@ -162,6 +169,7 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
         items = list(label_files.items(source.files.root, reading, problems))
     else:
         items = _read_tables(source, reading, tally, problems)
+    problems += _found_elsewhere(source)
     items, missing = _without_missing(items, source, reading.skip_missing)
     if not f.has_errors(problems):
         _check_options(items, tally)
@@ -192,16 +200,17 @@ def _read_tables(
             here = table_items.by_clip(listed)
             tally.take(opened)
             if here and _is_annotation(here[0]):  # questions by clip
-                listed = table_files.Rows(opened.path, iter(here))
+                listed = table_files.Rows(opened.path, enumerate(here))
                 items += _record_items(listed, tally, source.files, folder, problems)
             else:
-                rows += [(row, folder) for row in table_items.each_caption(here)]
+                rows += _located(list(table_items.each_caption(here)), opened, table)
+                problems += _blank_rows(opened, table)
     if not source.tables:
         rows = table_items.labelled_by_folder(source.files, reading.part.split)
         if reading.part.rows:
             wanted = reading.part.rows.bounds(len(rows))
             rows = rows[wanted.start : wanted.stop]
-    if not all(isinstance(row, dict) for row, _ in rows):
+    if not all(isinstance(row.values, dict) for row in rows):
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
     if rows:
@@ -210,15 +219,33 @@ def _read_tables(
     return items
 
 
-def _with_fields(
-    rows: list[tuple[dict, str]], reading: Reading
-) -> tuple[list[tuple[dict, str]], Reading]:
+def _located(rows: list, opened: table_files.Rows | JsonRecords, table: str) -> list[Row]:
+    """The rows with where they stand; those made of records of another shape are counted."""
+    folder = posixpath.dirname(table)
+    read = getattr(opened, "numbers", [])
+    numbers = read if len(read) == len(rows) else range(len(rows))
+    mark = " row " if table.lower().endswith(DELIMITED) else "#"
+    return [
+        Row(values, folder, f"{table}{mark}{number}", number)
+        for values, number in zip(rows, numbers, strict=True)
+    ]
+
+
+def _blank_rows(opened: table_files.Rows | JsonRecords, table: str) -> list[f.Finding]:
+    blank = getattr(opened, "blank", [])
+    if not blank:
+        return []
+    message = f"passed over {len(blank)} rows without anything in them"
+    data = {"rows": blank[: f.MAX_RECORD_IDS], "count": len(blank)}
+    return [f.info("BUILD-ROWS-BLANK", f"{table} row {blank[0]}", message, **data)]
+
+
+def _with_fields(rows: list[Row], reading: Reading) -> tuple[list[Row], Reading]:
     """The rows whose labels are the wanted fields of an object, which are their answers then."""
     if not reading.fields:
         return rows, reading
-    plain, column = nested_rows.with_fields([row for row, _ in rows], reading.fields)
-    folders = [folder for _, folder in rows]
-    chosen = list(zip(plain, folders, strict=True))
+    plain, column = nested_rows.with_fields([row.values for row in rows], reading.fields)
+    chosen = [row._replace(values=values) for row, values in zip(rows, plain, strict=True)]
     return chosen, replace(reading, columns={**reading.columns, "answer": column})
 
 
@@ -237,7 +264,7 @@ def _opened_tables(
     for table, count in counts.items():
         opened = table_files.opened(source.files, table)
         here = islice(iter(opened), min(left.start, count), min(left.stop, count))
-        yield table, table_files.Rows(opened.path, here)
+        yield table, table_files.Rows(opened.path, ((opened.index, row) for row in here))
         left = range(max(left.start - count, 0), max(left.stop - count, 0))
 
 
@@ -250,13 +277,13 @@ def _without_missing(
     names = []
     looked_for: dict[str, None] = {}  # several records may lack one file
     is_remote = isinstance(source.files, Repository)
-    for number, item in enumerate(items):
+    for item in items:
         absent = _absent(item)
         if not absent:
             present.append(item)
             continue
         names.append(item.name)
-        looked_for |= {_looked_for(path, number, is_remote): None for path in absent}
+        looked_for |= {_looked_for(path, item.name, is_remote): None for path in absent}
     if not names:
         return items, []
     paths = list(looked_for)
@@ -284,7 +311,7 @@ def _absent(item: Item) -> list[Path]:
 
 
 def _media_missing(message: str, source: Source, data: dict, is_all: bool) -> f.Finding:
-    fix = Fix(flags={"--skip-missing": True})
+    fix = Fix() if is_all else Fix(flags={"--skip-missing": True})
     if source.files.raw is None and any(map(raw_clips.is_cut, data["files"])):
         message += f"; such clips are cut from the raw data of {raw_clips.SETS}"
         fix = Fix(flags={"--raw": "DIR"})
@@ -293,12 +320,44 @@ def _media_missing(message: str, source: Source, data: dict, is_all: bool) -> f.
     elif isinstance(source.files, Repository):
         fix = Fix(command="add the clips to a local copy of the source and build that")
     elif source.tables:
-        message += f", and for the last part of the name anywhere in {source.files.root}"
-        if is_all:
-            table = shlex.quote(str(source.files.root / source.tables[0]))
-            fix = Fix(command=f"cp {table} CLIPS/  # where the clips are; build that one")
+        message += _looked_further(source.files, data["files"])
     where = ", ".join(source.tables[:3]) or source.files.root
     return f.error("BUILD-MEDIA-MISSING", where, message, fix, **data)
+
+
+def _found_elsewhere(source: Source) -> list[f.Finding]:
+    """Names that stand for files of another name, or of another folder, which are taken as long as
+    one file fits."""
+    renamed = source.files.renamed
+    if not renamed:
+        return []
+    shown = ", ".join(f"{name!r} is {path!r}" for name, path in [*renamed.items()][:SHOWN_MISSING])
+    more = ", ..." if len(renamed) > SHOWN_MISSING else ""
+    message = f"took the one file that fits for {len(renamed)} names: {shown}{more}"
+    where = ", ".join(source.tables[:3]) or source.files.root
+    files = dict([*renamed.items()][: f.MAX_RECORD_IDS])
+    return [f.info("BUILD-MEDIA-RENAMED", where, message, files=files, count=len(renamed))]
+
+
+def _looked_further(files: Folder, absent: list[str]) -> str:
+    """What else was looked for, and what lies there that a name may mean."""
+    message = ""
+    here = f"{os.path.abspath(files.root)}/"
+    if any(path.startswith(here) for path in absent):
+        message += f", and for the last part of the name anywhere in {files.root}"
+    if not all(path.startswith(here) or path.startswith("(") for path in absent):
+        message += (
+            "; a name that begins with / is looked for there only: "
+            "write names below the folder of the table"
+        )
+    near = [source_files.near_names(files, path) for path in absent[:SHOWN_MISSING]]
+    near = list(dict.fromkeys(name for names in near for name in names))
+    if near:
+        listed = ", ".join(near[:SHOWN_MISSING])
+        message += f"; of names like these there are {listed}: write the names of the files"
+    elif files.names and not any(map(names_medium, files.names)):
+        message += f"; {files.root} holds no media: put the table beside them"
+    return message
 
 
 def _check_options(items: list[Item], tally: Tally) -> None:
@@ -337,10 +396,10 @@ def _with_system(item: Item, system: str) -> Item:
     return item._replace(turns=(Turn("system", system), *item.turns))
 
 
-def _looked_for(path: Path, number: int, is_remote: bool) -> str:
+def _looked_for(path: Path, record: str, is_remote: bool) -> str:
     """What was looked for on behalf of a record, as a message names it."""
     if path == UNNAMED:
-        return f"(no name in row {number})"
+        return f"(no name in {record})"
     return str(path) if is_remote else os.path.abspath(path)
 
 

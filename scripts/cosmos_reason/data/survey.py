@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from cosmos_reason import answers
+from cosmos_reason.data import answer_forms
 from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.answer_options import unoffered
 from cosmos_reason.data.json_stream import JsonRecords
@@ -121,7 +122,7 @@ class Survey:
                 self.tally.add(check, sample.index, sample.id, message)
             if sample.reasoning or "<think>" in gt:
                 self.reasoned += 1
-            self.answer_keys.append(hash(gt))
+            self.answer_keys.append(hash(answer_forms.alike(gt)))
             first = first or (kind, answer)
         kind, answer = first or ("", None)
         self.kinds.append(kind)

@@ -9,10 +9,11 @@ import hashlib
 import json
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.data.columns import names_medium
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.source_files import Folder, Held
 
@@ -25,17 +26,24 @@ ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 
 class Rows:
-    """The rows of a table as annotations.stream reads the records of a file."""
+    """The rows of a table as annotations.stream reads the records of a file. `numbers` are those of
+    the rows read so far, `blank` those of rows without anything, which are passed over."""
 
-    def __init__(self, path: Path, rows: Iterator[dict]):
+    def __init__(self, path: Path, rows: Iterable[tuple[int, dict]]):
         self.path = path
         self.rows = rows
         self.index = 0
+        self.numbers: list[int] = []
+        self.blank: list[int] = []
         self.oddities = []
         self.header = {}
 
     def __iter__(self) -> Iterator[dict]:
-        for self.index, row in enumerate(self.rows):  # noqa: B020
+        for self.index, row in self.rows:  # noqa: B020
+            if not row:
+                self.blank.append(self.index)
+                continue
+            self.numbers.append(self.index)
             yield row
 
 
@@ -43,16 +51,16 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
     """The rows of a table, or the records of a JSON file."""
     path = files.path(table)
     if table.endswith(COLUMNAR):
-        return Rows(path, _columnar_rows(files, path))
+        return Rows(path, enumerate(_columnar_rows(files, path)))
     if table.lower().endswith(DELIMITED):
-        return Rows(path, csv_rows(path))
+        return Rows(path, _numbered_rows(path))
     if table.lower().endswith(SPREADSHEETS):
         fix = "save it as CSV in UTF-8"
         raise f.bad_input("BUILD-TABLE", path, "got a spreadsheet, expected a CSV table", fix)
     if table.lower().endswith(".jsonl"):
         rows = _array_rows(path)
         if rows:
-            return Rows(path, iter(rows))
+            return Rows(path, enumerate(rows))
     return JsonRecords(path)
 
 
@@ -72,23 +80,34 @@ def _array_rows(path: Path) -> list[dict]:
         return []
     if not all(isinstance(row, list) and len(row) == len(names) for row in rows):
         return []
+    _refuse_data_as_names(path, names)
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def csv_rows(path: Path) -> Iterator[dict]:
     """The rows of a table with a header, separated by commas, semicolons, tabs or bars."""
+    return (row for _, row in _numbered_rows(path) if row)
+
+
+def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
+    """(its number, row) as a spreadsheet shows them: the header is row 1; {} for a blank one."""
     try:
         with path.open(encoding=_encoding(path), newline="") as handle:
             header = handle.readline()
             handle.seek(0)
-            rows = csv.DictReader(handle, strict=True, delimiter=max(SEPARATORS, key=header.count))
-            for column, times in Counter(rows.fieldnames or ()).items():
+            separator = max(SEPARATORS, key=header.count)
+            numbered = enumerate(csv.reader(handle, strict=True, delimiter=separator), 1)
+            names = next((cells for _, cells in numbered if any(cells)), [])
+            for column, times in Counter(names).items():
                 if times > 1:
                     raise ValueError(f"the column {column!r} twice")
-            for row in rows:
-                if None in row:
-                    raise ValueError(f"more cells than the header has in line {rows.line_num}")
-                yield row
+            _refuse_data_as_names(path, names)
+            for number, cells in numbered:
+                if any(cells[len(names) :]):
+                    raise ValueError(f"more cells than the header has in row {number}")
+                is_blank = not any(map(str.strip, cells))
+                values = [*cells, *[None] * (len(names) - len(cells))][: len(names)]
+                yield number, {} if is_blank else dict(zip(names, values, strict=True))
     except UnicodeDecodeError:
         message = "got text that is not UTF-8, expected a UTF-8 CSV table with a header"
         name = shlex.quote(str(path))
@@ -99,6 +118,17 @@ def csv_rows(path: Path) -> Iterator[dict]:
         raise f.bad_input(
             "BUILD-TABLE", path, f"got {problem}, expected a UTF-8 CSV table with a header"
         ) from None
+
+
+def _refuse_data_as_names(path: Path, names: list[str]) -> None:
+    """Raise Failure where the first row is a record: it names a clip or a picture."""
+    media = [name for name in names if names_medium(name.strip())]
+    if media:
+        message = (
+            f"got {media[0]!r} among the names of the columns, so the first row is a record; "
+            "write a row with a name for each column above it"
+        )
+        raise f.bad_input("BUILD-TABLE", path, message)
 
 
 def _encoding(path: Path) -> str:

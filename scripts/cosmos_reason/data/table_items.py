@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
+    answer_forms,
     clip_columns,
     label_questions,
     option_columns,
@@ -19,6 +22,7 @@ from cosmos_reason.data import (
     thoughts,
 )
 from cosmos_reason.data import columns as column_roles
+from cosmos_reason.data.columns import cell_text
 from cosmos_reason.data.formats import (
     are_pairs,
     are_pictures,
@@ -31,7 +35,8 @@ from cosmos_reason.data.items import (
     UNNAMED,
     Item,
     Reading,
-    cell_text,
+    Row,
+    by_row,
     exchange,
     name_of,
     one_per_id,
@@ -42,7 +47,7 @@ from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES
 
-TEXTS_NAMED = 5
+COLUMNS_NAMED = 40
 TEXT_COLUMNS = ("id", "question", "answer", "reasoning", "options")
 
 
@@ -55,10 +60,17 @@ def by_clip(rows: list) -> list:
         or not all(map(column_roles.names_medium, rows[0]))
     ):
         return rows
-    return [
-        {"video": name, "qa_pairs" if are_pairs(value) else "answer": value}
-        for name, value in rows[0].items()
-    ]
+    return [_of_clip(name, value) for name, value in rows[0].items()]
+
+
+def _of_clip(name: str, value: object) -> dict:
+    if are_pairs(value):
+        return {"video": name, "qa_pairs": value}
+    if isinstance(value, dict) and {"q", "a"} <= value.keys():
+        return {"video": name, "qa_pairs": [value]}
+    if isinstance(value, dict) and column_roles.OF_TEXTS & value.keys():
+        return {"video": name, **value}
+    return {"video": name, "answer": value}
 
 
 def each_caption(rows: list) -> Iterator:
@@ -72,7 +84,7 @@ def each_caption(rows: list) -> Iterator:
             yield row
 
 
-def labelled_by_folder(files: Folder, split: str) -> list[tuple[dict, str]]:
+def labelled_by_folder(files: Folder, split: str) -> list[Row]:
     """One row per medium of a source without tables, whose folder names are the labels."""
     rows = []
     for name in files.names:
@@ -81,8 +93,8 @@ def labelled_by_folder(files: Folder, split: str) -> list[tuple[dict, str]]:
         if split and split not in name.split("/"):
             continue
         label = posixpath.basename(posixpath.dirname(name))
-        rows.append(({"video": name, "answer": label}, ""))
-    labels = {row["answer"] for row, _ in rows}
+        rows.append(Row({"video": name, "answer": label}, "", name, len(rows)))
+    labels = {row.values["answer"] for row in rows}
     if len(labels) < 2 or "" in labels:
         message = f"got {len(rows)} media files in {len(labels)} folders and no labels"
         fix = (
@@ -94,39 +106,42 @@ def labelled_by_folder(files: Folder, split: str) -> list[tuple[dict, str]]:
 
 
 def items(
-    rows: list[tuple[dict, str]], files: Folder, reading: Reading, problems: list[f.Finding]
+    rows: list[Row], files: Folder, reading: Reading, problems: list[f.Finding]
 ) -> Iterator[Item]:
-    """One item per row: its columns are guessed from their names, its question is made from the
-    labels when the row has none.
+    """One item per row: its columns are given or known by their names, its question is made from
+    the labels when the row has none.
 
-    What is wrong joins the `problems`, and reading goes on with the likeliest column, so that one
-    run says all.
+    What is wrong joins the `problems`, and reading goes on, so that one run says all.
     """
     given, begin = _without_numbered(reading.columns)
     cells, columns = _table(rows, given, files, problems)
-    problems += _unused(cells, columns, files)
+    files.roles = dict(columns)
     written = {role: cells.get(columns.get(role), [None] * len(rows)) for role in TEXT_COLUMNS}
     texts = {role: list(map(cell_text, written[role])) for role in TEXT_COLUMNS}
-    answers = texts["answer"]
-    f.attempt(problems, _refuse_empty, answers, columns["answer"], files)
-    media = _media(rows, columns, files, problems)
-    media = f.attempt(problems, parts.of_rows, media, cells, columns, problems) or media
     refused: list[f.Finding] = []
     stated = written["options"] if "options" in columns else None
-    reading_options = (rows, answers, stated, columns["answer"], begin, files, refused)
+    reading_options = (rows, texts["answer"], stated, columns["answer"], begin, refused)
     options, answers = _options_and_answers(*reading_options)
+    problems += _without_values(rows, columns, texts, options)
+    answers, told = _in_one_form(rows, answers, options)
+    problems += told
+    media = _media(rows, columns, files, problems)
+    parted = (rows, media, cells, columns, files, reading.skip_missing, problems)
+    media = f.attempt(problems, parts.of_rows, *parted) or media
     asking = (texts["question"], answers, options, media, columns["answer"], reading)
     questions = f.attempt(problems, _questions, *asking) or texts["question"]
     for number, (kind, medium) in enumerate(media):
+        where = rows[number].where
         turns = f.attempt(
-            refused, _asked, questions[number], options[number], answers[number], files, number
+            refused, _asked, questions[number], options[number], answers[number], where
         )
         if turns and medium:
-            unnamed = f"row-{number}"
+            unnamed = f"row-{rows[number].number}"
             name = texts["id"][number] or name_of(medium, files, unnamed) or unnamed
             reasoning = thoughts.bare(texts["reasoning"][number])
-            yield Item(name, ((kind, medium),), turns, reasoning, tags=_tags(rows[number][0]))
-    problems += one_per_id(refused)
+            tags = _tags(rows[number].values)
+            yield Item(name, ((kind, medium),), turns, reasoning, tags=tags)
+    problems += [*one_per_id(refused), *_unused(rows, cells, columns)]
 
 
 def _tags(row: dict) -> tuple[str, ...]:
@@ -146,32 +161,56 @@ def _without_numbered(given: dict[str, str]) -> tuple[dict[str, str], int | None
     return columns, begin
 
 
-def _unused(cells: column_roles.Cells, columns: dict[str, str], files: Folder) -> list[f.Finding]:
-    """What is left out although it may be the reasoning behind the answers."""
-    names = column_roles.unused_texts(cells, columns)
+def _unused(rows: list[Row], cells: column_roles.Cells, columns: dict[str, str]) -> list[f.Finding]:
+    """The columns without a role by their names: a warning where one may mean more than it says."""
+    read = _read_by_name(rows, cells)
+    names = [name for name in column_roles.unused(cells, columns) if name not in read]
     if not names:
         return []
-    message = (
-        f"left out the texts of {', '.join(names[:TEXTS_NAMED])}; "
-        "one that says why the answers are right is trained by --column reasoning=NAME"
-    )
-    return [f.info("BUILD-COLUMN-UNUSED", files.root, message, columns=names)]
+    message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
+    if names[COLUMNS_NAMED:]:
+        message += f" and {len(names) - COLUMNS_NAMED} more"
+    meanings = {name: column_roles.meaning(name, cells[name]) for name in names}
+    message += _meant(meanings)
+    if any(map(column_roles.are_sentences, (cells[name] for name in names))):
+        message += "; a text that says why an answer is right is trained by --column reasoning=NAME"
+    meanings = {name: meant for name, meant in meanings.items() if meant}
+    severity = f.WARNING if meanings else f.INFO
+    data = {"columns": names, "meanings": meanings}
+    return [f.Finding("BUILD-COLUMN-UNUSED", severity, rows[0].where, message, Fix(), data)]
+
+
+def _read_by_name(rows: list[Row], cells: column_roles.Cells) -> set[str]:
+    """Columns that are read without a role: options in columns of their own, tags, rates."""
+    of_rates = (name for row in rows for name in rates(row.values))
+    return {"tags", *option_columns.names(cells), *of_rates}
+
+
+def _meant(meanings: dict[str, str]) -> str:
+    """What is said of columns that may mean something, and how times are declared."""
+    message = ""
+    for meant in column_roles.MEANINGS:
+        alike = [name for name, meaning in meanings.items() if meaning == meant]
+        if alike:
+            message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
+        roles = column_roles.time_roles(alike) if meant == column_roles.TIME else []
+        if roles:
+            words = " ".join(f"--column {shlex.quote(role)}" for role in roles)
+            message += f": {words} cuts the parts out"
+    return message
 
 
 def _table(
-    rows: list[tuple[dict, str]],
-    given: dict[str, str],
-    files: Folder,
-    problems: list[f.Finding],
+    rows: list[Row], given: dict[str, str], files: Folder, problems: list[f.Finding]
 ) -> tuple[column_roles.Cells, dict[str, str]]:
     """What stands in the columns of all rows, and {role: column}."""
-    names = dict.fromkeys(name for row, _ in rows for name in row)
-    cells = {name: [row.get(name) for row, _ in rows] for name in names}
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    cells = {name: [row.values.get(name) for row in rows] for name in names}
     columns = column_roles.of_roles(cells, given, problems)
-    folders = {folder for _, folder in rows}
+    folders = {row.folder for row in rows}
     if "answer" not in columns and len(folders) > 1:  # tables in folders named by the label
         columns["answer"] = "folder"
-        cells["folder"] = [posixpath.basename(folder) for _, folder in rows]
+        cells["folder"] = [posixpath.basename(row.folder) for row in rows]
     if not {"video", "image"} & given.keys():
         of_clips = clip_columns.find(cells, columns, files)
         if of_clips:
@@ -181,36 +220,63 @@ def _table(
     return cells, columns
 
 
-def _refuse_empty(answers: list[str], column: str, files: Folder) -> None:
-    """Raises Failure when a row has nothing in the column of the answer."""
-    if not column:
-        return
-    empty = [number for number, answer in enumerate(answers) if not answer]
-    if empty:
-        message = (
-            f"got no {column} in {len(empty)} rows (the first is row {empty[0]}), "
-            "expected an answer"
-        )
-        fix = "remove them, or name another column: --column"
-        raise f.bad_input("BUILD-ANSWER-EMPTY", files.root, message, fix)
+def _without_values(
+    rows: list[Row], columns: dict[str, str], texts: dict[str, list[str]], options: list[dict]
+) -> list[f.Finding]:
+    """Rows that have nothing in the column of the answer, or what programs write for nothing there,
+    in a question or in a reasoning; unless it is the text of an option."""
+    found = []
+    if columns["answer"]:
+        empty = [row for row, answer in zip(rows, texts["answer"], strict=True) if not answer]
+        message = f"got no {columns['answer']}, expected an answer: write it, or remove the row"
+        if empty:
+            told = [(row, message if row is empty[0] else "none") for row in empty]
+            found.append(by_row("BUILD-ANSWER-EMPTY", f.ERROR, told))
+    for role in ("answer", "question", "reasoning"):
+        void = [
+            (row, text)
+            for row, text, offered in zip(rows, texts[role], options, strict=True)
+            if answer_forms.is_void(text) and text not in offered.values()
+        ]
+        if void:
+            (first, text), *others = void
+            message = (
+                f"got {text} in {columns[role]}, which programs write for no value, "
+                f"expected the {role}: write it (in other letters, where it is meant), or remove "
+                "the row"
+            )
+            found.append(by_row("BUILD-TEXT-VOID", f.ERROR, [(first, message), *others]))
+    return found
+
+
+def _in_one_form(
+    rows: list[Row], answers: list[str], options: list[dict]
+) -> tuple[list[str], list[f.Finding]]:
+    """The answers in one form each, but for those that choose an option, and what is said of it."""
+    free = [place for place, offered in enumerate(options) if not offered]
+    formed = answer_forms.in_one_form([answers[place] for place in free])
+    written = list(answers)
+    told = []
+    for place, form in zip(free, formed, strict=True):
+        if form != answers[place]:
+            written[place] = form
+            told.append((rows[place], f"{answers[place]!r} is trained as {form!r}"))
+    return written, [by_row("BUILD-ANSWER-FORM", f.INFO, told)] if told else []
 
 
 def _media(
-    rows: list[tuple[dict, str]],
-    columns: dict[str, str],
-    files: Folder,
-    problems: list[f.Finding],
+    rows: list[Row], columns: dict[str, str], files: Folder, problems: list[f.Finding]
 ) -> list[tuple[str, Medium | None]]:
     """(kind, medium) of every row: UNNAMED in an empty cell, none where what stands there is
     refused or no column is known."""
     refused: list[f.Finding] = []
     media = []
-    is_known = bool({"video", "image"} & columns.keys())
-    for row, folder in rows:
-        named = _named_medium(row, columns)
+    is_known = any(columns.get(kind) for kind in ("video", "image"))
+    for row in rows:
+        named = _named_medium(row.values, columns)
         medium = UNNAMED if is_known else None
         if named:
-            medium = f.attempt(refused, source_files.find_video, files, named, folder)
+            medium = f.attempt(refused, source_files.find_video, files, named, row.folder)
         is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
         kind = named.kind if named else "video"
         media.append(("image" if is_image else kind, medium))
@@ -255,16 +321,30 @@ def _questions(
     if not unasked:
         refuse_unused(reading, ("question",), "rows that hold their questions")
         return stated
+    if not label:  # told already
+        return stated
     labels = [answers[number] for number in unasked]
     kind, _ = media[unasked[0]]
     is_choice = any(options[number] for number in unasked)
     names = _label_fields(label, labels)
+    if not reading.question and not reading.fields:
+        _refuse_objects(label, labels, names)
     plain = label_questions.ask(reading.question, names, labels, kind, is_choice)
     worded = plain if len(names) > 1 else label_questions.worded(plain, names, labels)
     questions = list(stated)
     for number in unasked:
         questions[number] = plain if options[number] else worded
     return questions
+
+
+def _refuse_objects(label: str, labels: list[str], names: list[str]) -> None:
+    """Raise Failure where all labels are objects: which of it is the answer, nobody said."""
+    if all(text.startswith("{") for text in labels):
+        message = (
+            f"got objects with {', '.join(names)} in {label}, expected the fields that are the "
+            "answer (--fields), and the question that they answer (--question)"
+        )
+        raise f.bad_input("BUILD-QUESTION", "--question", message)
 
 
 def _label_fields(label: str, labels: list[str]) -> list[str]:
@@ -278,9 +358,7 @@ def _label_fields(label: str, labels: list[str]) -> list[str]:
     return list(fields) or [label]
 
 
-def _asked(
-    question: str, options: dict[str, str], answer: str, files: Folder, number: int
-) -> tuple[Turn, ...]:
+def _asked(question: str, options: dict[str, str], answer: str, where: str) -> tuple[Turn, ...]:
     """The turns of a row, with its options in the question."""
     question = TAG.sub("", question)  # the record's own tags are written before it
     if "<answer>" not in question:
@@ -288,51 +366,31 @@ def _asked(
     try:
         return exchange(*with_options(question, options, answer))
     except ValueError as problem:
-        raise f.bad_input("BUILD-OPTIONS", f"{files.root}#{number}", str(problem)) from None
-
-
-def _options(value: object, where: str) -> dict[str, str]:
-    """{"A": text}: from a table, a list, or text with the options separated by |."""
-    try:
-        return options_in(written_options(value) if isinstance(value, str) else value)
-    except ValueError as problem:
         raise f.bad_input("BUILD-OPTIONS", where, str(problem)) from None
 
 
 def _options_and_answers(
-    rows: list[tuple[dict, str]],
+    rows: list[Row],
     answers: list[str],
     stated: list | None,
     column: str,
     begin: int | None,
-    files: Folder,
     refused: list[f.Finding],
 ) -> tuple[list[dict], list[str]]:
     """The options of each row, `stated` in one column or in columns of their own, and its answer,
-    by its letter where it is the number of an option."""
-    if stated is None:
-        options, lettered = _options_in_columns(rows, answers, files, refused)
-        if begin is None:
-            return options, lettered
-    else:
-        options = []
-        for number, value in enumerate(stated):
-            where = f"{files.root}#{number}"
-            options.append(f.attempt(refused, _options, value, where) or {})
-    numbered = (options, answers, column, begin)
-    return options, f.attempt(refused, option_numbers.letters, *numbered) or answers
-
-
-def _options_in_columns(
-    rows: list[tuple[dict, str]], answers: list[str], files: Folder, refused: list[f.Finding]
-) -> tuple[list[dict], list[str]]:
-    """The options of each row that stand in columns of their own, and its answer, by its letter."""
-    read = []
-    for number, (row, _) in enumerate(rows):
+    by its letter where it is the number of an option or the name of its column."""
+    options, lettered = [], list(answers)
+    for place, row in enumerate(rows):
         try:
-            read.append(option_columns.with_letter(row, answers[number]))
+            if stated is None:
+                read, lettered[place] = option_columns.of_row(row.values, answers[place])
+            else:
+                value = stated[place]
+                read = options_in(written_options(value) if isinstance(value, str) else value)
         except ValueError as problem:
-            where = f"{files.root}#{number}"
-            refused += f.bad_input("BUILD-OPTIONS", where, str(problem)).findings
-            read.append(({}, answers[number]))
-    return [options for options, _ in read], [answer for _, answer in read]
+            refused += f.bad_input("BUILD-OPTIONS", row.where, str(problem)).findings
+            read = {}
+        options.append(read)
+    where = [row.where for row in rows]
+    numbered = (options, lettered, column, begin, where)
+    return options, f.attempt(refused, option_numbers.letters, *numbered) or lettered

@@ -31,7 +31,7 @@ class Offered:
         if not found and isinstance(document, dict):
             found = _options(document)
         if not found and self._in_columns is not False:
-            found, _ = option_columns.with_letter(record, "")
+            found, _ = option_columns.of_row(record, "")
             self._in_columns = bool(found)
         if not found and listed_in:
             found = answers.options(listed_in)
@@ -54,7 +54,9 @@ class Offered:
             return []
         found = []
         try:
-            truths = option_numbers.letters(options, truths, self.column, None)
+            truths = option_numbers.letters(
+                options, truths, self.column, None, [rows[number].id for number in numbers]
+            )
         except Failure as failure:
             message = failure.findings[0].message + "; they are read as they are"
             fix = "write the letters of the options as ground truths"

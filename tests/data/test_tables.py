@@ -1,0 +1,318 @@
+"""Tables as people keep them: what no column says is not guessed, and what is wrong is told by the
+rows as a spreadsheet shows them."""
+
+import json
+import os
+import tarfile
+import unicodedata
+
+import pytest
+from clip_files import write_clip
+from support import run_script
+
+from cosmos_reason.data import annotations
+from cosmos_reason.media.files import probe
+
+ASKED = ("--question", "Is it open?")
+
+
+@pytest.fixture
+def long_clip(source):
+    """A clip of three seconds."""
+    return write_clip(source / "long.mp4", frames=30, rate=10)
+
+
+def build(source, lines, *flags, name="labels.csv"):
+    """(findings by id, texts of the answers, lengths of the clips in frames); [] when refused."""
+    text = lines if isinstance(lines, str) else "\n".join(lines) + "\n"
+    (source / name).write_text(text)
+    out = source.parent / "out"
+    done = run_script("build_dataset.py", source / name, "-o", out, "--force", *flags, "--json")
+    assert "Traceback" not in done.stderr, done.stderr
+    findings = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    if done.returncode:
+        assert any(one["severity"] == "error" for one in findings.values())
+        return findings, [], []
+    samples, _ = annotations.read(out / "train" / "annotations.json")
+    media = [out / "train" / sample.media[0].path for sample in samples]
+    texts = [sample.turns[-1].text for sample in samples]
+    return findings, texts, [probe(clip).frames for clip in media]
+
+
+# -- columns -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "roles"),
+    [
+        ("From,To", "--column start=From --column end=To"),
+        ("begin,stop", "--column start=begin --column end=stop"),
+        ("start_ms,end_ms", "--column start_ms=start_ms --column end_ms=end_ms"),
+        ("start_frame,endFrame", "--column start_frame=start_frame --column end_frame=endFrame"),
+    ],
+)
+def test_columns_that_look_like_times_are_told_with_their_roles(source, names, roles):
+    lines = [f"video,{names},answer", "0.mp4,0,1,yes", "1.mp4,0,1,no"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    told = findings["BUILD-COLUMN-UNUSED"]
+    assert told["severity"] == "warning" and roles in told["message"] and answers == ["yes", "no"]
+    assert told["data"]["columns"] == names.split(",")
+
+
+def test_several_answers_about_one_clip_with_unused_times_are_refused(source):
+    lines = ["video,From,To,answer", "0.mp4,0:00,0:03,yes", "0.mp4,0:03,0:06,no"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    assert findings["BUILD-SPAN"]["severity"] == "error" and not answers
+
+
+def test_every_unused_column_is_named_and_what_it_may_mean(source):
+    lines = [
+        "video,answer,camera,when,part,note,weight",
+        "0.mp4,yes,a,00:10,train,n1,1",
+        "1.mp4,no,b,00:20,test,n2,2",
+    ]
+    told = build(source, lines, *ASKED)[0]["BUILD-COLUMN-UNUSED"]
+    assert told["data"]["columns"] == ["camera", "when", "part", "note", "weight"]
+    assert told["data"]["meanings"] == {
+        "camera": "a group",
+        "when": "a time",
+        "part": "a split",
+        "weight": "a weight",
+    }
+    lines = ["video,answer,note", "0.mp4,yes,n1"]
+    told = build(source, lines, *ASKED)[0]["BUILD-COLUMN-UNUSED"]
+    assert told["severity"] == "info" and told["data"]["columns"] == ["note"]
+
+
+def test_an_answer_is_proposed_only_where_one_column_can_be_it(source):
+    lines = ["video,weather,road", "0.mp4,sun,wet", "1.mp4,sun,dry", "2.mp4,fog,wet"]
+    findings, _, _ = build(source, lines)
+    assert not findings["BUILD-COLUMN"]["fix"]
+    lines = ["video,split,weather", "0.mp4,train,sun", "1.mp4,train,sun", "2.mp4,test,fog"]
+    assert build(source, lines)[0]["BUILD-COLUMN"]["fix"] == "--column answer=weather"
+
+
+def test_a_role_is_given_once(source):
+    roles = ("--column", "answer=a", "--column", "answer=b")
+    findings, answers, _ = build(source, ["video,a,b", "0.mp4,yes,no"], *roles, *ASKED)
+    assert "USAGE" in findings and not answers
+
+
+# -- times -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unit", "cells"),
+    [("", "1,2.5"), ("", "0:01,0:02.5"), ("_ms", "1000,2500"), ("_frame", "10,25")],
+)
+def test_times_are_cut_in_the_unit_that_is_declared(source, long_clip, unit, cells):
+    roles = ("--column", f"start{unit}=a", "--column", f"end{unit}=b")
+    lines = ["video,a,b,answer", f"long.mp4,{cells},yes"]
+    findings, _, frames = build(source, lines, *roles, *ASKED)
+    assert frames == [15] and "BUILD-COLUMN-UNUSED" not in findings
+
+
+def test_times_of_two_units_or_of_another_unit_are_refused(source, long_clip):
+    lines = ["video,a,b,answer", "long.mp4,1000,2500,yes"]
+    roles = ("--column", "start_ms=a", "--column", "end=b")
+    assert "USAGE" in build(source, lines, *roles, *ASKED)[0]
+    roles = ("--column", "start=a", "--column", "end=b")
+    finding = build(source, lines, *roles, *ASKED)[0]["BUILD-SPAN-OUTSIDE"]
+    assert finding["severity"] == "error" and not finding.get("fix")  # nothing would be left
+    roles = ("--column", "start_ms=a", "--column", "end_ms=b")
+    lines = ["video,a,b,answer", "long.mp4,0:01,0:02,yes"]
+    assert "BUILD-SPAN" in build(source, lines, *roles, *ASKED)[0]
+
+
+TIMES = ("--column", "start=start", "--column", "end=end")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("span", "frames", "told"),
+    [
+        ("1,3", 20, ""),
+        ("2,3.04", 10, ""),  # rounded
+        ("1,4", 20, "BUILD-SPAN-PAST"),
+        ("0,3.8", 30, "BUILD-SPAN-PAST"),  # not longer by a second: times in whole seconds are so
+        ("0,4.5", 0, "BUILD-SPAN-OUTSIDE"),  # would be the whole clip
+        ("0,25", 0, "BUILD-SPAN-OUTSIDE"),
+        ("2.5,3.6", 0, "BUILD-SPAN-OUTSIDE"),  # less than half of it
+        ("3,4", 0, "BUILD-SPAN-OUTSIDE"),
+        ("60,61", 0, "BUILD-SPAN-OUTSIDE"),
+    ],
+)
+def test_a_part_that_ends_behind_its_clip(source, long_clip, packed, span, frames, told):
+    if packed:
+        with tarfile.open(source / "clips.tar", "w") as archive:
+            archive.add(long_clip, "long.mp4")
+        long_clip.unlink()
+    lines = ["video,start,end,answer", "0.mp4,0,1,no", "", f"long.mp4,{span},yes"]
+    findings, _, lengths = build(source, lines, *TIMES, *ASKED)
+    spans = {id: one for id, one in findings.items() if id.startswith("BUILD-SPAN")}
+    assert set(spans) == ({told} if told else set()) and lengths == ([8, frames] if frames else [])
+    if told == "BUILD-SPAN-PAST":
+        assert spans[told]["severity"] == "warning" and spans[told]["data"]["rows"] == [4]
+    if not frames:
+        assert "row 4" in spans[told]["where"] and spans[told]["fix"] == "--skip-missing"
+        findings, _, lengths = build(source, lines, *TIMES, *ASKED, "--skip-missing")
+        assert lengths == [8]
+
+
+def test_a_row_without_times_among_others_is_told_to_be_whole(source, long_clip):
+    lines = ["video,start,end,answer", "long.mp4,1,2,yes", "long.mp4,,,no"]
+    findings, _, frames = build(source, lines, *TIMES, *ASKED)
+    assert frames == [10, 30] and findings["BUILD-SPAN"]["data"]["rows"] == [3]
+
+
+# -- rows and answers --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "void", ["NaN", "nan", "None", "#REF!", "#DIV/0!", "#N/A", "<NA>", "#NAME?"]
+)
+def test_what_programs_write_for_no_value_is_no_answer(source, void):
+    lines = ["video,answer", "0.mp4,yes", ",", f"1.mp4,{void}", f"2.mp4,{void}", "3.mp4,none"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    told = findings["BUILD-TEXT-VOID"]
+    assert not answers and told["data"]["rows"] == [4, 5] and "row 4" in told["where"]
+    asked = ["video,question,answer", f"0.mp4,{void},yes"]
+    assert "BUILD-TEXT-VOID" in build(source, asked)[0]
+    chosen = ["video,question,options,answer", f"0.mp4,Which?,one|{void},{void}"]
+    assert build(source, chosen)[1] == ["B"]
+
+
+def test_a_label_file_without_a_value_is_refused(source):
+    (source / "videos").mkdir()
+    (source / "metas").mkdir()
+    for number, value in enumerate(["yes", None, "NaN"]):
+        os.link(source / f"{number}.mp4", source / "videos" / f"{number}.mp4")
+        label = json.dumps({"open": value})
+        (source / "metas" / f"{number}.label.json").write_text(label)
+    words = (source, "-o", source.parent / "out", "--fields", "open", *ASKED, "--json")
+    done = run_script("build_dataset.py", *words)
+    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 2 and found["BUILD-TEXT-VOID"]["data"]["record_ids"] == ["1", "2"]
+
+
+def test_blank_rows_are_passed_over_and_counted(source):
+    lines = ["video,answer", "0.mp4,yes", ",", "", "  , ", "1.mp4,no"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    assert answers == ["yes", "no"] and findings["BUILD-ROWS-BLANK"]["data"]["rows"] == [3, 4, 5]
+    (source / "labels.csv").unlink()
+    lines[-1] = "1.mp4,"
+    assert build(source, lines, *ASKED)[0]["BUILD-ANSWER-EMPTY"]["data"]["rows"] == [6]
+
+
+def test_answers_are_trained_in_one_form(source):
+    lines = ["video,answer", "0.mp4,No", "1.mp4, no", "2.mp4,no", "3.mp4,Yes"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    assert answers == ["no", "no", "no", "Yes"]
+    assert findings["BUILD-ANSWER-FORM"]["data"]["rows"] == [2]
+
+
+def test_answers_that_differ_in_case_are_no_conflict(source):
+    turns = [{"from": "human", "value": "<video>\nOpen?"}]
+    records = [
+        {
+            "id": f"{n}",
+            "video": "0.mp4",
+            "conversations": [*turns, {"from": "gpt", "value": answer}],
+        }
+        for n, answer in enumerate(["No", "no "])
+    ]
+    (source / "annotations.json").write_text(json.dumps(records))
+    done = run_script("check_dataset.py", source, "--json")
+    found = {one["id"] for one in json.loads(done.stdout)["findings"]}
+    assert "DATA-QUESTION-DUPLICATE" in found and "DATA-ANSWER-CONFLICT" not in found
+
+
+@pytest.mark.parametrize("name", ["option_{}", "a{}"])
+@pytest.mark.parametrize(
+    ("first", "answers", "letters"),
+    [
+        (1, "12", ""),
+        (1, "13", "AC"),
+        (1, "02", "AC"),
+        (0, "12", ""),
+        (0, "13", "AC"),
+        (0, "03", ""),
+    ],
+)
+def test_numbers_of_option_columns_need_a_proof(source, name, first, answers, letters):
+    names = [name.format(first + place) for place in range(3)]
+    lines = [f"video,question,answer,{','.join(names)}"]
+    lines += [f"{n}.mp4,Which?,{answer},red,blue,green" for n, answer in enumerate(answers)]
+    findings, written, _ = build(source, lines)
+    assert "".join(written) == letters
+    if not letters:
+        assert "row " in findings["BUILD-OPTIONS"]["where"]
+        _, written, _ = build(source, lines, "--column", "answer_from_1=answer")
+        assert "".join(written) == ("AB" if answers == "12" else "")
+
+
+def test_numbers_among_letters_are_numbers_too(source):
+    lines = ["video,question,answer,options", "0.mp4,Which?,B,red|blue", "1.mp4,Which?,1,red|blue"]
+    assert "BUILD-OPTIONS" in build(source, lines)[0]
+
+
+def test_a_record_in_the_place_of_the_header_is_not_lost(source):
+    findings, answers, _ = build(source, ["0.mp4,yes", "1.mp4,no"], *ASKED)
+    assert "BUILD-TABLE" in findings and not answers and not findings["BUILD-TABLE"].get("fix")
+    arrays = '["0.mp4", "yes"]\n["1.mp4", "no"]\n'
+    assert "BUILD-TABLE" in build(source, arrays, *ASKED, name="labels.jsonl")[0]
+
+
+def test_questions_of_clips_by_name_are_asked(source):
+    (source / "labels.csv").unlink(missing_ok=True)
+    rows = {"0.mp4": {"question": "Open?", "answer": "yes"}, "1.mp4": {"q": "Shut?", "a": "no"}}
+    for clip, row in rows.items():
+        _, answers, _ = build(source, json.dumps({clip: row}), name="rows.json")
+        assert answers == [row.get("answer", row.get("a"))]
+
+
+# -- names of files ----------------------------------------------------------------------------
+
+NFC = "caf\u00e9.mp4"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("v1.mp4", "V1.MP4"),
+        ("v1.mp4", " v1.mp4 "),
+        ("V1.mp4", "v1"),
+        (NFC, unicodedata.normalize("NFD", NFC)),
+        (unicodedata.normalize("NFD", NFC), NFC),
+    ],
+)
+def test_names_in_other_letters_are_taken_and_told_where_one_file_fits(source, file, name):
+    (source / "0.mp4").rename(source / file)
+    findings, answers, _ = build(source, ["video,answer", f"{name},yes"], *ASKED)
+    assert answers == ["yes"]
+    assert findings["BUILD-MEDIA-RENAMED"]["data"]["files"] == {name: file}
+
+
+def test_names_that_several_files_fit_or_that_zeros_tell_apart_are_reported(source):
+    (source / "0.mp4").rename(source / "v1.mp4")
+    (source / "1.mp4").rename(source / "V1.mp4")
+    (source / "2.mp4").rename(source / "clip_007.mp4")
+    lines = ["video,answer", "v1.MP4,yes", "clip_7.mp4,no", "3.mp4,no"]
+    missing = build(source, lines, *ASKED)[0]["BUILD-MEDIA-MISSING"]
+    said = missing["message"].partition("there are")[2]
+    assert all(name in said for name in ("v1.mp4", "V1.mp4", "clip_007.mp4"))
+
+
+def test_absolute_names_of_another_machine_say_where_they_are_looked_for(source):
+    lines = ["video,answer", "/mnt/there/0.mp4,yes", "/mnt/there/9.mp4,no"]
+    missing = build(source, lines, *ASKED)[0]["BUILD-MEDIA-MISSING"]
+    assert "last part" not in missing["message"] and " 0.mp4" in missing["message"]
+    assert not missing["fix"]
+    _, answers, _ = build(source, ["video,answer", "there/0.mp4,yes"], *ASKED)
+    assert answers == ["yes"]
+
+
+def test_a_name_of_another_folder_is_told(source):
+    findings, _, _ = build(source, ["video,answer", "day1/0.mp4,yes"], *ASKED)
+    assert findings["BUILD-MEDIA-RENAMED"]["data"]["files"] == {"day1/0.mp4": "0.mp4"}
+    assert "BUILD-MEDIA-RENAMED" not in build(source, ["video,answer", "0,yes"], *ASKED)[0]
