@@ -5,15 +5,17 @@ import json
 
 import pytest
 import yaml
+from huggingface_hub import constants
 from launch_site import Site, change
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import kubectl, launch, manifests, pods
+from cosmos_reason.jobs import containers, kubectl, launch, manifests, mounts, pods
 from cosmos_reason.jobs import kubernetes_needs as needs
 from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import kubernetes
+from cosmos_reason.spec import document
 
 
 @pytest.fixture
@@ -175,6 +177,17 @@ def test_two_nodes_are_planned(site):
     assert job.command[2:4] == [str(job.folder), "python3"]
     assert job.command[4].endswith("/skill/scripts/in_container/start_node.py")
     assert job.command[5:8] == ["JOB_ID", "2", "cosmos-rl"]
+
+
+def test_the_cache_of_the_hub_is_that_of_a_volume(site, monkeypatch):
+    fields = {"platform": "kubernetes", "engine": "transformers", "image": "i"}
+    everything = {"volume": [f"claim:{site.root}"]}
+    job, _ = launch.plan(site.request(**fields, kubernetes=everything))
+    for cache, is_seen in ((site.root / "hub", True), (site.root.parent / "hub", False)):
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+        assert (containers.values(job).get("HF_HUB_CACHE") == str(cache)) == is_seen
+        spec = document.load(site.root / "train.toml")
+        assert ((cache, True) in mounts.places(job, spec)) == is_seen
 
 
 def test_a_dataset_script_beside_the_programs_stays_where_it_is(site):

@@ -21,6 +21,7 @@ from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.jobs import engines, launch, platforms, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import local as platform_local
+from cosmos_reason.remote import hub
 from cosmos_reason.rules import launchable
 from cosmos_reason.spec import document
 
@@ -295,10 +296,10 @@ def test_a_plan_is_short_to_read_and_says_what_is_known_against_the_image(site):
     for_two_gpus(site)
     older = [*TAO, "--image", "nvcr.io/nvidia/tao/tao-toolkit:7.1.0-cosmos-rl"]
     done = run_script("launch_job.py", "plan", *older, "--gpu-ids", "0,1", cwd=site.root)
-    assert done.returncode == 0 and to_read(site, done.stdout + done.stderr) < 740
+    assert done.returncode == 0 and to_read(site, done.stdout + done.stderr) < 780
     *around, command = done.stdout.splitlines()
     assert to_read(site, "\n".join([*around, done.stderr])) < 370
-    assert to_read(site, command) < 400
+    assert to_read(site, command) < 430
     whole = json.loads(
         run_script(
             "launch_job.py", "plan", *older, "--gpu-ids", "0,1", "--json", cwd=site.root
@@ -695,6 +696,13 @@ def test_unrelated_secrets_stay_out_of_a_container(site):
     passed = passed_on(record.command)
     assert set(usual) <= set(passed) and not any("canary" in word for word in record.command)
     assert not {name for name in kept_out for word in passed if word.partition("=")[0] == name}
+    cache = os.path.abspath(hub.cache())  # without the tokens that lie beside it
+    assert f"HF_HUB_CACHE={cache}" in passed
+    assert f"type=bind,source={cache},target={cache}" in record.command
+    far, _ = launch.plan(site.request("evaluate", **where | {"docker_host": "ssh://far"}))
+    carried, _ = launch.plan(site.request("evaluate", image="x", platform="docker", carried=True))
+    for plan in (far, carried):  # where nobody knows of this machine's cache
+        assert not [word for word in plan.command if "HF_HUB_CACHE" in word or cache in word]
     for cache in ("HF_HOME", "COSMOS_CACHE"):  # a folder of this machine is none of the container's
         assert any(word.startswith(f"{cache}={site.jobs}/") for word in passed)
     record, _ = launch.plan(site.request("evaluate", **where, env=["MY_TOKEN", "HF_HOME"]))

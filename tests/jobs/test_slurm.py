@@ -377,6 +377,21 @@ def test_all_of_a_job_runs_in_the_container(site, monkeypatch):
     assert left == [False, True] and (job.folder / "node.0.exit").read_text() == "n0 0\n"
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_cache_of_the_hub_that_is_named_is_the_containers_too(site, monkeypatch, is_named):
+    """What nobody said to be on shared storage is left alone."""
+    cache = site.root / "shared" / "hub"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(cache.parent) if is_named else "")
+    job, (flags, _, inside), _ = run_batch(site, monkeypatch, **IMAGE)
+    (mounted,) = [flag for flag in flags if flag.startswith("--container-mounts=")]
+    assert (f"{cache}:{cache}:rw" in mounted, cache.is_dir()) == (is_named, is_named)
+    assert inside.get("HF_HUB_CACHE") == (str(cache) if is_named else None)
+    assert inside["HF_HOME"] == str(job.folder / "home/.cache/hf_home")  # tokens stay out
+    assert (str(cache) in (job.folder / "launch.sbatch").read_text()) == is_named
+
+
 def test_several_nodes_run_in_containers(site, monkeypatch):
     change(
         site,

@@ -874,11 +874,26 @@ def test_space_is_looked_for_where_the_jobs_are(tmp_path, monkeypatch):
 class FullDisk:
     """A machine with so much free space."""
 
-    def __init__(self, gib):
-        self.gib = gib
+    def __init__(self, gib, is_here=True):
+        self.gib, self.is_here = gib, is_here
 
     def place(self, path):
         return Place("/dev/sda1", self.gib, True, False)
+
+
+@pytest.mark.parametrize(
+    ("platform", "is_here", "names"),
+    [("local", True, True), ("docker", True, True), ("docker", False, False)],
+)
+def test_a_model_is_fetched_to_the_disk_of_who_submits(platform, is_here, names, tmp_path):
+    """Containers share that copy: it is counted once, wherever the job runs."""
+    table = spec.template("evaluate")
+    spec.set_value(table, "model.model_name", "hf_model://nvidia/Cosmos-Reason2-8B")
+    case = Case("evaluate", "transformers", table)
+    launch = Launch(platform, PreflightOptions(), 0, "transformers", "", case, gpus_per_node=1)
+    launch.machine = FullDisk(1, is_here)
+    found = [finding for finding in access.disks(launch) if "model download" in finding.message]
+    assert [finding.id for finding in found] == (["PRE-DISK"] if names else [])
 
 
 @pytest.mark.parametrize("is_lora", [False, True])

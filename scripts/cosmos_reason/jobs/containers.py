@@ -126,6 +126,9 @@ def values(job: Job) -> dict[str, str]:
         found[name] = value.format(job_id=job.job_id, job=mounts.inside(job.folder))
     for name, below in HOME_VARIABLES.items():
         found[name] = mounts.inside(job.folder / below)
+    cache = mounts.hub_cache(job)
+    if cache:
+        found["HF_HUB_CACHE"] = mounts.inside(cache)
     return found
 
 
@@ -145,5 +148,8 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
     write_spec(folder / jobs.CONTAINER_SPEC, job, spec_inside(job, spec))
     for below in HOME_VARIABLES.values():
         (folder / below).mkdir(parents=True, exist_ok=True)
+    cache = mounts.hub_cache(job)
+    if cache:
+        cache.mkdir(parents=True, exist_ok=True)
     digest = files.sha256(folder / jobs.CONTAINER_SPEC)
     return replace(job, spec=job.spec | {"container_sha256": digest})

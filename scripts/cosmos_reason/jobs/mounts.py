@@ -15,6 +15,7 @@ from cosmos_reason.base.findings import bad_input
 from cosmos_reason.data import annotations
 from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.record import Job
+from cosmos_reason.remote import hub
 from cosmos_reason.spec import actions, document
 
 # Folders of the image: what is mounted over them hides its programs. /workspace holds TAO's
@@ -46,8 +47,26 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     for path in inputs:
         linked |= link_targets(path)
     readable = outermost({*inputs, *linked, *named_folders(job, spec), *programs})
-    writable = outermost({job.folder, *map(Path, job.outputs.values())})
+    cache = hub_cache(job)
+    shared = {cache} if cache else set()
+    writable = outermost({job.folder, *map(Path, job.outputs.values()), *shared})
     return [(path, path in writable) for path in sorted(readable | writable)]
+
+
+def hub_cache(job: Job) -> Path | None:
+    """The user's cache of the Hub where the work sees it, so that no job downloads a model again;
+    None where nobody said that it is there. The rest of HF_HOME holds tokens and stays here."""
+    options = job.options
+    cache = Path(os.path.abspath(hub.cache()))
+    if job.platform == "docker":
+        is_seen = options["docker_host"].startswith("unix:") and not options.get("carried")
+    elif job.platform == "slurm":  # inputs are fetched into it, or it was named: on shared storage
+        named = any(os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE"))
+        is_seen = named or any(entry["path"].startswith(f"{cache}/") for entry in job.inputs)
+    else:
+        volumes = options.get("kubernetes", {}).get("volume", [])
+        is_seen = any(cache.is_relative_to(one.partition(":")[2]) for one in volumes)
+    return cache if is_seen else None
 
 
 def flags(job: Job, spec: dict) -> list[str]:

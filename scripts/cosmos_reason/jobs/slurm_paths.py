@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, bad_input, error, warning
-from cosmos_reason.jobs import inputs, slurm_cluster, slurm_modules, slurm_script
+from cosmos_reason.jobs import inputs, mounts, slurm_cluster, slurm_modules, slurm_script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Answer, Host
 
@@ -100,15 +100,22 @@ def refusal(where: Host, options: dict, said: str) -> Finding | None:
 def needed(job: Job) -> list[tuple[str, Path]]:
     """What a node has to have when the job begins there, each with the flag of `test` that says
     so."""
-    written = [job.folder, *map(Path, job.outputs.values())]
+    written = [job.folder, *map(Path, job.outputs.values()), *_hub_cache(job)]
     return _tested(_read(job), written)
 
 
 def _wanted(job: Job) -> list[tuple[str, Path]]:
     """The same before there is a job, with the folders that inputs are to be fetched into."""
     caches = [str(folder) for folder in _caches(job)]
-    written = [_nearest(path) for path in (job.folder, *map(Path, job.outputs.values()))]
+    written = [job.folder, *map(Path, job.outputs.values()), *_hub_cache(job)]
+    written = [_nearest(path) for path in written]
     return _tested([*_read(job), *caches], written)
+
+
+def _hub_cache(job: Job) -> list[Path]:
+    """The cache that containers mount; other work finds it by its environment."""
+    cache = mounts.hub_cache(job) if job.image else None
+    return [cache] if cache else []
 
 
 def _tested(read: list[str], written: list[Path]) -> list[tuple[str, Path]]:

@@ -248,7 +248,8 @@ def _needs(launch: Launch, checkpoints_gib: float) -> list[Need]:
         what = "checkpoints" if checkpoints_gib else "output"
         needs.append(Need(what, path, checkpoints_gib))
     case = launch.case
-    if case and launch.platform == "local" and case.model.startswith(model_names.HUB):
+    fetches_here = launch.machine is not None and launch.machine.is_here
+    if case and fetches_here and case.model.startswith(model_names.HUB):
         needs.append(_download(case.model.removeprefix(model_names.HUB)))
     return needs
 
