@@ -208,7 +208,7 @@ def no_log(path: Path) -> Failure:
         actual = "a folder"
         logs = sorted(str(log) for log in path.glob("*.log"))
         if logs:
-            fix = shlex.join(["scripts/diagnose_log.py", logs[0]])
+            fix = shlex.join(["scripts/diagnose_log.py", *logs])
     message = f"got {actual}, expected a log file, - or the id of a job"
     return findings.bad_input("LOG-SOURCE", path, message, fix)
 

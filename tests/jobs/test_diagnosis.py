@@ -703,9 +703,11 @@ def test_file_stdin_and_job(tmp_path):
 
 def test_what_is_not_a_log_is_refused(tmp_path):
     (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "policy_0.log").write_text("")
+    for name in ("controller.log", "policy_0.log"):
+        (tmp_path / "logs" / name).write_text("")
     done = run_script("diagnose_log.py", tmp_path / "logs")
-    assert done.returncode == 2 and "policy_0.log" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "controller.log" in done.stderr and "policy_0.log" in done.stderr
     assert (
         run_script("diagnose_log.py", "train-20260101-120000-0a1b2d", cwd=tmp_path).returncode == 2
     )

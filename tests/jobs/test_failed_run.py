@@ -37,7 +37,7 @@ VALIDATED = """
 enable = true
 freq = 50
 [custom.val_dataset]
-annotation_path = "{root}/annotations.json"
+annotation_path = "{root}/held.json"
 media_path = "{root}"
 """
 
@@ -48,10 +48,10 @@ def here(tmp_path):
     return tmp_path
 
 
-def write_records(folder, count):
+def write_records(folder, count, name="annotations.json", clip="a.mp4"):
     turns = [{"from": "human", "value": "<video>\nWhat?"}, {"from": "gpt", "value": "This."}]
-    records = [{"id": str(n), "video": "a.mp4", "conversations": turns} for n in range(count)]
-    (folder / "annotations.json").write_text(json.dumps(records))
+    records = [{"id": f"{clip}{n}", "video": clip, "conversations": turns} for n in range(count)]
+    (folder / name).write_text(json.dumps(records))
 
 
 def diagnosed(here, line, frames="nframes = 8", length=40960, spec="run.toml", flags=()):
@@ -85,6 +85,7 @@ def test_a_run_without_steps_is_told_the_sum_and_gets_a_batch_that_fits(here):
 
 
 def test_the_mended_run_validates_and_a_mini_batch_that_fits_stays(here):
+    write_records(here, 9, "held.json", "b.mp4")
     finding = diagnosed(here, NO_STEPS, "nframes = 8" + VALIDATED.format(root=here))
     assert mended(here, finding["fix"])["validation"]["freq"] == 1
     spec = (here / "run.toml").read_text().replace("mini_batch = 2", "mini_batch = 1")
