@@ -18,7 +18,7 @@ VERSION := $(shell sed -n 's/^skill_version: *//p' skill_info.yaml)
 # What users get: `make dist` packs it, evals/run.py installs it.
 SHIPPED := .claude-plugin CHANGELOG.md CONTRIBUTING.md LICENSE Makefile README.md SKILL.md docs references requirements-cosmos-rl.txt requirements-engine.txt requirements-quantize.txt requirements.txt schemas scripts skill_info.yaml
 
-.PHONY: tools setup setup-cosmos-rl setup-quantize demo test test-promises test-integration check-release lint bench templates docs dist
+.PHONY: ci tools setup setup-cosmos-rl setup-quantize demo test test-promises test-integration check-release lint bench templates docs dist
 
 # Everything but training and evaluating on this machine.
 tools: $(TOOLS)
@@ -65,6 +65,11 @@ $(COSMOS)/installed: requirements-cosmos-rl.txt requirements.txt
 
 demo: $(INSTALLED)
 	$(BIN)/python scripts/run_demo.py --model $(MODEL) --seed $(SEED)
+
+# All that a change has to pass.
+ci: lint
+	$(BIN)/python tools/without_servers.py $(MAKE) test
+	$(MAKE) test-promises
 
 # Three workers for two cores (tests/conftest.py), torch with one thread in each. The tests start hundreds of
 # processes: bytecode is kept.

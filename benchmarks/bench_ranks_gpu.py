@@ -96,7 +96,8 @@ class Training:
 
     def kill(self) -> None:
         """All its processes, which are in sessions of their own."""
-        subprocess.run(["pkill", "-KILL", "-f", f"{self.name}.toml"])
+        spec = f"{self.name}.toml"
+        subprocess.run(["pkill", "-KILL", "-f", spec])
 
     def end(self) -> dict:
         code = self.process.wait()

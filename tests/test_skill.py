@@ -302,3 +302,30 @@ def test_positives_use_the_words_of_users_not_of_the_description():
         assert row["query"] not in FRONTMATTER["description"]
         if row["should_trigger"]:
             assert len(words(row["query"]) - words(FRONTMATTER["description"])) >= 5, row["query"]
+
+
+# Keys of clouds and hosts, tokens, private keys, long values that are called secret.
+SECRET_LIKE = re.compile(
+    r"""\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bgh[ps]_\w{36}\b|\bhf_[A-Za-z0-9]{20,}|\bnvapi-\w{16,}
+    |\bsk-(?:proj-)?[A-Za-z0-9]{16,}|-----BEGIN[A-Z\s]*PRIVATE[ ]KEY-----
+    |\beyJ[\w-]{10,}\.eyJ[\w-]{10,}
+    |(?i:secret|password|passwd|pwd|api[-_]?key|auth[-_]?token|bearer)
+     \s*[=:]\s*["'][^"'{}\s]{16,}["']""",
+    re.VERBOSE,
+)
+
+
+def test_no_tracked_text_looks_like_a_secret():
+    """Scanners of others refuse an installed skill for one in a test."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        text = (
+            (ROOT / name).read_bytes().decode(errors="replace") if (ROOT / name).is_file() else ""
+        )
+        found += [(name, match[0]) for match in SECRET_LIKE.finditer(text)]
+    assert not found

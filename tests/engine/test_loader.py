@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import closing, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,8 +58,8 @@ def sleeps(process):
     """Whether all threads of a process wait for something, as one that fills a pipe does."""
     states = []
     for task in os.listdir(f"/proc/{process}/task"):
-        with open(f"/proc/{process}/task/{task}/stat") as facts:
-            states.append(facts.read().rpartition(")")[2].split()[0])
+        facts = Path("/proc", str(process), "task", task, "stat").read_text()
+        states.append(facts.rpartition(")")[2].split()[0])
     return set(states) == {"S"}
 
 
@@ -233,6 +234,7 @@ def started(*words):
 def test_readers_end_with_a_process_that_is_killed_while_they_fill_its_pipe(what):
     process = started("large", what)
     lines = [process.stdout.readline() for _ in range(5)]
+    assert "" not in lines, process.stderr.read()
     (pids,) = [line for line in lines if line != "read\n"]
     readers = [int(word) for word in pids.split()]
     assert len(readers) == 2

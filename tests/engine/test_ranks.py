@@ -133,7 +133,7 @@ def test_two_processes_agree(tmp_path):
     program.write_text(TOGETHER.format(scripts=str(ROOT / "scripts")))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     subprocess.run(
-        [sys.executable, *launcher, "--nproc-per-node=2", program, f"{tmp_path}/told"],
+        [sys.executable, *launcher, "--nproc-per-node=2", program, tmp_path / "told"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         timeout=300,
         check=True,

@@ -6,6 +6,7 @@ import runpy
 import shlex
 import shutil
 from pathlib import Path
+from secrets import token_hex
 
 import pytest
 from hypothesis import given, settings
@@ -955,7 +956,7 @@ def test_secrets_stay_where_they_are(site, tools, hub):
             places = (
                 "d=s3://bucket/x",
                 "m=hf://nvidia/gated",
-                f"p=s4://AKIA0123456789ABCDEF:{CANARY}@h/x",
+                f"p=s4://AKIA{token_hex(8).upper()}:{CANARY}@h/x",
             )
             args = [
                 "--platform",

@@ -211,13 +211,14 @@ def test_a_replica_that_fails_before_it_reports_ends_the_job(built, tmp_path):
     prepared = tmp_path / "prepared"
     prepared.mkdir()
     (prepared / "sitecustomize.py").write_text(cosmos_rl_packages.PREPARE)
-    full = environment(tmp_path, prepared) | {"CUDA_VISIBLE_DEVICES": ""}
+    full = environment(tmp_path, prepared)
+    full |= {"CUDA_VISIBLE_DEVICES": "", "COSMOS_LOG_LEVEL": "INFO"}
     smi = tmp_path / "bin" / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 0\n")
     smi.chmod(0o755)
     done = subprocess.run(
         [sys.executable, "-c", LAUNCH, "--config", path, SCRIPT],
-        env=full | {"COSMOS_LOG_LEVEL": "INFO"},
+        env=full,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

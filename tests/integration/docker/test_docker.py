@@ -63,8 +63,8 @@ def test_a_training_without_evidence_is_an_error(site, what, reason):
 def test_out_of_memory_is_noticed_though_the_parent_lives_and_returns_0(site):
     wait = "import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.05)"
     eat = f"{wait}\nx = bytearray(400_000_000)"
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {eat!r}])"
-    site.runs(["python3", "-c", parent])
+    parent = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    site.runs(["python3", "-c", parent, eat])
     record, _ = launch.submit(site.request())
     site.engine.docker("update", "--memory=96m", "--memory-swap=96m", record.job_id)
     (site.jobs / record.job_id / "go").touch()

@@ -49,7 +49,7 @@ for name, cls, path in (
     ("converted", Qwen3VLForConditionalGeneration, converted),
 ):
     model, info = cls.from_pretrained(path, dtype=torch.float32, output_loading_info=True)
-    models[name] = model.eval()
+    models[name] = model.train(False)
     keys = ("missing_keys", "unexpected_keys", "mismatched_keys")
     infos[name] = {key: sorted(map(str, info[key])) for key in keys}
 states = {name: model.state_dict() for name, model in models.items()}

@@ -629,6 +629,12 @@ def test_a_cluster_that_is_out_of_reach_leaves_the_job_unknown(site):
 # -- secrets, words, nodes ---------------------------------------------------------------------
 
 
+def written_in(folder, words):
+    """The files below the folder that hold the words."""
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in written if words.encode() in path.read_bytes()]
+
+
 def test_a_secret_reaches_the_pod_and_nothing_else(site, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", CANARY)
     told = site.root / "told"
@@ -639,8 +645,7 @@ def test_a_secret_reaches_the_pod_and_nothing_else(site, monkeypatch):
     assert told.read_text() == CANARY
     made = site.api.objects["secrets", job.job_id]
     assert made["metadata"]["ownerReferences"][0]["kind"] == "Job"
-    written = [path for path in job.folder.rglob("*") if path.is_file()]
-    assert not [path for path in written if CANARY.encode() in path.read_bytes()]
+    assert not written_in(job.folder, CANARY)
     assert "WANDB_API_KEY" in (job.folder / "launch.yaml").read_text()
     others = [path for _, path, body in site.api.requests if CANARY in body + path]
     assert not others  # encoded in the Secret, whose words go through standard input
