@@ -66,7 +66,8 @@ def hub_cache(job: Job) -> Path | None:
     else:
         volumes = options.get("kubernetes", {}).get("volume", [])
         is_seen = any(cache.is_relative_to(one.partition(":")[2]) for one in volumes)
-    return cache if is_seen else None
+    nearest = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    return cache if is_seen and os.access(nearest, os.W_OK) else None
 
 
 def flags(job: Job, spec: dict) -> list[str]:

@@ -12,6 +12,7 @@ import time
 
 import pytest
 from container_site import FLAGS, OPTIONS, Containers
+from huggingface_hub import constants
 from launch_site import ended, running
 from support import ROOT, run_script
 
@@ -43,7 +44,26 @@ def test_a_whole_training_is_complete_and_its_container_is_kept(site):
     assert found["Config"]["Labels"] == {"tao-job": folder.name}
     assert found["HostConfig"]["IpcMode"] == "host" and found["HostConfig"]["Init"]
     writable = {mount["Source"] for mount in found["Mounts"] if mount["RW"]}
-    assert writable == {str(folder)}
+    assert writable == {str(folder), os.path.abspath(constants.HF_HUB_CACHE)}
+
+
+def test_jobs_share_the_users_cache_of_the_hub(site, tmp_path):
+    """What one downloaded the next one has; the user's tokens, beside it, are not seen."""
+    site.monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "home" / "hub"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "token").write_text("canary")
+    look = (
+        "import os, pathlib; cache = pathlib.Path(os.environ['HF_HUB_CACHE']); "
+        "print([path.name for path in cache.iterdir()], (cache.parent / 'token').exists()); "
+        "(cache / 'models--lab--one').mkdir(exist_ok=True)"
+    )
+    site.runs(["python3", "-c", look])
+    said = []
+    for _ in range(2):
+        record, _ = launch.submit(site.request())
+        ended(site.jobs / record.job_id)
+        said += progress.log_tail(site.jobs / record.job_id, 1)
+    assert said == ["[] False", "['models--lab--one'] False"]
 
 
 @pytest.mark.parametrize(
