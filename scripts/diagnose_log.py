@@ -126,8 +126,8 @@ def of_log(log: str, jobs_dir: str | None, spec: Path | None) -> list[Finding]:
         return of_job(folder)
     about_spec = []
     path = folder / jobs.LOG if folder else Path(log)
-    if spec is None and log != "-":
-        spec, about_spec = spec_of(path)
+    if spec is None:
+        spec, about_spec = (None, [no_spec("stdin", "-", [])]) if log == "-" else spec_of(path)
     action = actions.of_file(spec) if spec else ""
     found = of_stdin(action) if log == "-" else of_file(path, action)
     if not any(diagnosis.is_about_spec(finding) for finding in found):
@@ -165,10 +165,14 @@ def spec_of(log: Path) -> tuple[Path | None, list[Finding]]:
         if candidates:
             break
     seen = candidates or sorted(log.parent.glob("*.toml"))
-    known = f"{', '.join(map(str, seen[:5]))} may be it" if seen else "none lies beside the log"
-    message = f"the spec of this run is not known, so the fixes fit any: --spec names it ({known})"
-    fix = shlex.join(["scripts/diagnose_log.py", str(log), "--spec", "SPEC.toml"])
-    return None, [findings.info("LOG-SPEC-UNKNOWN", log, message, fix)]
+    return None, [no_spec(log, str(log), seen)]
+
+
+def no_spec(where: Path | str, log: str, seen: list[Path]) -> Finding:
+    known = f" ({', '.join(map(str, seen[:5]))} may be it)" if seen else ""
+    message = f"the spec of this run is not known, so the fixes fit any; --spec names it{known}"
+    fix = shlex.join(["scripts/diagnose_log.py", log, "--spec", "SPEC.toml"])
+    return findings.info("LOG-SPEC-UNKNOWN", where, message, fix)
 
 
 def ways_to_spec(log: Path) -> dict[str, list[Path]]:
@@ -177,7 +181,8 @@ def ways_to_spec(log: Path) -> dict[str, list[Path]]:
         raise no_log(log)
     with open(log, encoding="utf-8", errors="replace") as stream:
         named = diagnosis.specs_named(diagnosis.read_lines(stream))
-    job = next((folder for folder in log.parents if (folder / jobs.RECORD).is_file()), None)
+    above = Path(os.path.abspath(log)).parents
+    job = next((folder for folder in above if jobs.is_path(str(folder))), None)
     return {
         "the log names it": [
             place for name in named for place in (Path(name), log.parent / Path(name).name)

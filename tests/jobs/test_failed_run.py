@@ -2,11 +2,13 @@
 
 import json
 import shlex
+import subprocess
+import sys
 import tomllib
 from itertools import pairwise
 
 import pytest
-from support import run_script
+from support import ROOT, run_script
 
 NO_STEPS = "AttributeError: 'NoneType' object has no attribute 'state_dict'"
 CUT = "ValueError: Video features and video tokens do not match: tokens: 1035, features 1152"
@@ -185,6 +187,15 @@ def test_the_spec_is_the_one_that_the_log_names_or_that_has_its_name(here, says,
     else:
         assert "SPEC.toml" in found["LOG-GPU-MEMORY"]["fix"]
         assert all(name in found["LOG-SPEC-UNKNOWN"]["message"] for name in names[:1])
+
+
+def test_standard_input_names_no_spec(here):
+    spec_named(here, "spec.toml")
+    command = [sys.executable, ROOT / "scripts/diagnose_log.py", "-", "--json"]
+    done = subprocess.run(command, cwd=here, input=MEMORY, capture_output=True, text=True)
+    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 1 and found["LOG-SPEC-UNKNOWN"]["where"] == "stdin"
+    assert "SPEC.toml" in found["LOG-GPU-MEMORY"]["fix"]
 
 
 def test_the_log_in_the_folder_of_a_job_has_that_job_s_spec(here):

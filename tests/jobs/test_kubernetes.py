@@ -217,6 +217,22 @@ def ended(code, **more):
     return [{"name": "work", "state": state}]
 
 
+EVICTIONS = {
+    "The node was low on resource: ephemeral-storage. Container work was using 1Gi": "DISK",
+    "Pod ephemeral local storage usage exceeds the total limit of containers 20Gi.": "DISK",
+    "The node was low on resource: nodefs.": "DISK",
+    "The node was low on resource: memory. Container work was using 1Gi": "EVICTED",
+}
+
+
+@pytest.mark.parametrize("text", EVICTIONS)
+def test_an_eviction_for_disk_is_no_failed_node(text):
+    gone = pod(containerStatuses=ended(137))
+    gone["status"] |= {"phase": "Failed", "reason": "Evicted", "message": text}
+    (cause,) = pods.read(FAILED, [gone]).causes
+    assert cause.id == f"JOB-K8S-{EVICTIONS[text]}" and text in cause.message
+
+
 FAILED = {"status": {"conditions": [{"type": "Failed", "status": "True", "reason": "R"}]}}
 
 

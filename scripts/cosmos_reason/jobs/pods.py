@@ -17,6 +17,7 @@ FOR_EVER = (*IMAGE_PROBLEMS[1:], "CreateContainerConfigError", "CreateContainerE
 UNPLACED = "Unschedulable"
 OUT_OF_MEMORY = "JOB-K8S-OOM"
 EVICTED = "JOB-K8S-EVICTED"
+OWN_DISK = ("ephemeral", "nodefs", "imagefs", "inodes")  # of a node, in the kubelet's words
 NOT_FOUND = 127  # of a shell, and of what starts the program of a pod
 
 
@@ -172,6 +173,9 @@ def _memory_limit(pod: dict) -> str:
 
 def _evicted(name: str, reason: str, text: str) -> Finding:
     message = f"got {reason}: {text}, expected the pod to stay to its end"
+    if any(word in text for word in OWN_DISK):  # another try fills it again
+        message += "; what it writes besides its volumes (/tmp, caches) filled the node's own disk"
+        return error("JOB-K8S-DISK", name, secrets.hidden(message))
     return error(EVICTED, name, secrets.hidden(message))
 
 
