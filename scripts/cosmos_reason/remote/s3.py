@@ -12,6 +12,7 @@ import fnmatch
 import hashlib
 import os
 import posixpath
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from cosmos_reason.base.findings import MAX_RECORD_IDS, Failure, bad_input, outs
 SCHEME = "s3://"
 AT_ONCE = 8  # objects
 PART_BYTES = 1 << 24  # of a multipart upload: the checksum of a large object depends on it
+MD5 = re.compile(r"[0-9a-f]{32}")
 REFUSED = ("403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 
 
@@ -119,8 +121,13 @@ def _facts(uri: str, connection=None) -> dict | None:
 
 
 def _cached(found: Object) -> Path:
-    """Where the copy of an object is kept, by its address and its content."""
-    digest = hashlib.sha256(f"{found.uri}\n{found.etag}\n{found.size}".encode()).hexdigest()
+    """Where the copy of an object is kept: by its content, so that copies of one clip below several
+    prefixes are one here, where its tag is a hash of that (of an object sent in one part), else by
+    its address too."""
+    content = f"{found.etag}\n{found.size}"
+    if not MD5.fullmatch(found.etag):
+        content = f"{found.uri}\n{content}"
+    digest = hashlib.sha256(content.encode()).hexdigest()
     return cache() / digest[:2] / digest[2:] / found.name.rpartition("/")[2]
 
 

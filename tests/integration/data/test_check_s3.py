@@ -93,6 +93,21 @@ def test_local_annotations_of_media_in_s3_and_an_archive_there(root, tmp_path):
     assert not found and result["train"]["media_path"].endswith("videos.tar.gz")
 
 
+def test_a_clip_is_kept_once_however_often_it_is_named(bucket, tmp_path):
+    """By a check, by a launch that links to it, and below another prefix."""
+    data = write_dataset(tmp_path / "data", [record(number) for number in range(3)])
+    for prefix in ("first", "second"):
+        send(data, s3.join(bucket, prefix))
+        check(s3.join(bucket, prefix))
+        linked = s3.snapshot(s3.join(bucket, prefix), ["*"])
+        for clip in sorted((data / "clips").iterdir()):
+            copy = linked / "clips" / clip.name
+            assert copy.is_symlink() and copy.read_bytes() == clip.read_bytes()
+    cache = tmp_path / "cache" / "s3"
+    kept = [path.name for path in cache.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sorted(kept) == ["0.mp4", "1.mp4", "2.mp4", "annotations.json"]
+
+
 def test_pictures_of_a_video_as_a_list_and_as_a_folder(bucket, tmp_path):
     for number in range(6):
         (tmp_path / "a" / "six").mkdir(parents=True, exist_ok=True)
