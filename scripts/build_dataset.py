@@ -71,7 +71,8 @@ def parser() -> cli.Parser:
         "--hf-split",
         default="",
         metavar="NAME",
-        help="split of a Hub dataset, or a part of it: 'train[:100]'; default train",
+        help="split of a Hub dataset, or a part of it: 'train[:100]'; default train, and what is "
+        "held out",
     )
     raw = (
         f"raw data of {raw_clips.SETS}, to cut clips from that Cosmos-Reason1's sets "
@@ -128,12 +129,12 @@ def main(args) -> cli.Outcome:
     )
     written, left_out = dataset_writer.write(items, output, plan)
     found = [*found, *left_out, *parts.cut_at_the_end(source.files)]
-    if "eval_fraction" not in args.given:
-        found = [*found, nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
-    elif "eval" in written:
-        found = [*found, *thin_held_out(*dataset_writer.eval_shortage(items, plan), args)]
+    found = [*found, *about_share(items, plan, args)]
     summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
+    share = held_out_share(written)
+    summary += f"; held out {share:.1%} of the records (asked: {args.eval_fraction:.1%})"
     result = {"kind": source.kind, "read": len(items), "written": written, "output": str(output)}
+    result["held_out"] = share
     result["skipped"] = skipped(found)
     if result["skipped"]:
         summary += f", {result['skipped']} left out"
@@ -147,9 +148,28 @@ def main(args) -> cli.Outcome:
     if isinstance(source.files, source_files.Repository):
         result |= {"repository": source.files.repo, "commit": source.files.commit}
         summary += f" from {source.files.repo}@{source.files.commit}"
-    checked_too = ("--eval", str(output / "eval")) if "eval" in written else ()
-    checked = ("check_dataset.py", str(output / "train"), *checked_too, "--facts", facts)
+    first, *others = (str(output / name) for name in written)
+    checked_too = ("--eval", others[0]) if others else ()
+    checked = ("check_dataset.py", first, *checked_too, "--facts", facts)
     return cli.Outcome(result, found, f"{source.kind}: {summary}", checked)
+
+
+def about_share(items: list[Item], plan: dataset_writer.Plan, args) -> list[f.Finding]:
+    """What is said of the share that is held out: none, or too little. Of a source that names its
+    splits BUILD-SPLIT-NAMED says more."""
+    if any(item.split for item in items):
+        return []
+    if "eval_fraction" not in args.given:
+        return [nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
+    if not args.eval_fraction:
+        return []
+    return thin_held_out(*dataset_writer.eval_shortage(items, plan), args)
+
+
+def held_out_share(written: dict[str, int]) -> float:
+    """The share of the written records that is not in train/."""
+    total = sum(written.values())
+    return round(1 - written.get("train", 0) / total, 4) if total else 0.0
 
 
 def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Finding]]:
@@ -180,6 +200,13 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     items, found = read
     if not items:
         found = [*found, f.error("BUILD-EMPTY", args.source, "got no records")]
+    held_out_by_source = sum(item.split in ("eval", "test") for item in items)
+    if args.eval_fraction and held_out_by_source:
+        message = (
+            f"got {args.eval_fraction:g} for a source that holds out {held_out_by_source} records "
+            "itself: leave it out, or build of the training split alone"
+        )
+        found = [*found, f.error("BUILD-SPLIT", "--eval-fraction", message)]
     if f.has_errors(found):
         raise f.Failure(found, f.EXIT_CHECKS_FAILED)
     return source, items, found
@@ -220,8 +247,10 @@ def thin_held_out(short: str, enough: float, args) -> list[f.Finding]:
     if not short:
         return []
     message = f"got {short}, {held_out.EXPECTED}"
-    fix = held_out.ADD_CLIPS
-    if enough:
+    fix = ""
+    if not enough:
+        message += f"; {held_out.ADD_CLIPS}"
+    else:
         given = f"--eval-fraction {args.eval_fraction:g}"
         force = "" if args.force else " --force"
         fix = f"replace {given} with --eval-fraction {enough:g}{force}"

@@ -258,9 +258,9 @@ def test_rows_below_a_key_beside_other_facts(source, tmp_path):
     rows = each(lambda clip, rain: {"id": f"c{clip[0]}", "video": clip, "weather": WEATHER[rain]})
     content = {"clip_fps": 4, "label_source": "map", "clips": rows}
     flags = ["--column", "answer=weather", "--question", "Weather?"]
-    talks = built(source, tmp_path, content, "eval.json", *flags)
+    talks = built(source, tmp_path, content, "rows.json", *flags)
     assert [answer for _, answer in talks] == ["rain", "sun", "rain", "sun"]
-    _, found = check(source / "eval.json", expect=1)
+    _, found = check(source / "rows.json", expect=1)
     assert "DATA-NOT-BUILT" in found and "DATA-TURNS-MISSING" not in found
 
 
@@ -291,8 +291,8 @@ def test_options_in_numbered_columns_make_a_number_their_letter(source, tmp_path
         "video,question,answer,qid,a0,a1,a2",
         *(f"{n},What?,{n % 3},{n},sits,gives,takes" for n in range(4)),
     ]
-    (source / "val.csv").write_text("\n".join(lines))
-    done = run_script("build_dataset.py", source / "val.csv", "-o", tmp_path / "out")
+    (source / "nextqa.csv").write_text("\n".join(lines))
+    done = run_script("build_dataset.py", source / "nextqa.csv", "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     samples, _ = annotations.read(tmp_path / "out" / "train" / "annotations.json")
     assert samples[0].turns[0].text.startswith("What?\n(A) sits\n(B) gives\n(C) takes\n")

@@ -338,7 +338,7 @@ def test_parts_of_one_clip_stay_on_one_side_of_a_split(source, long_clip):
         for video, start in [("P01_01.mp4", 0), ("P01_01.mp4", 1)]
     ]
     rows.append({"video": "0.mp4", "question": "Done?", "answer": "yes"})
-    flags = ("--column", "start=start", "--column", "end=end", "--eval-fraction", "0.5")
+    flags = ("--column", "start=start", "--column", "end=end", "--eval-fraction", "0.6")
     build(written(source, rows), *flags)
     sides = []
     for side in ("train", "eval"):

@@ -170,6 +170,9 @@ def test_a_search_is_judged_by_what_its_log_tells(site):
     table = document.load(site.root / "train.toml")
     table["validation"] |= {"enable": True, "freq": 3}
     table["train"]["max_num_steps"] = 3
+    table["custom"]["val_dataset"]["annotation_path"] = "held_out.json"
+    held_out = (site.root / "a.json").read_text().replace(".mp4", "-held-out.mp4")
+    (site.root / "held_out.json").write_text(held_out)
     document.dump(table, site.root / "train.toml")
     words = ("--engine", "cosmos-rl", "--spec", "train.toml", "--range", "lr=1e-5..1e-3")
     words += ("--trials", "2", "--objective", "val_loss", "--every", "0.1", "--json")

@@ -145,7 +145,7 @@ CHECKS = RECORD_CHECKS | {
     "DATA-EVAL-SMALL": (
         f.WARNING,
         "held-out data have 30 questions, and 5 of each answer",
-        "hold out more: build_dataset --eval-fraction",
+        "",
     ),
     "DATA-EVAL-WORDING": (
         f.INFO,

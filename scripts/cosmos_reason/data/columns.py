@@ -52,6 +52,7 @@ COLUMNS = {
     ),
     "options": ("options", "choices", "index2ans", "candidates", "option"),
     "id": ("id", "uid", "video_id", "image_id"),
+    "split": ("split",),
 }
 # Roles of the column of the answer, where it has numbers of options; what those count from.
 NUMBERED_ROLES = {"answer_from_0": 0, "answer_from_1": 1}

@@ -17,7 +17,7 @@ FEWEST_PER_ANSWER = 5
 MOST_ANSWERS = 12  # more are no classes that each need a share
 CLASSES = ("yes_no", "direction", "label")  # the letters of a choice are no classes
 MOST_SHOWN = 3
-ADD_CLIPS = "no share up to 0.5 holds enough: add clips"
+ADD_CLIPS = "add clips: even half of them would be too few"
 EXPECTED = (
     f"expected {FEWEST_QUESTIONS} questions or more and {FEWEST_PER_ANSWER} of each answer: "
     "a score from fewer says little"
@@ -72,12 +72,13 @@ def _check_size(train: Survey, evaluation: Survey) -> None:
     short = shortage(evaluation.balance, everything, questions)
     if not short:
         return
-    evaluation.tally.add("DATA-EVAL-SMALL", 0, "-", f"got {short}, {EXPECTED}")
     half = {
         kind: Counter({a: n // 2 for a, n in counts.items()}) for kind, counts in everything.items()
     }
+    way_out = "hold out more"
     if shortage(half, everything, (questions + sum(train.asked)) // 2):
-        evaluation.tally.fixes["DATA-EVAL-SMALL"] = ADD_CLIPS
+        way_out = ADD_CLIPS
+    evaluation.tally.add("DATA-EVAL-SMALL", 0, "-", f"got {short}, {EXPECTED}; {way_out}")
 
 
 def _check_wording(train: Survey, evaluation: Survey) -> None:

@@ -21,7 +21,8 @@ UNNAMED = Path()  # the medium of a row that names none
 
 
 class Item(NamedTuple):
-    """One future record. Media are files, or files to be had when the record is kept."""
+    """One future record. Media are files, or files to be had when the record is kept; `split` is
+    what its source calls the split that it is in."""
 
     name: str
     media: tuple[tuple[str, Medium], ...]
@@ -29,6 +30,7 @@ class Item(NamedTuple):
     reasoning: str = ""
     video_fps: float | None = None
     tags: tuple[str, ...] = ()
+    split: str = ""
 
 
 class Row(NamedTuple):

@@ -9,24 +9,29 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import read_json
-from cosmos_reason.data import answer_forms, label_questions
+from cosmos_reason.data import answer_forms, label_questions, split_names
 from cosmos_reason.data import columns as column_roles
 from cosmos_reason.data.columns import cell_text
 from cosmos_reason.data.items import Item, Reading, exchange, one_per_id
 from cosmos_reason.data.json_stream import check_regular
 
 
+def folders(source: Path) -> list[Path]:
+    """The folders with label files: a source, or those in it that are called like splits."""
+    if any(source.glob("metas/*.label.json")):
+        return [source]
+    found = {path.parent.parent for path in source.glob("*/metas/*.label.json")}
+    return sorted(folder for folder in found if folder.name.lower() in split_names.NAMES)
+
+
 def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator[Item]:
     """An item per label file: the answer is the label as JSON, or its one field."""
-    paths = {}
-    for path in sorted(source.glob("metas/*.label.json")):
-        paths[path.name.removesuffix(".label.json")] = path
-    videos = _videos(source, set(paths))
+    paths, videos = _labelled(source)
     answers = {}
     fields = list(dict.fromkeys(reading.fields))
     refused: list[f.Finding] = []
     for name, path in paths.items():
-        clips = videos[name] = videos[name] or [source / "videos" / f"{name}.mp4"]
+        clips = videos[name]
         label = f.attempt(refused, _label, path, clips, reading.fields)
         if label is None:
             continue
@@ -37,16 +42,34 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
     problems += [*one_per_id(refused), *_without_values(answers, paths)]
     answers = dict(zip(answers, answer_forms.in_one_form([*answers.values()]), strict=True))
     question = f.attempt(problems, _question, list(answers.values()), fields, reading)
-    for name, answer in answers.items():
-        yield Item(name, (("video", videos[name][0]),), exchange(question or "", answer))
+    for (folder, name), answer in answers.items():
+        media = (("video", videos[folder, name][0]),)
+        split = "" if folder == source else folder.name.lower()
+        yield Item(name, media, exchange(question or "", answer), split=split)
 
 
-def _without_values(answers: dict[str, str], paths: dict[str, Path]) -> list[f.Finding]:
+def _labelled(source: Path) -> tuple[dict, dict]:
+    """The label file, and the clips, of each (folder, name)."""
+    paths = {}
+    videos = {}
+    for folder in folders(source):
+        here = {}
+        for path in sorted(folder.glob("metas/*.label.json")):
+            here[path.name.removesuffix(".label.json")] = path
+        clips_here = _videos(folder, set(here))
+        for name, path in here.items():
+            paths[folder, name] = path
+            videos[folder, name] = clips_here[name] or [folder / "videos" / f"{name}.mp4"]
+    return paths, videos
+
+
+def _without_values(answers: dict[tuple, str], paths: dict[tuple, Path]) -> list[f.Finding]:
     void = [name for name, answer in answers.items() if not answer or answer_forms.is_void(answer)]
     if not void:
         return []
     message = f"got {answers[void[0]] or 'nothing'} for {len(void)} labels, expected a value"
-    ids = {"record_ids": void[: f.MAX_RECORD_IDS], "count": len(void)}
+    names = [name for _, name in void]
+    ids = {"record_ids": names[: f.MAX_RECORD_IDS], "count": len(void)}
     return [f.error("BUILD-TEXT-VOID", paths[void[0]], message, **ids)]
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
+from cosmos_reason.data import split_names
 from cosmos_reason.data.columns import names_medium
 from cosmos_reason.data.samples import Media
 from cosmos_reason.media import archives
@@ -406,12 +407,12 @@ def _members(archive: Path) -> Members:
     return members
 
 
-def tables(files: Folder, subset: str, split: str) -> list[str]:
-    """Names of the tables of a subset and split: as the dataset card declares them, else by folders
-    and file names.
+def tables(files: Folder, subset: str, split: str) -> tuple[dict[str, str], list[str]]:
+    """({table: what its split is called} of a subset and split, tables that are left out), as the
+    dataset card declares them, else by folders and file names.
 
-    Without `split` it is train where there is one. Raises Failure when what is asked for is not
-    there, or not clear.
+    Without `split` these are train, where there is one, and what is held out. Raises Failure when
+    what is asked for is not there, or not clear.
     """
     found = _saved(files, [name for name in files.names if name.endswith(TABLES)])
     if not found:
@@ -419,14 +420,42 @@ def tables(files: Folder, subset: str, split: str) -> list[str]:
     declared = _declared(files)
     if declared:
         splits = declared[_chosen("subset", subset, declared, "default")]
-        patterns = splits[_chosen("split", split, splits, "train")]
-        found = [name for name in found if _matches_any(name, patterns)]
-        return _of_one_kind(files, found)
+        return _declared_tables(files, splits, split, found)
     if subset:
         found = _with_part("subset", subset, found)
-    if split or any("train" in _parts(name) for name in found):
-        found = _with_part("split", split, found)
-    return _of_one_kind(files, found)
+    kept, left_out = (_with_part("split", split, found), []) if split else _by_default(found)
+    return {name: split_names.of_table(name) for name in _of_one_kind(files, kept)}, left_out
+
+
+def _by_default(found: list[str]) -> tuple[list[str], list[str]]:
+    """The tables of train, where there is one, with what is held out; and those left out."""
+    chosen = found
+    if any("train" in _parts(name) for name in found):
+        chosen = _with_part("split", "train", found)
+    chosen = {
+        *chosen,
+        *(one for one in found if split_names.is_held_out(split_names.of_table(one))),
+    }
+    left_out = [name for name in found if name not in chosen]
+    return [name for name in found if name in chosen], left_out
+
+
+def _declared_tables(
+    files: Folder, splits: dict[str, list[str]], split: str, found: list[str]
+) -> tuple[dict[str, str], list[str]]:
+    """What `tables` gives, of the splits of a dataset card."""
+    chosen = _chosen("split", split, splits, "train")
+    kept = {}
+    left_out = []
+    for name, patterns in splits.items():
+        called = split_names.word(name)
+        if name == chosen or (not split and split_names.is_held_out(called)):
+            matching = [table for table in found if _matches_any(table, patterns)]
+            kept |= dict.fromkeys(matching, called)
+        elif not split:
+            left_out.append(name)
+    _of_one_kind(files, list(kept))
+    return kept, left_out
 
 
 def _with_part(role: str, wanted: str, names: list[str]) -> list[str]:
@@ -439,7 +468,13 @@ def _with_part(role: str, wanted: str, names: list[str]) -> list[str]:
 def plain_tables(files: Folder) -> list[str]:
     """The tables of a folder that is no dataset of the Hub: all of a kind, or Failure."""
     found = [name for name in files.names if name.endswith((".csv", ".tsv", ".jsonl"))]
-    return _of_one_kind(files, found or [name for name in _json_tables(files) if "/" not in name])
+    near = [name for name in _json_tables(files) if "/" not in name or _is_of_split(name)]
+    return _of_one_kind(files, found or near)
+
+
+def _is_of_split(name: str) -> bool:
+    """Whether a table lies in a folder of the source that has the name of a split."""
+    return name.count("/") == 1 and bool(split_names.of_folders(name))
 
 
 def _json_tables(files: Folder) -> list[str]:

@@ -20,12 +20,14 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     caption_sets,
     label_files,
+    named_splits,
     nested_rows,
     parts,
     question_rows,
     raw_clips,
     slices,
     source_files,
+    split_names,
     table_files,
     table_items,
 )
@@ -36,6 +38,7 @@ from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_nam
 from cosmos_reason.data.items import UNNAMED, Item, Reading, Row, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
+from cosmos_reason.data.records import parse
 from cosmos_reason.data.samples import Sample, Turn
 from cosmos_reason.data.source_files import MARKER, Folder, Medium, Repository
 from cosmos_reason.data.table_files import COLUMNAR, DELIMITED, SPREADSHEETS
@@ -50,11 +53,17 @@ PROPOSED = {"--column", "--question"}  # flags that a first look at a source kno
 
 
 class Source(NamedTuple):
-    """Where to read and what: `tables` are names of files, each with rows or records."""
+    """Where to read and what: `splits` are names of files, each with rows or records, and what
+    their split is called; `left_out` are splits or tables that a flag would read."""
 
     kind: str
     files: Folder
-    tables: list[str]
+    splits: dict[str, str]
+    left_out: list[str]
+
+    @property
+    def tables(self) -> list[str]:
+        return list(self.splits)
 
 
 def open_source(written: str, kind: str, reading: Reading) -> Source:
@@ -76,14 +85,35 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
     files = Folder(path if path.is_dir() else path.parent)
     files.raw = raw_clips.RawClips(Path(reading.raw)) if reading.raw else None
     if path.is_dir() and kind == "hf":
-        return Source(kind, files, source_files.tables(files, reading.subset, reading.part.split))
+        return Source(kind, files, *_hub_tables(files, reading))
     refuse_unused(reading, ("subset", "split"), f"{kind} sources")
     if kind == "labels":
-        return Source(kind, files, [])
-    if path.is_dir():
-        _refuse_scenes(path)
-        return Source(kind, files, source_files.plain_tables(files))
-    return Source(kind, files, [path.name])
+        return Source(kind, files, {}, [])
+    return Source(kind, files, _plain_tables(files, path), [])
+
+
+def _plain_tables(files: Folder, path: Path) -> dict[str, str]:
+    """{table: what its split is called} of a folder or a file that is no dataset of the Hub."""
+    if not path.is_dir():
+        return {path.name: _split_of_file(path)}
+    _refuse_scenes(path)
+    return {name: split_names.of_table(name) for name in source_files.plain_tables(files)}
+
+
+def _split_of_file(path: Path) -> str:
+    """What the split of a table is called; one of ours stays what it is."""
+    whole = path.resolve()
+    is_ours = (whole.parents[1] / MARKER).is_file()
+    return split_names.word(whole.parent.name if is_ours else whole.stem)
+
+
+def _hub_tables(files: Folder, reading: Reading) -> tuple[dict[str, str], list[str]]:
+    """`source_files.tables`; a slice without a name is one of the training data."""
+    part = reading.part
+    splits, left_out = source_files.tables(files, reading.subset, part.split)
+    if part.rows and not part.split:
+        left_out += [name for name, split in splits.items() if split_names.is_held_out(split)]
+    return {name: split for name, split in splits.items() if name not in left_out}, left_out
 
 
 def _refuse_scenes(path: Path) -> None:
@@ -107,15 +137,14 @@ def _open_repository(written: str, kind: str, reading: Reading) -> Source:
         )
         raise f.bad_input("BUILD-SOURCE", written, message)
     raw = raw_clips.RawClips(Path(reading.raw)) if reading.raw else None
-    split = reading.part.split
     files = Repository(written)
     files.raw = raw
-    return Source("hf", files, source_files.tables(files, reading.subset, split))
+    return Source("hf", files, *_hub_tables(files, reading))
 
 
 def _kind_of(path: Path) -> str:
     """From the name of a source and what is in it."""
-    if any(path.glob("metas/*.label.json")):
+    if label_files.folders(path):
         return "labels"
     if path.suffix in COLUMNAR or any(found.suffix in COLUMNAR for found in path.rglob("*")):
         return "hf"
@@ -170,6 +199,10 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
     else:
         items = _read_tables(source, reading, tally, problems)
     problems += _found_elsewhere(source)
+    items, of_splits = named_splits.settle(items, source.files, problems)
+    if source.left_out:
+        message = f"left out {', '.join(source.left_out[:20])}: --hf-split NAME reads one of them"
+        of_splits.append(f.info("BUILD-SPLIT-LEFT", source.files.root, message))
     items, missing = _without_missing(items, source, reading.skip_missing)
     if not f.has_errors(problems):
         _check_options(items, tally)
@@ -177,7 +210,7 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
     found = tally.findings(CHECKS | ANSWER_CHECKS, where)
     if f.has_errors([*problems, *missing]):
         raise f.Failure([*problems, *missing, *found], f.EXIT_BAD_INPUT)
-    told = [*problems, *missing, *found]
+    told = [*problems, *of_splits, *missing, *found]
     return [_with_system(item, reading.system) for item in items], told
 
 
@@ -187,13 +220,16 @@ def _read_tables(
     """The items of tables and annotation files."""
     items = []
     rows = []
+    names = []  # what the split of each row is called
     for tally.file, (table, opened) in enumerate(_opened_tables(source, reading.part.rows)):
         folder = posixpath.dirname(table)
+        split = source.splits[table]
         first = next(iter(table_files.opened(source.files, table)), None)
         if _is_annotation(first):
             what = "records that hold their questions"
             f.attempt(problems, refuse_unused, reading, ("columns", "question", "fields"), what)
-            items += _record_items(opened, tally, source.files, folder, problems)
+            records = _record_items(opened, tally, source.files, folder, problems)
+            items += [item._replace(split=item.split or split) for item in records]
         else:
             listed = question_rows.expanded(caption_sets.rows(list(opened)))
             listed = nested_rows.flattened(listed, reading.columns, opened.path)
@@ -201,22 +237,44 @@ def _read_tables(
             tally.take(opened)
             if here and _is_annotation(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
-                items += _record_items(listed, tally, source.files, folder, problems)
+                records = _record_items(listed, tally, source.files, folder, problems)
+                items += [item._replace(split=split) for item in records]
             else:
                 rows += _located(list(table_items.each_caption(here)), opened, table)
                 problems += _blank_rows(opened, table)
+                names += [split] * (len(rows) - len(names))
     if not source.tables:
-        rows = table_items.labelled_by_folder(source.files, reading.part.split)
-        if reading.part.rows:
-            wanted = reading.part.rows.bounds(len(rows))
-            rows = rows[wanted.start : wanted.stop]
+        rows = _labelled_rows(source.files, reading.part)
+        names = [split_names.of_folders(posixpath.dirname(row.values["video"])) for row in rows]
+    return items + _row_items(rows, names, source, reading, problems)
+
+
+def _labelled_rows(files: Folder, part: slices.Part) -> list[Row]:
+    rows = table_items.labelled_by_folder(files, part.split)
+    if part.rows:
+        wanted = part.rows.bounds(len(rows))
+        rows = rows[wanted.start : wanted.stop]
+    return rows
+
+
+def _row_items(
+    rows: list[Row],
+    names: list[str],
+    source: Source,
+    reading: Reading,
+    problems: list[f.Finding],
+) -> list[Item]:
+    """The items of rows, with what a column or else their table calls their split."""
+    if not rows:
+        return []
     if not all(isinstance(row.values, dict) for row in rows):
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
-    if rows:
-        rows, reading = _with_fields(rows, reading)
-        items += table_items.items(rows, source.files, reading, problems)
-    return items
+    column = reading.columns.get("split", "")
+    by_column = named_splits.of_column([row.values for row in rows], column, problems)
+    rows, reading = _with_fields(rows, reading)
+    splits = [one or other for one, other in zip(by_column, names, strict=True)]
+    return list(table_items.items(rows, source.files, reading, problems, splits))
 
 
 def _located(rows: list, opened: table_files.Rows | JsonRecords, table: str) -> list[Row]:
@@ -406,16 +464,23 @@ def _looked_for(path: Path, record: str, is_remote: bool) -> str:
 def _record_items(
     records, tally: Tally, files: Folder, folder: str, problems: list[f.Finding]
 ) -> Iterator[Item]:
-    samples = list(stream(records, tally))
+    def with_split(index: int, record: dict, tally: Tally) -> tuple[Sample, str] | None:
+        sample = parse(index, record, tally)
+        called = str(record.get("split", "")).strip().lower()
+        return (sample, called if called in split_names.NAMES else "") if sample else None
+
+    samples = list(stream(records, tally, make=with_split))
     root = records.header.get("media_root")
     folder = posixpath.join(folder, root) if isinstance(root, str) else folder
     refused: list[f.Finding] = []
-    for sample in samples:
+    for sample, split in samples:
         found = f.attempt(refused, _media_of, sample, files, folder)
         media = found or ()
         unnamed = media and sample.id == f"record-{sample.index}"
         name = name_of(media[0][1], files, sample.id) if unnamed else sample.id
-        yield Item(name, media, sample.turns, sample.reasoning, sample.video_fps, sample.tags)
+        yield Item(
+            name, media, sample.turns, sample.reasoning, sample.video_fps, sample.tags, split
+        )
     problems += one_per_id(refused)
 
 

@@ -19,6 +19,7 @@ from cosmos_reason.data import (
     option_numbers,
     parts,
     source_files,
+    split_names,
     thoughts,
 )
 from cosmos_reason.data import columns as column_roles
@@ -95,7 +96,8 @@ def labelled_by_folder(files: Folder, split: str) -> list[Row]:
         label = posixpath.basename(posixpath.dirname(name))
         rows.append(Row({"video": name, "answer": label}, "", name, len(rows)))
     labels = {row.values["answer"] for row in rows}
-    if len(labels) < 2 or "" in labels:
+    are_splits = {label.lower() for label in labels} <= split_names.NAMES.keys()
+    if len(labels) < 2 or "" in labels or are_splits:
         message = f"got {len(rows)} media files in {len(labels)} folders and no labels"
         fix = (
             "write a table labels.csv beside them (video,label), "
@@ -106,15 +108,21 @@ def labelled_by_folder(files: Folder, split: str) -> list[Row]:
 
 
 def items(
-    rows: list[Row], files: Folder, reading: Reading, problems: list[f.Finding]
+    rows: list[Row],
+    files: Folder,
+    reading: Reading,
+    problems: list[f.Finding],
+    splits: list[str],
 ) -> Iterator[Item]:
     """One item per row: its columns are given or known by their names, its question is made from
-    the labels when the row has none.
+    the labels when the row has none, and `splits` say what its split is called.
 
     What is wrong joins the `problems`, and reading goes on, so that one run says all.
     """
     given, begin = _without_numbered(reading.columns)
     cells, columns = _table(rows, given, files, problems)
+    if not any(splits):
+        columns.pop("split", None)  # told as a column that is not used
     files.roles = dict(columns)
     written = {role: cells.get(columns.get(role), [None] * len(rows)) for role in TEXT_COLUMNS}
     texts = {role: list(map(cell_text, written[role])) for role in TEXT_COLUMNS}
@@ -140,7 +148,7 @@ def items(
             name = texts["id"][number] or name_of(medium, files, unnamed) or unnamed
             reasoning = thoughts.bare(texts["reasoning"][number])
             tags = _tags(rows[number].values)
-            yield Item(name, ((kind, medium),), turns, reasoning, tags=tags)
+            yield Item(name, ((kind, medium),), turns, reasoning, tags=tags, split=splits[number])
     problems += [*one_per_id(refused), *_unused(rows, cells, columns)]
 
 

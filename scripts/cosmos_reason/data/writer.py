@@ -19,6 +19,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import overlap, thoughts
+from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.held_out import balance, shortage
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
@@ -33,6 +34,7 @@ SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}
 SUFFIX = {"video": ".mp4", "image": ".png"}
 LONGEST_ID = 120
 LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
+MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
 SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
 
 
@@ -77,7 +79,7 @@ def write(
     """
     named = dict(zip(_ids(items), items, strict=True))
     kept = _subset(named, plan)
-    splits = split(kept, plan.eval_fraction, plan.seed)
+    splits = of_source(kept) or split(kept, plan.eval_fraction, plan.seed)
     folder = folder.resolve()  # a link to it stays
     unopened = Unopened(len(kept), plan.skip_missing)
     counts = {}
@@ -90,8 +92,38 @@ def write(
         if empty:
             message = f"got no clip that opens for {' and '.join(empty)}, expected one or more"
             raise f.Failure([*left_out, f.error("BUILD-EMPTY", folder, message)], f.EXIT_BAD_INPUT)
+        _refuse_shared(root, counts)
         write_json(root / MARKER, {"schema_version": 1, "names": _names(root)} | asdict(plan))
     return counts, left_out
+
+
+def of_source(items: dict[str, Item]) -> dict[str, list[str]]:
+    """Ids per split that the source names; {} where it names none."""
+    splits = {name: [] for name in ("train", "eval", "test")}
+    for name, item in items.items():
+        if item.split:
+            splits[item.split].append(name)
+    return {name: ids for name, ids in splits.items() if ids}
+
+
+def _refuse_shared(root: Path, counts: dict[str, int]) -> None:
+    """Raise Failure where held-out records show what training shows. A share of the clips is held
+    out with all their parts and copies; the splits of a source may not be."""
+    if "train" not in counts:
+        return
+    train, *others = (str(locate(root / name)) for name in counts)
+    for name, held_out in zip(list(counts)[1:], others, strict=True):
+        found = overlap.of_files((train, ""), (held_out, ""), {})
+        ids = [*found.ids[overlap.QUESTION], *found.ids[overlap.CLIP]] if found else []
+        if ids:
+            message = (
+                f"got {len(ids)} of {counts[name]} records of {name} that show clips of the "
+                "training data: build of the training split alone (--hf-split, or its folder), "
+                "and hold out a share of it"
+            )
+            data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
+            shared = f.error("BUILD-SPLIT-SHARED", name, message, **data)
+            raise f.Failure([shared], f.EXIT_CHECKS_FAILED)
 
 
 def is_as_written(folder: Path) -> bool:
@@ -115,15 +147,30 @@ def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, 
     splits = {"train": [name for name in items if source[name] not in held_out]}
     if eval_fraction:
         splits["eval"] = [name for name in items if source[name] in held_out]
+    share = len(splits.get("eval", ())) / max(len(items), 1)
+    wrong = ""
     if not all(splits.values()):
-        clips = len(set(source.values()))
-        message = (
-            f"got {clips} different clips and the share {eval_fraction:g}, "
-            "expected one or more on either side"
+        wrong = "expected one or more on either side"
+    elif share > MOST_HELD_OUT >= eval_fraction:
+        wrong = (
+            f"which would hold out {share:.0%} of the records, as those of one clip or recording "
+            "stay together: more than half is held out only by a share above 0.5"
         )
-        fix = f"--eval-fraction {_fraction(strata, seed):g}"
+    if wrong:
+        clips = len(set(source.values()))
+        message = f"got {clips} different clips and the share {eval_fraction:g}, {wrong}"
+        fits = next((one for one in SHARES if _fits(items, one, seed)), None)
+        fix = Fix(flags={"--eval-fraction": fits}) if fits else ""
         raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, fix)
     return splits
+
+
+def _fits(items: dict[str, Item], share: float, seed: int) -> bool:
+    """Whether a share leaves records on either side, at most half of them held out."""
+    source = _sources(items)
+    held_out = _held_out(_strata(items, source), share, seed)
+    count = sum(source[name] in held_out for name in items)
+    return 0 < count <= MOST_HELD_OUT * len(items) and count < len(items)
 
 
 def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
@@ -134,7 +181,11 @@ def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
     enough = 0.0
     if short:
         larger = [share for share in LARGER_SHARES if share > plan.eval_fraction]
-        fitting = (share for share in larger if not _shortage(kept, share, plan.seed))
+        fitting = (
+            share
+            for share in larger
+            if _fits(kept, share, plan.seed) and not _shortage(kept, share, plan.seed)
+        )
         enough = next(fitting, 0.0)
     return short, enough
 
@@ -148,17 +199,9 @@ def _shortage(items: dict[str, Item], share: float, seed: int) -> str:
 
 
 def fraction(items: Sequence[Item], plan: Plan) -> float:
-    """A share of the clips that can be held out, near a tenth; 0 when there is one clip."""
+    """A share of the clips that can be held out, near a tenth; 0 when there is none."""
     kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
-    return _fraction(_strata(kept, _sources(kept)), plan.seed)
-
-
-def _fraction(strata: dict[str, list[str]], seed: int) -> float:
-    clips = sum(len(sources) for sources in strata.values())
-    for share in SHARES:
-        if 0 < len(_held_out(strata, share, seed)) < clips:
-            return share
-    return 0
+    return next((share for share in SHARES if _fits(kept, share, plan.seed)), 0)
 
 
 def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[str]]:

@@ -1,0 +1,256 @@
+"""Splits that a source names stay splits, and the share that is held out is what was asked."""
+
+import json
+import shutil
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from clip_files import write_clip
+from support import run_script
+
+from cosmos_reason.data import annotations
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COSMOS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return write_clip(tmp_path_factory.mktemp("clip") / "0.mp4", frames=4).read_bytes()
+
+
+def clips(folder, clip, names):
+    """Clips of different content."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        padding = b"\0\0\0\x18free" + name.encode().ljust(16)[:16]
+        (folder / f"{name}.mp4").write_bytes(clip + padding)
+    return folder
+
+
+def build(source, *words, out="out", expect=0):
+    """The JSON that build_dataset prints."""
+    done = run_script("build_dataset.py", source, "-o", out, *words, "--json")
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == expect, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def answers(folder):
+    samples, found = annotations.read(annotations.locate(folder))
+    assert not [one for one in found if one.severity == "error"]
+    return sorted(sample.id for sample in samples)
+
+
+def table(names):
+    rows = [f"{name},{'yes' if n % 2 else 'no'},On?" for n, name in enumerate(names)]
+    return "\n".join(["clip,label,question", *rows])
+
+
+def csv_in_folders(root, clip, name, ids):
+    folder = clips(root / name, clip, ids)
+    (folder / "metadata.csv").write_text(table([f"{id}.mp4" for id in ids]))
+
+
+def csv_by_name(root, clip, name, ids):
+    clips(root / "clips", clip, ids)
+    (root / f"{name}.csv").write_text(table([f"clips/{id}.mp4" for id in ids]))
+
+
+def jsonl_by_name(root, clip, name, ids):
+    clips(root / "clips", clip, ids)
+    rows = [{"video": f"clips/{id}.mp4", "question": "On?", "answer": "yes"} for id in ids]
+    (root / f"labels_{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+
+def one_table(root, clip, name, ids):
+    """A table beside folders of clips that are called like splits."""
+    clips(root / name, clip, ids)
+    path = root / "labels.csv"
+    before = path.read_text() + "\n" if path.exists() else "clip,label,question\n"
+    rows = table([f"{name}/{id}.mp4" for id in ids]).partition("\n")[2]
+    path.write_text(before + rows)
+
+
+def a_column(root, clip, name, ids):
+    clips(root, clip, ids)
+    path = root / "labels.csv"
+    before = path.read_text() if path.exists() else "clip,label,question,split\n"
+    path.write_text(before + "".join(f"{id}.mp4,yes,On?,{name.title()}\n" for id in ids))
+
+
+def labels_by_folder(root, clip, name, ids):
+    for number, id in enumerate(ids):
+        clips(root / name / ("rain", "sun")[number % 2], clip, [id])
+
+
+def label_files(root, clip, name, ids):
+    clips(root / name / "videos", clip, ids)
+    (root / name / "metas").mkdir()
+    for id in ids:
+        (root / name / "metas" / f"{id}.label.json").write_text('{"weather": "rain"}')
+
+
+def conversations(root, clip, name, ids):
+    folder = clips(root / name, clip, ids)
+    turns = [{"from": "human", "value": "<video>\nOn?"}, {"from": "gpt", "value": "yes"}]
+    records = [{"id": id, "video": f"{id}.mp4", "conversations": turns} for id in ids]
+    (folder / "annotations.json").write_text(json.dumps(records))
+
+
+def conversations_with_a_split(root, clip, name, ids):
+    clips(root, clip, ids)
+    turns = [{"from": "human", "value": "<video>\nOn?"}, {"from": "gpt", "value": "yes"}]
+    path = root / "annotations.json"
+    records = json.loads(path.read_text()) if path.exists() else []
+    records += [
+        {"id": id, "video": f"{id}.mp4", "split": name, "conversations": turns} for id in ids
+    ]
+    path.write_text(json.dumps(records))
+
+
+def parquet_by_name(root, clip, name, ids):
+    folder = clips(root / "videos", clip, ids)
+    rows = {
+        "video": [str(folder / f"{id}.mp4") for id in ids],
+        "label": ["a", "b", "a"][: len(ids)],
+    }
+    (root / "data").mkdir(exist_ok=True)
+    parquet.write_table(arrow.table(rows), root / "data" / f"{name}-00000-of-00001.parquet")
+
+
+def parquet_of_a_card(root, clip, name, ids):
+    """Files whose names say nothing: the dataset card declares the splits."""
+    parquet_by_name(root, clip, name, ids)
+    file = root / "data" / f"{name}-00000-of-00001.parquet"
+    file.rename(root / "data" / f"part{len(ids)}.parquet")
+    card = root / "README.md"
+    before = (
+        card.read_text().removesuffix("---\n")
+        if card.exists()
+        else ("---\nconfigs:\n- config_name: default\n  data_files:\n")
+    )
+    card.write_text(f"{before}  - split: {name}\n    path: data/part{len(ids)}.parquet\n---\n")
+
+
+FORMS = [
+    csv_in_folders,
+    csv_by_name,
+    jsonl_by_name,
+    one_table,
+    a_column,
+    labels_by_folder,
+    label_files,
+    conversations,
+    conversations_with_a_split,
+    parquet_by_name,
+    parquet_of_a_card,
+]
+
+
+@pytest.mark.parametrize("write", FORMS, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("name", ["test", "val"])
+def test_what_a_source_holds_out_is_not_trained_on(tmp_path, clip, write, name):
+    root = tmp_path / "source"
+    root.mkdir()
+    write(root, clip, "train", ["a", "b", "c"])
+    write(root, clip, name, ["x", "y"])
+    words = ["--question", "Weather?"] if write in (labels_by_folder, label_files) else []
+    words += ["--question", "Which?"] if write in (parquet_by_name, parquet_of_a_card) else []
+    told = build(root, *words)
+    assert answers(tmp_path / "out" / "train") == ["a", "b", "c"]
+    assert answers(tmp_path / "out" / "eval") == ["x", "y"]
+    assert told["result"]["held_out"] == 0.4
+    ids = [row["id"] for row in told["findings"]]
+    assert "BUILD-SPLIT-NAMED" in ids and "BUILD-NO-EVAL" not in ids
+    refused = build(root, *words, "--eval-fraction", 0.2, out="other", expect=1)
+    assert [row["id"] for row in refused["findings"] if row["severity"] == "error"] == [
+        "BUILD-SPLIT"
+    ]
+
+
+def test_validation_and_test_are_both_kept_and_a_test_alone_is_not_trained_on(tmp_path, clip):
+    root = tmp_path / "source"
+    for name, ids in (("train", ["a", "b"]), ("validation", ["v", "w"]), ("test", ["x"])):
+        csv_in_folders(root, clip, name, ids)
+    told = build(root)
+    assert told["result"]["written"] == {"train": 2, "eval": 2, "test": 1}
+    (named,) = (row for row in told["findings"] if row["id"] == "BUILD-SPLIT-NAMED")
+    assert named["data"]["splits"] == {"train": "train", "validation": "eval", "test": "test"}
+    csv_by_name(tmp_path / "alone", clip, "test", ["x", "y"])
+    told = build(tmp_path / "alone", out="only")
+    assert told["result"]["written"] == {"eval": 2} and "only/eval" in told["next"]
+    again = build(tmp_path / "out" / "eval", out="again")  # ours is held out for good
+    assert again["result"]["written"] == {"eval": 2}
+
+
+def test_words_that_name_no_split_are_left_alone(tmp_path, clip):
+    labels_by_folder(tmp_path / "a" / "x", clip, "valid", ["a", "b"])
+    labels_by_folder(tmp_path / "a" / "x", clip, "invalid", ["c", "d"])
+    assert build(tmp_path / "a", "--question", "?", out="1")["result"]["written"] == {"train": 4}
+    for name in ("train", "test"):
+        clips(tmp_path / "b" / name, clip, [name])
+    refused = build(tmp_path / "b", "--question", "?", out="2", expect=2)
+    assert refused["findings"][0]["id"] == "BUILD-NO-LABELS"
+    a_column(tmp_path / "c", clip, "train", ["a", "b"])
+    a_column(tmp_path / "c", clip, "holdout", ["c"])
+    refused = build(tmp_path / "c", out="3", expect=2)
+    assert refused["findings"][0]["id"] == "BUILD-SPLIT-NAME"
+
+
+def test_splits_of_a_source_that_share_a_clip_are_refused(tmp_path, clip):
+    csv_in_folders(tmp_path / "s", clip, "train", ["a", "b", "c"])
+    csv_in_folders(tmp_path / "s", clip, "test", ["x", "y"])
+    shutil.copy(tmp_path / "s" / "train" / "b.mp4", tmp_path / "s" / "test" / "y.mp4")
+    refused = build(tmp_path / "s", expect=1)
+    (found,) = (row for row in refused["findings"] if row["severity"] == "error")
+    assert found["id"] == "BUILD-SPLIT-SHARED" and found["data"]["record_ids"] == ["y"]
+    assert not (tmp_path / "out").exists()
+
+
+def grouped(root, clip, sizes):
+    """A table with several questions about each of some clips."""
+    clips(root, clip, [str(number) for number in range(len(sizes))])
+    rows = [
+        f"{number}.mp4,{'yes' if (number + one) % 2 else 'no'},On {one}?"
+        for number, size in enumerate(sizes)
+        for one in range(size)
+    ]
+    (root / "labels.csv").write_text("\n".join(["clip,label,question", *rows]))
+    return root
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_share_up_to_half_holds_out_more_than_half_and_no_fix_does(tmp_path, clip, seed):
+    """Most records are about one clip of five."""
+    root = grouped(tmp_path / "s", clip, [60, 8, 5, 5, 5])
+    for asked in (0.2, 0.35, 0.5):
+        out = f"out-{asked}"
+        done = run_script(
+            *("build_dataset.py", root, "-o", out, "--eval-fraction", asked),
+            *("--seed", seed, "--json"),
+        )
+        told = json.loads(done.stdout)
+        if done.returncode:
+            (refused,) = (row for row in told["findings"] if row["severity"] == "error")
+            assert refused["id"] == "BUILD-SPLIT" and not (tmp_path / out).exists()
+            fixes = [refused["fix"]]
+        else:
+            written = told["result"]["written"]
+            assert written["eval"] <= written["train"]
+            share = written["eval"] / sum(written.values())
+            assert told["result"]["held_out"] == pytest.approx(share, abs=1e-4)
+            fixes = [row["fix"] for row in told["findings"] if row["id"] == "BUILD-EVAL-SMALL"]
+        for fix in filter(None, fixes):
+            share = fix.split("--eval-fraction ")[-1].split()[0]
+            mended = build(root, "--eval-fraction", share, "--seed", seed, out=f"fixed-{asked}")
+            assert mended["result"]["held_out"] <= 0.5
+
+
+def test_more_than_half_is_the_users_word(tmp_path, clip):
+    root = grouped(tmp_path / "s", clip, [2, 2, 2, 2])
+    assert build(root, "--eval-fraction", 0.75)["result"]["held_out"] == 0.75
