@@ -9,7 +9,6 @@ import math
 import yaml
 
 from cosmos_reason.base import bundle
-from cosmos_reason.rules import recipes
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import space
 
@@ -103,7 +102,7 @@ def facts() -> dict:
 
 def template(action: str) -> dict:
     """The spec that the bank starts an action from: references/spec_template_<action>.yaml."""
-    return recipes.template() if action == "train" else document.template(action)
+    return document.template(action)
 
 
 # ---- actions -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.estimate import record_tokens
-from cosmos_reason.rules import in_words, recipes
+from cosmos_reason.rules import in_words
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec
 
@@ -187,7 +187,24 @@ def test_a_spec_is_taken_as_it_is_and_changed_where_asked(here):
 
 def test_the_yaml_template_is_a_spec_too(here):
     _, _, made = run(f"train --spec {bundle.template_path('train')}")
-    assert made == recipes.template()
+    assert made == spec.template("train")
+
+
+@pytest.mark.parametrize("more", ["", "--set batch_size=8 --set epochs=3", "--gpus-per-node 4"])
+def test_the_template_with_overrides_is_what_build_spec_makes_of_them(here, more):
+    """Load, override, launch, as upstream's templates are used; but for what build_spec says."""
+    _, _, loaded = run(f"train --spec {bundle.template_path('train')} {more}")
+    _, found, made = run(f"train {more}", "made.toml")
+    assert found["SPEC-CADENCE"].severity == f.INFO
+    assert loaded["train"]["ckpt"]["save_freq_in_epoch"] == 1
+    assert loaded["validation"]["freq_in_epoch"] == 1
+    assert made["train"]["ckpt"]["save_freq_in_epoch"] == 0
+    _, _, by_steps = run(f"train --spec {bundle.template_path('train')} --set save_freq=50")
+    assert by_steps["train"]["ckpt"].get("save_freq_in_epoch", 0) == 0  # which would win
+    for one in (loaded, made):
+        spec.delete(one, "train.ckpt.save_freq_in_epoch")
+        spec.delete(one, "validation.freq_in_epoch")
+    assert loaded == made
 
 
 def test_frames_by_rate_take_the_number_of_frames_away(here):
@@ -239,7 +256,7 @@ def test_open_source_engine_gets_plain_hub_names_and_translated_keys(here):
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
-        ("validation.freq_in_epoch=1", "--dataset-facts"),
+        ("validation.freq_in_epoch=2", "--dataset-facts"),
         ("validation.dataloader_num_workers=2", "loader settings of train.train_policy"),
         ("custom_script=/x.py", "launch_job"),
         ("policy.parallelism.cp_rotate_method=alltoall", "one method"),
@@ -535,7 +552,7 @@ def test_nothing_is_left_when_the_spec_cannot_be_written(here):
     ],
 )
 def test_what_is_done_at_the_last_step_only_is_said(here, keys, told):
-    trained = spec.template("train")
+    trained = support_specs.changed("train", {})
     usual = {"train.epoch": 2, "train.train_batch_per_replica": 8, "validation.enable": True}
     for key, value in (usual | keys).items():
         spec.set_value(trained, key, value)

@@ -438,14 +438,17 @@ def test_a_batch_that_nobody_chose_is_that_of_recipes_where_it_can_be_formed(
     assert (made["train"]["train_batch_per_replica"], policy["mini_batch"]) == (batch, in_one_pass)
 
 
-def test_nvidias_bank_starts_from_what_data_enough_get(here):
-    """But for the data, which also turn the validation on."""
+def test_data_enough_change_of_the_template_what_is_said(here):
+    """The batch and the forward pass, besides the data, which also turn the validation on."""
     template = document.load(bundle.template_path("train"))
     line = "train --engine tao --train-root data --eval-root held_out"
     code, found, made = run(f"{line} --dataset-facts {write_facts(here, 1600)}")
     assert code == 0, found
     del made["custom"]["train_dataset"], made["custom"]["val_dataset"]
     made["validation"]["enable"] = False
+    assert "32 records a step, 4 in a forward pass" in found["SPEC-USUAL"].message
+    made["train"]["train_batch_per_replica"] = 4
+    made["train"]["train_policy"]["mini_batch"] = 1
     empty = {"annotation_path": "", "media_path": ""}
     assert template["custom"].pop("train_dataset") == empty
     assert template["custom"].pop("val_dataset") == empty

@@ -23,6 +23,7 @@ from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
+from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
 from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, WARMUP, WARMUP_EPOCHS
 from cosmos_reason.rules.layout import standard_layout
 from cosmos_reason.spec import actions, document, legal, names, own_paths, values
@@ -389,3 +390,6 @@ def _give_way(draft: Draft, key: str) -> None:
         other = {first: second, second: first}.get(key)
         if other and other not in draft.named:
             document.delete(draft.spec, other)
+    for steps, epochs in ((SAVE, SAVE_EPOCHS), (VALIDATE, VALIDATE_EPOCHS)):  # which would win
+        if key == steps and epochs not in draft.named:
+            document.delete(draft.spec, epochs)

@@ -64,7 +64,9 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
         else:
             nothing = ours
             fix = Fix(changes={key: ours})
-        if value == nothing:
+        if value == nothing and not (
+            key == "validation.freq_in_epoch" and case("validation.enable")
+        ):
             continue
         able = schema.get("x-instead") or f"only {', '.join(schema['x-engines'])}"
         got = spec_values.shown(value)

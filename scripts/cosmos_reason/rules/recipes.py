@@ -18,19 +18,10 @@ from cosmos_reason.spec.keys import BATCH, DROP_LAST
 ORIGIN = "as published recipes: "  # where such a value comes from
 RECORDS = 32  # of an optimizer step, over all ranks
 IN_ONE_PASS = 4
+CADENCE = (SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS)
 LEAST_STEPS = 100  # a run with fewer learns more from the template's small batches
 EPOCH_STEPS = range(20, 501)  # of an epoch that is worth a save, and not too much to lose
 LONGEST = 4096  # tokens of a record, of which recipes put so many through at once
-
-
-def template() -> dict:
-    """The train template with all of it, for one rank and data that nobody has counted: what
-    NVIDIA's bank starts from."""
-    spec = document.template("train")
-    recipes = {BATCH: RECORDS, MINI_BATCH: IN_ONE_PASS, SAVE_EPOCHS: 1, VALIDATE_EPOCHS: 1}
-    for key, value in recipes.items():
-        document.set_value(spec, key, value)
-    return spec
 
 
 def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
@@ -42,8 +33,20 @@ def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
     taken = []
     if _are_free(draft, (BATCH, MINI_BATCH), is_new):
         taken += _take_batch(draft, _case(draft, facts))
-    if _are_free(draft, (SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS), is_new):
-        taken += _take_cadence(draft, _case(draft, facts))
+    by_epoch = []
+    is_free = _are_free(draft, CADENCE, is_new)
+    if is_free:
+        case = _case(draft, facts)
+        by_epoch = _take_cadence(draft, case)
+    if is_new and not by_epoch:
+        _by_steps(draft)
+    if is_new and is_free and not by_epoch:
+        every, an_epoch = document.get(draft.spec, SAVE), case.steps_per_epoch
+        told = f"an epoch has {an_epoch} steps" if an_epoch else "steps of an epoch are not known"
+        message = f"got 1, the template's, wrote 0: saves every {every} steps, since {told} "
+        message += "or the run is shorter than two"
+        draft.findings.append(findings.info("SPEC-CADENCE", SAVE_EPOCHS, message))
+    taken += by_epoch
     if taken:
         message = f"{', '.join(taken)}: as published recipes have it, since nobody chose"
         draft.findings.append(findings.info("SPEC-USUAL", BATCH, message))
@@ -105,13 +108,24 @@ def _take_cadence(draft: Draft, case: Case) -> list[str]:
         return []
     verbs = "saves"
     draft.put(SAVE_EPOCHS, 1, f"{ORIGIN}each epoch")
-    if case("validation.enable"):
+    if not case("validation.enable"):
+        document.delete(draft.spec, VALIDATE_EPOCHS)
+    else:
         verbs = "saves and validates"
         if draft.engine == "cosmos-rl":  # which counts steps only
             draft.put(VALIDATE, an_epoch, f"{ORIGIN}each epoch")
+            document.delete(draft.spec, VALIDATE_EPOCHS)
         else:
             draft.put(VALIDATE_EPOCHS, 1, f"{ORIGIN}each epoch")
     return [f"{verbs} each epoch"]
+
+
+def _by_steps(draft: Draft) -> None:
+    """Save and validate by steps, where the template's epochs are all that speaks against it."""
+    if draft.origins.get(SAVE_EPOCHS, "").startswith("template"):
+        draft.put(SAVE_EPOCHS, 0, "template, by steps")
+    if draft.origins.get(VALIDATE_EPOCHS, "").startswith("template"):
+        document.delete(draft.spec, VALIDATE_EPOCHS)
 
 
 def _put_back(draft: Draft, keys: tuple[str, ...]) -> None:

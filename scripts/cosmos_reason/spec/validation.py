@@ -157,12 +157,18 @@ def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Findi
     fix = Fix(changes={where: meant})
     if meant is document.MISSING:  # the legal values are told; which one was meant is not known
         fix = restored(action, where) if got == "" else _several_files(where, got)
-        if got == 0 and type(got) is not bool and None in restored(action, where).changes.values():
-            fix = restored(action, where)  # 0 says off
+        if got == 0 and type(got) is not bool and _may_be_off(action, where):
+            fix = Fix(changes={where: None})
         fix = replace(fix, sure=False)
     wanted = expected(document.keys(action).get(where) or problem.schema)
     message = f"got {shown(got)}, expected {wanted}.{hint}"
     return findings.error("SPEC-VALUE", where or "spec", message, fix)
+
+
+def _may_be_off(action: str, key: str) -> bool:
+    """Whether a key is a number that says nothing when it is absent, as 0 elsewhere does."""
+    schema = document.keys(action).get(key, {})
+    return schema.get("type") in ("integer", "number") and schema.get("default") is None
 
 
 def _several_files(key: str, got: object) -> Fix:
