@@ -330,7 +330,7 @@ def test_every_key_misspelt_is_one_finding(here):
     for key, value in document.items("train", template):
         spec = document.template("train")
         document.delete(spec, key)
-        document.set_value(spec, f"{key[:-1]}xx{key[-1]}", value)
+        document.set_value(spec, f"{key[:-1]}x{key[-1]}", value)
         document.dump(spec, here / "wrong.toml")
         found, _ = said(build_spec, "train", "--spec", "wrong.toml", "-o", "unused.toml")
         usual = {"SPEC-MODEL-OMNI", "SPEC-DATA-TRAIN"}

@@ -902,6 +902,7 @@ def test_a_model_is_fetched_to_the_disk_of_who_submits(platform, is_here, names,
 def test_a_small_disk_gets_no_more_checkpoints_than_fit(room, is_lora):
     table = spec.template("train")
     spec.set_value(table, "train.max_num_steps", 100)
+    spec.set_value(table, "train.ckpt.save_freq_in_epoch", 0)
     spec.set_value(table, "policy.model_name_or_path", "nvidia/Cosmos-Reason2-8B")
     if is_lora:
         lora = {"r": 16, "lora_alpha": 32, "target_modules": ["q_proj"]}

@@ -21,6 +21,7 @@ def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
     """Say in the engine's own names what has a true equivalent there; what has none stays, for the
     rules to refuse. `steps`: those of the whole run."""
     _validate_at_saves(draft, steps_per_epoch)
+    _fit_length(draft)
     if steps:
         _fit_interval(draft, SAVE, VALIDATE, steps)
         _fit_interval(draft, VALIDATE, SAVE, steps)
@@ -40,6 +41,19 @@ def fit(draft: Draft, steps_per_epoch: int | None, steps: int | None) -> None:
         every = document.get(draft.spec, VALIDATE_EPOCHS)
         if draft.engine == "cosmos-rl" and type(every) is int and steps_per_epoch:
             _translate(draft, VALIDATE_EPOCHS, VALIDATE, every * steps_per_epoch)
+
+
+def _fit_length(draft: Draft) -> None:
+    """The model's positions, where the template's length is more than it has."""
+    key = "policy.model_max_length"
+    limit, model = document.get(draft.spec, key), document.get(draft.spec, draft.params["model"])
+    if not draft.origins.get(key, "").startswith("template") or not isinstance(model, str):
+        return
+    positions = model_names.positions(model)
+    if positions and type(limit) is int and limit > positions:
+        draft.put(key, positions, "positions of the model")
+        message = f"{limit} became {positions}: the model has no more positions"
+        draft.findings.append(findings.info("SPEC-LENGTH-FITTED", key, message))
 
 
 def _leave_out_unread(draft: Draft) -> None:

@@ -128,7 +128,8 @@ def facts_of_other_data(case):
     reads=TOKENS,
 )  # fmt: skip
 def short_length(case):
-    return case("policy.model_max_length") < DEFAULT_LENGTH and not are_lengths_known(case)
+    usual = min(DEFAULT_LENGTH, model_names.positions(case.model) or DEFAULT_LENGTH)
+    return case("policy.model_max_length") < usual and not are_lengths_known(case)
 
 
 def are_lengths_known(case) -> bool:
