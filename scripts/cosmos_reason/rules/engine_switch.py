@@ -50,10 +50,16 @@ def _fit_length(draft: Draft) -> None:
     if not draft.origins.get(key, "").startswith("template") or not isinstance(model, str):
         return
     positions = model_names.positions(model)
-    if positions and type(limit) is int and limit > positions:
-        draft.put(key, positions, "positions of the model")
-        message = f"{limit} became {positions}: the model has no more positions"
-        draft.findings.append(findings.info("SPEC-LENGTH-FITTED", key, message))
+    if not positions or type(limit) is not int or limit <= positions:
+        return
+    draft.put(key, positions, "positions of the model")
+    message = f"{limit} became {positions}: the model has no more positions"
+    answer = "rollout.max_response_length"
+    is_ours = draft.origins.get(answer, "").startswith("template")
+    if is_ours and document.get(draft.spec, answer) >= positions:
+        draft.put(answer, positions // 2, "positions of the model")
+        message += f"; {answer} became {positions // 2}"
+    draft.findings.append(findings.info("SPEC-LENGTH-FITTED", key, message))
 
 
 def _leave_out_unread(draft: Draft) -> None:
