@@ -263,13 +263,12 @@ def test_clips_that_are_not_there_cost_no_worker_and_no_comparison_each(tmp_path
     for number in range(30):
         (root / "clips" / f"{number}.mp4").rename(root / "clips" / f"of_{number}.mp4")
     compared, handed = [], []
-    nearest, start = f.nearest, clip_checks._Worker
-    monkeypatch.setattr(f, "nearest", lambda *words: compared.append(words) or nearest(*words))
+    misspelt, start = f.misspelt, clip_checks._Worker
+    monkeypatch.setattr(f, "misspelt", lambda *words: compared.append(words) or misspelt(*words))
     monkeypatch.setattr(
         clip_checks, "_Worker", lambda *words: handed.append(words) or start(*words)
     )
     done = run_here("check_dataset.py", root, "--json", cwd=tmp_path)
     (told,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]
     assert (told["id"], told["data"]["count"]) == ("DATA-MEDIA-MISSING", 30)
-    assert "of_0.mp4 beside it is used by no record" in told["message"]
     assert len(compared) == 1 and handed == []

@@ -17,7 +17,7 @@ from support import run_script
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import clip_files, clip_problems, survey
+from cosmos_reason.data import clip_files, clip_problems, overlap, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
@@ -59,7 +59,7 @@ def test_odd_values_end_as_findings_and_facts(tmp_path, changes):
     for number, path in paths.items():
         found.reports[number] = clip_checks.examine(path, "sampled", EIGHT)
     clip_problems.check_clips(found)
-    dataset_checks.check_leakage(found, found)
+    overlap.check(found, found)
     facts = dataset_facts.write_facts(found, tmp_path / "facts" / "facts.json")
     jsonschema.validate(facts, bundle.schema("dataset_facts"))
     assert dataset_checks.findings(found, evaluation=True)

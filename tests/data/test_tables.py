@@ -316,3 +316,18 @@ def test_a_name_of_another_folder_is_told(source):
     findings, _, _ = build(source, ["video,answer", "day1/0.mp4,yes"], *ASKED)
     assert findings["BUILD-MEDIA-RENAMED"]["data"]["files"] == {"day1/0.mp4": "0.mp4"}
     assert "BUILD-MEDIA-RENAMED" not in build(source, ["video,answer", "0,yes"], *ASKED)[0]
+
+
+def test_two_spellings_of_one_file_are_that_file(source):
+    lines = ["video,question,answer", "0.mp4,Open?,yes", "0.MP4,Lit?,no"]
+    findings, answers, _ = build(source, lines)
+    assert answers == ["yes", "no"] and "BUILD-MEDIA-RENAMED" in findings
+
+
+def test_a_check_names_the_file_that_differs_in_case(source):
+    turns = [{"from": "human", "value": "<video>\nOpen?"}, {"from": "gpt", "value": "yes"}]
+    record = {"id": "a", "video": "3.MP4", "conversations": turns}
+    (source / "annotations.json").write_text(json.dumps([record]))
+    done = run_script("check_dataset.py", source, "--json")
+    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    assert "3.mp4 beside it" in found["DATA-MEDIA-MISSING"]["message"]

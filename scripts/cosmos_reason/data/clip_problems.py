@@ -14,6 +14,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.located import place
 from cosmos_reason.data.samples import Media
+from cosmos_reason.data.source_files import folded
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.media import files as media
 from cosmos_reason.media import sampling
@@ -104,11 +105,12 @@ def _used_files(found: Survey) -> set[str]:
 
 
 def _most_like(name: str, unused: list[str]) -> str:
-    """The unused file that differs in its suffix only, the only one, or one that is a letter off;
-    empty without one."""
-    with_suffix = [other for other in unused if os.path.splitext(other)[0] == name]
-    if len(unused) == 1 or with_suffix:
-        return (with_suffix or unused)[0]
+    """The unused file that differs in its suffix, case, blanks or Unicode form only, the only one,
+    or one that is a letter off; empty without one."""
+    alike = [other for other in unused if os.path.splitext(other)[0] == name]
+    alike = alike or [other for other in unused if folded(other) == folded(name)]
+    if len(unused) == 1 or alike:
+        return (alike or unused)[0]
     return (f.misspelt(name, unused) or [""])[0]
 
 

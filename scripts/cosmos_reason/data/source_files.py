@@ -151,12 +151,12 @@ class Folder:
 
     @functools.cached_property
     def by_folded_name(self) -> dict[str, set[str]]:
-        """The media by their name, with and without its suffix, as `_folded` gives it."""
+        """The media by their name, with and without its suffix, as `folded` gives it."""
         found = defaultdict(set)
         for name in filter(names_medium, self.names):
             last = posixpath.basename(name)
-            found[_folded(last)].add(name)
-            found[_folded(posixpath.splitext(last)[0])].add(name)
+            found[folded(last)].add(name)
+            found[folded(posixpath.splitext(last)[0])].add(name)
         return found
 
     @functools.cached_property
@@ -230,15 +230,15 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
         if "/" in name and not f"/{path}".endswith(f"/{posixpath.normpath(name)}"):
             files.renamed[name] = path
         return _claimed(files, path, medium, guessed)
-    alike = files.by_folded_name.get(_folded(posixpath.basename(name)), ())
+    alike = files.by_folded_name.get(folded(posixpath.basename(name)), ())
     if len(alike) == 1:
         (path,) = alike
         files.renamed[name] = path
-        return _claimed(files, path, files.medium(path), places[-1])
+        return files.medium(path)
     return _elsewhere(files, name, places[0])
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
     """The same for names that differ in case, in blanks around them, or in how Unicode writes their
     letters."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).strip().casefold())
@@ -246,10 +246,10 @@ def _folded(name: str) -> str:
 
 def near_names(files: Folder, path: str) -> list[str]:
     """The media whose names differ from the last part of `path` in their folder, or in what
-    `_folded` and zeros before a number make alike."""
+    `folded` and zeros before a number make alike."""
 
     def plain(name: str) -> str:
-        return re.sub(r"0*(\d+)", r"\1", _folded(name))
+        return re.sub(r"0*(\d+)", r"\1", folded(name))
 
     wanted = plain(posixpath.basename(path))
     suffixed = {wanted, plain(posixpath.splitext(posixpath.basename(path))[0])}

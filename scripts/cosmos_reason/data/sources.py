@@ -293,7 +293,7 @@ def _blank_rows(opened: table_files.Rows | JsonRecords, table: str) -> list[f.Fi
     blank = getattr(opened, "blank", [])
     if not blank:
         return []
-    message = f"passed over {len(blank)} rows without anything in them"
+    message = f"passed over rows without anything in them: {len(blank)}"
     data = {"rows": blank[: f.MAX_RECORD_IDS], "count": len(blank)}
     return [f.info("BUILD-ROWS-BLANK", f"{table} row {blank[0]}", message, **data)]
 
@@ -391,7 +391,7 @@ def _found_elsewhere(source: Source) -> list[f.Finding]:
         return []
     shown = ", ".join(f"{name!r} is {path!r}" for name, path in [*renamed.items()][:SHOWN_MISSING])
     more = ", ..." if len(renamed) > SHOWN_MISSING else ""
-    message = f"took the one file that fits for {len(renamed)} names: {shown}{more}"
+    message = f"took the one file that fits for names of no file ({len(renamed)}): {shown}{more}"
     where = ", ".join(source.tables[:3]) or source.files.root
     files = dict([*renamed.items()][: f.MAX_RECORD_IDS])
     return [f.info("BUILD-MEDIA-RENAMED", where, message, files=files, count=len(renamed))]
