@@ -255,7 +255,7 @@ def check(args, draft: Draft) -> list[f.Finding]:
     if found is None:  # the tables beside the facts cannot be read
         found = rules.check(*words, **known)
     found = not_about_template(draft, found, bool(args.parent_job))
-    found = not_said_already(draft, found)
+    found = not_said_already(draft, without_refused_root(draft, found))
     unique = {(finding.id, finding.where): finding for finding in [*found, *draft.findings]}
     return [replace(one, fix=pasteable(draft, one.fix)) for one in unique.values()]
 
@@ -283,6 +283,13 @@ def not_said_already(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
     if said & {"SPEC-MODEL-FAMILY", "SPEC-MODEL-FAMILY-ASKED"}:
         found = [one for one in found if one.id != "SPEC-MODEL-ASSUMED"]
     return found
+
+
+def without_refused_root(draft: Draft, found: list[f.Finding]) -> list[f.Finding]:
+    """Leave out that training data are missing, where a root that is refused named them."""
+    if ("SPEC-ROOT", "--train-root") not in {(one.id, one.where) for one in draft.findings}:
+        return found
+    return [one for one in found if one.id != "SPEC-DATA-TRAIN"]
 
 
 def is_asked_for(draft: Draft, where: str) -> bool:

@@ -385,7 +385,10 @@ def plan(args) -> cli.Outcome:
 def plan_here(args) -> cli.Outcome:
     if args.host_user:
         message = "got it without --output, which alone writes a run.sh"
-        raise bad_input("USAGE", "--host-user", message, Fix(flags={"--output": "DIR"}))
+        fix = Fix(flags={"--output": "DIR"})
+        if args.platform != "docker":
+            fix = f"drop --host-user {args.host_user}"
+        raise bad_input("USAGE", "--host-user", message, fix)
     job, found = launch.plan(request(args))
     if job is None:
         return cli.Outcome({"inputs": []}, found)

@@ -133,9 +133,8 @@ def main(args) -> cli.Outcome:
     if args.compat:
         return count_as_reason1(args)
     if args.dataset:
-        message = f"got {args.dataset} without --compat, expected both"
-        fix = Fix(flags={"--compat": "reason1"})
-        raise findings.bad_input("USAGE", "--dataset", message, fix)
+        message = f"got {args.dataset} without --compat reason1, expected both or neither"
+        raise findings.bad_input("USAGE", "--dataset", message)
     if args.explain:
         return explain(args)
     options = options_of(args)
@@ -509,8 +508,8 @@ def count_as_reason1(args) -> cli.Outcome:
         samples += counted
         correct += right
         if not counted:
-            message = "got no item with is_correct, expected Reason1 results"
-            fix = f"scripts/score_predictions.py {folder}"
+            message = "got no item with is_correct, which --compat counts: expected Reason1 results"
+            fix = f"drop --compat {args.compat}"
             found.append(findings.error("EVAL-COMPAT-NOTHING", folder, message, fix))
     mean = correct / samples if samples else 0.0
     lines = [

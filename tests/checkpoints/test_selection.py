@@ -338,7 +338,7 @@ def test_what_to_do_next_where_nothing_can_be_chosen(output, tmp_path):
         assert (code, [f["id"] for f in document["findings"]]) == (1, ["CKPT-NONE"])
     code, document = said(output, "--by", "accuracy")
     assert (code, document["findings"][0]["id"]) == (1, "CKPT-NOT-SCORED")
-    assert "score_predictions" in document["findings"][0]["fix"]
+    assert "score_predictions" in document["findings"][0]["message"]
 
 
 def test_the_folder_of_a_train_job_stands_for_its_output(output, tmp_path):

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -167,9 +166,11 @@ def _refuse_other_models(folder: Path, config: dict) -> None:
     config_file = folder / "config.json"
     model_type = config.get("model_type")
     if model_type in ("qwen3_vl", "qwen2_5_vl"):
-        message = f"got model_type {model_type!r}: it needs no conversion"
-        build = ["scripts/build_spec.py", "train", "--model", str(folder), "-o", "spec.toml"]
-        raise bad_input("CKPT-NOT-OMNI", config_file, message, shlex.join(build))
+        message = (
+            f"got model_type {model_type!r}, which needs no conversion: "
+            "scripts/build_spec.py takes the folder as --model"
+        )
+        raise bad_input("CKPT-NOT-OMNI", config_file, message)
     if model_type == "cosmos3_edge":
         message = (
             "got Cosmos3 Edge (Nemotron with a SigLIP tower), expected cosmos3_omni: "

@@ -98,7 +98,7 @@ def _verified(folder: Path) -> list[Finding]:
             message = (
                 f"got the base {base}, a path of this machine: nobody else can load the adapter"
             )
-            fix = "scripts/select_checkpoint.py OUTPUT --by NAME --merge DIR"
+            fix = shlex.join(["scripts/select_checkpoint.py", str(folder), "--merge", "DIR"])
             found.append(findings.warning("PUBLISH-LOCAL-BASE", folder, message, fix))
     return found
 

@@ -330,9 +330,11 @@ def _verify_adapter(folder: Path) -> list[Finding]:
         message = "got no base_model_name_or_path, expected the model that was trained"
         found.append(findings.error("CKPT-ADAPTER-BASE", folder, message))
     elif base.startswith((".", "/", "~")) and not Path(base).expanduser().is_dir():
-        message = f"got the base {base}, which is not visible here (it may be where the job ran)"
-        fix = Fix(flags={"--base-model": "DIR"})
-        found.append(findings.warning("CKPT-ADAPTER-BASE", folder, message, fix))
+        message = (
+            f"got the base {base}, which is not visible here (it may be where the job ran); "
+            "a merge takes its place here as --base-model"
+        )
+        found.append(findings.warning("CKPT-ADAPTER-BASE", folder, message))
     foreign = [key for key in adapters.NOT_PEFT if key in adapter.config]
     if foreign:
         message = f"got {', '.join(foreign)}, which PEFT does not know"

@@ -82,10 +82,9 @@ def _meant(output_dir: Path, by: str, beside: Beside) -> tuple[Checkpoint, list[
     if not metrics and by in checkpoint_metrics.TASK_METRICS:
         message = (
             f"got no scores, expected {by} in {checkpoint_metrics.FILE}: evaluate each "
-            "checkpoint, then score its results"
+            "checkpoint, then score its results with scripts/score_predictions.py"
         )
-        fix = "scripts/score_predictions.py RESULTS"
-        finding = findings.error("CKPT-NOT-SCORED", output_dir, message, fix)
+        finding = findings.error("CKPT-NOT-SCORED", output_dir, message)
         raise Failure(finding, findings.EXIT_CHECKS_FAILED)
     if not any(by in (checkpoint.name, checkpoint.step) for checkpoint in models):
         words = [*metrics, VAL_LOSS, "best", *(checkpoint.step for checkpoint in models)]

@@ -6,6 +6,7 @@ Annotation files are read here, a folder of label files by `label_files`, tables
 
 from __future__ import annotations
 
+import itertools
 import os
 import posixpath
 import shlex
@@ -156,12 +157,24 @@ def _kind_of(path: Path) -> str:
     return "llava" if _is_annotation(first) else "csv"
 
 
+def new_folder(name: str) -> str:
+    """The name, or with a number behind it, that is not taken in the working folder."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(free for free in names if not os.path.exists(free))
+
+
+def _is_for_its_author(finding: f.Finding) -> bool:
+    """Whether no command helps before the author of a source says or adds something."""
+    is_asked = finding.id in ASKED_OF_ITS_AUTHOR and not str(finding.fix)
+    return is_asked or finding.id == "BUILD-NO-LABELS"
+
+
 def command(written: str) -> tuple[Fix, str]:
     """The command that builds a dataset of a source, with the columns and the question that a first
     look at it proposes; and what is to be said of a question, which only its author knows."""
-    words = ["scripts/build_dataset.py", written, "-o", "data"]
+    words = ["scripts/build_dataset.py", written, "-o", new_folder("data")]
     wrong = _errors(written)
-    unsaid = [one for one in wrong if one.id in ASKED_OF_ITS_AUTHOR and not str(one.fix)]
+    unsaid = [one for one in wrong if _is_for_its_author(one)]
     if unsaid:
         return Fix(), f"; build_dataset.py builds it when told what it is: {unsaid[0].message}"
     proposed = [finding.fix for finding in wrong if isinstance(finding.fix, Fix)]

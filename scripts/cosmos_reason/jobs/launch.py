@@ -417,6 +417,8 @@ def _flag_findings(request: Request) -> list[Finding]:
     found = []
     for flag, value in _useless_flags(request).items():
         drop = Fix(command="drop", flags={flag: value})
+        if flag == "--checkpoint":  # what it named was looked up: those are not the user's words
+            drop = Fix(command="drop --checkpoint")
         found.append(error("JOB-FLAG", flag, message, drop))
     if request.served_model and not request.endpoint:
         message = "got it without --endpoint, expected the server that serves the model"

@@ -6,6 +6,7 @@ Nothing is written: an upload to S3 is begun and given up, which leaves no objec
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -87,7 +88,8 @@ def _address(launch: Launch, label: str, path: str) -> Iterator[Finding]:
 def _other_path(launch: Launch, label: str, path: str) -> Fix:
     """Another path for a label of the command line, or else for a key of the spec."""
     if label in dict(launch.options.path):
-        return Fix(flags={"--path": f"{label}={path}"})
+        given = f"{label}={launch.paths[label] or ''}"
+        return Fix(command=f"replace --path {shlex.quote(given)} with --path {label}={path}")
     return Fix(changes={label: path})
 
 

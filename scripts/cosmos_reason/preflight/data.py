@@ -85,9 +85,11 @@ def survey_data(
     if not written:
         return None, []  # a rule of the spec says so
     if not _is_here(written, media or ""):
-        message = f"got {written}, which cannot be read here: lengths are not known"
-        fix = f"scripts/check_dataset.py {written} --facts dataset_facts.json"
-        return None, [findings.warning("PRE-DATA-UNREAD", keys.table, message, fix)]
+        message = (
+            f"got {written}, which cannot be read here: lengths are not known, unless "
+            "check_dataset.py --facts wrote them where it can"
+        )
+        return None, [findings.warning("PRE-DATA-UNREAD", keys.table, message)]
     found = survey.take(locate(written), "", case.model)
     found.media_path = clip_files.media_path(found, media or None)
     notes = look_at_clips(found)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, EXIT_CHECKS_FAILED, Failure
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes, record
 from cosmos_reason.preflight.options import Launch, PreflightOptions
 from cosmos_reason.remote import model_names, s3
@@ -44,10 +42,8 @@ def read_spec(path: str, engine: str) -> tuple[dict, str]:
     try:
         table = document.load(Path(path))
     except Failure as failure:
-        how = f"scripts/build_spec.py train --train-root DIR -o {shlex.quote(path)}"
-        found = [
-            replace(finding, fix=finding.fix or Fix(command=how)) for finding in failure.findings
-        ]
+        how = "; scripts/build_spec.py writes specs"
+        found = [replace(finding, message=finding.message + how) for finding in failure.findings]
         raise Failure(found, EXIT_BAD_INPUT) from None
     if flat_configs.is_one(table):
         raise Failure(flat_configs.refusal(path, table, engine), EXIT_CHECKS_FAILED)

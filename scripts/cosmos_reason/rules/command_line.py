@@ -178,7 +178,11 @@ def take_global_batch(draft: Draft, records: int, ranks: int) -> None:
             f"got {records}, expected a multiple of the {ranks} data-parallel ranks, each of which "
             "takes as many records"
         )
-        fix = Fix(flags={"--global-batch": max(1, records // ranks) * ranks})
+        # A rank takes whole forward passes of the size that was chosen.
+        step = ranks
+        if MINI_BATCH in draft.named:
+            step *= max(1, _whole_number(draft.spec, MINI_BATCH))
+        fix = Fix(flags={"--global-batch": max(1, records // step) * step})
         draft.refuse("SPEC-GLOBAL-BATCH", "--global-batch", message, fix)
         return
     if not draft.name(BATCH, flag):

@@ -136,7 +136,10 @@ def _flags_in_the_way(draft: Draft, fix: Fix) -> list[str]:
     for key in fix.changes:
         given += _flags_about(draft, [key])
     for flag in fix.flags:
-        about_same_keys = _flags_about(draft, _keys_set_by(draft, flag))
+        keys = _keys_set_by(draft, flag)
+        about_same_keys = _flags_about(draft, keys)
+        if fix.flags[flag] == "lora":  # what sets a part of the adapter stays
+            about_same_keys = [given for key, given in draft.named.items() if key in keys]
         given += about_same_keys
         if not about_same_keys and flag in draft.flags:
             given.append(draft.flags[flag])

@@ -56,6 +56,7 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     given = draft.flags["--spec"]
     fix = Fix(command=f"drop {given}")
     kept = _view_worth_keeping(draft, table, asked)
+    kept = {key: value for key, value in kept.items() if value != ""}
     if kept:
         fix = Fix(command=f"replace {given} with", changes=kept)
     draft.refuse("SPEC-ACTION", file, message, fix)
@@ -322,7 +323,7 @@ def compare_with_training(draft: Draft) -> None:
     """A warning for each sampling key and system message that no longer is the parent job's."""
     for key, trained in draft.trained.items():
         now = document.get(draft.spec, key)
-        if now == trained:
+        if now == trained or not (now or trained):  # no message is an empty one
             continue
         got = "no value" if now is None else shown(now)
         message = f"got {got}, but training used {shown(trained)}"

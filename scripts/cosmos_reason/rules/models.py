@@ -13,7 +13,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import COSMOS
 from cosmos_reason.rules.data import NAME_OF_GUIDES
-from cosmos_reason.rules.rule import ANY, ASKED, JUDGED, LATER, TRAINING, rule
+from cosmos_reason.rules.rule import ANY, ASKED, LATER, TRAINING, rule
 from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
 MINIATURE = 100e6  # bytes
@@ -101,14 +101,10 @@ def unloadable_model_to_ask(case):
     return unloadable(case)
 
 
-def another_model(case) -> Fix:
-    return Fix(flags={"--model": "DIR"}) if case.action in JUDGED else Fix()
-
-
 @rule(
     "SPEC-MODEL-MINIATURE", ASKED, ANY, "--model",
     "a miniature, as the demo trains: its answers, memory and time say nothing about a real model",
-    reads=("{model}", "{base}"), fix=another_model,
+    reads=("{model}", "{base}"),
 )  # fmt: skip
 def miniature(case):
     base = case.params.get("base")

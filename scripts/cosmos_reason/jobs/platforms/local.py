@@ -41,17 +41,18 @@ def machine(request) -> Host:
 
 
 def check_words(request) -> list[Finding]:
-    return []
+    """Whether the GPUs that are asked for are there."""
+    return _absent_gpus(request, _listed_gpus()) if request.gpu_ids else []
 
 
 def check(request, needed: int, acting: bool) -> list[Finding]:
-    """Whether the GPUs that are asked for are there, and what cosmos-rl needs besides."""
+    """What cosmos-rl needs of this machine, and a GPU for each rank."""
     on_cosmos = request.engine == COSMOS_RL
     has_ranks = needed > 1 and request.action in actions.TRAINING
     listed = ""
-    if request.gpu_ids or on_cosmos or has_ranks:
+    if on_cosmos or has_ranks:
         listed = _listed_gpus()
-    found = _absent_gpus(request, listed)
+    found = []
     if on_cosmos:
         found += cosmos_environment.findings(request.action)
         if not has_errors(found) and not request.gpu_ids:
@@ -62,8 +63,6 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
 
 
 def _absent_gpus(request, listed: str) -> list[Finding]:
-    if not request.gpu_ids:
-        return []
     absent = []
     for gpu_id in request.gpu_ids:
         if f"GPU {gpu_id}:" not in listed and f"UUID: {gpu_id})" not in listed:
