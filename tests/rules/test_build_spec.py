@@ -602,9 +602,7 @@ def test_rollouts_beyond_the_models_positions_are_refused(here):
     [
         ("disaggregated", 2, True),
         ("disaggregated", 4, False),
-        ("colocated", 1, False),
         ("colocated_separated", 1, False),
-        ("colocated", 2, False),
     ],
 )
 def test_gpus_that_grpo_needs_are_those_of_its_mode(here, mode, gpus, is_told):

@@ -668,12 +668,11 @@ def test_the_nodes_of_a_layout_are_noted_and_kept(here):
     assert noted_nodes("asking.toml", 2) is None
 
 
-@pytest.mark.parametrize("mode", ["colocated", "colocated_separated"])
 @pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (2, 1), (4, 2), (8, 1), (8, 2)])
-def test_colocated_layouts_use_every_gpu_for_both_sides(here, mode, gpus, nodes):
-    line = f"grpo --engine cosmos-rl --set mode={mode} --gpus-per-node {gpus} --nodes {nodes}"
-    code, found, made = run(line)
-    assert code == 0 and not {"SPEC-GPUS-IDLE", "SPEC-COLOCATED", "SPEC-GPUS-GRPO"} & found.keys()
+def test_colocated_layouts_use_every_gpu_for_both_sides(here, gpus, nodes):
+    line = "grpo --engine cosmos-rl --set mode=colocated_separated"
+    code, found, made = run(f"{line} --gpus-per-node {gpus} --nodes {nodes}")
+    assert code == 0 and not {"SPEC-GPUS-IDLE", "SPEC-GPUS-GRPO"} & found.keys()
     assert Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
 
 
@@ -704,7 +703,19 @@ def test_separated_sides_may_differ_and_need_the_gpus_of_the_policy(here):
     )
     code, found, _ = run(line.format("colocated_separated"))
     assert (code, "SPEC-GPUS-IDLE" in found) == (0, False)
-    assert "SPEC-COLOCATED" in run(line.format("colocated"))[1]
+    wrong = run(line.format("colocated"))[1]["SPEC-COLOCATED"]
+    assert wrong.fix.changes == {"mode": "colocated_separated"}
+
+
+def test_one_gpu_is_shared_unless_the_mode_is_named(here):
+    code, found, made = run("grpo --engine cosmos-rl --gpus-per-node 1")
+    assert (code, made["mode"]) == (0, "colocated_separated") and "SPEC-GPU-SHARED" in found
+    assert made["rollout"]["gpu_memory_utilization"] == 0.3
+    assert Case("grpo", "cosmos-rl", made).needed_gpus == 1
+    line = "grpo --engine cosmos-rl --gpus-per-node 1 --set rollout.gpu_memory_utilization=0.2"
+    assert run(line)[2]["rollout"]["gpu_memory_utilization"] == 0.2
+    line = "grpo --engine cosmos-rl --gpus-per-node 1 --set mode=disaggregated"
+    assert "SPEC-GPUS-GRPO" in run(line)[1]
 
 
 @pytest.mark.parametrize("profile", ["small-dataset", "tao-default"])

@@ -95,12 +95,7 @@ BAD = [
     ("train --engine transformers --set tp_size=2", 1, "SPEC-ENGINE-KEY"),
     ("grpo --engine cosmos-rl --gpus-per-node 4 --set rollout_tp_size=4", 1, "SPEC-GPUS-GRPO"),
     ("grpo --gpus-per-node 1", 1, "SPEC-ENGINE-ACTION"),
-    ("grpo --engine cosmos-rl --gpus-per-node 1", 1, "SPEC-GPUS-GRPO"),
-    (
-        "grpo --engine cosmos-rl --gpus-per-node 4 --set mode=colocated --set dp_shard_size=1",
-        1,
-        "SPEC-COLOCATED",
-    ),
+    ("grpo --engine cosmos-rl --gpus-per-node 1 --set mode=disaggregated", 1, "SPEC-GPUS-GRPO"),
     (
         "grpo --engine cosmos-rl --set train.train_policy.dataloader_drop_last=true",
         1,
@@ -161,12 +156,7 @@ BAD = [
     ("train --unset policy.lora", 1, "SPEC-UNSET"),
     ("train --unset train.seed", 1, "SPEC-UNSET"),
     ("train --tuning lora --unset policy.lora", 1, "SPEC-KEY-TWICE"),
-    ("grpo --engine cosmos-rl --set mode=colocated --set dp_shard_size=4", 1, "SPEC-COLOCATED"),
-    (
-        "grpo --engine cosmos-rl --set mode=colocated --set policy.parallelism.n_init_replicas=2",
-        1,
-        "SPEC-COLOCATED",
-    ),
+    ("grpo --engine cosmos-rl --set mode=colocated", 1, "SPEC-COLOCATED"),
     (
         "train --engine cosmos-rl --model /lustre/x --set train.compile=true",
         1,

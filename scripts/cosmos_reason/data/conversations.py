@@ -33,6 +33,7 @@ from cosmos_reason.remote import s3
 
 TRAINING = "train_dataset"  # the table of a spec
 MOST_SKIPPED = 0.01  # of the records: media that broke since they were checked
+KEPT_PROMPTS = 4  # of reinforcement learning; each holds the frames of its clips
 NAMED = 3  # missing files that a message names
 
 
@@ -100,7 +101,15 @@ class Conversations:
 class Prompts(Conversations):
     """A map-style dataset of reinforcement learning: item `index` is question `index` with what was
     said before it. A medium that cannot be read ends the training: another prompt in its place
-    would be paid by this one's answer."""
+    would be paid by this one's answer.
+
+    The newest KEPT_PROMPTS items are kept: a policy asks for a prompt once per completion, one
+    after the other, and gets the same object, which cosmos_rl_patches.process_prompts_once knows.
+    """
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.kept: dict[int, list[dict]] = {}
 
     @functools.cached_property
     def questions(self) -> list[Question]:
@@ -110,9 +119,14 @@ class Prompts(Conversations):
         return len(self.questions)
 
     def __getitem__(self, index: int) -> list[dict]:
-        question = self.questions[index]
-        visions = [self.sampler.load(item) for item in question.sample.media]
-        return conversation(with_system(question.context, self.system_prompt), visions)
+        if index not in self.kept:
+            question = self.questions[index]
+            visions = [self.sampler.load(item) for item in question.sample.media]
+            if len(self.kept) == KEPT_PROMPTS:
+                self.kept.pop(next(iter(self.kept)))
+            turns = with_system(question.context, self.system_prompt)
+            self.kept[index] = conversation(turns, visions)
+        return self.kept[index]
 
 
 def conversation(turns: Sequence[Turn], visions: Sequence[Vision]) -> list[dict]:

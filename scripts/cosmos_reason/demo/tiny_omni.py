@@ -17,6 +17,7 @@ from cosmos_reason.demo.tiny_parts import (
     STD,
     VOCABULARY,
     total_size,
+    vocab_size,
     write_shards,
     write_tokenizer,
 )
@@ -117,7 +118,7 @@ def _tokenizer(work: Path, text: str, vocabulary: int) -> dict[str, int]:
 
 def _config(ids: dict[str, int]) -> dict:
     own = {
-        "vocab_size": max(ids.values()) + 1,
+        "vocab_size": vocab_size(ids),
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
     }

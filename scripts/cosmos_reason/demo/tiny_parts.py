@@ -92,6 +92,12 @@ def write_tokenizer(target: Path, text: str, vocabulary: int) -> dict[str, int]:
     return ids
 
 
+def vocab_size(ids: dict[str, int]) -> int:
+    """Return the rows of the embedding: the tokens, rounded up to a multiple of 64 as published
+    models have it. vLLM pads to that, and GRPO then copies the policy's rows into vLLM's."""
+    return math.ceil((max(ids.values()) + 1) / 64) * 64
+
+
 def total_size(shapes: dict[str, tuple[int, ...]]) -> int:
     return sum(2 * math.prod(shape) for shape in shapes.values())
 

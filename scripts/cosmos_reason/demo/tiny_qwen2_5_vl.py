@@ -12,6 +12,7 @@ from cosmos_reason.demo.tiny_parts import (
     STD,
     VOCABULARY,
     total_size,
+    vocab_size,
     write_shards,
     write_tokenizer,
 )
@@ -92,7 +93,7 @@ def _config(ids: dict[str, int]) -> dict:
         "architectures": [FAMILY.model_class],
         "model_type": "qwen2_5_vl",
         **TEXT,
-        "vocab_size": max(ids.values()) + 1,
+        "vocab_size": vocab_size(ids),
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
         "image_token_id": ids["<|image_pad|>"],

@@ -25,7 +25,7 @@ from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
 from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
 from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, WARMUP, WARMUP_EPOCHS
-from cosmos_reason.rules.layout import standard_layout
+from cosmos_reason.rules.layout import SHARED, SHARED_MEMORY, standard_layout
 from cosmos_reason.spec import actions, document, legal, names, own_paths, values
 from cosmos_reason.spec.keys import BATCH, RATE
 
@@ -103,12 +103,24 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
     )
     if nodes is None:
         nodes = 1
+    if draft.action == "grpo" and per_node * nodes == 1 and "mode" not in draft.named:
+        _share_one_gpu(draft, origin)
     sizes = standard_layout(draft.action, per_node, nodes, str(document.get(draft.spec, "mode")))
     if not _nodes_can_be_had(draft, per_node, nodes):
         return
     for key, value in sizes.items():
         if not any(document.overlap(key, named) for named in draft.named):
             draft.put(key, value, origin)
+
+
+def _share_one_gpu(draft: Draft, origin: str) -> None:
+    """Let policy and rollouts share the only GPU, and say so."""
+    draft.put("mode", SHARED, origin)
+    memory = "rollout.gpu_memory_utilization"
+    if memory not in draft.named:
+        draft.put(memory, SHARED_MEMORY, origin)
+    message = "one GPU: policy and rollouts share it (rollout.gpu_memory_utilization is for vllm)"
+    draft.findings.append(f.info("SPEC-GPU-SHARED", "mode", message))
 
 
 def _runs_on_so_many(draft: Draft, nodes: int | None) -> bool:
@@ -152,7 +164,7 @@ def _both_counts_are_known(draft: Draft, per_node: int | None, nodes: int | None
 def _nodes_before(draft: Draft) -> int:
     """Those of the standard layout that has as many replicas as the earlier spec."""
     nodes = _whole_number(draft.base, GRID + "dp_replicate_size")
-    shares_gpus = "colocated" in str(document.get(draft.base, "mode"))
+    shares_gpus = document.get(draft.base, "mode") == SHARED
     if draft.action == "grpo" and not shares_gpus:
         nodes *= _whole_number(draft.base, GRID + "n_init_replicas")
     return nodes

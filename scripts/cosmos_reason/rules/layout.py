@@ -13,13 +13,15 @@ from cosmos_reason.rules.keys import (
     POLICY_SIZES,
     ROLLOUT,
     ROLLOUT_GPUS,
-    ROLLOUT_SIZES,
     SHARD,
 )
 from cosmos_reason.rules.rule import TRAINING, rule
 from cosmos_reason.spec.keys import BATCH
 
 PRODUCT = " x ".join(POLICY_SIZES)
+SHARED = "colocated_separated"  # policy and rollouts in processes of their own on the same GPUs
+# Of the GPU's memory, for rollouts beside a policy; on GPUs of their own the template's 0.7.
+SHARED_MEMORY = 0.3
 
 
 def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> dict[str, int]:
@@ -30,7 +32,7 @@ def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> d
         return {SHARD: per_node, GRID + "dp_replicate_size": nodes}
     if action != "grpo":
         return {"num_gpus": per_node}
-    if "colocated" in mode:
+    if mode == SHARED:
         shared = min(per_node, 4)
         replicas = per_node * nodes // shared
         return {
@@ -131,28 +133,14 @@ def idle_gpus(case):
     return None
 
 
-def rollouts_like_the_policy(case) -> Fix:
-    replicas = case(GRID + "n_init_replicas")
-    sizes = {"n_init_replicas": replicas, "tp_size": case.policy_gpus // replicas}
-    return Fix(changes={ROLLOUT + size: sizes.get(size, 1) for size in ROLLOUT_SIZES})
-
-
 @rule(
     "SPEC-COLOCATED", ERROR, "grpo", "mode",
-    "colocated needs as many replicas, of as many GPUs, on both sides",
-    reads=(*POLICY_GPUS, *ROLLOUT_GPUS), fix=rollouts_like_the_policy,
+    "colocated hands the policy's own module to the rollouts, which no backend of cosmos-rl 0.4.7 "
+    "takes (set_underlying_model is not implemented): colocated_separated shares the GPUs",
+    fix=SHARED,
 )  # fmt: skip
-def replica_mismatch(case):
-    if case("mode") != "colocated":
-        return None
-    policy, rollout = case(GRID + "n_init_replicas"), case(ROLLOUT + "n_init_replicas")
-    policy_size, rollout_size = case.policy_gpus // policy, case.rollout_gpus // rollout
-    if policy != rollout or policy_size != rollout_size:
-        return (
-            f"{policy} policy replicas of {policy_size} GPUs, "
-            f"{rollout} rollout replicas of {rollout_size}"
-        )
-    return None
+def one_module_for_both_sides(case):
+    return case("mode") == "colocated"
 
 
 def rollouts_in_tensor_parallel(case) -> Fix:
@@ -181,8 +169,8 @@ def one_gpu_for_all_weights(case):
 
 @rule(
     "SPEC-GPUS-FEW-GRPO", WARNING, "grpo", SHARD,
-    "disaggregated needs at least 4 GPUs, 2 for the policy and 2 for rollout; the colocated modes "
-    "share theirs and need one",
+    "disaggregated needs at least 4 GPUs, 2 for the policy and 2 for rollout; colocated_separated "
+    "shares them and needs one",
     reads=("mode",),
 )  # fmt: skip
 def fewer_gpus_than_grpo_needs(case):

@@ -68,8 +68,20 @@ reasoned = f"<think>x</think>\\n\\n<answer>{gt}</answer>"
 payload.completions = [reasoned, gt, "", "<think>x</think>zzz"]
 payload.weight_version = 0
 (scored,), _, _ = calculator.compute_rewards([payload], False, 0)
+number, other = payload.prompt_idx, (payload.prompt_idx + 1) % 8
+processor, processed = packer.hf_processor, []
+def counting(**given):
+    processed.append(given["text"])
+    return processor(**given)
+counting.apply_chat_template = processor.apply_chat_template
+packer.hf_processor = counting
+prompts = [rollout.get_payload_by_index(index) for index in (number, number, other, number)]
+rows = [packer.get_policy_input(prompt, "yes") for prompt in prompts]
+packer.hf_processor = processor
 trained = packer.get_policy_input(payload.prompt, payload.completions[0])
 print(json.dumps({
+    "processed": len(processed),
+    "alike": [row["input_ids"] == rows[0]["input_ids"] for row in rows],
     "question": question,
     "prompt": asked["prompt"],
     "frames": list(asked["multi_modal_data"]["video"][0][0].shape),
@@ -117,6 +129,8 @@ def test_rewards_and_prompts_through_the_classes_of_grpo(built):
     assert seen["advantages"][0] > 0 == seen["advantages"][1] > seen["advantages"][2]
     assert seen["parts"] == {"reward/single_choice": 1.0, "reward/format": 1.0}
     assert seen["frames"] == [4, 3, 64, 96]
+    # Two completions of one prompt, one of another, and the first again: three, not four.
+    assert seen["processed"] == 3 and seen["alike"] == [True, True, False, True]
     assert seen["question"] in seen["prompt"] and seen["prompt"].endswith("assistant\n")
     assert "</think>" in seen["learned"]
 
