@@ -43,6 +43,7 @@ from cosmos_reason.base.findings import (
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import (
     evaluation_time,
+    evidence,
     in_words,
     launch,
     listing,
@@ -456,10 +457,13 @@ def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
 
 def status(args) -> cli.Outcome:
     job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
+    damaged = evidence.damaged_since(job)
+    if damaged:
+        job = dataclasses.replace(job, state=jobs.ERROR, reason=damaged.message)
     result = job.to_json() | {"progress": progress.plain(progress.newest(job.folder))}
     if job.retry_of:
         result["attempts"] = in_words.attempts(job)
-    return described(job, result, job.spec_changes())
+    return described(job, result, [*job.spec_changes(), *filter(None, [damaged])])
 
 
 def described(job: Job, result: dict, found: list[Finding] | None = None) -> cli.Outcome:

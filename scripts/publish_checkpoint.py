@@ -119,6 +119,7 @@ def main(args) -> cli.Outcome:
     notes += unseen + publishing.objections(target, files, args.public)
     with tempfile.TemporaryDirectory() as scratch:
         files |= publishing.write(Path(scratch), uri.rpartition("/")[2], folder, beside)
+        notes += publishing.secrets_in(files)
         sizes = {name: path.stat().st_size for name, path in files.items()}
         rows = [
             {"name": name, "bytes": size, "replaces": name in target.files}

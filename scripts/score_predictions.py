@@ -454,7 +454,8 @@ def text_line(run: dict) -> str:
 
 def comparison_line(run: dict) -> str:
     pair = run["comparison"]
-    return (
+    floor = comparison.no_better_than_commonest(pair)
+    return (f"{floor}\n" if floor else "") + (
         f"against {pair['before']}: {pair['fixed']} fixed, {pair['broken']} broken, "
         f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both, "
         f"McNemar p = {pair['p_value']:.3g}"

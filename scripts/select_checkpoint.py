@@ -24,7 +24,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, job_folder, progress
 from cosmos_reason.base import findings as f
 from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files, selection
-from cosmos_reason.evaluation import guard, serving
+from cosmos_reason.evaluation import as_trained, guard, serving
 from cosmos_reason.remote import hub, s3
 from cosmos_reason.spec import document
 
@@ -82,6 +82,7 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
             raise f.Failure(found, f.EXIT_CHECKS_FAILED)
         total = sum(tensor.nbytes for tensor in safetensors_files.read_folder(base)[0].values())
         adapters.merge(adapter, base, output, jobs=2, copied=progress.of_bytes(total, "merge"))
+    as_trained.carry(chosen.path, output)
     return output
 
 

@@ -23,6 +23,8 @@ from cosmos_reason.checkpoints import (
     tensor_numbers,
 )
 from cosmos_reason.demo import tiny_omni
+from cosmos_reason.evaluation import as_trained
+from cosmos_reason.spec import actions
 
 LANGUAGE = "model.language_model.layers."
 
@@ -493,3 +495,32 @@ def test_a_base_without_the_layers_or_cut_off_is_not_merged_with(base, moved, tm
     damaged = shutil.copytree(base, tmp_path / "damaged")
     os.truncate(next(damaged.glob("*.safetensors")), 1000)
     assert run_script(*moved, "--merge", tmp_path / "z", "--base-model", damaged).returncode == 1
+
+
+def test_the_settings_of_the_training_travel_with_what_is_made_of_it(command, trained, tmp_path):
+    """Through a second merge too, whose base has settings of its own."""
+    run = tmp_path / "out" / "20260101000000"
+    policy = run / "checkpoints" / "step_1" / "policy"
+    policy.mkdir(parents=True)
+    vision = {"nframes": 6, "max_pixels": 65536}
+    spec = {
+        "custom": {"vision": vision},
+        "train": {"train_policy": {"system_prompt": "Look."}},
+    }
+    (policy / "cosmos_config").write_text(json.dumps(spec))
+    for flag in ("--merge", "--fix-adapter"):
+        made = tmp_path / flag.strip("-")
+        assert run_script(*command, flag, made).returncode == 0
+        assert json.loads((made / "cosmos_training.json").read_text()) == spec
+    told = as_trained.training_spec(tmp_path / "merge")
+    assert actions.trained_view(told, "evaluate") == {
+        "vision.nframes": 6,
+        "vision.max_pixels": 65536,
+        "dataset.system_prompt": "Look.",
+    }
+    step = run / "safetensors" / "step_1" / "adapter_config.json"
+    config = json.loads(step.read_text())
+    step.write_text(json.dumps(config | {"base_model_name_or_path": str(tmp_path / "merge")}))
+    (policy / "cosmos_config").unlink()
+    assert run_script(*command, "--merge", tmp_path / "again").returncode == 0
+    assert not (tmp_path / "again" / "cosmos_training.json").exists()

@@ -133,7 +133,11 @@ def test_mcnemar_of_many_changes_is_close_to_the_binomial_test():
 def test_pairs_of_another_question_are_left_out_and_before_covers_the_same_questions():
     before, after = rows_of([("A", "B"), ("B", "B"), ("C", "A")]), rows_of([("A", "A"), ("D", "D")])
     pair, found = comparison.compare(before, after)
-    assert {finding.id for finding in found} == {"EVAL-COMPARE-PARTIAL", "EVAL-COMPARE-OTHER"}
+    assert {finding.id for finding in found} == {
+        "EVAL-COMPARE-COMMONEST",
+        "EVAL-COMPARE-PARTIAL",
+        "EVAL-COMPARE-OTHER",
+    }
     assert (pair["paired"], pair["fixed"], pair["broken"], pair["unchanged_right"]) == (1, 1, 0, 0)
     assert pair["earlier"]["rows"] == pair["earlier_per_type"]["mcq"]["rows"] == 1
 
@@ -160,8 +164,22 @@ def test_a_comparison_counts_every_question_of_both_runs(pairs, data):
     pair, found = comparison.compare(before, after)
     counts = [pair[name] for name in ("fixed", "broken", "unchanged_right", "unchanged_wrong")]
     assert (sum(counts), pair["failed"]) == (len(answered), len(pairs) - len(answered))
-    assert [finding.id for finding in found] == ["EVAL-COMPARE-FAILED"] * (pair["failed"] > 0)
+    told = [finding.id for finding in found if finding.id != "EVAL-COMPARE-COMMONEST"]
+    assert told == ["EVAL-COMPARE-FAILED"] * (pair["failed"] > 0)
     right = [sum(run[n].correct for n in answered) for run in (before, after)]
     assert right[1] - right[0] == pair["fixed"] - pair["broken"]
     pair, found = comparison.compare([*before, *rows_of_id("alone")], after)
     assert pair["only_before"] == 1 and "EVAL-COMPARE-PARTIAL" in {finding.id for finding in found}
+
+
+def test_a_comparison_that_starts_at_the_commonest_answer_says_so_first(tmp_path):
+    gts = ["A"] * 6 + ["B"] * 4
+    for name, said in (("low", "C"), ("commonest", "A"), ("good", None)):
+        rows = [row(f"q{n}", gt, said or gt) for n, gt in enumerate(gts)]
+        write(tmp_path / name / "results.json", rows)
+    for name, is_said in (("low", True), ("commonest", True), ("good", False)):
+        before = tmp_path / name / "results.json"
+        _, document = score(tmp_path / "good", "--compare", before)
+        assert ("EVAL-COMPARE-COMMONEST" in ids(document)) == is_said
+        pair = document["result"]["runs"][0]["comparison"]
+        assert comparison.in_words(pair).startswith("the earlier run is right in") == is_said

@@ -107,3 +107,30 @@ def test_answers_of_one_sign_are_no_answers_and_ask_for_no_more_tokens(tmp_path)
     found = {finding["id"] for finding in document["findings"]}
     assert (code, document["result"]["runs"]) == (1, [])
     assert "EVAL-ALL-FAILED" in found and "EVAL-CUT-SHORT" not in found
+
+
+TOKENS = {
+    "generation_config.json": '"api_key": "hf_' + "aB3" * 10 + '"',
+    "tokenizer_config.json": '"note": "AKIA' + "Q7" * 8 + '"',
+    "preprocessor_config.json": '"x": "nvapi-' + "aB3" * 12 + '"',
+    "chat_template.jinja": "{# sk-" + "aB3" * 12 + " #}",
+    "config.json": '"wandb_key": "' + "a1" * 20 + '"',
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_a_token_in_a_file_to_upload_is_an_error_that_never_shows_it(checkpoint, tmp_path, name):
+    path = checkpoint / name
+    text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
+    if name.endswith(".json"):
+        body = text.strip().removeprefix("{").strip()
+        text = "{" + TOKENS[name] + (", " if body != "}" else "") + body
+    else:
+        text += TOKENS[name]
+    path.write_text(text, encoding="utf-8")
+    done = run_script("publish_checkpoint.py", checkpoint, "--hub", "org/name", "--json")
+    assert (done.returncode, errors_of(done)) == (1, ["PUBLISH-SECRET"])
+    (found,) = [one for one in json.loads(done.stdout)["findings"] if one["id"] == "PUBLISH-SECRET"]
+    assert found["data"]["file"] == name
+    secret = TOKENS[name].split('"')[3] if '"' in TOKENS[name] else TOKENS[name].split()[1]
+    assert secret not in done.stdout + done.stderr

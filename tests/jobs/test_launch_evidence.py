@@ -482,3 +482,17 @@ def test_an_evaluation_with_a_guard_needs_both_results_whole(site):
     assert record.state == "ERROR" and "1 rows for 2 questions" in record.reason
     record = ended(submit_writer(site, "evaluate", own | general))
     assert record.state == "COMPLETE" and record.evidence["rows"] == 2
+
+
+def test_a_checkpoint_that_was_cut_afterwards_is_no_complete_job(site):
+    folder = site.submit()
+    assert ended(folder).state == "COMPLETE"
+    words = ("launch_job.py", "status", folder.name, "--jobs-dir", site.jobs, "--json")
+    assert run_script(*words).returncode == 0
+    (weights,) = folder.glob("results/*/safetensors/*/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-4])
+    done = run_script(*words)
+    document = json.loads(done.stdout)
+    errors = [one["id"] for one in document["findings"] if one["severity"] == "error"]
+    assert (done.returncode, errors) == (1, ["JOB-CHECKPOINT-DAMAGED"])
+    assert document["result"]["state"] == "ERROR"

@@ -48,6 +48,16 @@ SOUNDS_LIKE_A_KEY = re.compile(r"(TOKEN|SECRET|PASSW(OR)?D|_KEY)$", re.IGNORECAS
 LIKE_A_KEY = re.compile(r"(?![A-Za-z]+$|[\d.]+$)[\w.~+=-]{16,}|(?=.*\d)(?=.*[A-Z])[\w.~+/=-]{20,}")
 
 
+# Of Weights & Biases, 40 digits like many a hash: known by the name before it.
+_OF_WANDB = re.compile(r"wandb\w*[\"']?\s*[:=]\s*[\"']?[0-9a-f]{40}\b", re.IGNORECASE)
+
+
+def token_in(text: str) -> list[re.Match]:
+    """Where a text holds what its maker shapes as a token, or assigns one."""
+    found = [*KEYS.finditer(text), *SHAPES.finditer(text), *_OF_WANDB.finditer(text)]
+    return sorted(found, key=lambda match: match.start())[:1]
+
+
 def hidden(text: str) -> str:
     """`text` with the values of the credentials that this bundle reads, and what looks like one,
     replaced."""

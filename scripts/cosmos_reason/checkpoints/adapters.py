@@ -15,7 +15,12 @@ from pathlib import Path
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import qwen2_5_vl, safetensors_files, tensor_numbers
+from cosmos_reason.checkpoints import (
+    qwen2_5_vl,
+    safetensors_files,
+    tensor_numbers,
+    training_settings,
+)
 from cosmos_reason.checkpoints.safetensors_files import Copied, Tensor
 from cosmos_reason.checkpoints.tensor_numbers import FLOATS
 
@@ -31,6 +36,7 @@ _NOT_OF_THE_RESULT = {
     "provenance.json",
     CONFIG,
     "quantization_config.json",
+    training_settings.FILE,  # of the base, not of what was trained on it
 }
 # Of one step of the merge, so that it stays in the cache of a core: measured, 3 ns an element.
 _ELEMENTS = 1 << 16

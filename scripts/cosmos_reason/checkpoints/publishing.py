@@ -4,12 +4,13 @@ card, the sending. Enter at `collect`, then `look`, `objections`, `write` and `s
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosmos_reason.base import files, findings, progress
+from cosmos_reason.base import files, findings, progress, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
@@ -18,6 +19,7 @@ from cosmos_reason.checkpoints import (
     omni,
     run_outputs,
     safetensors_files,
+    training_settings,
 )
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.spec import document
@@ -32,6 +34,7 @@ SMALL_FILES = {
     "chat_template.json",
     adapters.CONFIG,
     safetensors_files.INDEX_NAME,
+    training_settings.FILE,
     *omni.COPIED,
 }
 # What the card tells of the training data.
@@ -288,6 +291,25 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
     if target.exists and target.private and public and not s3.is_uri(target.uri):
         message = "the repository is private and stays so"
         found.append(findings.info("PUBLISH-STAYS-PRIVATE", target.uri, message))
+    return found
+
+
+def secrets_in(sent: Mapping[str, Path]) -> list[Finding]:
+    """An error for each text file with what looks like a token, by the key that holds it; its value
+    is never shown."""
+    found = []
+    for name, path in sent.items():
+        if path.suffix == ".safetensors":
+            continue
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        for number, line in enumerate(lines, 1):
+            for match in secrets.token_in(line):
+                keys = re.findall(r"[\"']?([\w.-]+)[\"']?\s*[:=]", line[: match.start()])
+                where = f"{name}:{number}"
+                key = keys[-1] if keys else None
+                message = f"got what looks like a token under {key or 'no key'}, expected none"
+                message += ": it would be read by whoever reads the model. Revoke it, take it out"
+                found.append(findings.error("PUBLISH-SECRET", where, message, file=name, key=key))
     return found
 
 

@@ -15,13 +15,17 @@ from safetensors.torch import load_file
 from cosmos_reason.base.files import read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import run_outputs, safetensors_files
+from cosmos_reason.checkpoints import run_outputs, safetensors_files, training_settings
 from cosmos_reason.engine import shards
 from cosmos_reason.engine.ranks import ALONE, Ranks
 
 SMALL_FILES = {".json", ".jinja", ".txt"}
 # What the base model says of its own weights does not go into an export.
-NOT_OF_THE_RESULT = {safetensors_files.INDEX_NAME, "provenance.json"}
+NOT_OF_THE_RESULT = {
+    safetensors_files.INDEX_NAME,
+    "provenance.json",
+    training_settings.FILE,
+}
 RANK_MARKER = ".rank_0_complete"
 MODEL_STATE = "model.safetensors"
 OPTIMIZER_STATE = "optimizer.safetensors"

@@ -33,7 +33,7 @@ from cosmos_reason.engine import calibration, compress
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine.calibration import Records
 from cosmos_reason.engine.responder import Responder
-from cosmos_reason.evaluation import comparison, grading
+from cosmos_reason.evaluation import as_trained, comparison, grading
 from cosmos_reason.evaluation import run as evaluation
 from cosmos_reason.evaluation.saved_answers import RESULTS
 from cosmos_reason.spec import document, quantizing
@@ -207,6 +207,7 @@ def _quantize(
             compress.compress(network, tokenizer, table, config["model_type"], records)
             errors = compress.weight_errors(network, source, scheme)
             compress.save(network, source, work)
+            as_trained.carry(folder, work)
         peak_memory = _peak_memory()  # before the trial, which loads the result
         del network
         _free()

@@ -11,7 +11,7 @@ from pathlib import Path
 from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import run_outputs
+from cosmos_reason.checkpoints import run_outputs, training_settings
 from cosmos_reason.data import annotations, located
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
@@ -44,7 +44,10 @@ def check(spec: dict) -> list[Finding]:
 
 
 def is_of_training(folder: Path) -> bool:
-    """Whether a model lies where a training leaves its own, or was quantized by a job."""
+    """Whether a model tells how it was trained, lies where a training leaves its own, or was
+    quantized by a job."""
+    if (folder / training_settings.FILE).is_file():
+        return True
     return run_outputs.is_in_run(folder) or _quantize_record(folder) is not None
 
 
@@ -55,9 +58,13 @@ def _quantize_record(folder: Path) -> dict | None:
 
 
 def training_spec(folder: Path) -> dict | None:
-    """What the checkpoint `<output_dir>/<run>/safetensors/<step>` was trained with: its resume
-    folder's cosmos_config, else config.toml of the run or the output, else spec.toml of the job
-    whose results it lies in. Of a quantized model: spec.toml of the job that trained it."""
+    """What the file beside the weights tells, else what the checkpoint
+    `<output_dir>/<run>/safetensors/<step>` was trained with: its resume folder's
+    cosmos_config, else config.toml of the run or the output, else spec.toml of the job whose
+    results it lies in. Of a quantized model: spec.toml of the job that trained it."""
+    told = training_settings.read(folder)
+    if told is not None:
+        return told
     record = _quantize_record(folder)
     if record:
         return quantized_training(folder.parent, record)
@@ -76,6 +83,15 @@ def training_spec(folder: Path) -> dict | None:
         if path.is_file():
             return files.read_toml(path)
     return None
+
+
+def carry(source: Path, made: Path) -> None:
+    """Write beside the weights of a model how the one that it was made from was trained, as far as
+    that is known. Raises Failure."""
+    source = source.resolve()
+    trained = training_spec(source) if is_of_training(source) else None
+    if trained:
+        training_settings.write(made, trained)
 
 
 def quantized_training(job: Path, record: dict) -> dict | None:

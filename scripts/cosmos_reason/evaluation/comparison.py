@@ -52,7 +52,24 @@ def compare(
         "earlier": metrics.summary([old for old, _ in common]) if common else None,
         "earlier_per_type": _earlier_per_type(common),
     }
-    return pair, _left_out(pair, shared, common, flag)
+    found = _left_out(pair, shared, common, flag)
+    floor = no_better_than_commonest(pair)
+    if floor:
+        found.insert(0, findings.warning("EVAL-COMPARE-COMMONEST", flag, floor))
+    return pair, found
+
+
+def no_better_than_commonest(pair: dict) -> str:
+    """What to say first of a comparison whose earlier run is no better than always the commonest
+    answer; else empty."""
+    earlier = pair["earlier"]
+    if not earlier or earlier["accuracy"] > earlier["majority_accuracy"]:
+        return ""
+    return (
+        f"the earlier run is right in {earlier['accuracy']:.1%}, always the commonest answer in "
+        f"{earlier['majority_accuracy']:.1%}: the comparison says nothing about what the model "
+        "can do; look at the frames, pixels and system prompt first"
+    )
 
 
 def in_words(pair: dict) -> str:
@@ -61,7 +78,8 @@ def in_words(pair: dict) -> str:
     after = pair["unchanged_right"] + pair["fixed"]
     shares = [f"{100 * right / pair['paired']:.1f} %" for right in (before, after)]
     chance = "p < 0.001" if pair["p_value"] < 0.001 else f"p = {pair['p_value']:.2g}"
-    return (
+    floor = no_better_than_commonest(pair)
+    return (f"{floor}. " if floor else "") + (
         f"{shares[0]} -> {shares[1]} of {pair['paired']} questions, {pair['broken']} broken, "
         f"{pair['fixed']} fixed, {chance}"
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.media.sampling import VisionOptions
 
@@ -31,7 +30,7 @@ def command(model: str, name: str, checkpoint: Path, spec: Path | None = None) -
 def _trained_vision(checkpoint: Path, spec: Path | None) -> VisionOptions:
     trained = None
     try:
-        if run_outputs.is_in_run(checkpoint):
+        if as_trained.is_of_training(checkpoint):
             trained = as_trained.training_spec(checkpoint)
         elif spec:
             trained = files.read_toml(spec)

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from cosmos_reason.base import files, secrets
-from cosmos_reason.base.findings import ERROR, Failure, Finding, has_errors
+from cosmos_reason.base.findings import ERROR, Failure, Finding, error, has_errors
 from cosmos_reason.checkpoints import best_link, left_out, quantized, run_outputs, uploads
 from cosmos_reason.jobs import claims, progress
 from cosmos_reason.jobs import record as jobs
@@ -341,6 +341,19 @@ def _damage(findings: list[Finding]) -> str:
         if has_errors([finding]):
             return f"the last model is damaged: {finding.id} {finding.where}: {finding.message}"
     return ""
+
+
+def damaged_since(job: Job) -> Finding | None:
+    """An error for a job that left a whole model which is damaged by now: sizes, headers and a
+    sample of each tensor are read, where the folder is here."""
+    path = Path(str(job.evidence.get("checkpoint") or ""))
+    if job.state != jobs.COMPLETE or not path.name or not path.is_dir():
+        return None
+    damage = _damage(run_outputs.verify(path))
+    if not damage:
+        return None
+    message = f"the job was complete, and since then {damage}"
+    return error("JOB-CHECKPOINT-DAMAGED", path, message)
 
 
 def _of_rows(job: Job) -> tuple[dict, str]:
