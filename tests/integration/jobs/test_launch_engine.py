@@ -42,9 +42,9 @@ def world(tmp_path_factory):
     """A folder with an awkward name that holds data, a tiny model,
     and specs with relative paths."""
     root = tmp_path_factory.mktemp("world") / "it's $(odd); é"
-    tiny_world.make_data(root, train=12)
+    tiny_world.make_data(root, train=12, val=4)
     tiny_world.convert_model(root)
-    tiny_world.write_train_spec(root, TRAINING, "train")
+    tiny_world.write_train_spec(root, TRAINING, "val")
     asked = [*(f"vision.{option}" for option in SAMPLING), "generation.max_tokens=4"]
     tiny_world.write_evaluate_spec(root, asked, "train", "evaluate.toml")
     return root
