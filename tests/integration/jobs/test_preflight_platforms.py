@@ -3,7 +3,6 @@ a Docker engine, a SLURM cluster, kubectl without a cluster, an S3 server."""
 
 import json
 import shutil
-import time
 
 import pytest
 from docker_engine import IMAGE
@@ -102,9 +101,8 @@ def test_no_scheduler_behind_the_commands(slurm, tmp_path, monkeypatch, free_por
     port = next(line for line in text.splitlines() if line.startswith("SlurmctldPort="))
     (tmp_path / "slurm.conf").write_text(text.replace(port, f"SlurmctldPort={free_port}"))
     monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
-    started = time.monotonic()
     _, found = preflight("--platform", "slurm", "--timeout", "5")
-    assert time.monotonic() - started < 60 and found.keys() & {
+    assert found.keys() & {
         "PRE-TIMEOUT",
         "PRE-SLURM-UNREACHABLE",
     }
