@@ -9,7 +9,6 @@ import tomllib
 from graphlib import TopologicalSorter
 
 import pytest
-from radon import complexity, visitors
 from support import ROOT
 
 from cosmos_reason.spec import keys
@@ -145,21 +144,6 @@ def test_help_tells_purpose_flags_examples_and_exit_codes_and_imports_nothing_he
     assert done.stdout.count(f"scripts/{path.name}") >= 2, "two examples"
     assert "exit codes:" in done.stdout and ", 3 the outside" in done.stdout
     assert len(done.stdout.splitlines()) < 80
-
-
-@pytest.mark.parametrize("folder", ["scripts", "tools", "evals", "benchmarks", "tests"])
-def test_functions_are_simple_enough_to_read(folder):
-    """At most 12 ways through a function, as radon counts."""
-    complex_ones = set()
-    for path in (ROOT / folder).rglob("*.py"):
-        for block in complexity.cc_visit(path.read_text(encoding="utf-8")):
-            functions = [block, *getattr(block, "methods", []), *getattr(block, "closures", [])]
-            complex_ones |= {
-                f"{path.relative_to(ROOT)} {function.name}"
-                for function in functions
-                if isinstance(function, visitors.Function) and function.complexity > 12
-            }
-    assert not complex_ones
 
 
 def pins():

@@ -387,13 +387,17 @@ def test_reinforcement_learning_wants_the_adapter_merged(parent):
 
 
 @pytest.mark.parametrize(
-    "record",
-    [{"state": "ERROR", "evidence": {"checkpoint": "/x/a/b/c"}}, {"state": "COMPLETE"}, []],
+    ("record", "finding"),
+    [
+        ({"state": "ERROR", "evidence": {"checkpoint": "/x/a/b/c"}}, "SPEC-PARENT"),
+        ({"state": "COMPLETE"}, "SPEC-PARENT"),
+        ([], "JOB-RECORD-BROKEN"),
+    ],
 )
-def test_a_job_without_a_model_is_no_parent(parent, record):
+def test_a_job_without_a_model_is_no_parent(parent, record, finding):
     files.write_json(parent / "job.json", record)
     code, found, _ = run(f"evaluate --parent-job {parent}")
-    assert (code, "SPEC-PARENT" in found) == (2, True)
+    assert (code, finding in found) == (2, True)
 
 
 # ---- bad input -----------------------------------------------------------------------------------

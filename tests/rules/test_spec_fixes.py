@@ -451,11 +451,9 @@ def test_every_last_part_can_be_set_and_no_short_name_repeats_one(here):
 
 
 def test_explain_lists_the_actions_behind_each_of_several_keys():
-    rows = dict(
-        row.split("): ", 1)[0].split(" (") for row in explain.explain("pixels").splitlines()
-    )
-    assert rows["custom.vision.max_pixels"] == "train, grpo"
-    assert rows["vision.max_pixels"] == "evaluate, inference, quantize"
+    said = explain.explain("max_pixels").splitlines()
+    assert "custom.vision.max_pixels (train, grpo)" in said
+    assert "vision.max_pixels (evaluate, inference, quantize)" in said
     rows = [
         row
         for row in explain.explain("annotation_path").splitlines()

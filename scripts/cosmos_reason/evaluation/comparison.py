@@ -61,8 +61,8 @@ def compare(
 
 def no_better_than_commonest(pair: dict) -> str:
     """What to say first of a comparison whose earlier run is no better than always the commonest
-    answer; else empty."""
-    earlier = pair["earlier"]
+    answer; else empty, as for a guard, whose table holds no metrics of the earlier run."""
+    earlier = pair.get("earlier")
     if not earlier or earlier["accuracy"] > earlier["majority_accuracy"]:
         return ""
     return (

@@ -456,7 +456,7 @@ def is_about_spec(finding: Finding) -> bool:
     """Whether its fix would be another one for another spec."""
     entry = _known(finding)
     if entry is None:
-        return str(finding.fix).startswith(("--set ", "--unset "))
+        return _changes_a_spec(str(finding.fix))
     return bool(entry.changes or entry.id in BY_LAYOUT) or not entry.placeholders.isdisjoint(
         {"spec", "action"}
     )
@@ -475,11 +475,17 @@ def _with_changes_said(finding: Finding, run: FailedRun) -> Finding:
     """A finding of ours in a log: changes of the spec, where they are its fix, are made by a
     command."""
     said = str(finding.fix)
-    if not said.startswith(("--set ", "--unset ")):
+    if not _changes_a_spec(said):
         return finding
     return replace(
         finding, fix=_built(Fix(), f"{run.action} --engine {run.engine}", str(run.source), said)
     )
+
+
+def _changes_a_spec(said: str) -> bool:
+    """Whether the fix of a finding that was read from a log, which is text there, changes a
+    spec."""
+    return said.startswith(("--set ", "--unset "))
 
 
 def _known(finding: Finding) -> Entry | None:
