@@ -115,7 +115,9 @@ def built(tiny_model, dataset, tmp_path):
 
 @pytest.mark.promise
 def test_rewards_and_prompts_through_the_classes_of_grpo(built):
-    path = built("grpo", "--gpus-per-node", 4, "--set", "generations=4")
+    short = "policy.model_max_length=4096", "rollout.max_response_length=1024"  # the model is tiny
+    settings = [word for one in ("generations=4", *short) for word in ("--set", one)]
+    path = built("grpo", "--gpus-per-node", 4, *settings)
     done = subprocess.run(
         cosmos_rl_packages.command(GRPO, path),
         env=cosmos_rl_packages.environment(),
