@@ -6,7 +6,6 @@ Annotation files are read here, a folder of label files by `label_files`, tables
 
 from __future__ import annotations
 
-import itertools
 import os
 import posixpath
 import shlex
@@ -159,8 +158,11 @@ def _kind_of(path: Path) -> str:
 
 def new_folder(name: str) -> str:
     """The name, or with a number behind it, that is not taken in the working folder."""
-    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(free for free in names if not os.path.exists(free))
+    free, number = name, 1
+    while os.path.exists(free):
+        number += 1
+        free = f"{name}-{number}"
+    return free
 
 
 def _is_for_its_author(finding: f.Finding) -> bool:
