@@ -169,6 +169,7 @@ def test_a_retry_goes_through_to_the_end(site, monkeypatch):
 def test_a_search_is_judged_by_what_its_log_tells(site):
     table = document.load(site.root / "train.toml")
     table["validation"] |= {"enable": True, "freq": 3}
+    del table["validation"]["freq_in_epoch"]
     table["train"]["max_num_steps"] = 3
     table["custom"]["val_dataset"]["annotation_path"] = "held_out.json"
     held_out = (site.root / "a.json").read_text().replace(".mp4", "-held-out.mp4")

@@ -453,7 +453,7 @@ def test_every_last_part_can_be_set_and_no_short_name_repeats_one(here):
 def test_explain_lists_the_actions_behind_each_of_several_keys():
     said = explain.explain("max_pixels").splitlines()
     assert "custom.vision.max_pixels (train, grpo)" in said
-    assert "vision.max_pixels (evaluate, inference, quantize)" in said
+    assert "  in evaluate, inference, quantize: vision.max_pixels" in said
     rows = [
         row
         for row in explain.explain("annotation_path").splitlines()
