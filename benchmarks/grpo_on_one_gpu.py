@@ -5,11 +5,11 @@
    and the demo's world:        scripts/run_demo.py --output demo
 2. On the GPU machine, which needs torch 2.11 for CUDA 13, transformers 5.17 and no network:
      benchmarks/grpo_on_one_gpu.py install FOLDER /tmp/site
-     export PYTHONPATH=/tmp/site PATH=/tmp/site/bin:$PATH HF_HUB_OFFLINE=1 OMP_NUM_THREADS=2
-     export VLLM_USE_FLASHINFER_SAMPLER=0
      benchmarks/grpo_on_one_gpu.py train MODEL demo/data/train --seeds 1 2 3 --output runs
      benchmarks/grpo_on_one_gpu.py parity runs/seed-1.toml
-   The seeds train beside each other. MODEL is a folder below safetensors/ of the demo's training.
+   The last two run with /tmp/site as PYTHONPATH, its bin first on PATH, and HF_HUB_OFFLINE=1,
+   OMP_NUM_THREADS=2, VLLM_USE_FLASHINFER_SAMPLER=0. The seeds train beside each other.
+   MODEL is a folder below safetensors/ of the demo's training.
 """
 
 import argparse
@@ -138,7 +138,8 @@ def parity(args) -> None:
     end = packer.tokenizer.eos_token_id
     sampling = SamplingParams(n=4, max_tokens=8, logprobs=0, seed=1, stop_token_ids=[end])
     answered = model.generate(util.decode_vision_info(asked), sampling, use_tqdm=False)
-    policy = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.bfloat16).cuda().eval()
+    policy = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.bfloat16).cuda()
+    policy.train(False)
     same_prompts = same_texts = completions = 0
     apart = []
     for item, answer in zip(items, answered, strict=True):
