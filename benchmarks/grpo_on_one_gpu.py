@@ -110,8 +110,8 @@ def train(args) -> None:
 
 
 def parity(args) -> None:
-    """The ids that vllm generates from and those that the policy trains on; both log-probabilities
-    of each completion's tokens, before any update."""
+    """Compare the ids that vllm generates from with those that the policy trains on, and both
+    log-probabilities of each completion's tokens, before any update."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["COSMOS_ROLE"] = "Rollout"
     sys.path.insert(0, str(ROOT / "scripts"))

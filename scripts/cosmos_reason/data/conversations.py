@@ -103,8 +103,8 @@ class Prompts(Conversations):
     said before it. A medium that cannot be read ends the training: another prompt in its place
     would be paid by this one's answer.
 
-    The newest KEPT_PROMPTS items are kept: a policy asks for a prompt once per completion, one
-    after the other, and gets the same object, which cosmos_rl_patches.process_prompts_once knows.
+    Keep the newest KEPT_PROMPTS items: a policy asks for a prompt once per completion, one after
+    the other, and cosmos_rl_patches.process_prompts_once knows its pictures again.
     """
 
     def __init__(self, *arguments, **options):
@@ -119,14 +119,14 @@ class Prompts(Conversations):
         return len(self.questions)
 
     def __getitem__(self, index: int) -> list[dict]:
-        if index not in self.kept:
-            question = self.questions[index]
-            visions = [self.sampler.load(item) for item in question.sample.media]
-            if len(self.kept) == KEPT_PROMPTS:
-                self.kept.pop(next(iter(self.kept)))
-            turns = with_system(question.context, self.system_prompt)
-            self.kept[index] = conversation(turns, visions)
-        return self.kept[index]
+        kept = self.kept  # replaced whole, never changed: another thread may read it
+        if index in kept:
+            return kept[index]
+        question = self.questions[index]
+        visions = [self.sampler.load(item) for item in question.sample.media]
+        prompt = conversation(with_system(question.context, self.system_prompt), visions)
+        self.kept = dict([*kept.items()][1 - KEPT_PROMPTS :]) | {index: prompt}
+        return prompt
 
 
 def conversation(turns: Sequence[Turn], visions: Sequence[Vision]) -> list[dict]:

@@ -152,9 +152,12 @@ def process_prompts_once() -> str:
         if not add_generation_prompt:  # SFT shows every record once
             return official(self, conversation, add_generation_prompt)
         # Messages are copied on their way here, pictures are not: comparing them costs nothing.
-        if conversation != newest[0]:
-            newest = (conversation, official(self, conversation, add_generation_prompt))
-        return newest[1]
+        # Read and replaced whole: the package may prepare a batch in another thread.
+        kept = newest
+        if conversation != kept[0]:
+            kept = (conversation, official(self, conversation, add_generation_prompt))
+            newest = kept
+        return kept[1]
 
     HFVLMDataPacker._process_single_sample = process
     return "a prompt is processed once for all of its completions"
