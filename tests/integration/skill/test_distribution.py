@@ -54,9 +54,9 @@ def checkout(tmp_path_factory):
 def release(checkout, tmp_path_factory):
     """The unpacked archive of `make dist`."""
     folder = tmp_path_factory.mktemp("release")
-    with tarfile.open(
-        checkout / succeed("make", "-s", "dist", cwd=checkout).splitlines()[-1]
-    ) as archive:
+    succeed("make", "dist", cwd=checkout)
+    (packed,) = (checkout / "dist").iterdir()
+    with tarfile.open(packed) as archive:
         archive.extractall(folder, filter="data")
     return folder / NAME
 
