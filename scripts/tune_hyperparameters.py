@@ -34,7 +34,7 @@ from cosmos_reason.jobs.platforms import local
 from cosmos_reason.rules import in_words
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document, origins
-from cosmos_reason.tuning import commands, lock, page, prepare, runner, study, suggest, summary
+from cosmos_reason.tuning import commands, page, prepare, runner, study, suggest, summary
 
 NAME = "tune_hyperparameters.py"
 # Flags that say what a study is; they need --spec.
@@ -185,11 +185,25 @@ def gpus(written: str) -> list[str] | None:
 
 
 def described(args: argparse.Namespace) -> tuple[dict | None, list[Finding]]:
-    """The study.json that the flags describe, None when they name no spec. Raises Failure for
-    errors in them."""
-    refuse_stray_words(args)
+    """Return the study.json that the flags describe, None when they name no spec. Raises Failure
+    for errors in them."""
+    words = args.launch
+    if words and sys.argv[-len(words) - 1 :] != ["--", *words]:
+        # argparse takes words before a lone -- for those after it.
+        written = shlex.join(words)
+        message = f"{written} stands before --; flags for launch_job.py stand after it"
+        raise findings.bad_input("USAGE", words[0], message, f"-- {written}")
     if args.spec is None:
-        refuse_search_flags(args)
+        given = SEARCH_FLAGS & args.given
+        if args.range:
+            given.add("range")
+        if given:
+            flag = f"--{min(given).replace('_', '-')}"
+            message = (
+                f"{flag} describes a new study, which needs --spec; a study that exists needs "
+            )
+            message += "neither"
+            raise findings.bad_input("USAGE", "--spec", message, Fix(flags={"--spec": "spec.toml"}))
         return None, []
     engine = args.engine or origins.engine_of(args.spec, args.platform or "local", "train")
     request = prepare.Request(
@@ -212,59 +226,34 @@ def described(args: argparse.Namespace) -> tuple[dict | None, list[Finding]]:
     return described_plan, found
 
 
-def refuse_stray_words(args: argparse.Namespace) -> None:
-    """argparse takes words before a lone -- for those after it."""
-    words = args.launch
-    if words and sys.argv[-len(words) - 1 :] != ["--", *words]:
-        written = shlex.join(words)
-        message = f"got {written}, expected flags for launch_job.py only after --"
-        raise findings.bad_input("USAGE", words[0], message, f"-- {written}")
-
-
-def refuse_search_flags(args: argparse.Namespace) -> None:
-    given = SEARCH_FLAGS & args.given
-    if args.range:
-        given.add("range")
-    if given:
-        flag = f"--{min(given).replace('_', '-')}"
-        message = f"got {flag} without --spec, expected both, or neither to continue"
-        raise findings.bad_input("USAGE", "--spec", message, Fix(flags={"--spec": "spec.toml"}))
-
-
 def ready(args: argparse.Namespace) -> tuple[study.Study, list[Finding]]:
-    """(study as this command line wants it to go on, findings) once nothing stands against its
-    jobs; writes nothing."""
+    """Return (study as this command line wants it to go on, findings) once nothing stands against
+    its jobs; write nothing."""
     described_plan, found = described(args)
     there = study.open_or_begin(args.study, described_plan)
     there.plan |= changes(args, there.plan["objective"])
-    refuse_shared_gpus(there.plan)
+    groups = there.plan["groups"]
+    ids = [gpu_id for group in groups for gpu_id in group or ()]
+    any_of_this_machine = there.plan["platform"] == "local" and None in groups
+    if len(set(ids)) < len(ids) or (any_of_this_machine and len(groups) > 1):
+        message = "several trials would share GPUs; each that runs at a time needs its own, "
+        message += "as in --gpu-ids 0,1 --gpu-ids 2,3"
+        raise findings.bad_input("TUNE-GPUS", "--gpu-ids", message)
     # Trials that saw other data are not compared; a metric file may be mended.
     changed = [
         path for path in prepare.changed_files(there.plan) if path != there.plan["metric_file"]
     ]
     if changed:
-        message = f"got other files than the study began with: {', '.join(changed[:5])}"
-        fix = "a new --study folder"
-        raise findings.bad_input("TUNE-DATA-CHANGED", there.folder, message, fix)
+        message = f"files have changed since the study began: {', '.join(changed[:5])}; "
+        message += "name a new --study folder"
+        raise findings.bad_input("TUNE-DATA-CHANGED", there.folder, message, files=changed[:1000])
     commands.rehearse(there)
     _, broken = there.read()
     return there, found + broken
 
 
-def refuse_shared_gpus(plan: dict) -> None:
-    groups = plan["groups"]
-    ids = [gpu_id for group in groups for gpu_id in group or ()]
-    any_of_this_machine = plan["platform"] == "local" and None in groups
-    if len(set(ids)) < len(ids) or (any_of_this_machine and len(groups) > 1):
-        message = (
-            "got the same GPUs for several trials, expected other ones for each that runs at a time"
-        )
-        fix = Fix(flags={"--gpu-ids": "none"})
-        raise findings.bad_input("TUNE-GPUS", "--gpu-ids", message, fix)
-
-
 def changes(args: argparse.Namespace, objective: str) -> dict:
-    """What this command line changes in study.json; what it does not name stays as it was."""
+    """Return what this command line changes in study.json; what it does not name stays."""
     named = {
         "trials": args.trials,
         "hours": args.hours,
@@ -282,7 +271,7 @@ def changes(args: argparse.Namespace, objective: str) -> dict:
 
 
 def target_of(written: str, objective: str) -> float:
-    """V, or METRIC=V for the objective's own name."""
+    """Return the number of V, or of METRIC=V for the objective's own name."""
     name, _, value = written.rpartition("=")
     most = math.inf
     if objective.rpartition(".")[2] in prepare.SHARES and not objective.startswith("custom."):
@@ -340,8 +329,8 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
 
 
 def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:
-    """The time and GPU-hours of what is left, from the study's own trials, else from what one
-    training should take."""
+    """Return the time and GPU-hours of what is left, from the study's own trials, else from what
+    one training should take."""
     measured = summary.estimate(there, left)
     if measured:
         return measured
@@ -358,7 +347,7 @@ def run(args: argparse.Namespace) -> cli.Outcome:
     _, _, problems = suggest.outlook(there)
     if findings.has_errors(problems):
         return cli.Outcome({}, found + problems)
-    with lock.owned(there.folder) as inherited:
+    with study.owned(there.folder) as inherited:
         # Another run may have worked on it since it was read.
         there = study.open_or_begin(there.folder, there.plan)
         there.plan |= changes(args, there.plan["objective"]) | {"ended": ""}
@@ -371,20 +360,16 @@ def run(args: argparse.Namespace) -> cli.Outcome:
 
 def status(args: argparse.Namespace) -> cli.Outcome:
     there = study.open_or_begin(args.study)
-    result = summary.summary(there)
+    trials, broken = there.read()
+    result = summary.summary(there, trials)
+    doubts = summary.verdict(there, result)
     following = next_command(args, result, (NAME, "report", "--study", args.study))
-    return cli.Outcome(result, remarks(there, result), summary.text(there, result), following)
-
-
-def remarks(there: study.Study, result: dict) -> list[Finding]:
-    """Doubts about the winner, and records that cannot be read."""
-    _, broken = there.read()
-    return summary.verdict(there, result) + broken
+    return cli.Outcome(result, doubts + broken, summary.text(there, result), following)
 
 
 def next_command(args: argparse.Namespace, result: dict, once_ended: tuple) -> tuple:
-    """The status while trials run, `run` when that was killed, and `once_ended` once the study has
-    ended with a winner."""
+    """Return the status while trials run, `run` when that was killed, and `once_ended` once the
+    study has ended with a winner."""
     if result["ended"]:
         return once_ended if result["best"] else ()
     is_watched = study.RUNNING in result["states"] and not result["left_behind"]
@@ -393,21 +378,21 @@ def next_command(args: argparse.Namespace, result: dict, once_ended: tuple) -> t
 
 def report(args: argparse.Namespace) -> cli.Outcome:
     there = study.open_or_begin(args.study)
-    path = page.write(there)
-    result = summary.summary(there)
+    trials, broken = there.read()
+    path = page.write(there, trials)
+    result = summary.summary(there, trials)
     following = next_command(args, result, (NAME, "best", "--study", args.study))
-    _, broken = there.read()
     return cli.Outcome({"report": str(path)}, broken, str(path), following)
 
 
 def best(args: argparse.Namespace) -> cli.Outcome:
     there = study.open_or_begin(args.study)
-    result = summary.summary(there)
+    trials, broken = there.read()
+    result = summary.summary(there, trials)
     if not result["best"]:
-        message = "got no trial that ended well, expected one"
         fix = f"scripts/{NAME} status --study {shlex.quote(str(args.study))}"
-        raise findings.bad_input("TUNE-NO-BEST", args.study, message, fix)
-    winner = there.ranked(there.trials())[0]
+        raise findings.bad_input("TUNE-NO-BEST", args.study, "no trial has ended well", fix)
+    winner = there.ranked(trials)[0]
     path = there.folder / "best.toml"
     document.dump(study.winning_spec(there, winner), path, "train")
     winning = result["best"] | {"spec": str(path), "ended": result["ended"]}
@@ -418,7 +403,8 @@ def best(args: argparse.Namespace) -> cli.Outcome:
     ]
     words = commands.launch_words(there.plan, "train", path, winner["gpu_ids"])
     following = next_command(args, result, ("launch_job.py", "plan", *words))
-    return cli.Outcome(winning, remarks(there, result), "\n".join(lines), following)
+    found = summary.verdict(there, result) + broken
+    return cli.Outcome(winning, found, "\n".join(lines), following)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from study_world import add, ended_job, new_study, ran, with_budget
+from study_world import add, ended_job, new_study, ran, seen, with_budget
 
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
@@ -76,7 +76,7 @@ def test_a_base_model_that_could_not_be_judged_gets_another_chance_on_other_gpus
     )
     ended_job(made, trial, "evaluate", jobs.ERROR)
     one = with_budget(made, groups=[["0"]])
-    assert one.hopeless(made.trials()) == "", "that was an earlier run"
+    assert one.hopeless() == "", "that was an earlier run"
     one.begin_again()
     (again,) = made.trials()
     assert (
@@ -84,9 +84,10 @@ def test_a_base_model_that_could_not_be_judged_gets_another_chance_on_other_gpus
         and again["set_aside"]
         and one.study.jobs_of(again, "evaluate") == []
     )
-    assert one.left_over(made.trials())["gpu_ids"] == made.trial(0)["gpu_ids"] == ["0"]
+    assert one.next_trial()["gpu_ids"] == made.trial(0)["gpu_ids"] == ["0"]
     made.write(made.trial(0) | {"state": study.FAILED, "ended_at": "2999-01-01T00:00:00Z"})
-    assert one.new_trial(made.trials()) is None and "no such GPU" not in one.hopeless(made.trials())
+    later = with_budget(made, groups=[["0"]])
+    assert later.next_trial() is None and "trial 0 failed" in later.hopeless()
 
 
 def test_trials_get_gpus_of_their_own(tmp_path):
@@ -102,23 +103,19 @@ def test_a_trial_whose_job_runs_keeps_its_gpus_and_one_without_gets_free_ones(tm
     ended_job(made, made.trial(2), "train", jobs.RUNNING)
     one = with_budget(made, groups=[["0"], ["1"]])
     one.fill()
-    assert one.driven == [2, 0] and [trial["gpu_ids"] for trial in made.trials()] == [
-        ["0"],
-        ["0"],
-        ["1"],
-    ]
+    assert [trial["number"] for trial in one.driven] == [2, 0]
+    assert [trial["gpu_ids"] for trial in made.trials()] == [["0"], ["0"], ["1"]]
 
 
 def test_the_budget_ends_a_study(tmp_path):
     made = new_study(tmp_path, "lr=1e-6..1e-4")
     for objective in (0.1, 0.5, 0.8):
         add(made, objective)
-    trials = made.trials()
     for budget in ({"trials": 2}, {"target": 0.8}, {"hours": 2, "worked_seconds": 7200.0}):
         other = study.Study(made.folder, made.plan | {"trials": 3} | budget)
-        assert runner.Runner(other).new_trial(trials) is None
+        assert runner.Runner(other).next_trial() is None
     made.plan |= {"trials": 3, "target": 0.9, "hours": 2, "worked_seconds": 7100.0}
-    assert runner.Runner(made).new_trial(trials)["number"] == 3
+    assert runner.Runner(made).next_trial()["number"] == 3
 
 
 def test_the_time_that_runs_have_worked_is_kept(tmp_path):
@@ -127,10 +124,10 @@ def test_the_time_that_runs_have_worked_is_kept(tmp_path):
     one.looked_at -= 1800
     one.note_time()
     later = runner.Runner(study.open_or_begin(tmp_path))
-    assert later.study.plan["hours"] == 1 and not later.late()
+    assert later.study.plan["hours"] == 1 and not later.is_late()
     later.looked_at -= 1801
     later.note_time()
-    assert later.late() and runner.Runner(study.open_or_begin(tmp_path)).late()
+    assert later.is_late() and runner.Runner(study.open_or_begin(tmp_path)).is_late()
 
 
 def test_failure_after_failure_ends_a_run_but_not_the_study(tmp_path):
@@ -138,16 +135,14 @@ def test_failure_after_failure_ends_a_run_but_not_the_study(tmp_path):
     add(made, 0.1)
     one = runner.Runner(made)
     for number in range(3):
-        assert one.new_trial(made.trials())["number"] == number + 1
-        late = {
-            "state": study.FAILED,
-            "reason": "out of memory",
-            "ended_at": "2999-01-01T00:00:00Z",
-        }
-        made.write(made.trial(number + 1) | late)
-    assert one.new_trial(made.trials()) is None and "out of memory" in one.hopeless(made.trials())
-    later = runner.Runner(made, since="3000-01-01T00:00:00Z")
-    assert later.new_trial(made.trials())
+        trial = one.next_trial()
+        assert trial["number"] == number + 1
+        trial |= {"state": study.FAILED, "reason": "no memory", "ended_at": "2999-01-01T00:00:00Z"}
+        made.write(trial)
+    assert one.next_trial() is None and "no memory" in one.hopeless()
+    later = runner.Runner(made)
+    later.since = "3000-01-01T00:00:00Z"
+    assert later.next_trial()
 
 
 FULL = f.error("LOG-DISK-FULL", "log.txt:1", "No space left on device").to_json()
@@ -163,13 +158,13 @@ def test_what_an_outage_ended_is_repeated_and_never_sampled(tmp_path):
         trial = add(made)
         ended_job(made, trial, "train", jobs.ERROR, diagnosis=diagnosis)
     one = with_budget(made, trials=6, groups=[[]])
-    for number in range(2, 6):
-        one.driven.append(number)
-        one.advance(made.trial(number))
+    for trial in list(one.trials[2:]):
+        one.driven.append(trial)
+        one.advance(trial)
     assert [trial["outside"] for trial in made.trials()[2:]] == [True, True, False, True]
     told = [row.params for row in suggest.as_optuna(made, made.trials()).trials]
     assert told == [made.params(made.trial(number)["values"]) for number in (1, 4)]
-    assert "3 failed by no fault of the values: mend" in summary.text(made, summary.summary(made))
+    assert "3 failed by no fault of the values: mend" in summary.text(made, seen(made))
     runner.Runner(made).begin_again()
     states = [study.RUNNING, study.RUNNING, study.FAILED, study.RUNNING]
     assert [trial["state"] for trial in made.trials()[2:]] == states
@@ -187,9 +182,9 @@ def test_an_outage_that_has_passed_is_made_good_in_the_same_run(tmp_path):
     ended_job(made, trial, "train", jobs.COMPLETE, checkpoint=str(tmp_path / "elsewhere"))
     metrics = made.trial_folder(3) / "jobs/train-20260101-000000-000003" / jobs.METRICS
     metrics.write_text('{"step": 4, "total_steps": 4, "val/avg_loss": 0.5}\n')
-    one = with_budget(made, driven=[3])
-    one.driven.append(3)
-    one.advance(made.trial(3))
+    one = with_budget(made)
+    one.driven.append(one.trials[2])
+    one.advance(one.trials[2])
     states = [trial["state"] for trial in made.trials()]
     assert states == [study.RUNNING, study.FAILED, study.COMPLETE], (
         "three attempts in a run are enough"

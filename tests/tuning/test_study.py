@@ -2,27 +2,31 @@
 tests/integration/tuning."""
 
 import json
+import os
 import shlex
+import socket
 import subprocess
+import sys
 
 import pytest
-from study_world import add, new_study, ran
+from study_world import add, new_study, page_of, ran, seen
 
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.spec import document
-from cosmos_reason.tuning import page, runner, study, suggest, summary
+from cosmos_reason.tuning import runner, study, suggest, summary
 
 
 def test_a_study_of_another_model_or_version_is_refused(tmp_path):
     made = new_study(tmp_path, "lr=1e-6..1e-4")
     other = json.loads(json.dumps(made.plan))
     other["spec"]["policy"]["model_name_or_path"] = "nvidia/Cosmos-Reason2-8B"
-    with pytest.raises(f.Failure, match="study of model") as caught:
+    with pytest.raises(f.Failure, match="TUNE-STUDY-OTHER") as caught:
         study.open_or_begin(tmp_path, other)
-    assert caught.value.exit_code == 2
-    with pytest.raises(f.Failure, match="another seed"):
+    assert caught.value.exit_code == 2 and "not of nvidia/Cosmos-Reason2-8B" in str(caught.value)
+    with pytest.raises(f.Failure) as caught:
         study.open_or_begin(tmp_path, made.plan | {"seed": 5})
+    assert caught.value.findings[0].data == {"changed": ["seed"]}
     for broken in ('{"schema_version": 1}', "[]", json.dumps(made.plan | {"schema_version": 2})):
         (tmp_path / "study.json").write_text(broken)
         with pytest.raises(f.Failure, match="TUNE-STUDY-VERSION"):
@@ -52,7 +56,7 @@ def test_a_broken_record_is_said_and_left_out_and_never_overwritten(tmp_path, br
     trials, (told,) = made.read()
     assert [trial["number"] for trial in trials] == [0, 2]
     assert (told.id, told.severity) == ("TUNE-TRIAL-BROKEN", f.WARNING)
-    assert summary.summary(made)["best"]["number"] == 2 and page.write(made)
+    assert seen(made)["best"]["number"] == 2 and page_of(made)
     made = ran(made, trials=2)
     assert made.plan["ended"] == "2 of 2 trainings", "what it has cost counts"
     assert add(made)["number"] == 3 and (path.read_text() if broken else not path.exists()) in (
@@ -80,13 +84,13 @@ def test_no_hand_edited_record_makes_a_traceback(tmp_path):
         files.write_json(made.trial_folder(2) / "trial.json", whole | {name: wrong})
         trials, found = made.read()
         assert [one.id for one in found] in ([], ["TUNE-TRIAL-BROKEN"]), (name, wrong)
-        told = summary.summary(made)
+        told = seen(made)
         summary.text(made, told), summary.verdict(made, told), summary.estimate(made, 3)
         suggest.as_optuna(made, trials)
         runner.Runner(made).begin_again()
     for name in ("state", "values", "number", "kind", "objective", "started_at", "metrics"):
         files.write_json(made.trial_folder(2) / "trial.json", whole | {name: None})
-        assert made.read()[1] and page.write(made)
+        assert made.read()[1] and page_of(made)
 
 
 def test_the_winner_is_what_ran_also_when_rules_and_facts_have_gone(tmp_path):
@@ -100,4 +104,64 @@ def test_the_winner_is_what_ran_also_when_rules_and_facts_have_gone(tmp_path):
         winner["train"]["optm_lr"] == trial["values"]["train.optm_lr"]
         and winner["train"]["output_dir"] == "/mine"
     )
-    assert page.write(made)
+    assert page_of(made)
+
+
+# -- one process at a time owns it ------------------------------------------------------------
+
+WORKS = """
+import sys, time
+from pathlib import Path
+print("started", flush=True)
+time.sleep(0.5)
+Path(sys.argv[1]).touch()
+"""
+OWNS_IT = """
+import sys, time
+from pathlib import Path
+from cosmos_reason.tuning import study
+with study.owned(Path(sys.argv[1])):
+    print("started", flush=True)
+    time.sleep(60)
+"""
+
+
+def started(code, *words, **options):
+    """A process that has printed its first line."""
+    command = [sys.executable, "-c", code, *map(str, words)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+    assert process.stdout.readline() == "started\n"
+    return process
+
+
+def test_a_second_run_is_refused_and_told_who_owns_the_study(tmp_path):
+    made = new_study(tmp_path, "lr=1e-6..1e-4")
+    add(made)
+    with study.owned(tmp_path), pytest.raises(f.Failure, match="TUNE-STUDY-LOCKED") as caught:
+        study.owned(made.folder).__enter__()
+    assert caught.value.exit_code == f.EXIT_OUTSIDE
+    assert f"process {os.getpid()} on {socket.gethostname()}" in str(caught.value)
+
+
+def test_the_study_of_a_killed_run_is_free_at_once(tmp_path):
+    scripts = os.path.dirname(os.path.dirname(study.__file__))
+    environment = os.environ | {"PYTHONPATH": os.path.dirname(scripts)}
+    owner = started(OWNS_IT, tmp_path, env=environment)
+    with pytest.raises(f.Failure, match=f"process {owner.pid} on"):
+        study.owned(tmp_path).__enter__()
+    owner.kill()
+    owner.communicate()
+    assert not study.is_owned(tmp_path)
+    with study.owned(tmp_path):
+        assert study.is_owned(tmp_path)
+
+
+def test_what_a_killed_run_has_started_is_waited_for(tmp_path, capsys):
+    """A submit on its way is not repeated; meanwhile the study has its new owner."""
+    with study.owned(tmp_path) as inherited:
+        command = started(WORKS, tmp_path / "done", pass_fds=[inherited])
+    assert not study.is_owned(tmp_path), "the command does not own the study"
+    with study.owned(tmp_path):
+        assert (tmp_path / "done").exists()
+    command.communicate()
+    assert "waiting for what a killed run" in capsys.readouterr().err

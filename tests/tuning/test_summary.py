@@ -4,9 +4,9 @@ import shutil
 
 import pytest
 import scoring
-from study_world import add, ended_job, new_study, ran
+from study_world import add, ended_job, new_study, page_of, ran, seen
 
-from cosmos_reason.tuning import lock, page, study, summary
+from cosmos_reason.tuning import study, summary
 
 
 def test_a_study_that_was_moved_finds_its_checkpoint(tmp_path):
@@ -14,10 +14,11 @@ def test_a_study_that_was_moved_finds_its_checkpoint(tmp_path):
     add(made, 0.1), add(made, 0.2, checkpoint="trials/0001/jobs/x")
     (made.trial_folder(1) / "jobs/x").mkdir(parents=True)
     shutil.copytree(tmp_path / "old", tmp_path / "new")
-    found = summary.summary(study.open_or_begin(tmp_path / "new"))
-    assert found["best"]["checkpoint"] == str(tmp_path / "new/trials/0001/jobs/x")
-    shutil.rmtree(tmp_path / "new/trials/0001/jobs/x")
-    assert summary.summary(study.open_or_begin(tmp_path / "new"))["best"]["checkpoint"] is None
+    moved = study.open_or_begin(tmp_path / "new")
+    checkpoint = tmp_path / "new/trials/0001/jobs/x"
+    assert seen(moved)["best"]["checkpoint"] == str(checkpoint)
+    checkpoint.rmdir()
+    assert seen(moved)["best"]["checkpoint"] is None
 
 
 def test_a_base_model_that_wins_is_said(tmp_path):
@@ -25,40 +26,39 @@ def test_a_base_model_that_wins_is_said(tmp_path):
     for objective in (0.9, 0.5, 0.6):
         add(made, objective)
     ran(made, trials=2)
-    (told,) = summary.verdict(made := study.open_or_begin(tmp_path), summary.summary(made))
+    (told,) = summary.verdict(made := study.open_or_begin(tmp_path), seen(made))
     assert (told.id, told.severity) == ("TUNE-BASE-WINS", "warning")
-    text = page.write(made).read_text()
+    text = page_of(made)
     assert "no training is better</h1>" in text and "best of 2 trainings that ended well" in text
 
 
 def test_there_is_no_verdict_while_a_trial_runs(tmp_path):
     made = new_study(tmp_path, "lr=1e-6..1e-4", ended="3 of 3 trainings")
     add(made, 0.9), add(made, 0.5), add(made)
-    found = summary.summary(made)
+    found = seen(made)
     assert summary.verdict(made, found) == [] and found["ended"] == ""
-    with lock.owned(tmp_path):
-        assert "so far none is better; 1 running" in summary.text(made, summary.summary(made))
-    assert "no training is better so far</h1>" in page.write(made).read_text()
+    with study.owned(tmp_path):
+        assert "so far none is better; 1 running" in summary.text(made, seen(made))
+    assert "no training is better so far</h1>" in page_of(made)
     made.write(made.trial(2) | {"state": study.COMPLETE, "objective": 0.95})
-    assert "ended: 3 of 3 trainings" in summary.text(made, found := summary.summary(made))
+    assert "ended: 3 of 3 trainings" in summary.text(made, found := seen(made))
     assert summary.verdict(made, found) == []
     made.plan["ended"] = ""
-    assert "so far trial 2 is the best; none running" in summary.text(made, summary.summary(made))
+    assert "so far trial 2 is the best; none running" in summary.text(made, seen(made))
     del made.plan["ended"]
-    assert "ended: 2 trainings" in summary.text(made, summary.summary(made)), (
+    assert "ended: 2 trainings" in summary.text(made, seen(made)), (
         "begun before the reason was noted"
     )
 
 
 def test_trials_that_a_killed_run_left_are_told_from_those_that_somebody_drives(tmp_path):
-    def told():
-        return summary.text(made, summary.summary(made)).rpartition("; ")[2]
-
     made = new_study(tmp_path, "lr=1e-6..1e-4", ended="")
     add(made), add(made)
-    assert told() == "2 left by a run that ended: `run` continues it"
-    with lock.owned(tmp_path):
-        assert told() == "2 running"
+    assert seen(made)["left_behind"] == 2
+    assert "2 left by a run that ended: `run` continues it" in summary.text(made, seen(made))
+    with study.owned(tmp_path):
+        assert seen(made)["left_behind"] == 0
+        assert "; 2 running" in summary.text(made, seen(made))
 
 
 @pytest.mark.parametrize("budget, why", [
@@ -73,11 +73,8 @@ def test_why_a_study_ended_is_written_and_said(tmp_path, budget, why):
     for objective in (0, 0.125, 1 / 6):
         add(made, objective)
     made = ran(made, **budget)
-    assert (
-        made.plan["ended"] == why
-        and f"ended: {why}\n" in summary.text(made, summary.summary(made)) + "\n"
-    )
-    assert f"Ended: {why}." in page.write(made).read_text()
+    assert made.plan["ended"] == why and f"ended: {why}\n" in summary.text(made, seen(made)) + "\n"
+    assert f"Ended: {why}." in page_of(made)
 
 
 @pytest.mark.parametrize("objective, after, noise", [
@@ -87,25 +84,25 @@ def test_why_a_study_ended_is_written_and_said(tmp_path, budget, why):
 def test_a_gain_within_noise_is_said(tmp_path, objective, after, noise):
     made = new_study(tmp_path, "lr=1e-6..1e-4", objective=objective, ended="1 of 1 trainings")
     add(made, 0.2, metrics={"interval": [0.1, 0.5]}), add(made, 0.6, metrics={"interval": after})
-    told = summary.verdict(made, summary.summary(made))
+    told = summary.verdict(made, seen(made))
     assert [finding.id for finding in told] == ["TUNE-NOISE"] * noise
-    assert ("may be noise: the 95 % intervals overlap" in page.write(made).read_text()) == noise
+    assert ("may be noise: the 95 % intervals overlap" in page_of(made)) == noise
 
 
 def test_the_page_shows_every_trial_and_needs_no_network(tmp_path):
     made = new_study(tmp_path, "lr=1e-6..1e-4", "lr_schedule=[none,cosine]", "batch_size=[4,8,16]")
-    assert "No trial has ended well" in page.write(made).read_text()
+    assert "No trial has ended well" in page_of(made)
     for number in range(8):
         add(made, 0.1 * number)
     add(made, state=study.FAILED, reason="<script>alert(1)</script>")
-    text = page.write(made).read_text()
+    text = page_of(made)
     assert (
         "by trial 7" in text
         and "<script" not in text
         and "http" not in text.replace("http-equiv", "")
     )
     assert all(f'<th scope="row">{number}' in text for number in range(9))
-    found = summary.summary(made)
+    found = seen(made)
     assert (
         found["baseline"] == 0
         and found["best"]["number"] == 7
@@ -123,12 +120,12 @@ def test_a_winner_that_forgot_is_told_wherever_it_is_named(tmp_path):
         rows = [scoring.row(f"g{n}", response=answer) for n in range(12)]
         scoring.write(results / "guard" / "results.json", rows)
         scoring.write(results / "results.json", rows)
-    found = summary.summary(made)
+    found = seen(made)
     told = "guard: 100.0 % -> 0.0 % of 12 questions, 12 broken, 0 fixed, p < 0.001"
     assert f"  {told} (trial 1)" in summary.text(made, found)
     (doubt,) = [one for one in summary.verdict(made, found) if one.id == "EVAL-FORGOT"]
     assert doubt.severity == "warning" and doubt.where == "trial 1"
-    text = page.write(made).read_text()
+    text = page_of(made)
     assert told.replace(">", "&gt;").replace("guard", "Guard").replace("<", "&lt;") in text
     assert '<th scope="col" class="n">guard</th>' in text
     assert made.plan["keep"] == 1 and found["best"]["number"] == 1  # it still chooses
@@ -137,5 +134,5 @@ def test_a_winner_that_forgot_is_told_wherever_it_is_named(tmp_path):
 def test_without_general_questions_there_is_no_column_for_them(tmp_path):
     made = new_study(tmp_path, "lr=1e-6..1e-4")
     add(made, 0.2), add(made, 0.9)
-    assert summary.summary(made)["guard"] is None
-    assert ">guard</th>" not in page.write(made).read_text()
+    assert seen(made)["guard"] is None
+    assert ">guard</th>" not in page_of(made)

@@ -16,7 +16,7 @@ from support_specs import write_facts
 
 from cosmos_reason.base import files
 from cosmos_reason.spec import document, origins
-from cosmos_reason.tuning import commands, lock, prepare, study
+from cosmos_reason.tuning import commands, prepare, study
 
 SCRIPT = "tune_hyperparameters.py"
 
@@ -263,7 +263,8 @@ def test_a_study_goes_on_as_it_began_or_says_why_not(folder, monkeypatch):
     begun(folder, "--spec", "spec.toml", "--range", "batch_size=[2,4]")
     assert tune(folder, "plan", "--trials", "1")[1]["result"]["left"] == 0
     code, found = tune(folder, "plan", "--engine", "tao")
-    assert code == 2 and "--engine without --spec" in found["findings"][0]["message"]
+    told = found["findings"][0]
+    assert code == 2 and told["where"] == "--spec" and "--engine" in told["message"]
     code, found = tune(folder, "plan", "--", "--image", "foo")
     assert code == 1 and found["findings"][0]["id"] == "JOB-FLAG"
     assert (
@@ -283,7 +284,7 @@ def test_what_comes_next_waits_until_the_study_has_ended(folder, monkeypatch):
     for trial, low in ((made.trial(0), 0.1), (made.trial(1) | {"objective": 0.6}, 0.3)):
         made.write(trial | {"metrics": {"interval": [low, 0.9]}})
     running = study_world.add(made)
-    with lock.owned(folder / "s"):
+    with study.owned(folder / "s"):
         for verb in ("status", "report", "best"):
             found = tune(folder, verb)[1]
             assert (

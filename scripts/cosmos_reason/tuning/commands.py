@@ -24,9 +24,11 @@ def run(
     inherited: tuple[int, ...] = (),
     failing: int = findings.EXIT_CHECKS_FAILED,
 ) -> dict:
-    """The result of a script in scripts/, run in `folder` with --json. `variables` are set where
-    the environment lacks them; `inherited` are descriptors that it keeps. Raises Failure with its
-    findings and exit code when that is `failing` or more."""
+    """Return the result of a script in scripts/, run in `folder` with --json.
+
+    `variables` are set where the environment lacks them; `inherited` are descriptors that it keeps.
+    Raises Failure with its findings and exit code when that is `failing` or more.
+    """
     script, *words = command
     path = str(bundle.ROOT / "scripts" / script)
     done = subprocess.run(
@@ -42,8 +44,7 @@ def run(
     try:
         printed = json.loads(done.stdout)
     except ValueError:
-        said = done.stderr.strip()[-500:] or "nothing"
-        message = f"got {said}, expected a JSON document"
+        message = f"it printed no JSON document: {done.stderr.strip()[-500:] or 'nothing'}"
         raise findings.outside("TUNE-COMMAND", script, message) from None
     if done.returncode >= failing:
         found = [Finding(**row) for row in printed["findings"]]
@@ -53,8 +54,8 @@ def run(
 
 
 def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None) -> list[str]:
-    """What follows `launch_job.py VERB`. No ids at all: the CPU; None: the platform chooses. Only
-    trainings have several nodes: those that are asked for, else those of their spec."""
+    """Return what follows `launch_job.py VERB`. No ids at all: the CPU; None: the platform chooses.
+    Only trainings have several nodes: those that are asked for, else those of their spec."""
     words = [action, "--spec", str(path), "--platform", plan["platform"]]
     words += ["--engine", plan["engine"]]
     if gpu_ids is not None:
@@ -69,6 +70,7 @@ def launch_words(plan: dict, action: str, path: Path, gpu_ids: list[str] | None)
 
 
 def _without_nodes(words: list[str]) -> list[str]:
+    """Return the words without --nodes N and --nodes=N."""
     kept = []
     is_value = False
     for word in words:
@@ -79,7 +81,7 @@ def _without_nodes(words: list[str]) -> list[str]:
 
 
 def rehearse(study: Study) -> None:
-    """Ask launch_job what it has against such jobs, all of them at once. Raises Failure with its
+    """Ask launch_job what stands against such jobs, all of them at once. Raises Failure with its
     findings and exit code."""
     plan = study.plan
     specs = {"train": trial_spec(plan["spec"])}

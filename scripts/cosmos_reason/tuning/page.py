@@ -17,14 +17,13 @@ INTERVALS = 4  # between the marks of an axis
 LEAST_COMPARED = 4  # trials that tell what mattered
 
 
-def write(study: Study) -> Path:
+def write(study: Study, trials: list[dict]) -> Path:
     """Write STUDY/report.html from the trials as they are now."""
     import tomli_w
 
-    trials = study.trials()
-    found = summary.summary(study)
+    found = summary.summary(study, trials)
     ranked = study.ranked(trials)
-    # Without the untouched model, which is often far below.
+    # The untouched model is often far below: with it, the trials would lie on one line.
     axis = Axis.over([trial["objective"] for trial in ranked])
     best = None
     winner = ""
@@ -77,7 +76,7 @@ class Axis:
         return round(100 * (self.high - number) / (self.high - self.low), 2)
 
     def marks(self) -> list[tuple[float, str]]:
-        """(place, label) of each mark."""
+        """Return (place, label) of each mark."""
         marks = []
         for step in range(INTERVALS + 1):
             number = self.low + (self.high - self.low) * step / INTERVALS
@@ -86,8 +85,8 @@ class Axis:
 
 
 def history(study: Study, trials: list[dict]) -> dict | None:
-    """(x, y, trial) of each, the best so far, and the levels of base model and default; None before
-    one has ended."""
+    """Return (x, y, trial) of each, the best so far, and the levels of base model and default; None
+    before one has ended."""
     done = [trial["objective"] for trial in trials if trial["state"] == COMPLETE]
     if not done:
         return None
@@ -119,9 +118,10 @@ def history(study: Study, trials: list[dict]) -> dict | None:
 
 
 def importance(study: Study, ranked: list[dict]) -> list[tuple[str, float]]:
-    """(key, share) by PED-ANOVA, largest first; empty with too few comparable trials."""
+    """Return (key, share) by PED-ANOVA, largest first; empty with too few comparable trials."""
     import optuna
 
+    # Trials that lack a key (it was off, or out of its range) do not compare with the others.
     compared = []
     sizes = [len(study.params(trial["values"])) for trial in ranked]
     for trial, size in zip(ranked, sizes, strict=True):
@@ -137,8 +137,8 @@ def importance(study: Study, ranked: list[dict]) -> list[tuple[str, float]]:
 
 
 def coordinates(study: Study, ranked: list[dict], axis: Axis) -> list[dict]:
-    """One line per trial over all keys and the objective, the best ones on top; `good`, 0 to 1,
-    colours it."""
+    """Return one line per trial over all keys and the objective, the best ones on top; `good`, 0 to
+    1, colours it."""
     dimensions = study.dimensions
     lines = []
     for trial in reversed(ranked):

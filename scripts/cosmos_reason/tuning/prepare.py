@@ -24,22 +24,24 @@ from cosmos_reason.rules.draft import Draft
 from cosmos_reason.spec import actions, document, images, origins
 from cosmos_reason.spec.keys import TRAIN_ANNOTATIONS
 from cosmos_reason.tuning import space
-from cosmos_reason.tuning.study import VAL_LOSS, VERSION
+from cosmos_reason.tuning.study import MODEL, VAL_LOSS, VERSION
 
 SHARES = TASK_METRICS  # from 0 to 1
 OBJECTIVES = (*SHARES, "text.bleu", "text.rouge_l", VAL_LOSS)
 OF_TYPE = re.compile(r"per_type\.[^.]+\.(accuracy|balanced_accuracy|precision|recall|f1)")
-MODEL = "policy.model_name_or_path"
 PROXY = (
     "validation loss is a proxy: the lowest is often not the best accuracy; "
-    "the base model is not compared"
+    "the base model is not compared. Without --objective val_loss accuracy is searched"
 )
 
 
 @dataclass(frozen=True)
 class Request:
-    """A study as the command line describes it. `evaluate`: how trials are judged, on the
-    validation data when it is None; `guard`: the root of general questions to ask besides."""
+    """A study as the command line describes it.
+
+    `evaluate`: the spec that judges trials, the validation data when it is None; `guard`: the root
+    of general questions to ask besides.
+    """
 
     spec: Path
     engine: str
@@ -56,7 +58,7 @@ class Request:
 
 
 def prepare(request: Request) -> tuple[dict, list[Finding]]:
-    """(study.json, findings). Nothing is written."""
+    """Return (study.json, findings); write nothing."""
     engine = request.engine
     refuse_incomplete(request.spec, engine)
     table = located("train", engine, request.spec)
@@ -67,9 +69,12 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
     if request.metric_file:
         files.read_text(request.metric_file)
     cap = samples_per_rank(table, engine, request.facts)
-    ranges = list(request.ranges)
-    set_by_user = keys_set_by_user(request.spec)
-    dimensions, found = space.build(table, request.words, ranges, cap, set_by_user)
+    # What build_spec was told to set is the user's choice: it is searched only when it is named.
+    set_by_user = set()
+    for key, origin in origins.of_values(request.spec).items():
+        if origin.startswith("--set "):
+            set_by_user.add(key)
+    dimensions, found = space.build(table, request.words, request.ranges, cap, set_by_user)
     problems = objective_findings(table, request.objective, request.metric_file, request.guard)
     found += with_one_fix(problems, "train", request.spec, engine)
     evaluate = None
@@ -87,8 +92,8 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
         "dimensions": [asdict(dimension) for dimension in dimensions],
         "objective": request.objective,
         "engine": engine,
-        "facts": absolute(request.facts),
-        "metric_file": absolute(request.metric_file),
+        "facts": str(request.facts.absolute()) if request.facts else None,
+        "metric_file": str(request.metric_file.absolute()) if request.metric_file else None,
         "sampler": request.sampler,
         "pruner": request.pruner,
         "seed": request.seed,
@@ -101,20 +106,10 @@ def prepare(request: Request) -> tuple[dict, list[Finding]]:
     return json.loads(json.dumps(plan)), found
 
 
-def absolute(path: Path | None) -> str | None:
-    return str(path.absolute()) if path else None
-
-
-def keys_set_by_user(spec_file: Path) -> set[str]:
-    """Keys that build_spec was told to set."""
-    written = origins.of_values(spec_file)
-    return {key for key, origin in written.items() if origin.startswith("--set ")}
-
-
 def refuse_incomplete(spec_file: Path, engine: str) -> None:
-    """Raises Failure when the bundle lacks what AutoML needs; without the schema a plain training
-    cannot run either."""
-    message = "AutoML is enabled but cannot run: got no such file"
+    """Raise Failure when the bundle lacks what AutoML needs. Without the template a plain training
+    still runs, and is the fix; without the schema nothing does."""
+    message = "AutoML is enabled but cannot run: this file of the bundle is missing"
     schema = bundle.SCHEMAS / "train.schema.json"
     if not schema.is_file():
         raise findings.bad_input("TUNE-NOT-RUNNABLE", schema, message, bundle.restoring(schema))
@@ -129,8 +124,10 @@ def refuse_incomplete(spec_file: Path, engine: str) -> None:
 
 
 def located(action: str, engine: str, file: Path) -> dict:
-    """The spec with local paths made absolute, since trials run elsewhere. Raises Failure for a
-    model that is none."""
+    """Return the spec with local paths made absolute, since trials run elsewhere.
+
+    Raises Failure for a model that is none.
+    """
     draft = Draft(action, engine)
     table, _ = images.translated(action, document.load(file))
     draft.overlay(table, str(file))
@@ -140,14 +137,14 @@ def located(action: str, engine: str, file: Path) -> dict:
 
 
 def with_one_fix(found: list[Finding], action: str, file: Path, engine: str) -> list[Finding]:
-    """The findings; errors that flags of build_spec mend in `file` get the one command that mends
-    them all."""
-    errors = [finding for finding in found if finding.severity == findings.ERROR]
-    with_fix = [finding for finding in errors if finding.fix]
-    mendable = [finding for finding in with_fix if not finding.fix.command]
+    """Return the findings; errors that flags of build_spec mend in `file` get the one command that
+    mends them all."""
+    mendable = []
     together = Fix()
-    for finding in mendable:
-        together |= finding.fix
+    for finding in found:
+        if finding.severity == findings.ERROR and finding.fix and not finding.fix.command:
+            mendable.append(finding)
+            together |= finding.fix
     name = shlex.quote(str(file))
     flags = {**together.flags, "-o": file}
     if not origins.of_values(file):
@@ -161,8 +158,8 @@ def with_one_fix(found: list[Finding], action: str, file: Path, engine: str) -> 
 
 
 def fingerprints(plan: dict) -> dict[str, str | int]:
-    """Path -> what tells whether a file is still the same: annotations, facts, metric file and
-    configuration by content, the model's weights by size."""
+    """Return path -> what tells whether a file is still the same: annotations, facts, metric file
+    and configuration by content, the model's weights by size."""
     table = plan["spec"]
     model = Path(document.get(table, MODEL))
     read_whole = [
@@ -184,15 +181,15 @@ def fingerprints(plan: dict) -> dict[str, str | int]:
 
 
 def changed_files(plan: dict) -> list[str]:
-    """The files that are no longer as they were when the study began."""
+    """Return the files that are no longer as they were when the study began."""
     now = fingerprints(plan)
     then = plan["fingerprints"]
     return sorted(path for path in now.keys() | then.keys() if now.get(path) != then.get(path))
 
 
 def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None:
-    """Training records of each data-parallel rank; None when the annotations cannot be counted from
-    here."""
+    """Return the training records of each data-parallel rank; None when the annotations cannot be
+    counted from here."""
     path = Path(document.get(table, TRAIN_ANNOTATIONS, ""))
     if facts:
         records = read_facts(facts)["records"]
@@ -210,48 +207,59 @@ def samples_per_rank(table: dict, engine: str, facts: Path | None) -> int | None
 def objective_findings(
     table: dict, objective: str, metric_file: Path | None, general: str | None = None
 ) -> list[Finding]:
-    """A metric that score_predictions does not have, and what follows from validation loss."""
+    """Return what is wrong with the objective: a metric that score_predictions does not have, and
+    what follows from validation loss."""
     is_custom = objective.startswith("custom.") and metric_file is not None
     if not is_custom and objective not in OBJECTIVES and not OF_TYPE.fullmatch(objective):
         hint = findings.did_you_mean(objective, OBJECTIVES)
         message = (
-            f"got {objective!r}, expected one of {', '.join(OBJECTIVES)}, "
+            f"--objective is {objective!r}; it must be one of {', '.join(OBJECTIVES)}, "
             f"per_type.TYPE.accuracy, or custom.NAME with --metric-file.{hint}"
         )
         return [findings.error("TUNE-OBJECTIVE", "--objective", message)]
     if objective != VAL_LOSS:
         return []
     if general is not None:
-        message = f"got general questions and the objective {VAL_LOSS}, which asks none"
-        return [findings.error("TUNE-GUARD", "--guard-root", message, "drop --objective val_loss")]
+        message = f"the objective {VAL_LOSS} asks no questions, so --guard-root has no effect; "
+        message += "drop one of them"
+        return [findings.error("TUNE-GUARD", "--guard-root", message)]
     if not document.get(table, "validation.enable", False):
-        message = "got a spec without validation, expected validation data"
+        message = f"the objective {VAL_LOSS} needs a spec that validates"
         fix = Fix(flags={"--eval-root": "DIR"})
         return [findings.error("TUNE-OBJECTIVE", "validation.enable", message, fix)]
-    return [findings.warning("TUNE-PROXY", "--objective", PROXY, "drop --objective val_loss")]
+    return [findings.warning("TUNE-PROXY", "--objective", PROXY)]
 
 
 def evaluation(
     table: dict, file: Path | None, engine: str, general: str | None = None
 ) -> tuple[dict, list[Finding]]:
-    """The evaluate spec of every trial, but for its model: the given one, or one that asks the
-    validation data; with the questions of the root `general` besides."""
+    """Return the evaluate spec of every trial, but for its model: the given one, or one that asks
+    the validation data; with the questions of the root `general` besides."""
     found = []
     if file:
         asked = located("evaluate", engine, file)
     else:
-        asked = _ask_validation_data(table)
+        asked = document.template("evaluate")
+        data = document.get(table, "custom.val_dataset", {})
+        document.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
+        document.set_value(asked, "dataset.media_dir", data.get("media_path", ""))
         message = (
             "trials are compared on the validation data; "
             "judge the winner on data that the search has not seen"
         )
         found.append(findings.info("TUNE-EVAL-DATA", "--eval-spec", message))
     if general is not None:
-        asked = _with_guard(asked, general, engine)
+        flag = "--guard-root"
+        draft = Draft("evaluate", engine, flags={flag: f"{flag} {shlex.quote(general)}"})
+        draft.overlay(asked, "--eval-spec")
+        command_line.take_root(draft, flag, general)
+        if draft.findings:
+            raise Failure(draft.findings, findings.EXIT_BAD_INPUT)
+        asked = draft.spec
     if not document.get(asked, "dataset.annotation_path"):
         message = (
-            "got no questions to compare trials with, "
-            "expected validation data in the spec or an evaluate spec"
+            "no questions compare the trials; the spec needs validation data, or the study an "
+            "--eval-spec"
         )
         fix = Fix(flags={"--eval-root": "DIR"})
         return asked, [findings.error("TUNE-EVAL-DATA", "--eval-spec", message, fix)]
@@ -264,7 +272,7 @@ def evaluation(
             replaced.append(key)
     if file and replaced:
         message = (
-            f"got another {' and '.join(replaced)} than training has; "
+            f"--eval-spec has another {' and '.join(replaced)} than the training; "
             "trials are asked as they are trained"
         )
         found.append(findings.warning("TUNE-EVAL-VIEW", "--eval-spec", message))
@@ -275,28 +283,9 @@ def evaluation(
     return asked, found
 
 
-def _ask_validation_data(table: dict) -> dict:
-    asked = document.template("evaluate")
-    data = document.get(table, "custom.val_dataset", {})
-    document.set_value(asked, "dataset.annotation_path", data.get("annotation_path", ""))
-    document.set_value(asked, "dataset.media_dir", data.get("media_path", ""))
-    return asked
-
-
-def _with_guard(asked: dict, root: str, engine: str) -> dict:
-    """Raises Failure for a root that is none."""
-    flag = "--guard-root"
-    draft = Draft("evaluate", engine, flags={flag: f"{flag} {shlex.quote(root)}"})
-    draft.overlay(asked, "--eval-spec")
-    command_line.take_root(draft, flag, root)
-    if draft.findings:
-        raise Failure(draft.findings, findings.EXIT_BAD_INPUT)
-    return draft.spec
-
-
 def evaluate_spec(asked: dict, trained: dict, checkpoint: str | None) -> dict:
-    """The evaluate spec of one trial: its model (None: the untouched one), seen and asked as it was
-    trained."""
+    """Return the evaluate spec of one trial: its model (None: the untouched one), seen and asked as
+    it was trained."""
     asked = copy.deepcopy(asked)
     keys = document.keys("evaluate")
     asked["vision"] = {}

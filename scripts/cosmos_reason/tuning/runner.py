@@ -13,7 +13,6 @@ import math
 import os
 import shutil
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from cosmos_reason.base import files, findings
@@ -36,7 +35,7 @@ from cosmos_reason.tuning.study import (
 )
 
 HOPELESS = 3  # failures in a row, and attempts of one run at a trial
-# What the embedded engine says of values; error_catalog.yaml has the signs in other logs.
+# Errors of the embedded engine that the values decide; error_catalog.yaml has those of other logs.
 BY_VALUES = {
     "ENGINE-GPU-MEMORY",
     "ENGINE-KEY",
@@ -46,147 +45,143 @@ BY_VALUES = {
     "ENGINE-NOTHING-TRAINABLE",
     "ENGINE-SAMPLE-TOO-LONG",
 }
-MEND = "mend the cause and run again"
 
 
-@dataclass
 class Runner:
-    """The process that works on a study, within the budget that the study has."""
+    """The process that works on a study, within the budget that the study has.
 
-    study: Study
-    every: float = 10.0  # seconds between looks
-    lock: int | None = None  # the descriptor that the commands inherit
-    driven: list[int] = field(default_factory=list)  # numbers of the trials that it moves on
-    used_up: Finding | None = None  # why nothing is left to try
-    since: str = field(default_factory=jobs.now)
-    looked_at: float = field(default_factory=time.monotonic)
+    `every`: seconds between looks; `lock`: the descriptor that its commands inherit.
+    """
+
+    def __init__(self, study: Study, every: float = 10.0, lock: int | None = None):
+        self.study = study
+        self.every = every
+        self.lock = lock
+        # Read once: whoever holds the study's lock is the only one that writes them.
+        self.trials = study.trials()
+        self.driven: list[dict] = []  # the trials among them that this run moves on
+        self.used_up: Finding | None = None  # why nothing is left to try
+        self.since = jobs.now()
+        self.looked_at = time.monotonic()
+
+    def run(self) -> list[Finding]:
+        """Work until the budget is spent and nothing runs. Raises Failure (exit 3) when the outside
+        world fails, or trial after trial; jobs then go on, and another run continues."""
+        self.begin_again()
+        self.fill()
+        while self.driven:
+            before = list(self.driven)
+            for trial in before:
+                self.advance(trial)
+            self.note_time()
+            if len(self.driven) == len(before):  # otherwise there is a free place to fill at once
+                time.sleep(self.every)
+            self.fill()
+        self.tidy()
+        lost = self.to_repeat()
+        self.note_ending(lost)
+        folder = self.study.folder
+        if self.hopeless():
+            message = f"{self.hopeless()}; mend the cause and run again"
+            raise findings.outside("TUNE-ALL-FAILED", folder, message)
+        if lost:
+            message = f"{failures(lost)}. The values are not the cause: mend it and run again"
+            raise findings.outside("TUNE-OUTSIDE", folder, message)
+        return [self.used_up] if self.used_up else []
+
+    # -- which trials run ------------------------------------------------------------------------
 
     @property
     def groups(self) -> list[list[str] | None]:
         """The GPUs of each trial that runs at a time; None: the platform chooses, []: the CPU."""
         return self.study.plan["groups"]
 
-    def run(self) -> list[Finding]:
-        """Until the budget is spent and nothing runs. Raises Failure (exit 3) when the outside
-        world fails, or trial after trial; jobs then go on, and another run continues."""
-        self.begin_again()
-        self.fill()
-        while self.driven:
-            before = list(self.driven)
-            for number in before:
-                self.advance(self.study.trial(number))
-            self.note_time()
-            if len(self.driven) == len(before):  # otherwise there is a free place to fill at once
-                time.sleep(self.every)
-            self.fill()
-        records = self.study.trials()
-        self.tidy(records)
-        to_repeat = self.to_repeat(records)
-        self.note_ending(records, to_repeat)
-        folder = self.study.folder
-        reason = self.hopeless(records)
-        if reason:
-            raise findings.outside("TUNE-ALL-FAILED", folder, f"got {reason}", MEND)
-        if to_repeat:
-            message = f"got {failures(to_repeat)}, by no fault of the values"
-            raise findings.outside("TUNE-OUTSIDE", folder, message, MEND)
-        return [self.used_up] if self.used_up else []
-
-    # -- which trials run ------------------------------------------------------------------------
-
     def begin_again(self) -> None:
-        """Give failed trials another chance where that needs no other suggestion: what failed by no
-        fault of its values, the untouched model, the spec as it was given, and what was trained but
-        not judged. With a mended metric file all are scored again."""
+        """Reopen ended trials where going on needs no other suggestion: what failed by no fault of
+        its values, the untouched model, the spec as it was given, and what was trained but not
+        judged. With a mended metric file all are scored again."""
         plan = self.study.plan
-        records = self.study.trials()
-        if plan["metric_file"] in changed_files(plan):
+        lost = self.to_repeat()
+        is_mended = plan["metric_file"] in changed_files(plan)
+        if is_mended:
             plan["fingerprints"] = fingerprints(plan)
             self.study.save()
-            if not self.study.minimizes:
-                for trial in records:
-                    if trial["state"] == COMPLETE:
-                        self.reopen(trial)
-        for trial in self.to_repeat(records):
-            self.reopen(trial)
-        for trial in self.study.trials():
-            is_new_suggestion = trial["kind"] == SEARCH and not trial["checkpoint"]
-            if trial["state"] == FAILED and not is_new_suggestion:
+        for trial in self.trials:
+            if trial["state"] == COMPLETE:
+                is_due = is_mended and not self.study.minimizes
+            else:
+                is_new_suggestion = trial["kind"] == SEARCH and not trial["checkpoint"]
+                is_due = trial["state"] == FAILED and (trial in lost or not is_new_suggestion)
+            if is_due:
                 self.reopen(trial)
 
-    def to_repeat(self, records: list[dict]) -> list[dict]:
-        """Trials that failed by no fault of their values, while there is time for them."""
-        if self.late() or self.study.reached(records):
+    def to_repeat(self) -> list[dict]:
+        """Return the trials that failed by no fault of their values, while there is time for
+        them."""
+        if self.is_late() or self.study.reached(self.trials):
             return []
-        failed = [trial for trial in records if trial["state"] == FAILED]
-        return [trial for trial in failed if trial["outside"]]
+        return [trial for trial in self.trials if trial["state"] == FAILED and trial["outside"]]
 
     def reopen(self, trial: dict) -> None:
         """Let a trial that ended go on from what it has: jobs that failed are set aside."""
         states = self.job_states(trial)
-        set_aside = [name for name, state in states.items() if state != jobs.COMPLETE]
-        anew = {
+        trial |= {
             "state": RUNNING,
-            "set_aside": set_aside,
+            "set_aside": [name for name, state in states.items() if state != jobs.COMPLETE],
             "objective": None,
             "ended_at": None,
             "reason": "",
             "diagnosis": [],
             "outside": False,
         }
-        self.study.write(trial | anew)
+        self.study.write(trial)
 
     def fill(self) -> None:
         """Drive as many trials as there are GPUs for."""
         while len(self.driven) < len(self.groups):
-            records = self.study.trials()
-            trial = self.left_over(records) or self.new_trial(records)
+            trial = self.next_trial()
             if trial is None:
                 return
-            self.driven.append(trial["number"])
+            self.driven.append(trial)
 
-    def left_over(self, records: list[dict]) -> dict | None:
-        """A trial to go on with: first one whose job runs, on the GPUs that it has."""
-        begun = [trial for trial in records if trial["state"] == RUNNING]
-        waiting = [trial for trial in begun if trial["number"] not in self.driven]
-        for trial in waiting:
+    def next_trial(self) -> dict | None:
+        """Return a trial to drive: one that a killed run left, else a new one; None when the budget
+        allows none."""
+        driven = {trial["number"] for trial in self.driven}
+        left = []
+        for trial in self.trials:
+            if trial["state"] == RUNNING and trial["number"] not in driven:
+                left.append(trial)
+        for trial in left:
             if self.has_running_job(trial):
-                return trial
-        free = self.free(records)
-        if not waiting or not free or self.hopeless(records):
+                return trial  # on the GPUs that its job has
+        taken = set()
+        for trial in self.driven:
+            taken.update(trial["gpu_ids"] or ())
+        free = [group for group in self.groups if not taken.intersection(group or ())]
+        if not free or self.hopeless():
             return None
-        trial = waiting[0] | {"gpu_ids": free[0]}
-        self.study.write(trial)
-        return trial
-
-    def new_trial(self, records: list[dict]) -> dict | None:
-        """A trial that was begun now, if there is to be one."""
-        free = self.free(records)
-        if not free or self.used_up or self.is_spent(records) or self.hopeless(records):
+        if left:
+            trial = left[0]
+            trial["gpu_ids"] = free[0]
+            self.study.write(trial)
+            return trial
+        is_spent = self.study.trained() >= self.study.plan["trials"]
+        if is_spent or self.used_up or self.is_late() or self.study.reached(self.trials):
             return None
-        trial, table = suggest.propose(self.study, records)
+        trial, table = suggest.propose(self.study, self.trials)
         if table is None:
-            self.used_up = suggest.used_up(records, trial)
+            self.used_up = suggest.used_up(self.trials, trial)
             return None
         trial["gpu_ids"] = free[0]
         self.study.add(trial, table)
+        self.trials.append(trial)
+        # A folder that was moved away may leave a number in the middle.
+        self.trials.sort(key=lambda each: each["number"])
         return trial
 
-    def free(self, records: list[dict]) -> list[list[str] | None]:
-        """The groups of GPUs that no driven trial has."""
-        taken = set()
-        for trial in records:
-            if trial["number"] in self.driven:
-                taken.update(trial["gpu_ids"] or ())
-        return [group for group in self.groups if not taken.intersection(group or ())]
-
-    def is_spent(self, records: list[dict]) -> bool:
-        """Whether the budget allows no further trial."""
-        if self.late() or self.study.reached(records):
-            return True
-        return self.study.trained() >= self.study.plan["trials"]
-
-    def late(self) -> bool:
+    def is_late(self) -> bool:
+        """Return whether the hours of the study are used."""
         hours = self.study.plan["hours"]
         return hours is not None and self.study.plan["worked_seconds"] >= 3600 * hours
 
@@ -197,10 +192,10 @@ class Runner:
         self.looked_at = now
         self.study.save()
 
-    def hopeless(self, records: list[dict]) -> str:
-        """Why more trials would tell nothing: in this run the base model could not be judged, or
-        the last ones all failed. Empty when there is hope."""
-        ended = [trial for trial in records if (trial["ended_at"] or "") >= self.since]
+    def hopeless(self) -> str:
+        """Return why more trials would tell nothing: in this run the base model could not be
+        judged, or the last ones all failed. Empty when there is hope."""
+        ended = [trial for trial in self.trials if (trial["ended_at"] or "") >= self.since]
         ended.sort(key=lambda trial: trial["ended_at"])
         for trial in ended:
             if trial["kind"] == BASE and trial["state"] == FAILED:
@@ -210,36 +205,31 @@ class Runner:
             return failures(last)
         return ""
 
-    def note_ending(self, records: list[dict], to_repeat: list[dict]) -> None:
+    def note_ending(self, lost: list[dict]) -> None:
         """Write in study.json why no more trials begin; nothing while some are to be repeated."""
         plan = self.study.plan
         trained = self.study.trained()
         reasons = [f"{trained} of {plan['trials']} trainings"]
-        if self.hopeless(records):
+        if self.hopeless():
             reasons.append("failure after failure")
         if self.used_up:
             reasons.append("nothing is left to try")
-        if self.late() and trained < plan["trials"]:
+        if self.is_late() and trained < plan["trials"]:
             reasons.append(f"{plan['hours']:g} hours used")
         if plan["target"] is not None:
-            reasons.append(self.target_text(records))
-        plan["ended"] = "" if to_repeat else "; ".join(reasons)
+            ranked = self.study.ranked(self.trials)
+            reached = "reached" if self.study.reached(self.trials) else "not reached"
+            best = f" (best {ranked[0]['objective']:.4g})" if ranked else ""
+            reasons.append(f"target {plan['target']:g} {reached}{best}")
+        plan["ended"] = "" if lost else "; ".join(reasons)
         self.study.save()
 
-    def target_text(self, records: list[dict]) -> str:
-        reached = "reached" if self.study.reached(records) else "not reached"
-        text = f"target {self.study.plan['target']:g} {reached}"
-        ranked = self.study.ranked(records)
-        if ranked:
-            text += f" (best {ranked[0]['objective']:.4g})"
-        return text
-
-    def tidy(self, records: list[dict]) -> None:
+    def tidy(self) -> None:
         """Remove the checkpoints of judged trials beyond the best `keep`. Their metrics and answers
-        are on disk."""
-        best = self.study.ranked(records)[: self.study.plan["keep"]]
+        are on disk; what failed keeps its own, for it may be judged yet."""
+        best = self.study.ranked(self.trials)[: self.study.plan["keep"]]
         kept = [trial["number"] for trial in best]
-        for trial in records:
+        for trial in self.trials:
             if trial["state"] in (COMPLETE, PRUNED) and trial["number"] not in kept:
                 for results in self.study.jobs_dir(trial).glob("train-*/results"):
                     shutil.rmtree(results, ignore_errors=True)
@@ -259,109 +249,109 @@ class Runner:
             return
         trial |= ending | {"ended_at": jobs.now()}
         self.study.write(trial)
-        self.driven.remove(trial["number"])
-        records = self.study.trials()
-        self.tidy(records)
-        findings.say(line(self.study, trial, records))
+        self.driven.remove(trial)
+        self.tidy()
+        findings.say(self.line(trial))
         if trial["state"] != FAILED:  # whatever was away is back
-            for other in self.to_repeat(records):
+            for other in self.to_repeat():
                 if len(other["set_aside"]) < HOPELESS - 1:
                     self.reopen(other)
 
     def stage(self, trial: dict) -> dict | None:
-        """How the trial ended, or None while it goes on."""
+        """Return how the trial ended, or None while it goes on."""
         if trial["kind"] != BASE:
             train = self.job(trial, "train")
             if train is None or train["state"] not in jobs.ENDED:
-                self.watch(trial, train)
+                self.prune(trial, train)
                 return None
+            if train["state"] == jobs.CANCELED and trial["pruned_at"]:
+                reason = f"among the worse half at {trial['pruned_at']} % of the run"
+                return {"state": PRUNED, "reason": reason}
             if train["state"] != jobs.COMPLETE:
-                return self.not_trained(trial, train)
-            self.note_training(trial, train)
+                return failed(train["reason"], train["diagnosis"], is_outside(train))
+            self.note_validations(trial)
+            trial["train_seconds"] = jobs.seconds(train["ended_at"])
+            trial["train_seconds"] -= jobs.seconds(train["started_at"])
+            checkpoint = Path(train["evidence"]["checkpoint"])
+            if checkpoint.is_relative_to(self.study.folder):
+                # The study's folder can be moved with its checkpoints.
+                checkpoint = checkpoint.relative_to(self.study.folder)
+            trial["checkpoint"] = str(checkpoint)
             if self.study.minimizes:
-                return measured(last_validation(trial), {})
+                last = max(trial["intermediate"], key=int, default=None)
+                return measured(trial["intermediate"].get(last), {})
         evaluate = self.job(trial, "evaluate")
         if evaluate is None or evaluate["state"] not in jobs.ENDED:
             return None
         if evaluate["state"] != jobs.COMPLETE:
             return failed(evaluate["reason"], evaluate["diagnosis"], is_outside(evaluate))
-        return self.score(self.study.jobs_of(trial, "evaluate")[0] / "results")
-
-    def not_trained(self, trial: dict, train: dict) -> dict:
-        if train["state"] == jobs.CANCELED and trial["pruned_at"]:
-            reason = f"among the worse half at {trial['pruned_at']} % of the run"
-            return {"state": PRUNED, "reason": reason}
-        return failed(train["reason"], train["diagnosis"], is_outside(train))
-
-    def note_training(self, trial: dict, train: dict) -> None:
-        """Note what a complete training took and left; the study's folder can be moved with it."""
-        self.note_validations(trial)
-        started, ended = jobs.seconds(train["started_at"]), jobs.seconds(train["ended_at"])
-        trial["train_seconds"] = ended - started
-        checkpoint = Path(train["evidence"]["checkpoint"])
-        if checkpoint.is_relative_to(self.study.folder):
-            checkpoint = checkpoint.relative_to(self.study.folder)
-        trial["checkpoint"] = str(checkpoint)
-
-    def score(self, results: Path) -> dict:
+        results = self.study.jobs_of(trial, "evaluate")[0] / "results"
         words = [str(results), "--json"]
-        metric_file = self.study.plan["metric_file"]
-        if metric_file:
-            words += ["--metric-file", metric_file]
+        if self.study.plan["metric_file"]:
+            words += ["--metric-file", self.study.plan["metric_file"]]
         # Exit code 1 tells of rows that failed; the score counts them.
         failing = findings.EXIT_BAD_INPUT
         commands.run(["score_predictions.py", *words], self.study.folder, failing=failing)
         metrics = files.read_json(results / "metrics.json")
         return measured(document.get(metrics, self.study.plan["objective"]), metrics)
 
-    def watch(self, trial: dict, train: dict | None) -> None:
-        """End a trial that successive halving gives up."""
+    def prune(self, trial: dict, train: dict | None) -> None:
+        """End a training that successive halving gives up. The first suggestions, which the sampler
+        learns from, and trials at their end are spared."""
         if not train or train["state"] != jobs.RUNNING or trial["kind"] != SEARCH:
             return
         before = len(trial["intermediate"])
         self.note_validations(trial)
-        is_validated = len(trial["intermediate"]) > before
-        if is_validated and self.study.plan["pruner"] == "halving":
-            self.halve(trial, train["job_id"])
-
-    def halve(self, trial: dict, job_id: str) -> None:
-        """The first suggestions, which the sampler learns from, and trials at their end are
-        spared."""
+        if len(trial["intermediate"]) == before or self.study.plan["pruner"] != "halving":
+            return
         percent = max(int(at) for at in trial["intermediate"])
-        is_worse = suggest.prunes(self.study, self.study.trials(), trial)
+        is_worse = suggest.prunes(self.study, self.trials, trial)
         is_spared = trial["number"] < suggest.STARTUP + 2 or percent >= 100
-        trial["pruned_at"] = None
-        if is_worse and not is_spared:
-            trial["pruned_at"] = percent
+        trial["pruned_at"] = percent if is_worse and not is_spared else None
         self.study.write(trial)
         if trial["pruned_at"]:
             # One that has ended meanwhile counts as it ended.
             with contextlib.suppress(Failure):
-                self.launch(trial, "cancel", job_id)
+                self.launch(trial, "cancel", train["job_id"])
 
     def note_validations(self, trial: dict) -> None:
-        """What the validations gave so far, by percent of the run: losses (negative where the
-        objective is maximized), or of answers how many were right where that is told and not the
-        loss is searched."""
+        """Note what the validations gave so far, by percent of the run: losses (negative where the
+        objective is maximized), or the share of right answers where that is told and the loss is
+        not searched."""
         lines, _ = progress.read_metrics(self.study.jobs_of(trial, "train")[0])
         totals = [row["total_steps"] for row in lines if row.get("total_steps")]
         if not totals:
             return
-        sign = 1 if self.study.minimizes else -1
         for row in lines:
             if "val/avg_loss" not in row:
                 continue
-            percent = 100 * row["step"] // totals[0]
-            value = sign * row["val/avg_loss"]
+            value = row["val/avg_loss"]
             if not self.study.minimizes:
-                value = row.get("val/accuracy", value)
-            trial["intermediate"][str(percent)] = value
+                value = row.get("val/accuracy", -value)
+            trial["intermediate"][str(100 * row["step"] // totals[0])] = value
+
+    def line(self, trial: dict) -> str:
+        """Return one line about a trial that has ended."""
+        tried = []
+        for key, value in trial["values"].items():
+            tried.append(f"{key.rpartition('.')[2]} {value_text(value)}")
+        text = f"trial {trial['number']} ({', '.join(tried) or trial['kind']}): "
+        if trial["objective"] is None:
+            text += f"{trial['state']}: {trial['reason']}"
+        else:
+            text += f"{self.study.plan['objective']} {trial['objective']:.4g}"
+        if GUARD_ACCURACY in trial["metrics"]:
+            text += f", guard {trial['metrics'][GUARD_ACCURACY]:.4g}"
+        ranked = self.study.ranked(self.trials)
+        if ranked:
+            text += f"; best {ranked[0]['objective']:.4g} (trial {ranked[0]['number']})"
+        return text
 
     # -- its jobs --------------------------------------------------------------------------------
 
     def job_states(self, trial: dict) -> dict[str, str | None]:
-        """The recorded state of each of the trial's jobs by its name, None where the record is
-        broken."""
+        """Return the recorded state of each of the trial's jobs by its name, None where the record
+        is broken."""
         states = {}
         for path in jobs.folders(self.study.jobs_dir(trial)):
             try:
@@ -371,28 +361,23 @@ class Runner:
         return states
 
     def has_running_job(self, trial: dict) -> bool:
+        """Return whether a job of the trial that was not set aside still runs."""
         for name, state in self.job_states(trial).items():
             if name not in trial["set_aside"] and state in (jobs.PENDING, jobs.RUNNING):
                 return True
         return False
 
     def job(self, trial: dict, action: str) -> dict | None:
-        """The record of the trial's job as it is true now; None when it was only submitted now."""
+        """Return the current record of the trial's job; None when it was only submitted now."""
         submitted = self.study.jobs_of(trial, action)
-        if not submitted:
-            self.submit(trial, action)
-            return None
-        record = self.launch(trial, "status", submitted[0].name)
-        # The machine may have gone down between the record and the start.
-        did_not_start = record["state"] == jobs.ERROR and not record["started_at"]
-        if did_not_start and len(submitted) < HOPELESS:
-            self.submit(trial, action)
-            return None
-        return record
-
-    def submit(self, trial: dict, action: str) -> None:
-        folder = self.study.trial_folder(trial["number"])
+        if submitted:
+            record = self.launch(trial, "status", submitted[0].name)
+            # The machine may have gone down between the record and the start.
+            did_not_start = record["state"] == jobs.ERROR and not record["started_at"]
+            if not did_not_start or len(submitted) >= HOPELESS:
+                return record
         plan = self.study.plan
+        folder = self.study.trial_folder(trial["number"])
         path = folder / f"{action}.toml"
         if action == "evaluate":
             checkpoint = None
@@ -400,20 +385,14 @@ class Runner:
                 checkpoint = str(self.study.folder / trial["checkpoint"])
             trained = document.load(folder / "train.toml")
             document.dump(evaluate_spec(plan["evaluate"], trained, checkpoint), path, action)
-        words = commands.launch_words(plan, action, path, trial["gpu_ids"])
-        self.launch(trial, "submit", *words)
+        self.launch(trial, "submit", *commands.launch_words(plan, action, path, trial["gpu_ids"]))
+        return None
 
     def launch(self, trial: dict, verb: str, *words: str) -> dict:
-        """The result of `launch_job.py verb words`. Raises Failure with its findings and exit
-        code."""
-        command = [
-            "launch_job.py",
-            verb,
-            *words,
-            "--jobs-dir",
-            str(self.study.jobs_dir(trial)),
-            "--json",
-        ]
+        """Return the result of `launch_job.py verb words`. Raises Failure with its findings and
+        exit code."""
+        jobs_dir = str(self.study.jobs_dir(trial))
+        command = ["launch_job.py", verb, *words, "--jobs-dir", jobs_dir, "--json"]
         variables = {}
         if self.groups[0] == []:
             # Threads of several jobs on the same CPU starve each other.
@@ -427,8 +406,8 @@ class Runner:
 
 
 def measured(objective, metrics: dict) -> dict:
-    is_number = type(objective) in (int, float)
-    if not is_number or not math.isfinite(objective):
+    """Return the ending of a trial that reached `objective`: a failure when that is no number."""
+    if type(objective) not in (int, float) or not math.isfinite(objective):
         reason = f"the evaluation has no such number: {objective!r}"
         return failed(reason, [], outside=False) | {"metrics": metrics}
     kept = {name: value for name, value in metrics.items() if type(value) in (int, float)}
@@ -438,43 +417,19 @@ def measured(objective, metrics: dict) -> dict:
     return {"state": COMPLETE, "objective": objective, "metrics": kept}
 
 
-def last_validation(trial: dict) -> float | None:
-    if not trial["intermediate"]:
-        return None
-    return trial["intermediate"][max(trial["intermediate"], key=int)]
-
-
 def failed(reason: str, diagnosis: list[dict], outside: bool) -> dict:
     return {"state": FAILED, "reason": reason, "diagnosis": diagnosis, "outside": outside}
 
 
 def is_outside(job: dict) -> bool:
-    """Whether a failed job says nothing about the values it was given: its log shows no error that
-    values decide. One that somebody canceled was given up."""
+    """Return whether a failed job says nothing about the values it was given: its log shows no
+    error that values decide. One that somebody canceled was given up."""
     by_values = BY_VALUES | {entry.id for entry in diagnosis.catalog() if entry.by_values}
     shown = {finding["id"] for finding in job["diagnosis"]}
     return job["state"] != jobs.CANCELED and not shown & by_values
 
 
 def failures(trials: list[dict]) -> str:
+    """Return which trials failed, and why the last of them did."""
     numbers = ", ".join(str(trial["number"]) for trial in trials)
     return f"trial {numbers} failed: {trials[-1]['reason'][:300]}"
-
-
-def line(study: Study, trial: dict, records: list[dict]) -> str:
-    """One line about a trial that has ended."""
-    parts = []
-    for key, value in trial["values"].items():
-        parts.append(f"{key.rpartition('.')[2]} {value_text(value)}")
-    tried = ", ".join(parts) or trial["kind"]
-    if trial["objective"] is None:
-        outcome = f"{trial['state']}: {trial['reason']}"
-    else:
-        outcome = f"{study.plan['objective']} {trial['objective']:.4g}"
-    if GUARD_ACCURACY in trial["metrics"]:
-        outcome += f", guard {trial['metrics'][GUARD_ACCURACY]:.4g}"
-    text = f"trial {trial['number']} ({tried}): {outcome}"
-    ranked = study.ranked(records)
-    if ranked:
-        text += f"; best {ranked[0]['objective']:.4g} (trial {ranked[0]['number']})"
-    return text

@@ -35,7 +35,7 @@ RANGE = re.compile(r"(?P<low>.+?)\.\.(?P<high>.+?)(?::(?P<scale>log|linear))?")
 
 
 def is_number(value) -> bool:
-    """bool is no number here, though Python counts it as one."""
+    """Return whether a value is a number; bool is none here, though Python counts it as one."""
     return type(value) in (int, float)
 
 
@@ -54,7 +54,7 @@ class Dimension:
     weights: Sequence = ()
 
     def distribution(self):
-        """What Optuna draws the coordinate from."""
+        """Return what Optuna draws the coordinate from."""
         from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
         if self.weights:
@@ -69,7 +69,7 @@ class Dimension:
         return FloatDistribution(self.low, self.high, log=self.log)
 
     def points(self) -> Sequence:
-        """Every value there is; empty when there is no end of them."""
+        """Return every value there is; empty when there is no end of them."""
         if self.options:
             return self.options
         if self.step:
@@ -77,8 +77,8 @@ class Dimension:
         return ()
 
     def value(self, coordinate):
-        """What the spec gets. Numbers with a fraction are cut to four digits, as people would write
-        them."""
+        """Return what the spec gets. Numbers with a fraction are cut to four digits, as people
+        write them."""
         if self.weights:
             edges = list(accumulate(self.weights))
             place = bisect_right(edges, coordinate * edges[-1])
@@ -91,7 +91,7 @@ class Dimension:
         return min(max(rounded, self.low), self.high)
 
     def coordinate(self, value) -> float | int | None:
-        """The inverse of `value`; None for what this dimension cannot express."""
+        """Return the inverse of `value`; None for what this dimension cannot express."""
         if self.options:
             if value not in self.options:
                 return None
@@ -107,7 +107,7 @@ class Dimension:
         return value
 
     def share(self, value) -> float | None:
-        """Where a value lies between the ends of the range, 0 to 1, for charts."""
+        """Return where a value lies between the ends of the range, 0 to 1, for charts."""
         if self.coordinate(value) is None:
             return None
         if self.options:
@@ -117,76 +117,86 @@ class Dimension:
         return (value - self.low) / (self.high - self.low)
 
     def marks(self) -> list[tuple[float, str]]:
-        """(share, label) of the marks of an axis."""
+        """Return (share, label) of the marks of an axis."""
         shown = self.options or (self.low, self.high)
         if len(shown) > 6:
             shown = (shown[0], shown[-1])
         return [(self.share(mark), value_text(mark)) for mark in shown]
 
     def words(self) -> str:
-        """The range as `--range` takes it."""
+        """Return the range as `--range` takes it."""
         if self.options:
             return value_text(list(self.options))
         ends = f"{self.low}..{self.high}" if self.step else f"{self.low:g}..{self.high:g}"
         return f"{ends}:log" if self.log else ends
 
 
+class RangeError(ValueError):
+    """Why a key has no dimension, and perhaps a fix."""
+
+    def __init__(self, problem: str, fix: Fix | None = None):
+        super().__init__(problem)
+        self.fix = fix or Fix()
+
+
 def build(
-    base: dict, words: str, ranges: list[str], cap: int | None, fixed: Iterable[str] = ()
+    base: dict, words: str, ranges: Iterable[str], cap: int | None, fixed: Iterable[str] = ()
 ) -> tuple[list[Dimension], list[Finding]]:
-    """The dimensions that the words and ranges of a command line name (without any the schema's
-    default ones, but for the `fixed` ones), and what is wrong with them. `base` is the spec that is
-    tuned; `cap` the records of one data-parallel rank."""
+    """Return the dimensions that the words and ranges of a command line name (without any the
+    schema's default ones, but for the `fixed` ones), and what is wrong with them. `base` is the
+    spec that is tuned; `cap` the records of one data-parallel rank."""
+    found: list[Finding] = []
+    leaves = document.keys("train")
+    # LoRA's keys exist only in a spec that trains adapters.
+    has_lora = document.get(base, "policy.lora") is not None
     if words.strip() or ranges:
-        wanted, found = _wanted(words, ranges)
+        wanted = _named(words, ranges, found)
     else:
-        wanted, found = _default(base, set(fixed))
+        keys = []
+        for key in bundle.schema("train")["automl_default_parameters"]:
+            if has_lora or not key.startswith("policy.lora."):
+                keys.append(key)
+        kept = [key for key in keys if key in set(fixed)]
+        if kept:
+            message = f"--set gave {', '.join(kept)}, so they stay; name them to vary them too"
+            fix = Fix(flags={"--words": ", ".join(keys)})
+            found.append(findings.info("TUNE-GIVEN", "--words", message, fix))
+        wanted = {key: None for key in keys if key not in kept}
+
     dimensions = []
     for key, written in wanted.items():
-        dimension = _checked(base, key, written, found)
-        if dimension and cap is not None:
-            dimension = _capped(dimension, cap, found)
+        leaf = leaves[key]
+        try:
+            if "x-path" in leaf or key.startswith(UNFIT):
+                raise RangeError("says where things are or what is kept, and trains nothing else")
+            if key.startswith("policy.lora.") and not has_lora:
+                raise RangeError("needs a spec with policy.lora (build_spec.py --tuning lora)")
+            if written is None:
+                dimension = _from_schema(key, leaf, has_lora)
+            else:
+                dimension = _from_text(key, leaf, written)
+        except RangeError as problem:
+            message = f"{key.rpartition('.')[2]} {problem}"
+            found.append(findings.error("TUNE-RANGE", key, message, problem.fix))
+            continue
+        dimension = _capped(dimension, cap, found)
         if dimension:
             dimensions.append(dimension)
     if wanted.keys() >= EXCLUDE.keys():
-        message = "got nframes too, expected one of them"
+        message = "fps and nframes exclude each other: vary one of them"
         found.append(findings.error("TUNE-FRAMES", "custom.vision.fps", message))
     if not dimensions and not findings.has_errors(found):
         fix = Fix(flags={"--range": "learning_rate=1e-6..1e-4"})
-        message = "got nothing to vary"
-        found.append(findings.error("TUNE-SPACE-EMPTY", "--range", message, fix))
-    return _in_order(dimensions), found
+        found.append(findings.error("TUNE-SPACE-EMPTY", "--range", "nothing is left to vary", fix))
+    # In the order of the schema; keys that depend on another one are set after it.
+    order = list(leaves)
+    dimensions.sort(key=lambda each: ("depends_on" in leaves[each.key], order.index(each.key)))
+    return dimensions, found
 
 
-def _in_order(dimensions: list[Dimension]) -> list[Dimension]:
-    """The ranges in the order of the schema, but for keys that depend on another one: those come
-    last."""
-    leaves = document.keys("train")
-    places = {key: place for place, key in enumerate(leaves)}
-
-    def order(dimension: Dimension) -> tuple[bool, int]:
-        return "depends_on" in leaves[dimension.key], places[dimension.key]
-
-    return sorted(dimensions, key=order)
-
-
-def _default(base: dict, fixed: set[str]) -> tuple[dict[str, None], list[Finding]]:
-    """The keys that the schema proposes, without those that the user has set."""
-    proposed = bundle.schema("train")["automl_default_parameters"]
-    keys = [key for key in proposed if _has_table(base, key)]
-    kept = [key for key in keys if key in fixed]
-    found = []
-    if kept:
-        message = (
-            f"left as --set gave it: {', '.join(kept)}; to vary it too, name it with the others"
-        )
-        fix = Fix(flags={"--words": ", ".join(keys)})
-        found.append(findings.info("TUNE-GIVEN", "--words", message, fix))
-    return {key: None for key in keys if key not in fixed}, found
-
-
-def _wanted(words: str, ranges: list[str]) -> tuple[dict[str, str | None], list[Finding]]:
-    """(key -> the range as it was written, or None for the schema's; what no key is named so)."""
+def _named(words: str, ranges: Iterable[str], found: list[Finding]) -> dict[str, str | None]:
+    """Return key -> the range as it was written, or None for the schema's. Names that no key has
+    are errors in `found`."""
     named = []
     for word in re.split(r",|\band\b", words):
         if word.strip():
@@ -195,138 +205,102 @@ def _wanted(words: str, ranges: list[str]) -> tuple[dict[str, str | None], list[
         name, _, written = given.partition("=")
         named.append((name.strip(), written.strip()))
     wanted: dict[str, str | None] = {}
-    found = []
     for name, written in named:
         key = explain.exact(name, ["train"])
         if key is None:
-            found.append(_unknown(name))
+            short = name.lower().replace(" ", "_")
+            message = f"{name!r} is neither a key of the train spec nor a short name"
+            told = names.word("train", short)
+            near = names.misspelt("train", short)
+            if told:
+                message += f"; {told.note}"
+            elif near:
+                message += f". Did you mean {', '.join(near)}?"
+            found.append(findings.error("TUNE-KEY", name, message))
         elif written is None:
-            wanted.setdefault(key, None)
+            wanted.setdefault(key, None)  # words beside a range of the same key add nothing
         elif wanted.get(key) is not None:
-            found.append(findings.error("TUNE-RANGE", key, "got two ranges, expected one"))
+            found.append(findings.error("TUNE-RANGE", key, "--range names this key twice"))
         else:
             wanted[key] = written
-    return wanted, found
+    return wanted
 
 
-def _unknown(name: str) -> Finding:
-    short = name.lower().replace(" ", "_")
-    message = f"got {name!r}, expected a key of the train spec or a short name"
-    told = names.word("train", short)
-    near = names.misspelt("train", short)
-    if told:
-        message += f"; {told.note}"
-    elif near:
-        message += f". Did you mean {', '.join(near)}?"
-    return findings.error("TUNE-KEY", name, message)
-
-
-def _has_table(base: dict, key: str) -> bool:
-    """LoRA's keys exist only in a spec that trains adapters."""
-    return not key.startswith("policy.lora.") or document.get(base, "policy.lora") is not None
-
-
-class RangeError(ValueError):
-    """Why a key has no dimension: what was got and expected, and perhaps a fix."""
-
-    def __init__(self, problem: str, fix: Fix | None = None):
-        super().__init__(problem)
-        self.fix = fix or Fix()
-
-
-def _checked(base: dict, key: str, written: str | None, found: list[Finding]) -> Dimension | None:
-    """The dimension of one key, or None and a finding."""
-    leaf = document.keys("train")[key]
-    try:
-        if "x-path" in leaf or key.startswith(UNFIT):
-            raise RangeError(
-                "a key that says where things are or what is kept, "
-                "expected one that changes the training"
-            )
-        if not _has_table(base, key):
-            raise RangeError("a spec without policy.lora, expected one made with --tuning lora")
-        if written is None:
-            return _from_schema(base, key, leaf)
-        return _from_text(key, leaf, written)
-    except RangeError as problem:
-        found.append(findings.error("TUNE-RANGE", key, f"got {problem}", problem.fix))
-        return None
-
-
-def _from_schema(base: dict, key: str, leaf: dict) -> Dimension:
+def _from_schema(key: str, leaf: dict, has_lora: bool) -> Dimension:
+    """Return the dimension that the schema proposes for a key. Raises RangeError without one."""
     if "enum" in leaf and leaf.get("automl_enabled"):
         return Dimension(key, options=tuple(leaf["enum"]), weights=tuple(leaf["option_weights"]))
     if "automl_range" not in leaf:
-        raise RangeError(
-            "no range, expected one (the schema has none for this key)",
-            Fix(flags={"--range": f"{key}=LO..HI"}),
-        )
+        fix = Fix(flags={"--range": f"{key}=LO..HI"})
+        raise RangeError("has no range in the schema: give one", fix)
     low, high = leaf["automl_range"]
-    trains_adapters = document.get(base, "policy.lora") is not None
-    if trains_adapters and "automl_range_lora" in leaf:
+    if has_lora and "automl_range_lora" in leaf:
         low, high = leaf["automl_range_lora"]
     return _interval(key, leaf, low, high, leaf.get("automl_scale"))
 
 
 def _from_text(key: str, leaf: dict, written: str) -> Dimension:
+    """Return the dimension of LO..HI, LO..HI:log or [A,B,C]. Raises RangeError for other text."""
     if written.startswith("[") and written.endswith("]"):
         return _listed(key, leaf, written)
     match = RANGE.fullmatch(written)
     if not match:
-        raise RangeError(f"{written!r}, expected LO..HI, LO..HI:log or [A,B,C]")
+        raise RangeError(f"got {written!r}, expected LO..HI, LO..HI:log or [A,B,C]")
     low = _legal(leaf, values.parse(leaf, match["low"].strip()))
     high = _legal(leaf, values.parse(leaf, match["high"].strip()))
     if not (is_number(low) and is_number(high)):
-        raise RangeError(f"{written!r}, expected options [A,B,C] of {values.expected(leaf)}")
+        raise RangeError(f"takes options, not a range: [A,B,C] of {values.expected(leaf)}")
     return _interval(key, leaf, low, high, match["scale"] or leaf.get("automl_scale"))
 
 
 def _interval(key: str, leaf: dict, low: float, high: float, scale: str | None) -> Dimension:
+    """Return the dimension of the numbers from `low` to `high`; of powers of two, where only those
+    are legal. Raises RangeError when there are not two of them."""
     is_log = scale == "log"
     if low >= high:
-        raise RangeError(f"{low}..{high}, expected a lower end below the upper one")
+        raise RangeError(f"got {low}..{high}, expected a lower end below the upper one")
     if is_log and low <= 0:
         raise RangeError(
-            f"{low}..{high} on a log scale, expected it to start above 0, or {low}..{high}:linear"
+            f"has a log scale, so {low}..{high} must start above 0, or be {low}..{high}:linear"
         )
     if leaf.get("math_cond") == "^ 2":
         first = math.ceil(math.log2(low))
         last = math.floor(math.log2(high))
         if first >= last:
-            raise RangeError(f"{low}..{high}, expected at least two powers of two in it")
+            raise RangeError(f"got {low}..{high}, expected at least two powers of two in it")
         return Dimension(key, options=tuple(2**power for power in range(first, last + 1)))
     if not _whole(key, leaf, (low, high)):
         return Dimension(key, float(low), float(high), is_log)
     step = leaf.get("multipleOf", 1)
     if is_log and step > 1:
         raise RangeError(
-            f"{low}..{high}:log, expected [A,B,C]: not every whole number in it is legal"
+            f"got {low}..{high}:log, expected [A,B,C]: only multiples of {step} are legal"
         )
     return Dimension(key, low, high, is_log, step)
 
 
 def _whole(key: str, leaf: dict, ends: Iterable) -> bool:
-    """Whether these values are whole numbers. The warm-up is a share of the run up to 1.0, and
-    beyond it steps."""
+    """Return whether these values are whole numbers. Raises RangeError for a warm-up that mixes
+    shares of the run (up to 1.0) with steps (beyond it)."""
     if key != WARMUP or all(end <= 1 for end in ends):
         return leaf.get("type") == "integer"
     if any(isinstance(end, float) for end in ends):
         raise RangeError(
-            "shares of the run and steps in one range, "
-            "expected 0.0..1.0, or whole steps such as 0..100"
+            "is a share of the run up to 1.0 and steps beyond: "
+            "give 0.0..1.0, or whole steps such as 0..100"
         )
     return True
 
 
 def _listed(key: str, leaf: dict, written: str) -> Dimension:
-    """`[A,B,C]`: TOML, or words without quotes."""
+    """Return the dimension of `[A,B,C]`: TOML, or words without quotes."""
     different = []
     for option in values.parse({"type": "array", "items": leaf}, written):
         legal = None if option == "" else _legal(leaf, option)
         if legal is not None and legal not in different:
             different.append(legal)
     if len(different) < 2:
-        raise RangeError(f"{written}, expected at least two different values")
+        raise RangeError(f"got {written}, expected at least two different values")
     if all(is_number(option) for option in different):
         _whole(key, leaf, different)
         different.sort()
@@ -334,22 +308,24 @@ def _listed(key: str, leaf: dict, written: str) -> Dimension:
 
 
 def _legal(leaf: dict, value):
-    """The value; 1e6 is a whole number too. Raises RangeError for one that the schema refuses."""
+    """Return the value; 1e6 is a whole number too. Raises RangeError for one that the schema
+    refuses."""
     import jsonschema
 
     is_finite = not isinstance(value, float) or math.isfinite(value)
     if not is_finite or not jsonschema.Draft202012Validator(leaf).is_valid(value):
-        raise RangeError(f"{values.shown(value)}, expected {values.expected(leaf)}")
+        raise RangeError(f"got {values.shown(value)}, expected {values.expected(leaf)}")
     return int(value) if leaf.get("type") == "integer" else value
 
 
-def _capped(dimension: Dimension, cap: int, found: list[Finding]) -> Dimension | None:
-    """A batch larger than the samples of one GPU would train nothing or repeat records."""
-    if dimension.key not in BATCHES or dimension.points()[-1] <= cap:
+def _capped(dimension: Dimension, cap: int | None, found: list[Finding]) -> Dimension | None:
+    """Return the dimension up to the samples of one GPU; None when that leaves nothing to vary. A
+    larger batch would train nothing or repeat records."""
+    if cap is None or dimension.key not in BATCHES or dimension.points()[-1] <= cap:
         return dimension
     most = dimension.points()[-1]
     remaining = tuple(option for option in dimension.points() if option <= cap)
-    message = f"got up to {most}, capped at the {cap} samples of each data-parallel rank"
+    message = f"{most} is more than the {cap} samples of each data-parallel rank: capped there"
     if len(remaining) < 2:
         message += "; nothing is left to vary"
     found.append(findings.info("TUNE-BATCH-CAP", dimension.key, message))
@@ -361,7 +337,7 @@ def _capped(dimension: Dimension, cap: int, found: list[Finding]) -> Dimension |
 
 
 def active(dimension: Dimension, table: dict) -> bool:
-    """False while what the key depends on is off in this spec."""
+    """Return whether what the key depends on is on in this spec."""
     parent = document.keys("train")[dimension.key].get("depends_on")
     return parent is None or document.get(table, parent) not in (None, False, 0, "", "none")
 

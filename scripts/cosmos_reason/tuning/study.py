@@ -1,22 +1,29 @@
-"""The study folder: study.json (what is searched, fixed when it begins) and one folder per trial.
+"""The study folder: study.json (what is searched, fixed when it begins), a folder per trial, and
+the lock that one process at a time holds.
 
-Every trial is a file that appears and changes whole or not at all, and Optuna's study is put
-together from these files for each suggestion: so a study survives a kill or a full disk (Optuna's
-journal does not survive a line cut short).
+A trial is one small file that a person can read, and that appears and changes whole or not at all;
+Optuna's study is put together from these files for each suggestion. Optuna's own storages do not
+carry what a trial of jobs needs. Its journal is lost when a kill or a full disk cuts a line short
+(version 5 then fails with an AttributeError); SQLite must not lie on NFS or Lustre, where studies
+of a cluster do; and one damaged file would take all trials with it instead of one.
 """
 
 from __future__ import annotations
 
 import copy
+import fcntl
 import functools
 import math
+import os
 import shlex
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files, findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import space
@@ -30,9 +37,10 @@ PRUNED = "PRUNED"
 FAILED = "FAILED"
 VAL_LOSS = "val_loss"
 GUARD_ACCURACY = "guard_accuracy"  # among a trial's metrics, where general questions are asked too
+MODEL = "policy.model_name_or_path"
 # What a spec says of its results; a trial keeps them in its own job folder and publishes nothing.
 OUTPUTS = ("train.output_dir", "train.timestamp", "train.ckpt.upload_hf", "train.ckpt.upload_s3")
-# Keys of study.json that stay as they were when the study began.
+# Keys of study.json that stay as they were when the study began: trials compare only then.
 FIXED = {
     "spec",
     "evaluate",
@@ -57,6 +65,8 @@ BUDGET = {
     "nodes": None,
     "worked_seconds": 0.0,
 }
+# Locked by the commands of a run, which outlive it when it is killed.
+COMMANDS_LOCK = "commands.lock"
 
 
 @dataclass
@@ -66,14 +76,17 @@ class Study:
     folder: Path
     plan: dict
 
-    @property
+    @functools.cached_property
     def dimensions(self) -> list[Dimension]:
         return [Dimension(**row) for row in self.plan["dimensions"]]
 
     @property
     def minimizes(self) -> bool:
-        """Whether a smaller objective is a better one."""
+        """Return whether a smaller objective is a better one."""
         return self.plan["objective"] == VAL_LOSS
+
+    def save(self) -> None:
+        files.write_json(self.folder / "study.json", self.plan)
 
     # -- trials on disk
 
@@ -84,21 +97,29 @@ class Study:
         return self.trial_folder(trial["number"]) / "jobs"
 
     def jobs_of(self, trial: dict, action: str) -> list[Path]:
-        """Folders of the trial's jobs of one action that were not set aside, newest first."""
-        folders = jobs.folders(self.jobs_dir(trial))
-        of_action = [path for path in folders if path.name.startswith(f"{action}-")]
-        return [path for path in of_action if path.name not in trial["set_aside"]]
+        """Return the folders of a trial's jobs of one action that were not set aside, newest
+        first."""
+        found = []
+        for path in jobs.folders(self.jobs_dir(trial)):
+            if path.name.startswith(f"{action}-") and path.name not in trial["set_aside"]:
+                found.append(path)
+        return found
 
     def numbers(self) -> list[int]:
-        """The numbers of all trials that have begun, whether their records can be read or not."""
+        """Return the numbers of all trials that have begun, readable or not."""
         return sorted(int(path.name) for path in self.folder.glob("trials/[0-9][0-9][0-9][0-9]"))
 
+    def trained(self) -> int:
+        """Return how many trainings were begun, whatever became of them; trial 0 is the untouched
+        model."""
+        return sum(number > 0 for number in self.numbers())
+
     def trials(self) -> list[dict]:
-        """All records that can be read, by number."""
+        """Return all records that can be read, by number."""
         return self.read()[0]
 
     def read(self) -> tuple[list[dict], list[Finding]]:
-        """(all records that can be read, by number; a warning for each one that cannot)."""
+        """Return all records that can be read, by number, and a warning for each that cannot."""
         trials, found = [], []
         for number in self.numbers():
             try:
@@ -109,23 +130,23 @@ class Study:
         return trials, found
 
     def trial(self, number: int) -> dict:
-        """Raises Failure (exit 2) for a record that is gone or broken."""
+        """Read one record. Raises Failure (exit 2) when it is gone or broken."""
         folder = self.trial_folder(number)
         path = folder / "trial.json"
         try:
-            row = _known_fields(files.read_json(path))
+            row = files.read_json(path)
             problem = _problem_of(row, number)
         except Failure as failure:
-            problem = failure.findings[0].message.removeprefix("got ")
+            problem = failure.findings[0].message
         if problem:
+            message = f"the record of trial {number} is broken ({problem}); the study goes on "
+            message += "without it"
             set_aside = folder.with_name(f"broken-{folder.name}")
             fix = shlex.join(["mv", str(folder), str(set_aside)])
-            message = f"got {problem}, expected the record of a trial; the study goes on without it"
             raise findings.bad_input("TUNE-TRIAL-BROKEN", path, message, fix)
-        return row
-
-    def save(self) -> None:
-        files.write_json(self.folder / "study.json", self.plan)
+        # Studies that began before `outside` was noted lack it; what newer ones add is left out.
+        known = bundle.schema("trial")["properties"]
+        return {"outside": False} | {name: row[name] for name in known if name in row}
 
     def write(self, trial: dict) -> None:
         files.write_json(self.trial_folder(trial["number"]) / "trial.json", trial)
@@ -139,23 +160,20 @@ class Study:
     # -- what they reached
 
     def ranked(self, trials: list[dict]) -> list[dict]:
-        """Trainings that ended well, best first; of equals the earlier one."""
-        searched = [trial for trial in trials if trial["kind"] != BASE]
-        done = [trial for trial in searched if trial["state"] == COMPLETE]
+        """Return the trainings that ended well, best first; of equals the earlier one."""
+        done = []
+        for trial in trials:
+            if trial["kind"] != BASE and trial["state"] == COMPLETE:
+                done.append(trial)
         # sorted keeps the order of equals, also when it is reversed
         return sorted(done, key=lambda trial: trial["objective"], reverse=not self.minimizes)
 
     def is_at_least(self, objective: float, other: float) -> bool:
-        """Whether an objective is as good as another."""
+        """Return whether an objective is as good as another."""
         return objective <= other if self.minimizes else objective >= other
 
-    def trained(self) -> int:
-        """How many trainings were begun, whatever became of them; trial 0 is the untouched
-        model."""
-        return sum(number > 0 for number in self.numbers())
-
     def reached(self, trials: list[dict]) -> bool:
-        """Whether the best trial is as good as the target."""
+        """Return whether the best trial is as good as the target."""
         target = self.plan["target"]
         ranked = self.ranked(trials)
         if target is None or not ranked:
@@ -165,8 +183,8 @@ class Study:
     # -- the space
 
     def searched(self, table: dict) -> dict:
-        """The values that a spec has for the study's keys, without those that are off or absent
-        in it."""
+        """Return the values that a spec has for the study's keys, without those that are off or
+        absent in it."""
         values = {}
         for dimension in self.dimensions:
             value = document.get(table, dimension.key)
@@ -175,109 +193,124 @@ class Study:
         return values
 
     def params(self, values: dict) -> dict:
-        """Key -> the sampler's coordinate of each value that this study's ranges can express."""
+        """Return key -> the sampler's coordinate of each value that the ranges can express."""
         params = {}
         for dimension in self.dimensions:
-            if dimension.key in values:
-                coordinate = dimension.coordinate(values[dimension.key])
-                if coordinate is not None:
-                    params[dimension.key] = coordinate
+            coordinate = dimension.coordinate(values.get(dimension.key))
+            if coordinate is not None:
+                params[dimension.key] = coordinate
         return params
 
     def points(self) -> float:
-        """How many different trainings there can be at most."""
+        """Return how many different trainings there can be at most."""
         in_ranges = math.prod(len(each.points()) or math.inf for each in self.dimensions)
+        # The spec as it was given is one more where the ranges do not hold it.
         default = self.params(self.searched(self.plan["spec"]))
-        default_is_beyond = len(default) < len(self.dimensions)
-        return in_ranges + (1 if default_is_beyond else 0)
-
-
-def _known_fields(row) -> dict:
-    """Raises Failure for a record that is no table."""
-    if not isinstance(row, dict):
-        raise findings.bad_input("TUNE-TRIAL-BROKEN", "", "got something else than a table")
-    known = {"outside": False}  # studies that began before it was noted lack it
-    for name in bundle.schema("trial")["properties"]:
-        if name in row:
-            known[name] = row[name]
-    return known
+        return in_ranges + (len(default) < len(self.dimensions))
 
 
 @functools.cache
 def _validator():
     import jsonschema
 
-    return jsonschema.Draft202012Validator(bundle.schema("trial"))
+    # A newer version may add fields; the ones known here must be right.
+    return jsonschema.Draft202012Validator(bundle.schema("trial") | {"additionalProperties": True})
 
 
 def _problem_of(row: dict, number: int) -> str:
-    """What is wrong with a record, '' when nothing is."""
+    """Return what is wrong with a record, '' when nothing is."""
     problem = next(_validator().iter_errors(row), None)
     if problem is not None:
         return f"{problem.json_path}: {problem.message}"
     if row["number"] != number:
-        return f"the record of trial {row['number']}"
+        return f"it is of trial {row['number']}"
+    # What no JSON schema can say: that a time is one, and a number finite.
     for name in ("started_at", "ended_at"):
-        if row[name] is not None and not _is_time(row[name]):
-            return f"{name} {row[name]!r}"
-    objective = row["objective"]
-    if objective is not None and not math.isfinite(objective):
-        return f"an objective of {objective}"
+        try:
+            if row[name] is not None:
+                jobs.seconds(row[name])
+        except ValueError:
+            return f"{name} is {row[name]!r}"
+    if row["objective"] is not None and not math.isfinite(row["objective"]):
+        return f"its objective is {row['objective']}"
     return ""
 
 
-def _is_time(text: str) -> bool:
-    try:
-        jobs.seconds(text)
-    except ValueError:
-        return False
-    return True
+# -- opening one ---------------------------------------------------------------------------------
 
 
 def open_or_begin(folder: Path, described: dict | None = None) -> Study:
-    """The study in `folder`, or the one that `described` begins there once it is saved. Raises
-    Failure (exit 2) when there is none, or another one."""
+    """Open the study in `folder`, or the one that `described` begins there once it is saved.
+
+    Raises Failure (exit 2) when there is none, or another one."""
     folder = folder.absolute()  # jobs run elsewhere
     path = folder / "study.json"
     if folder.exists() and not folder.is_dir():
-        message = "got a file, expected the name of a folder"
-        fix = Fix(flags={"--study": "DIR"})
-        raise findings.bad_input("TUNE-STUDY", folder, message, fix)
+        message = "--study names a file; it must name a folder"
+        raise findings.bad_input("TUNE-STUDY", folder, message)
     if described and not path.is_file():
         return Study(folder, BUDGET | described)
     plan = files.read_json(path)
-    _refuse_other_version(plan, folder)
+    is_one = isinstance(plan, dict) and plan.keys() >= FIXED | FREE
+    if not is_one or plan["schema_version"] != VERSION:
+        version = plan.get("schema_version") if isinstance(plan, dict) else None
+        message = f"study.json is no study of version {VERSION} (its version: {version}); "
+        message += "name a new --study folder"
+        raise findings.bad_input("TUNE-STUDY-VERSION", folder, message)
+    changed = []
     if described:
-        _refuse_other_study(plan, described)
+        changed = [name for name in sorted(FIXED) if described[name] != plan[name]]
+    if changed:
+        model_then = document.get(plan["spec"], MODEL)
+        model_now = document.get(described["spec"], MODEL)
+        message = f"the study began with another {', '.join(changed)}"
+        if model_then != model_now:
+            message = f"the study is one of model {model_then}, not of {model_now}"
+        message += "; leave out --spec to go on with it, or name a new --study folder"
+        raise findings.bad_input("TUNE-STUDY-OTHER", "--study", message, changed=changed)
     return Study(folder, BUDGET | plan)
 
 
-def _refuse_other_version(plan, folder: Path) -> None:
-    if not isinstance(plan, dict):
-        version = type(plan).__name__
-    elif plan.get("schema_version") == VERSION and plan.keys() >= FIXED | FREE:
-        return
-    else:
-        version = plan.get("schema_version")
-    message = f"got something else, or of version {version}, expected a study of version {VERSION}"
-    raise findings.bad_input("TUNE-STUDY-VERSION", folder, message, "a new --study folder")
+@contextmanager
+def owned(folder: Path) -> Iterator[int]:
+    """Own the study until the block ends. Raises Failure (exit 3) when another process owns it.
+
+    Yields a descriptor that the commands of its trials are to inherit: what a killed run has
+    started is waited for here, so that no job is submitted twice.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = jobs.take_lock(folder)  # the lock that a job folder has
+    except BlockingIOError:
+        owner = (folder / jobs.LOCK).read_text(errors="replace") or "another process"
+        message = f"{owner} runs this study, and one run at a time may"
+        fix = shlex.join(["scripts/tune_hyperparameters.py", "status", "--study", str(folder)])
+        raise findings.outside("TUNE-STUDY-LOCKED", folder, message, fix) from None
+    try:
+        owner = f"process {os.getpid()} on {socket.gethostname()} since {jobs.now()}"
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, owner.encode(), 0)
+        with open(folder / COMMANDS_LOCK, "a") as commands:
+            try:
+                fcntl.flock(commands, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                findings.say("waiting for what a killed run of this study has started")
+                fcntl.flock(commands, fcntl.LOCK_EX)
+            yield commands.fileno()
+    finally:
+        os.close(lock)
 
 
-def _refuse_other_study(plan: dict, described: dict) -> None:
-    changed = [name for name in sorted(FIXED) if described[name] != plan[name]]
-    if not changed:
-        return
-    model_then = document.get(plan["spec"], "policy.model_name_or_path")
-    model_now = document.get(described["spec"], "policy.model_name_or_path")
-    got = f"got a study that began with another {', '.join(changed)}"
-    if model_then != model_now:
-        got = f"got a study of model {model_then}, expected {model_now}"
-    fix = "leave out --spec to go on with it, or name a new --study folder"
-    raise findings.bad_input("TUNE-STUDY-OTHER", "--study", got, fix)
+def is_owned(folder: Path) -> bool:
+    """Return whether a run owns the study, without standing in the way of one that begins."""
+    return (folder / jobs.LOCK).exists() and not jobs.is_idle(folder)
+
+
+# -- specs ---------------------------------------------------------------------------------------
 
 
 def trial_spec(table: dict) -> dict:
-    """The spec as a trial runs it: into its own job folder, and nothing is published."""
+    """Return the spec as a trial runs it: into its own job folder, and nothing is published."""
     table = copy.deepcopy(table)
     for key in OUTPUTS:
         document.delete(table, key)
@@ -286,7 +319,7 @@ def trial_spec(table: dict) -> dict:
 
 
 def winning_spec(study: Study, trial: dict) -> dict:
-    """The spec that the trial ran with; outputs and uploads are as the user had them."""
+    """Return the spec that the trial ran with; outputs and uploads are as the user had them."""
     table = document.load(study.trial_folder(trial["number"]) / "train.toml")
     for key in OUTPUTS:
         document.delete(table, key)

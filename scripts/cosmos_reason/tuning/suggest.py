@@ -1,7 +1,9 @@
 """The next trial of a study: what the sampler suggests, repaired where rules refuse it.
 
 A suggestion depends on the seed, on its number and on the trials that have ended, so that it is the
-same whenever it is asked for.
+same whenever it is asked for. Samplers and successive halving are Optuna's own; what Optuna does
+not know is that a rule may change a suggestion before it runs, and that a trial may fail for
+reasons that say nothing about its values.
 """
 
 from __future__ import annotations
@@ -36,26 +38,36 @@ ATTEMPTS = 8  # of the sampler at a suggestion that is legal and has not run yet
 POINTS = 200  # looked at by chance after that; a smaller grid is looked through
 STARTUP = 4  # random suggestions before TPE begins; Optuna's 10 are most of a small budget
 MOST_REPAIRS = 8  # of one suggestion
-# Percent of the run at which the worse half of the trials ends, for the first time.
+# Successive halving: the worse half ends at 25 % of the run, and again at each doubling.
 RUNGS = {"min_resource": 25, "reduction_factor": 2}
 
 
 def propose(study: Study, trials: list[dict]) -> tuple[dict, dict | None]:
-    """(record, spec) of the next trial: the untouched model, the spec as it was given, then
+    """Return (record, spec) of the next trial: the untouched model, the spec as it was given, then
     suggestions.
 
     A suggestion that a rule refuses is repaired by the rule's own fix, and thrown away when that
     does not help; so is one that has run already. The spec is None when nothing new was found;
     `reason` then says what was refused last.
     """
-    number = _next_number(study, trials)
-    kind = (BASE, DEFAULT, SEARCH)[min(number, 2)]
-    trial = _new_record() | {"number": number, "kind": kind, "started_at": jobs.now()}
+    # The untouched model and the default come first, also when their folders were moved away
+    # later. Validation loss says nothing about the untouched model: then there is no trial 0.
+    begun = {*study.numbers(), *(row["number"] for row in trials)}
+    first = (1,) if study.minimizes else (0, 1)
+    left = [number for number in first if number not in begun]
+    number = left[0] if left else max(begun) + 1
+
+    trial = {"number": number, "started_at": jobs.now()}
+    for name, field in bundle.schema("trial")["properties"].items():
+        if "default" in field:
+            trial[name] = copy.deepcopy(field["default"])
     spec = study.plan["spec"]
-    if kind == BASE:
-        return trial | {"values": {}}, spec
-    if kind == DEFAULT:
-        return trial | {"values": study.searched(spec)}, spec
+    if number == 0:
+        return trial | {"kind": BASE}, spec
+    if number == 1:
+        return trial | {"kind": DEFAULT, "values": study.searched(spec)}, spec
+
+    trial["kind"] = SEARCH
     tried = [row["values"] for row in trials if row["kind"] != BASE]
     looked_at = []
     for suggested in suggestions(study, trials, number):
@@ -72,26 +84,9 @@ def propose(study: Study, trials: list[dict]) -> tuple[dict, dict | None]:
     return trial, None
 
 
-def _next_number(study: Study, trials: list[dict]) -> int:
-    """The untouched model and the default are begun first, also when their folders were moved away
-    later. Validation loss says nothing about the untouched model: then there is no trial 0."""
-    begun = {*study.numbers(), *(row["number"] for row in trials)}
-    for number in (1,) if study.minimizes else (0, 1):
-        if number not in begun:
-            return number
-    return max(begun) + 1
-
-
-def _new_record() -> dict:
-    record = {}
-    for name, field in bundle.schema("trial")["properties"].items():
-        if "default" in field:
-            record[name] = copy.deepcopy(field["default"])
-    return record
-
-
 def suggestions(study: Study, trials: list[dict], number: int) -> Iterator[dict]:
-    """Key -> value: first as the sampler says, then by chance, of a small grid every point."""
+    """Yield key -> value: first as the sampler says, then by chance, of a small grid every
+    point."""
     word = f"{study.plan['seed']} {number}"
     for attempt in range(ATTEMPTS):
         yield _suggest(study, trials, f"{word} {attempt}", study.plan["sampler"])
@@ -107,17 +102,17 @@ def suggestions(study: Study, trials: list[dict], number: int) -> Iterator[dict]
 
 
 def outlook(study: Study) -> tuple[int, dict | None, list[Finding]]:
-    """(trainings to go, record of the next suggestion as if all before it had run, why there is
-    none)."""
+    """Return (trainings to go, record of the next suggestion as if all before it had run, why there
+    is none)."""
     trials = study.trials()
     if study.reached(trials):
         return 0, None, []
     left = max(0, min(study.plan["trials"], study.points()) - study.trained())
-    known = trials
     # The next suggestion is one of those to go, unless only the default is.
     is_default_to_come = not any(trial["kind"] == DEFAULT for trial in trials)
-    if left <= (1 if is_default_to_come else 0):
+    if left <= is_default_to_come:
         return left, None, []
+    known = trials
     while True:
         trial, table = propose(study, known)
         if table is None:
@@ -128,16 +123,14 @@ def outlook(study: Study) -> tuple[int, dict | None, list[Finding]]:
 
 
 def used_up(trials: list[dict], trial: dict) -> Finding:
-    """Why a trial could not be proposed: an error when no suggestion has ever run."""
-    message = (
-        f"got no point of the ranges that is legal and has not run, after {len(trials)} trials"
-    )
+    """Return why a trial could not be proposed: an error when no suggestion has ever run."""
+    message = f"no point of the ranges is legal and untried, after {len(trials)} trials; "
+    message += "begin a new --study folder with wider --range values"
     if trial["reason"]:
-        message += f"; the last one that was refused: {trial['reason']}"
+        message += f". The last one was refused: {trial['reason']}"
     has_searched = any(row["kind"] == SEARCH for row in trials)
     report = findings.warning if has_searched else findings.error
-    fix = "wider --range values, with a new --study folder"
-    return report("TUNE-SPACE-USED", "--range", message, fix)
+    return report("TUNE-SPACE-USED", "--range", message)
 
 
 # -- the sampler ---------------------------------------------------------------------------------
@@ -152,40 +145,38 @@ def _suggest(study: Study, trials: list[dict], word: str, sampler: str) -> dict:
     else:
         drawn_by = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP)
     optimizer = as_optuna(study, trials, drawn_by)
-    dimensions = study.dimensions
-    asked = optimizer.ask({each.key: each.distribution() for each in dimensions})
-    return {each.key: each.value(asked.params[each.key]) for each in dimensions}
+    asked = optimizer.ask({each.key: each.distribution() for each in study.dimensions})
+    return {each.key: each.value(asked.params[each.key]) for each in study.dimensions}
 
 
 def as_optuna(study: Study, trials: list[dict], sampler=None):
-    """The trials as an Optuna study in memory.
-
-    One that failed by its values counts as pruned before its first validation, so that the sampler
-    learns to stay away; of other failures, as a full disk or an evaluation that could not be made,
-    it learns nothing. Validation losses count negative where the objective is maximized.
-    """
+    """Return the trials as an Optuna study in memory."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    optimizer = optuna.create_study(
+        direction="minimize" if study.minimizes else "maximize",
+        sampler=sampler or optuna.samplers.RandomSampler(0),
+    )
     state = optuna.trial.TrialState
     states = {
         RUNNING: state.RUNNING,
         COMPLETE: state.COMPLETE,
         PRUNED: state.PRUNED,
+        # One that failed by its values counts as pruned before its first validation, so that the
+        # sampler learns to stay away: Optuna itself forgets failed trials.
         FAILED: state.PRUNED,
     }
-    optimizer = optuna.create_study(
-        direction="minimize" if study.minimizes else "maximize",
-        sampler=sampler or optuna.samplers.RandomSampler(0),
-    )
     distributions = {each.key: each.distribution() for each in study.dimensions}
     for trial in trials:
         params = study.params(trial["values"])
-        if not params or _says_nothing_of_values(trial):
+        has_failed = trial["state"] == FAILED
+        # A full disk, or an evaluation that could not be made, says nothing about the values.
+        if not params or (has_failed and (trial["outside"] or trial["checkpoint"])):
             continue
         validations = {}
-        if trial["state"] != FAILED:
-            validations = {int(at): loss for at, loss in trial["intermediate"].items()}
+        if not has_failed:
+            validations = {int(percent): loss for percent, loss in trial["intermediate"].items()}
         optimizer.add_trial(
             optuna.trial.create_trial(
                 state=states[trial["state"]],
@@ -199,13 +190,9 @@ def as_optuna(study: Study, trials: list[dict], sampler=None):
     return optimizer
 
 
-def _says_nothing_of_values(trial: dict) -> bool:
-    """Whether it failed for another reason, or was trained and could not be judged."""
-    return trial["state"] == FAILED and bool(trial["outside"] or trial["checkpoint"])
-
-
 def prunes(study: Study, trials: list[dict], trial: dict) -> bool:
-    """Whether successive halving ends this trial now; notes in it the rungs it has passed."""
+    """Return whether successive halving ends this trial now; note in it the rungs it has
+    passed."""
     import optuna
 
     others = [row for row in trials if row["number"] != trial["number"]]
@@ -220,23 +207,25 @@ def prunes(study: Study, trials: list[dict], trial: dict) -> bool:
 
 
 def assemble(study: Study, suggested: dict) -> tuple[dict, list[dict], str]:
-    """(spec, repairs, why it is refused or '') of suggested values."""
+    """Return (spec, repairs, why it is refused or '') of suggested values."""
     table = copy.deepcopy(study.plan["spec"])
     for dimension in study.dimensions:
         if space.active(dimension, table):
             space.put(table, dimension, suggested[dimension.key])
     table, repairs, refused = repaired(table, study.plan["engine"], study.plan["facts"])
-    if repairs and not refused:
-        values = study.searched(table)
-        changed = {key for key, value in values.items() if value != suggested[key]}
-        beyond = changed - study.params(values).keys()
-        if beyond:
-            refused = f"{min(beyond)}: {repairs[-1]['fix']} is outside of its range"
-    return table, repairs, refused
+    if refused:
+        return table, repairs, refused
+    # A repaired value is searched on only if the sampler can be told of it.
+    values = study.searched(table)
+    expressed = study.params(values)
+    for key in sorted(values):
+        if repairs and values[key] != suggested[key] and key not in expressed:
+            return table, repairs, f"{key}: {repairs[-1]['fix']} is outside of its range"
+    return table, repairs, ""
 
 
 def repaired(table: dict, engine: str, facts: str | None) -> tuple[dict, list[dict], str]:
-    """(spec, what was changed, the error that is left or ''): each error's fix is applied as
+    """Return (spec, what was changed, the error that is left or ''): each error's fix is applied as
     build_spec would."""
     facts_path = Path(facts) if facts else None
     repairs: list[dict] = []

@@ -14,80 +14,67 @@ from cosmos_reason.evaluation import guard
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.run_time import MEASURED, Cost
 from cosmos_reason.rules.case import Case
-from cosmos_reason.tuning import lock
-from cosmos_reason.tuning.study import BASE, COMPLETE, DEFAULT, FAILED, RUNNING, Study
+from cosmos_reason.tuning.study import (
+    BASE,
+    COMPLETE,
+    DEFAULT,
+    FAILED,
+    RUNNING,
+    Study,
+    is_owned,
+)
 
 FAILURES_SHOWN = 5
 
 
-def summary(study: Study) -> dict:
-    """Counts, baseline, the spec as it was given, the best trial, and why the study ended (empty
-    while it goes on)."""
-    trials = study.trials()
+def summary(study: Study, trials: list[dict]) -> dict:
+    """Return counts, baseline, the spec as it was given, the best trial, and why the study ended
+    (empty while it goes on)."""
     ranked = study.ranked(trials)
     best = ranked[0] if ranked else None
-    base = first_of(BASE, trials)
-    default = first_of(DEFAULT, trials)
+    first = {}
+    for trial in trials:
+        first.setdefault(trial["kind"], trial)
+    base, default = first.get(BASE), first.get(DEFAULT)
     states = Counter(trial["state"] for trial in trials)
-    running = states[RUNNING]
     failures = [trial for trial in trials if trial["state"] == FAILED]
+    trained = sum(trial["kind"] != BASE for trial in trials)
+    ended = ""
+    if trials and not states[RUNNING]:
+        # A study that is older than the note of it has ended when nothing runs.
+        ended = study.plan.get("ended", f"{trained} trainings")
+    intervals = [trial and trial["metrics"].get("interval") for trial in (base, best)]
+    shown = None
+    if best:
+        shown = {name: best[name] for name in ("number", "objective", "values")}
+        # It was not kept, or was removed by hand.
+        is_there = best["checkpoint"] and (study.folder / best["checkpoint"]).exists()
+        shown["checkpoint"] = str(study.folder / best["checkpoint"]) if is_there else None
+    told = []
+    for trial in failures[:FAILURES_SHOWN]:
+        told.append({"number": trial["number"], "reason": trial["reason"]})
     return {
         "study": str(study.folder),
         "objective": study.plan["objective"],
         "states": dict(states),
-        "left_behind": 0 if lock.is_owned(study.folder) else running,
+        "left_behind": 0 if is_owned(study.folder) else states[RUNNING],
         "to_repeat": sum(trial["outside"] for trial in failures),
-        "ended": why_ended(study, trials),
-        "trained": count_trained(trials),
+        "ended": ended,
+        "trained": trained,
         "compared": len(ranked),
         "baseline": base["objective"] if base else None,
-        "intervals": [interval(base), interval(best)],
+        "intervals": intervals,
         "default": default["objective"] if default else None,
-        "best": best_of(study, best) if best else None,
+        "best": shown,
         "guard": guard_of(study, base, best),
         "repairs": sum(len(trial["repairs"]) for trial in trials),
-        "failed": reasons(failures[:FAILURES_SHOWN]),
+        "failed": told,
     }
 
 
-def reasons(failures: list[dict]) -> list[dict]:
-    return [{"number": trial["number"], "reason": trial["reason"]} for trial in failures]
-
-
-def first_of(kind: str, trials: list[dict]) -> dict | None:
-    return next((trial for trial in trials if trial["kind"] == kind), None)
-
-
-def count_trained(trials: list[dict]) -> int:
-    return sum(trial["kind"] != BASE for trial in trials)
-
-
-def interval(trial: dict | None) -> list[float] | None:
-    return trial["metrics"].get("interval") if trial else None
-
-
-def why_ended(study: Study, trials: list[dict]) -> str:
-    """Empty while the study goes on. One that is older than the note of it has ended when nothing
-    runs."""
-    if not trials or any(trial["state"] == RUNNING for trial in trials):
-        return ""
-    return study.plan.get("ended", f"{count_trained(trials)} trainings")
-
-
-def best_of(study: Study, best: dict) -> dict:
-    """The checkpoint is None when it was not kept, or was removed by hand."""
-    shown = {name: best[name] for name in ("number", "objective", "values")}
-    shown["checkpoint"] = None
-    if best["checkpoint"]:
-        checkpoint = study.folder / best["checkpoint"]
-        if checkpoint.exists():
-            shown["checkpoint"] = str(checkpoint)
-    return shown
-
-
 def guard_of(study: Study, base: dict | None, best: dict | None) -> dict | None:
-    """How the best trial answered general questions, paired with the untouched model; None where
-    none were asked, or the answers are gone."""
+    """Return how the best trial answered general questions, paired with the untouched model; None
+    where none were asked, or the answers are gone."""
     after = results_of(study, best)
     if after is None:
         return None
@@ -96,7 +83,7 @@ def guard_of(study: Study, base: dict | None, best: dict | None) -> dict | None:
 
 
 def results_of(study: Study, trial: dict | None) -> Path | None:
-    """Where the answers of a trial that ended well lie."""
+    """Return where the answers of a trial that ended well lie."""
     if trial is None or trial["state"] != COMPLETE:
         return None
     evaluations = study.jobs_of(trial, "evaluate")
@@ -104,6 +91,7 @@ def results_of(study: Study, trial: dict | None) -> Path | None:
 
 
 def text(study: Study, found: dict) -> str:
+    """Return what a summary found, for people."""
     states = [f"{count} {state}" for state, count in sorted(found["states"].items())]
     lines = [f"{study.folder}: {found['objective']}; {', '.join(states) or 'no trial yet'}"]
     for name in ("baseline", "default"):
@@ -123,14 +111,14 @@ def text(study: Study, found: dict) -> str:
 
 
 def base_leads(study: Study, found: dict) -> bool:
-    """Whether no training is better than the untouched model."""
+    """Return whether no training is better than the untouched model."""
     if found["baseline"] is None or found["best"] is None:
         return False
     return study.is_at_least(found["baseline"], found["best"]["objective"])
 
 
 def standing(study: Study, found: dict) -> str:
-    """Why the study ended, or how it stands while it goes on."""
+    """Return why the study ended, or how it stands while it goes on."""
     if found["ended"]:
         return f"ended: {found['ended']}"
     if base_leads(study, found):
@@ -157,8 +145,8 @@ def standing(study: Study, found: dict) -> str:
 
 
 def verdict(study: Study, found: dict) -> list[Finding]:
-    """What is to be known before the winner is used: that it forgot, or that it is no better than
-    the model as it came."""
+    """Return what is to be known before the winner is used: that it forgot, or that it is no better
+    than the model as it came."""
     doubts = gain_doubts(study, found)
     if found["guard"]:
         doubts.append(guard.verdict(found["guard"], f"trial {found['best']['number']}"))
@@ -166,41 +154,48 @@ def verdict(study: Study, found: dict) -> list[Finding]:
 
 
 def gain_doubts(study: Study, found: dict) -> list[Finding]:
-    """A warning when no training is better than the model as it came, or not surely so; none while
-    the study goes on.
-
-    Intervals are those of accuracy, and say nothing about other objectives.
-    """
+    """Return a warning when no training is better than the model as it came, or not surely so; none
+    while the study goes on."""
     if not found["ended"] or found["baseline"] is None or not found["best"]:
         return []
     base, best = found["baseline"], found["best"]["objective"]
     if base_leads(study, found):
         message = (
             f"no training is better than the untouched model ({base:.4g}); "
-            f"the best reached {best:.4g}"
+            f"the best reached {best:.4g}. Try other --range values or more data, or keep the model"
         )
-        fix = "other --range values or more data, or keep the model"
-        return [findings.warning("TUNE-BASE-WINS", study.folder, message, fix)]
+        return [findings.warning("TUNE-BASE-WINS", study.folder, message)]
     before, after = found["intervals"]
+    # Intervals are those of accuracy, and say nothing about other objectives.
     is_compared = found["objective"] == "accuracy" and before and after
     if not is_compared or after[0] > before[1]:
         return []
     message = (
         f"the gain over the untouched model ({base:.4g} to {best:.4g}) may be noise: "
-        "the 95 % intervals overlap"
+        "the 95 % intervals overlap; judge both on more questions"
     )
-    return [findings.warning("TUNE-NOISE", study.folder, message, "judge both on more questions")]
+    return [findings.warning("TUNE-NOISE", study.folder, message)]
 
 
 # -- before a run --------------------------------------------------------------------------------
 
 
 def plan_text(plan: dict, cost: Cost) -> str:
-    """What `plan` found, for people."""
+    """Return what `plan` found, for people."""
     left = plan["left"]
+    budget = [f"budget: {plan['trials']} trainings"]
+    if plan["hours"] is not None:
+        budget.append(f"{plan['hours']:g} hours")
+    target = "no target" if plan["target"] is None else f"target {plan['target']:g}"
+    devices = []
+    for gpu_ids in plan["gpu_ids"]:
+        if gpu_ids is None:
+            devices.append("any GPU")
+        else:
+            devices.append(f"GPUs {','.join(gpu_ids)}" if gpu_ids else "the CPU")
     lines = [
         f"{left} trainings to go, {plan['parallel']} at a time, judged by {plan['objective']}",
-        budget_text(plan),
+        f"{', '.join(budget)}; {target}; on {plan['platform']}, {' and '.join(devices)}",
     ]
     for row in plan["space"]:
         example = f"as given {value_text(row['default'])}"
@@ -209,39 +204,20 @@ def plan_text(plan: dict, cost: Cost) -> str:
         lines.append(f"  {row['key']}: {row['range']} ({example})")
     for repair in plan["repairs"]:
         lines.append(f"  repaired: {repair['message']} ({repair['fix']})")
-    if left:
-        lines.append(cost_text(cost))
+    if left and cost.steps is None:
+        lines.append(cost.text())
+    elif left:
+        # Only the time of trials that ended holds their evaluations.
+        alone = replace(cost, steps=None).text()
+        lines.append(
+            f"{cost.steps} steps a training as given; all of them: {alone}; "
+            "evaluations are not counted"
+        )
     return "\n".join(lines)
 
 
-def cost_text(cost: Cost) -> str:
-    """What all trainings cost; only the time of trials that ended holds their evaluations."""
-    if cost.steps is None:
-        return cost.text()
-    alone = replace(cost, steps=None).text()
-    return (
-        f"{cost.steps} steps a training as given; all of them: {alone}; evaluations are not counted"
-    )
-
-
-def budget_text(plan: dict) -> str:
-    """What ends the study, and where its trials run."""
-    parts = [f"budget: {plan['trials']} trainings"]
-    if plan["hours"] is not None:
-        parts.append(f"{plan['hours']:g} hours")
-    target = "no target" if plan["target"] is None else f"target {plan['target']:g}"
-    devices = " and ".join(device(gpu_ids) for gpu_ids in plan["gpu_ids"])
-    return f"{', '.join(parts)}; {target}; on {plan['platform']}, {devices}"
-
-
-def device(gpu_ids: list[str] | None) -> str:
-    if gpu_ids is None:
-        return "any GPU"
-    return f"GPUs {','.join(gpu_ids)}" if gpu_ids else "the CPU"
-
-
 def estimate(study: Study, left: int) -> Cost | None:
-    """The time of what is left, from this study's own trials; None before one has ended."""
+    """Return the time of what is left, from this study's own trials; None before one has ended."""
     took = []
     for trial in study.ranked(study.trials()):
         if trial["ended_at"]:
@@ -260,5 +236,5 @@ def estimate(study: Study, left: int) -> Cost | None:
 
 
 def rounds(left: int, groups: list) -> int:
-    """How many trainings follow each other on each group of GPUs, at most."""
+    """Return how many trainings follow each other on each group of GPUs, at most."""
     return -(-left // len(groups))
