@@ -100,11 +100,10 @@ def meant(folder: Path, by: str | None) -> tuple[Path, list[findings.Finding]]:
             message = "got it with what is no train job or output, expected it to be left out"
             raise findings.bad_input("CKPT-NO-EFFECT", "--by", message, "leave --by out")
         return folder.resolve(), []
-    output_dir = run_outputs.output_of(folder)
-    beside = selection.Beside(folder)
+    training = selection.Training(run_outputs.output_of(folder), folder)
     if not by:
-        raise selection.not_chosen(output_dir, run_outputs.models(output_dir), beside, "checkpoint")
-    chosen, notes = selection.select(output_dir, by, beside)
+        raise training.not_chosen(training.models, "checkpoint")
+    chosen, notes = training.select(by)
     return chosen.path.resolve(), notes
 
 

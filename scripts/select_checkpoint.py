@@ -62,13 +62,13 @@ def parser() -> cli.Parser:
 
 
 def make(chosen: run_outputs.Checkpoint, args) -> Path:
-    """Merge or fix the chosen adapter; returns the folder written."""
+    """Merge or fix the chosen adapter; return the folder written."""
     output = args.merge or args.fix_adapter
     if chosen.kind != run_outputs.ADAPTER:
-        message = f"got a {chosen.kind} folder, expected a LoRA adapter: it can be used as it is"
+        message = f"it is a {chosen.kind}, not a LoRA adapter, and can be used as it is"
         raise f.bad_input("CKPT-NOT-ADAPTER", chosen.path, message)
     if output.exists():
-        raise f.bad_input("CKPT-OUTPUT-EXISTS", output, "got something there, expected nothing yet")
+        raise f.bad_input("CKPT-OUTPUT-EXISTS", output, "something is there already")
     adapter = adapters.read(chosen.path)
     if args.fix_adapter:
         adapters.fix(adapter, output)
@@ -88,40 +88,29 @@ def make(chosen: run_outputs.Checkpoint, args) -> Path:
 
 def main(args) -> cli.Outcome:
     job = args.output_dir
-    output_dir = run_outputs.output_of(job)
-    refuse_log_without_losses(args.log)
-    beside = selection.Beside(job, args.log)
-    if not args.by:
-        if (args.merge or args.fix_adapter) and run_outputs.is_model(job):
-            return of_adapter(args)
-        if args.merge or args.fix_adapter or args.base_model:
-            found = run_outputs.find(output_dir)
-            adapters_here = [one for one in found if one.kind == run_outputs.ADAPTER]
-            raise selection.not_chosen(output_dir, adapters_here, beside, "adapter")
-        return listing(output_dir, job, beside)
-    if args.base_model and not args.merge:
-        message = "got it without --merge, which alone reads a base"
-        raise f.bad_input("CKPT-NO-EFFECT", "--base-model", message)
-    return selected(args, output_dir, beside)
-
-
-def of_adapter(args) -> cli.Outcome:
-    """Of an adapter that is named by its folder, wherever it lies."""
-    path = args.output_dir
-    kind, problems = run_outputs.kind(path), run_outputs.verify(path)
-    chosen = run_outputs.Checkpoint(path, path.name, path.name, kind, problems)
-    if not chosen.complete:
-        raise f.Failure(chosen.findings, f.EXIT_CHECKS_FAILED)
-    return told(args, chosen, [])
-
-
-def selected(args, output_dir: Path, beside: selection.Beside) -> cli.Outcome:
-    """Choose, make what was asked for of it, and say what can be done with it."""
-    chosen, notes = selection.select(output_dir, args.by, beside)
-    return told(args, chosen, notes)
+    if args.log is not None:
+        refuse_log_without_losses(args.log)
+    training = selection.Training(run_outputs.output_of(job), job, args.log)
+    if args.by:
+        if args.base_model and not args.merge:
+            message = "it has no effect without --merge, which alone reads a base"
+            raise f.bad_input("CKPT-NO-EFFECT", "--base-model", message)
+        return told(args, *training.select(args.by))
+    if not (args.merge or args.fix_adapter or args.base_model):
+        return listing(training)
+    if run_outputs.is_model(job) and (args.merge or args.fix_adapter):
+        # An adapter that is named by its folder, wherever it lies.
+        kind, problems = run_outputs.kind(job), run_outputs.verify(job)
+        chosen = run_outputs.Checkpoint(job, job.name, job.name, kind, problems)
+        if not chosen.complete:
+            raise f.Failure(chosen.findings, f.EXIT_CHECKS_FAILED)
+        return told(args, chosen, [])
+    adapters_here = [one for one in training.found if one.kind == run_outputs.ADAPTER]
+    raise training.not_chosen(adapters_here, "adapter")
 
 
 def told(args, chosen: run_outputs.Checkpoint, notes: list[f.Finding]) -> cli.Outcome:
+    """Make what was asked for of the chosen one, and say what can be done with it."""
     job = args.output_dir
     result = {"selected": chosen.to_json()}
     if chosen.guard:
@@ -141,21 +130,19 @@ def told(args, chosen: run_outputs.Checkpoint, notes: list[f.Finding]) -> cli.Ou
     return cli.Outcome(result, notes, str(path), following, serve=result["serve"])
 
 
-def refuse_log_without_losses(log: Path | None) -> None:
-    if log is None:
-        return
+def refuse_log_without_losses(log: Path) -> None:
     if not log.is_file():
-        raise f.bad_input("FILE-MISSING", log, "got no such file, expected a trainer's log")
+        raise f.bad_input("FILE-MISSING", log, "there is no such file; name a trainer's log")
     if not selection.has_losses(log):
         message = (
-            "got no validation loss in it, expected the log of a training with validation "
+            "it tells no validation loss; name the log of a training with validation "
             "(policy_0.log of cosmos-rl, log.txt of a job)"
         )
         raise f.bad_input("CKPT-LOG", log, message)
 
 
 def evaluation(path: Path, given: Path, chosen: run_outputs.Checkpoint) -> tuple[str, ...]:
-    """The command that makes the spec to evaluate a model or adapter as it was trained.
+    """Return the command that makes the spec to evaluate a model or adapter as it was trained.
 
     The data are those that its train job was validated on; there is no command when the job or
     the data are not named or not here.
@@ -177,8 +164,8 @@ def evaluation(path: Path, given: Path, chosen: run_outputs.Checkpoint) -> tuple
 
 
 def train_job(given: Path, chosen: Path) -> Path | None:
-    """The job that was given or wrote the chosen model, with its record and spec; of one that was
-    retried the last."""
+    """Return the job that was given or wrote the chosen model, with its record and spec; of one
+    that was retried the last."""
     for home in (job_folder.home_of(given), job_folder.home_of(chosen)):
         for job in reversed(job_folder.attempts(home) if home else ()):
             if (job / "spec.toml").is_file():
@@ -187,8 +174,8 @@ def train_job(given: Path, chosen: Path) -> Path | None:
 
 
 def validation_data(spec: dict) -> list[str] | None:
-    """The flags of build_spec for the data that a training was validated on;
-    None when they are not here."""
+    """Return the flags of build_spec for the data that a training was validated on; None when they
+    are not here."""
     data = document.get(spec, "custom.val_dataset")
     if not isinstance(data, dict):
         return None
@@ -202,11 +189,10 @@ def validation_data(spec: dict) -> list[str] | None:
     return [*flags, "--set", f"dataset.media_dir={media}"]
 
 
-def listing(output_dir: Path, job: Path, beside: selection.Beside) -> cli.Outcome:
-    found = run_outputs.find(output_dir)
-    if not found:
-        raise f.Failure(selection.nothing_found(output_dir), f.EXIT_CHECKS_FAILED)
-    rows = [checkpoint.to_json() for checkpoint in found]
+def listing(training: selection.Training) -> cli.Outcome:
+    if not training.found:
+        raise f.Failure(selection.nothing_found(training.output_dir), f.EXIT_CHECKS_FAILED)
+    rows = [checkpoint.to_json() for checkpoint in training.found]
     lines = []
     for row in rows:
         uses = f"can: {', '.join(row['can'])}" if row["complete"] else "damaged"
@@ -215,13 +201,13 @@ def listing(output_dir: Path, job: Path, beside: selection.Beside) -> cli.Outcom
         lines.append(f"{row['kind']:8} {row['name']}  {uses}  {row['metrics'] or ''}".rstrip())
         if row["guard"]:
             lines.append(f"{'':8} {guard.in_words(row['guard'])}")
-    notes = [finding for checkpoint in found for finding in checkpoint.findings]
-    notes += selection.best_note(output_dir, found, beside)
-    by = selection.proposal(output_dir, found, beside)
+    notes = [finding for checkpoint in training.found for finding in checkpoint.findings]
+    notes += training.best_note()
+    by = training.proposal()
     following = ()
     if by:
-        log = ["--log", str(beside.log)] if beside.log else []
-        following = ("select_checkpoint.py", str(job), "--by", by, *log)
+        log = ["--log", str(training.log)] if training.log else []
+        following = ("select_checkpoint.py", str(training.job), "--by", by, *log)
     result = {"selected": None, "checkpoints": rows}
     return cli.Outcome(result, notes, "\n".join(lines), following)
 

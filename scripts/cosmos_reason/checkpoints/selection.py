@@ -1,5 +1,5 @@
-"""Which checkpoint of a train job is meant: by a metric, the validation loss, the best link or a
-name. Enter at `select`."""
+"""Which checkpoint of a training is meant: by a metric, the validation loss, the best link or a
+name. Enter at `select`, or make a `Training` to list and propose as well."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from cosmos_reason.base import files, findings, job_folder, metrics_log
 from cosmos_reason.base.findings import Failure, Finding
@@ -23,7 +23,7 @@ from cosmos_reason.spec import document
 METRICS_LOG, TRAINER_LOG = "metrics.jsonl", "log.txt"
 TRAINER_LOGS = (TRAINER_LOG, "*policy_*.log", "logs_*/policy_*.log")  # a job's, and cosmos-rl's
 ENABLED = "train.ckpt.enable_checkpoint"
-COUNTS = {"rows", "failed", "unparseable"}  # they stand among the metrics and tell no quality
+COUNTS = {"rows", "failed", "unparseable"}  # counts, not quality metrics
 
 
 @dataclass(frozen=True)
@@ -39,237 +39,410 @@ class MeasuredLoss:
     left_out: int = 0
 
 
-class Beside(NamedTuple):
-    """What tells validation losses besides the output folder: the folder of its train job, and a
-    trainer's log that is known to be of this training."""
-
-    job: Path | None = None
-    log: Path | None = None
-
-
-NOTHING_BESIDE = Beside()
-
-
 def select(
-    output_dir: Path, by: str, beside: Beside = NOTHING_BESIDE
+    output_dir: Path, by: str, job: Path | None = None, log: Path | None = None
 ) -> tuple[Checkpoint, list[Finding]]:
-    """The model or adapter that `by` means: a metric of checkpoint_metrics.json, "val_loss",
-    "best", or a name. Each of its numbers is read.
+    """Return the model or adapter that `by` means, and what there is to say of the choice."""
+    return Training(output_dir, job, log).select(by)
 
-    Never something else instead: raises Failure with a finding that lists what exists.
+
+class Training:
+    """The output folder of a training, read once: its checkpoints and their validation losses.
+
+    `job` is the folder of its train job, `log` a trainer's log that is known to be of this
+    training: both may tell losses besides the output folder itself.
     """
-    chosen, notes = _meant(output_dir, by, beside)
-    found = run_outputs.verify(chosen.path, whole=True)
-    if findings.has_errors(found):
-        raise Failure(found, findings.EXIT_CHECKS_FAILED)
-    return chosen, notes
 
+    def __init__(self, output_dir: Path, job: Path | None = None, log: Path | None = None):
+        self.output_dir = output_dir
+        self.job = job
+        self.log = log
 
-def _meant(output_dir: Path, by: str, beside: Beside) -> tuple[Checkpoint, list[Finding]]:
-    everything = run_outputs.models(output_dir)
-    if not everything:
-        raise Failure(nothing_found(output_dir), findings.EXIT_CHECKS_FAILED)
-    models = _standing(everything, by)
-    if by == VAL_LOSS:
-        return _lowest_loss(output_dir, models, beside)
-    if by == "best":
-        best = _best(output_dir, everything, beside)
-        saved = _of_saved(_known_losses(output_dir, beside), models)
-        return best, unequal_validations(output_dir, best, saved)
-    metrics = {metric for checkpoint in models for metric in checkpoint.metrics} - COUNTS
-    if by in metrics:
-        return _by_metric(output_dir, models, by)
-    if not metrics and by in checkpoint_metrics.TASK_METRICS:
-        message = (
-            f"got no scores, expected {by} in {checkpoint_metrics.FILE}: evaluate each "
-            "checkpoint, then score its results with scripts/score_predictions.py"
-        )
-        finding = findings.error("CKPT-NOT-SCORED", output_dir, message)
-        raise Failure(finding, findings.EXIT_CHECKS_FAILED)
-    if not any(by in (checkpoint.name, checkpoint.step) for checkpoint in models):
-        words = [*metrics, VAL_LOSS, "best", *(checkpoint.step for checkpoint in models)]
-        problem = (
-            f"got {by!r}, expected a metric, {VAL_LOSS}, best or a checkpoint's name."
-            f"{findings.did_you_mean(by, words)}"
-        )
-        raise _not_found(output_dir, models, problem, beside)
-    return _named(output_dir, models, by), []
+    @cached_property
+    def found(self) -> list[Checkpoint]:
+        return run_outputs.find(self.output_dir)
 
+    @cached_property
+    def models(self) -> list[Checkpoint]:
+        """All models and adapters."""
+        return [one for one in self.found if one.kind != RESUME]
 
-def proposal(output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOTHING_BESIDE) -> str:
-    """What `--by` may be on evidence: a task metric, the validation loss, the best link, the only
-    model there is, the whole one of the lowest loss; else empty, for no name is better than
-    another."""
-    models = [one for one in _standing(found) if one.kind != RESUME]
-    whole = [checkpoint for checkpoint in models if checkpoint.complete]
-    scored = set().union(*(checkpoint.metrics for checkpoint in whole))
-    for metric in checkpoint_metrics.TASK_METRICS:
-        if metric in scored:
-            return metric
-    measured = _of_saved(_known_losses(output_dir, beside), models)
-    if measured:
-        lowest, _ = measured[0]
-        if lowest.complete:
+    @cached_property
+    def standing(self) -> list[Checkpoint]:
+        """The models that count: of a step that a retry came to again the retry's."""
+        return [one for one in self.models if not one.superseded_by]
+
+    @cached_property
+    def losses(self) -> list[MeasuredLoss]:
+        """The losses that a choice may follow, the lowest first: those of metrics.jsonl, else those
+        that a trainer's log ties to checkpoints of these runs. A log that ties none may be of any
+        training."""
+        found = self._losses_in(METRICS_LOG)
+        if not found:
+            found = self._logged_losses()
+        return found
+
+    @cached_property
+    def saved(self) -> list[tuple[Checkpoint, MeasuredLoss]]:
+        """The losses whose step was saved, each with its checkpoint, the lowest first."""
+        return _of_saved(self.losses, self.standing)
+
+    # -- choosing ------------------------------------------------------------------------------
+
+    def select(self, by: str) -> tuple[Checkpoint, list[Finding]]:
+        """Return the model or adapter that `by` means: a metric of checkpoint_metrics.json,
+        "val_loss", "best", or a name. Each of its numbers is read.
+
+        Never something else instead: raises Failure with a finding that lists what exists.
+        """
+        if not self.models:
+            raise Failure(nothing_found(self.output_dir), findings.EXIT_CHECKS_FAILED)
+        if by == VAL_LOSS:
+            chosen, notes = self._lowest_loss()
+        elif by == "best":
+            chosen = self._best(self.models)
+            notes = self._unequal_validations(chosen)
+        elif by in self._metrics():
+            chosen, notes = self._by_metric(by)
+        else:
+            chosen, notes = self._named(by), []
+        found = run_outputs.verify(chosen.path, whole=True)
+        if findings.has_errors(found):
+            raise Failure(found, findings.EXIT_CHECKS_FAILED)
+        return chosen, notes
+
+    def proposal(self, among: Sequence[Checkpoint] | None = None) -> str:
+        """Return what `--by` may be on evidence: a task metric, the validation loss, the best link,
+        the only model there is, the whole one of the lowest loss; else '', for no name is better
+        than another."""
+        models = self.standing if among is None else [one for one in self.standing if one in among]
+        whole = [checkpoint for checkpoint in models if checkpoint.complete]
+        scored = set().union(*(checkpoint.metrics for checkpoint in whole))
+        for metric in checkpoint_metrics.TASK_METRICS:
+            if metric in scored:
+                return metric
+        by_loss = [checkpoint for checkpoint, _ in self.saved if checkpoint in models]
+        if by_loss and by_loss[0].complete:
             return VAL_LOSS
-    if best_link.name_of(output_dir, whole):
-        return "best"
-    return whole[0].name if len(whole) == 1 else _whole_of_lowest_loss(measured)
+        if best_link.name_of(self.output_dir, whole):
+            return "best"
+        if len(whole) == 1:
+            return whole[0].name
+        # The lowest loss is of a damaged one: val_loss would refuse it, the next has a name.
+        return next((checkpoint.name for checkpoint in by_loss if checkpoint.complete), "")
+
+    def not_chosen(self, among: Sequence[Checkpoint], what: str) -> Failure:
+        """Return the refusal to make something of a checkpoint that was not named; `what` it is."""
+        if not self.found:
+            return Failure(nothing_found(self.output_dir), findings.EXIT_CHECKS_FAILED)
+        whole = [one.name for one in among if one.complete and not one.superseded_by]
+        message = f"--by is required to say which {what} is meant; "
+        message += f"there are: {', '.join(whole)}" if whole else "none is whole"
+        fix = flags(self.proposal(among))
+        return findings.bad_input("CKPT-NOT-CHOSEN", "--by", message, fix)
+
+    def best_note(self) -> list[Finding]:
+        """Return what the `best` link points at, or that it is broken, and whether it was chosen
+        among equals; nothing where there is none."""
+        best = best_link.folder_of(self.output_dir)
+        if not best.is_dir():
+            return []
+        try:
+            chosen = self._best(self.models)
+        except Failure as failure:
+            broken = failure.findings[0]
+            fix = flags(self.proposal())
+            return [findings.warning(BEST_REFUSED[broken.id], best, broken.message, fix)]
+        means = findings.info("CKPT-BEST", best, f"it means {chosen.name}", flags("best"))
+        return [means, *self._unequal_validations(chosen)]
+
+    def _metrics(self) -> set[str]:
+        names = set()
+        for checkpoint in self.standing:
+            names.update(checkpoint.metrics)
+        return names - COUNTS
+
+    def _named(self, name: str) -> Checkpoint:
+        """Return the one checkpoint of a name. A superseded one is meant by its full name alone."""
+        named = [one for one in self.standing if name in (one.name, one.step)]
+        named += [one for one in self.models if one.superseded_by and one.name == name]
+        if len(named) == 1:
+            if not named[0].complete:
+                raise Failure(named[0].findings, findings.EXIT_CHECKS_FAILED)
+            return named[0]
+        if named:
+            raise self._not_found(f"got {len(named)} checkpoints named {name!r}, expected one.")
+        metrics = self._metrics()
+        if not metrics and name in checkpoint_metrics.TASK_METRICS:
+            message = (
+                f"no checkpoint is scored: evaluate each one, then let "
+                f"scripts/score_predictions.py write {name} to {checkpoint_metrics.FILE}"
+            )
+            finding = findings.error("CKPT-NOT-SCORED", self.output_dir, message)
+            raise Failure(finding, findings.EXIT_CHECKS_FAILED)
+        words = [*metrics, VAL_LOSS, "best", *(checkpoint.step for checkpoint in self.standing)]
+        raise self._not_found(
+            f"got {name!r}, expected a metric, {VAL_LOSS}, best or a checkpoint's name."
+            f"{findings.did_you_mean(name, words)}"
+        )
+
+    def _not_found(self, problem: str) -> Failure:
+        """Return a Failure that lists the checkpoints there are, with the validation losses that
+        metrics or the trainer's log give."""
+        # A log that ties its losses to no checkpoint chooses nothing, but may be shown.
+        saved = self.saved if self.losses else _of_saved(self._losses_in(TRAINER_LOG), self.models)
+        losses = {checkpoint.name: measured.loss for checkpoint, measured in saved}
+        listed = []
+        for checkpoint in self.standing:
+            text = checkpoint.name
+            if checkpoint.name in losses:
+                text += f" (validation loss {losses[checkpoint.name]:g})"
+            if not checkpoint.complete:
+                text += " (damaged)"
+            listed.append(text)
+        finding = findings.error(
+            "CKPT-NOT-FOUND",
+            self.output_dir,
+            f"{problem} It holds: {', '.join(listed[:20]) or 'no model at all'}",
+            flags(self.proposal()),
+            checkpoints=[checkpoint.name for checkpoint in self.standing],
+            losses=losses,
+        )
+        return Failure(finding, findings.EXIT_CHECKS_FAILED)
+
+    def _by_metric(self, metric: str) -> tuple[Checkpoint, list[Finding]]:
+        scored, others = [], []
+        for checkpoint in self.standing:
+            is_scored = checkpoint.complete and metric in checkpoint.metrics
+            (scored if is_scored else others).append(checkpoint)
+        if not scored:
+            raise self._not_found(f"no undamaged checkpoint is scored by {metric}.")
+        choose = min if metric.endswith("loss") else max
+        best = choose(scored, key=lambda one: one.metrics[metric])  # of equals, the first
+        notes = []
+        if others:
+            names = [checkpoint.name for checkpoint in others]
+            message = f"{len(names)} of {len(names) + len(scored)} are damaged or not scored by "
+            message += f"{metric}, and were not compared: {', '.join(names[:3])}"
+            notes = [
+                findings.warning("CKPT-NOT-SCORED", self.output_dir, message, checkpoints=names)
+            ]
+        return best, notes + unequal_scores(self.output_dir, best, scored)
+
+    # -- by validation loss ----------------------------------------------------------------------
+
+    def _lowest_loss(self) -> tuple[Checkpoint, list[Finding]]:
+        """Return the checkpoint with the lowest validation loss in metrics.jsonl, else in the
+        trainer's log, else that of best_score.json; and what there is to say of that choice."""
+        if not self.saved:
+            metric = best_link.metric_of(self.output_dir)
+            if metric != VAL_LOSS:
+                problem = f"no validation loss is known, and best was chosen by {metric}."
+                raise self._not_found(problem)
+            chosen = self._best(self.standing)
+            basis = (
+                "no metrics.jsonl or trainer's log has a validation loss of a saved step, "
+                "the best link and best_score.json name this one"
+            )
+            return chosen, [self._proxy_note(basis)]
+        chosen, lowest = self.saved[0]
+        if not chosen.complete:
+            raise self._lowest_damaged()
+        basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
+        notes = [self._proxy_note(basis), *self._unequal_validations(chosen)]
+        if lowest.loss > self.losses[0].loss:
+            message = (
+                f"the lowest validation loss, {self.losses[0].loss:g}, is that of step "
+                f"{self.losses[0].step}: it was not saved or is gone"
+            )
+            notes.append(
+                findings.warning(
+                    "CKPT-LOWEST-NOT-SAVED", self.output_dir, message, checkpoints=[chosen.name]
+                )
+            )
+        # A merged model and the adapter it was made of are of one step.
+        same = [checkpoint.name for checkpoint, other in self.saved[1:] if other == lowest]
+        if same:
+            message = f"of step {lowest.step} there is also {', '.join(same)}"
+            notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message, flags(same[0])))
+        return chosen, notes
+
+    def _lowest_damaged(self) -> Failure:
+        """Return the refusal of a damaged checkpoint: with what is wrong with it, and with the next
+        one by loss that is whole."""
+        lowest, measured = self.saved[0]
+        message = f"the lowest validation loss, {measured.loss:g}, is of a damaged checkpoint; "
+        fix = Fix()
+        whole = [(one, measured.loss) for one, measured in self.saved if one.complete]
+        if whole:
+            checkpoint, loss = whole[0]
+            message += f"of the whole ones {checkpoint.name} has the lowest, {loss:g}"
+            fix = flags(checkpoint.name)
+        else:
+            message += "no whole one has a known loss"
+        finding = findings.error("CKPT-LOWEST-DAMAGED", lowest.name, message, fix)
+        return Failure([finding, *lowest.findings], findings.EXIT_CHECKS_FAILED)
+
+    def _proxy_note(self, basis: str) -> Finding:
+        message = (
+            f"{basis}; it is a proxy: cosmos-rl leaves the last partial batch out of it, "
+            "and the lowest is often not the best accuracy"
+        )
+        return findings.info("CKPT-VAL-LOSS-PROXY", self.output_dir, message, flags("accuracy"))
+
+    def _unequal_validations(self, chosen: Checkpoint) -> list[Finding]:
+        """Return a warning where other checkpoints were validated on more records than the chosen
+        one, or on fewer: a clip that is lost in the middle of a training is left out from there
+        on."""
+        left_out = {checkpoint.name: measured.left_out for checkpoint, measured in self.saved}
+        own = left_out.get(chosen.name)
+        others = {}
+        for name, count in left_out.items():
+            if own is not None and count != own:
+                others[name] = f"{name} without {count:,}"
+        if not others:
+            return []
+        message = (
+            f"validations do not compare with that of {chosen.name}, which is without {own:,} "
+            f"records that could not be read: {', '.join(list(others.values())[:3])}"
+        )
+        return [_unequal(self.output_dir, message, list(others))]
+
+    # -- where losses are told -------------------------------------------------------------------
+
+    @cached_property
+    def _attempts(self) -> list[Path]:
+        """The jobs of the training: those of `job`, where that is one, else of who wrote the
+        output."""
+        if self.job and job_of(self.job):
+            return job_folder.attempts(self.job)
+        return run_outputs.training_of(self.output_dir)
+
+    def _losses_in(self, name: str) -> list[MeasuredLoss]:
+        """Return what the files of this name tell, the lowest first: in each run, else in the
+        folders of the training's jobs, one after another, or of a single run beside its output."""
+        runs = run_outputs.runs(self.output_dir)
+        found = []
+        for run in runs:
+            places = [[run]]
+            if len(runs) == 1 or run_outputs.is_of_training(run, self._attempts):
+                places.append(self._attempts)
+            if len(runs) == 1:
+                places += [[self.output_dir], [self.output_dir.parent]]
+            for folders in places:
+                measured = _measured([folder / name for folder in folders], run)
+                if measured:
+                    found += measured
+                    break
+        return sorted(found, key=lambda measured: measured.loss)
+
+    def _logged_losses(self) -> list[MeasuredLoss]:
+        """Return the losses that trainers' logs tie to checkpoints of these runs, the lowest
+        first."""
+        runs = {run.absolute().name: run for run in run_outputs.runs(self.output_dir)}
+        if self.log:
+            found = _of_named_log(self.log, runs)
+            return sorted(found, key=lambda measured: measured.loss)
+        output = self.output_dir.absolute()
+        logs: dict[Path, Path] = {}  # by what they are, for one may lie in two of these folders
+        for folder in (*runs.values(), output, output.parent, *self._attempts):
+            for pattern in TRAINER_LOGS:
+                for path in sorted(folder.glob(pattern)):
+                    logs[path.resolve()] = path
+        found = []
+        for path in logs.values():
+            if path.is_file():
+                found += _tied(path, trainer_log.saved_losses(_lines(path)), runs)
+        return sorted(found, key=lambda measured: measured.loss)
+
+    # -- the best link ---------------------------------------------------------------------------
+
+    def _best(self, models: Sequence[Checkpoint]) -> Checkpoint:
+        """Return the model that `best` means. Raises Failure for a broken link and for a damaged
+        model."""
+        name = best_link.name_of(self.output_dir, models)
+        if not name:
+            named = [str(target) for target in best_link.targets(self.output_dir)]
+            problem = (
+                f"best names {' and '.join(named) or 'nothing'}, not one model of this folder."
+            )
+            raise self._not_found(problem)
+        best = next(one for one in models if one.name == name)
+        if best.complete:
+            return best
+        folder = best_link.folder_of(self.output_dir)
+        fix = flags(self.proposal())
+        message = f"it points to the damaged {name}"
+        finding = findings.error("CKPT-BEST-DAMAGED", folder, message, fix)
+        raise Failure([finding, *best.findings], findings.EXIT_CHECKS_FAILED)
 
 
-def _standing(found: Iterable[Checkpoint], named: str = "") -> list[Checkpoint]:
-    """The checkpoints that count: of a step that a retry came to again the retry's. The earlier one
-    is meant by its full name alone."""
-    return [one for one in found if not one.superseded_by or one.name == named]
-
-
-def _whole_of_lowest_loss(measured: Sequence[tuple[Checkpoint, MeasuredLoss]]) -> str:
-    return next((checkpoint.name for checkpoint, _ in measured if checkpoint.complete), "")
+# A refusal of `best` -> the warning about it in a list.
+BEST_REFUSED = {"CKPT-NOT-FOUND": "CKPT-BEST-BROKEN", "CKPT-BEST-DAMAGED": "CKPT-BEST-DAMAGED"}
 
 
 def flags(by: str) -> Fix:
-    """The fix that chooses what was proposed; none for no proposal."""
+    """Return the fix that chooses what was proposed; none for no proposal."""
     return Fix(flags={"--by": by} if by else {})
 
 
 def is_training(folder: Path) -> bool:
-    """Whether it is a train job, its output or a run of it, and no model or adapter itself."""
+    """Return whether it is a train job, its output or a run of it, and no model or adapter
+    itself."""
     if not folder.is_dir() or run_outputs.is_model(folder):
         return False
-    return job_of(folder) is not None or bool(run_outputs.find(folder))
+    return job_of(folder) is not None or bool(run_outputs.runs(folder))
 
 
 def job_of(folder: Path) -> Path | None:
-    """A folder itself where it is that of a job."""
+    """Return a folder itself where it is that of a job."""
     return folder if (folder / job_folder.RECORD).is_file() else None
 
 
-def not_chosen(output_dir: Path, found: Iterable[Checkpoint], beside: Beside, what: str) -> Failure:
-    """The refusal to make something of a checkpoint that was not named; `what` it is."""
-    whole = [one for one in _standing(found) if one.complete]
-    message = f"got none, expected it to say which {what} is meant of: "
-    message += ", ".join(one.name for one in whole) or "none"
-    by = proposal(output_dir, whole, beside)
-    return findings.bad_input("CKPT-NOT-CHOSEN", "--by", message, flags(by))
-
-
 def nothing_found(folder: Path) -> Finding:
-    """What to say of a folder without any checkpoint: the folder that was probably meant, or why
-    none was saved."""
-    meant = _output_nearby(folder)
+    """Return what to say of a folder without any checkpoint: the folder that was probably meant, or
+    why none was saved."""
+    # It may be a part of a run, or lie one or two levels above the output.
+    meant = None
+    for home in (folder.absolute(), folder.absolute().parent):
+        if home.name in run_outputs.PARTS:
+            meant = meant or home.parent
+    if meant is None:
+        below = []
+        for part in run_outputs.PARTS:
+            below += [path.parents[1] for path in folder.glob(f"*/*/{part}")]
+            below += [path.parents[1] for path in folder.glob(f"*/*/*/{part}")]
+        meant = min(below, default=None)
     if meant:
-        message = "got no output folder of a train job, expected one"
+        message = "it is not the output folder of a train job"
         fix = shlex.join(["scripts/select_checkpoint.py", str(meant)])
         return findings.error("CKPT-NONE", folder, message, fix)
     home = job_folder.home_of(folder)
     if home:
-        message = "got no checkpoint, expected TIMESTAMP/safetensors/step_N: none was saved (yet)"
+        message = "no TIMESTAMP/safetensors/step_N is there: none was saved (yet)"
         fix = shlex.join(["scripts/launch_job.py", "status", str(home)])
         return findings.error("CKPT-NONE", folder, message, fix)
-    message = "got no checkpoint, expected the output folder of a training"
+    message = "it holds no checkpoint; name the output folder of a training"
     for name in annotations.ROOT_FILES:
         if (folder / name).is_file():
-            message = f"got a dataset ({name}), expected the output folder of a training"
-    return findings.error("CKPT-NONE", folder, message, _checkpoints_were_off(folder))
-
-
-def _checkpoints_were_off(folder: Path) -> Fix:
-    """The change that lets a training save checkpoints, where its spec lies there and has them
-    off."""
+            message = f"it is a dataset ({name}); name the output folder of a training"
+    # Where the spec of the training lies there and has checkpoints off, that is why.
+    fix = Fix()
     for path in (*folder.glob("*.toml"), *folder.glob("*/config.toml")):
         with suppress(Failure):
             if document.get(files.read_toml(path), ENABLED) is False:
-                return Fix(changes={ENABLED: True})
-    return Fix()
+                fix = Fix(changes={ENABLED: True})
+    return findings.error("CKPT-NONE", folder, message, fix)
 
 
-def _output_nearby(folder: Path) -> Path | None:
-    """A run that the folder is a part of, else an output folder one or two levels below it."""
-    for home in (folder.absolute(), folder.absolute().parent):
-        if home.name in run_outputs.PARTS:
-            return home.parent
-    below = []
-    for part in run_outputs.PARTS:
-        below += [path.parents[1] for path in folder.glob(f"*/*/{part}")]
-        below += [path.parents[1] for path in folder.glob(f"*/*/*/{part}")]
-    return min(below, default=None)
-
-
-def _not_found(
-    output_dir: Path, models: Sequence[Checkpoint], problem: str, beside: Beside = NOTHING_BESIDE
-) -> Failure:
-    """A Failure that lists the checkpoints there are, with the validation losses that metrics or
-    the trainer's log give."""
-    measured = _known_losses(output_dir, beside)
-    if not measured:
-        measured = _losses(output_dir, TRAINER_LOG, beside.job)
-    losses = {
-        checkpoint.name: measured_loss.loss
-        for checkpoint, measured_loss in _of_saved(measured, models)
-    }
-    listed = []
-    for checkpoint in models:
-        text = checkpoint.name
-        if checkpoint.name in losses:
-            text += f" (validation loss {losses[checkpoint.name]:g})"
-        if not checkpoint.complete:
-            text += " (damaged)"
-        listed.append(text)
-    message = f"{problem} It holds: {', '.join(listed[:20]) or 'no model at all'}"
-    finding = findings.error(
-        "CKPT-NOT-FOUND",
-        output_dir,
-        message,
-        flags(proposal(output_dir, models, beside)),
-        checkpoints=[checkpoint.name for checkpoint in models],
-        losses=losses,
-    )
-    return Failure(finding, findings.EXIT_CHECKS_FAILED)
-
-
-# -- by name and by metric ---------------------------------------------------------------------
-
-
-def _named(output_dir: Path, models: Sequence[Checkpoint], name: str) -> Checkpoint:
-    named = _of_name(models, name)
-    if len(named) != 1:
-        problem = f"got {len(named)} checkpoints named {name!r}, expected one."
-        raise _not_found(output_dir, models, problem)
-    if not named[0].complete:
-        raise Failure(named[0].findings, findings.EXIT_CHECKS_FAILED)
-    return named[0]
-
-
-def _of_name(models: Sequence[Checkpoint], name: str) -> list[Checkpoint]:
-    return [checkpoint for checkpoint in models if name in (checkpoint.name, checkpoint.step)]
-
-
-def _by_metric(
-    output_dir: Path, models: Sequence[Checkpoint], metric: str
-) -> tuple[Checkpoint, list[Finding]]:
-    scored, others = [], []
-    for checkpoint in models:
-        is_scored = checkpoint.complete and metric in checkpoint.metrics
-        (scored if is_scored else others).append(checkpoint)
-    if not scored:
-        problem = f"got no undamaged checkpoint that was scored by {metric}."
-        raise _not_found(output_dir, models, problem)
-    choose = min if metric.endswith("loss") else max
-    best = choose(scored, key=lambda checkpoint: checkpoint.metrics[metric])  # of equals, the first
-    notes = []
-    if others:
-        names = [checkpoint.name for checkpoint in others]
-        message = (
-            f"chosen among {len(scored)}; damaged or not scored by {metric}: {', '.join(names[:3])}"
-        )
-        notes.append(findings.warning("CKPT-NOT-SCORED", output_dir, message, checkpoints=names))
-    return best, notes + unequal_scores(output_dir, best, scored)
+# -- scores that do not compare ----------------------------------------------------------------
 
 
 def unequal_scores(
     output_dir: Path, best: Checkpoint, scored: Sequence[Checkpoint]
 ) -> list[Finding]:
-    """A warning where other scores were measured otherwise than that of the chosen checkpoint, as
-    far as this was recorded."""
+    """Return a warning where other scores were measured otherwise than that of the chosen
+    checkpoint, as far as this was recorded."""
     differences = {}
     for other in scored:
         ways = [] if other is best else _differences(other, best)
@@ -278,20 +451,17 @@ def unequal_scores(
     if not differences:
         return []
     shown = "; ".join(f"{name} had {ways}" for name, ways in list(differences.items())[:3])
-    message = (
-        f"scores do not compare with that of {best.name}: {shown}; "
-        "expected the same questions and settings"
-    )
+    message = f"scores do not compare with that of {best.name}: {shown}"
     return [_unequal(output_dir, message, list(differences))]
 
 
 def _unequal(output_dir: Path, message: str, names: list[str]) -> Finding:
-    fix = "evaluate them with one spec, then scripts/score_predictions.py RESULTS"
-    return findings.warning("CKPT-UNEQUAL-SCORES", output_dir, message, fix, checkpoints=names)
+    message += ". Evaluate them with one spec, then score each with scripts/score_predictions.py"
+    return findings.warning("CKPT-UNEQUAL-SCORES", output_dir, message, checkpoints=names)
 
 
 def _differences(other: Checkpoint, best: Checkpoint) -> list[str]:
-    """In words, how the evaluation of `other` was not that of `best`."""
+    """Return in words how the evaluation of `other` was not that of `best`."""
     ways = []
     if other.evaluation and best.evaluation:
         ways = checkpoint_metrics.differences(other.evaluation, best.evaluation)
@@ -304,117 +474,12 @@ def _differences(other: Checkpoint, best: Checkpoint) -> list[str]:
     return [f"{rows:g} questions (not {best_rows:g})", *ways]
 
 
-# -- by validation loss ------------------------------------------------------------------------
-
-
-def _lowest_loss(
-    output_dir: Path, models: Sequence[Checkpoint], beside: Beside
-) -> tuple[Checkpoint, list[Finding]]:
-    """The checkpoint with the lowest validation loss in metrics.jsonl, else in the trainer's log,
-    else that of best_score.json; and what there is to say of that choice."""
-    measured = _known_losses(output_dir, beside)
-    saved = _of_saved(measured, models)
-    if not saved:
-        metric = best_link.metric_of(output_dir)
-        if metric != VAL_LOSS:
-            problem = (
-                f"got no validation loss, and a best checkpoint by {metric!r}, "
-                f"expected one by {VAL_LOSS}."
-            )
-            raise _not_found(output_dir, models, problem, beside)
-        chosen = _best(output_dir, models, beside)
-        basis = (
-            "no metrics.jsonl or trainer's log has a validation loss of a saved step, "
-            "the best link and best_score.json name this one"
-        )
-        return chosen, [_proxy_note(output_dir, basis)]
-    chosen, lowest = saved[0]
-    if not chosen.complete:
-        raise _lowest_damaged(saved)
-    basis = f"{lowest.file} says {lowest.loss:g} of step {lowest.step}"
-    notes = [_proxy_note(output_dir, basis), *unequal_validations(output_dir, chosen, saved)]
-    if lowest.loss > measured[0].loss:
-        message = (
-            f"the lowest validation loss, {measured[0].loss:g}, is that of step "
-            f"{measured[0].step}: it was not saved or is gone"
-        )
-        names = [chosen.name]
-        notes.append(
-            findings.warning("CKPT-LOWEST-NOT-SAVED", output_dir, message, checkpoints=names)
-        )
-    same_step = [checkpoint.name for checkpoint, other in saved[1:] if other == lowest]
-    if same_step:
-        message = f"of step {lowest.step} there is also {', '.join(same_step)}"
-        notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message, flags(same_step[0])))
-    return chosen, notes
-
-
-def unequal_validations(
-    output_dir: Path, chosen: Checkpoint, saved: Sequence[tuple[Checkpoint, MeasuredLoss]]
-) -> list[Finding]:
-    """A warning where other checkpoints were validated on more records than the chosen one, or on
-    fewer: a clip that is lost in the middle of a training is left out from there on."""
-    left_out = {checkpoint.name: measured.left_out for checkpoint, measured in saved}
-    own = left_out.get(chosen.name)
-    others = {}
-    for name, count in left_out.items():
-        if own is not None and count != own:
-            others[name] = f"{name} without {count:,}"
-    if not others:
-        return []
-    message = (
-        f"validations do not compare with that of {chosen.name}, which is without {own:,} records "
-        f"that could not be read: {', '.join(list(others.values())[:3])}; expected the same records"
-    )
-    return [_unequal(output_dir, message, list(others))]
-
-
-def _lowest_damaged(saved: Sequence[tuple[Checkpoint, MeasuredLoss]]) -> Failure:
-    """The refusal of a damaged checkpoint: with what is wrong with it, and with the next one by
-    loss that is whole."""
-    lowest, measured = saved[0]
-    message = f"got the lowest validation loss, {measured.loss:g}, of a damaged checkpoint"
-    fix = flags("")
-    for checkpoint, loss in saved:
-        if checkpoint.complete:
-            message += f"; of the whole ones {checkpoint.name} has the lowest, {loss.loss:g}"
-            fix = flags(checkpoint.name)
-            break
-    else:
-        message += ", and no whole one whose loss is known"
-    finding = findings.error("CKPT-LOWEST-DAMAGED", lowest.name, message, fix)
-    return Failure([finding, *lowest.findings], findings.EXIT_CHECKS_FAILED)
-
-
-def _proxy_note(output_dir: Path, basis: str) -> Finding:
-    message = (
-        f"{basis}; it is a proxy: cosmos-rl leaves the last partial batch out of it, "
-        "and the lowest is often not the best accuracy"
-    )
-    return findings.info("CKPT-VAL-LOSS-PROXY", output_dir, message, flags("accuracy"))
-
-
-def _known_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
-    """The losses that a choice may follow, the lowest first: those of metrics.jsonl, else those
-    that a trainer's log ties to checkpoints of these runs. A log that ties none may be of any
-    training."""
-    return _losses(output_dir, METRICS_LOG, beside.job) or _logged_losses(output_dir, beside)
-
-
-def _logged_losses(output_dir: Path, beside: Beside) -> list[MeasuredLoss]:
-    runs = {run.absolute().name: run for run in run_outputs.runs(output_dir)}
-    if beside.log:
-        found = _of_named_log(beside.log, runs)
-    else:
-        found = []
-        for file in _logs_near(output_dir, _attempts(output_dir, beside.job)):
-            found += _tied(file, trainer_log.saved_losses(_lines(file)), runs)
-    return sorted(found, key=lambda measured: measured.loss)
+# -- reading losses ----------------------------------------------------------------------------
 
 
 def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
-    """The losses of a log that is known to be of this training: the only run in it is the only run
-    here, whatever its folder is called; where it names no checkpoint, steps are matched by
+    """Return the losses of a log that is known to be of this training: the only run in it is the
+    only run here, whatever its folder is called; where it names no checkpoint, steps are matched by
     number."""
     saved_losses = trainer_log.saved_losses(_lines(log))
     if len(runs) != 1:
@@ -431,7 +496,8 @@ def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
 def _tied(
     file: Path, saved_losses: Iterable[SavedLoss], runs: dict[str, Path]
 ) -> list[MeasuredLoss]:
-    """The losses of checkpoints in these runs, which have the names that the log gives them."""
+    """Return the losses of checkpoints in these runs, which have the names that the log gives
+    them."""
     found = []
     for saved in saved_losses:
         if saved.run in runs and _is_loss(saved.loss):
@@ -440,56 +506,20 @@ def _tied(
     return found
 
 
-def _attempts(output_dir: Path, job: Path | None) -> list[Path]:
-    """The jobs of the training: those of `job`, where that is one, else of who wrote the output."""
-    if job and job_of(job):
-        return job_folder.attempts(job)
-    return run_outputs.training_of(output_dir)
-
-
-def _logs_near(output_dir: Path, attempts: Sequence[Path]) -> list[Path]:
-    """The logs that lie with the output, in the folder above it or in those of its jobs."""
-    output = output_dir.absolute()
-    found = []
-    for folder in (*run_outputs.runs(output), output, output.parent, *attempts):
-        for pattern in TRAINER_LOGS:
-            found += sorted(folder.glob(pattern))
-    return list({path.resolve(): path for path in found if path.is_file()}.values())
-
-
 def _lines(file: Path) -> Iterator[str]:
     with open(file, encoding="utf-8", errors="replace") as lines:
         yield from lines
 
 
 def has_losses(log: Path) -> bool:
-    """Whether a trainer's log tells any validation loss."""
+    """Return whether a trainer's log tells any validation loss."""
     return bool(_measured([log], log.parent))
 
 
-def _losses(output_dir: Path, name: str, job: Path | None) -> list[MeasuredLoss]:
-    """The lowest first, as the files of this name tell: in each run, else in the folders of the
-    training's jobs, one after another, or of a single run beside its output."""
-    runs = run_outputs.runs(output_dir)
-    attempts = _attempts(output_dir, job)
-    found = []
-    for run in runs:
-        places = [[run]]
-        if len(runs) == 1 or run_outputs.is_of_training(run, attempts):
-            places.append(attempts)
-        if len(runs) == 1:
-            places += [[output_dir], [output_dir.parent]]
-        for folders in places:
-            measured = _measured([folder / name for folder in folders], run)
-            if measured:
-                found += measured
-                break
-    return sorted(found, key=lambda measured: measured.loss)
-
-
 def _measured(logs: Sequence[Path], run: Path) -> list[MeasuredLoss]:
-    """The validation losses that metrics.jsonl or a trainer's log tells, or those of the attempts
-    of one training, the last of each step. Which run saved a step, its checkpoints tell."""
+    """Return the validation losses that metrics.jsonl or a trainer's log tells, or those of the
+    attempts of one training, the last of each step. Which run saved a step, its checkpoints
+    tell."""
     parse = metrics_log.numbers
     if logs and logs[0].name != METRICS_LOG:
         parse = trainer_log.metrics
@@ -503,14 +533,15 @@ def _measured(logs: Sequence[Path], run: Path) -> list[MeasuredLoss]:
 
 
 def _is_loss(value: object) -> bool:
-    """cosmos-rl reports 0.0 when its validation set is smaller than one batch."""
+    """Return whether a value is a finite loss. cosmos-rl reports 0.0 when its validation set is
+    smaller than one batch."""
     return bool(value) and checkpoint_metrics.is_finite(value)
 
 
 def _of_saved(
     measured: Iterable[MeasuredLoss], models: Sequence[Checkpoint]
 ) -> list[tuple[Checkpoint, MeasuredLoss]]:
-    """The losses whose step was saved, each with its checkpoint."""
+    """Return the losses whose step was saved, each with its checkpoint."""
     steps = {checkpoint.name: run_outputs.step_number(checkpoint.path) for checkpoint in models}
     found = []
     for loss in measured:
@@ -521,48 +552,3 @@ def _of_saved(
             if is_meant and loss.run in checkpoint.path.parents:
                 found.append((checkpoint, loss))
     return found
-
-
-# -- the best link -----------------------------------------------------------------------------
-
-
-def best_note(
-    output_dir: Path, found: Iterable[Checkpoint], beside: Beside = NOTHING_BESIDE
-) -> list[Finding]:
-    """What the `best` link of an output folder points at, or that it is broken, and whether it was
-    chosen among equals; nothing where there is none."""
-    best = best_link.folder_of(output_dir)
-    if not best.is_dir():
-        return []
-    models = [checkpoint for checkpoint in found if checkpoint.kind != RESUME]
-    name = best_link.name_of(output_dir, models)
-    fix = flags(proposal(output_dir, models, beside))
-    if not name:
-        failure = _not_found(output_dir, models, _broken_link(output_dir), beside)
-        message = failure.findings[0].message
-        return [findings.warning("CKPT-BEST-BROKEN", best, message, fix)]
-    if name not in [checkpoint.name for checkpoint in models if checkpoint.complete]:
-        message = f"it points to the damaged {name}"
-        return [findings.warning("CKPT-BEST-DAMAGED", best, message, fix)]
-    saved = _of_saved(_known_losses(output_dir, beside), models)
-    unequal = unequal_validations(output_dir, _of_name(models, name)[0], saved)
-    return [findings.info("CKPT-BEST", best, f"it means {name}", flags("best")), *unequal]
-
-
-def _best(output_dir: Path, models: Sequence[Checkpoint], beside: Beside) -> Checkpoint:
-    """The model that `best` means. Raises Failure for a broken link and for a damaged model."""
-    name = best_link.name_of(output_dir, models)
-    if not name:
-        raise _not_found(output_dir, models, _broken_link(output_dir), beside)
-    best = _of_name(models, name)[0]
-    if best.complete:
-        return best
-    fix = flags(proposal(output_dir, models, beside))
-    message = f"got a best link to the damaged {name}, expected a whole model"
-    finding = findings.error("CKPT-BEST-DAMAGED", best_link.folder_of(output_dir), message, fix)
-    raise Failure([finding, *best.findings], findings.EXIT_CHECKS_FAILED)
-
-
-def _broken_link(output_dir: Path) -> str:
-    named = " and ".join(str(target) for target in best_link.targets(output_dir)) or "nothing"
-    return f"got a best link to {named}, expected one model of this folder."
