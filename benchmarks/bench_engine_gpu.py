@@ -36,8 +36,9 @@ from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import tiny_omni
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import setup, train
 from cosmos_reason.engine.encode import collate
+from cosmos_reason.engine.train import run as train
+from cosmos_reason.engine.train import setup
 from cosmos_reason.spec import document
 
 ROOT = Path(__file__).resolve().parents[1]

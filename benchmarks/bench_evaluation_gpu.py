@@ -28,10 +28,10 @@ from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import tiny_omni
-from cosmos_reason.engine import quicker
-from cosmos_reason.engine import responder as responders
+from cosmos_reason.engine.answer import quicker
+from cosmos_reason.engine.answer import responder as responders
+from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.engine.model import Hardware
-from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import questions
 from cosmos_reason.spec import document
 

@@ -32,7 +32,7 @@ from safetensors import safe_open
 from transformers import Qwen3VLForConditionalGeneration
 
 from cosmos_reason.base import files
-from cosmos_reason.engine import passes
+from cosmos_reason.engine.train import passes
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.jobs import engines
 from cosmos_reason.spec import document

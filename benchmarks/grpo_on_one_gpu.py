@@ -115,7 +115,8 @@ def parity(args) -> None:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["COSMOS_ROLE"] = "Rollout"
     sys.path.insert(0, str(ROOT / "scripts"))
-    from cosmos_reason.engine import cosmos_rl_entry, cosmos_rl_patches
+    from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
+    from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 
     cosmos_rl_patches.apply(print)
     import toml

@@ -67,8 +67,8 @@ def trial(job: tuple[Path, int, dict, int]) -> dict:
     import torch
 
     torch.set_num_threads(1)
-    from cosmos_reason.engine import train
-    from cosmos_reason.engine.responder import Responder
+    from cosmos_reason.engine.answer.responder import Responder
+    from cosmos_reason.engine.train import run as train
     from cosmos_reason.evaluation import run as evaluation
     from cosmos_reason.spec import document
 

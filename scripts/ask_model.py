@@ -240,7 +240,7 @@ def answered(args, asked: dict, found: list[Finding], folder: Path) -> cli.Outco
         who = Endpoint(asked, args.endpoint, args.served_model)
         found += who.settle()
     else:
-        from cosmos_reason.engine.responder import Responder
+        from cosmos_reason.engine.answer.responder import Responder
 
         who = Responder(asked)
     refuse_other_answers(asked, who, folder)

@@ -148,7 +148,7 @@ def speaks(args) -> bool:
 
 
 def train(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
-    from cosmos_reason.engine import train as engine
+    from cosmos_reason.engine.train import run as engine
 
     result = engine.run(complete, args.job_dir)
     if not speaks(args):
@@ -158,7 +158,7 @@ def train(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
 
 
 def quantize(args, complete: dict, found: list[findings.Finding]) -> cli.Outcome:
-    from cosmos_reason.engine import quantize as engine
+    from cosmos_reason.engine.quantize import run as engine
 
     record, problems = engine.run(complete, args.job_dir)
     size = record["bytes"]["after"] / 1e9
@@ -237,7 +237,7 @@ def answer(args, specs: list[dict], servers: list) -> list[dict]:
 
 
 def model_here(complete: dict):
-    from cosmos_reason.engine.responder import Responder
+    from cosmos_reason.engine.answer.responder import Responder
 
     return Responder(complete)
 

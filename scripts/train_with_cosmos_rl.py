@@ -38,7 +38,7 @@ def main(args: argparse.Namespace) -> cli.Outcome:
         message = "got no COSMOS_ROLE: a process of cosmos-rl starts this script"
         fix = f"cosmos-rl --config {args.config or 'spec.toml'} --log-dir logs {sys.argv[0]}"
         raise findings.bad_input("USAGE", "COSMOS_ROLE", message, fix)
-    from cosmos_reason.engine import cosmos_rl_entry
+    from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
 
     cosmos_rl_entry.run()
     return cli.Outcome()

@@ -3,7 +3,7 @@
 import pytest
 
 from cosmos_reason.base.findings import bad_input, outside
-from cosmos_reason.engine import cosmos_rl_entry
+from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
 
 
 @pytest.mark.parametrize("role", ["Policy", "Rollout"])

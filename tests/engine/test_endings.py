@@ -14,8 +14,10 @@ from training import run, short_training
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.engine import full_gpu, packing, train
-from cosmos_reason.engine.full_gpu import Memory
+from cosmos_reason.engine import packing
+from cosmos_reason.engine.train import full_gpu
+from cosmos_reason.engine.train import run as train
+from cosmos_reason.engine.train.full_gpu import Memory
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.spec import document
 

@@ -30,9 +30,10 @@ from cosmos_reason.checkpoints import (
     uploads,
 )
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import setup, train
+from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.engine.encode import Encoder, collate
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.train import run as train
+from cosmos_reason.engine.train import setup
 from cosmos_reason.evaluation import questions
 from cosmos_reason.spec import document
 

@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.frames import Sampler
-from cosmos_reason.engine import features, train
+from cosmos_reason.engine.train import features
+from cosmos_reason.engine.train import run as train
 from cosmos_reason.spec import document
 
 LORA = {

@@ -18,11 +18,12 @@ from support import ROOT
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.engine import loader as module
-from cosmos_reason.engine import neighbours, read_ahead
+from cosmos_reason.engine import neighbours
+from cosmos_reason.engine.answer import read_ahead
 from cosmos_reason.engine.loader import Dead, Stuck
-from cosmos_reason.engine.ranks import Ranks
-from cosmos_reason.engine.reading import Reader, Unread
-from cosmos_reason.engine.schedule import Schedule
+from cosmos_reason.engine.train.ranks import Ranks
+from cosmos_reason.engine.train.reading import Reader, Unread
+from cosmos_reason.engine.train.schedule import Schedule
 
 SECONDS = 300  # in which all has to be over that would otherwise last for ever
 
@@ -197,7 +198,7 @@ PROGRAM = """
 import multiprocessing, os, sys, time
 sys.path[:0] = {paths!r}
 import loading
-from cosmos_reason.engine import read_ahead
+from cosmos_reason.engine.answer import read_ahead
 
 def large(number):
     os.write(1, b"read\\n")

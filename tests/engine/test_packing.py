@@ -13,7 +13,7 @@ from cosmos_reason.data.samples import Media, Sample, Turn
 from cosmos_reason.engine import model as models
 from cosmos_reason.engine import packing
 from cosmos_reason.engine.encode import IGNORED, Encoder, collate
-from cosmos_reason.engine.passes import Passes
+from cosmos_reason.engine.train.passes import Passes
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.spec import document

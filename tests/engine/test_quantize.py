@@ -10,9 +10,10 @@ import torch
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import quantized, run_outputs
-from cosmos_reason.engine import calibration, quantize
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
+from cosmos_reason.engine.quantize import calibration
+from cosmos_reason.engine.quantize import run as quantize
 from cosmos_reason.spec import document, quantizing
 
 VISION = {"nframes": 4, "resized_height": 64, "resized_width": 64}

@@ -7,9 +7,9 @@ import torch
 from transformers.models.qwen3_vl import modeling_qwen3_vl as transformers_own
 
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import quicker
+from cosmos_reason.engine.answer import quicker
+from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.engine.encode import collate
-from cosmos_reason.engine.responder import Responder
 from cosmos_reason.evaluation import questions
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from support import ROOT
 from training import run, short_training
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.engine import ranks as module
-from cosmos_reason.engine import setup
-from cosmos_reason.engine.ranks import Ranks
+from cosmos_reason.engine.train import ranks as module
+from cosmos_reason.engine.train import setup
+from cosmos_reason.engine.train.ranks import Ranks
 
 SIZE = "policy.parallelism.dp_shard_size"
 
@@ -79,7 +79,7 @@ import json, sys
 sys.path.insert(0, {scripts!r})
 import torch
 from cosmos_reason.base.findings import Failure, bad_input
-from cosmos_reason.engine.ranks import Ranks
+from cosmos_reason.engine.train.ranks import Ranks
 
 ranks = Ranks.from_environment().joined(torch.device("cpu"))
 told = {{}}

@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from training import run, short_training
 
 from cosmos_reason.engine.encode import Encoder
-from cosmos_reason.engine.features import OUTLINES
-from cosmos_reason.engine.ranks import Ranks
-from cosmos_reason.engine.reading import Reader
 from cosmos_reason.engine.samples import for_a_pipe, from_a_pipe
-from cosmos_reason.engine.schedule import Schedule
+from cosmos_reason.engine.train.features import OUTLINES
+from cosmos_reason.engine.train.ranks import Ranks
+from cosmos_reason.engine.train.reading import Reader
+from cosmos_reason.engine.train.schedule import Schedule
 
 
 def spec_of(batch, workers=0, **validation):

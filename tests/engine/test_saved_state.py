@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from support import files_up_to
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.engine import checkpointing, shards
+from cosmos_reason.engine.train import checkpointing, shards
 
 
 class Odd(torch.nn.Module):

@@ -9,8 +9,8 @@ from training import run, short_training
 
 from cosmos_reason.base import files
 from cosmos_reason.data import annotations
-from cosmos_reason.engine.held_out import LEAST_ROOM, HeldOut
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
+from cosmos_reason.engine.train.held_out import LEAST_ROOM, HeldOut
 from cosmos_reason.evaluation import questions
 from cosmos_reason.evaluation import run as evaluation
 

@@ -18,7 +18,7 @@ from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.samples import Media
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.evaluation import as_trained, inference, per_gpu, questions
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.evaluation.run import run

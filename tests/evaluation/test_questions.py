@@ -5,7 +5,7 @@ import pytest
 from cosmos_reason.base import files
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.evaluation import questions
 from cosmos_reason.evaluation.run import run
 from cosmos_reason.spec.prompts import CHOOSE, THINK

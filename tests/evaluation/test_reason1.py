@@ -13,7 +13,7 @@ from scoring import QUESTION, ids, row, score, write
 from support import run_script
 
 from cosmos_reason.base import files
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.evaluation import grading, run
 from cosmos_reason.evaluation.rows import read
 from cosmos_reason.spec import document

@@ -9,7 +9,7 @@ import torch
 from evaluating import rows_of
 
 from cosmos_reason.base import files
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
 from cosmos_reason.evaluation.run import run
 from cosmos_reason.evaluation.saved_answers import Shard
 

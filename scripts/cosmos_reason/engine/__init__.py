@@ -1,7 +1,9 @@
 """The embedded engine: train and evaluate Qwen3-VL and Qwen2.5-VL models with transformers and PEFT
 on one machine. What differs between them stands in base/families.py.
 
-Enter at `train.run` and `responder.Responder`. It is the only package that imports torch.
+Enter at `train/run.py`, `answer/responder.py`, `quantize/run.py` and `cosmos_rl/entry.py`; what
+these share (loading, encoding, attention, processes that read) lies beside them. It is the only
+package that imports torch.
 
 It is above 1,600 lines because it is a whole trainer: data and packed passes, checkpoints that
 resume exactly, processes that share a model, answers while it trains, quantization, and the patches

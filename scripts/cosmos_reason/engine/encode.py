@@ -20,7 +20,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import architectures
 from cosmos_reason.data.frames import FrameCache, Sampler, Vision, chat, with_system
 from cosmos_reason.data.samples import Media, Sample, Turn
-from cosmos_reason.engine.features import OUTLINES, Outline, contents
+from cosmos_reason.engine.train.features import OUTLINES, Outline, contents
 
 IGNORED = -100  # label of a position that carries no loss
 TEXT, IMAGE, VIDEO = 0, 1, 2  # mm_token_type_ids

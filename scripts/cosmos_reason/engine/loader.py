@@ -14,7 +14,8 @@ from multiprocessing import connection
 
 from torch.utils.data import DataLoader, Dataset
 
-from cosmos_reason.engine import neighbours, stopping
+from cosmos_reason.engine import neighbours
+from cosmos_reason.engine.train import stopping
 
 PATIENCE = 3600  # seconds for a batch; longer than the slowest disk needs, shorter than for ever
 GRACE = 5  # seconds in which they may end by themselves

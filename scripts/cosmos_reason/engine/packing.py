@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from cosmos_reason.engine.encode import IGNORED
-from cosmos_reason.engine.features import OUTLINES
+from cosmos_reason.engine.train.features import OUTLINES
 
 # With "flash" in the name, transformers hands over a row of frames whole, not frame by frame.
 ATTENTION = "packed_flash"

@@ -10,7 +10,7 @@ import torch
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data.samples import Sample
 from cosmos_reason.engine.encode import IGNORED, PIXELS_KEY, Encoder
-from cosmos_reason.engine.features import Outline
+from cosmos_reason.engine.train.features import Outline
 
 Inputs = dict[str, torch.Tensor]
 MEDIA_KEYS = set(PIXELS_KEY.values())

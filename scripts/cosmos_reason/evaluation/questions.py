@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 class Responder(Protocol):
-    """Who answers questions: a model on this machine (engine/responder.py), or a
+    """Who answers questions: a model on this machine (engine/answer/responder.py), or a
     server (endpoint.py)."""
 
     where: str  # in words, for people

@@ -40,7 +40,7 @@ VISIONS = (
 PROGRAM = """
 import json, tomllib
 import numpy as np
-from cosmos_reason.engine import cosmos_rl_patches
+from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 cosmos_rl_patches.apply(print)
 import toml
 from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker

@@ -35,7 +35,8 @@ main()
 # one prompt and four completions.
 GRPO = """
 import os
-from cosmos_reason.engine import cosmos_rl_entry, cosmos_rl_patches
+from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
+from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
 cosmos_rl_patches.apply(print)
 import json
 import toml

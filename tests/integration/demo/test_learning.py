@@ -8,8 +8,8 @@ import pytest
 from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
 from cosmos_reason.demo import clips, tiny_omni
-from cosmos_reason.engine import train
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
+from cosmos_reason.engine.train import run as train
 from cosmos_reason.evaluation import run as evaluation
 from cosmos_reason.spec import document
 

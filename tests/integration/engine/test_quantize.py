@@ -44,7 +44,7 @@ LAYER = "model.language_model.layers.0.mlp.down_proj"
 QUANTIZE = """
 import sys
 from pathlib import Path
-from cosmos_reason.engine import quantize
+from cosmos_reason.engine.quantize import run as quantize
 from cosmos_reason.spec import document
 for path in sys.argv[1:]:
     quantize.run(document.with_defaults("quantize", document.load(Path(path))), None)

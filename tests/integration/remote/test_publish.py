@@ -28,7 +28,7 @@ from cosmos_reason.checkpoints import (
     uploads,
 )
 from cosmos_reason.demo import tiny_omni
-from cosmos_reason.engine import train as training
+from cosmos_reason.engine.train import run as training
 from cosmos_reason.remote import s3
 from cosmos_reason.spec import document
 

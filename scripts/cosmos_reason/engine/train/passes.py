@@ -12,10 +12,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cosmos_reason.base.findings import say
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import packing, shards
+from cosmos_reason.engine import packing
 from cosmos_reason.engine.model import Hardware
-from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.samples import Inputs, loss_tokens
+from cosmos_reason.engine.train import shards
+from cosmos_reason.engine.train.ranks import ALONE, Ranks
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.speed import COMPILING_PAYS
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.engine.ranks import ALONE, Ranks
+from cosmos_reason.engine.train.ranks import ALONE, Ranks
 from cosmos_reason.spec.keys import RATE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

@@ -17,8 +17,8 @@ from cosmos_reason.base.findings import (
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import left_out
-from cosmos_reason.engine.ranks import Ranks
 from cosmos_reason.engine.samples import Inputs, Samples
+from cosmos_reason.engine.train.ranks import Ranks
 
 ID = "ENGINE-RECORDS-LEFT-OUT"
 MEDIA = "DATA-MEDIA-"  # what begins so is about one file

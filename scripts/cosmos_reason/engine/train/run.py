@@ -11,17 +11,17 @@ import torch
 from cosmos_reason.base.findings import bad_input, be_silent, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import best_link, left_out, run_outputs
-from cosmos_reason.engine import checkpointing, full_gpu, setup, shards, wandb_run
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine.held_out import held_out
 from cosmos_reason.engine.model import Hardware
-from cosmos_reason.engine.passes import Passes
-from cosmos_reason.engine.ranks import ALONE, Ranks
 from cosmos_reason.engine.samples import Samples
-from cosmos_reason.engine.schedule import Schedule
-from cosmos_reason.engine.skipping import Skipped
-from cosmos_reason.engine.stopping import Stop
-from cosmos_reason.engine.trainer import Trainer
+from cosmos_reason.engine.train import checkpointing, full_gpu, setup, shards, wandb_run
+from cosmos_reason.engine.train.held_out import held_out
+from cosmos_reason.engine.train.passes import Passes
+from cosmos_reason.engine.train.ranks import ALONE, Ranks
+from cosmos_reason.engine.train.schedule import Schedule
+from cosmos_reason.engine.train.skipping import Skipped
+from cosmos_reason.engine.train.stopping import Stop
+from cosmos_reason.engine.train.trainer import Trainer
 
 
 def run(spec: dict, job_dir: Path | None) -> dict:

@@ -13,7 +13,7 @@ from cosmos_reason.base import files
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.checkpoints import quantized, safetensors_files
 from cosmos_reason.checkpoints.quantized import Scheme
-from cosmos_reason.engine.calibration import Records
+from cosmos_reason.engine.quantize.calibration import Records
 
 SHARD_SIZE = "4GB"
 # Beside the weights of the source; they go into the result byte by byte.

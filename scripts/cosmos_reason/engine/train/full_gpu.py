@@ -11,7 +11,7 @@ import torch
 
 from cosmos_reason.base.findings import Failure, outside
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.engine import passes as engine_passes
+from cosmos_reason.engine.train import passes as engine_passes
 from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate.gpu_memory import CONTEXT_GIB, GIB, TIGHT_ABOVE, Plan
 from cosmos_reason.spec.keys import TOKENS_PER_PASS

@@ -11,11 +11,11 @@ from cosmos_reason.base.findings import Failure, bad_input, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import with_system
 from cosmos_reason.data.samples import Question
+from cosmos_reason.engine.answer.responder import generate
 from cosmos_reason.engine.model import Hardware
-from cosmos_reason.engine.ranks import ALONE, Ranks
-from cosmos_reason.engine.responder import generate
 from cosmos_reason.engine.samples import Inputs, Samples
-from cosmos_reason.engine.skipping import Skipped
+from cosmos_reason.engine.train.ranks import ALONE, Ranks
+from cosmos_reason.engine.train.skipping import Skipped
 from cosmos_reason.evaluation import grading, questions
 from cosmos_reason.evaluation.rows import Row
 

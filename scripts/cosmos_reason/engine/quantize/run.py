@@ -29,10 +29,10 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, quantized, safetensors_files
 from cosmos_reason.data.samples import Question, Sample, Turn
-from cosmos_reason.engine import calibration, compress
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine.calibration import Records
-from cosmos_reason.engine.responder import Responder
+from cosmos_reason.engine.answer.responder import Responder
+from cosmos_reason.engine.quantize import calibration, compress
+from cosmos_reason.engine.quantize.calibration import Records
 from cosmos_reason.evaluation import as_trained, comparison, grading
 from cosmos_reason.evaluation import run as evaluation
 from cosmos_reason.evaluation.saved_answers import RESULTS

@@ -16,11 +16,11 @@ from torch.utils.data import Dataset
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, error
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.engine import loader
-from cosmos_reason.engine.features import OUTLINES, Features, Outline
 from cosmos_reason.engine.loader import Loader
-from cosmos_reason.engine.ranks import Ranks
 from cosmos_reason.engine.samples import Inputs, for_a_pipe, from_a_pipe
-from cosmos_reason.engine.schedule import Schedule
+from cosmos_reason.engine.train.features import OUTLINES, Features, Outline
+from cosmos_reason.engine.train.ranks import Ranks
+from cosmos_reason.engine.train.schedule import Schedule
 
 TRAINING, VALIDATION, QUESTIONS = range(3)
 NAMES = ("training record", "validation record", "held-out question")

@@ -19,12 +19,12 @@ from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.data.conversations import training_samples
 from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import reading, shards, wandb_run
 from cosmos_reason.engine.encode import Encoder
-from cosmos_reason.engine.features import Features
 from cosmos_reason.engine.model import DTYPES, Hardware
-from cosmos_reason.engine.passes import Passes
 from cosmos_reason.engine.samples import Samples
+from cosmos_reason.engine.train import reading, shards, wandb_run
+from cosmos_reason.engine.train.features import Features
+from cosmos_reason.engine.train.passes import Passes
 from cosmos_reason.estimate import steps
 from cosmos_reason.estimate.gpu_memory import GIB
 from cosmos_reason.media.sampling import VisionOptions

@@ -17,27 +17,19 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.base.metrics_log import MetricsLog
 from cosmos_reason.checkpoints import best_link, left_out, run_outputs, uploads
 from cosmos_reason.checkpoints.best_link import Scores
-from cosmos_reason.engine import (
-    checkpointing,
-    full_gpu,
-    neighbours,
-    packing,
-    setup,
-    shards,
-    stopping,
-    wandb_run,
-)
+from cosmos_reason.engine import neighbours, packing
 from cosmos_reason.engine.encode import IGNORED
-from cosmos_reason.engine.features import Features
-from cosmos_reason.engine.held_out import HeldOut
 from cosmos_reason.engine.model import DTYPES, Hardware
-from cosmos_reason.engine.passes import GIB, Passes
-from cosmos_reason.engine.ranks import ALONE, SEEDS_APART, Ranks
-from cosmos_reason.engine.reading import Reader, Unread
 from cosmos_reason.engine.samples import Inputs, Samples, have_media, loss_tokens
-from cosmos_reason.engine.schedule import Schedule
-from cosmos_reason.engine.skipping import Skipped, TooMany
-from cosmos_reason.engine.stopping import Stop, Stopped
+from cosmos_reason.engine.train import checkpointing, full_gpu, setup, shards, stopping, wandb_run
+from cosmos_reason.engine.train.features import Features
+from cosmos_reason.engine.train.held_out import HeldOut
+from cosmos_reason.engine.train.passes import GIB, Passes
+from cosmos_reason.engine.train.ranks import ALONE, SEEDS_APART, Ranks
+from cosmos_reason.engine.train.reading import Reader, Unread
+from cosmos_reason.engine.train.schedule import Schedule
+from cosmos_reason.engine.train.skipping import Skipped, TooMany
+from cosmos_reason.engine.train.stopping import Stop, Stopped
 from cosmos_reason.estimate import steps
 
 TIMED = 2  # steps of a run after which a step's time is known

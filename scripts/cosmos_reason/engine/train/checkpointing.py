@@ -16,8 +16,8 @@ from cosmos_reason.base.files import read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs, safetensors_files, training_settings
-from cosmos_reason.engine import shards
-from cosmos_reason.engine.ranks import ALONE, Ranks
+from cosmos_reason.engine.train import shards
+from cosmos_reason.engine.train.ranks import ALONE, Ranks
 
 SMALL_FILES = {".json", ".jinja", ".txt"}
 # What the base model says of its own weights does not go into an export.

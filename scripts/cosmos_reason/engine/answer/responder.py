@@ -14,10 +14,11 @@ from cosmos_reason.base.findings import outside, say
 from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.data.samples import Question
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine import read_ahead, shards
+from cosmos_reason.engine.answer import read_ahead
+from cosmos_reason.engine.answer.quicker import quicken
 from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate
 from cosmos_reason.engine.model import Hardware
-from cosmos_reason.engine.quicker import quicken
+from cosmos_reason.engine.train import shards
 from cosmos_reason.evaluation import run
 from cosmos_reason.evaluation.questions import Answer, conversation
 from cosmos_reason.media.sampling import VisionOptions

@@ -1,0 +1,1 @@
+"""What cosmos-rl is given, and what is changed in it while it runs. Enter at `entry.run`."""

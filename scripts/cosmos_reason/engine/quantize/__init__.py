@@ -1,0 +1,1 @@
+"""Quantizing: a smaller model, and what it cost in accuracy. Enter at `run.run`."""
