@@ -169,6 +169,21 @@ def test_no_other_is_proposed_where_no_whole_one_has_a_loss(output):
     assert (first["id"], first["fix"]) == ("CKPT-LOWEST-DAMAGED", "")
 
 
+def test_a_lowest_loss_that_was_saved_is_no_warning(output):
+    tell_losses(output / RUN, "metrics", {9: 0.3, 10: 0.7})
+    chosen, found = selection.select(output, "val_loss")
+    assert chosen.step == "step_9" and [one.id for one in found] == ["CKPT-VAL-LOSS-PROXY"]
+
+
+def test_best_moves_only_to_a_better_score():
+    """An equal one stays where it is: the earlier checkpoint trained less."""
+    for metric, better, worse in (("val_loss", 0.3, 0.4), ("val_accuracy", 0.4, 0.3)):
+        assert best_link.is_better(metric, better, worse)
+        assert not best_link.is_better(metric, worse, better)
+        assert not best_link.is_better(metric, better, better)
+        assert best_link.is_better(metric, worse, best_link.worst(metric))
+
+
 def test_a_best_by_reward_is_not_the_best_by_loss(output):
     (output / RUN / "metrics.jsonl").write_bytes(b'\xff\n{"step": 9, "val/avg_loss": "low"}\n[1]\n')
     best_link.write(output / RUN, "step_9", 0.4, metric="val/reward_avg")

@@ -3,8 +3,10 @@ sacrebleu and rouge-score, and what no denominator may hide."""
 
 import json
 import string
+import sys
 from collections import Counter
 from statistics import mean
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -16,6 +18,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from cosmos_reason.base import bundle
 from cosmos_reason.evaluation import metrics
+from cosmos_reason.evaluation.rows import Row
 
 
 def scored_case(case):
@@ -88,6 +91,9 @@ def test_text_metrics_are_those_of_sacrebleu_and_rouge_score(pairs):
         ("A RED CAR TURNS LEFT NOW", True),
         ("a red car stops right here now", False),
         ("a red car turns left", True),
+        ("a red car turns right", True),  # 2 * 4 / 10: the bound itself counts
+        ("a red car stops left", True),
+        ("a red car stops there", False),  # 2 * 3 / 10
         ("“A red car turns left now.”", True),
         ("", False),
         (None, False),
@@ -102,6 +108,40 @@ def test_thinking_in_a_ground_truth_is_no_part_of_the_text():
     gt = "<think>left or right?</think>a red car turns left now"
     text = metrics.score(rows_of([(gt, "a red car turns left now")], "Describe the video."))["text"]
     assert (text["bleu"], text["rouge_l"]) == (pytest.approx(100), 1.0)
+
+
+def test_overlaps_count_from_their_bounds_and_failed_rows_as_none():
+    rows = [Row(str(n), "v", None, "?", "gt", "said", None) for n in range(4)]
+    rows[0].overlap, rows[1].overlap, rows[3].overlap = 0.5, 0.7, 0.9
+    rows[3].error = "the server is gone"
+    table = metrics.overlaps(rows)
+    assert table == {
+        "rows": 4,
+        "mean_iou": 0.3,
+        "share_above": {"0.3": 0.5, "0.5": 0.5, "0.7": 0.25},
+    }
+
+
+def test_bertscore_is_over_all_rows_asked(monkeypatch):
+    """With a stand-in for the optional package: two answers of 0.9 and a row without any."""
+
+    def scored(given, expected, model_type):
+        f1 = SimpleNamespace(sum=lambda: 0.9 * len(given))
+        return None, None, f1
+
+    monkeypatch.setitem(sys.modules, "bert_score", SimpleNamespace(score=scored))
+    rows = rows_of([("a", "a b"), ("a", "c d"), ("a", None)], "Describe the video.")
+    assert metrics.bertscore(rows, "m") == pytest.approx(0.6)
+    assert metrics.bertscore(rows[2:], "m") == 0.0
+
+
+def test_cut_answers_are_counted_and_only_the_unparseable_ones_as_such():
+    rows = rows_of([("A", "A"), ("A", "B"), ("A", "no idea"), ("A", "no idea"), ("A", None)])
+    for row in rows[:3]:
+        row.is_cut = True
+    summary = metrics.summary(rows)
+    counted = (summary["cut_short"], summary["unparseable_cut"], summary["unparseable"])
+    assert counted == (3, 1, 2)
 
 
 def test_types_are_scored_apart_and_together():

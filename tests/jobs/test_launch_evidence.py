@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from launch_site import LOG_PREFIX, MODEL_CONFIG, Site, ended, running, write_model
@@ -12,7 +13,7 @@ from support import run_script
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import claims, evidence, launch, platforms, progress
+from cosmos_reason.jobs import claims, evidence, launch, platforms, progress, row_evidence
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.spec import document
 
@@ -131,6 +132,22 @@ def test_a_badly_formed_result_is_an_error_and_the_list_goes_on(site):
                 "inference.json": '{"questions": 2, "job_id": "JOB_ID"}',
             },
             "PATH has 1 rows for 2 questions",
+        ),
+        (
+            "transformers",
+            {
+                "predictions.json": '[{"error": null}, {"error": null}]',
+                "inference.json": '{"questions": 1, "job_id": "JOB_ID"}',
+            },
+            "PATH has 2 rows for 1 questions",
+        ),
+        (
+            "transformers",
+            {
+                "predictions.json": '[{"id": "a"}, {"id": "a"}]',
+                "inference.json": '{"questions": 2, "job_id": "JOB_ID"}',
+            },
+            "PATH has two rows with the same id",
         ),
         ("tao", {"status.json": '{"status": "STARTED"}'}, "no results.json"),
         ("tao", {"a.mp4/results.json": '[{"response": "yes"}]'}, "1 results.json was written"),
@@ -338,6 +355,30 @@ def test_rows_of_another_run_are_no_evidence(site):
     }
     record = ended(submit_writer(site, "evaluate", files))
     assert record.state == "ERROR" and "written by no job" in record.reason
+
+
+@pytest.mark.parametrize(("limit", "questions"), [(0, 4), (3, 3), (9, 4)])
+def test_an_evaluation_of_tao_is_counted_against_its_annotations(tmp_path, limit, questions):
+    """It leaves no count of its own; a limit of 0 is none."""
+    turns = [{"from": "human", "value": "?"}, {"from": "gpt", "value": "a"}]
+    records = [{"id": str(n), "video": "a.mp4", "conversations": turns} for n in range(4)]
+    storage.write_json(tmp_path / "a.json", records)
+    spec = {"dataset": {"annotation_path": str(tmp_path / "a.json")}}
+    document.dump(spec | {"evaluation": {"limit": limit}}, tmp_path / "spec.toml", "evaluate")
+    results = tmp_path / "results.json"
+    job = SimpleNamespace(
+        action="evaluate",
+        engine="tao",
+        outputs={"results_dir": str(tmp_path)},
+        options={},
+        spec_path=tmp_path / "spec.toml",
+        wrote=list,
+    )
+    for count in (questions - 1, questions, questions + 1):
+        storage.write_json(results, [{"response": "a"}] * count)
+        found, fault = row_evidence.of_rows(job)
+        assert (found["rows"], found["questions"]) == (count, questions)
+        assert (fault == "") == (count == questions)
 
 
 def test_a_job_whose_output_another_one_claimed_has_no_evidence(site):
