@@ -25,6 +25,7 @@ written into the training beside them, or nowhere.
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from cosmos_reason import cli
 from cosmos_reason.base import files, findings, job_folder, secrets
@@ -37,7 +38,6 @@ from cosmos_reason.evaluation import (
     grading,
     guard,
     metrics,
-    ranking,
     reason1,
     rows,
     scores,
@@ -129,86 +129,94 @@ def parser() -> cli.Parser:
     return parser
 
 
+class Scored(NamedTuple):
+    """Results that were scored: metrics.json (`run`), the evaluation.json beside them (`record`),
+    what they were measured on, and what they got right."""
+
+    path: Path
+    run: dict
+    record: dict
+    measured: dict
+    answers: comparison.Answers
+
+
 def main(args) -> cli.Outcome:
     if args.compat:
         return count_as_reason1(args)
     if args.dataset:
-        message = f"got {args.dataset} without --compat reason1, expected both or neither"
+        message = "--dataset has no effect without --compat reason1"
         raise findings.bad_input("USAGE", "--dataset", message)
     if args.explain:
         return explain(args)
     options = options_of(args)
     judge = judge_of(args)
     before, found = read_earlier(args, options, judge)
-    scored, answers, problems = score_all(args, options, judge, before)
+    scored, problems = score_all(args, options, judge, before)
     found += problems
     # Written when all of them could be scored.
     written, problems = written_of(scored, args)
     found += problems
-    runs = [run for run, _ in scored]
+    runs = [one.run for one in scored]
     result = {"runs": [brief(run) for run in runs], "written": written}
     lines = as_text(runs[0]) if len(runs) == 1 else as_table(runs)
-    best = best_of(scored, answers)
+    best = best_of(scored)
     if best:
         result["best"] = best
-        lines += ranking.in_words(best)
+        lines += comparison.best_in_words(best)
         if best["model"]:
             lines.append(f"model: {best['model']}")
     if len(written) < len(runs):
         lines.append("metrics.json is not written beside results of others (--write)")
-    following = next_analysis(runs[0], args) if len(runs) == 1 else ()
+    following = next_analysis(scored[0], args) if len(runs) == 1 else ()
     return cli.Outcome(result, found, "\n".join(lines), following)
 
 
 def score_all(
     args, options: grading.Options, judge, before: list[rows.Row] | None
-) -> tuple[list[tuple[dict, dict]], list[ranking.Answers], list[findings.Finding]]:
-    """The metrics of each of the results with what they were measured on, but of those without an
-    answer; and what each got right."""
+) -> tuple[list[Scored], list[findings.Finding]]:
+    """Score each of the results, but for those without an answer."""
     paths = [path for given in args.results for path in rows.find(given)]
-    scored, answers, found = [], [], []
+    scored, found = [], []
     for path in sorted(paths, key=lambda path: by_number(str(path))):
         graded, problems = grading.read(path, options)
         found += problems
         if rows.has_answers(graded):
-            run, measured, problems = score(path, graded, before, judge, args)
-            scored.append((run, measured))
-            answers.append(ranking.Answers.of(str(path), graded))
+            one, problems = score(path, graded, before, judge, args)
+            scored.append(one)
             found += problems
         elif args.write or is_ours(path):
             # What is there was measured on results that are no longer there.
             metrics_file(path).unlink(missing_ok=True)
-    return scored, answers, found
+    return scored, found
 
 
-def best_of(scored: list[tuple[dict, dict]], answers: list[ranking.Answers]) -> dict | None:
-    """Which run is best, where all were asked alike; general questions rank nothing."""
-    ranked = [one for one in answers if not rows.is_guard(Path(one.name))]
-    settings = [measured for _, measured in scored if measured]
+def best_of(scored: list[Scored]) -> dict | None:
+    """Return which run is best, where all were asked alike; general questions rank nothing."""
+    settings = [one.measured for one in scored if one.measured]
     if any(checkpoint_metrics.other_settings(one, settings[0]) for one in settings[1:]):
         return None
-    names = dict(
-        zip((one.name for one in answers), names_of([run for run, _ in scored]), strict=True)
-    )
-    best = ranking.best([replace(one, name=names[one.name]) for one in ranked])
+    ranked, models = [], {}
+    for name, one in zip(names_of([one.run for one in scored]), scored, strict=True):
+        models[name] = one.run["model"]
+        if not rows.is_guard(one.path):
+            ranked.append(replace(one.answers, name=name))
+    best = comparison.best(ranked)
     if best:
-        models = {names[run["results"]]: run["model"] for run, _ in scored}
         best["model"] = models[best["name"]]
     return best
 
 
-def written_of(scored: list[tuple[dict, dict]], args) -> tuple[list[str], list[findings.Finding]]:
-    """Write metrics.json where that is ours to do, and note the scores of checkpoints. Returns the
+def written_of(scored: list[Scored], args) -> tuple[list[str], list[findings.Finding]]:
+    """Write metrics.json where that is ours to do, and note the scores of checkpoints. Return the
     files written."""
     written, found = [], []
-    for run, measured in scored:
-        path = Path(run["results"])
+    for path, run, record, measured, _ in scored:
         if args.write or is_ours(path):
             files.write_json(metrics_file(path), run)
             written.append(str(metrics_file(path)))
         if rows.is_guard(path):  # which is no score of the checkpoint
             continue
-        is_elsewhere = evaluation_record.is_of_another_place(path, evaluation_record.read(path))
+        is_elsewhere = evaluation_record.is_of_another_place(path, record)
         run["recorded"], problems = scores.record(run, measured, args.record, is_elsewhere)
         found += problems
     return written, found
@@ -217,7 +225,7 @@ def written_of(scored: list[tuple[dict, dict]], args) -> tuple[list[str], list[f
 def read_earlier(
     args, options: grading.Options, judge
 ) -> tuple[list[rows.Row] | None, list[findings.Finding]]:
-    """The graded rows of the run that --compare names, unless it has no answers."""
+    """Return the graded rows of the run that --compare names, unless it has no answers."""
     if not args.compare:
         return None, []
     file, before, found = grading.read_one(args.compare, options)
@@ -234,15 +242,15 @@ def options_of(args) -> grading.Options:
 
 
 def judge_of(args):
-    """The judge that the flags name; None without one."""
+    """Return the judge that the flags name; None without one."""
     if not args.judge:
         if args.judge_model or args.judge_key_variable != secrets.CHAT_KEY:
-            message = "got a model or a key, expected the address of the judge too"
+            message = "--judge-model and --judge-key-variable have no effect without --judge"
             fix = Fix(flags={"--judge": "http://HOST:8000/v1"})
             raise findings.bad_input("USAGE", "--judge", message, fix)
         return None
     if not args.judge_model:
-        message = "got no model, expected the name that the judge's server gives it"
+        message = "--judge needs --judge-model, the name that its server gives the model"
         fix = Fix(flags={"--judge-model": "NAME"})
         raise findings.bad_input("USAGE", "--judge-model", message, fix)
     from cosmos_reason.evaluation.judge import Judge
@@ -255,8 +263,8 @@ def metrics_file(path: Path) -> Path:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether an evaluation of this skill left these results: its record is beside them, or they
-    lie in the folder of a job."""
+    """Return whether an evaluation of this skill left these results: its record is beside them, or
+    they lie in the folder of a job."""
     folder = rows.folder_of(path).absolute()
     if (folder / evaluation_record.FILE).is_file():
         return True
@@ -265,9 +273,8 @@ def is_ours(path: Path) -> bool:
 
 def score(
     path: Path, graded: list[rows.Row], before: list[rows.Row] | None, judge, args
-) -> tuple[dict, dict, list[findings.Finding]]:
-    """metrics.json of the rows read from `path`, what it was measured on, and what there is to
-    say."""
+) -> tuple[Scored, list[findings.Finding]]:
+    """Score the rows read from `path`."""
     record = evaluation_record.read(path)
     reading = {"type": args.type, "tolerance": args.tolerance, "boxes": args.boxes}
     found = []
@@ -293,14 +300,22 @@ def score(
         run["comparison"] = pair | {"before": str(args.compare)}
         found += problems
         earlier_record = evaluation_record.read(args.compare)
+        differences = []
         if record and earlier_record:
             earlier = scores.evaluation_of(before, earlier_record, args.compare, **reading)
-            found += other_settings(path, measured, earlier)
-    return run, measured, found
+            differences = checkpoint_metrics.other_settings(measured, earlier)
+        if differences:
+            message = (
+                f"the runs do not compare: this one had {', '.join(differences[:4])}; "
+                "evaluate both alike"
+            )
+            found.append(findings.warning("EVAL-COMPARE-SETTINGS", path, message))
+    answers = comparison.Answers.of(str(path), graded)
+    return Scored(path, run, record, measured, answers), found
 
 
 def measure(graded: list[rows.Row], args) -> dict:
-    """The metrics of the rows, with those that were asked for besides."""
+    """Return the metrics of the rows, with those that were asked for besides."""
     run = metrics.score(graded)
     if args.bertscore and run["text"]:
         texts = [row for row in graded if row.type == "text"]
@@ -310,31 +325,18 @@ def measure(graded: list[rows.Row], args) -> dict:
     return run
 
 
-def other_settings(path: Path, measured: dict, earlier: dict) -> list[findings.Finding]:
-    """A warning about two runs that were not asked alike."""
-    differences = checkpoint_metrics.other_settings(measured, earlier)
-    if not differences:
-        return []
-    message = (
-        f"the runs do not compare: this one had {', '.join(differences[:4])}; evaluate both alike"
-    )
-    return [findings.warning("EVAL-COMPARE-SETTINGS", path, message)]
-
-
-def next_analysis(run: dict, args) -> tuple[str, ...]:
-    """The command that lists what went wrong, when annotations and media are still where the
+def next_analysis(scored: Scored, args) -> tuple[str, ...]:
+    """Return the command that lists what went wrong, when annotations and media are still where the
     evaluation found them."""
-    results = Path(run["results"])
-    record = evaluation_record.read(results)
-    annotations = record.get("annotations")
-    media = record.get("media_dir") or ""
+    annotations = scored.record.get("annotations")
+    media = scored.record.get("media_dir") or ""
     if not annotations or not is_there(annotations) or not is_there(media):
         return ()
-    folder = rows.folder_of(results)
+    folder = rows.folder_of(scored.path)
     words = [
         "analyze_gaps.py",
         "--results-dir",
-        run["results"],
+        str(scored.path),
         "--kpi-ann-path",
         annotations,
         "--gaps-parquet",
@@ -360,13 +362,13 @@ def is_there(name: str) -> bool:
 
 
 def brief(run: dict) -> dict:
-    """The metrics without the tables that grow with the number of classes and tags; metrics.json
-    has them."""
+    """Return the metrics without the tables that grow with the number of classes and tags;
+    metrics.json has them."""
     return {name: value for name, value in run.items() if name not in LARGE_TABLES}
 
 
 def as_text(run: dict) -> list[str]:
-    """One run, for people: a line per type and tag, and what else was measured."""
+    """Return one run, for people: a line per type and tag, and what else was measured."""
     named = [*run["per_type"].items(), ("all", run)]
     for tag, summary in list(run["per_tag"].items())[:TAGS_SHOWN]:
         named.append((f"tag {tag}", summary))
@@ -388,7 +390,7 @@ def as_text(run: dict) -> list[str]:
 
 
 def as_table(runs: list[dict]) -> list[str]:
-    """A line per run, named by the folder or file of its results."""
+    """Return a line per run, named by the folder or file of its results."""
     if not runs:
         return []
     named = list(zip(names_of(runs), runs, strict=True))
@@ -403,7 +405,7 @@ def as_table(runs: list[dict]) -> list[str]:
 
 
 def names_of(runs: list[dict]) -> list[str]:
-    """What tells runs apart: short names, or else their paths."""
+    """Return what tells runs apart: short names, or else their paths."""
     paths = [Path(run["results"]) for run in runs]
     names = [short_name(path) for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
@@ -463,14 +465,14 @@ def comparison_line(run: dict) -> str:
 
 
 def explain(args) -> cli.Outcome:
-    """What one row says, and which rule read what in it."""
+    """Tell what one row says, and which rule read what in it."""
     if len(args.results) > 1:
-        message = f"got {len(args.results)} results, expected one"
+        message = f"it takes one results file or folder, not {len(args.results)}"
         raise findings.bad_input("USAGE", "--explain", message)
     path, graded, _ = grading.read_one(args.results[0], options_of(args))
     row = next((row for row in graded if row.id == args.explain), None)
     if row is None:
-        message = f"got no row {args.explain!r}, expected the id of one."
+        message = f"no row has the id {args.explain!r}."
         message += findings.did_you_mean(args.explain, [row.id for row in graded[:IDS_COMPARED]])
         raise findings.bad_input("EVAL-EXPLAIN-ID", path, message)
     explained = {
@@ -495,11 +497,11 @@ def explain(args) -> cli.Outcome:
 
 
 def count_as_reason1(args) -> cli.Outcome:
-    """What Reason1's calculate_accuracy prints, from the verdicts it stored."""
+    """Count as Reason1's calculate_accuracy does, from the verdicts it stored."""
     for name in ("compare", "metric_file", "bertscore", "record", "judge"):
         if getattr(args, name):
             flag = name.replace("_", "-")
-            message = f"got --{flag} too, expected nothing else: it counts what is stored"
+            message = f"it counts what is stored, so --{flag} has no effect"
             raise findings.bad_input("USAGE", "--compat", message)
     samples = 0
     correct = 0
@@ -509,9 +511,8 @@ def count_as_reason1(args) -> cli.Outcome:
         samples += counted
         correct += right
         if not counted:
-            message = "got no item with is_correct, which --compat counts: expected Reason1 results"
-            fix = f"drop --compat {args.compat}"
-            found.append(findings.error("EVAL-COMPAT-NOTHING", folder, message, fix))
+            message = "no item has is_correct, which --compat counts; leave it out"
+            found.append(findings.error("EVAL-COMPAT-NOTHING", folder, message))
     mean = correct / samples if samples else 0.0
     lines = [
         f"Total samples processed across all files: {samples}",

@@ -66,7 +66,7 @@ def test_rows_that_failed_are_neither_fixed_nor_broken(tmp_path):
     }
     (warned,) = [each for each in document["findings"] if each["id"] == "EVAL-COMPARE-FAILED"]
     assert (code, warned["severity"]) == (0, "warning")
-    assert "1 question(s) that failed in the earlier run and 15 in this one" in warned["message"]
+    assert warned["data"] == {"before": 1, "after": 15}
 
 
 @pytest.mark.parametrize("without_answers", ["before", "after"])
@@ -142,6 +142,14 @@ def test_pairs_of_another_question_are_left_out_and_before_covers_the_same_quest
     assert pair["earlier"]["rows"] == pair["earlier_per_type"]["mcq"]["rows"] == 1
 
 
+def test_types_of_a_comparison_are_those_of_the_later_run():
+    """Which may read what the earlier one could not: a table has one line per type of its rows."""
+    before, after = rows_of([("A", "A"), ("B", "A")]), rows_of([("A", "A"), ("B", "B")])
+    before[0].type = "text"
+    pair, _ = comparison.compare(before, after)
+    assert {kind: table["rows"] for kind, table in pair["earlier_per_type"].items()} == {"mcq": 2}
+
+
 def rows_of_id(id: str) -> list[Row]:
     (row,) = rows_of([("A", "A")])
     row.id = id
@@ -183,3 +191,38 @@ def test_a_comparison_that_starts_at_the_commonest_answer_says_so_first(tmp_path
         assert ("EVAL-COMPARE-COMMONEST" in ids(document)) == is_said
         pair = document["result"]["runs"][0]["comparison"]
         assert comparison.in_words(pair).startswith("the earlier run is right in") == is_said
+
+
+# -- which of several is best -------------------------------------------------------------------
+
+
+def answered(right, questions=40):
+    """Rows of which the first `right` are right."""
+    return [row(f"q{n}", response="A" if n < right else "B") for n in range(questions)]
+
+
+def written(folder, **runs):
+    for name, rows in runs.items():
+        write(folder / name / "results.json", rows)
+    return folder
+
+
+def test_the_best_of_several_is_named_with_those_it_is_not_told_apart_from(tmp_path):
+    folder = written(tmp_path, low=answered(10), high=answered(30), near=answered(28))
+    best = score(folder)[1]["result"]["best"]
+    assert (best["name"], best["next"], best["alike"]) == ("high", "near", ["near"])
+    assert (best["fixed"], best["broken"], best["p_value"]) == (2, 0, comparison.mcnemar(2, 0))
+    assert (best["accuracy"], best["next_accuracy"]) == (30 / 40, 28 / 40)
+
+
+def test_rows_that_failed_are_wrong_and_no_sign_of_a_difference(tmp_path):
+    lost = [*answered(10, 10), *(failed_row(f"q{n}") for n in range(10, 40))]
+    best = score(written(tmp_path, lost=lost, whole=answered(30)))[1]["result"]["best"]
+    assert (best["name"], best["fixed"], best["broken"]) == ("whole", 0, 0)
+    assert best["alike"] == ["lost"]
+
+
+def test_nothing_is_best_of_one_or_of_other_questions(tmp_path):
+    assert "best" not in score(written(tmp_path / "one", only=answered(3)))[1]["result"]
+    others = {"some": answered(30), "fewer": answered(20, 20)}
+    assert "best" not in score(written(tmp_path / "two", **others))[1]["result"]

@@ -358,12 +358,11 @@ def test_compat_reason1_of_nothing_countable_is_zero_and_an_error_as_is_a_folder
     assert score(tmp_path / "b", "--compat", "reason1")[0] == 2
 
 
-def test_compat_on_ordinary_results_says_so_and_its_fix_works(tmp_path):
+def test_compat_on_ordinary_results_says_so(tmp_path):
     path = write(tmp_path / "results.json", [row("a")])
     assert score(path, "--compat", "reason1")[0] == 2
     code, document = score(tmp_path, "--compat", "reason1")
     assert (code, ids(document)) == (1, {"EVAL-COMPAT-NOTHING"})
-    assert document["findings"][0]["fix"] == "drop --compat reason1"
     assert score(tmp_path)[0] == 0
     assert ids(score(tmp_path, "--compat", "reason1", "--compare", path)[1]) == {"USAGE"}
 

@@ -1,44 +1,58 @@
-"""Two runs over the same questions: what the second fixed and broke, and how likely that is
-chance."""
+"""Runs over the same questions: what the second of two fixed and broke and how likely that is
+chance, and which of several is best and which others chance may put there."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.evaluation import metrics
-from cosmos_reason.evaluation.rows import Row, about
+from cosmos_reason.evaluation.rows import Row, about, digest
 
 EXACT_MCNEMAR_LIMIT = 1000
+CHANCE = 0.05  # runs of a larger p-value are not told apart
+
+
+# -- two runs ------------------------------------------------------------------------------------
 
 
 def compare(
     before: Sequence[Row], after: Sequence[Row], flag: str = "--compare"
 ) -> tuple[dict, list[Finding]]:
-    """Questions that both runs answered, paired by id: what the second run fixed and broke,
-    McNemar's two-sided p-value; the earlier run's summaries over the questions of both (types as
-    the second run has them); and findings about what could not be paired. A row that failed is no
-    answer, neither right nor wrong. Raises Failure when nothing can be paired."""
-    shared = _pairs(before, after)
+    """Return how two runs compare, and findings about what could not be paired.
+
+    Questions that both runs answered are paired by id: what the second run fixed and broke, and
+    McNemar's two-sided p-value. `earlier` and `earlier_per_type` are the earlier run's summaries
+    over the questions of both (types as the second run has them). A row that failed is no answer,
+    neither right nor wrong. Raises Failure when nothing can be paired.
+    """
+    earlier = {row.id: row for row in before}
+    shared = [(earlier[row.id], row) for row in after if row.id in earlier]
     if not shared:
         message = (
-            f"got no question that both runs asked, such as {after[0].id} and {before[0].id}, "
-            "expected two runs over the same annotations"
+            f"the two runs share no question (their ids are such as {after[0].id} and "
+            f"{before[0].id}); compare runs over the same annotations"
         )
         raise findings.bad_input("EVAL-COMPARE-NOTHING", flag, message)
-    common = [(old, new) for old, new in shared if _asked(old) == _asked(new)]
-    answered = [(old, new) for old, new in common if _are_answered(old, new)]
+    common, other = [], []
+    for old, new in shared:
+        if (old.question, old.gt) == (new.question, new.gt):
+            common.append((old, new))
+        else:
+            other.append(new.id)
+    answered = [(old, new) for old, new in common if old.error is None and new.error is None]
     if common and not answered:
-        message = (
-            f"got {len(common)} question(s) of both runs, none of which both answered, "
-            "expected two runs with answers"
-        )
+        message = f"of {len(common)} shared question(s) both runs answered none"
         raise findings.bad_input("EVAL-COMPARE-NOTHING", flag, message)
     changes = Counter((old.correct, new.correct) for old, new in answered)
     fixed, broken = changes[False, True], changes[True, False]
+    by_type = defaultdict(list)
+    for old, new in common:
+        by_type[new.type].append(old)
     pair = {
         "paired": len(answered),
         "failed": len(common) - len(answered),
@@ -50,18 +64,43 @@ def compare(
         "only_after": len(after) - len(shared),
         "p_value": mcnemar(fixed, broken),
         "earlier": metrics.summary([old for old, _ in common]) if common else None,
-        "earlier_per_type": _earlier_per_type(common),
+        "earlier_per_type": {kind: metrics.summary(by_type[kind]) for kind in sorted(by_type)},
     }
-    found = _left_out(pair, shared, common, flag)
+
+    found = []
     floor = no_better_than_commonest(pair)
     if floor:
-        found.insert(0, findings.warning("EVAL-COMPARE-COMMONEST", flag, floor))
+        found.append(findings.warning("EVAL-COMPARE-COMMONEST", flag, floor))
+    if pair["only_before"] or pair["only_after"]:
+        message = (
+            f"{pair['only_before']} question(s) are only in the earlier run and "
+            f"{pair['only_after']} only in this one; they are left out"
+        )
+        found.append(findings.warning("EVAL-COMPARE-PARTIAL", flag, message))
+    failed_before = sum(old.error is not None for old, _ in common)
+    failed_after = sum(new.error is not None for _, new in common)
+    if failed_before or failed_after:
+        message = (
+            f"{failed_before} question(s) failed in the earlier run and {failed_after} in this "
+            "one; they are left out, until both are evaluated again, which asks only what failed"
+        )
+        data = {"before": failed_before, "after": failed_after}
+        found.append(findings.warning("EVAL-COMPARE-FAILED", flag, message, **data))
+    found += about(
+        other,
+        "EVAL-COMPARE-OTHER",
+        findings.ERROR,
+        flag,
+        "id(s) that stand for another question or ground truth in the earlier run; "
+        "they are left out",
+        "",
+    )
     return pair, found
 
 
 def no_better_than_commonest(pair: dict) -> str:
-    """What to say first of a comparison whose earlier run is no better than always the commonest
-    answer; else empty, as for a guard, whose table holds no metrics of the earlier run."""
+    """Return what to say first of a comparison whose earlier run is no better than always the
+    commonest answer; else '', as for a guard, whose table holds no metrics of the earlier run."""
     earlier = pair.get("earlier")
     if not earlier or earlier["accuracy"] > earlier["majority_accuracy"]:
         return ""
@@ -73,7 +112,7 @@ def no_better_than_commonest(pair: dict) -> str:
 
 
 def in_words(pair: dict) -> str:
-    """What `compare` found, in a line: 97.0 % -> 96.3 %, 2 broken, 0 fixed, p = 0.5."""
+    """Return what `compare` found, in a line: 97.0 % -> 96.3 %, 2 broken, 0 fixed, p = 0.5."""
     before = pair["unchanged_right"] + pair["broken"]
     after = pair["unchanged_right"] + pair["fixed"]
     shares = [f"{100 * right / pair['paired']:.1f} %" for right in (before, after)]
@@ -85,68 +124,74 @@ def in_words(pair: dict) -> str:
     )
 
 
-def _pairs(before: Sequence[Row], after: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """(earlier row, later row) of every id that both runs have."""
-    earlier = {row.id: row for row in before}
-    return [(earlier[row.id], row) for row in after if row.id in earlier]
-
-
-def _asked(row: Row) -> tuple[str, str]:
-    return row.question, row.gt
-
-
-def _are_answered(old: Row, new: Row) -> bool:
-    return old.error is None and new.error is None
-
-
-def _earlier_per_type(common: list[tuple[Row, Row]]) -> dict[str, dict]:
-    by_type = defaultdict(list)
-    for old, new in common:
-        by_type[new.type].append(old)
-    return {kind: metrics.summary(by_type[kind]) for kind in sorted(by_type)}
-
-
-def _left_out(
-    pair: dict, shared: list[tuple[Row, Row]], common: list[tuple[Row, Row]], flag: str
-) -> list[Finding]:
-    """What is said about the questions that are not among the pairs."""
-    found = []
-    same_annotations = "compare runs over the same annotations"
-    if pair["only_before"] or pair["only_after"]:
-        message = (
-            f"got {pair['only_before']} question(s) only in the earlier run and "
-            f"{pair['only_after']} only in this one; they are left out"
-        )
-        found.append(findings.warning("EVAL-COMPARE-PARTIAL", flag, message, same_annotations))
-    failed_before = sum(old.error is not None for old, _ in common)
-    failed_after = sum(new.error is not None for _, new in common)
-    if failed_before or failed_after:
-        message = (
-            f"got {failed_before} question(s) that failed in the earlier run and "
-            f"{failed_after} in this one; they are left out"
-        )
-        fix = "evaluate again: only what failed is asked"
-        found.append(findings.warning("EVAL-COMPARE-FAILED", flag, message, fix))
-    other = [new.id for old, new in shared if _asked(old) != _asked(new)]
-    found += about(
-        other,
-        "EVAL-COMPARE-OTHER",
-        findings.ERROR,
-        flag,
-        "id(s) that stand for another question or ground truth in the earlier run; "
-        "they are left out",
-        same_annotations,
-    )
-    return found
-
-
 def mcnemar(fixed: int, broken: int) -> float:
-    """Two-sided p-value that fixing and breaking are equally likely: exact binomial up to
-    EXACT_MCNEMAR_LIMIT changes, beyond it chi-squared with continuity correction (McNemar 1947,
-    Edwards 1948)."""
+    """Return the two-sided p-value that fixing and breaking are equally likely.
+
+    Exact binomial up to EXACT_MCNEMAR_LIMIT changes, beyond it chi-squared with continuity
+    correction (McNemar 1947, Edwards 1948).
+    """
     changes = fixed + broken
     if changes <= EXACT_MCNEMAR_LIMIT:
         tail = sum(math.comb(changes, count) for count in range(min(fixed, broken) + 1))
         return min(1.0, 2 * tail / 2**changes)
     distance = max(0, abs(fixed - broken) - 1)
     return math.erfc(math.sqrt(distance**2 / changes / 2))
+
+
+# -- several runs --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a run got right: of each question whether it did, None where the row failed. `asked`
+    is equal for runs of the same questions."""
+
+    name: str
+    asked: str
+    right: dict[str, bool | None]
+
+    @classmethod
+    def of(cls, name: str, graded: Sequence[Row]) -> Answers:
+        right = {row.id: None if row.error is not None else row.correct for row in graded}
+        return cls(name, digest(graded), right)
+
+    @property
+    def accuracy(self) -> float:
+        return sum(map(bool, self.right.values())) / len(self.right)
+
+
+def best(runs: Sequence[Answers]) -> dict | None:
+    """Return the run of the highest accuracy (failed rows are wrong), the next one, and the runs
+    that it cannot be told apart from: McNemar's p-value of what both answered is `CHANCE` or more.
+    None for fewer than two runs, and where they were asked different questions."""
+    if len(runs) < 2 or len({run.asked for run in runs}) > 1:
+        return None
+    first, *others = sorted(runs, key=lambda run: -run.accuracy)
+    pairs = {}
+    for run in others:
+        both = [(old, first.right[id]) for id, old in run.right.items()]
+        # A row that failed (None) is neither right nor wrong.
+        fixed = sum(old is False and new is True for old, new in both)
+        broken = sum(old is True and new is False for old, new in both)
+        p_value = mcnemar(fixed, broken)
+        pairs[run.name] = {"fixed": fixed, "broken": broken, "p_value": p_value}
+    return {
+        "name": first.name,
+        "accuracy": first.accuracy,
+        "next": others[0].name,
+        "next_accuracy": others[0].accuracy,
+        **pairs[others[0].name],
+        "alike": [name for name, pair in pairs.items() if pair["p_value"] >= CHANCE],
+    }
+
+
+def best_in_words(found: dict) -> list[str]:
+    """Return what `best` found, for people."""
+    alike = ", ".join(found["alike"]) or "no other"
+    return [
+        f"best: {found['name']} {found['accuracy']:.1%}; the next, {found['next']} "
+        f"{found['next_accuracy']:.1%}: {found['fixed']} fixed, {found['broken']} broken by the "
+        f"best, McNemar p = {found['p_value']:.3g}",
+        f"not told apart from the best (p of {CHANCE:g} or more): {alike}",
+        "the best of several flatters itself: score it on questions that chose none of them",
+    ]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from sys import intern
@@ -209,6 +211,14 @@ def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
 def has_answers(rows: list[Row]) -> bool:
     """Whether a row did not fail: without one there is nothing to score or to compare."""
     return any(row.error is None for row in rows)
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """Return what is equal for runs of the same questions and ground truths."""
+    asked = hashlib.sha256()
+    for row in sorted(rows, key=lambda row: row.id):
+        asked.update(repr((row.id, row.question, row.gt)).encode())
+    return asked.hexdigest()[:16]
 
 
 def about(

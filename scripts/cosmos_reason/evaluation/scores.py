@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import re
 import shlex
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import checkpoint_metrics, run_outputs
-from cosmos_reason.evaluation.rows import Row
+from cosmos_reason.evaluation.rows import Row, digest
 
 KEPT = (*checkpoint_metrics.TASK_METRICS, "rows", "failed")
 READING_FLAGS = {  # name of a setting and of its flag in score_predictions -> default
@@ -36,12 +35,9 @@ def evaluation_of(rows: Sequence[Row], record: dict, path: Path, **reading: obje
         values = record.get(table)
         if isinstance(values, dict):
             settings |= {f"{table}.{key}": value for key, value in values.items()}
-    digest = hashlib.sha256()
-    for row in sorted(rows, key=lambda row: row.id):
-        digest.update(repr((row.id, row.question, row.gt)).encode())
     return {
         "results": str(path.absolute()),
-        "questions": digest.hexdigest()[:16],
+        "questions": digest(rows),
         "settings": settings,
     }
 
