@@ -109,12 +109,12 @@ def main(args) -> cli.Outcome:
 
 
 def local_results(given: str) -> Path:
-    """The results' folder, fetched when it is a prefix."""
+    """Return the results' folder, fetched when it is a prefix."""
     return s3.snapshot(given, ["*.json", "*.jsonl"]) if s3.is_uri(given) else Path(given)
 
 
 def write(parquet: str, wrong: list[gaps.Gap], html: str | None, page: str | None) -> None:
-    """Table and page, or neither."""
+    """Write table and page, or neither."""
     with contextlib.ExitStack() as stack:
         target = Path(parquet)
         if s3.is_uri(parquet):

@@ -82,7 +82,7 @@ def parser() -> cli.Parser:
 
 
 def fetch(args) -> tuple[Path, Path | None]:
-    """The local folders of source and donor.
+    """Return the local folders of source and donor.
 
     Of a donor elsewhere only the small files are fetched, and its vision tower's shards when the
     source has none.
@@ -99,8 +99,8 @@ def fetch(args) -> tuple[Path, Path | None]:
 
 
 def reusable(args) -> list[findings.Finding] | None:
-    """What to say when the output was made from the Hub model's present commit;
-    None when it was not.
+    """Return what to say when the output was made from the Hub model's present commit; None when it
+    was not.
 
     It is reused though the 30 GB that it was made from have left the Hub cache.
     """

@@ -80,8 +80,8 @@ def target_uri(args) -> str:
 
 
 def look(uri: str, args, secret: str | None) -> tuple[publishing.Target, list[findings.Finding]]:
-    """The target; where nothing is to be sent,
-    one that cannot be reached is a warning beside the list."""
+    """Return the target; where nothing is to be sent, one that cannot be reached is a warning
+    beside the list."""
     try:
         return publishing.look(uri, secret), []
     except findings.Failure as failure:
@@ -93,8 +93,8 @@ def look(uri: str, args, secret: str | None) -> tuple[publishing.Target, list[fi
 
 
 def meant(folder: Path, by: str | None) -> tuple[Path, list[findings.Finding]]:
-    """The model or adapter that is given, or chosen of a training, and what there is to say of the
-    choice. Raises Failure where it has to be chosen."""
+    """Return the model or adapter that is given, or chosen of a training, and what there is to say
+    of the choice. Raises Failure where it has to be chosen."""
     if not selection.is_training(folder):
         if by:
             message = "got it with what is no train job or output, expected it to be left out"

@@ -170,7 +170,7 @@ def add_run_flags(verb: argparse.ArgumentParser) -> None:
 
 
 def gpus(written: str) -> list[str] | None:
-    """An argparse type: GPU ids; [] for the CPU, None to let the platform choose."""
+    """Read GPU ids for argparse; [] for the CPU, None to let the platform choose."""
     if written == "any":
         return None
     if written == "none":

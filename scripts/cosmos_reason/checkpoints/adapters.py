@@ -53,8 +53,8 @@ class Adapter:
     whole: dict[str, Tensor]
 
     def scale(self, module: str) -> float:
-        """alpha / r, or alpha / sqrt(r) with use_rslora. Raises Failure for an alpha that gives no
-        number."""
+        """Return alpha / r, or alpha / sqrt(r) with use_rslora. Raises Failure for an alpha that
+        gives no number."""
         rank = self.pairs[module][0].shape[0]
         divisor = math.sqrt(rank) if self.config.get("use_rslora") else rank
         try:
@@ -67,7 +67,7 @@ class Adapter:
         return scale
 
     def _alpha(self, module: str) -> float:
-        """Keys of alpha_pattern are matched as PEFT and cosmos-rl do."""
+        """Return the alpha of a module; keys of alpha_pattern match as in PEFT and cosmos-rl."""
         for key, alpha in (self.config.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({key})$", module):
                 return alpha
@@ -78,8 +78,8 @@ class Adapter:
 
 
 def read(folder: Path) -> Adapter:
-    """Raises Failure with all that is wrong: a part missing, ranks that differ, kinds of adapter
-    that are not LoRA."""
+    """Read an adapter. Raises Failure with all that is wrong: a part missing, ranks that differ,
+    kinds of adapter that are not LoRA."""
     config = safetensors_files.read_object(folder / CONFIG)
     findings = [
         _unsupported(folder, key) for key in ("use_dora", "fan_in_fan_out") if config.get(key)
@@ -104,7 +104,7 @@ def read(folder: Path) -> Adapter:
 
 
 def _unpaired(folder: Path, halves: Mapping[str, Mapping[str, Tensor]]) -> list[Finding]:
-    """Modules whose halves do not fit each other, or that there are none."""
+    """Return modules whose halves do not fit each other, or that there are none."""
     if not halves:
         message = "got no lora_A or lora_B tensors, expected some"
         return [error("CKPT-ADAPTER-EMPTY", folder, message)]
@@ -124,8 +124,8 @@ def _fit(shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def not_finite(adapter: Adapter) -> list[Finding]:
-    """CKPT-NOT-FINITE for an adapter of a training that diverged; reads each number. A half that is
-    zero is what LoRA starts from."""
+    """Return CKPT-NOT-FINITE for an adapter of a training that diverged; reads each number. A half
+    that is zero is what LoRA starts from."""
     tensors = dict(adapter.whole)
     for module, (half_a, half_b) in adapter.pairs.items():
         tensors[f"{module}.lora_A"] = half_a
@@ -208,8 +208,8 @@ def merge(
 
 
 def _changed(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What takes the place of the base's tensors, by their names there. Raises Failure where the
-    adapter does not fit them."""
+    """Return what takes the place of the base's tensors, by their names there. Raises Failure where
+    the adapter does not fit them."""
     refuse_other_base(adapter, base, tensors)
     changed = {}
     for module, (half_a, half_b) in adapter.pairs.items():
@@ -261,13 +261,13 @@ def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor
 
 
 def _stored_name(name: str, tensors: Mapping[str, Tensor]) -> str:
-    """The name under which a model stores a tensor: its own, or the one that Qwen2.5-VL still
-    uses."""
+    """Return the name under which a model stores a tensor: its own, or the one that Qwen2.5-VL
+    still uses."""
     return name if name in tensors else qwen2_5_vl.stored_name(name)
 
 
 def _merged_chunks(half_a: Tensor, half_b: Tensor, scale: float, base: Tensor) -> Iterator[bytes]:
-    """The merged weight, some rows at a time."""
+    """Yield the merged weight, some rows at a time."""
     a = tensor_numbers.read_float32(half_a)
     b = tensor_numbers.read_float32(half_b)
     b *= scale

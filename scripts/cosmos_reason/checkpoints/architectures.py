@@ -18,8 +18,8 @@ TOKEN_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "visio
 
 
 def read_config(folder: Path) -> dict:
-    """The config.json of a model. Raises Failure (exit 2) for one that names no architecture, and
-    for one of ours that lacks what describes it."""
+    """Return the config.json of a model. Raises Failure (exit 2) for one that names no
+    architecture, and for one of ours that lacks what describes it."""
     path = folder / "config.json"
     config = safetensors_files.read_object(path)
     found = check_config(str(path), config)
@@ -33,7 +33,7 @@ def read_config(folder: Path) -> dict:
 
 
 def check_config(where: str, config: Mapping) -> list[Finding]:
-    """What a config lacks, or has without sense."""
+    """Return what a config lacks, or has without sense."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         message = f"got the model_type {model_type!r} in the config, expected a text"
@@ -51,8 +51,8 @@ def check_config(where: str, config: Mapping) -> list[Finding]:
 
 
 def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) -> list[Finding]:
-    """What differs between stored `shapes` and the architecture of `config`: missing, extra, wrong
-    shapes. Nothing for an architecture that is not known here.
+    """Return what differs between stored `shapes` and the architecture of `config`: missing, extra,
+    wrong shapes. Nothing for an architecture that is not known here.
 
     A loader fills a missing tensor with random numbers and says nothing, so this is checked here.
     """

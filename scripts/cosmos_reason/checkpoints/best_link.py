@@ -42,8 +42,8 @@ def write(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -
 
 
 def step_of(run_dir: Path) -> str:
-    """Name of the step of this run that `best` links to; empty when it is of another run, or there
-    is none."""
+    """Return the name of the step of this run that `best` links to; empty when it is of another
+    run, or there is none."""
     for part in LINKS:
         target = (run_dir.parent / FOLDER / part).resolve()
         if target.is_dir() and target.parent == (run_dir / part).resolve():
@@ -52,7 +52,7 @@ def step_of(run_dir: Path) -> str:
 
 
 def scores_in(state: dict) -> Scores:
-    """What the validation gave when a trainer's state was saved."""
+    """Return what the validation gave when a trainer's state was saved."""
     names = (VAL_LOSS, VAL_ACCURACY)
     return {name: state[name] for name in names if state.get(name) is not None}
 
@@ -62,13 +62,13 @@ def is_better(metric: str, score: float, than: float) -> bool:
 
 
 def worst(metric: str) -> float:
-    """What any score is better than."""
+    """Return the worst score: inf of a loss, -inf of an accuracy."""
     return -math.inf if metric == VAL_ACCURACY else math.inf
 
 
 def score_so_far(output_dir: Path, metric: str) -> float:
-    """The best score so far; the worst there is when `best` was chosen by something else, or links
-    to nothing."""
+    """Return the best score so far; the worst there is when `best` was chosen by something else, or
+    links to nothing."""
     best = output_dir / FOLDER
     record = _record(best)
     score = record.get("best_score")
@@ -83,12 +83,12 @@ def folder_of(output_dir: Path) -> Path:
 
 
 def metric_of(output_dir: Path) -> str:
-    """What `best` was chosen by."""
+    """Return what `best` was chosen by."""
     return _record(folder_of(output_dir)).get("metric", VAL_LOSS)
 
 
 def targets(output_dir: Path) -> list[Path]:
-    """What the best link and best_score.json name."""
+    """Return what the best link and best_score.json name."""
     best = folder_of(output_dir)
     found = []
     link = best / "safetensors"
@@ -101,8 +101,8 @@ def targets(output_dir: Path) -> list[Path]:
 
 
 def name_of(output_dir: Path, checkpoints: Iterable[Checkpoint]) -> str:
-    """Name of the model that `best` means, empty unless its link and best_score.json name one run
-    and step of these."""
+    """Return the name of the model that `best` means, empty unless its link and best_score.json
+    name one run and step of these."""
     meant = {(target.parent.parent.name, target.name) for target in targets(output_dir)}
     for checkpoint in checkpoints:
         run = checkpoint.path.parents[1].resolve()

@@ -30,7 +30,7 @@ TASK_METRICS = (
 
 
 def read(output_dir: Path) -> dict[str, dict]:
-    """Checkpoint's name -> its row. Raises Failure (exit 2)."""
+    """Return a checkpoint's name -> its row. Raises Failure (exit 2)."""
     path = output_dir / FILE
     table = files.read_json(path) if path.is_file() else {}
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
@@ -40,17 +40,17 @@ def read(output_dir: Path) -> dict[str, dict]:
 
 
 def numbers(row: dict) -> dict[str, float]:
-    """The finite metrics of a row."""
+    """Return the finite metrics of a row."""
     return {name: value for name, value in row.items() if is_finite(value)}
 
 
 def is_finite(value: object) -> bool:
-    """Whether it is a number that is neither nan nor infinite."""
+    """Return whether it is a number that is neither nan nor infinite."""
     return type(value) in (int, float) and abs(value) < LARGEST
 
 
 def evaluation(row: dict | None) -> dict | None:
-    """What a row was measured on, when that was recorded."""
+    """Return what a row was measured on, when that was recorded."""
     found = row.get("evaluation") if row else None
     if not isinstance(found, dict):
         return None
@@ -61,7 +61,7 @@ def evaluation(row: dict | None) -> dict | None:
 
 
 def guard(row: dict | None) -> dict | None:
-    """What a row says of general questions (evaluation/guard.py writes it), when it says so
+    """Return what a row says of general questions (evaluation/guard.py writes it), when it says so
     whole."""
     found = row.get("guard") if row else None
     if not isinstance(found, dict) or not {"rows", "accuracy"} <= numbers(found).keys():
@@ -76,8 +76,8 @@ def guard(row: dict | None) -> dict | None:
 
 
 def differences(one: dict, other: dict) -> list[str]:
-    """In words, what two evaluations do not have in common: questions first, then settings as
-    `one` has them."""
+    """Return in words what two evaluations do not have in common: questions first, then settings
+    as `one` has them."""
     settings = other_settings(one, other)
     if one["questions"] != other["questions"]:
         return [OTHER_QUESTIONS, *settings]
@@ -85,7 +85,7 @@ def differences(one: dict, other: dict) -> list[str]:
 
 
 def other_settings(one: dict, other: dict) -> list[str]:
-    """The settings that differ, each with its value in `one` and in `other`."""
+    """Return the settings that differ, each with its value in `one` and in `other`."""
     differing = []
     for name in {**one["settings"], **other["settings"]}:
         value = one["settings"].get(name)

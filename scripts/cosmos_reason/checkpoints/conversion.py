@@ -96,7 +96,7 @@ def _is_free(output: Path) -> bool:
 
 
 def _is_model(output: Path) -> bool:
-    """Whether nothing but a model would be lost."""
+    """Return whether nothing but a model would be lost."""
     if not output.is_dir() or any(path.is_dir() for path in output.iterdir()):
         return False
     if "mapping_version" in model_names.read_table(output / PROVENANCE):
@@ -105,8 +105,8 @@ def _is_model(output: Path) -> bool:
 
 
 def _is_reusable(output: Path, source: Source, hashed: bool) -> bool:
-    """True for a whole conversion of this very source, False where nothing stands. Raises Failure
-    for anything else."""
+    """Return True for a whole conversion of this source, False where nothing stands. Raises
+    Failure for anything else."""
     if _is_free(output):
         return False
     findings = check_output(output, source.fingerprint)
@@ -142,8 +142,8 @@ def _sha256(tensor: Tensor) -> str:
 
 
 def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
-    """Whether a converted folder is whole: provenance, every file it lists and no other that a
-    loader reads, headers, names and shapes."""
+    """Return whether a converted folder is whole: provenance, every file it lists and no other that
+    a loader reads, headers, names and shapes."""
     try:
         provenance = safetensors_files.read_object(folder / PROVENANCE)
         source_fingerprint = _source_fingerprint(provenance)
@@ -165,7 +165,7 @@ def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
 
 
 def _source_fingerprint(provenance: dict) -> str:
-    """Raises KeyError for a provenance that lacks something."""
+    """Return the fingerprint in a provenance. Raises KeyError where something is missing."""
     for key in REPORTED:
         provenance[key]
     source = provenance["source"]
@@ -175,8 +175,8 @@ def _source_fingerprint(provenance: dict) -> str:
 
 
 def _changed_files(folder: Path, listed: dict[str, dict]) -> list[str]:
-    """Names of files that differ from what is listed, and of files a loader reads that are not
-    listed."""
+    """Return names of files that differ from what is listed, and of files a loader reads that are
+    not listed."""
     found = {path.name for path in folder.iterdir() if path.suffix in _LOADED}
     changed = found - listed.keys() - {PROVENANCE}
     for name, facts in listed.items():
@@ -202,14 +202,14 @@ def _provenance(work: Path, source: Source, hashed: bool) -> dict:
 
 
 def _origin(folder: Path) -> dict:
-    """Where a folder is and, in a Hub cache, its commit: the snapshot's folder name."""
+    """Return where a folder is and, in a Hub cache, its commit: the snapshot's folder name."""
     commit = folder.name if folder.parent.name == "snapshots" else None
     return {"path": str(folder), "commit": commit}
 
 
 def _facts(path: Path, hashed: bool) -> dict:
-    """Size and SHA-256; of a shard that of its header, and only with `hashed` that of its 5 GB
-    too."""
+    """Return size and SHA-256; of a shard that of its header, and only with `hashed` that of its 5
+    GB too."""
     facts: dict = {"bytes": path.stat().st_size}
     is_shard = path.suffix == ".safetensors"
     if is_shard:
@@ -226,7 +226,7 @@ def _facts(path: Path, hashed: bool) -> dict:
 
 
 def _shards(tensors: Mapping[str, Tensor], max_bytes: int) -> dict[str, dict[str, Tensor]]:
-    """File name -> its tensors: in the order they lie on the disk, each file filled up to
+    """Return file name -> its tensors: in the order they lie on the disk, each file filled up to
     `max_bytes`."""
     groups: list[dict[str, Tensor]] = []
     room = 0
@@ -270,8 +270,8 @@ def _fill(
 
 
 def _is_finished(path: Path, tensors: Mapping[str, Tensor]) -> bool:
-    """A shard gets its name only when it is on the disk, so its header tells whether it is the one
-    wanted."""
+    """Return whether a shard is the one wanted: it gets its name only when it is on the disk, so
+    its header tells."""
     try:
         found = safetensors_files.read_header(path)
     except Failure:

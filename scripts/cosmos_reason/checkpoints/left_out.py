@@ -26,7 +26,7 @@ def write(run_dir: Path, table: Table) -> None:
 
 
 def counts(run_dir: Path) -> dict[str, tuple[int, int]]:
-    """Data by name: (records that were left out, of all)."""
+    """Return data by name -> (records that were left out, of all)."""
     path = run_dir / FILE
     if not path.is_file():
         return {}

@@ -100,8 +100,8 @@ class Source:
 
 
 def target_name(name: str) -> str | None:
-    """The Qwen3-VL name of a stored tensor, None for one that is dropped. Raises KeyError for an
-    unknown one."""
+    """Return the Qwen3-VL name of a stored tensor, None for one that is dropped. Raises KeyError
+    for an unknown one."""
     name = _PREFIX.sub("", name)
     if _DROPPED.search(name):
         return None
@@ -196,7 +196,7 @@ def _quantized(where: Path, got: str) -> Failure:
 def _map(
     folder: Path, stored: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], int, list[Finding]]:
-    """(tensors under their new names, how many are dropped, what cannot be mapped)."""
+    """Return (tensors under their new names, how many are dropped, what cannot be mapped)."""
     tensors: dict[str, Tensor] = {}
     dropped = 0
     unknown, twice = [], []
@@ -232,9 +232,9 @@ def _unmapped(folder: Path, names: list[str], problem: str) -> Finding:
 
 
 def vision_shards(folder: Path) -> list[str]:
-    """The files of an Omni or Qwen3-VL model that hold its vision tower, told from its index: the
-    others need no download. Without an index it is the one file, unless that is here and holds
-    none."""
+    """Return the files of an Omni or Qwen3-VL model that hold its vision tower, told from its
+    index: the others need no download. Without an index it is the one file, unless that is here and
+    holds none."""
     index = folder / safetensors_files.INDEX_NAME
     if index.exists():
         weight_map = safetensors_files.read_index(index)
@@ -256,8 +256,8 @@ def _vision_tower(donor: Path) -> dict[str, Tensor]:
 
 
 def _vision_name(name: str) -> str | None:
-    """The Qwen3-VL name of a stored tensor of the vision tower, Omni's or Qwen3-VL's; None for any
-    other."""
+    """Return the Qwen3-VL name of a stored tensor of the vision tower, Omni's or Qwen3-VL's; None
+    for any other."""
     try:
         target = target_name(name)
     except KeyError:
@@ -270,8 +270,8 @@ def _vision_name(name: str) -> str | None:
 def _single_dtype(
     folder: Path, tensors: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], str, list[Finding]]:
-    """The tensors in one dtype, and its name: their own, or bfloat16, to which others are rounded
-    while they are written."""
+    """Return the tensors in one dtype, and its name: their own, or bfloat16, to which others are
+    rounded while they are written."""
     dtypes = {tensor.dtype for tensor in tensors.values()}
     wrong = dtypes - _FLOATS.keys()
     if wrong:
@@ -297,7 +297,7 @@ def _rounded(tensor: Tensor) -> Tensor:
 
 
 def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
-    """The config in the words of transformers 4.57, which 5.x reads too (the reverse is not
+    """Return the config in the words of transformers 4.57, which 5.x reads too (the reverse is not
     true)."""
     for part in ("text_config", "vision_config"):
         if not isinstance(omni.get(part), dict):
@@ -333,8 +333,8 @@ def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
 def _small_files(
     folder: Path, donor: Path | None, config: dict
 ) -> tuple[dict[str, bytes], list[str], list[Finding]]:
-    """Name -> content of config, tokenizer, processors and chat template; and which of them the
-    donor gave."""
+    """Return name -> content of config, tokenizer, processors and chat template; and which of them
+    the donor gave."""
     own_homes = [folder, folder / "text_tokenizer"]
     homes = own_homes + ([donor, donor / "text_tokenizer"] if donor else [])
     found = _first_of_each(homes)
@@ -363,7 +363,7 @@ def _small_files(
 
 
 def _first_of_each(homes: list[Path]) -> dict[str, Path]:
-    """Name -> path of the files that are copied, each from the first folder that has it."""
+    """Return name -> path of the files that are copied, each from the first folder that has it."""
     found = {}
     for home in reversed(homes):
         for name in COPIED:
@@ -373,7 +373,7 @@ def _first_of_each(homes: list[Path]) -> dict[str, Path]:
 
 
 def _read_tables(found: Mapping[str, Path]) -> tuple[dict[str, dict], list[Finding]]:
-    """The JSON files among them, and what is wrong with those."""
+    """Return the JSON files among them, and what is wrong with those."""
     tables = {}
     findings = []
     for name, path in found.items():
@@ -389,8 +389,8 @@ def _read_tables(found: Mapping[str, Path]) -> tuple[dict[str, dict], list[Findi
 
 
 def _chat_template(homes: list[Path]) -> str | None:
-    """The template of the first folder that has one, in any of the three places where one may
-    stand."""
+    """Return the template of the first folder that has one, in any of the three places where one
+    may stand."""
     for home in homes:
         if (home / "chat_template.jinja").is_file():
             return files.read_text(home / "chat_template.jinja")

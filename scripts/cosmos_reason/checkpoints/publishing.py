@@ -56,9 +56,9 @@ class Target:
 
 
 def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
-    """({name: file} to send, in the order of sending, names left behind, warnings) of a verified
-    model or adapter. Raises Failure with all that is wrong with it: what is published can be
-    loaded."""
+    """Return ({name: file} to send, in the order of sending, names left behind, warnings) of a
+    verified model or adapter. Raises Failure with all that is wrong with it: what is published can
+    be loaded."""
     found = _verified(folder)
     weights = _weights(folder)
     names = sorted(path.name for path in folder.iterdir())
@@ -81,8 +81,8 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
 
 
 def _verified(folder: Path) -> list[Finding]:
-    """Warnings about a model or adapter folder. Raises Failure for a damaged one, and for what is
-    none."""
+    """Return warnings about a model or adapter folder. Raises Failure for a damaged one, and for
+    what is none."""
     if not folder.is_dir():
         message = "got no such folder, expected a model or adapter folder"
         raise findings.bad_input("CKPT-NOT-FOLDER", folder, message)
@@ -114,16 +114,16 @@ def _weights(folder: Path) -> set[str]:
 
 
 def _is_own_file(path: Path) -> bool:
-    """Whether it is a file, and if it is a link, one into its folder or into the blobs of the Hub
-    cache it is in."""
+    """Return whether it is a file, and if it is a link, one into its folder or into the blobs of
+    the Hub cache it is in."""
     real = Path(os.path.realpath(path))
     blobs = path.parents[2] / "blobs" if hub.repo_of(path.parent) else path.parent
     return real.is_file() and (path.parent in real.parents or real.parent == blobs)
 
 
 def _base(folder: Path, beside: Mapping[str, Path]) -> str:
-    """The model that was fine-tuned: of an adapter what it says, of a model what its spec says,
-    else ''."""
+    """Return the model that was fine-tuned: of an adapter what it says, of a model what its spec
+    says, else ''."""
     if run_outputs.kind(folder) == run_outputs.ADAPTER:
         return _adapter_base(folder)
     if "spec.toml" not in beside:
@@ -138,8 +138,8 @@ def _adapter_base(folder: Path) -> str:
 
 
 def _name_of_base(base: str) -> str:
-    """The name of the base on the Hub, also where it is a folder of the Hub's cache; else as it
-    is."""
+    """Return the name of the base on the Hub, also where it is a folder of the Hub's cache; else as
+    it is."""
     return hub.repo_of(base) or base.removeprefix(model_names.HUB)
 
 
@@ -151,8 +151,8 @@ def _is_on_hub(base: str) -> bool:
 
 
 def beside(folder: Path, given: Path | None) -> dict[str, Path]:
-    """The files that tell of a checkpoint's training: in it, in `given`, or else in the folders of
-    its train job. Raises Failure (exit 2) when `given` is no folder."""
+    """Return the files that tell of a checkpoint's training: in it, in `given`, or else in the
+    folders of its train job. Raises Failure (exit 2) when `given` is no folder."""
     if given and not given.is_dir():
         message = "got no such folder, expected that of a train job"
         raise findings.bad_input("PUBLISH-NO-JOB", f"--job-dir {given}", message)
@@ -176,9 +176,9 @@ def beside(folder: Path, given: Path | None) -> dict[str, Path]:
 
 
 def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) -> dict[str, Path]:
-    """{name: file} of what is published in another form than it has here: the model card, and of
-    an adapter the config with the Hub's name of its base instead of the cache's. The card is the
-    last."""
+    """Return {name: file} of what is published in another form than it has here: the model card,
+    and of an adapter the config with the Hub's name of its base instead of the cache's. The card is
+    the last."""
     files.write_text(scratch / CARD, _card(name, folder, beside))
     written = {CARD: scratch / CARD}
     if run_outputs.kind(folder) == run_outputs.ADAPTER:
@@ -191,7 +191,7 @@ def write(scratch: Path, name: str, folder: Path, beside: Mapping[str, Path]) ->
 
 
 def _card(name: str, folder: Path, beside: Mapping[str, Path]) -> str:
-    """The base, the metrics, the facts of the data, and the numbers of the spec."""
+    """Return the base, the metrics, the facts of the data, and the numbers of the spec."""
     import yaml
 
     is_adapter = run_outputs.kind(folder) == run_outputs.ADAPTER
@@ -217,7 +217,7 @@ def _card(name: str, folder: Path, beside: Mapping[str, Path]) -> str:
 
 
 def _section(title: str, rows: Mapping[str, object]) -> list[str]:
-    """A table of the card; none for no rows."""
+    """Return a table of the card; none for no rows."""
     if not rows:
         return []
     lines = [f"| {key} | {str(value).replace('|', '/')} |" for key, value in rows.items()]
@@ -225,7 +225,7 @@ def _section(title: str, rows: Mapping[str, object]) -> list[str]:
 
 
 def _metrics(folder: Path, beside: Mapping[str, Path]) -> dict[str, float]:
-    """The numbers of this checkpoint: its row in checkpoint_metrics.json, else those of
+    """Return the numbers of this checkpoint: its row in checkpoint_metrics.json, else those of
     metrics.json."""
     if checkpoint_metrics.FILE in beside:
         home = beside[checkpoint_metrics.FILE].parent
@@ -242,8 +242,9 @@ def _metrics(folder: Path, beside: Mapping[str, Path]) -> dict[str, float]:
 
 
 def _publishable(spec: dict) -> dict[str, object]:
-    """The spec's keys that the schema of training knows, where the value is a number, a switch or a
-    word of the schema: any other text may be a path, a secret or the name of a person."""
+    """Return the spec's keys that the schema of training knows, where the value is a number, a
+    switch or a word of the schema: any other text may be a path, a secret or the name of a
+    person."""
     known = document.keys("train")
     kept = {}
     for key, value in document.items("train", spec):
@@ -264,7 +265,7 @@ def _tells_no_secret(value: object, schema: dict) -> bool:
 
 
 def look(uri: str, secret: str | None) -> Target:
-    """What stands at the target, and whether it may be written as far as can be told. Raises
+    """Return what stands at the target, and whether it may be written as far as can be told. Raises
     Failure (exit 2 or 3)."""
     if s3.is_uri(uri):
         names = frozenset(found.name for found in s3.objects(uri))
@@ -276,8 +277,8 @@ def look(uri: str, secret: str | None) -> Target:
 
 
 def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[Finding]:
-    """Why these files must not go there: other weights would mix with them, or everybody could see
-    them."""
+    """Return why these files must not go there: other weights would mix with them, or everybody
+    could see them."""
     found = []
     stale = sorted(name for name in target.files - sent.keys() if _is_loaded(name))
     if stale:
@@ -295,8 +296,8 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
 
 
 def secrets_in(sent: Mapping[str, Path]) -> list[Finding]:
-    """An error for each text file with what looks like a token, by the key that holds it; its value
-    is never shown."""
+    """Return an error for each text file with what looks like a token, by the key that holds it;
+    its value is never shown."""
     found = []
     for name, path in sent.items():
         if path.suffix == ".safetensors":
@@ -314,15 +315,15 @@ def secrets_in(sent: Mapping[str, Path]) -> list[Finding]:
 
 
 def _is_loaded(name: str) -> bool:
-    """A loader prefers model.safetensors to an index, and an adapter beside a model is applied to
-    it."""
+    """Return whether a loader would read it: it prefers model.safetensors to an index, and applies
+    an adapter beside a model."""
     if name == adapters.CONFIG:
         return True
     return "/" not in name and name.endswith((".safetensors", ".safetensors.index.json"))
 
 
 def _removal(target: Target, names: list[str]) -> str:
-    """The command that removes files from the target."""
+    """Return the command that removes files from the target."""
     if s3.is_uri(target.uri):
         removals = [["aws", "s3", "rm", s3.join(target.uri, name)] for name in names]
         return " && ".join(shlex.join(removal) for removal in removals)

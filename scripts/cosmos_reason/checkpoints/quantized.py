@@ -67,7 +67,7 @@ _LINEAR = re.compile(
 
 
 def linear_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights that are compressed, by the name of their layer: layers.0.mlp.up_proj."""
+    """Return the weights that are compressed, by the name of their layer: layers.0.mlp.up_proj."""
     found = {}
     for name, tensor in tensors.items():
         match = _LINEAR.fullmatch(name)
@@ -77,7 +77,8 @@ def linear_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def short_name(module: str) -> str | None:
-    """The name of a layer in `linear_layers`, from that of its module in the loaded model."""
+    """Return the name of a layer in `linear_layers`, from that of its module in the loaded
+    model."""
     match = _LINEAR.fullmatch(f"{module}.weight")
     return match[1] if match else None
 
@@ -86,7 +87,8 @@ def short_name(module: str) -> str | None:
 
 
 def check_source(folder: Path, scheme_name: str) -> list[Finding]:
-    """What keeps a model folder from being quantized with a scheme; headers are read only."""
+    """Return what keeps a model folder from being quantized with a scheme; headers are read
+    only."""
     config = safetensors_files.read_object(folder / "config.json")
     if config.get("quantization_config") is not None:
         return [_already(folder, "a quantization_config")]
@@ -112,7 +114,8 @@ def _already(folder: Path, what: str) -> Finding:
 def _indivisible_inputs(
     folder: Path, layers: Mapping[str, Tensor], scheme_name: str
 ) -> list[Finding]:
-    """A finding per layer whose inputs the scheme cannot divide, with one that can as the fix."""
+    """Return a finding per layer whose inputs the scheme cannot divide, with one that can as the
+    fix."""
     multiple = SCHEMES[scheme_name].multiple
     widths = {name: tensor.shape[1] for name, tensor in layers.items()}
     fix = Fix()
@@ -133,7 +136,7 @@ def stored_bytes(tensors: Mapping[str, Tensor]) -> int:
 
 
 def bytes_after(tensors: Mapping[str, Tensor], scheme: Scheme) -> int:
-    """About how large the result will be: scales are counted as one number of 2 bytes per
+    """Return about how large the result will be: scales are counted as one number of 2 bytes per
     `multiple` of weights, of channels there are fewer."""
     layers = linear_layers(tensors)
     weights = sum(math.prod(tensor.shape) for tensor in layers.values())
@@ -151,7 +154,7 @@ def check_disk(output: Path, needed: int) -> list[Finding]:
 
 
 def check_output(output: Path) -> list[Finding]:
-    """An error for a folder with something in it, but for the launcher's claim: it would be
+    """Return an error for a folder with something in it, but for the launcher's claim: it would be
     replaced."""
     if not output.exists():
         return []
@@ -164,7 +167,7 @@ def check_output(output: Path) -> list[Finding]:
 
 
 def keep_claim(output: Path, work: Path) -> None:
-    """The folder `work`, which takes the place of `output`, belongs to the same job."""
+    """Give the folder `work`, which takes the place of `output`, to the same job."""
     claim = output / run_outputs.CLAIM
     if claim.is_file():
         shutil.copyfile(claim, work / run_outputs.CLAIM)
@@ -174,8 +177,8 @@ def keep_claim(output: Path, work: Path) -> None:
 
 
 def verify(folder: Path) -> list[Finding]:
-    """What is wrong with a quantized model folder: its files and every number as of any model, and
-    something compressed at all."""
+    """Return what is wrong with a quantized model folder: its files and every number as of any
+    model, and something compressed at all."""
     config = safetensors_files.read_object(folder / "config.json")
     if not isinstance(config.get("quantization_config"), dict):
         message = "got no quantization_config, expected a quantized model"
@@ -191,8 +194,8 @@ def verify(folder: Path) -> list[Finding]:
 
 
 def read_record(folder: Path) -> dict | None:
-    """quantization.json of a finished quantization, None without one. Raises Failure for one that
-    is no object."""
+    """Return quantization.json of a finished quantization, None without one. Raises Failure for one
+    that is no object."""
     if not (folder / RECORD).is_file():
         return None
     return safetensors_files.read_object(folder / RECORD)

@@ -17,14 +17,14 @@ VISION_DEFAULTS = {
 
 
 def stored_name(name: str) -> str:
-    """The name in a checkpoint, of a tensor that is called by it or as transformers calls it since
-    4.52."""
+    """Return the name in a checkpoint, of a tensor that is called by it or as transformers calls it
+    since 4.52."""
     return name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
 
 
 def expected_tensors(config: Mapping) -> Shapes:
-    """Name -> shape of every tensor that Qwen2_5_VLForConditionalGeneration loads. Raises KeyError
-    on a partial config, ValueError on one without sense.
+    """Return name -> shape of every tensor that Qwen2_5_VLForConditionalGeneration loads. Raises
+    KeyError on a partial config, ValueError on one without sense.
 
     Source: the parameter list of the transformers class on the meta device, under the names that
     it saves (729 tensors for the 7B config). A published config has the text's keys at its top.

@@ -12,8 +12,8 @@ LARGEST_SIZE = 1 << 20
 
 
 def expected_tensors(config: Mapping) -> Shapes:
-    """Name -> shape of every tensor that Qwen3VLForConditionalGeneration loads. Raises KeyError on
-    a partial config, ValueError on one without sense.
+    """Return name -> shape of every tensor that Qwen3VLForConditionalGeneration loads. Raises
+    KeyError on a partial config, ValueError on one without sense.
 
     Source: the parameter list of the transformers class on the meta device (750 tensors for the 8B
     config). With tied word embeddings `lm_head.weight` need not be stored and is not listed.
@@ -22,12 +22,12 @@ def expected_tensors(config: Mapping) -> Shapes:
 
 
 def stored_name(name: str) -> str:
-    """Qwen3-VL is stored under the names of its class."""
+    """Return the name itself: Qwen3-VL is stored under the names of its class."""
     return name
 
 
 def sizes(table: Mapping, *keys: str) -> list[int]:
-    """Numbers of a config. Raises KeyError, or ValueError for one without sense."""
+    """Return numbers of a config. Raises KeyError, or ValueError for one without sense."""
     for key in keys:
         most = MOST_LAYERS if key in ("depth", "num_hidden_layers") else LARGEST_SIZE
         if type(table[key]) is not int or not 0 < table[key] <= most:

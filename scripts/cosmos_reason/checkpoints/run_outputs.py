@@ -87,8 +87,8 @@ class Checkpoint:
 
 
 def output_of(folder: Path) -> Path:
-    """The output folder that is meant: the folder of a train job stands for what its record names,
-    where that is now. Raises Failure."""
+    """Return the output folder that is meant: the folder of a train job stands for what its record
+    names, where that is now. Raises Failure."""
     if not (folder / job_folder.RECORD).is_file():
         return folder
     outputs = job_folder.read(folder).get("outputs")
@@ -101,8 +101,8 @@ def output_of(folder: Path) -> Path:
 
 
 def find(output_dir: Path) -> list[Checkpoint]:
-    """Every model, adapter and resume folder, oldest run first, each verified but for the numbers
-    of models (see `verify`). `output_dir` may also be one run."""
+    """Return every model, adapter and resume folder, oldest run first, each verified but for the
+    numbers of models (see `verify`). `output_dir` may also be one run."""
     if not output_dir.is_dir():
         message = "got no such folder, expected the output folder of a train job"
         raise findings.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
@@ -129,8 +129,8 @@ def find(output_dir: Path) -> list[Checkpoint]:
 
 
 def _with_superseded(output_dir: Path, found: list[Checkpoint]) -> list[Checkpoint]:
-    """The checkpoints with what a later run of the same training came to again: a retry that goes
-    on from step 20 leaves the first run's steps up to 20 as its history."""
+    """Return the checkpoints with what a later run of the same training came to again: a retry that
+    goes on from step 20 leaves the first run's steps up to 20 as its history."""
     attempts = training_of(output_dir)
     later: dict[Path, list[Checkpoint]] = {}
     told = []
@@ -149,7 +149,7 @@ def _with_superseded(output_dir: Path, found: list[Checkpoint]) -> list[Checkpoi
 
 
 def _comes_again(checkpoint: Checkpoint, later: Iterable[Checkpoint]) -> bool:
-    """Whether a later run reached the checkpoint's step, or one before it."""
+    """Return whether a later run reached the checkpoint's step, or one before it."""
     step = _number(checkpoint)
     for other in later:
         number = _number(other)
@@ -166,8 +166,8 @@ def _number(checkpoint: Checkpoint) -> int | None:
 
 
 def training_of(output_dir: Path) -> list[Path]:
-    """The jobs of one training whose output a folder is, the oldest first; none where no job here
-    is known to have written there."""
+    """Return the jobs of one training whose output a folder is, the oldest first; none where no job
+    here is known to have written there."""
     home = job_folder.home_of(output_dir)
     claimer = _claimer(output_dir)
     named = [home] if home else []
@@ -182,7 +182,7 @@ def training_of(output_dir: Path) -> list[Path]:
 
 
 def _claimer(output_dir: Path) -> Path | None:
-    """The job that claimed an output folder last (jobs/claims.py)."""
+    """Return the job that claimed an output folder last (jobs/claims.py)."""
     try:
         return Path(json.loads((output_dir / CLAIM).read_text())["job"])
     except (OSError, ValueError, TypeError, KeyError):
@@ -190,30 +190,32 @@ def _claimer(output_dir: Path) -> Path | None:
 
 
 def is_of_training(run: Path, attempts: Iterable[Path]) -> bool:
-    """Whether the jobs of one training wrote a run: it says so, or lies in the folder of one."""
+    """Return whether the jobs of one training wrote a run: it says so, or lies in the folder of
+    one."""
     run = run.absolute()
     mark = run_marked_by(run)
     return any(mark == attempt.name or run.is_relative_to(attempt) for attempt in attempts)
 
 
 def models(output_dir: Path) -> list[Checkpoint]:
-    """The models and adapters among what `find` finds."""
+    """Return the models and adapters among what `find` finds."""
     return [one for one in find(output_dir) if one.kind != RESUME]
 
 
 def is_in_run(model: Path) -> bool:
-    """Whether a model lies where a run keeps its own: `<output_dir>/<run>/safetensors/<step>`."""
+    """Return whether a model lies where a run keeps its own:
+    `<output_dir>/<run>/safetensors/<step>`."""
     return model.parent.name in MODEL_PARTS
 
 
 def is_model(folder: Path) -> bool:
-    """Whether a folder is a model or adapter itself, in whatever state."""
+    """Return whether a folder is a model or adapter itself, in whatever state."""
     return any((folder / name).is_file() for name in ("config.json", adapters.CONFIG))
 
 
 def models_meant(folder: Path) -> tuple[list[Path], list[Path]]:
-    """What a folder that is given to `--checkpoint` stands for: (undamaged models, damaged ones).
-    A model stands for itself, a train job or its output for all its models."""
+    """Return what a folder that is given to `--checkpoint` stands for: (undamaged models, damaged
+    ones). A model stands for itself, a train job or its output for all its models."""
     if is_model(folder):
         return [folder], []
     listed = [one for one in models(output_of(folder)) if not one.superseded_by]
@@ -223,14 +225,14 @@ def models_meant(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def runs(output_dir: Path) -> list[Path]:
-    """The run folders of an output folder, or the folder itself when it is one."""
+    """Return the run folders of an output folder, or the folder itself when it is one."""
     folders = sorted(path for path in output_dir.iterdir() if path.name != "best")
     return [folder for folder in (output_dir, *folders) if _is_run(folder)]
 
 
 def home_of(folder: Path) -> Path:
-    """Where `best` and the metrics are: an output folder itself, of one of its runs the folder
-    above."""
+    """Return where `best` and the metrics are: an output folder itself, of one of its runs the
+    folder above."""
     folder = folder.absolute()
     return folder.parent if _is_run(folder) else folder
 
@@ -245,14 +247,14 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _order(path: Path) -> tuple:
-    """step_9 before step_10; names without a number (final) last."""
+    """Sort step_9 before step_10, and names without a number (final) last."""
     match = _STEP.match(path.name)
     return (0, int(match[2]), path.name) if match else (1, 0, path.name)
 
 
 def step_number(folder: Path) -> int | None:
-    """The optimizer step of a checkpoint: from its name, or for epoch_N from the trainer state
-    saved beside it."""
+    """Return the optimizer step of a checkpoint: from its name, or for epoch_N from the trainer
+    state saved beside it."""
     match = _STEP.fullmatch(folder.name)
     if match and match[1] == "step":
         return int(match[2])
@@ -273,10 +275,10 @@ def kind(folder: Path) -> str:
 
 
 def verify(folder: Path, whole: bool = False) -> list[Finding]:
-    """What is wrong with one model, adapter or resume folder; warnings do not keep it from being
-    used. Of an adapter each number is read; of a model the headers and a sample of each tensor, and
-    the `whole` where something is made of it or it is handed on. A model that the embedded engine
-    loads is looked at as a whole there, in memory."""
+    """Return what is wrong with one model, adapter or resume folder; warnings do not keep it from
+    being used. Of an adapter each number is read; of a model the headers and a sample of each
+    tensor, and the `whole` where something is made of it or it is handed on. A model that the
+    embedded engine loads is looked at as a whole there, in memory."""
     if files.INCOMPLETE in str(Path(folder.parent.name, folder.name)):
         message = "got an export that was interrupted, expected a finished one"
         return [findings.error("CKPT-INCOMPLETE", folder, message)]
@@ -292,7 +294,7 @@ def verify(folder: Path, whole: bool = False) -> list[Finding]:
 
 
 def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
-    """What is wrong with a model folder, whatever its name is."""
+    """Return what is wrong with a model folder, whatever its name is."""
     try:
         config = architectures.read_config(folder)
     except Failure as failure:
@@ -347,8 +349,8 @@ def _verify_adapter(folder: Path) -> list[Finding]:
 
 
 def is_complete_resume(folder: Path) -> bool:
-    """True when a policy folder holds cosmos_config, every rank's marker, and the files those ranks
-    saved.
+    """Return whether a policy folder holds cosmos_config, every rank's marker, and the files
+    those ranks saved.
 
     The embedded engine saves one rank in safetensors, whose headers are read. cosmos-rl saves
     `model_rank_R.pth` per rank, which are looked at by name only and never opened.
@@ -368,7 +370,7 @@ def is_complete_resume(folder: Path) -> bool:
 
 
 def _has_saved_state(folder: Path) -> bool:
-    """Whether the state that the embedded engine saved is whole."""
+    """Return whether the state that the embedded engine saved is whole."""
     try:
         for name in ("model.safetensors", "optimizer.safetensors"):
             safetensors_files.read_header(folder / name)
@@ -378,7 +380,7 @@ def _has_saved_state(folder: Path) -> bool:
 
 
 def _ranks_saved(cosmos_config: Path) -> int:
-    """How many ranks save: all but the replicas. 1 when a size is left to cosmos-rl (-1) or
+    """Return how many ranks save: all but the replicas. 1 when a size is left to cosmos-rl (-1) or
     unknown."""
     try:
         sizes = json.loads(cosmos_config.read_text(encoding="utf-8"))["policy"]["parallelism"]
@@ -391,21 +393,21 @@ def _ranks_saved(cosmos_config: Path) -> int:
 
 
 def resume_folders(output_dir: Path) -> list[Path]:
-    """The complete resume folders under all runs of an output folder, the newest last: that of the
-    highest step."""
+    """Return the complete resume folders under all runs of an output folder, the newest last: that
+    of the highest step."""
     found = [path for path in output_dir.glob("*/checkpoints/*/policy") if is_complete_resume(path)]
     return sorted(found, key=lambda path: (step_number(path.parent) or 0, _order(path.parent)))
 
 
 def newest_resume(output_dir: Path) -> Path | None:
-    """The complete resume folder that training goes on from, if there is one."""
+    """Return the complete resume folder that training goes on from, if there is one."""
     found = resume_folders(output_dir)
     return found[-1] if found else None
 
 
 def finished(resume: Path, total_steps: int | None = None) -> Path | None:
-    """The undamaged model beside the last state of a run, or None while a step of it is left or its
-    model is missing. The embedded engine's states tell `total_steps` themselves."""
+    """Return the undamaged model beside the last state of a run, or None while a step of it is left
+    or its model is missing. The embedded engine's states tell `total_steps` themselves."""
     state = resume / TRAINER_STATE
     if state.is_file():
         total_steps = safetensors_files.read_object(state).get("total_steps")
@@ -428,7 +430,7 @@ def mark_run(run: Path, job: Path) -> None:
 
 
 def run_marked_by(run: Path) -> str | None:
-    """The id of the job that writes a run folder, where one said so."""
+    """Return the id of the job that writes a run folder, where one said so."""
     try:
         return (run / RUN_MARK).read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -58,8 +58,8 @@ class Tensor:
 
 
 def read_header(path: Path) -> dict[str, Tensor]:
-    """All tensors of one file, by name. Raises Failure (CKPT-SHARD-DAMAGED) where they leave a gap
-    or overlap."""
+    """Return all tensors of one file, by name. Raises Failure (CKPT-SHARD-DAMAGED) where they leave
+    a gap or overlap."""
     table, start, size = _read_json_header(path)
     metadata = table.pop("__metadata__", {})
     is_table = isinstance(metadata, dict)
@@ -80,7 +80,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
 
 def _read_json_header(path: Path) -> tuple[dict, int, int]:
-    """Header table, offset of the first data byte, size of the file."""
+    """Return header table, offset of the first data byte, size of the file."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise _damaged(path, "got no regular file, expected a safetensors file")
@@ -140,8 +140,8 @@ def _damaged(path: Path, problem: str) -> Failure:
 
 
 def read_object(path: Path) -> dict:
-    """A JSON object from a model folder. Raises Failure (exit 2) when the file holds anything
-    else."""
+    """Return a JSON object from a model folder. Raises Failure (exit 2) when the file holds
+    anything else."""
     value = read_json(path)
     if not isinstance(value, dict):
         message = f"got a {type(value).__name__}, expected a JSON object"
@@ -150,7 +150,7 @@ def read_object(path: Path) -> dict:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Tensor name -> shard file, relative to the folder of the index. Raises Failure
+    """Return tensor name -> shard file, relative to the folder of the index. Raises Failure
     (CKPT-INDEX-BAD)."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -175,8 +175,8 @@ def _leaves_folder(file: str) -> bool:
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
-    """The tensors of a sharded or single-file model folder, and what is wrong with it (all of
-    it)."""
+    """Return the tensors of a sharded or single-file model folder, and what is wrong with it (all
+    of it)."""
     single = folder / SINGLE
     if (folder / INDEX_NAME).exists():
         return _read_sharded(folder)
@@ -226,7 +226,7 @@ def _read_sharded(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
 
 
 def _mismatches(file: Path, listed: Set[str], stored: Set[str]) -> list[Finding]:
-    """What a shard lacks of the tensors that the index lists for it, and what it has beside
+    """Return what a shard lacks of the tensors that the index lists for it, and what it has beside
     them."""
     findings = []
     for problem, names in (
@@ -247,8 +247,8 @@ def _mismatches(file: Path, listed: Set[str], stored: Set[str]) -> list[Finding]
 
 
 def read_chunks(tensor: Tensor, size: int | None = None) -> Iterator[bytes]:
-    """Its bytes in order, of a stored tensor `size` (else 4 MB) at a time. Raises OSError where the
-    file ends early."""
+    """Yield its bytes in order, of a stored tensor `size` (else 4 MB) at a time. Raises OSError
+    where the file ends early."""
     if tensor.made:
         yield from tensor.made()
         return
@@ -264,8 +264,8 @@ def read_chunks(tensor: Tensor, size: int | None = None) -> Iterator[bytes]:
 
 
 def header_bytes(tensors: Iterable[tuple[str, str, tuple[int, ...], int]]) -> bytes:
-    """Length and header for (name, dtype, shape, nbytes) in the order of their data, padded to 8
-    bytes."""
+    """Return length and header for (name, dtype, shape, nbytes) in the order of their data, padded
+    to 8 bytes."""
     # transformers refuses a file that does not say so.
     table: dict = {"__metadata__": {"format": "pt"}}
     position = 0
@@ -306,8 +306,8 @@ def copy_tensors(path: Path, tensors: Mapping[str, Tensor], copied: Copied) -> N
 
 
 def _copy_in_kernel(tensor: Tensor, target: int, position: int, copied: Copied) -> int:
-    """The position behind what it copied: not all of it where the file systems do not let the
-    kernel do it."""
+    """Return the position behind what it copied: not all of it where the file systems do not let
+    the kernel do it."""
     begin = tensor.begin
     with open(tensor.file, "rb") as source:
         while begin < tensor.end:
@@ -327,8 +327,8 @@ def _copy_in_kernel(tensor: Tensor, target: int, position: int, copied: Copied) 
 
 
 def _write(target: int, data: bytes, position: int) -> None:
-    """All of `data`: one call of the kernel writes at most 2 GiB, and less on a disk that gets
-    full."""
+    """Write all of `data`: one call of the kernel writes at most 2 GiB, and less on a disk that
+    gets full."""
     left = memoryview(data)
     while left:
         count = os.pwrite(target, left, position)

@@ -25,9 +25,10 @@ _NOT_FINITE, _ZERO, _SOUND = "not finite", "zero", "sound"
 
 
 def check_numbers(tensors: Mapping[str, Tensor], whole: bool = False) -> list[Finding]:
-    """Findings for numbers that are not finite, and for weights (two dimensions or more) that are
-    zero. Of each stored tensor in BF16, F16 or F32 a sample from its middle is read, and from four
-    other places while all is zero; `whole` reads every number (measured: 3 GB/s and core)."""
+    """Return findings for numbers that are not finite, and for weights (two dimensions or more)
+    that are zero. Of each stored tensor in BF16, F16 or F32 a sample from its middle is read, and
+    from four other places while all is zero; `whole` reads every number (measured: 3 GB/s and
+    core)."""
     findings = []
     for file, named in _by_file(tensors, _EXPONENTS.keys() if whole else FLOATS).items():
         kinds = _kinds_of_all(named) if whole else _kinds_of_samples(file, named)
@@ -43,7 +44,7 @@ def check_numbers(tensors: Mapping[str, Tensor], whole: bool = False) -> list[Fi
 
 
 def _by_file(tensors: Mapping[str, Tensor], dtypes: Set[str]) -> dict[Path, dict[str, Tensor]]:
-    """The stored tensors in some of the dtypes, by their files."""
+    """Return the stored tensors in some of the dtypes, by their files."""
     by_file: dict[Path, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if tensor.dtype in dtypes and tensor.nbytes and not tensor.made:
@@ -89,7 +90,8 @@ def _kind_of_samples(tensor: Tensor, handle) -> str:
 
 
 def _samples(tensor: Tensor, handle) -> Iterator[bytes]:
-    """Some bytes from the middle of a stored tensor, then from its beginning, quarters and end."""
+    """Yield some bytes from the middle of a stored tensor, then from its beginning, quarters and
+    end."""
     size = min(_SAMPLE_BYTES, tensor.nbytes)
     width = BITS[tensor.dtype] // 8
     for part in (0.5, 0.0, 0.25, 0.75, 1.0):
@@ -98,8 +100,8 @@ def _samples(tensor: Tensor, handle) -> Iterator[bytes]:
 
 
 def _sample_is_finite(chunk: bytes, dtype: str) -> bool:
-    """By the exponents alone, which are all ones in NaN and infinite numbers: some commands have no
-    numpy."""
+    """Return whether a sample is finite, told by the exponents alone, which are all ones in NaN and
+    infinite numbers: some commands have no numpy."""
     width = BITS[dtype] // 8
     high, below = chunk[width - 1 :: width], chunk[width - 2 :: width]
     if dtype == "F16":
@@ -128,13 +130,14 @@ def refuse_not_finite(values, file: Path) -> None:
 
 
 def read_float32(tensor: Tensor):
-    """A stored float tensor as a float32 array of its shape. Raises Failure (CKPT-NOT-FINITE)."""
+    """Return a stored float tensor as a float32 array of its shape. Raises Failure
+    (CKPT-NOT-FINITE)."""
     return to_float32(b"".join(finite_chunks(tensor, "F32")), "F32").reshape(tensor.shape)
 
 
 def finite_chunks(tensor: Tensor, dtype: str) -> Iterator[bytes]:
-    """The bytes of a stored BF16, F16 or F32 tensor, rounded to another `dtype` of these. Raises
-    Failure (CKPT-NOT-FINITE)."""
+    """Yield the bytes of a stored BF16, F16 or F32 tensor, rounded to another `dtype` of these.
+    Raises Failure (CKPT-NOT-FINITE)."""
     for chunk in read_chunks(tensor):
         values = to_float32(chunk, tensor.dtype)
         refuse_not_finite(values, tensor.file)
@@ -142,8 +145,8 @@ def finite_chunks(tensor: Tensor, dtype: str) -> Iterator[bytes]:
 
 
 def to_float32(stored: bytes, dtype: str):
-    """Bytes of BF16, F16 or F32 numbers as a new float32 array [n]. A bfloat16 is the upper half of
-    a float32."""
+    """Return bytes of BF16, F16 or F32 numbers as a new float32 array [n]. A bfloat16 is the upper
+    half of a float32."""
     import numpy as np
 
     if dtype == "BF16":
@@ -152,8 +155,8 @@ def to_float32(stored: bytes, dtype: str):
 
 
 def from_float32(values, dtype: str) -> bytes:
-    """Bytes of a float32 array in BF16, F16 or F32, rounded to the nearest, ties to even. Finite
-    values only."""
+    """Return bytes of a float32 array in BF16, F16 or F32, rounded to the nearest, ties to even.
+    Finite values only."""
     import numpy as np
 
     if dtype == "BF16":

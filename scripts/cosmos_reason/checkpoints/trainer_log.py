@@ -44,8 +44,8 @@ class SavedLoss(NamedTuple):
 
 
 def saved_losses(lines: Iterable[str]) -> list[SavedLoss]:
-    """What a log tells of the checkpoints it says were saved. A step is validated before it is
-    saved; a log may hold several runs, one after the other."""
+    """Return what a log tells of the checkpoints it says were saved. A step is validated before it
+    is saved; a log may hold several runs, one after the other."""
     losses, found = {}, {}
     step = None
     for line in lines:
@@ -70,8 +70,8 @@ def saved_losses(lines: Iterable[str]) -> list[SavedLoss]:
 
 
 def metrics(line: str) -> dict | None:
-    """One line of metrics.jsonl (without `time` where the log has none), or None for any other
-    line."""
+    """Return one line of metrics.jsonl (without `time` where the log has none), or None for any
+    other line."""
     values = _values(line)
     if values is None:
         return None
@@ -100,8 +100,8 @@ def _values(line: str) -> dict | None:
 
 
 def _fields(text: str) -> dict[str, float]:
-    """`Loss: 0.5, Max Loss 0.7, Iteration time: 2.00s.` as metrics; nan and inf are numbers too.
-    Of a name that is printed twice the first counts."""
+    """Read `Loss: 0.5, Max Loss 0.7, Iteration time: 2.00s.` as metrics; nan and inf are numbers
+    too. Of a name that is printed twice the first counts."""
     found = {}
     for part in text.split(", "):
         printed, _, value = part.rpartition(" ")

@@ -24,6 +24,6 @@ def write(folder: Path, trained: dict) -> None:
 
 
 def read(folder: Path) -> dict | None:
-    """A training spec of these keys, None where there is no such file. Raises Failure."""
+    """Return a training spec of these keys, None where there is no such file. Raises Failure."""
     path = folder / FILE
     return safetensors_files.read_object(path) if path.is_file() else None

@@ -20,7 +20,7 @@ FILE = "uploads.json"  # in the folder of a run: {address of the target: "" or w
 
 
 def targets(ckpt: dict, folder: Path, is_last: bool) -> list[str]:
-    """Where the model `OUTPUT/RUN/safetensors/STEP` is to go: hf_model://ORG/NAME-RUN, and
+    """Return where the model `OUTPUT/RUN/safetensors/STEP` is to go: hf_model://ORG/NAME-RUN, and
     s3://BUCKET/PREFIX/RUN/safetensors/STEP. Each run has a place of its own there, so that the
     weights of two never mix."""
     run = folder.absolute().parents[1].name
@@ -60,8 +60,8 @@ def send_again(run_dir: Path) -> list[str]:
 
 
 def _folder_of(run_dir: Path, uri: str) -> Path | None:
-    """What is to go to a target: below the run's name its place in the run, on the Hub the last
-    model."""
+    """Return what is to go to a target: below the run's name its place in the run, on the Hub the
+    last model."""
     if s3.is_uri(uri):
         return run_dir / uri.rpartition(f"/{run_dir.name}/")[2]
     models = [one.path for one in run_outputs.models(run_dir) if one.complete]
@@ -82,7 +82,8 @@ def _try(folder: Path, uri: str, run_dir: Path) -> None:
 
 
 def _send_state(policy: Path, uri: str) -> str:
-    """The address of the state. Raises Failure. The markers that make it complete go last."""
+    """Return the address of the state. Raises Failure. The markers that make it complete go
+    last."""
     if not run_outputs.is_complete_resume(policy):
         message = "got an incomplete state, expected a whole one"
         raise findings.outside("CKPT-RESUME-INCOMPLETE", policy, message)
@@ -93,7 +94,7 @@ def _send_state(policy: Path, uri: str) -> str:
 
 
 def _publish(folder: Path, uri: str) -> str:
-    """The address of the model, which is private on the Hub. Raises Failure."""
+    """Return the address of the model, which is private on the Hub. Raises Failure."""
     sent, _, _ = publishing.collect(folder)
     secret = None
     if not s3.is_uri(uri):
@@ -128,7 +129,7 @@ def _note(path: Path, uri: str, problem: str) -> None:
 
 
 def failed(run_dir: Path) -> list[str]:
-    """The targets that a run did not reach."""
+    """Return the targets that a run did not reach."""
     path = run_dir / FILE
     noted = read_json(path) if path.is_file() else {}
     return [uri for uri, problem in noted.items() if problem]

@@ -27,8 +27,8 @@ CLIPS = 9  # read to learn what a typical clip costs
 
 
 def check(spec: dict) -> list[Finding]:
-    """Warnings about a complete evaluate spec, or what `inference.as_evaluation` makes of one of
-    inference, whose model is a checkpoint with its training spec beside it."""
+    """Return warnings about a complete evaluate spec, or what `inference.as_evaluation` makes of
+    one of inference, whose model is a checkpoint with its training spec beside it."""
     folder = Path(spec["model"]["model_name"]).resolve()  # best/ is a link
     if not is_of_training(folder):
         return []
@@ -44,7 +44,7 @@ def check(spec: dict) -> list[Finding]:
 
 
 def is_of_training(folder: Path) -> bool:
-    """Whether a model tells how it was trained, lies where a training leaves its own, or was
+    """Return whether a model tells how it was trained, lies where a training leaves its own, or was
     quantized by a job."""
     if (folder / training_settings.FILE).is_file():
         return True
@@ -52,16 +52,16 @@ def is_of_training(folder: Path) -> bool:
 
 
 def _quantize_record(folder: Path) -> dict | None:
-    """The record of the job in whose results a model lies, if that job quantizes."""
+    """Return the record of the job in whose results a model lies, if that job quantizes."""
     record = model_names.read_table(folder.parent / "job.json")
     return record if record.get("action") == "quantize" else None
 
 
 def training_spec(folder: Path) -> dict | None:
-    """What the file beside the weights tells, else what the checkpoint
-    `<output_dir>/<run>/safetensors/<step>` was trained with: its resume folder's
-    cosmos_config, else config.toml of the run or the output, else spec.toml of the job whose
-    results it lies in. Of a quantized model: spec.toml of the job that trained it."""
+    """Return what the file beside the weights tells, else what the checkpoint
+    `<output_dir>/<run>/safetensors/<step>` was trained with: its resume folder's cosmos_config,
+    else config.toml of the run or the output, else spec.toml of the job whose results it lies in.
+    Of a quantized model: spec.toml of the job that trained it."""
     told = training_settings.read(folder)
     if told is not None:
         return told
@@ -95,7 +95,8 @@ def carry(source: Path, made: Path) -> None:
 
 
 def quantized_training(job: Path, record: dict) -> dict | None:
-    """The spec of the job whose model the job in this folder quantized, where it lies beside."""
+    """Return the spec of the job whose model the job in this folder quantized, where it lies
+    beside."""
     parent = record.get("parent_job")
     if not parent:
         return None
@@ -153,7 +154,7 @@ def _in_words(options: dict, tokens: int | None) -> str:
 
 
 def _some_clips(dataset: dict) -> list[media.MediaFacts]:
-    """A few clips of what is asked about, as far as they are here and can be read."""
+    """Return a few clips of what is asked about, as far as they are here and can be read."""
     if "://" in dataset["media_dir"]:
         return []
     folder = archives.media_folder(dataset["media_dir"])
@@ -170,7 +171,7 @@ def _some_clips(dataset: dict) -> list[media.MediaFacts]:
 
 
 def _media(dataset: dict) -> Iterator[Sequence[Media]]:
-    """The media of each record, or of each question of an inference."""
+    """Yield the media of each record, or of each question of an inference."""
     if "media" in dataset:
         yield from ([item] for item in dataset["media"])
         return
@@ -181,7 +182,8 @@ def _media(dataset: dict) -> Iterator[Sequence[Media]]:
 def _typical_tokens(
     clips: list[media.MediaFacts], options: VisionOptions, patch: int
 ) -> int | None:
-    """Median of the vision tokens of the clips that can be sampled so; None without one."""
+    """Return the median of the vision tokens of the clips that can be sampled so; None without
+    one."""
     counts = []
     for clip in clips:
         try:

@@ -8,14 +8,14 @@ CUT = "length"  # finish_reason of a text that max_tokens ended
 
 
 def is_line(record: object) -> bool:
-    """Whether it is a line of a batch's output."""
+    """Return whether it is a line of a batch's output."""
     if not isinstance(record, dict) or "custom_id" not in record:
         return False
     return isinstance(record.get("response"), dict) or bool(record.get("error"))
 
 
 def as_row(record: dict) -> dict:
-    """{id, response, error, is_cut} of a line; a request that failed has an error."""
+    """Return {id, response, error, is_cut} of a line; a request that failed has an error."""
     response = record.get("response") or {}
     body = response.get("body") if "body" in response else response
     error = _in_words(record.get("error")) or _error_of(response, body)
@@ -30,7 +30,7 @@ def as_row(record: dict) -> dict:
 
 
 def _error_of(response: dict, body: object) -> str:
-    """Why a server did not answer; "" where it did."""
+    """Return why a server did not answer; "" where it did."""
     if isinstance(body, dict) and body.get("error"):
         return _in_words(body["error"])
     status = response.get("status_code", 200)
@@ -44,8 +44,8 @@ def _in_words(error: object) -> str:
 
 
 def _text(choice: object) -> object:
-    """What a choice says, "" where max_tokens ended its reasoning before it said anything; None for
-    what is no choice."""
+    """Return what a choice says, "" where max_tokens ended its reasoning before it said anything;
+    None for what is no choice."""
     if not isinstance(choice, dict):
         return None
     message = choice.get("message")

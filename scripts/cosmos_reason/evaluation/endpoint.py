@@ -123,8 +123,8 @@ class Endpoint:
         return any(item.kind == "video" for one in questions for item in one.sample.media)
 
     def _refusal_of_videos(self) -> str:
-        """What the server has against a small video; empty when it takes it. Raises Failure for
-        one that takes videos but not their times, and when there is no telling."""
+        """Return what the server has against a small video; empty when it takes it. Raises Failure
+        for one that takes videos but not their times, and when there is no telling."""
         content = [_video(TRIAL_CLIP), {"type": "text", "text": TRIAL}]
         body = {
             "model": self.model,
@@ -155,8 +155,8 @@ class Endpoint:
     # -- the questions -------------------------------------------------------------------------
 
     def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
-        """As they come. Raises Failure (exit 3) when no question can be answered: out of reach, or
-        it refuses us."""
+        """Yield answers as they come. Raises Failure (exit 3) when no question can be answered: out
+        of reach, or it refuses us."""
         return self.server.each(self.ask, questions)
 
     def ask(self, question: Question) -> Answer:
@@ -172,7 +172,7 @@ class Endpoint:
         return Answer(question, reply.text, None, None, reply.is_cut, reply.tokens, seconds)
 
     def body(self, question: Question, visions: list[Vision]) -> dict:
-        """The request; media stand at the start of the first user turn, as in training."""
+        """Return the request; media stand at the start of the first user turn, as in training."""
         generation = self.generation
         body = {
             "model": self.model,
@@ -203,7 +203,7 @@ class Endpoint:
         return messages
 
     def parts(self, vision: Vision) -> list[dict]:
-        """What a medium is in a request."""
+        """Return what a medium is in a request."""
         if vision.kind == "image":
             return [_image(jpeg(vision.frames[0]))]
         if self.frames == VIDEO:
@@ -216,7 +216,7 @@ class Endpoint:
 
 
 def jpeg(frame) -> str:
-    """uint8[h, w, 3] as base64 of a JPEG that keeps its colours at full resolution."""
+    """Return uint8[h, w, 3] as base64 of a JPEG that keeps its colours at full resolution."""
     buffer = io.BytesIO()
     Image.fromarray(frame).save(buffer, "JPEG", quality=JPEG_QUALITY, subsampling=0)
     return base64.b64encode(buffer.getvalue()).decode()
@@ -232,7 +232,7 @@ def _video(clip: Vision) -> dict:
 
 
 def _times(videos: list[Vision]) -> dict:
-    """vLLM's request fields for frames that were sampled already: their numbers in a clip of
+    """Return vLLM's request fields for frames that were sampled already: their numbers in a clip of
     FRAMES_PER_SECOND. There is one set for all videos of a request. Raises Failure for several
     videos."""
     if len(videos) > 1:

@@ -14,8 +14,9 @@ TEXTS = ("model", "checkpoint", "annotations", "media_dir", "task", "results_dir
 
 
 def read(path: Path, name: str = FILE) -> dict:
-    """The record beside the results at `path`, with the paths that are there now when the results
-    lie in a job that was moved or copied; {} when there is none. Raises Failure (exit 2)."""
+    """Return the record beside the results at `path`, with the paths that are there now when the
+    results lie in a job that was moved or copied; {} when there is none. Raises Failure (exit
+    2)."""
     file = folder_of(path) / name
     if not file.is_file():
         return {}
@@ -34,8 +35,8 @@ def read(path: Path, name: str = FILE) -> dict:
 
 
 def is_of_another_place(path: Path, record: dict) -> bool:
-    """Whether the results at `path` were moved or copied and the checkpoint of their record, as
-    `read` gives it, is not beside them: who scores them writes nothing there."""
+    """Return whether the results at `path` were moved or copied and the checkpoint of their record,
+    as `read` gives it, is not beside them: who scores them writes nothing there."""
     folder = folder_of(path).absolute()
     home = job_folder.home_of(folder)
     if home:
@@ -48,7 +49,8 @@ def is_of_another_place(path: Path, record: dict) -> bool:
 
 
 def compose(spec: dict, questions: int, who: Responder) -> dict:
-    """The record of an evaluation, or of an inference, as a complete spec asks `who` for it."""
+    """Return the record of an evaluation, or of an inference, as a complete spec asks `who` for
+    it."""
     model, dataset = spec["model"], spec["dataset"]
     folder = Path(model["model_name"])
     record = {
@@ -73,7 +75,7 @@ def compose(spec: dict, questions: int, who: Responder) -> dict:
 
 
 def _applied(generation: dict, who: Responder) -> dict:
-    """What of the table counted for the answers."""
+    """Return what of the table counted for the answers."""
     applied = {}
     for key, value in generation.items():
         if value is not None and key not in who.ignores:
@@ -82,14 +84,14 @@ def _applied(generation: dict, who: Responder) -> dict:
 
 
 def max_tokens(record: dict) -> int | None:
-    """The longest answer that the record allows, when it tells."""
+    """Return the longest answer that the record allows, when it tells."""
     sampling = record.get("sampling")
     limit = sampling.get("max_tokens") if isinstance(sampling, dict) else None
     return limit if type(limit) is int else None
 
 
 def cut_answers(rows: list[Row], record: dict) -> str:
-    """What there is to say of responses that max_tokens ended; empty when none is known."""
+    """Return what there is to say of responses that max_tokens ended; empty when none is known."""
     cut = [row for row in rows if row.is_cut]
     if not cut:
         return ""

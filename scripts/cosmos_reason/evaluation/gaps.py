@@ -67,8 +67,8 @@ class Gap:
 
 
 def find(rows: Sequence[Row], paths: dict[str, str]) -> list[Gap]:
-    """The wrong rows in order; `paths` maps a row's video_id to the file. Clips are counted by
-    file: a record of an annotation file is often one question of several about its clip."""
+    """Return the wrong rows in order; `paths` maps a row's video_id to the file. Clips are counted
+    by file: a record of an annotation file is often one question of several about its clip."""
     path_of = {row.video_id: paths.get(row.video_id) or row.media or row.video_id for row in rows}
     wrong = [row for row in rows if not row.correct]
     clip_rows = Counter(path_of[row.video_id] for row in rows)
@@ -90,7 +90,7 @@ def find(rows: Sequence[Row], paths: dict[str, str]) -> list[Gap]:
 
 
 def error_type(row: Row) -> str:
-    """One of ERROR_TYPES. Yes and NG are the positive classes."""
+    """Return one of ERROR_TYPES. Yes and NG are the positive classes."""
     if row.outcome != "wrong":
         return row.outcome
     if row.type not in CLOSED_TYPES:
@@ -102,7 +102,7 @@ def error_type(row: Row) -> str:
 
 
 def confusion(row: Row) -> str:
-    """`expected -> given` for closed types, else empty."""
+    """Return `expected -> given` for closed types, else empty."""
     if row.type not in CLOSED_TYPES or row.expected is None:
         return ""
     given = row.answer if row.outcome == "wrong" else f"({row.outcome})"
@@ -111,7 +111,7 @@ def confusion(row: Row) -> str:
 
 @functools.lru_cache(maxsize=1 << 18)
 def cluster(question: str) -> str:
-    """What questions that differ only in options, numbers and case have in common."""
+    """Return what questions that differ only in options, numbers and case have in common."""
     stem = _OPTIONS_START.split(question.strip(), maxsplit=1)[0]
     return " ".join(_DIGITS.sub("#", stem.casefold()).split())[:LONGEST_CLUSTER]
 
@@ -119,9 +119,9 @@ def cluster(question: str) -> str:
 def media_paths(
     annotation_path: Path, media_path: str, wanted: set[str]
 ) -> tuple[dict[str, str], list[Finding]]:
-    """video_id -> full media path for the ids `wanted`, from an annotation file; findings for those
-    not in it, and for media that are not there. An archive is unpacked. Raises Failure when
-    `media_path` is no archive or folder, or a prefix without an object."""
+    """Return video_id -> full media path for the ids `wanted`, from an annotation file; findings
+    for those not in it, and for media that are not there. An archive is unpacked. Raises Failure
+    when `media_path` is no archive or folder, or a prefix without an object."""
     media_path = archives.media_folder(media_path)
     _refuse_empty(media_path)
     located = functools.cache(functools.partial(_located, media_path))  # a clip has many questions
@@ -171,7 +171,7 @@ def media_paths(
 
 
 def _refuse_empty(media_path: str) -> None:
-    """Raises Failure for a prefix without an object and for a folder that is not there; without a
+    """Raise Failure for a prefix without an object and for a folder that is not there; without a
     media path the annotations hold whole paths."""
     if s3.is_uri(media_path):
         if next(s3.objects(media_path), None) is None:
@@ -183,7 +183,7 @@ def _refuse_empty(media_path: str) -> None:
 
 
 def _located(media_path: str, name: str) -> tuple[str, bool]:
-    """The full path of a medium, and whether it is there; an s3:// object is taken to be."""
+    """Return the full path of a medium, and whether it is there; an s3:// object is taken to be."""
     if s3.is_uri(name):
         return name, True
     if s3.is_uri(media_path):
@@ -193,8 +193,8 @@ def _located(media_path: str, name: str) -> tuple[str, bool]:
 
 
 def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
-    """What a person decides on: how many gaps of which kind and where, and the data to collect
-    next."""
+    """Return what a person decides on: how many gaps of which kind and where, and the data to
+    collect next."""
     kinds = Counter(gap.error_type for gap in gaps)
     pairs = Counter((gap.row.type, gap.confusion) for gap in gaps if gap.confusion)
     confusions = []
@@ -212,7 +212,7 @@ def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
 
 
 def _clusters(rows: Sequence[Row], gaps: Sequence[Gap]) -> list[dict]:
-    """The kinds of questions with the most gaps."""
+    """Return the kinds of questions with the most gaps."""
     asked = Counter()
     for question, count in Counter(row.question for row in rows).items():
         asked[cluster(question)] += count
@@ -223,7 +223,7 @@ def _clusters(rows: Sequence[Row], gaps: Sequence[Gap]) -> list[dict]:
 
 
 def _clips(gaps: Sequence[Gap]) -> list[dict]:
-    """The clips with the most gaps."""
+    """Return the clips with the most gaps."""
     clip_rows = {gap.path: gap.clip_rows for gap in gaps}
     lines = []
     for path, count in Counter(gap.path for gap in gaps).most_common(LISTED):
@@ -232,8 +232,8 @@ def _clips(gaps: Sequence[Gap]) -> list[dict]:
 
 
 def next_data(rows: Iterable[Row]) -> list[dict]:
-    """Classes of closed questions worth more examples, worst first: EXAMPLES_PER_GAP new ones per
-    wrong answer.
+    """Return the classes of closed questions worth more examples, worst first: EXAMPLES_PER_GAP new
+    ones per wrong answer.
 
     Unparseable and failed rows ask for a better prompt or readable media, not for more clips of a
     class."""
@@ -260,7 +260,8 @@ def next_data(rows: Iterable[Row]) -> list[dict]:
 
 
 def write_parquet(handle: BinaryIO, gaps: Sequence[Gap]) -> None:
-    """One line per gap; the first three columns are the ones a data-collection round reads."""
+    """Write one line per gap; the first three columns are the ones a data-collection round
+    reads."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -31,7 +31,7 @@ class Guard(NamedTuple):
     before: Path | None = None
 
     def to_json(self) -> dict:
-        """The table `guard` of metrics.json and of checkpoint_metrics.json."""
+        """Return the table `guard` of metrics.json and of checkpoint_metrics.json."""
         summary = metrics.summary(self.rows)
         table = {name: summary[name] for name in NUMBERS}
         table["results"] = str(self.results)
@@ -45,8 +45,8 @@ class Guard(NamedTuple):
 
 
 def with_guards(specs: Sequence[dict]) -> list[dict]:
-    """The evaluate specs; each that names a guard is followed by one that asks its questions of the
-    same model, in the same way."""
+    """Return the evaluate specs; each that names a guard is followed by one that asks its questions
+    of the same model, in the same way."""
     asked = []
     for spec in specs:
         asked.append(spec)
@@ -56,7 +56,7 @@ def with_guards(specs: Sequence[dict]) -> list[dict]:
 
 
 def annotations(spec: dict) -> str:
-    """The annotation file of the general questions of an evaluate spec; "" without one."""
+    """Return the annotation file of the general questions of an evaluate spec; "" without one."""
     return document.get(spec, actions.guard_keys("evaluate").annotations, "")
 
 
@@ -84,8 +84,8 @@ def _spec_of(spec: dict) -> dict:
 def read(
     results: Path, before: Path | None = None, flag: str = "--compare"
 ) -> tuple[Guard | None, list[Finding]]:
-    """The guard beside `results`, paired with that beside `before`, and what is wrong with its
-    rows; None without answers. Raises Failure when the two asked nothing in common."""
+    """Return the guard beside `results`, paired with that beside `before`, and what is wrong with
+    its rows; None without answers. Raises Failure when the two asked nothing in common."""
     file, graded, found = _graded(results)
     if not graded:
         return None, found
@@ -112,20 +112,20 @@ def _graded(results: Path) -> tuple[Path | None, list[Row], list[Finding]]:
 
 
 def in_words(table: dict) -> str:
-    """What the table of a guard says, in a line."""
+    """Return what the table of a guard says, in a line."""
     return f"guard: {figures(table)}"
 
 
 def figures(table: dict) -> str:
-    """The accuracy, before and after where both are known."""
+    """Return the accuracy, before and after where both are known."""
     if "comparison" in table:
         return comparison.in_words(table["comparison"])
     return f"{table['accuracy']:.1%} of {table['rows']} questions"
 
 
 def verdict(table: dict, where: object) -> Finding:
-    """What became of the general questions: a warning when more were broken than fixed, and chance
-    does not explain it."""
+    """Return what became of the general questions: a warning when more were broken than fixed, and
+    chance does not explain it."""
     pair = table.get("comparison")
     text = in_words(table)
     if pair is None:

@@ -31,9 +31,9 @@ NAMED = 3  # of the files that are left out
 def as_evaluation(
     spec: dict, shown: Sequence[Media] | None = None, texts: Sequence[str] | None = None
 ) -> dict:
-    """The complete evaluate spec that asks as a complete inference spec says. Its dataset has
-    `media` and `questions` in place of annotations: those given, else what the spec names. Raises
-    Failure."""
+    """Return the complete evaluate spec that asks as a complete inference spec says. Its dataset
+    has `media` and `questions` in place of annotations: those given, else what the spec names.
+    Raises Failure."""
     if shown is None:
         shown, _ = media_at(spec["media"])
     generation = dict(spec["generation"])
@@ -67,7 +67,7 @@ def as_evaluation(
 
 
 def _precision(spec: dict) -> str:
-    """What the arithmetic runs in: as the spec says, or as the checkpoint was saved."""
+    """Return what the arithmetic runs in: as the spec says, or as the checkpoint was saved."""
     if spec["torch_dtype"] != "auto":
         return spec["torch_dtype"]
     config = model_names.read_table(
@@ -82,7 +82,7 @@ def _precision(spec: dict) -> str:
 
 
 def texts_of(spec: dict) -> list[str]:
-    """The prompt of a spec, then the lines of its file of questions. Raises Failure."""
+    """Return the prompt of a spec, then the lines of its file of questions. Raises Failure."""
     texts = [spec["prompt"]] if spec["prompt"].strip() else []
     if spec["questions_file"]:
         texts += lines_of(Path(spec["questions_file"]))
@@ -95,7 +95,7 @@ def texts_of(spec: dict) -> list[str]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """A question per line of a text file. Raises Failure when there is none."""
+    """Return a question per line of a text file. Raises Failure when there is none."""
     lines = [line.strip() for line in files.read_text(path).splitlines()]
     texts = [line for line in lines if line]
     if not texts:
@@ -105,9 +105,9 @@ def lines_of(path: Path) -> list[str]:
 
 
 def media_at(name: str) -> tuple[list[Media], list[Finding]]:
-    """The clip or image of this name, or every one that lies directly in the folder or archive,
-    and a word about what else is there. A broken file of a folder becomes a row of its own. Raises
-    Failure."""
+    """Return the clip or image of this name, or every one that lies directly in the folder or
+    archive, and a word about what else is there. A broken file of a folder becomes a row of its
+    own. Raises Failure."""
     place = Path(archives.media_folder(name))
     if not place.is_dir():
         return [Media(media.probe(place).kind, str(place))], []
@@ -128,7 +128,7 @@ def media_at(name: str) -> tuple[list[Media], list[Finding]]:
 
 
 def _kind(path: Path) -> str:
-    """By content; by name where the file cannot be read, which its row will tell."""
+    """Return image or video by content; by name where the file cannot be read, as its row tells."""
     try:
         return "image" if media.is_image(path) else "video"
     except Failure:
@@ -148,10 +148,10 @@ def _some(names: list[str]) -> str:
 
 
 def questions(dataset: dict) -> list[Question]:
-    """Every question about every medium, medium by medium. The sample's id is that of the row: the
-    file's name, or its path where two have one name, and `NAME#2` for the second of several
-    questions. The question's id changes with the file, so that an answer about an earlier one is
-    never taken for it."""
+    """Return every question about every medium, medium by medium. The sample's id is that of the
+    row: the file's name, or its path where two have one name, and `NAME#2` for the second of
+    several questions. The question's id changes with the file, so that an answer about an earlier
+    one is never taken for it."""
     shown = [Media(*item) for item in dataset["media"]]
     texts = dataset["questions"]
     named = Counter(Path(item.path).name for item in shown)
@@ -181,8 +181,8 @@ def _key(path: str, text: str) -> str:
 
 
 def rows(asked: Sequence[Question], by_id: dict[str, dict]) -> list[dict]:
-    """The rows of predictions.json, in the order of the questions; thinking and answer are told
-    apart as the scorer does."""
+    """Return the rows of predictions.json, in the order of the questions; thinking and answer are
+    told apart as the scorer does."""
     found = []
     for question in asked:
         saved = by_id[question.id]

@@ -86,7 +86,7 @@ class Judge:
         return ChatServer(url, "--judge", "--judge-model", self.key_variable, TIMEOUT, CONCURRENCY)
 
     def settings(self) -> dict[str, str]:
-        """What a score depends on, by flag."""
+        """Return what a score depends on, by flag."""
         return {"judge": self.url, "judge-model": self.model}
 
     def read(self, rows: list[Row], path: Path) -> tuple[dict, list[Finding]]:
@@ -129,7 +129,7 @@ class Judge:
         return summary, self.as_findings(summary, failed, problems, path)
 
     def key(self, case: Case) -> str:
-        """A digest of what is sent, and of where it goes."""
+        """Return a digest of what is sent, and of where it goes."""
         return hashlib.sha256(json.dumps([self.url, self.body(case)]).encode()).hexdigest()[:32]
 
     def body(self, case: Case) -> dict:
@@ -141,8 +141,8 @@ class Judge:
         }
 
     def ask(self, cases: dict[str, Case], file: Path) -> tuple[dict[str, str], list[str]]:
-        """The texts of the replies by key, those in `file` and new ones, which are added to it as
-        they come; and why others are missing."""
+        """Return the texts of the replies by key, those in `file` and new ones, which are added to
+        it as they come; and why others are missing."""
         texts = saved_texts(file)
         missing = [key for key in cases if key not in texts]
         if not missing:
@@ -213,7 +213,7 @@ class Judge:
 
 
 def saved_texts(file: Path) -> dict[str, str]:
-    """The replies of earlier runs, by key."""
+    """Return the replies of earlier runs, by key."""
     texts = {}
     for line in line_log.read(file):
         key, text = line.get("key"), line.get("reply")
@@ -223,8 +223,8 @@ def saved_texts(file: Path) -> dict[str, str]:
 
 
 def case_of(row: Row) -> Case | None:
-    """The case of a row that the rules cannot read: one that is unparseable though it answered
-    something, or free text that is not the ground truth's. None for every other row."""
+    """Return the case of a row that the rules cannot read: one that is unparseable though it
+    answered something, or free text that is not the ground truth's. None for every other row."""
     is_other_text = row.type == "text" and row.outcome == "wrong"
     if row.outcome != "unparseable" and not is_other_text:
         return None
@@ -236,8 +236,8 @@ def case_of(row: Row) -> Case | None:
 
 
 def choices_of(row: Row) -> dict[str, str]:
-    """Verdict -> what it stands for; empty for spans of time and boxes, which are measured and not
-    judged."""
+    """Return verdict -> what it stands for; empty for spans of time and boxes, which are measured
+    and not judged."""
     if row.type in CHOICES:
         return dict.fromkeys(CHOICES[row.type], "")
     if row.type == "label" and row.labels:
@@ -252,8 +252,8 @@ def choices_of(row: Row) -> dict[str, str]:
 
 
 def verdict_of(reply: str, choices: dict[str, str]) -> str | None:
-    """The verdict in a reply: what follows the last "VERDICT", or the whole of it; None when that
-    is no verdict."""
+    """Return the verdict in a reply: what follows the last "VERDICT", or the whole of it; None when
+    that is no verdict."""
     text = answers.final_answer(reply) or ""
     line = _VERDICT.split(text)[-1].strip().partition("\n")[0]
     written = line.strip(EDGES).casefold()
@@ -283,7 +283,7 @@ def settle(case: Case, verdict: str | None) -> None:
 
 
 def prompt_id() -> str:
-    """Changes with the prompt."""
+    """Return what changes with the prompt."""
     return hashlib.sha256(_template().encode()).hexdigest()[:12]
 
 
@@ -293,7 +293,7 @@ def _template() -> str:
 
 
 def _write_records(path: Path, records: list) -> None:
-    """In the form they came in: an array, or a line each."""
+    """Write records in the form they came in: an array, or a line each."""
     text = _as_text(path, records, ascii_only=False)
     try:
         text.encode()

@@ -20,8 +20,8 @@ def append(path: Path, records: Iterable[dict]) -> None:
 
 
 def read(path: Path) -> Iterator[dict]:
-    """The records of a log. A line that a kill cut short, or that a crash filled with zeros, is
-    left out, as is a file that is not there."""
+    """Yield the records of a log. A line that a kill cut short, or that a crash filled with zeros,
+    is left out, as is a file that is not there."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:

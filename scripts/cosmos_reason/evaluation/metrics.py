@@ -26,8 +26,8 @@ BERTSCORE_MODEL = "roberta-large"
 
 
 def score(rows: Sequence[Row]) -> dict:
-    """The metrics.json of these rows (schemas/metrics.schema.json), without `model`, `checkpoint`
-    and `results`."""
+    """Return the metrics.json of these rows (schemas/metrics.schema.json), without `model`,
+    `checkpoint` and `results`."""
     by_type, by_tag = defaultdict(list), defaultdict(list)
     for row in rows:
         by_type[row.type].append(row)
@@ -54,7 +54,7 @@ def score(rows: Sequence[Row]) -> dict:
 
 
 def summary(rows: Sequence[Row]) -> dict:
-    """Counts, accuracy with its 95 % Wilson interval, and that of always giving each type's
+    """Return counts, accuracy with its 95 % Wilson interval, and that of always giving each type's
     commonest answer."""
     outcomes = Counter(row.outcome for row in rows)
     expected = Counter((row.type, row.expected) for row in rows if row.expected is not None)
@@ -80,7 +80,7 @@ def summary(rows: Sequence[Row]) -> dict:
 
 
 def wilson(correct: int, rows: int) -> list[float]:
-    """95 % score interval of a proportion (Wilson 1927)."""
+    """Return the 95 % score interval of a proportion (Wilson 1927)."""
     share = correct / rows
     spread = Z * Z / rows
     centre = (share + spread / 2) / (1 + spread)
@@ -89,7 +89,7 @@ def wilson(correct: int, rows: int) -> list[float]:
 
 
 def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
-    """How often (expected class, given class) occurred among rows of closed types."""
+    """Return how often (expected class, given class) occurred among rows of closed types."""
     counts = Counter()
     for row in rows:
         if row.type not in CLOSED_TYPES or row.expected is None:
@@ -105,7 +105,7 @@ def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
 
 
 def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
-    """Precision, recall, F1 and support of every class that is expected somewhere."""
+    """Return precision, recall, F1 and support of every class that is expected somewhere."""
     support, predicted = Counter(), Counter()
     for (expected, given), count in counts.items():
         support[expected] += count
@@ -123,8 +123,8 @@ def per_class(counts: Counter[tuple[str, str]]) -> dict[str, dict]:
 
 
 def macro(classes: dict[str, dict]) -> dict:
-    """Unweighted means over the expected classes; None without one. Balanced accuracy is the mean
-    recall."""
+    """Return unweighted means over the expected classes; None without one. Balanced accuracy is the
+    mean recall."""
     means = {}
     for name in ("precision", "recall", "f1"):
         values = [row[name] for row in classes.values()]
@@ -133,8 +133,8 @@ def macro(classes: dict[str, dict]) -> dict:
 
 
 def matrix(counts: Counter[tuple[str, str]]) -> dict:
-    """{labels, counts}: `counts[i][j]` rows expected labels[i] and got labels[j]; the last labels
-    are no answers."""
+    """Return {labels, counts}: `counts[i][j]` rows expected labels[i] and got labels[j]; the last
+    labels are no answers."""
     seen = {label for pair in counts for label in pair}
     no_answers = [label for label in (UNPARSEABLE, FAILED) if label in seen]
     labels = sorted(seen.difference(no_answers)) + no_answers
@@ -143,8 +143,8 @@ def matrix(counts: Counter[tuple[str, str]]) -> dict:
 
 
 def is_soft_match(row: Row) -> bool:
-    """Free text whose words overlap with the ground truth's at an F1 of SOFT_F1 or more
-    (cosmos-rl-evaluate)."""
+    """Return whether it is free text whose words overlap with the ground truth's at an F1 of
+    SOFT_F1 or more (cosmos-rl-evaluate)."""
     if row.type != "text" or row.outcome != "wrong" or not row.expected:
         return False
     given = Counter(fold(row.answer).split())
@@ -153,8 +153,8 @@ def is_soft_match(row: Row) -> bool:
 
 
 def overlaps(rows: Sequence[Row]) -> dict:
-    """Mean intersection over union of spans or boxes and the shares of rows above OVERLAPS; no
-    answer overlaps by 0."""
+    """Return mean intersection over union of spans or boxes and the shares of rows above OVERLAPS;
+    no answer overlaps by 0."""
     values = []
     for row in rows:
         is_measured = row.error is None and row.overlap is not None
@@ -167,8 +167,8 @@ def overlaps(rows: Sequence[Row]) -> dict:
 
 
 def text_metrics(rows: Sequence[Row]) -> dict:
-    """Corpus BLEU (0 to 100, sacrebleu) and the mean ROUGE-L F1 (0 to 1, rouge-score); no answer is
-    an empty text."""
+    """Return corpus BLEU (0 to 100, sacrebleu) and the mean ROUGE-L F1 (0 to 1, rouge-score); no
+    answer is an empty text."""
     import sacrebleu
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -183,9 +183,9 @@ def text_metrics(rows: Sequence[Row]) -> dict:
 
 
 def bertscore(rows: Sequence[Row], model: str) -> float:
-    """Mean BERTScore F1 (Zhang et al. 2020) of the free text rows under an encoder that bert-score
-    knows; no answer scores 0. Raises Failure: exit 2 when bert-score is not installed, exit 3 when
-    it fails."""
+    """Return the mean BERTScore F1 (Zhang et al. 2020) of the free text rows under an encoder that
+    bert-score knows; no answer scores 0. Raises Failure: exit 2 when bert-score is not installed,
+    exit 3 when it fails."""
     try:
         import bert_score
     except ImportError as problem:
@@ -207,8 +207,8 @@ def bertscore(rows: Sequence[Row], model: str) -> float:
 
 
 def from_file(path: Path, rows: Sequence[Row]) -> dict[str, float]:
-    """What the user's own `metric(rows) -> {name: number}` in a Python file makes of the rows,
-    given as dictionaries of Row's fields. What it prints goes to stderr. Raises Failure for
+    """Return what the user's own `metric(rows) -> {name: number}` in a Python file makes of the
+    rows, given as dictionaries of Row's fields. What it prints goes to stderr. Raises Failure for
     anything else, also when it exits."""
     import runpy
 

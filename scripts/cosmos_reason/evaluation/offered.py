@@ -71,7 +71,7 @@ class Offered:
 
 
 def _options(record: Mapping) -> dict[str, object]:
-    """{"A": text} of a record; {} without options, or with some that cannot be read."""
+    """Return {"A": text} of a record; {} without options, or with some that cannot be read."""
     if not KEYS & record.keys():
         return {}
     for name in formats.OPTIONS:

@@ -12,7 +12,7 @@ from cosmos_reason.checkpoints import run_outputs
 
 
 def specs(spec: dict, folders: Sequence[Path]) -> tuple[list[dict], list[Finding]]:
-    """The spec once per model, each with a results folder of its own below `results_dir`; a
+    """Return the spec once per model, each with a results folder of its own below `results_dir`; a
     training output stands for all its models. Damaged ones are named in a warning. Raises Failure
     when nothing is left, or when two models would share a folder."""
     models, found = [], []
@@ -37,7 +37,7 @@ def _skipped(folder: Path, checkpoint: Path) -> Finding:
 
 
 def run_name(checkpoint: Path) -> str:
-    """step_10 of run 20260101120000 is 20260101120000-step_10; any other folder has its own
+    """Return 20260101120000-step_10 for step_10 of that run; any other folder has its own
     name."""
     checkpoint = checkpoint.resolve()  # best/ is a link
     if run_outputs.is_in_run(checkpoint):
@@ -46,7 +46,8 @@ def run_name(checkpoint: Path) -> str:
 
 
 def _with_model(spec: dict, folder: Path) -> dict:
-    """A copy of the spec that evaluates this model; an adapter keeps the spec's base model."""
+    """Return a copy of the spec that evaluates this model; an adapter keeps the spec's base
+    model."""
     spec = copy.deepcopy(spec)
     model = spec["model"]
     model["model_name"] = str(folder)

@@ -33,7 +33,8 @@ def run(command: Sequence[str], count: int, results: Sequence[Path]) -> list[dic
 
 
 def _visible_gpus(count: int) -> list[str]:
-    """The first `count` GPUs that this process may use. Raises Failure when there are fewer."""
+    """Return the first `count` GPUs that this process may use. Raises Failure when there are
+    fewer."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [str(number) for number in range(count)]
@@ -46,7 +47,7 @@ def _visible_gpus(count: int) -> list[str]:
 
 
 def _wait(running: list[subprocess.Popen]) -> list[int]:
-    """The exit codes of all; when one fails, or this process is interrupted, the others are
+    """Return the exit codes of all; when one fails, or this process is interrupted, the others are
     ended."""
     try:
         codes = [process.poll() for process in running]

@@ -51,26 +51,27 @@ class Responder(Protocol):
     generation: dict  # how the next answers are generated, as the table of that name says
 
     def identity(self) -> list:
-        """Changes with whatever could change an answer; can be written as JSON."""
+        """Return what changes with whatever could change an answer; can be written as JSON."""
 
     def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
-        """Lists of answers as they come, in any order. Raises Failure when no question can be
+        """Yield lists of answers as they come, in any order. Raises Failure when no question can be
         answered."""
 
 
 def is_inference(spec: dict) -> bool:
-    """Whether a spec asks about media without answers to compare with (`inference`)."""
+    """Return whether a spec asks about media without answers to compare with (`inference`)."""
     return "media" in spec["dataset"]
 
 
 def action(spec: dict) -> str:
-    """The action whose keys people set for such a spec."""
+    """Return the action whose keys people set for such a spec."""
     return "inference" if is_inference(spec) else "evaluate"
 
 
 def read(dataset: dict, limit: int) -> list[Question]:
-    """Every question of the annotation file in file order, the first `limit` of them when that is
-    positive; those of an inference. Raises Failure when there is none, or when two have one id."""
+    """Return every question of the annotation file in file order, the first `limit` of them when
+    that is positive; those of an inference. Raises Failure when there is none, or when two have one
+    id."""
     if "media" in dataset:
         return inference.questions(dataset)
     path = dataset["annotation_path"]
@@ -93,8 +94,8 @@ def read(dataset: dict, limit: int) -> list[Question]:
 
 
 def spread(asked: Sequence[Question], count: int) -> list[Question]:
-    """`count` of the questions, or all when there are fewer, in their order: the same ones every
-    time, as many of each kind and answer as there are, rare ones first to be whole."""
+    """Return `count` of the questions, or all when there are fewer, in their order: the same ones
+    every time, as many of each kind and answer as there are, rare ones first to be whole."""
     groups: dict[tuple, list[int]] = defaultdict(list)
     for number, question in enumerate(asked):
         kind = answers.question_type(question.text, question.gt)
@@ -115,8 +116,8 @@ def _digest(question: Question) -> str:
 
 
 def conversation(question: Question, spec: dict) -> list[Turn]:
-    """The turns a model is given: system prompt, earlier turns, the question and what the answer
-    type adds to it."""
+    """Return the turns a model is given: system prompt, earlier turns, the question and what the
+    answer type adds to it."""
     *earlier, asked = question.context
     model = spec["model"]["base_model_path"] or spec["model"]["model_name"]
     family = model_names.known_family(model)
@@ -129,9 +130,9 @@ def conversation(question: Question, spec: dict) -> list[Turn]:
 def added(
     question: str, answer_type: str, family: Family = FAMILIES["qwen3_vl"], system: str = ""
 ) -> str:
-    """What the answer type adds to a question, as the family was asked in its training. A letter is
-    asked for where there are options; nothing is asked twice, in the question or by the system
-    prompt."""
+    """Return what the answer type adds to a question, as the family was asked in its training. A
+    letter is asked for where there are options; nothing is asked twice, in the question or by the
+    system prompt."""
     if answer_type == "letter":
         return _letter(question)
     if answer_type != "reasoning":
@@ -152,7 +153,7 @@ def _letter(question: str) -> str:
 
 
 def without_options(spec: dict) -> list[Finding]:
-    """A warning about questions that cannot be answered by a letter though the spec asks for
+    """Return a warning about questions that cannot be answered by a letter though the spec asks for
     letters. Raises Failure when that is every question: the answers would be free ones."""
     if spec["evaluation"]["answer_type"] != "letter":
         return []

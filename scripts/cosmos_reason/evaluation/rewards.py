@@ -31,12 +31,12 @@ MARK = re.compile(r"</?(?:think|answer)>")
 
 
 def correct(question: str, gt: str, response: str) -> float:
-    """1 for a right answer of any type, the overlap for a span or a box, else 0."""
+    """Return 1 for a right answer of any type, the overlap for a span or a box, else 0."""
     return answers.reward(question, gt, response)
 
 
 def form(question: str, gt: str, response: str) -> float:
-    """1 for thinking between its marks and an answer after it, plain or between marks of its
+    """Return 1 for thinking between its marks and an answer after it, plain or between marks of its
     own."""
     found = THOUGHT.fullmatch(response.strip())
     if found is None:
@@ -49,7 +49,8 @@ def form(question: str, gt: str, response: str) -> float:
 
 
 def length(tokens: int, most: int, buffer: int, penalty: float) -> float:
-    """0 until `buffer` tokens before the longest response, then down to -penalty at its end."""
+    """Return 0 until `buffer` tokens before the longest response, then down to -penalty at its
+    end."""
     over = tokens - (most - buffer)
     return min(-over / buffer * penalty, 0.0)
 
@@ -59,12 +60,12 @@ LENGTH = "overlong"  # needs the tokenizer: see Payer
 
 
 def is_file(name: str) -> bool:
-    """Whether the name of a reward is that of a Python file."""
+    """Return whether the name of a reward is that of a Python file."""
     return name.endswith(".py")
 
 
 def check(name: str) -> None:
-    """Raises Failure for a name that pays nothing, and for a file that is not there, is no Python
+    """Raise Failure for a name that pays nothing, and for a file that is not there, is no Python
     or does not define its function. The file is not run: it may need what only a training has."""
     if name in REWARDS or name == LENGTH:
         return
@@ -89,7 +90,7 @@ def check(name: str) -> None:
 
 
 def _check_called(name: str, function: ast.FunctionDef) -> None:
-    """Raises Failure for a function that does not take three texts, or takes what another
+    """Raise Failure for a function that does not take three texts, or takes what another
     trainer's rewards do."""
     written = ast.unparse(function.args)
     taken = function.args
@@ -109,8 +110,8 @@ def _check_called(name: str, function: ast.FunctionDef) -> None:
 
 
 def _defined(parsed: ast.Module) -> dict[str, list[ast.AST]]:
-    """The names that a file mentions as a definition, an import or the target of an assignment,
-    each with every place."""
+    """Return the names that a file mentions as a definition, an import or the target of an
+    assignment, each with every place."""
     found = defaultdict(list)
     for node in ast.walk(parsed):
         if isinstance(node, ast.FunctionDef):
@@ -123,8 +124,8 @@ def _defined(parsed: ast.Module) -> dict[str, list[ast.AST]]:
 
 
 def load(name: str) -> Reward:
-    """The reward of a name, or of a Python file that defines `reward(question, gt, response)`.
-    Raises Failure."""
+    """Return the reward of a name, or of a Python file that defines `reward(question, gt,
+    response)`. Raises Failure."""
     check(name)
     if name in REWARDS:
         return REWARDS[name]
@@ -149,7 +150,8 @@ class Payer:
         self.rewards = {name: load(name) for name in self.weights if name != LENGTH}
 
     def parts(self, question: str, gt: str, response: str) -> dict[str, float]:
-        """What each name pays, before its weight. Raises Failure when a file of one's own fails."""
+        """Return what each name pays, before its weight. Raises Failure when a file of one's own
+        fails."""
         paid = {}
         for name in self.weights:
             if name == LENGTH:
@@ -168,7 +170,7 @@ class Payer:
 
 
 def weights(written: str | list[str] | dict[str, float]) -> dict[str, float]:
-    """The names of a spec's reward_function and their weights."""
+    """Return the names of a spec's reward_function and their weights."""
     if isinstance(written, dict):
         return dict(written)
     names = [written] if isinstance(written, str) else written
@@ -176,7 +178,7 @@ def weights(written: str | list[str] | dict[str, float]) -> dict[str, float]:
 
 
 def reference(question: str, gt: str) -> str:
-    """What travels with a prompt; `question_and_truth` reads it."""
+    """Return what travels with a prompt; `question_and_truth` reads it."""
     return json.dumps([question, gt], ensure_ascii=False)
 
 

@@ -150,8 +150,8 @@ class Row:
 
 
 def find(path: Path) -> list[Path]:
-    """The results a path stands for: itself, the results files below it, or itself as a folder of
-    Reason1 results. Raises Failure when there are none."""
+    """Return the results a path stands for: itself, the results files below it, or itself as a
+    folder of Reason1 results. Raises Failure when there are none."""
     if path.is_file():
         return [path]
     if not path.exists():
@@ -171,26 +171,29 @@ def find(path: Path) -> list[Path]:
 
 
 def is_guard(path: Path) -> bool:
-    """Whether results are those of general questions, beside the results of an evaluation."""
+    """Return whether results are those of general questions, beside the results of an
+    evaluation."""
     folder = folder_of(path).absolute()
     return folder.name == GUARD and (folder.parent / "results.json").is_file()
 
 
 def guard_of(path: Path) -> Path | None:
-    """The results of the general questions that were asked with those at `path`, if they were."""
+    """Return the results of the general questions that were asked with those at `path`, if they
+    were."""
     guard = folder_of(path) / GUARD / "results.json"
     return guard if guard.is_file() else None
 
 
 def folder_of(path: Path) -> Path:
-    """The folder that results at `path` lie in: itself, when it is a folder of Reason1 results."""
+    """Return the folder that results at `path` lie in: itself, when it is a folder of Reason1
+    results."""
     return path if path.is_dir() else path.parent
 
 
 def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
-    """The rows of a results.json (ours or TAO's), a JSON lines file, the output of a batch or a
-    Reason1 folder, and what is wrong with them. Rows without ground truths take them, by their ids,
-    from the annotations `asked_of`; the questions there that no row answers are rows, too.
+    """Return the rows of a results.json (ours or TAO's), a JSON lines file, the output of a batch
+    or a Reason1 folder, and what is wrong with them. Rows without ground truths take them, by their
+    ids, from the annotations `asked_of`; the questions there that no row answers are rows, too.
 
     Raises Failure when there is nothing to read, a file is cut off, or what it holds are no
     results."""
@@ -209,7 +212,7 @@ def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
 
 
 def has_answers(rows: list[Row]) -> bool:
-    """Whether a row did not fail: without one there is nothing to score or to compare."""
+    """Return whether a row did not fail: without one there is nothing to score or to compare."""
     return any(row.error is None for row in rows)
 
 
@@ -224,7 +227,7 @@ def digest(rows: Sequence[Row]) -> str:
 def about(
     ids: list[str], id: str, severity: str, where: object, message: str, fix: Fix | str
 ) -> list[Finding]:
-    """One finding about records, which `message` describes after their number; none without
+    """Return one finding about records, which `message` describes after their number; none without
     records."""
     if not ids:
         return []
@@ -250,7 +253,7 @@ class _Table:
         self._shared = {}.setdefault  # one object for equal texts
 
     def fill(self) -> None:
-        """All rows of a Reason1 folder or a file, and those of questions that have none."""
+        """Read all rows of a Reason1 folder or a file, and those of questions that have none."""
         self._fill_from_path()
         if self.takes_truths:
             for id in self.asked:
@@ -319,8 +322,8 @@ class _Table:
         self.rows.append(row)
 
     def _with_truth(self, values: list[str | None], tags: object) -> tuple[list, object]:
-        """The values of FIELDS and the tags of a row, from the question of its id where it has no
-        ground truth."""
+        """Return the values of FIELDS and the tags of a row, from the question of its id where it
+        has no ground truth."""
         given_id, video_id, media, _, gt, response, error = values
         truth = None if gt else self.asked.get(given_id or video_id or "")
         if truth is None:
@@ -333,8 +336,8 @@ class _Table:
         return values, tags or list(sample.tags)
 
     def _id(self, given_id: str | None, video_id: str | None) -> str:
-        """The row's own id, made unique. TAO's rows have only the annotation's, so that the later
-        questions of a record become `<id>#2` and so on."""
+        """Return the row's own id, made unique. TAO's rows have only the annotation's, so that the
+        later questions of a record become `<id>#2` and so on."""
         row_id = given_id or video_id
         if row_id is None:
             row_id = f"row-{len(self.rows)}"
@@ -357,7 +360,7 @@ class _Table:
         error: str | None,
         problems: list[str],
     ) -> str | None:
-        """Why the row cannot count as right, noted for the findings."""
+        """Return why the row cannot count as right, noted for the findings."""
         if problems:
             self.ids_by_problem["EVAL-ROW-TYPE"].append(row_id)
         elif error:
@@ -371,7 +374,7 @@ class _Table:
         return error or "; ".join(problems) or None
 
     def _tags(self, row_id: str, given: object) -> tuple[str, ...]:
-        """Each tag once; one text counts as a list of it."""
+        """Return each tag once; one text counts as a list of it."""
         written = given if isinstance(given, list) else [given]
         tags = [tag for tag in written if isinstance(tag, str)]
         if not isinstance(given, list) or len(tags) < len(given):
@@ -379,7 +382,8 @@ class _Table:
         return tuple(intern(tag) for tag in dict.fromkeys(tags))
 
     def are_results(self) -> bool:
-        """Whether there is a row with ground truth and response, or one whose evaluation failed."""
+        """Return whether there is a row with ground truth and response, or one whose evaluation
+        failed."""
         if self.is_batch and not any(row.gt for row in self.rows):
             return False
         if self.ids_by_problem["EVAL-ROW-FAILED"]:
@@ -387,7 +391,7 @@ class _Table:
         return any(row.gt and row.response is not None for row in self.rows)
 
     def no_results(self) -> Failure:
-        """Why what was read are no results."""
+        """Return why what was read are no results."""
         message = (
             f"got {len(self.rows)} record(s), none with ground truth and response as text, "
             f"expected results; the first: {self.rows[0].error}, "
@@ -416,22 +420,23 @@ class _Table:
 
 
 def _in_words(record: object) -> str:
-    """The first names of a record, or what it is when it is no object."""
+    """Return the first names of a record, or what it is when it is no object."""
     if isinstance(record, dict):
         return ", ".join(list(record)[:10])
     return type(record).__name__
 
 
 def _without_tags(question: str | None) -> str:
-    """A question without <video> and <image>."""
+    """Return a question without <video> and <image>."""
     if not question:
         return ""
     return TAG.sub("", question) if "<" in question else question
 
 
 def _rows_in(record: object) -> list:
-    """The record, or the questions of a video with their responses, as Video-MME's tools write
-    them, what a line of a batch's output holds, or the rows of OpenCompass by their numbers."""
+    """Return the record, or the questions of a video with their responses, as Video-MME's tools
+    write them, what a line of a batch's output holds, or the rows of OpenCompass by their
+    numbers."""
     if batches.is_line(record):
         return [batches.as_row(record)]
     if _is_by_number(record):
@@ -444,7 +449,7 @@ def _rows_in(record: object) -> list:
 
 
 def _is_by_number(record: object) -> bool:
-    """Whether it is {"0": row, "1": row, ...}."""
+    """Return whether it is {"0": row, "1": row, ...}."""
     if not isinstance(record, dict) or "0" not in record:
         return False
     rows = record.values()
@@ -456,7 +461,7 @@ def _is_answered(question: object) -> bool:
 
 
 def _texts(record: dict, problems: list[str]) -> list[str | None]:
-    """The values of FIELDS as text; what is none is noted in `problems`."""
+    """Return the values of FIELDS as text; what is none is noted in `problems`."""
     values = {name: record.get(name) for name in FIELDS}
     for name, other_names in OTHER_NAMES.items():
         if values[name] is None:
@@ -472,7 +477,8 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
 
 
 def _take_filtered(values: dict[str, object], record: dict) -> None:
-    """The response, and the question that may stand in the document, of a sample of FILTERED."""
+    """Take the response, and the question that may stand in the document, of a sample of
+    FILTERED."""
     if values["response"] is not None or FILTERED not in record:
         return
     values["response"] = _only_one(record[FILTERED])
@@ -482,8 +488,8 @@ def _take_filtered(values: dict[str, object], record: dict) -> None:
 
 
 def _take_asked(values: dict[str, object], record: dict) -> None:
-    """The question in the messages of ms-swift's rows, in the prompt of OpenCompass's, or in `Q` of
-    Video-ChatGPT's, which calls the ground truth `A`."""
+    """Take the question in the messages of ms-swift's rows, in the prompt of OpenCompass's, or in
+    `Q` of Video-ChatGPT's, which calls the ground truth `A`."""
     if values["question"] is None and "Q" in record:
         values["question"] = record["Q"]
         if values["gt"] is None:
@@ -502,8 +508,8 @@ def _is_of(turn: object, role: str) -> bool:
 
 
 def _take_answer(values: dict[str, object], record: dict) -> None:
-    """`answer` is the ground truth beside PREDICTED, and beside a ground truth the response, unless
-    the record says that there is none."""
+    """Take `answer`: it is the ground truth beside PREDICTED, and beside a ground truth the
+    response, unless the record says that there is none."""
     if values["gt"] is None:
         if any(name in record for name in PREDICTED):
             values["gt"] = record.get("answer")
@@ -512,14 +518,14 @@ def _take_answer(values: dict[str, object], record: dict) -> None:
 
 
 def _only_one(given: object) -> object:
-    """The text in a list of one, which may be a list again; several are no text."""
+    """Return the text in a list of one, which may be a list again; several are no text."""
     while isinstance(given, list) and len(given) == 1:
         given = given[0]
     return given
 
 
 def _are_plain_texts(values: dict[str, object]) -> bool:
-    """Whether all values are ASCII texts or None, found out at the speed of one join."""
+    """Return whether all values are ASCII texts or None, found out at the speed of one join."""
     try:
         return "".join([value for value in values.values() if value is not None]).isascii()
     except TypeError:
@@ -527,8 +533,8 @@ def _are_plain_texts(values: dict[str, object]) -> bool:
 
 
 def _text(name: str, value: object, problems: list[str]) -> str | None:
-    """A value as text that UTF-8 can hold; None, noted in `problems`, for what is neither a text
-    nor a number."""
+    """Return a value as text that UTF-8 can hold; None, noted in `problems`, for what is neither a
+    text nor a number."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -48,7 +48,7 @@ class SavedAnswers:
         self.path = folder / f".rows-{identity}-{shard.index}-{shard.count}.jsonl"
 
     def read(self) -> dict[str, dict]:
-        """The lines of all shards by question id; an answer wins over an error."""
+        """Return the lines of all shards by question id; an answer wins over an error."""
         by_id = {}
         for path in sorted(self.folder.glob(self.pattern)):
             for line in line_log.read(path):
@@ -59,7 +59,7 @@ class SavedAnswers:
         return by_id
 
     def missing(self, questions: list[Question]) -> list[Question]:
-        """The questions that were not asked yet, or whose answer is an error."""
+        """Return the questions that were not asked yet, or whose answer is an error."""
         lines = self.read().values()
         answered = {line["id"] for line in lines if line["error"] is None}
         return [question for question in questions if question.id not in answered]
@@ -77,7 +77,7 @@ class SavedAnswers:
         self.add(Answer(question, None, reason) for question in questions)
 
     def are_of_job(self, job_id: str | None) -> bool:
-        """Whether the results here were written by this job, before something ended it."""
+        """Return whether the results here were written by this job, before something ended it."""
         results = self.folder / self.names.rows
         if job_id is None or not results.is_file():
             return False

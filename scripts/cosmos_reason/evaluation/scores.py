@@ -27,8 +27,9 @@ _TIMESTAMP = re.compile(r"\d{14}")
 
 
 def evaluation_of(rows: Sequence[Row], record: dict, path: Path, **reading: object) -> dict:
-    """{results, questions (a digest of them), settings {name: value}} of rows read from `path`,
-    with the evaluation.json beside it as `record`; `reading` is how the answers were read."""
+    """Return {results, questions (a digest of them), settings {name: value}} of rows read from
+    `path`, with the evaluation.json beside it as `record`; `reading` is how the answers were
+    read."""
     settings = {"task": record.get("task") or "", "annotations": record.get("annotations")}
     settings |= reading
     for table in ("prompt", "sampling", "vision"):
@@ -87,7 +88,8 @@ def record(
 
 
 def _output_dir(checkpoint: Path) -> Path | None:
-    """The training output of a checkpoint `<output_dir>/<YYYYmmddHHMMSS>/safetensors/<name>`."""
+    """Return the training output of a checkpoint
+    `<output_dir>/<YYYYmmddHHMMSS>/safetensors/<name>`."""
     if len(checkpoint.parts) < 4 or not checkpoint.is_dir():
         return None
     is_run = _TIMESTAMP.fullmatch(checkpoint.parents[1].name)
@@ -97,7 +99,7 @@ def _output_dir(checkpoint: Path) -> Path | None:
 
 
 def _answered_rows(row: dict) -> float:
-    """Rows that did not fail."""
+    """Return how many rows did not fail."""
     numbers = checkpoint_metrics.numbers(row)
     return numbers.get("rows", 0) - numbers.get("failed", 0)
 
@@ -110,7 +112,7 @@ def _in_words(row: dict) -> str:
 
 
 def _kept(where: str, row: dict, earlier: dict) -> Finding:
-    """The warning that a score was not recorded."""
+    """Return the warning that a score was not recorded."""
     message = (
         f"did not record {_in_words(row)}: "
         f"it has fewer answered rows than the one there, {_in_words(earlier)}"
@@ -121,8 +123,8 @@ def _kept(where: str, row: dict, earlier: dict) -> Finding:
 
 
 def _replaced(where: str, row: dict, earlier: dict) -> Finding:
-    """The finding that a score took the place of another: a warning when that one was measured
-    otherwise, with the command that leads back."""
+    """Return the finding that a score took the place of another: a warning when that one was
+    measured otherwise, with the command that leads back."""
     message = f"recorded {_in_words(row)}, which replaces {_in_words(earlier)}"
     before = checkpoint_metrics.evaluation(earlier)
     differences = ["settings that were not recorded"]
@@ -143,7 +145,7 @@ def _replaced(where: str, row: dict, earlier: dict) -> Finding:
 
 
 def _scoring_again(measured: dict, anyway: bool) -> Fix:
-    """Scoring as `measured` was."""
+    """Return the command that scores as `measured` was."""
     flags = {}
     if anyway:
         flags["--record"] = True

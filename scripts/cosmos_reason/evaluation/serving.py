@@ -13,9 +13,9 @@ from cosmos_reason.media.sampling import VisionOptions
 
 
 def command(model: str, name: str, checkpoint: Path, spec: Path | None = None) -> str:
-    """How to serve `model` (a folder or ORG/NAME), which clients call `name`. The frames are those
-    that `checkpoint` was trained with, or that its training `spec` says; vLLM's own when neither
-    tells.
+    """Return how to serve `model` (a folder or ORG/NAME), which clients call `name`. The frames are
+    those that `checkpoint` was trained with, or that its training `spec` says; vLLM's own when
+    neither tells.
 
     Clients that send frames with their times, as `--endpoint` does, need the last flag; those that
     send whole clips get as many frames as in training.
@@ -40,8 +40,8 @@ def _trained_vision(checkpoint: Path, spec: Path | None) -> VisionOptions:
 
 
 def _sampling(options: VisionOptions) -> dict[str, float]:
-    """How vLLM samples a whole clip. Its loader for Qwen3-VL goes by rate and bounds and passes
-    over `num_frames`, its general one knows nothing else: a number is said to both."""
+    """Return how vLLM samples a whole clip. Its loader for Qwen3-VL goes by rate and bounds and
+    passes over `num_frames`, its general one knows nothing else: a number is said to both."""
     if options.nframes is not None:
         count = options.nframes
         return {"num_frames": count, "min_frames": count, "max_frames": count}

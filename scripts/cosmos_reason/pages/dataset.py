@@ -55,7 +55,7 @@ def write(
 
 
 def histograms(survey: Survey) -> list[dict]:
-    """A histogram of each column whose values are not all the same."""
+    """Return a histogram of each column whose values are not all the same."""
     clips = []
     for report in survey.reports.values():
         if report.facts and report.facts.kind == "video":
@@ -74,7 +74,8 @@ def histograms(survey: Survey) -> list[dict]:
 
 
 def histogram(title: str, values: Sequence[float]) -> dict:
-    """Bars as shares of the highest, over equal bins from the smallest value to the largest."""
+    """Return bars as shares of the highest, over equal bins from the smallest value to the
+    largest."""
     low = min(values)
     high = max(values)
     counts = [0] * BINS
@@ -90,8 +91,8 @@ def histogram(title: str, values: Sequence[float]) -> dict:
 
 
 def cards(survey: Survey) -> list[dict]:
-    """Some samples with their pictures, drawn from the beginning of the file, always the same
-    ones."""
+    """Return some samples with their pictures, drawn from the beginning of the file, always the
+    same ones."""
     samples = list(islice(stream(JsonRecords(survey.annotations), Tally()), DRAWN_FROM))
     count = min(SHOWN_SAMPLES, len(samples))
     indices = sorted(random.Random(0).sample(range(len(samples)), count))
@@ -103,8 +104,8 @@ def cards(survey: Survey) -> list[dict]:
 
 
 def pictured(survey: Survey, media: list[Media], folder: Path) -> dict:
-    """{medium: local file or pictures} of the media that were examined without a problem; those of
-    an archive are unpacked into `folder`."""
+    """Return {medium: local file or pictures} of the media that were examined without a problem;
+    those of an archive are unpacked into `folder`."""
     is_archive = archives.is_archive(survey.media_path)
     members, local_files = {}, {}
     for medium in media:

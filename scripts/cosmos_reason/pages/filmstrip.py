@@ -26,8 +26,8 @@ CLIP_PIXELS = 600_000_000
 
 
 def filmstrip(path: media.Source) -> tuple[str, str]:
-    """(data URI of FRAMES frames side by side, when they are); ("", why not) for what cannot be
-    decoded."""
+    """Return (data URI of FRAMES frames side by side, when they are); ("", why not) for what cannot
+    be decoded."""
     try:
         if isinstance(path, str):
             path = located.source(Media("video", path), str)
@@ -41,7 +41,7 @@ def filmstrip(path: media.Source) -> tuple[str, str]:
 
 
 def _decoded(path: Path | media.Pictures) -> tuple[np.ndarray, str]:
-    """uint8[n, h, w, 3] and a caption."""
+    """Return uint8[n, h, w, 3] and a caption."""
     if not isinstance(path, media.Pictures) and media.is_image(path):
         return media.read_image(path)[None], "still image"
     facts, shown = media.probe_video(path)
@@ -52,7 +52,7 @@ def _decoded(path: Path | media.Pictures) -> tuple[np.ndarray, str]:
 
 
 def _side_by_side(frames: np.ndarray) -> np.ndarray:
-    """One picture, with a grey gap between the frames."""
+    """Return one picture, with a grey gap between the frames."""
     import numpy as np
 
     gap = math.ceil(frames.shape[1] / 66)

@@ -20,8 +20,8 @@ Curve = dict[str, list[Point]]  # by key of metrics.jsonl
 
 
 def read_curve(path: Path) -> Curve:
-    """The finite numbers of a metrics.jsonl, of a retried job those of all attempts: what a later
-    one came to again takes the place of what was before. The last line may still be being
+    """Return the finite numbers of a metrics.jsonl, of a retried job those of all attempts: what a
+    later one came to again takes the place of what was before. The last line may still be being
     written."""
     lines = files.read_text(path).splitlines()
     for number, line in enumerate(lines[:-1], 1):
@@ -51,8 +51,8 @@ class Scale:
 
 
 def chart(curves: Sequence[Curve], keys: Sequence[str] = LOSSES) -> dict | None:
-    """Lines of these keys and ticks, y downwards from the highest value, of accuracies from 1; None
-    without points."""
+    """Return lines of these keys and ticks, y downwards from the highest value, of accuracies from
+    1; None without points."""
     lines = []
     for curve in curves:
         for key in keys:
@@ -74,15 +74,16 @@ def chart(curves: Sequence[Curve], keys: Sequence[str] = LOSSES) -> dict | None:
 
 
 def _scale(points: list[Point], highest: float) -> Scale:
-    """A scale that starts at 0 and holds all points, and `highest`; its box is never empty."""
+    """Return a scale that starts at 0 and holds all points, and `highest`; its box is never
+    empty."""
     last_step = max(step for step, _ in points)
     highest = max(highest, *(value for _, value in points))
     return Scale(last_step or 1.0, highest or 1.0)
 
 
 def ticks(highest: float) -> list[float]:
-    """Round values from 0, about four steps of 1, 2 or 5 times a power of ten, the last one not
-    above `highest`."""
+    """Return round values from 0, about four steps of 1, 2 or 5 times a power of ten, the last one
+    not above `highest`."""
     power = 10 ** math.floor(math.log10(highest / 4))
     for factor in (1, 2, 5, 10):
         step = factor * power
@@ -93,7 +94,7 @@ def ticks(highest: float) -> list[float]:
 
 
 def thinned(points: list[Point]) -> list[Point]:
-    """At most CURVE_POINTS points: means of neighbours."""
+    """Return at most CURVE_POINTS points: means of neighbours."""
     size = math.ceil(len(points) / CURVE_POINTS)
     means = []
     for first in range(0, len(points), size):

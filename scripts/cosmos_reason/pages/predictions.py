@@ -15,8 +15,8 @@ SHOWN_MEDIA = 200
 
 
 def page(rows: Sequence[dict], record: dict) -> str:
-    """The page for the rows of predictions.json, of which those about one medium stand together;
-    `record` is inference.json."""
+    """Return the page for the rows of predictions.json, of which those about one medium stand
+    together; `record` is inference.json."""
     about = [(path, list(group)) for path, group in groupby(rows, itemgetter("media"))]
     failed = [row for row in rows if row["error"] is not None]
     return render(
@@ -32,7 +32,7 @@ def page(rows: Sequence[dict], record: dict) -> str:
 
 
 def _cards(about: list[tuple[str, list[dict]]]) -> list[dict]:
-    """A filmstrip of each medium while IMAGE_BUDGET lasts, with the rows about it."""
+    """Return a filmstrip of each medium while IMAGE_BUDGET lasts, with the rows about it."""
     cards = []
     budget = IMAGE_BUDGET
     for path, rows in about:

@@ -23,8 +23,8 @@ TYPE_NAMES = {
 
 
 def render(template: str, **values: object) -> str:
-    """The HTML of a template in this folder. A value that the template names and nobody gave is an
-    error."""
+    """Return the HTML of a template in this folder. A value that the template names and nobody gave
+    is an error."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -42,5 +42,5 @@ def render(template: str, **values: object) -> str:
 
 
 def shortened(text: str | None, limit: int = LONGEST_TEXT) -> str | None:
-    """The beginning of a text, when there is one, and how long it is."""
+    """Return the beginning of a text, when there is one, and how long it is."""
     return None if text is None else texts.shortened(text, limit)

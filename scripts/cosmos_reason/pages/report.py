@@ -47,10 +47,10 @@ def page(
     general: Guard | None = None,
     remarks: Sequence[str] = (),
 ) -> tuple[str, int]:
-    """The page for graded `rows`, and how many gaps it shows as clips: `summary` is gaps.summary,
-    `record` evaluation.json, `before` an earlier run's graded rows, `pair` comparison.compare,
-    `curves` what loss_chart.read_curve read, `general` the questions that were asked besides,
-    `remarks` what training_remarks.beside found."""
+    """Return the page for graded `rows`, and how many gaps it shows as clips: `summary` is
+    gaps.summary, `record` evaluation.json, `before` an earlier run's graded rows, `pair`
+    comparison.compare, `curves` what loss_chart.read_curve read, `general` the questions that were
+    asked besides, `remarks` what training_remarks.beside found."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     shown = cards(gaps, before or ())
     text = render(
@@ -78,14 +78,14 @@ def page(
 
 
 def model_name(record: dict) -> str:
-    """The last parts of the model's path or name: what tells one checkpoint of a run from
+    """Return the last parts of the model's path or name: what tells one checkpoint of a run from
     another."""
     name = record.get("checkpoint") or record.get("model") or "an unnamed model"
     return "/".join(part for part in name.split("/")[-3:] if part != "safetensors")
 
 
 def facts(record: dict) -> list[tuple[str, str]]:
-    """(title, text) of what was evaluated, as far as the record tells."""
+    """Return (title, text) of what was evaluated, as far as the record tells."""
     lines = []
     for key, title in FACTS.items():
         if record.get(key):
@@ -101,8 +101,8 @@ def _in_words(value: object) -> str:
 
 
 def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
-    """One line per question type, the commonest first: the summary now, and before for the same
-    questions."""
+    """Return one line per question type, the commonest first: the summary now, and before for the
+    same questions."""
     earlier = pair["earlier_per_type"] if pair else {}
     by_type = defaultdict(list)
     for row in rows:
@@ -115,7 +115,7 @@ def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
 
 
 def guard_table(general: Guard) -> dict:
-    """What the page shows of the general questions."""
+    """Return what the page shows of the general questions."""
     return {
         "told": guard.figures(general.to_json()),
         "types": type_table(general.rows, general.pair),
@@ -125,7 +125,7 @@ def guard_table(general: Guard) -> dict:
 
 
 def matrices(rows: Sequence[Row]) -> list[dict]:
-    """A confusion matrix per closed type that was asked."""
+    """Return a confusion matrix per closed type that was asked."""
     tables = []
     for kind in answers.CLOSED_TYPES:
         counts = metrics.confusion(row for row in rows if row.type == kind)
@@ -135,7 +135,8 @@ def matrices(rows: Sequence[Row]) -> list[dict]:
 
 
 def _matrix(counts: dict[tuple[str, str], int]) -> dict:
-    """Columns and lines of the MATRIX_LABELS commonest expected classes, and how many there are."""
+    """Return columns and lines of the MATRIX_LABELS commonest expected classes, and how many there
+    are."""
     classes = metrics.per_class(counts)
     commonest = sorted(classes, key=lambda label: classes[label]["support"], reverse=True)
     labels = sorted(commonest[:MATRIX_LABELS])
@@ -155,8 +156,8 @@ def _matrix(counts: dict[tuple[str, str], int]) -> dict:
 
 
 def sample(gaps: Sequence[Gap]) -> list[Gap]:
-    """At most CARDS gaps, taken in turn from every error type and confusion, the most frequent ones
-    first."""
+    """Return at most CARDS gaps, taken in turn from every error type and confusion, the most
+    frequent ones first."""
     groups = defaultdict(list)
     for gap in gaps:
         groups[gap.row.type, gap.error_type, gap.confusion].append(gap)
@@ -168,8 +169,8 @@ def sample(gaps: Sequence[Gap]) -> list[Gap]:
 
 
 def cards(gaps: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
-    """What the page shows of the sampled gaps: the row, a filmstrip while IMAGE_BUDGET lasts, the
-    earlier answer."""
+    """Return what the page shows of the sampled gaps: the row, a filmstrip while IMAGE_BUDGET
+    lasts, the earlier answer."""
     earlier_rows = {(row.id, row.question, row.gt): row for row in before}
     strips: dict[str, tuple[str, str]] = {}
     budget = IMAGE_BUDGET
@@ -199,7 +200,7 @@ def cards(gaps: Sequence[Gap], before: Sequence[Row]) -> list[dict]:
 
 
 def with_option(text: str | None, row: Row) -> str | None:
-    """A bare letter with the option it stands for: `B · turn right`."""
+    """Return a bare letter with the option it stands for: `B · turn right`."""
     if not text or row.type != "mcq":
         return text
     option = answers.options(row.question).get(text.strip("() ."))

@@ -12,8 +12,8 @@ from cosmos_reason.remote import model_names
 
 
 def beside(metrics: Path) -> list[str]:
-    """The remarks of a training, from the job, with all its attempts, or the run in whose folder
-    its metrics.jsonl lies."""
+    """Return the remarks of a training, from the job, with all its attempts, or the run in whose
+    folder its metrics.jsonl lies."""
     if not (metrics.parent / job_folder.RECORD).is_file():
         return _of_run(metrics.parent)
     remarks = []
