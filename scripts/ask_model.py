@@ -32,7 +32,7 @@ from cosmos_reason.data.samples import Media
 from cosmos_reason.evaluation import evaluation_record, inference, run
 from cosmos_reason.evaluation import questions as asking
 from cosmos_reason.jobs import inputs
-from cosmos_reason.jobs.launch import Request
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import command_line, inherited, model_folder, models
@@ -186,18 +186,28 @@ def launchable(args, draft: Draft) -> tuple[dict, list[Finding]]:
     """The spec with the model as a folder here, fetched where it was not, and what stands against
     it: what launch_job says of a job."""
     spec = draft.spec
-    request = Request(ACTION, Path(), "local", ENGINE, Path(), Path.cwd(), endpoint=args.endpoint)
-    folders = []
+    asked = Launch(
+        action=ACTION,
+        engine=ENGINE,
+        platform="local",
+        spec_path=Path(),
+        jobs_dir=Path(),
+        working_dir=Path.cwd(),
+        folder=Path(),
+        spec=spec,
+        endpoint=args.endpoint,
+    )
     if is_known(draft):
-        named, _ = inputs.resolve(request, Path(), spec)
+        named, _ = inputs.resolve(asked)
         folders = [entry for entry in named if entry["role"] in (MODEL, BASE)]
+        asked = replace(asked, inputs=folders)
     found = draft.findings + rule_findings(args, draft)
-    for finding in inputs.check(request, spec, folders, Host(), acting=True):
+    for finding in [*inputs.absences(asked, Host(), acting=True), *inputs.contents(asked)]:
         if finding.severity == findings.ERROR and finding not in found:
             found.append(finding)
     found = [for_this_command(finding, draft) for finding in found]
     if not findings.has_errors(found):
-        inputs.stage(request, spec, folders)
+        inputs.stage(asked)
     return spec, found
 
 

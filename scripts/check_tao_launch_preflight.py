@@ -14,17 +14,24 @@ examples:
   scripts/check_tao_launch_preflight.py --platform slurm
 """
 
+from __future__ import annotations
+
 import argparse
 import dataclasses
 import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from cosmos_reason import cli
 from cosmos_reason.base import bundle, findings, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import options as launch_options
+
+if TYPE_CHECKING:  # --help needs none of what the checks need
+    from cosmos_reason.preflight.options import Preflight, PreflightOptions
 
 PLATFORMS = {
     "local": "local",
@@ -57,11 +64,6 @@ OF_THE_MACHINE = {
     "HUB-GATED",
 }
 COMMON = "--platform --spec --dataset-facts --target-gpu-index --target-gpu-count --image"
-REPEATED = {
-    "node-selector": "KEY=VALUE",
-    "toleration": "KEY[=VALUE][:EFFECT]",
-    "label": "NAME=VALUE",
-}
 LABELLED = ("json_required_field", "effective_batch_limit", "min_free_disk_gb")
 
 
@@ -75,12 +77,6 @@ def parser() -> cli.Parser:
     add("--spec", metavar="FILE", help="to be launched")
     add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: the spec's")
     add("--dataset-facts", metavar="FILE", help="of check_dataset.py --facts")
-    add(
-        "--entry-script",
-        type=cli.entry_script,
-        metavar="FILE|image",
-        help="the dataset script that launch_job.py gets",
-    )
     a_day = partial(cli.above_0, most=86400)
     add("--timeout", type=a_day, default=120.0, metavar="S", help="seconds in all (default: 120)")
     add("--seconds-per-step", type=cli.above_0, metavar="S", help="gives a prediction of hours")
@@ -94,42 +90,15 @@ def parser() -> cli.Parser:
 
 
 def add_platform_flags(add: Callable) -> None:
-    add("--image", "--container-image", metavar="IMAGE", help="default: the engine's")
-    add(
-        "--image-version",
-        type=cli.image_version,
-        metavar="X.Y.Z",
-        help="the version of NVIDIA's that --image is, when its name does not tell",
-    )
-    add("--docker-host", metavar="URL", help="default: $DOCKER_HOST")
+    """What is said of a launch, as launch_job.py takes it, and what is asked of a platform
+    besides."""
+    for name, said in launch_options.FLAGGED.items():
+        if name != "gpu_ids" and said["group"] != launch_options.ASKING:
+            more_names = ["--container-image"] if name == "image" else []
+            launch_options.add_flag(add, name, *more_names)
     add("--gpu-smoke-image", metavar="IMAGE", help="an image with nvidia-smi to try the GPUs with")
     add("--pull-smoke-image", action="store_true", help="pull that image when it is not here")
-    add(
-        "--nodes",
-        type=partial(cli.positive, most=100_000),
-        metavar="N",
-        help="default: the spec's",
-    )
-    add("--partition", metavar="P", help="default: $SLURM_PARTITION")
-    add("--account", metavar="A", help="SLURM's: who pays")
-    add("--qos", metavar="Q", help="SLURM's quality of service")
-    add("--time-limit", metavar="TIME", help="SLURM's: [D-]H:M:S")
-    add("--gres", metavar="NAME", help="SLURM's, as launch_job.py takes it: gpu:TYPE")
-    add("--exclusive", action="store_true", help="SLURM: whole nodes")
-    add("--requeue", action="store_true", help="SLURM: as launch_job.py takes it")
-    add("--module", action="append", metavar="NAME", help="SLURM: as launch_job.py takes it")
-    cpus = partial(cli.positive, most=4096)
-    add("--cpus", type=cpus, metavar="N", help="SLURM, Kubernetes: of each node or pod")
-    add("--memory", metavar="SIZE", help="SLURM, Kubernetes: of each node or pod")
-    add("--env", action="append", type=cli.variable, metavar="NAME", help="as launch_job.py's")
-    add("--network", metavar="NAME", help="Docker's")
     add("--jobs-dir", metavar="DIR", help="folder of all jobs, as launch_job.py takes it")
-    add("--namespace", metavar="N", help="default: $K8S_NAMESPACE")
-    add("--pull-secret", metavar="NAME", help="Kubernetes secret for the image's registry")
-    add("--volume", action="append", metavar="CLAIM:DIR", help="as launch_job.py takes it")
-    for name, form in REPEATED.items():
-        add(f"--{name}", action="append", metavar=form, help="as launch_job.py takes it")
-    add("--gpu-resource", metavar="NAME", help="Kubernetes: as launch_job.py takes it")
     add("--storage-class", metavar="NAME", help="Kubernetes storage class of the job's volumes")
     add("--install-missing-tools", action="store_true", help=argparse.SUPPRESS)
     add("--skill-bank", metavar="DIR", help=argparse.SUPPRESS)
@@ -142,7 +111,7 @@ def add_gpu_flags(add: Callable) -> None:
         action=GpuIndices,
         type=indices,
         metavar="N",
-        help="0,1 or repeated; none: CPU; else all",
+        help="0,1; none: CPU; else all",
     )
     add(
         "--target-gpu-count",
@@ -258,33 +227,34 @@ def labelled(form: str, read: Callable) -> Callable:
 
 
 def main(args: argparse.Namespace) -> cli.Outcome:
-    from cosmos_reason import preflight
-    from cosmos_reason.preflight import describe
+    from cosmos_reason import preflight as checks
+    from cosmos_reason.preflight.options import of_options
 
     if args.list_checks:
-        checks = preflight.descriptions()
-        lines = [f"{name:20} {looks_at}" for name, looks_at in checks.items()]
-        return cli.Outcome({"checks": checks}, text="\n".join(lines))
+        described = checks.descriptions()
+        lines = [f"{name:20} {looks_at}" for name, looks_at in described.items()]
+        return cli.Outcome({"checks": described}, text="\n".join(lines))
     options = options_of(args)
     refuse_unknown(args, options)
-    launch = describe.launch_of(options, PLATFORMS[args.platform], args.engine)
-    found = [*preflight.run(launch), *without_effect(args)]
-    found += not_for_the_platform(options, launch.platform)
+    preflight = of_options(options, PLATFORMS[args.platform], args.engine)
+    found = [*checks.run(preflight), *without_effect(args)]
+    found += not_for_the_platform(options, preflight.platform)
     errors = {finding.id for finding in found if finding.severity == findings.ERROR}
-    if launch.case and errors and errors <= OF_THE_MACHINE:
-        launch.result["launch"] = cli.suggested(submit(launch, better_image(launch, found)))
-    following = submit(launch, options.image) if launch.case else ()
-    return cli.Outcome(launch.result, found, text(launch), following)
+    if preflight.launch and errors and errors <= OF_THE_MACHINE:
+        best = submit(preflight, better_image(preflight, found))
+        preflight.result["launch"] = cli.suggested(best)
+    following = submit(preflight, options.image) if preflight.launch else ()
+    return cli.Outcome(preflight.result, found, text(preflight), following)
 
 
-def options_of(args: argparse.Namespace):
-    from cosmos_reason.preflight import PreflightOptions
+def options_of(args: argparse.Namespace) -> PreflightOptions:
+    from cosmos_reason.preflight.options import PreflightOptions
 
     names = [field.name for field in dataclasses.fields(PreflightOptions)]
-    return PreflightOptions(**{name: getattr(args, name) for name in names})
+    return PreflightOptions(**{name: getattr(args, name) for name in names if name in args})
 
 
-def refuse_unknown(args: argparse.Namespace, options) -> None:
+def refuse_unknown(args: argparse.Namespace, options: PreflightOptions) -> None:
     """Raises Failure (exit 2) about platforms and labels that are none, and what would be left out
     of account."""
     from cosmos_reason import preflight
@@ -308,7 +278,7 @@ def unknown_platform(name: str) -> Finding:
     return findings.error("PRE-PLATFORM", "--platform", message)
 
 
-def wrong_labels(options) -> list[Finding]:
+def wrong_labels(options: PreflightOptions) -> list[Finding]:
     """Labels that two paths have, and labels that no path has."""
     found = []
     labels = [label for label, _ in options.path]
@@ -344,15 +314,12 @@ def without_effect(args: argparse.Namespace) -> list[Finding]:
     return found
 
 
-def not_for_the_platform(options, platform: str) -> list[Finding]:
+def not_for_the_platform(options: PreflightOptions, platform: str) -> list[Finding]:
     """A warning for each flag of a launch that this platform has no use for, which launch_job.py
     refuses there."""
-    from cosmos_reason.preflight import proposal
-
-    message = f"got it for {platform}, which has no use for it: it is left out"
+    message = f"{platform} has no use for it: it is left out"
     found = []
-    for name in proposal.useless(options, platform):
-        flag = f"--{name.replace('_', '-')}"
+    for flag in options.useless(platform):
         found.append(findings.warning("PRE-FLAG-USELESS", flag, message, f"drop {flag}"))
     return found
 
@@ -360,84 +327,55 @@ def not_for_the_platform(options, platform: str) -> list[Finding]:
 # ---- the launch that was checked ---------------------------------------------------------------
 
 
-def better_image(launch, found: list[Finding]) -> str | None:
+def better_image(preflight: Preflight, found: list[Finding]) -> str | None:
     """The image that was asked for, or one without the fault that is known of the image that was
     checked."""
+    options = preflight.options
     if any(finding.id == "PRE-IMAGE-ISSUE" for finding in found):
         from cosmos_reason.spec import images
 
-        _, sound_image = images.issue(launch.image, launch.engine, launch.options.image_version)
+        _, sound_image = images.issue(preflight.image, preflight.engine, options.image_version)
         return sound_image
-    return launch.options.image
+    return options.image
 
 
-def submit(launch, image: str | None) -> tuple[str, ...]:
-    """The launch of the spec as launch_job takes it, or its plan to carry. Whether it can be
+def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
+    """The launch that was checked, as launch_job takes it, or its plan to carry. Whether it can be
     launched at all is a check of its own."""
-    from cosmos_reason.preflight import proposal
-
-    carried = proposal.is_carried(launch)
-    verb = "plan" if carried else "submit"
-    command = ["launch_job.py", verb, launch.case.action, "--spec", launch.options.spec]
+    options, launch = preflight.options, preflight.launch
+    said = launch_options.taken(options.given(), launch.platform)
+    if preflight.nodes > 1:
+        said["nodes"] = preflight.nodes
+    chosen = preflight.gpu_ids()
+    if chosen is not None:
+        said["gpu_ids"] = chosen
+    if image != options.image:
+        said.pop("image_version", None)
+    if image and launch.platform != "local":
+        said["image"] = image
+    verb, where = "submit", []
+    if launch.carried:
+        verb, where = "plan", ["--output", "to-carry"]
+        said.pop("docker_host", None)
+    elif options.jobs_dir:
+        where = ["--jobs-dir", options.jobs_dir]
+    command = ["launch_job.py", verb, launch.action, "--spec", options.spec]
     command += ["--platform", launch.platform, "--engine", launch.engine]
-    if launch.nodes > 1 or launch.options.nodes:
-        command += ["--nodes", str(launch.nodes)]
-    command += gpu_words(launch)
-    if launch.options.entry_script:
-        command += ["--entry-script", launch.options.entry_script]
-    if launch.platform != "local":
-        command += image_words(launch, image)
-    command += platform_words(launch)
-    if carried:
-        command += ["--output", "to-carry"]
-    if launch.options.jobs_dir and not carried:
-        command += ["--jobs-dir", launch.options.jobs_dir]
-    return tuple(command)
-
-
-def image_words(launch, image: str | None) -> list[str]:
-    words = ["--image", image] if image else []
-    if launch.options.image_version and image == launch.options.image:
-        words += ["--image-version", launch.options.image_version]
-    return words
-
-
-def platform_words(launch) -> list[str]:
-    """Flags of the platform, but for the image."""
-    from cosmos_reason.preflight import proposal
-
-    words = []
-    given = proposal.flags_of_platform(launch)
-    if proposal.is_carried(launch):
-        given.pop("docker_host", None)
-    for name, value in given.items():
-        for one in value if isinstance(value, list) else [value]:
-            words.append(f"--{name.replace('_', '-')}")
-            words += [] if one is True else [str(one)]
-    return words
-
-
-def gpu_words(launch) -> list[str]:
-    from cosmos_reason.preflight import proposal
-
-    chosen = proposal.gpu_ids(launch)
-    if chosen is None:
-        return []
-    return ["--gpu-ids", ",".join(chosen) or "none"]
+    return (*command, *launch_options.words(said), *where)
 
 
 # ---- text for people ---------------------------------------------------------------------------
 
 
-def text(launch) -> str:
+def text(preflight: Preflight) -> str:
     from cosmos_reason.rules import in_words
 
-    result = launch.result
+    result = preflight.result
     lines = [f"checked: {', '.join(result['checks'])}"]
     predicted = result.get("prediction", {})
-    if launch.case:
-        words = [*length_of(predicted), in_words.with_batch(launch.case, not launch.on_cpu)]
-        lines.append(f"{launch.case.action}: {', '.join(words)}")
+    if preflight.case:
+        words = [*length_of(predicted), in_words.with_batch(preflight.case, not preflight.on_cpu)]
+        lines.append(f"{preflight.case.action}: {', '.join(words)}")
     if predicted:
         lines += prediction_lines(predicted)
     if "launch" in result:

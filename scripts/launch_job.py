@@ -20,13 +20,11 @@ examples:
 import argparse
 import collections
 import dataclasses
-import os
 import re
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cosmos_reason import cli
 from cosmos_reason.base import bundle, secrets
@@ -42,11 +40,11 @@ from cosmos_reason.base.findings import (
 )
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import (
-    evaluation_time,
     evidence,
     in_words,
     launch,
     listing,
+    options,
     platforms,
     progress,
     run_time,
@@ -54,18 +52,14 @@ from cosmos_reason.jobs import (
     watch,
 )
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.platforms import local
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import s3
-from cosmos_reason.spec import actions, document, origins
 
 # Of a record, what is known before there is a job.
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
            "resources", "inputs", "outputs")  # fmt: skip
 COMMON = "--spec --platform --gpu-ids --engine --image --docker-host --checkpoint"
-KUBERNETES = ("volume", "namespace", "pull_secret", "node_selector", "toleration", "label",
-              "gpu_resource")  # fmt: skip
-GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 
 
 # -- the command line --------------------------------------------------------------------------
@@ -154,152 +148,12 @@ def add_request(verb: argparse.ArgumentParser) -> None:
         choices=bundle.ENGINES,
         help="default: what the spec was built for, else docker: tao",
     )
-    verb.add_argument(
-        "--gpu-ids", help="as nvidia-smi counts: 0,1; none: the CPU (default: all that are visible)"
-    )
-    verb.add_argument(
-        "--nodes",
-        type=partial(cli.positive, most=100_000),
-        metavar="N",
-        help="train and grpo, not on tao (default: those that the spec was built for)",
-    )
-    verb.add_argument(
-        "--entry-script",
-        type=cli.entry_script,
-        metavar="FILE|image",
-        help="train with cosmos-rl or tao: your dataset script, or the image's (keeps two turns)",
-    )
-    add_container_flags(verb.add_argument)
-    add_cluster_flags(verb.add_argument)
-    add_slurm_flags(verb.add_argument)
-    add_kubernetes_flags(verb.add_argument)
-    add_asking_flags(verb)
-
-
-def add_container_flags(add: Callable) -> None:
-    add("--image", help="of containers, on slurm also a .sqsh (default: that of engine tao)")
-    add(
-        "--image-version",
-        type=cli.image_version,
-        metavar="X.Y.Z",
-        help="the version of NVIDIA's that --image is, when its name does not tell",
-    )
-    add(
-        "--docker-host",
-        help="docker: unix:// or ssh:// (default: $DOCKER_HOST or docker's context)",
-    )
-    add("--network", help="docker: host for servers on this machine (default: the engine's own)")
-    add(
-        "--env",
-        action="append",
-        type=cli.variable,
-        metavar="NAME",
-        help="containers: to pass on besides HF_TOKEN, WANDB_API_KEY, NGC_API_KEY, AWS_*; "
-        "repeatable",
-    )
-
-
-def add_asking_flags(verb: argparse.ArgumentParser) -> None:
-    """Who answers the questions of an evaluation or an inference."""
-    verb.add_argument(
-        "--served-model",
-        type=cli.some_text,
-        metavar="NAME",
-        help="with --endpoint: what the server calls the model (default: model.model_name)",
-    )
+    for name in options.FLAGGED:
+        if name not in ("endpoint", "checkpoints"):
+            options.add_flag(verb.add_argument, name)
     answerer = verb.add_mutually_exclusive_group()
-    answerer.add_argument(
-        "--endpoint",
-        type=address,
-        metavar="URL",
-        help="evaluate, inference: the server that answers, up to /v1",
-    )
-    answerer.add_argument(
-        "--checkpoint",
-        type=cli.local,
-        nargs="+",
-        default=[],
-        metavar="DIR",
-        help="evaluate, inference: these models, or all of these train outputs, a results folder "
-        "each",
-    )
-
-
-def add_cluster_flags(add: Callable) -> None:
-    add(
-        "--cpus",
-        type=partial(cli.positive, most=4096),
-        metavar="N",
-        help="slurm, kubernetes: of each node or pod (default: what the cluster gives)",
-    )
-    add(
-        "--memory",
-        metavar="SIZE",
-        help="slurm, kubernetes: of each node or pod, such as 200G; 0 on slurm: all of it; of a "
-        "pod /dev/shm is a part",
-    )
-
-
-def add_slurm_flags(add: Callable) -> None:
-    add("--partition", metavar="P", help="slurm (default: $SLURM_PARTITION or the cluster's)")
-    add("--account", metavar="A", help="slurm: who pays")
-    add("--qos", metavar="Q", help="slurm: quality of service")
-    add("--time-limit", metavar="TIME", help="slurm: MINUTES, H:M:S or D-H:M:S (default: its own)")
-    add(
-        "--gres",
-        metavar="NAME",
-        help="slurm: how GPUs are asked for: gpu, gpu:TYPE, gpus-per-node[:TYPE] or none "
-        "(default: gpu)",
-    )
-    add("--exclusive", action="store_true", help="slurm: whole nodes")
-    add(
-        "--module",
-        action="append",
-        metavar="NAME",
-        help="slurm: what the nodes `module load` before python3 of their PATH runs the job; "
-        "repeatable (default: none, and this Python)",
-    )
-    add(
-        "--requeue",
-        action="store_true",
-        help="slurm: let it begin the job anew when a node fails; a training goes on from its "
-        "newest checkpoint",
-    )
-
-
-def add_kubernetes_flags(add: Callable) -> None:
-    add(
-        "--volume",
-        action="append",
-        metavar="CLAIM:DIR",
-        help="kubernetes: the claim whose files are below DIR, here as in the pods; repeatable",
-    )
-    add("--namespace", help="kubernetes: default $K8S_NAMESPACE, else the context's")
-    add("--pull-secret", metavar="NAME", help="kubernetes: for the image's registry")
-    add(
-        "--node-selector",
-        action="append",
-        metavar="KEY=VALUE",
-        help="kubernetes: a label of the nodes to run on; repeatable",
-    )
-    add(
-        "--toleration",
-        action="append",
-        metavar="KEY[=VALUE][:EFFECT]",
-        help="kubernetes: a taint that does not matter; repeatable",
-    )
-    add(
-        "--label",
-        action="append",
-        metavar="NAME=VALUE",
-        help="kubernetes: of the Job and its pods, as kueue.x-k8s.io/queue-name; repeatable",
-    )
-    add(
-        "--gpu-resource",
-        metavar="NAME",
-        help="kubernetes: how GPUs are asked for, as nvidia.com/mig-1g.10gb (default: "
-        "nvidia.com/gpu)",
-    )
+    for name in ("endpoint", "checkpoints"):
+        options.add_flag(answerer.add_argument, name)
 
 
 def count(written: str) -> int:
@@ -310,65 +164,22 @@ def seconds(written: str) -> float:
     return 0.0 if written == "0" else cli.above_0(written, most=86400)
 
 
-def address(written: str) -> str:
-    if not re.match(r"https?://[^@?#\s]+$", written):
-        raise argparse.ArgumentTypeError(
-            "got another form, expected http://HOST:PORT/v1 without a password or key"
-        )
-    return written
-
-
 def user_and_group(written: str) -> str:
     if not re.fullmatch(r"\d+:\d+", written, re.ASCII):
         raise argparse.ArgumentTypeError(f"got {written!r}, expected UID:GID such as 1000:1000")
     return written
 
 
-def gpu_ids(written: str | None) -> list[str] | None:
-    """None for those the environment shows, [] for the CPU."""
-    if written is None:
-        return None
-    if written == "none":
-        return []
-    ids = written.split(",")
-    if len(set(ids)) < len(ids) or not all(GPU_ID.fullmatch(gpu_id) for gpu_id in ids):
-        message = f"got {written!r}, expected different ids like 0,1, or none"
-        raise bad_input("JOB-GPU-IDS", "--gpu-ids", message)
-    return ids
-
-
-def request(args) -> launch.Request:
-    action = args.action or actions.of_file(args.spec)
-    of_kubernetes = {name: getattr(args, name) for name in KUBERNETES}
-    return launch.Request(
-        action=action,
-        spec_path=args.spec.absolute(),
-        platform=args.platform,
-        engine=args.engine or origins.engine_of(args.spec, args.platform, action),
-        jobs_dir=jobs.root(args.jobs_dir),
-        working_dir=Path.cwd(),
-        nodes=args.nodes,
-        gpu_ids=gpu_ids(args.gpu_ids),
-        image=args.image,
-        image_version=args.image_version,
-        entry_script=args.entry_script,
-        docker_host=args.docker_host,
-        network=args.network,
-        env=args.env,
-        endpoint=args.endpoint,
-        served_model=args.served_model,
-        partition=args.partition,
-        account=args.account,
-        qos=args.qos,
-        time_limit=args.time_limit,
-        gres=args.gres,
-        exclusive=args.exclusive,
-        requeue=args.requeue,
-        cpus=args.cpus,
-        memory=args.memory,
-        modules=args.module,
-        checkpoints=[os.path.abspath(path) for path in args.checkpoint],
-        kubernetes={name: value for name, value in of_kubernetes.items() if value},
+def launch_of(args: argparse.Namespace, **more: Any) -> Launch:
+    return launch.read(
+        args.spec.absolute(),
+        args.platform,
+        jobs.root(args.jobs_dir),
+        Path.cwd(),
+        action=args.action,
+        engine=args.engine,
+        **{name: getattr(args, name) for name in options.FLAGGED},
+        **more,
     )
 
 
@@ -390,13 +201,14 @@ def plan_here(args) -> cli.Outcome:
         if args.platform != "docker":
             fix = f"drop --host-user {args.host_user}"
         raise bad_input("USAGE", "--host-user", message, fix)
-    job, found = launch.plan(request(args))
+    asked = launch_of(args)
+    job, found = launch.plan(asked)
     if job is None:
         return cli.Outcome({"inputs": []}, found)
     result = {key: getattr(job, key) for key in PLANNED}
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
-    text = in_words.of_plan(job, in_words.of_its_spec(job))
-    cost = cost_of(args, job)
+    text = in_words.of_plan(job, in_words.of_its_spec(asked))
+    cost = run_time.of_launch(asked, args.seconds_per_step)
     if cost:
         result["time"] = cost.to_json()
         text = f"{cost.text()}\n{text}"
@@ -408,30 +220,17 @@ def plan_here(args) -> cli.Outcome:
     return cli.Outcome(result, found, text, ("launch_job.py", "submit", *given))
 
 
-def cost_of(args, job: Job) -> run_time.Cost | None:
-    """What the job would take; None where nothing is foretold of it."""
-    if job.action == "evaluate":
-        return evaluation_time.of_plan(job, args.spec)
-    if job.action != "train":
-        return None
-    case = run_time.case_of(job.engine, document.load(args.spec), args.spec)
-    gpus = gpu_ids(args.gpu_ids)
-    jobs_dir = jobs.root(args.jobs_dir)
-    names = local.gpu_names(gpus) if args.platform == "local" else []
-    return run_time.predict(case, gpus, jobs_dir, args.seconds_per_step, names)
-
-
 def carried_plan(args) -> cli.Outcome:
     if args.output.exists():
         message = "got something there, expected nothing yet"
         raise bad_input("JOB-OUTPUT-EXISTS", args.output, message)
-    asked = dataclasses.replace(request(args), carried=True)
+    asked = launch_of(args, carried=True)
     job, found = launch.carry(asked, args.output, args.host_user)
     if job is None:
         return cli.Outcome({}, found, "nothing written")
     result = {"output": str(args.output), "image": job.image}
     text = f"wrote {args.output}: copy it there, then bash run.sh"
-    cost = cost_of(args, job)
+    cost = run_time.of_launch(asked, args.seconds_per_step)
     if cost:
         result["time"] = cost.to_json()
         text = f"{text}\n{cost.text()}"
@@ -439,7 +238,7 @@ def carried_plan(args) -> cli.Outcome:
 
 
 def submit(args) -> cli.Outcome:
-    return started(*launch.submit(request(args)))
+    return started(*launch.submit(launch_of(args)))
 
 
 def retry(args) -> cli.Outcome:

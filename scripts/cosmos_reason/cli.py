@@ -203,35 +203,10 @@ def some_text(text: str) -> str:
     return text
 
 
-def variable(written: str) -> str:
-    """An argparse type that does not repeat what it was given: a value that should not be there may
-    be a secret."""
-    if not re.fullmatch(r"[A-Za-z_]\w*", written, re.ASCII):
-        raise argparse.ArgumentTypeError(
-            "got another form, expected the NAME of a variable, without its value"
-        )
-    return written
-
-
-def image_version(text: str) -> str:
-    from cosmos_reason.spec import images
-
-    if text not in images.versions():
-        raise wrong(text, f"one of {', '.join(images.versions())}")
-    return text
-
-
 def local(text: str) -> Path:
     if not text or "://" in text:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a local path")
     return Path(text).expanduser()
-
-
-def entry_script(text: str) -> str:
-    """The absolute path of a dataset script, or the word for that of NVIDIA's image."""
-    from cosmos_reason.jobs import engines
-
-    return text if text == engines.IMAGES_SCRIPT else os.path.abspath(local(text))
 
 
 def size(text: str) -> int:

@@ -5,7 +5,7 @@ from launch_site import Site, change
 from support_specs import changed, write_facts
 
 from cosmos_reason.base import files
-from cosmos_reason.jobs import evaluation_time, launch
+from cosmos_reason.jobs import launch, run_time
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document, origins
@@ -28,25 +28,25 @@ def case_of(facts, engine="transformers", **changes):
 
 
 def test_it_is_a_range_of_the_answers_that_nobody_knows(facts):
-    found = evaluation_time.predict(case_of(facts), 1, [H100])
+    found = run_time.predict_evaluation(case_of(facts), 1, [H100])
     assert found.least_seconds < found.seconds and found.speed == "measured"
     assert found.gpu_hours == pytest.approx(found.seconds / 3600)
     assert "600 questions" in found.source and "answers of 8 to 64" in found.source
     assert "H100" in found.source and "here it is" not in found.source
-    assert "here it is NVIDIA L40S" in evaluation_time.predict(case_of(facts), 1, [L40S]).source
-    wordy = evaluation_time.predict(case_of(facts, generation__max_tokens=1024), 1)
+    assert "here it is NVIDIA L40S" in run_time.predict_evaluation(case_of(facts), 1, [L40S]).source
+    wordy = run_time.predict_evaluation(case_of(facts, generation__max_tokens=1024), 1)
     assert wordy.seconds > 3 * found.seconds and wordy.least_seconds == found.least_seconds
-    short = evaluation_time.predict(case_of(facts, generation__max_tokens=4), 1)
+    short = run_time.predict_evaluation(case_of(facts, generation__max_tokens=4), 1)
     assert short.least_seconds < found.least_seconds and "answers of 4 to 4;" in short.source
 
 
 def test_fewer_questions_and_more_gpus_take_less(facts):
-    whole = evaluation_time.predict(case_of(facts), 1)
-    two = evaluation_time.predict(case_of(facts), 2)
+    whole = run_time.predict_evaluation(case_of(facts), 1)
+    two = run_time.predict_evaluation(case_of(facts), 2)
     assert two.seconds < whole.seconds and "several GPUs were not" in two.source
-    some = evaluation_time.predict(case_of(facts, evaluation__limit=100), 1)
+    some = run_time.predict_evaluation(case_of(facts, evaluation__limit=100), 1)
     assert some.seconds < whole.seconds / 3 and "100 questions" in some.source
-    alone = evaluation_time.predict(case_of(facts, evaluation__batch_size=1), 1)
+    alone = run_time.predict_evaluation(case_of(facts, evaluation__batch_size=1), 1)
     assert alone.seconds > 5 * whole.seconds
 
 
@@ -61,7 +61,7 @@ def test_fewer_questions_and_more_gpus_take_less(facts):
     ],
 )
 def test_what_was_not_measured_is_not_foretold(facts, changes, gpus):
-    assert evaluation_time.predict(case_of(**{"facts": facts} | changes), gpus) is None
+    assert run_time.predict_evaluation(case_of(**{"facts": facts} | changes), gpus) is None
 
 
 @pytest.fixture
@@ -79,9 +79,10 @@ def planned(tmp_path, monkeypatch, facts):
     def planned(names, **fields):
         listed = "".join(f"GPU {n}: {name} (UUID: GPU-{n})\n" for n, name in enumerate(names))
         monkeypatch.setattr(local, "_listed_gpus", lambda: listed)
-        job, found = launch.plan(site.request("evaluate", **fields))
+        asked = site.request("evaluate", **fields)
+        job, found = launch.plan(asked)
         assert job, found
-        return evaluation_time.of_plan(job, spec)
+        return run_time.of_launch(asked, None)
 
     return planned
 

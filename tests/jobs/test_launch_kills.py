@@ -82,7 +82,7 @@ program = [sys.executable, str(root / "program.py"), str(root / "jobs"), "{{}}"]
 engines.words = lambda *_, **__: program
 {extra}
 spec = root / "train.toml"
-launch.submit(launch.Request("train", spec, "local", "transformers", root / "jobs", root))
+launch.submit(launch.read(spec, "local", root / "jobs", root, "train", "transformers"))
 """
 
 

@@ -9,7 +9,7 @@ from support import run_script
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.jobs import launch, nodes
-from cosmos_reason.preflight import PreflightOptions, describe
+from cosmos_reason.preflight import options as preflight
 from cosmos_reason.spec import origins
 
 
@@ -124,7 +124,9 @@ def test_the_nodes_that_a_spec_was_built_for_are_those_of_its_launch(site):
     assert job.resources == {"nodes": 2, "gpus_per_node": 2, "gpu_ids": None}
     assert {"--nodes=2", "--gres=gpu:2"} < set(job.command)
     site.monkeypatch.chdir(site.root)
-    checked = describe.launch_of(PreflightOptions(spec=str(site.root / "train.toml")), "slurm")
+    checked = preflight.of_options(
+        preflight.PreflightOptions(spec=str(site.root / "train.toml")), "slurm"
+    )
     assert (checked.nodes, checked.gpus_per_node) == (2, 2)
 
 

@@ -10,7 +10,7 @@ from slurm_answers import ROW, Cluster
 
 from cosmos_reason.jobs import launch, slurm_cluster
 from cosmos_reason.jobs import slurm_partitions as partitions
-from cosmos_reason.preflight import Launch, PreflightOptions
+from cosmos_reason.preflight import Preflight, PreflightOptions
 from cosmos_reason.preflight import slurm as preflight
 from cosmos_reason.remote.machine import Answer
 
@@ -89,7 +89,7 @@ def test_the_time_of_a_job_that_names_none(site, partition, limit, seconds, told
     assert f"--signal=USR1@{seconds}" in job.command
     warned = [one for one in found if one.id == "PRE-SLURM-DEFAULT-TIME"]
     assert [one.fix.flags or str(one.fix) for one in warned] == ([told] if told else [])
-    asked = Launch("slurm", PreflightOptions(partition=partition, time_limit=limit), 0, "tao")
+    asked = Preflight("slurm", PreflightOptions(partition=partition, time_limit=limit), 0, "tao")
     checked = preflight.check_partition(partitions.parse_partitions(TWO_SIZES), asked)
     assert [one.id for one in checked] == [one.id for one in warned]
 
@@ -109,7 +109,7 @@ def test_variables_of_sbatch_are_what_no_flag_says(site, monkeypatch):
     assert {"--partition=gpu", "--time=4:00:00", "--account=mine", "--qos=low"} < set(job.command)
     monkeypatch.setenv("SBATCH_TIMELIMIT", "61")
     assert errors(planned(site)[1]) == [("PRE-SLURM-TIME", {"--time-limit": 60})]
-    asked = Launch("slurm", PreflightOptions(), 0, "tao")
+    asked = Preflight("slurm", PreflightOptions(), 0, "tao")
     checked = [*preflight.check_partition(partitions.parse_partitions(TWO_SIZES), asked)]
     assert [one.id for one in checked] == ["PRE-SLURM-TIME"]
     monkeypatch.setenv("SBATCH_QOS", "-x")

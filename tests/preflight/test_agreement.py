@@ -16,9 +16,8 @@ from launch_site import write_annotations
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
-from cosmos_reason.jobs import cosmos_environment, launch
+from cosmos_reason.jobs import cosmos_environment
 from cosmos_reason.preflight import slurm as preflight_slurm
-from cosmos_reason.preflight.options import KUBERNETES, Launch, PreflightOptions
 from cosmos_reason.spec import document, validation
 
 OURS = ("train", "grpo", "evaluate", "inference", "quantize")
@@ -338,33 +337,36 @@ def test_every_key_misspelt_is_one_finding(here):
         assert len(about) == 1, (key, [(one.id, one.where, one.message) for one in about])
 
 
-LEFT_OUT = {"--output"}  # of a launch that is carried, which preflight proposes itself
+FLAGS = [
+    *("--docker-host", "unix:///s", "--network", "host", "--env", "HOME", "--partition", "gpu"),
+    *("--account", "a", "--qos", "q", "--time-limit", "60", "--gres", "gpu:h100", "--exclusive"),
+    *("--requeue", "--module", "x", "--module", "y", "--cpus", "16", "--memory", "64G"),
+    *("--volume", "claim:/", "--label", "a=b", "--gpu-resource", "x.y/z"),
+    *("--node-selector", "pool=gpu", "--toleration", "team=a:NoSchedule"),
+]
+TAKEN = {
+    "local": set(),
+    "docker": {"--docker-host", "--network", "--env"},
+    "slurm": {"--env", "--partition", "--account", "--qos", "--time-limit", "--gres",
+              "--exclusive", "--requeue", "--module", "--cpus", "--memory"},
+    "kubernetes": {"--env", "--cpus", "--memory", "--volume", "--label", "--gpu-resource",
+                   "--node-selector", "--toleration"},
+}  # fmt: skip
 
 
-def test_a_preflight_takes_every_flag_of_a_platform_and_hands_it_on(here):
-    known = check_tao_launch_preflight.parser()._option_string_actions
-    flags = {*launch.PLATFORM_FLAGS, *(f"--{name.replace('_', '-')}" for name in KUBERNETES)}
-    assert flags - LEFT_OUT <= known.keys()
-    given = {
-        "partition": "gpu", "account": "a", "qos": "q", "time_limit": "60", "gres": "gpu:h100",
-        "exclusive": True, "requeue": True, "module": ["x", "y"], "cpus": 16, "memory": "64G",
-        "env": ["HOME"], "network": "host", "docker_host": "unix:///s", "label": ["a=b"],
-        "gpu_resource": "x.y/z", "volume": [f"c:{here}"],
-    }  # fmt: skip
-    options = PreflightOptions(**given)
-    on_slurm = check_tao_launch_preflight.platform_words(Launch("slurm", options, 0))
-    assert on_slurm == [
-        *("--env", "HOME", "--partition", "gpu", "--account", "a", "--qos", "q"),
-        *("--time-limit", "60", "--gres", "gpu:h100", "--exclusive", "--requeue"),
-        *("--module", "x", "--module", "y", "--cpus", "16", "--memory", "64G"),
-    ]
-    wanted = {"docker": {"docker_host", "network", "env"}, "local": set()}
-    wanted["kubernetes"] = {"env", "cpus", "memory", "label", "gpu_resource", "volume"}
-    for platform, taken in wanted.items():
-        found = check_tao_launch_preflight.not_for_the_platform(options, platform)
-        useless = {one.where.removeprefix("--").replace("-", "_") for one in found}
-        assert useless == given.keys() - taken
-        assert {(one.id, one.severity) for one in found} == {("PRE-FLAG-USELESS", f.WARNING)}
+@pytest.mark.parametrize("platform", TAKEN)
+def test_a_preflight_takes_every_flag_of_a_platform_and_hands_it_on(here, platform):
+    write_annotations(here / "annotations.json", 8)
+    words = ("--model", "model", "--engine", "transformers", "--train-root", ".")
+    said(build_spec, "train", *words, "--global-batch", "4", "-o", "spec.toml")
+    asked = ["--platform", platform, "--spec", "spec.toml", "--skip-platform-access"]
+    args = check_tao_launch_preflight.parser().parse_args([*asked, *FLAGS])
+    outcome = check_tao_launch_preflight.main(args)
+    useless = {one.where for one in outcome.findings if one.id == "PRE-FLAG-USELESS"}
+    given = {word for word in FLAGS if word.startswith("--")}
+    assert useless == given - TAKEN[platform]
+    handed_on = {word for word in map(str, outcome.next) if word in given}
+    assert handed_on == TAKEN[platform] - {"--docker-host"} or platform == "docker"
 
 
 @pytest.mark.parametrize(
@@ -394,8 +396,6 @@ def test_what_the_launch_refuses_of_flags_the_preflight_says(here, platform, fla
 
 def test_where_pods_may_run_is_said_in_the_launch_that_follows(here):
     pods = ["--node-selector", "pool=gpu", "--toleration", "team=a:NoSchedule"]
-    given = PreflightOptions(node_selector=["pool=gpu"], toleration=["team=a:NoSchedule"])
-    assert check_tao_launch_preflight.platform_words(Launch("kubernetes", given, 0)) == pods
     write_annotations(here / "annotations.json", 8)
     words = ("--model", "model", "--engine", "transformers", "--train-root", ".")
     said(build_spec, "train", *words, "--global-batch", "4", "-o", "spec.toml")

@@ -10,7 +10,7 @@ from cosmos_reason.estimate import gpu_memory, host_memory
 from cosmos_reason.preflight import PreflightOptions
 from cosmos_reason.preflight import host_memory as check
 from cosmos_reason.preflight.gpus import Gpu
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote.machine import Answer
 from cosmos_reason.rules.case import Case
 
@@ -34,7 +34,7 @@ def launch(gpus=1, gib=128, engine="transformers", facts=None, **changes):
     model = {"policy__model_name_or_path": "nvidia/Cosmos-Reason2-8B"}
     table = changed("train", {k.replace("__", "."): v for k, v in (model | changes).items()})
     case = Case("train", engine, table, facts)
-    made = Launch("docker", PreflightOptions(), 0, engine, "", case, gpus_per_node=gpus)
+    made = Preflight("docker", PreflightOptions(), 0, engine, "", case, gpus_per_node=gpus)
     made.machine = Machine(gib)
     made.result["prediction"] = {}
     return made

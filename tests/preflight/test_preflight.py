@@ -16,8 +16,9 @@ from support import ROOT, run_script
 
 from cosmos_reason import preflight
 from cosmos_reason.base import bundle
-from cosmos_reason.preflight import PreflightOptions, access, describe, gpus, local, memory
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight import PreflightOptions, access, gpus, local, memory
+from cosmos_reason.preflight import options as preflight_options
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote.machine import Answer, Place
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec
@@ -181,7 +182,7 @@ def test_torch_is_compared_with_the_chosen_gpus(monkeypatch):
     monkeypatch.setattr(local, "call", lambda *_: Answer(0, '[true, ["sm_90"]]'))
     for indices, ids in (([0], []), (None, ["PRE-TORCH-ARCH"])):
         options = preflight.PreflightOptions(target_gpu_index=indices)
-        launch = preflight.Launch("local", options, 0, "transformers", driver=mixed)
+        launch = preflight.Preflight("local", options, 0, "transformers", driver=mixed)
         assert [x.id for x in local.check_torch(launch)] == ids
 
 
@@ -210,7 +211,6 @@ def test_every_check_is_described():
         *preflight.CHECKS,
         *preflight.PLATFORMS,
         *preflight.AFTER,
-        *preflight.LAST,
     }
     assert set(preflight.NEED_A_SPEC) < set(preflight.CHECKS)
 
@@ -867,10 +867,10 @@ def test_a_checkpoint_of_adapters_holds_their_base_on_cosmos_rl():
 def test_space_is_looked_for_where_the_jobs_are(tmp_path, monkeypatch):
     spec.dump(spec.template("train"), tmp_path / "spec.toml")
     options = PreflightOptions(spec=str(tmp_path / "spec.toml"), jobs_dir="/scratch/jobs")
-    assert describe.launch_of(options, "local").outputs == ["/scratch/jobs"]
+    assert preflight_options.of_options(options, "local").outputs == ["/scratch/jobs"]
     monkeypatch.setenv("COSMOS_REASON_JOBS", "/other/jobs")
     options = PreflightOptions(spec=str(tmp_path / "spec.toml"))
-    assert describe.launch_of(options, "local").outputs == ["/other/jobs"]
+    assert preflight_options.of_options(options, "local").outputs == ["/other/jobs"]
 
 
 class FullDisk:
@@ -892,7 +892,7 @@ def test_a_model_is_fetched_to_the_disk_of_who_submits(platform, is_here, names,
     table = spec.template("evaluate")
     spec.set_value(table, "model.model_name", "hf_model://nvidia/Cosmos-Reason2-8B")
     case = Case("evaluate", "transformers", table)
-    launch = Launch(platform, PreflightOptions(), 0, "transformers", "", case, gpus_per_node=1)
+    launch = Preflight(platform, PreflightOptions(), 0, "transformers", "", case, gpus_per_node=1)
     launch.machine = FullDisk(1, is_here)
     found = [finding for finding in access.disks(launch) if "model download" in finding.message]
     assert [finding.id for finding in found] == (["PRE-DISK"] if names else [])
@@ -910,7 +910,7 @@ def test_a_small_disk_gets_no_more_checkpoints_than_fit(room, is_lora):
         spec.set_value(table, "policy.lora", lora)
     case = Case("train", "cosmos-rl", table)
     kept, each = memory.kept_checkpoints(case)
-    launch = Launch("local", PreflightOptions(), 0, "cosmos-rl", "", case, gpus_per_node=1)
+    launch = Preflight("local", PreflightOptions(), 0, "cosmos-rl", "", case, gpus_per_node=1)
     launch.machine, launch.outputs = FullDisk((room + 0.1) * each), ["/out"]
     (found,) = access.disks(launch)
     assert (found.id, kept) == ("PRE-DISK", 5)

@@ -45,7 +45,7 @@ def test_nothing_is_started_or_reported_after_the_end(monkeypatch):
         yield f.error("PRE-LATE", "x", "too late")
 
     options = preflight.PreflightOptions(timeout=0.5)
-    launch = preflight.Launch("local", options, time.monotonic() + 0.5, "tao")
+    launch = preflight.Preflight("local", options, time.monotonic() + 0.5, "tao")
     assert [x.id for x in preflight.gather({"late": late}, launch)] == ["PRE-TIMEOUT"]
     assert over.wait(300)
     assert seen[1:] == [machine.NO_ANSWER] and not machine.RUNNING

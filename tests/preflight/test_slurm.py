@@ -86,7 +86,7 @@ def test_gpus_of_a_node(gres, gpus):
     ],
 )
 def test_states_of_nodes(state, usable):
-    launch = preflight.Launch("slurm", PreflightOptions(), 0, "tao")
+    launch = preflight.Preflight("slurm", PreflightOptions(), 0, "tao")
     found = slurm.check_partition(
         partitions.parse_partitions(f"gpu*|up|4:00:00|2|gpu:8|{state}|64|512000|n/a"), launch
     )
@@ -99,7 +99,7 @@ plain|up|infinite|2|gpu:2|idle|64|512000|n/a"""
 
 
 def objections(gres=None, gpus=1, **fields):
-    launch = preflight.Launch("slurm", PreflightOptions(gres=gres, **fields), 0, "tao")
+    launch = preflight.Preflight("slurm", PreflightOptions(gres=gres, **fields), 0, "tao")
     launch.gpus_per_node = gpus
     return [*slurm.check_partition(partitions.parse_partitions(MIXED), launch)]
 
@@ -171,6 +171,6 @@ gpu|up|1:00:00|1|gpu:2|idle|64|500000|n/a"""
 def test_a_partition_that_is_none_or_has_no_gpus(monkeypatch, text, partition, id, fix):
     """The fix is one that is up, and has GPUs where they are missed."""
     monkeypatch.delenv("SLURM_PARTITION", raising=False)
-    launch = preflight.Launch("slurm", PreflightOptions(partition=partition), 0, "tao")
+    launch = preflight.Preflight("slurm", PreflightOptions(partition=partition), 0, "tao")
     (told,) = slurm.check_partition(partitions.parse_partitions(text), launch)
     assert (told.id, told.fix.flags) == (id, fix)

@@ -12,7 +12,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import engines, mounts
+from cosmos_reason.jobs import engines, mounts, options
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document, images
@@ -105,7 +105,7 @@ def command(job: Job, spec: dict) -> list[str]:
 
 def _entry_script(job: Job, image_facts: dict) -> str | None:
     script = engines.dataset_script(job)
-    if script == engines.IMAGES_SCRIPT:
+    if script == options.IMAGES_SCRIPT:
         return image_facts.get("entry_script")
     return mounts.inside(script)
 

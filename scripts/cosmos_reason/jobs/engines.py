@@ -20,7 +20,6 @@ TORCHRUN = (
 )
 # On one node: they meet where no name of the machine has to be known.
 ALONE = ("--standalone", "--local-addr=127.0.0.1")
-IMAGES_SCRIPT = "image"  # what stands for the dataset script of NVIDIA's image
 
 
 def dataset_script(job: Job) -> str:

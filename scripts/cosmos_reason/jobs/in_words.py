@@ -10,11 +10,9 @@ from pathlib import Path
 from cosmos_reason.base import bundle, job_folder
 from cosmos_reason.jobs import progress, watch
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.rules import completion
 from cosmos_reason.rules import in_words as spec_in_words
-from cosmos_reason.rules.case import Case
-from cosmos_reason.spec import document
 
 
 def of_plan(job: Job, amounts_to: str = "") -> str:
@@ -44,11 +42,10 @@ def of_plan(job: Job, amounts_to: str = "") -> str:
     return f"in {job.working_dir}:\n{text}"
 
 
-def of_its_spec(job: Job) -> str:
-    """What the spec of a planned job amounts to: steps or answers, data, GPUs."""
-    spec, _ = completion.completed(job.action, document.load(Path(job.spec["source"])))
-    uses_gpus = job.resources["gpu_ids"] != [] and "endpoint" not in job.options
-    return spec_in_words.with_batch(Case(job.action, job.engine, spec), uses_gpus)
+def of_its_spec(launch: Launch) -> str:
+    """What the spec of a launch amounts to: steps or answers, data, GPUs."""
+    uses_gpus = launch.gpu_ids != [] and not launch.endpoint
+    return spec_in_words.with_batch(launch.case, uses_gpus)
 
 
 def _named(name: str, folder: Path, text: str) -> str:

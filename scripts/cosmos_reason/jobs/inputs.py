@@ -18,6 +18,7 @@ from cosmos_reason.data import annotations
 from cosmos_reason.evaluation import inference
 from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.mounts import dataset_keys
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import hub, model_names, s3
@@ -27,61 +28,54 @@ from cosmos_reason.rules import placeholders
 from cosmos_reason.spec import actions, document, own_paths
 
 
-def resolve(request, folder: Path, spec: dict) -> tuple[list[dict], dict[str, str]]:
-    """Make the paths in `spec` absolute; an empty output goes into the job's `folder`. Returns the
-    inputs as they are recorded, and the outputs by name. What is not here yet has its name as its
+def resolve(launch: Launch) -> tuple[list[dict], dict[str, str]]:
+    """Make the paths in the launch's spec absolute. Returns the inputs as they are recorded, and
+    the outputs that have a place of their own, by name. What is not here yet has its name as its
     path."""
     inputs = []
     outputs = {}
-    for key, schema in document.keys(request.action).items():
+    for key, schema in document.keys(launch.action).items():
         kind = schema.get("x-path")
-        value = document.get(spec, key, "")
-        if not kind or _is_not_read(request, key, kind):
+        value = document.get(launch.spec, key, "")
+        if not kind or _is_not_read(launch, key, kind):
             continue
-        if kind == "output" and value == "" and request.engine in schema["x-engines"]:
-            value = str(folder / "results")
         if not isinstance(value, str) or not value or placeholders.is_one(value, is_path=True):
             continue  # the rules refuse words that stand for a path
-        value = _absolute(request, kind, value)
-        document.set_value(spec, key, value)
+        value = _absolute(launch, kind, value)
+        document.set_value(launch.spec, key, value)
         if kind == "output":
             outputs[key.rpartition(".")[2]] = value
         else:
             inputs.append({"role": key, "path": value, "fingerprint": None})
-    reward_files.make_absolute(spec, request.working_dir)
-    if request.own_script:
-        inputs += _of_own_script(request, spec)
-    return inputs, outputs
-
-
-def _of_own_script(request, spec: dict) -> list[dict]:
-    """The inputs of somebody's own dataset script, made absolute in `spec`."""
-    here, _ = own_paths.relative(request.action, spec, request.working_dir)
+    reward_files.make_absolute(launch.spec, launch.working_dir)
+    if not launch.own_script:
+        return inputs, outputs
+    # Somebody's own dataset script reads what it finds below `custom`.
+    here, _ = own_paths.relative(launch.action, launch.spec, launch.working_dir)
     for key, path in here.items():
-        document.set_value(spec, key, path)
-    inputs = []
-    for key, written in own_paths.absolute(request.action, spec).items():
+        document.set_value(launch.spec, key, path)
+    for key, written in own_paths.absolute(launch.action, launch.spec).items():
         path = os.path.normpath(written)
         if not placeholders.is_one(path, is_path=True):
             inputs.append({"role": key, "path": path, "fingerprint": None})
-    return inputs
+    return inputs, outputs
 
 
-def _is_not_read(request, key: str, kind: str) -> bool:
+def _is_not_read(launch: Launch, key: str, kind: str) -> bool:
     """Whether a key names a model that the work does not load: it is only a name for a server, or
     checkpoints take its place."""
     if kind != "model":
         return False
-    own_model = actions.places(request.action)["model"]
-    return bool(request.endpoint) or (bool(request.checkpoints) and key == own_model)
+    own_model = actions.places(launch.action)["model"]
+    return bool(launch.endpoint) or (bool(launch.checkpoints) and key == own_model)
 
 
-def _absolute(request, kind: str, written: str) -> str:
+def _absolute(launch: Launch, kind: str, written: str) -> str:
     """The absolute path of what a key names, or its address where it is not on this machine."""
     if "://" in written:
         return written
     expanded = Path(written).expanduser() if written.startswith("~/") else written
-    path = Path(os.path.normpath(request.working_dir / expanded))
+    path = Path(os.path.normpath(launch.working_dir / expanded))
     if kind == "model" and model_names.HUB_NAME.fullmatch(written) and not path.exists():
         return model_names.HUB + written
     return str(path)
@@ -90,16 +84,28 @@ def _absolute(request, kind: str, written: str) -> str:
 # -- what can be said before anything is fetched -----------------------------------------------
 
 
-def check(
-    request, spec: dict, inputs: list[dict], machine: Host | None, acting: bool
-) -> list[Finding]:
-    """What stands against the inputs as they are named. `machine` is where the work runs, None
+def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding]:
+    """Return an error for each input that is not where the work runs. `machine` is that place, None
     where it cannot be asked; another one is asked only to act."""
+    named = [(entry["role"], entry["path"]) for entry in launch.inputs]
+    named = [(role, Path(path)) for role, path in named if "://" not in path]
+    if launch.own_script:
+        named.append(("--entry-script", launch.own_script))
+    else:
+        named += [(reward_files.KEY, path) for path in reward_files.files(launch.spec)]
     found = []
-    for entry in inputs:
+    for role, path in named:
+        found += _absence(launch, role, path, machine, acting)
+    return found
+
+
+def contents(launch: Launch) -> list[Finding]:
+    """Return what stands against the inputs as they are named, and against those that are here."""
+    found = []
+    for entry in launch.inputs:
         role = entry["role"]
         path = Path(entry["path"])
-        if request.carried and "://" in entry["path"]:
+        if launch.carried and "://" in entry["path"]:
             message = f"got {role} on the network, expected a path of the machine that will run it"
             if entry["path"].startswith(model_names.HUB):
                 repo = entry["path"].removeprefix(model_names.HUB)
@@ -112,35 +118,24 @@ def check(
         elif "://" in entry["path"]:
             continue  # which the rules refuse
         else:
-            found += _absence(request, role, path, machine, acting)
-            found += _packed_otherwise(request, role, path)
-            if path.exists() and _is_model(request, role):
-                found += _model_findings(request, spec, role, path)
+            found += _packed_otherwise(launch, role, path)
+            if path.exists() and _is_model(launch, role):
+                found += _model_findings(launch, role, path)
             elif path.exists():
-                found += _asked_findings(request, role, path)
-    if request.own_script:
-        found += _not_in_the_folder(request, spec)
-        found += _absence(request, "--entry-script", request.own_script, machine, acting)
-    else:
-        for path in reward_files.files(spec):
-            found += _absence(request, reward_files.KEY, path, machine, acting)
-        found += reward_files.check(spec)
-    return found
-
-
-def _not_in_the_folder(request, spec: dict) -> list[Finding]:
-    """A warning for each relative path below `custom` that is not here: the script alone knows in
-    which folder it lies."""
-    _, missing = own_paths.relative(request.action, spec, request.working_dir)
+                found += _asked_findings(launch, role, path)
+    if not launch.own_script:
+        return found + reward_files.check(launch.spec)
+    # The script alone knows in which folder a relative path below `custom` lies.
+    _, missing = own_paths.relative(launch.action, launch.spec, launch.working_dir)
     message = "got a relative path with nothing there; the job works in a folder of its own"
-    return [findings.warning("JOB-INPUT-RELATIVE", key, message) for key in missing]
+    return found + [findings.warning("JOB-INPUT-RELATIVE", key, message) for key in missing]
 
 
-def _packed_otherwise(request, role: str, path: Path) -> list[Finding]:
+def _packed_otherwise(launch: Launch, role: str, path: Path) -> list[Finding]:
     """A zip archive, which submit unpacks and a plan to carry cannot: programs of the image read
     tar archives at most."""
-    is_ours = request.engine != "tao" or (request.action == "train" and not request.entry_script)
-    if not request.carried or is_ours or path.suffix != ".zip":
+    is_ours = launch.engine != "tao" or (launch.action == "train" and not launch.entry_script)
+    if not launch.carried or is_ours or path.suffix != ".zip":
         return []
     unpacked = path.with_suffix("")
     message = (
@@ -150,10 +145,10 @@ def _packed_otherwise(request, role: str, path: Path) -> list[Finding]:
     return [findings.error("JOB-NOT-CARRIED", path, message, Fix(changes={role: str(unpacked)}))]
 
 
-def _asked_findings(request, role: str, path: Path) -> list[Finding]:
+def _asked_findings(launch: Launch, role: str, path: Path) -> list[Finding]:
     """A folder without media, a file that is none, or a file without a question ends an inference
     as soon as it begins."""
-    is_ours = (request.action, request.engine) == ("inference", "transformers")
+    is_ours = (launch.action, launch.engine) == ("inference", "transformers")
     if not is_ours or archives.is_archive(path):
         return []
     try:
@@ -166,33 +161,35 @@ def _asked_findings(request, role: str, path: Path) -> list[Finding]:
         return failure.findings
 
 
-def _is_model(request, role: str) -> bool:
-    return document.keys(request.action).get(role, {}).get("x-path") == "model"
+def _is_model(launch: Launch, role: str) -> bool:
+    return document.keys(launch.action).get(role, {}).get("x-path") == "model"
 
 
-def _absence(request, role: str, path: Path, machine: Host | None, acting: bool) -> list[Finding]:
+def _absence(
+    launch: Launch, role: str, path: Path, machine: Host | None, acting: bool
+) -> list[Finding]:
     """An error for a path that is not where the work runs; a warning while planning for another
     machine, which is asked before anything is started there."""
-    is_elsewhere = request.carried or (machine is not None and not machine.is_here)
+    is_elsewhere = launch.carried or (machine is not None and not machine.is_here)
     if not is_elsewhere:
-        return [] if path.exists() else [_missing_input(request, role, path)]
+        return [] if path.exists() else [_missing_input(launch, role, path)]
     if acting:
-        return _absence_there(request, role, path, machine)
+        return _absence_there(launch, role, path, machine)
     if path.exists():
         return []
-    who = "run.sh looks for it" if request.carried else f"submit asks {machine.name}"
+    who = "run.sh looks for it" if launch.carried else f"submit asks {machine.name}"
     message = f"not here; {who} before it starts anything"
     return [findings.warning("JOB-INPUT-ELSEWHERE", path, message, role=role)]
 
 
-def _absence_there(request, role: str, path: Path, machine: Host) -> list[Finding]:
+def _absence_there(launch: Launch, role: str, path: Path, machine: Host) -> list[Finding]:
     """Raises Failure (exit 3) when the machine does not answer."""
     there = machine.has(str(path))
     if there is None:
         message = f"got no answer whether {path} is there, expected one"
         check = shlex.join([*machine.ssh, "true"])
         unreachable = "JOB-DOCKER-UNREACHABLE"
-        if request.platform == "slurm":
+        if launch.platform == "slurm":
             unreachable = "JOB-SLURM-UNREACHABLE"
         raise findings.outside(unreachable, machine.name, message, check)
     if there:
@@ -202,11 +199,11 @@ def _absence_there(request, role: str, path: Path, machine: Host) -> list[Findin
     return [findings.error("JOB-INPUT-MISSING", path, message, look)]
 
 
-def _missing_input(request, role: str, path: Path) -> Finding:
+def _missing_input(launch: Launch, role: str, path: Path) -> Finding:
     message = (
         f"got no such file or folder, expected what {role} names, on the machine that launches"
     )
-    if request.platform == "docker":
+    if launch.platform == "docker":
         message += " (launch_job.py plan --output DIR is for another one)"
     nearest = next(folder for folder in path.parents if folder.is_dir())
     is_root = nearest.parent == nearest
@@ -214,7 +211,7 @@ def _missing_input(request, role: str, path: Path) -> Finding:
     return findings.error("JOB-INPUT-MISSING", path, message, fix)
 
 
-def _model_findings(request, spec: dict, role: str, path: Path) -> list[Finding]:
+def _model_findings(launch: Launch, role: str, path: Path) -> list[Finding]:
     """A folder that holds no usable model, or an adapter where a model is meant, ends hours later
     or not at all."""
     if not path.is_dir() or not any(path.iterdir()):
@@ -223,14 +220,14 @@ def _model_findings(request, spec: dict, role: str, path: Path) -> list[Finding]
     _, is_omni = model_names.family(str(path))
     if is_omni:
         return []  # of which the rules speak, as of an adapter without its flag
-    params = actions.places(request.action)
+    params = actions.places(launch.action)
     is_own_model = role == params["model"]
     is_adapter = run_outputs.kind(path) == run_outputs.ADAPTER
     if is_adapter and not is_own_model:
         message = f"got a LoRA adapter, expected a full model as {role}"
         return [findings.error("JOB-MODEL-ADAPTER", path, message)]
     flag = params.get("adapter") if is_own_model else None
-    if flag and not is_adapter and document.get(spec, flag, False):
+    if flag and not is_adapter and document.get(launch.spec, flag, False):
         message = f"got true for a full model ({path}), expected it for a LoRA adapter only"
         return [findings.error("JOB-ADAPTER-FLAG", flag, message, Fix(changes={flag: False}))]
     return [finding for finding in run_outputs.verify(path) if findings.has_errors([finding])]
@@ -251,16 +248,16 @@ def models_below(folders: list[str] | None) -> list[str] | None:
     return [str(path) for path in dict.fromkeys(found)] or None
 
 
-def check_outputs(request, folder: Path, spec: dict, inputs: list[dict]) -> list[Finding]:
+def check_outputs(launch: Launch) -> list[Finding]:
     """Outputs that would make an input, or more than the job's own, writable to the work."""
-    role_of = {entry["path"]: entry["role"] for entry in inputs}
-    shared = [folder, Path.home(), Path(tempfile.gettempdir()), bundle.ROOT]
+    role_of = {entry["path"]: entry["role"] for entry in launch.inputs}
+    shared = [launch.folder, Path.home(), Path(tempfile.gettempdir()), bundle.ROOT]
     found = []
-    for key, schema in document.keys(request.action).items():
-        value = document.get(spec, key)
+    for key, schema in document.keys(launch.action).items():
+        value = document.get(launch.spec, key)
         if schema.get("x-path") != "output" or not value:
             continue
-        if request.engine not in schema["x-engines"]:
+        if launch.engine not in schema["x-engines"]:
             continue
         inside = [place for place in shared if Path(value) in (place, *place.parents)]
         if value in role_of:
@@ -277,21 +274,21 @@ def check_outputs(request, folder: Path, spec: dict, inputs: list[dict]) -> list
 # -- fetching ----------------------------------------------------------------------------------
 
 
-def stage(request, spec: dict, inputs: list[dict]) -> list[dict]:
-    """Fetch and unpack what is not a file or folder here, write its place into `spec`, and return
+def stage(launch: Launch) -> list[dict]:
+    """Fetch and unpack what is not a file or folder here, write its place into the spec, and return
     the inputs with their places, sources and fingerprints. Each content is fetched once. Raises
     Failure."""
     staged = []
-    annotations_first = sorted(inputs, key=lambda entry: "annotation" not in entry["role"])
+    annotations_first = sorted(launch.inputs, key=lambda entry: "annotation" not in entry["role"])
     for entry in annotations_first:
         role, source = entry["role"], entry["path"]
-        path = _fetched(request, spec, role, source) if "://" in source else Path(source)
-        if role in document.keys(request.action):  # a script of somebody's own reads its own
+        path = _fetched(launch, role, source) if "://" in source else Path(source)
+        if role in document.keys(launch.action):  # a script of somebody's own reads its own
             path = Path(archives.media_folder(path))
-        document.set_value(spec, role, str(path))
+        document.set_value(launch.spec, role, str(path))
         moved = str(path) != source
-        if moved and _is_model(request, role):
-            _refuse(_model_findings(request, spec, role, path) + _rule_findings(request, spec))
+        if moved and _is_model(launch, role):
+            _refuse(_model_findings(launch, role, path) + _rule_findings(launch))
         known = fingerprint(path) if path.exists() else None  # else it lies where the work runs
         record = {"role": role, "path": str(path), "fingerprint": known}
         if moved:
@@ -310,18 +307,18 @@ def cache_of(source: str) -> Path | None:
     return files.cache_folder() if is_kept else None
 
 
-def _fetched(request, spec: dict, role: str, source: str) -> Path:
+def _fetched(launch: Launch, role: str, source: str) -> Path:
     """The local copy of a Hub model or of something on S3."""
-    if _is_model(request, role):  # its config first, which may be enough to refuse it
-        document.set_value(spec, role, str(hub.fetch_model(source, ["config.json"], role)))
-        _refuse(_rule_findings(request, spec))
+    if _is_model(launch, role):  # its config first, which may be enough to refuse it
+        document.set_value(launch.spec, role, str(hub.fetch_model(source, ["config.json"], role)))
+        _refuse(_rule_findings(launch))
         return hub.fetch_model(source, ["*"], role)
-    for keys in dataset_keys(request.action):
+    for keys in dataset_keys(launch.action):
         if role == keys.annotations:
             _, path = annotations.fetch(source)
             return path
         if role == keys.media and not archives.is_archive(source):
-            return _fetched_media(source, document.get(spec, keys.annotations))
+            return _fetched_media(source, document.get(launch.spec, keys.annotations))
     found = s3.head(source)
     return s3.fetch(found) if found else s3.snapshot(source, ["*"])
 
@@ -338,10 +335,12 @@ def _fetched_media(source: str, annotation_path: str) -> Path:
     return s3.snapshot(source, ["*"], names)
 
 
-def _rule_findings(request, spec: dict) -> list[Finding]:
+def _rule_findings(launch: Launch) -> list[Finding]:
     """What the rules say of a spec now that a model is here: of an Omni checkpoint, above all."""
-    has_own_data = request.own_script is not None
-    return rules.check(request.action, request.engine, spec, launch=True, has_own_data=has_own_data)
+    has_own_data = launch.own_script is not None
+    return rules.check(
+        launch.action, launch.engine, launch.spec, launch=True, has_own_data=has_own_data
+    )
 
 
 def _refuse(found: list[Finding]) -> None:
@@ -362,13 +361,13 @@ def fingerprint(path: Path) -> str:
     return f"listing:{hashlib.sha256(json.dumps(listing).encode()).hexdigest()}"
 
 
-def go_on_anew(request, folder: Path, spec: dict, outputs: dict[str, str]) -> list[Finding]:
+def go_on_anew(launch: Launch) -> list[Finding]:
     """Let a training that is begun anew go on from its newest checkpoint, which is sure to be its
     own in its own folder alone; an error elsewhere."""
-    if request.action not in actions.TRAINING or document.get(spec, "train.resume"):
+    if launch.action not in actions.TRAINING or document.get(launch.spec, "train.resume"):
         return []
-    if Path(outputs["output_dir"]).is_relative_to(folder):
-        document.set_value(spec, "train.resume", True)
+    if Path(launch.outputs["output_dir"]).is_relative_to(launch.folder):
+        document.set_value(launch.spec, "train.resume", True)
         return []
     message = "got train.resume=false and an output folder of your own: begun anew, the training "
     message += "would start over"

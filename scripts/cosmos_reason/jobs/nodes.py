@@ -10,6 +10,7 @@ from cosmos_reason.base import bundle, files
 from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.spec import actions, document, origins
 
 
@@ -19,12 +20,12 @@ def count(asked: int | None, needed: int) -> int:
     return asked or max(1, math.ceil(needed / most))
 
 
-def asked(said: int | None, action: str, spec: Path, needed: int) -> int | None:
+def asked(launch: Launch) -> int | None:
     """The nodes that the command line says, else those that the spec was laid out for; None where
     nobody said."""
-    if said or action not in actions.TRAINING:
-        return said
-    return origins.nodes_of(spec, needed)
+    if launch.nodes or launch.action not in actions.TRAINING:
+        return launch.nodes
+    return origins.nodes_of(launch.spec_path, launch.needed_gpus)
 
 
 def of_job(folder: Path, needed: int) -> int | None:
@@ -37,31 +38,34 @@ def of_job(folder: Path, needed: int) -> int | None:
     return None
 
 
-def remarks(said: int | None, action: str, spec: Path, needed: int) -> list[Finding]:
+def remarks(launch: Launch) -> list[Finding]:
     """A warning for another number of nodes than the spec was laid out for: weights are then
     sharded between nodes, or replicas share one."""
-    meant = asked(None, action, spec, needed)
-    if not said or not meant or said == meant or needed % said:
+    said, needed = launch.nodes, launch.needed_gpus
+    if not said or launch.action not in actions.TRAINING or needed % said:
+        return []
+    meant = origins.nodes_of(launch.spec_path, needed)
+    if not meant or said == meant:
         return []
     message = f"got {said}, and the spec was laid out for {meant} of {needed // meant} GPUs: "
     message += "shards may be spread over nodes"
-    words = ["scripts/build_spec.py", action, "--spec", str(spec)]
+    words = ["scripts/build_spec.py", launch.action, "--spec", str(launch.spec_path)]
     flags = {"--gpus-per-node": needed // said, "--nodes": said, "-o": "spec.toml"}
     fix = Fix(command=shlex.join(words), flags=flags)
     return [warning("JOB-NODES-LAYOUT", "--nodes", message, fix)]
 
 
-def rebuilt(request, gpus: int) -> Fix:
+def rebuilt(launch: Launch, gpus: int) -> Fix:
     """The command that lays the spec of a launch out over so many GPUs of one node: in its place,
     so that the launch can be given again; in a file of its own where somebody edited the spec, or
     where it is a job's."""
-    output = request.spec_path
-    if request.retry_of:
+    output = launch.spec_path
+    if launch.retry_of:
         output = Path("spec.toml")
     elif not origins.of_values(output):
         output = output.with_name(f"{output.stem}-{gpus}-gpus.toml")
-    words = ["scripts/build_spec.py", request.action, "--spec", str(request.spec_path)]
-    words += ["--engine", request.engine]
+    words = ["scripts/build_spec.py", launch.action, "--spec", str(launch.spec_path)]
+    words += ["--engine", launch.engine]
     flags = {"--gpus-per-node": gpus, "--nodes": 1, "-o": str(output)}
     return Fix(command=shlex.join(words), flags=flags)
 
@@ -73,16 +77,17 @@ def platforms(action: str, engine: str) -> list[str]:
     return list(bundle.skill_info()["engines"][engine].get("several_nodes", {}))
 
 
-def check(request, needed: int) -> list[Finding]:
+def check(launch: Launch) -> list[Finding]:
     """An error for several nodes where a job has one, and for GPUs that do not fill the nodes."""
-    if request.endpoint:
+    if launch.endpoint:
         return []
-    nodes = count(request.nodes, needed)
+    needed = launch.needed_gpus
+    count_of_nodes = count(launch.nodes, needed)
     most = max(bundle.skill_info()["gpu_counts_per_node"])
-    able = platforms(request.action, request.engine)
-    if request.platform not in able and (nodes > 1 or needed > most):
-        return [_one_node(request, needed, able)]
-    return _differing_nodes(needed, nodes)
+    able = platforms(launch.action, launch.engine)
+    if launch.platform not in able and (count_of_nodes > 1 or needed > most):
+        return [_one_node(launch, able)]
+    return _differing_nodes(needed, count_of_nodes)
 
 
 def others(way: tuple[str, str, str], needed: int, there: list[int]) -> Fix:
@@ -109,21 +114,20 @@ def _as_large(there: list[int], size: int) -> int:
     return sum(gpus >= size for gpus in there)
 
 
-def _one_node(request, needed: int, able: list[str]) -> Finding:
+def _one_node(launch: Launch, able: list[str]) -> Finding:
+    needed = launch.needed_gpus
     most = max(bundle.skill_info()["gpu_counts_per_node"])
-    launch = f"{request.action} with {request.engine} on {request.platform}"
-    asked = f"{request.nodes} nodes" if request.nodes else f"{count(None, needed)} nodes"
-    message = (
-        f"got {asked} for the {needed} GPUs of the spec, {launch} takes one node of up to {most}"
-    )
-    one_is_enough = needed <= most and _differing_nodes(needed, count(request.nodes, needed))
+    way = f"{launch.action} with {launch.engine} on {launch.platform}"
+    message = f"got {launch.nodes or count(None, needed)} nodes for the {needed} GPUs of the spec, "
+    message += f"{way} takes one node of up to {most}"
+    one_is_enough = needed <= most and _differing_nodes(needed, count(launch.nodes, needed))
     if able and not one_is_enough:
         message += f"; several nodes: {', '.join(able)}"
         if needed <= most:
             message += "; or --nodes 1"
         fix = Fix(flags={"--platform": able[0]})
     elif needed > most:
-        several, fix = _elsewhere(request.action)
+        several, fix = _elsewhere(launch.action)
         message += several
     else:
         fix = Fix(flags={"--nodes": 1})

@@ -1,5 +1,6 @@
-"""How long a training will take: the tokens that are predicted for it, at a speed that was given,
-that an earlier job had, or that was measured elsewhere."""
+"""How long a launch will take. A training: the tokens that are predicted for it, at a speed that
+was given, that an earlier job had, or that was measured elsewhere. An evaluation by the embedded
+engine on GPUs: a range from what was measured elsewhere; nobody knows how long answers get."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate import speed as speeds
 from cosmos_reason.jobs import progress
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.options import Launch
+from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import MINI_BATCH
@@ -93,6 +96,26 @@ def between(least: float, most: float) -> str:
     return f"{number} to {last}" if last.endswith(f" {unit}") else f"{first} to {last}"
 
 
+def of_launch(launch: Launch, seconds_per_step: float | None) -> Cost | None:
+    """Return what a launch costs; None where nothing is foretold of it: of actions besides training
+    and evaluation, of an evaluation by others, and of several checkpoints. Its GPUs are asked for
+    their names where that is this machine."""
+    if launch.action not in ("train", "evaluate"):
+        return None
+    is_here = launch.platform == "local"
+    if launch.action == "train":
+        case = case_of(launch.engine, launch.spec, launch.spec_path)
+        names = local.gpu_names(launch.gpu_ids) if is_here else []
+        return predict(case, launch.gpu_ids, launch.jobs_dir, seconds_per_step, names)
+    if launch.engine != "transformers" or launch.endpoint or len(launch.checkpoints or ()) > 1:
+        return None
+    names = local.gpu_names(launch.gpu_ids) if is_here else []
+    if launch.gpu_ids == [] or (is_here and not names):
+        return None
+    case = case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
+    return predict_evaluation(case, case.needed_gpus, names)
+
+
 def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> Case:
     """An action with the facts of its data that its spec was built with; without them when they
     cannot be read, or when it has other data by now."""
@@ -125,7 +148,7 @@ def predict(
     seconds_per_step: float | None,
     gpu_names: Sequence[str] = (),
 ) -> Cost:
-    """What a training costs; `gpu_ids` as launch.Request has them, `gpu_names` as nvidia-smi writes
+    """What a training costs; `gpu_ids` as a launch has them, `gpu_names` as nvidia-smi writes
     them, where it was asked."""
     gpus = _gpus(case, gpu_ids)
     try:
@@ -301,3 +324,68 @@ def _differences(
     yield speeds.other_gpus(gpu_names)
     if speeds.is_beyond_measured(way, mean):
         yield "; longer records than those take longer"
+
+
+# -- evaluations -------------------------------------------------------------------------------
+
+
+def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> Cost | None:
+    """What an evaluation costs on so many GPUs; None where nothing is known of its questions, or of
+    the speed. `gpu_names` as nvidia-smi writes them, where it was asked."""
+    questions = _questions(case)
+    if not gpus or not questions or not _is_evaluation_measured(case):
+        return None
+    asked = math.ceil(questions / gpus)
+    mean = fmean(record.total for record in case.tokens)
+    table = speeds.measured()["evaluation"]
+    longest = case("generation.max_tokens")
+    shortest = min(table["answer_tokens"], longest)
+    least_load, most_load = table["load_seconds"]
+    seconds = most_load + _answering(case, asked, mean, longest)
+    return Cost(
+        source=_source(questions, mean, (shortest, longest), gpus, gpu_names),
+        speed=MEASURED,
+        seconds=seconds,
+        gpu_hours=seconds * gpus / 3600,
+        least_seconds=least_load + _answering(case, asked, mean, shortest),
+    )
+
+
+def _questions(case: Case) -> int:
+    """How many are asked, 0 where nobody knows; a guard's are not among them."""
+    try:
+        if not case.facts or not case.tokens:
+            return 0
+    except Failure:
+        return 0
+    there = case.facts.get("questions") or case.facts["records"]
+    limit = case("evaluation.limit")
+    return min(there, limit) if limit > 0 else there
+
+
+def _is_evaluation_measured(case: Case) -> bool:
+    plan = gpu_memory.of_spec(case, 1, 1, 1)
+    if plan is None or case.cosmos or case("model.dtype") == "float32":
+        return False
+    return speeds.is_of_measured_size(plan.geometry.parameters / 1e9)
+
+
+def _answering(case: Case, questions: int, tokens: float, answer_tokens: int) -> float:
+    together = min(questions, case("evaluation.batch_size"))
+    return math.ceil(questions / together) * speeds.of_answers(together, tokens, answer_tokens)
+
+
+def _source(
+    questions: int,
+    mean: float,
+    answer_tokens: tuple[int, int],
+    gpus: int,
+    gpu_names: Sequence[str],
+) -> str:
+    shortest, longest = answer_tokens
+    where = f"an 8B model on one {speeds.measured()['gpu']}"
+    told = f"{questions:,} questions of {mean:,.0f} tokens, answers of {shortest} to {longest:,}; "
+    told += f"measured with {where}, answers of {speeds.measured()['evaluation']['answer_tokens']}"
+    if gpus > 1:
+        told += ", several GPUs were not"
+    return told + speeds.other_gpus(gpu_names)

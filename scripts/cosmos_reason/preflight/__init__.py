@@ -1,8 +1,9 @@
-"""What stands against a launch. Enter at `run`, with the launch that `describe.launch_of` makes.
+"""What stands against a launch. Enter at `run`, with what `options.of_options` makes.
 
-A check is a generator of findings that takes a `Launch`; what it learns for others it leaves there.
-Its docstring is what --list-checks prints. Checks run side by side in threads, within one time
-limit; one that could not be run is itself a finding, never a pass.
+A check is a generator of findings that takes a `Preflight` and leaves there what others need. Its
+docstring is what --list-checks prints. Checks run side by side in threads, within one time limit;
+one that could not be run is itself a finding, never a pass. The plan is one of them: what is wrong
+with a launch in itself is said there alone, what its machine tells by the others.
 
 It is above 1,600 lines because each of four platforms is asked in its own way (`local`, `docker`,
 `slurm`, `kubernetes`), beside paths and accounts (`access`), data (`data`), GPUs (`gates`) and
@@ -15,11 +16,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from cosmos_reason.base import files, findings, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight import (
     access,
@@ -30,45 +31,43 @@ from cosmos_reason.preflight import (
     local,
     machines,
     memory,
-    proposal,
     slurm,
 )
-from cosmos_reason.preflight.options import Launch, PreflightOptions
+from cosmos_reason.preflight.options import Preflight, PreflightOptions
 from cosmos_reason.remote import machine
 from cosmos_reason.rules import launchable
 
 
-def can_be_launched(launch: Launch) -> Iterator[Finding]:
-    """this version launches the spec's action with the engine on the platform"""
-    if launch.case:
-        yield from launchable.check(launch.platform, launch.engine, launch.case.action)
-        spec = Path(launch.options.spec)
-        needed = launch.case.needed_gpus
-        yield from nodes.remarks(launch.options.nodes, launch.case.action, spec, needed)
-    elif (launch.engine, launch.platform) not in launchable.ways():
+def plan(preflight: Preflight) -> Iterator[Finding]:
+    """what launch_job.py plan refuses of flags, image, inputs, outputs, GPUs and nodes"""
+    launch = preflight.launch
+    if launch:
+        yield from (one for one in jobs_launch.in_itself(launch) if one.severity == findings.ERROR)
+        yield from nodes.remarks(launch)
+    elif (preflight.engine, preflight.platform) not in launchable.ways():
         able = " or ".join(" on ".join(way) for way in launchable.ways())
         message = (
-            f"this version launches nothing with {launch.engine} there: only the platform itself "
-            f"is checked; it launches {able}"
+            f"this version launches nothing with {preflight.engine} there: only the platform "
+            f"itself is checked; it launches {able}"
         )
-        yield findings.warning("PRE-NOT-LAUNCHED", f"--platform {launch.platform}", message)
+        yield findings.warning("PRE-NOT-LAUNCHED", f"--platform {preflight.platform}", message)
 
 
-def gpus_and_memory(launch: Launch) -> Iterator[Finding]:
+def gpus_and_memory(preflight: Preflight) -> Iterator[Finding]:
     """number, memory, architecture of the chosen GPUs; predicted GPU and host memory, steps,
     hours"""
-    gpus, problems = gates.chosen(launch.driver, launch.options)
+    gpus, problems = gates.chosen(preflight.driver, preflight.options)
     yield from problems
-    launch.result["gpus"] = [asdict(gpu) for gpu in gpus]
-    yield from gates.check(gpus, launch)
-    if launch.case:
-        yield from memory.check(launch, gpus)
+    preflight.result["gpus"] = [asdict(gpu) for gpu in gpus]
+    yield from gates.check(gpus, preflight)
+    if preflight.case:
+        yield from memory.check(preflight, gpus)
 
 
-Check = Callable[[Launch], Iterator[Finding]]
+Check = Callable[[Preflight], Iterator[Finding]]
 BEFORE: dict[str, Check] = {"machine": machines.locate}
 CHECKS: dict[str, Check] = {
-    "launch": can_be_launched,
+    "plan": plan,
     "paths": access.paths,
     "records": access.records,
     "uploads": access.uploads,
@@ -82,7 +81,6 @@ PLATFORMS: dict[str, Check] = {
     "kubernetes": kubernetes.check,
 }
 AFTER: dict[str, Check] = {"disk": access.disks, "GPUs and memory": gpus_and_memory}
-LAST: dict[str, Check] = {"plan": proposal.check}  # it proposes the GPUs that were found
 NEED_A_SPEC = ("uploads", "model", "data and spec")
 
 # Findings about facts of the GPUs that are not known.
@@ -108,11 +106,11 @@ SCRIPTS = {
 
 def descriptions() -> dict[str, str]:
     """What each check looks at."""
-    every = {**BEFORE, **CHECKS, **PLATFORMS, **AFTER, **LAST}
+    every = {**BEFORE, **CHECKS, **PLATFORMS, **AFTER}
     return {name: " ".join(check.__doc__.split()) for name, check in every.items()}
 
 
-def run(launch: Launch) -> list[Finding]:
+def run(preflight: Preflight) -> list[Finding]:
     """All findings, in the order of the checks; `launch.result` tells how each check ended and
     after how long."""
     found = []
@@ -123,34 +121,32 @@ def run(launch: Launch) -> list[Finding]:
     before = BEFORE
     checks = {}
     for name, check in CHECKS.items():
-        if launch.case or name not in NEED_A_SPEC:
+        if preflight.case or name not in NEED_A_SPEC:
             checks[name] = check
-    if launch.options.skip_platform_access:
-        message = f"platform {launch.platform} was not contacted, as --skip-platform-access says"
+    if preflight.options.skip_platform_access:
+        message = f"platform {preflight.platform} was not contacted, as --skip-platform-access says"
         found.append(findings.warning("PRE-PLATFORM-SKIPPED", "--platform", message))
-        if launch.platform != "local":
+        if preflight.platform != "local":
             before = {}
     else:
-        checks[launch.platform] = PLATFORMS[launch.platform]
+        checks[preflight.platform] = PLATFORMS[preflight.platform]
     for stage in (before, checks, AFTER):
-        found += gather(stage, launch)
-    if launch.case:
-        found += proposal.not_said(gather(LAST, launch), found)
+        found += gather(stage, preflight)
     found = merge_descriptions(found)
-    return [shown(finding, launch.options) for finding in without_repetitions(found)]
+    return [shown(finding, preflight.options) for finding in without_repetitions(found)]
 
 
-def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
+def gather(checks: dict[str, Check], preflight: Preflight) -> list[Finding]:
     """Run checks side by side. What is not done in time is abandoned, its commands killed, and
     reported."""
     ended: dict[str, list[Finding]] = {}
-    times = launch.result.setdefault("checks", {})
+    times = preflight.result.setdefault("checks", {})
 
     def work(name: str, check: Check) -> None:
         started = time.monotonic()
         found = []
         try:
-            found.extend(check(launch))  # keeps what was found before a failure
+            found.extend(check(preflight))  # keeps what was found before a failure
         except Failure as failure:
             found += failure.findings
         except Exception as problem:  # a check that breaks is reported, whatever broke it
@@ -167,7 +163,7 @@ def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
         thread.start()
         threads.append(thread)
     for thread in threads:
-        thread.join(max(launch.seconds_left(), 0.01))
+        thread.join(max(preflight.seconds_left(), 0.01))
     in_time = dict(ended)
     late = [name for name in checks if name not in in_time]
     if late:
@@ -175,7 +171,7 @@ def gather(checks: dict[str, Check], launch: Launch) -> list[Finding]:
     found = []
     for name in checks:
         found += in_time.get(name, [])
-    limit = launch.options.timeout
+    limit = preflight.options.timeout
     for name in late:
         message = f"got no answer within --timeout {limit:g} s, so this is not checked"
         fix = Fix(flags={"--timeout": f"{limit * 3:g}"})
@@ -221,14 +217,10 @@ def without_consequences(found: list[Finding], cause: Finding) -> list[Finding]:
 
 
 def without_repetitions(found: list[Finding]) -> list[Finding]:
-    """Each finding once; of those about the spec one for each id and key, since several checks may
-    read the same."""
-    kept, keys = [], []
+    """Each finding once: a damaged model is one for the plan and for who looks at models."""
+    kept = []
     for finding in found:
-        is_of_spec = finding.id.startswith("SPEC-")
-        key = (finding.id, finding.where) if is_of_spec else finding
-        if key not in keys:
-            keys.append(key)
+        if finding not in kept:
             kept.append(finding)
     return kept
 

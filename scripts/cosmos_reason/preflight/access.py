@@ -19,7 +19,7 @@ from cosmos_reason.checkpoints import conversion, run_outputs
 from cosmos_reason.data import json_stream
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.preflight.memory import kept_checkpoints
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.rules import model_on_hub, models
 from cosmos_reason.rules.case import Case
@@ -34,36 +34,31 @@ OFFLINE = ("1", "ON", "YES", "TRUE")  # values of $HF_HUB_OFFLINE that ask for i
 # ---- paths -------------------------------------------------------------------------------------
 
 
-def paths(launch: Launch) -> Iterator[Finding]:
+def paths(preflight: Preflight) -> Iterator[Finding]:
     """labelled paths and the spec's: scheme, existence where the job will run, S3 and Hub"""
-    plain = plain_paths(launch)
-    for label, path in launch.paths.items():
+    plain = preflight.plain_paths()
+    for label, path in preflight.paths.items():
         if label in plain:
             continue
         try:
-            yield from _address(launch, label, path)
+            yield from _address(preflight, label, path)
         except Failure as failure:
             yield from failure.findings
-    there = {label: _is_there(launch, path) for label, path in plain.items()}
+    there = {label: _is_there(preflight, path) for label, path in plain.items()}
     for label, path in plain.items():
         if there[label] is False:
-            yield _missing(launch, f"{label}={path}", path)
+            yield _missing(preflight, f"{label}={path}", path)
     unseen = {label: path for label, path in plain.items() if there[label] is None}
     if unseen:
-        yield unseen_paths(unseen, launch.machine.name if launch.machine else launch.platform)
+        place = preflight.machine.name if preflight.machine else preflight.platform
+        yield unseen_paths(unseen, place)
 
 
-def plain_paths(launch: Launch) -> dict[str, str]:
-    """The paths that are files or folders of a machine, by label."""
-    named = {label: path for label, path in launch.paths.items() if path}
-    return {label: path for label, path in named.items() if "://" not in path}
-
-
-def _address(launch: Launch, label: str, path: str) -> Iterator[Finding]:
+def _address(preflight: Preflight, label: str, path: str) -> Iterator[Finding]:
     where = f"{label}={path}"
     scheme, _, rest = path.rpartition("://")
     if not path:
-        fix = _other_path(launch, label, "PATH")
+        fix = _other_path(preflight, label, "PATH")
         yield findings.error("PRE-PATH-EMPTY", where, "got no path, expected one", fix)
     elif scheme == "s3":
         yield from _in_bucket(path)
@@ -74,45 +69,45 @@ def _address(launch: Launch, label: str, path: str) -> Iterator[Finding]:
             yield from hub_access(repo, "dataset" if is_dataset else "model")
         else:
             message = f"got {repo!r}, expected ORG/NAME of a repository"
-            fix = _other_path(launch, label, f"{scheme}://ORG/NAME")
+            fix = _other_path(preflight, label, f"{scheme}://ORG/NAME")
             yield findings.error("HUB-NAME", where, message, fix)
     else:
         message = f"got {scheme}://, expected a path, s3:// or hf://."
         scheme = scheme.lower()
         same = scheme if scheme in SCHEMES else SAME_SCHEMES.get(scheme)
         message += f" Did you mean {same or 'a path'}?" if same is not None else ""
-        fix = _other_path(launch, label, f"{same}://{rest}" if same else rest)
+        fix = _other_path(preflight, label, f"{same}://{rest}" if same else rest)
         yield findings.error("PRE-PATH-SCHEME", where, message, fix if same is not None else "")
 
 
-def _other_path(launch: Launch, label: str, path: str) -> Fix:
+def _other_path(preflight: Preflight, label: str, path: str) -> Fix:
     """Another path for a label of the command line, or else for a key of the spec."""
-    if label in dict(launch.options.path):
-        given = f"{label}={launch.paths[label] or ''}"
+    if label in dict(preflight.options.path):
+        given = f"{label}={preflight.paths[label] or ''}"
         return Fix(command=f"replace --path {shlex.quote(given)} with --path {label}={path}")
     return Fix(changes={label: path})
 
 
-def _is_there(launch: Launch, path: str) -> bool | None:
+def _is_there(preflight: Preflight, path: str) -> bool | None:
     """Whether a path is where the job will run; None where nobody can say. An engine over tcp has
     no machine to ask: its paths are expected here too, on a file system that both share."""
-    if launch.platform == "slurm" and launch.machine:
+    if preflight.platform == "slurm" and preflight.machine:
         return True  # until a compute node is asked, in slurm.py
-    if launch.machine:
-        return launch.machine.has(os.path.expanduser(path))
-    if launch.docker is None:
+    if preflight.machine:
+        return preflight.machine.has(os.path.expanduser(path))
+    if preflight.docker is None:
         return None
     return os.path.exists(os.path.expanduser(path))
 
 
-def _missing(launch: Launch, where: str, path: str) -> Finding:
+def _missing(preflight: Preflight, where: str, path: str) -> Finding:
     parent = os.path.dirname(path) or "."
     beside = os.listdir(parent) if os.path.isdir(parent) else []
     hint = findings.did_you_mean(os.path.basename(path), beside)
-    machine = launch.machine.name if launch.machine else "this machine"
+    machine = preflight.machine.name if preflight.machine else "this machine"
     message = f"got no such path on {machine}, expected it.{hint}"
     fix = f"ls -d {path}"
-    if launch.platform == "docker" and launch.machine and launch.machine.is_here:
+    if preflight.platform == "docker" and preflight.machine and preflight.machine.is_here:
         message += " When another machine runs the job, say --skip-platform-access."
         fix = ""
     return findings.error("PRE-PATH-MISSING", where, message, fix)
@@ -140,21 +135,21 @@ def _in_bucket(uri: str) -> Iterator[Finding]:
 # ---- records -----------------------------------------------------------------------------------
 
 
-def records(launch: Launch) -> Iterator[Finding]:
+def records(preflight: Preflight) -> Iterator[Finding]:
     """required fields and effective batch limits of annotation files"""
-    options = launch.options
+    options = preflight.options
     labels = {label for label, _ in options.json_required_field}
     labels |= {label for label, _ in options.effective_batch_limit}
     for label in sorted(labels):
-        path = launch.paths.get(label, "")
+        path = preflight.paths.get(label, "")
         in_bucket = path.startswith(s3.SCHEME)
         file = s3.local(path) if in_bucket else locate(Path(path).expanduser())
         if file.exists():  # otherwise the paths' own check says so
-            yield from _records_of(launch, label, file)
+            yield from _records_of(preflight, label, file)
 
 
-def _records_of(launch: Launch, label: str, file: Path) -> Iterator[Finding]:
-    options = launch.options
+def _records_of(preflight: Preflight, label: str, file: Path) -> Iterator[Finding]:
+    options = preflight.options
     remaining = iter(json_stream.JsonRecords(file))
     sample = list(islice(remaining, options.json_sample_limit))
     if not sample:
@@ -216,18 +211,18 @@ class FileSystem:
     needs: list[Need] = field(default_factory=list)
 
 
-def disks(launch: Launch) -> Iterator[Finding]:
+def disks(preflight: Preflight) -> Iterator[Finding]:
     """free space for checkpoints, downloads and --min-free-disk-gb, added up per file system;
     outputs can be written"""
-    kept, each = kept_checkpoints(launch.case) if launch.case else (0, 0.0)
+    kept, each = kept_checkpoints(preflight.case) if preflight.case else (0, 0.0)
     file_systems: dict[str, FileSystem] = {}
-    for need in _needs(launch, kept * each):
+    for need in _needs(preflight, kept * each):
         is_remote = "://" in need.path
         if is_remote and not need.is_limit:
             continue
         place = None
-        if launch.machine and not is_remote:
-            place = launch.machine.place(os.path.expanduser(need.path))
+        if preflight.machine and not is_remote:
+            place = preflight.machine.place(os.path.expanduser(need.path))
         if place is None:
             yield from _unknown_space(need)
             continue
@@ -238,19 +233,19 @@ def disks(launch: Launch) -> Iterator[Finding]:
             message = f"got {got}, expected a folder for results"
             yield findings.error("PRE-OUTPUT", need.path, message, f"ls -ld {need.path}")
     for file_system in file_systems.values():
-        yield from _too_small(launch.case, file_system, kept, each)
+        yield from _too_small(preflight.case, file_system, kept, each)
 
 
-def _needs(launch: Launch, checkpoints_gib: float) -> list[Need]:
+def _needs(preflight: Preflight, checkpoints_gib: float) -> list[Need]:
     needs = []
-    for label, gib in launch.options.min_free_disk_gb:
+    for label, gib in preflight.options.min_free_disk_gb:
         flag = f"--min-free-disk-gb {label}"
-        needs.append(Need(flag, launch.paths[label], gib, is_limit=True))
-    for path in launch.outputs:
+        needs.append(Need(flag, preflight.paths[label], gib, is_limit=True))
+    for path in preflight.outputs:
         what = "checkpoints" if checkpoints_gib else "output"
         needs.append(Need(what, path, checkpoints_gib))
-    case = launch.case
-    fetches_here = launch.machine is not None and launch.machine.is_here
+    case = preflight.case
+    fetches_here = preflight.machine is not None and preflight.machine.is_here
     if case and fetches_here and case.model.startswith(model_names.HUB):
         needs.append(_download(case.model.removeprefix(model_names.HUB)))
     return needs
@@ -308,9 +303,9 @@ def _fewer_checkpoints(case: Case, fitting: int) -> Fix:
 # ---- S3 and Hub --------------------------------------------------------------------------------
 
 
-def uploads(launch: Launch) -> Iterator[Finding]:
+def uploads(preflight: Preflight) -> Iterator[Finding]:
     """the right to write where checkpoints are uploaded"""
-    case = launch.case
+    case = preflight.case
     if case.action not in actions.TRAINING:
         return
     offline = os.environ.get("WANDB_MODE") in ("offline", "disabled")
@@ -346,38 +341,38 @@ def _try_bucket(bucket: str, prefix: str) -> None:
         connection.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=begun["UploadId"])
 
 
-def model(launch: Launch) -> Iterator[Finding]:
+def model(preflight: Preflight) -> Iterator[Finding]:
     """the model folder is complete, or the Hub lets this token have it and the engine loads its
     architecture; what is known against the image"""
-    issue = images.issue(launch.image, launch.engine, launch.options.image_version)
+    issue = images.issue(preflight.image, preflight.engine, preflight.options.image_version)
     if issue:
         reason, better_image = issue
         message = f"{reason} launch_job.py takes the same flag."
         fix = Fix(flags={"--image": better_image})
-        yield findings.warning("PRE-IMAGE-ISSUE", launch.image, message, fix)
-    for name in launch.models:
+        yield findings.warning("PRE-IMAGE-ISSUE", preflight.image, message, fix)
+    for name in preflight.models:
         if name.startswith(s3.SCHEME):
             yield from _in_bucket(name)
         elif name.startswith(model_names.HUB):
             yield from hub_access(name.removeprefix(model_names.HUB))
-            yield from _architecture(launch, name)
+            yield from _architecture(preflight, name)
         else:
             yield from _model_folder(Path(name))
 
 
-def _architecture(launch: Launch, name: str) -> Iterator[Finding]:
+def _architecture(preflight: Preflight, name: str) -> Iterator[Finding]:
     """Whether the engine loads what the Hub, or what it left on this machine, says the model is;
     what the name alone tells was looked at with the spec."""
-    if model_names.family(name)[0] or launch.has_own_data:
+    if model_names.family(name)[0] or preflight.has_own_data:
         return
     repo = name.removeprefix(model_names.HUB)
     config = _cached_config(repo)
     architecture = model_names.family(str(config.parent))[0] if config else None
     architecture = architecture or hub.architecture(repo, hub.token())
-    action = launch.case.action
-    known = bundle.architectures(launch.engine, action)
+    action = preflight.case.action
+    known = bundle.architectures(preflight.engine, action)
     if model_on_hub.is_refused(architecture, action, known):
-        message = f"{model_on_hub.in_words(architecture)}, expected what {launch.engine} loads: "
+        message = f"{model_on_hub.in_words(architecture)}, expected what {preflight.engine} loads: "
         message += ", ".join(known)
         fix = models.engine_for(action, architecture)
         yield findings.error("PRE-MODEL-FAMILY", name, message, fix)

@@ -11,18 +11,18 @@ from itertools import islice
 from pathlib import Path
 
 from cosmos_reason.base import findings
-from cosmos_reason.base.findings import Finding
+from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.data import checks, clip_files, clip_problems, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.prediction import check_rates
 from cosmos_reason.estimate import record_tokens
+from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.media import archives
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.files import LIST, ClipReport, MediaFacts, Source
 from cosmos_reason.media.sampling import VisionOptions
-from cosmos_reason.preflight.options import Launch
-from cosmos_reason.rules import checking as rules
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions
 
@@ -30,15 +30,15 @@ CLIPS_LOOKED_AT = 64  # headers, when there are no dataset facts; check_dataset 
 CLIP_SECONDS = 10.0
 
 
-def data_and_spec(launch: Launch) -> Iterator[Finding]:
+def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
     """every rule of build_spec and every check of check_dataset that can be made here"""
-    case = launch.case
+    case = preflight.case
     data = actions.data_keys(case.action)
     validation = actions.validation_keys(case.action)
     with tempfile.TemporaryDirectory() as folder:
         facts = None
-        if launch.options.dataset_facts:
-            facts = Path(launch.options.dataset_facts)
+        if preflight.options.dataset_facts:
+            facts = Path(preflight.options.dataset_facts)
         elif data:
             facts, found = survey_data(case, data, Path(folder))
             yield from found
@@ -49,23 +49,22 @@ def data_and_spec(launch: Launch) -> Iterator[Finding]:
         if general:
             _, found = survey_data(case, general, Path(folder) / "guard")
             yield from found
-        gpus_per_node = launch.gpus_per_node if case.action in actions.TRAINING else None
-        yield from launch.completed
-        if launch.has_own_data:
-            message = f"data of {launch.options.entry_script} are not read here: lengths not known"
+        gpus_per_node = preflight.gpus_per_node if case.action in actions.TRAINING else None
+        yield from preflight.launch.completed
+        if preflight.has_own_data:
+            script = preflight.options.entry_script
+            message = f"data of {script} are not read here: lengths not known"
             yield findings.warning("PRE-DATA-UNREAD", "--entry-script", message)
-        yield from rules.check(
-            case.action,
-            case.engine,
-            launch.written,
-            facts,
-            gpus_per_node,
-            launch.nodes,
-            launch=True,
-            has_own_data=launch.has_own_data,
+        # Once more by all rules: now the lengths of the records and the nodes are known.
+        preflight.case, broken = jobs_launch.examined(
+            preflight.launch, facts, gpus_per_node, preflight.nodes
         )
-        launch.case = replace(case, facts_path=facts)
-        _read_tokens(launch.case)
+        yield from broken
+        told = {(one.id, one.where) for one in broken}
+        try:
+            _read_tokens(preflight.case)
+        except Failure as failure:
+            yield from (one for one in failure.findings if (one.id, one.where) not in told)
 
 
 def _read_tokens(case: Case) -> None:

@@ -12,7 +12,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import containers, cosmos_environment, docker_client
 from cosmos_reason.preflight.gates import check_driver
 from cosmos_reason.preflight.machines import ask_for_gpus
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote.machine import COMMAND_SECONDS, NO_COMMAND, Answer, call
 from cosmos_reason.spec import images
 
@@ -29,40 +29,40 @@ MAY_USE_DOCKER = "sudo usermod -aG docker $USER && newgrp docker"
 START_DOCKER = "sudo systemctl start docker"
 
 
-def check(launch: Launch) -> Iterator[Finding]:
+def check(preflight: Preflight) -> Iterator[Finding]:
     """engine, NVIDIA runtime, driver, toolkit, image, GPUs, a container that sees them"""
-    if launch.docker is None and launch.machine is None:
+    if preflight.docker is None and preflight.machine is None:
         return  # no such engine: said before
-    yield from ask_for_gpus(launch, launch.machine)
-    if launch.docker is None:
+    yield from ask_for_gpus(preflight, preflight.machine)
+    if preflight.docker is None:
         return  # no docker command: said before
-    answer = _docker(launch, *docker_client.INFO)
+    answer = _docker(preflight, *docker_client.INFO)
     problem = unreachable(answer)
     if problem:
         yield problem
         return
     facts = docker_client.parse_info(answer.out)
-    launch.result["docker"] = {
+    preflight.result["docker"] = {
         "version": facts["ServerVersion"],
         "rootless": docker_client.is_rootless(facts),
     }
     has_gpu_devices = bool(facts.get("DiscoveredDevices"))  # CDI, which needs no runtime
     runtime = docker_client.has_nvidia(facts) or has_gpu_devices
     if not runtime:
-        report = findings.error if launch.wants_gpus else findings.warning
+        report = findings.error if preflight.wants_gpus else findings.warning
         message = "got an engine without the NVIDIA runtime, expected one"
         yield report("PRE-DOCKER-RUNTIME", "docker", message, docker_client.RUNTIME)
-    if launch.engine == "tao" or "tao-toolkit" in launch.image:
-        yield from check_driver(launch.driver, _toolkit_version(launch))
-    yield from _image(launch)
-    yield from _entry_script(launch)
-    yield from _cosmos_rl(launch)
+    if preflight.engine == "tao" or "tao-toolkit" in preflight.image:
+        yield from check_driver(preflight.driver, _toolkit_version(preflight))
+    yield from _image(preflight)
+    yield from _entry_script(preflight)
+    yield from _cosmos_rl(preflight)
     if runtime:
-        yield from _smoke(launch)
+        yield from _smoke(preflight)
 
 
-def _docker(launch: Launch, *words: str, limit: float = COMMAND_SECONDS) -> Answer:
-    return call(["docker", *words], limit, launch.docker)
+def _docker(preflight: Preflight, *words: str, limit: float = COMMAND_SECONDS) -> Answer:
+    return call(["docker", *words], limit, preflight.docker)
 
 
 def unreachable(answer: Answer) -> Finding | None:
@@ -83,30 +83,32 @@ def unreachable(answer: Answer) -> Finding | None:
     return findings.error("PRE-DOCKER-UNREACHABLE", "docker", message, fix)
 
 
-def _toolkit_version(launch: Launch) -> str:
-    if launch.machine is None:
+def _toolkit_version(preflight: Preflight) -> str:
+    if preflight.machine is None:
         return ""
-    printed = launch.machine.call("nvidia-ctk", "--version").out
+    printed = preflight.machine.call("nvidia-ctk", "--version").out
     version = re.search(r"version ([\d.]+)", printed)
     return version[1] if version else ""
 
 
-def _image(launch: Launch) -> Iterator[Finding]:
+def _image(preflight: Preflight) -> Iterator[Finding]:
     """Whether the image is here, or can be pulled."""
-    image = launch.image
+    image = preflight.image
     if not image:
-        message = f"got none, and engine {launch.engine} has no image of its own"
+        if preflight.launch:
+            return  # which the plan refuses
+        message = f"got none, and engine {preflight.engine} has no image of its own"
         yield findings.error("PRE-IMAGE", "--image", message, Fix(flags={"--image": "NAME"}))
         return
-    inspected = _docker(launch, "image", "inspect", "--format", "{{.Architecture}}", image)
-    launch.result["image"] = {
+    inspected = _docker(preflight, "image", "inspect", "--format", "{{.Architecture}}", image)
+    preflight.result["image"] = {
         "name": image,
         "present": not inspected.code,
         "architecture": inspected.out.strip(),
     }
     if not inspected.code:
         return
-    answer = _docker(launch, "manifest", "inspect", image, limit=REGISTRY_SECONDS)
+    answer = _docker(preflight, "manifest", "inspect", image, limit=REGISTRY_SECONDS)
     if answer.code == 0:
         message = "not here yet; it can be pulled"
         yield findings.info("PRE-IMAGE-PULL", image, message, f"docker pull {image}")
@@ -128,59 +130,59 @@ def _no_image(image: str, reason: str) -> Finding:
     return findings.error("PRE-IMAGE-UNREACHABLE", image, message, f"docker pull {image}")
 
 
-def _entry_script(launch: Launch) -> Iterator[Finding]:
+def _entry_script(preflight: Preflight) -> Iterator[Finding]:
     """Whether the image has what our dataset script imports; only one that is here is asked."""
-    if launch.options.entry_script:
+    if preflight.options.entry_script:
         return
-    if launch.engine != "tao" or not launch.result.get("image", {}).get("present"):
+    if preflight.engine != "tao" or not preflight.result.get("image", {}).get("present"):
         return
-    if launch.case and launch.case.action != "train":
+    if preflight.case and preflight.case.action != "train":
         return
-    python = images.facts(launch.image, launch.options.image_version)["python"]
+    python = images.facts(preflight.image, preflight.options.image_version)["python"]
     container = ["run", "--rm", "--network", "none", "--entrypoint", python]
-    program = [launch.image, "-c", ASK_MODULES, *SCRIPT_NEEDS]
-    answer = _docker(launch, *container, *program, limit=SMOKE_SECONDS)
+    program = [preflight.image, "-c", ASK_MODULES, *SCRIPT_NEEDS]
+    answer = _docker(preflight, *container, *program, limit=SMOKE_SECONDS)
     if answer.code == 0 and not answer.out.strip():
         return
     got = f"no {answer.out.strip()}" if answer.code == 0 else answer.last_words
     message = f"got {got} in the image, expected {', '.join(SCRIPT_NEEDS)} for our dataset script"
     fix = "add --entry-script image to scripts/launch_job.py submit"
-    yield findings.warning("PRE-ENTRY-SCRIPT", launch.image, message, fix)
+    yield findings.warning("PRE-ENTRY-SCRIPT", preflight.image, message, fix)
 
 
-def _cosmos_rl(launch: Launch) -> Iterator[Finding]:
+def _cosmos_rl(preflight: Preflight) -> Iterator[Finding]:
     """Whether an image of one's own has what cosmos-rl and our dataset script need; only one that
     is here is asked."""
-    is_here = launch.result.get("image", {}).get("present")
-    if launch.engine != cosmos_environment.PROGRAM or not is_here:
+    is_here = preflight.result.get("image", {}).get("present")
+    if preflight.engine != cosmos_environment.PROGRAM or not is_here:
         return
-    container = ["run", "--rm", "--network", "none", "--entrypoint", "python", launch.image]
+    container = ["run", "--rm", "--network", "none", "--entrypoint", "python", preflight.image]
     program = ["-c", cosmos_environment.ASK, *cosmos_environment.PACKAGES]
-    answer = _docker(launch, *container, *program, limit=SMOKE_SECONDS)
-    action = launch.case.action if launch.case else "train"
+    answer = _docker(preflight, *container, *program, limit=SMOKE_SECONDS)
+    action = preflight.case.action if preflight.case else "train"
     out = answer.out if answer.code == 0 else ""
-    setup = f"--image NAME, {containers.IMAGE_NEEDS[launch.engine]}"
-    yield from cosmos_environment.answered(launch.image, out, action, setup)
+    setup = f"--image NAME, {containers.IMAGE_NEEDS[preflight.engine]}"
+    yield from cosmos_environment.answered(preflight.image, out, action, setup)
 
 
-def _smoke(launch: Launch) -> Iterator[Finding]:
+def _smoke(preflight: Preflight) -> Iterator[Finding]:
     """Start a container that lists its GPUs. A pull before it has the rest of the run's time, not
     the container's."""
-    image = launch.options.gpu_smoke_image or launch.image
-    if not image or launch.on_cpu:
+    image = preflight.options.gpu_smoke_image or preflight.image
+    if not image or preflight.on_cpu:
         return  # that there is no image is said before
-    problem = _fetch_smoke_image(launch, image)
+    problem = _fetch_smoke_image(preflight, image)
     if problem:
         yield problem
         return
-    indices = launch.options.target_gpu_index
+    indices = preflight.options.target_gpu_index
     devices = f'"device={",".join(map(str, indices))}"' if indices else "all"
     container = ["run", "--rm", "--network", "none", "--gpus", devices]
     program = ["--entrypoint", "nvidia-smi", image, "-L"]
-    answer = _docker(launch, *container, *program, limit=SMOKE_SECONDS)
+    answer = _docker(preflight, *container, *program, limit=SMOKE_SECONDS)
     seen = len(re.findall(r"^GPU \d+", answer.out, re.M))
-    launch.result["smoke"] = {"image": image, "gpus": seen}
-    needed = max(launch.gpus_per_node, len(indices or ()))
+    preflight.result["smoke"] = {"image": image, "gpus": seen}
+    needed = max(preflight.gpus_per_node, len(indices or ()))
     if answer.code == 0 and seen >= needed:
         return
     got = answer.last_words if answer.code else seen
@@ -191,15 +193,15 @@ def _smoke(launch: Launch) -> Iterator[Finding]:
     yield findings.error("PRE-SMOKE", image, message, fix)
 
 
-def _fetch_smoke_image(launch: Launch, image: str) -> Finding | None:
+def _fetch_smoke_image(preflight: Preflight, image: str) -> Finding | None:
     """A finding when the image is not here after this."""
-    if not _docker(launch, "image", "inspect", "--format", "{{.Id}}", image).code:
+    if not _docker(preflight, "image", "inspect", "--format", "{{.Id}}", image).code:
         return None
-    if not (launch.options.pull_smoke_image and launch.options.gpu_smoke_image):
+    if not (preflight.options.pull_smoke_image and preflight.options.gpu_smoke_image):
         message = "not here, so no container was tried with the GPUs"
         fix = Fix(flags={"--gpu-smoke-image": image, "--pull-smoke-image": True})
         return findings.warning("PRE-SMOKE", image, message, fix)
-    answer = _docker(launch, "pull", "--quiet", image, limit=launch.seconds_left())
+    answer = _docker(preflight, "pull", "--quiet", image, limit=preflight.seconds_left())
     if not answer.code:
         return None
     message = f"got {answer.last_words}; expected to pull it"

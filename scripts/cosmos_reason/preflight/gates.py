@@ -11,7 +11,7 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
 from cosmos_reason.preflight.gpus import Driver, Gpu, older
-from cosmos_reason.preflight.options import Launch, PreflightOptions
+from cosmos_reason.preflight.options import Preflight, PreflightOptions
 from cosmos_reason.spec import actions
 
 GB_PER_GIB = 1.073741824
@@ -64,51 +64,51 @@ def missing_description(options: PreflightOptions) -> Fix:
     return Fix(flags=flags)
 
 
-def fewer_gpus(launch: Launch, there: int) -> Fix:
+def fewer_gpus(preflight: Preflight, there: int) -> Fix:
     """What to write for a launch on nodes of `there` GPUs."""
-    flag = "--gpus-per-node" if launch.case else "--gpu-min-count"
+    flag = "--gpus-per-node" if preflight.case else "--gpu-min-count"
     counts = bundle.skill_info()["gpu_counts_per_node"]
     fitting = [count for count in counts if count <= max(1, there)]
     return Fix(flags={flag: max(fitting)})
 
 
-def other_nodes(launch: Launch, there: list[int]) -> Fix:
+def other_nodes(preflight: Preflight, there: list[int]) -> Fix:
     """What to write where nodes have so many GPUs each, which is not what the launch needs."""
-    if launch.case is None or launch.options.gpu_min_count == launch.gpus_per_node:
-        return fewer_gpus(launch, max(there, default=0))
-    way = (launch.case.action, launch.engine, launch.platform)
-    return nodes.others(way, launch.case.needed_gpus, there)
+    if preflight.case is None or preflight.options.gpu_min_count == preflight.gpus_per_node:
+        return fewer_gpus(preflight, max(there, default=0))
+    way = (preflight.case.action, preflight.engine, preflight.platform)
+    return nodes.others(way, preflight.case.needed_gpus, there)
 
 
-def check(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
+def check(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     """Number, memory and architecture against what the options and the spec ask of one node."""
     if gpus:
-        yield from _memory(gpus, launch.options)
-        yield from _count(gpus, launch)
-        least = launch.options.gpu_min_total_memory_gb
+        yield from _memory(gpus, preflight.options)
+        yield from _count(gpus, preflight)
+        least = preflight.options.gpu_min_total_memory_gb
         if least:
-            yield from check_total(gpus, launch.nodes, least, "--gpu-min-total-memory-gb")
+            yield from check_total(gpus, preflight.nodes, least, "--gpu-min-total-memory-gb")
     else:
-        yield from _not_compared(launch)
-    yield from _architectures(gpus, launch.options, launch.image)
+        yield from _not_compared(preflight)
+    yield from _architectures(gpus, preflight.options, preflight.image)
 
 
-def _count(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
-    needed = launch.gpus_per_node
+def _count(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
+    needed = preflight.gpus_per_node
     if len(gpus) >= needed:
-        yield from _idle(gpus, launch)
+        yield from _idle(gpus, preflight)
         return
-    asked = launch.options.gpu_min_count == needed
+    asked = preflight.options.gpu_min_count == needed
     reason = "--gpu-min-count" if asked else "the spec's layout"
     message = f"got {len(gpus)} GPUs, expected {needed} ({reason})"
-    yield findings.error("PRE-GPU-COUNT", "GPUs", message, fewer_gpus(launch, len(gpus)))
+    yield findings.error("PRE-GPU-COUNT", "GPUs", message, fewer_gpus(preflight, len(gpus)))
 
 
-def _idle(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
+def _idle(gpus: list[Gpu], preflight: Preflight) -> Iterator[Finding]:
     """A warning where more GPUs were named than a training uses."""
-    needed = launch.gpus_per_node
-    named = launch.options.target_gpu_index
-    trains = launch.case is not None and launch.case.action in actions.TRAINING
+    needed = preflight.gpus_per_node
+    named = preflight.options.target_gpu_index
+    trains = preflight.case is not None and preflight.case.action in actions.TRAINING
     if not named or not trains or len(gpus) == needed:
         return
     fix = target_flag([gpu.index for gpu in gpus[:needed]])
@@ -119,15 +119,15 @@ def _idle(gpus: list[Gpu], launch: Launch) -> Iterator[Finding]:
     yield findings.warning("PRE-GPU-IDLE", "--target-gpu-index", message, fix)
 
 
-def _not_compared(launch: Launch) -> Iterator[Finding]:
+def _not_compared(preflight: Preflight) -> Iterator[Finding]:
     """Limits that cannot be compared, since nothing is known of the GPUs."""
-    options = launch.options
+    options = preflight.options
     limits = {
         "--gpu-min-memory-gb": options.gpu_min_memory_gb,
         "--gpu-min-total-memory-gb": options.gpu_min_total_memory_gb,
         "--low-vram-threshold-gb": options.low_vram_threshold_gb,
     }
-    if not launch.counted_by_scheduler:
+    if not preflight.counted_by_scheduler:
         limits["--gpu-min-count"] = options.gpu_min_count
     asked = [flag for flag, limit in limits.items() if limit]
     if not asked:

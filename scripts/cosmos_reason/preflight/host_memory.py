@@ -16,7 +16,7 @@ from cosmos_reason.estimate import host_memory, record_tokens
 from cosmos_reason.estimate.gpu_memory import GIB, Plan
 from cosmos_reason.estimate.host_memory import Node
 from cosmos_reason.jobs.slurm_partitions import megabytes
-from cosmos_reason.preflight.options import SCHEDULED, Launch
+from cosmos_reason.preflight.options import SCHEDULED, Preflight
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import LOADERS
 from cosmos_reason.rules.lengths import fewer_batches, loader_gib
@@ -28,21 +28,21 @@ OPTIONS = "custom.transformers_engine."
 KIB_PER_GIB = 2**20
 
 
-def check(launch: Launch, plan: Plan) -> Iterator[Finding]:
+def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
     """What a node needs, in the result; a finding where the machine that was asked has less."""
-    case = launch.case
+    case = preflight.case
     terms = {}
     if case.action in actions.TRAINING:
-        terms = host_memory.terms(plan, node_of(launch))
+        terms = host_memory.terms(plan, node_of(preflight))
     needed = sum(terms.values())
-    launch.result["prediction"] |= {"host_gib": round(needed, 1), "host_terms": terms}
+    preflight.result["prediction"] |= {"host_gib": round(needed, 1), "host_terms": terms}
     parts = ", ".join(f"{name} {gib:g}" for name, gib in terms.items())
-    asked = _asked(launch)
+    asked = _asked(preflight)
     if asked and needed > asked:
-        message = f"got {launch.options.memory}, expected about {needed:.0f} GiB ({parts})"
+        message = f"got {preflight.options.memory}, expected about {needed:.0f} GiB ({parts})"
         fix = Fix(flags={"--memory": f"{math.ceil(needed / USABLE)}G"})
         yield findings.warning("PRE-HOST-MEMORY", "--memory", message, fix)
-    there = None if _is_elsewhere(launch) else _memory_of_machine(launch)
+    there = None if _is_elsewhere(preflight) else _memory_of_machine(preflight)
     if there is None or needed <= USABLE * there:
         return
     message = f"got {there:.0f} GiB, expected {needed / USABLE:.0f}, to use {needed:.0f} ({parts})"
@@ -50,16 +50,16 @@ def check(launch: Launch, plan: Plan) -> Iterator[Finding]:
     yield report("PRE-HOST-MEMORY", "host memory", message, smaller(case, plan, terms))
 
 
-def _asked(launch: Launch) -> float:
+def _asked(preflight: Preflight) -> float:
     """GiB that a scheduler is asked for; 0 for all of a node, and where nothing is said."""
-    if launch.platform not in SCHEDULED or not launch.options.memory:
+    if preflight.platform not in SCHEDULED or not preflight.options.memory:
         return 0
-    return megabytes(launch.options.memory) / 1024
+    return megabytes(preflight.options.memory) / 1024
 
 
-def node_of(launch: Launch) -> Node:
+def node_of(preflight: Preflight) -> Node:
     """What the training of a launch runs on each of its nodes."""
-    case, processes = launch.case, launch.gpus_per_node
+    case, processes = preflight.case, preflight.gpus_per_node
     saves = case("train.ckpt.enable_checkpoint")
     in_background = case.cosmos and saves and case(SAVE_MODE) == "async"
     if case.action != "train":
@@ -68,7 +68,7 @@ def node_of(launch: Launch) -> Node:
         ready = loader_gib(case) * processes
         return Node(processes, case(LOADERS), ready, in_background=in_background)
     readers, ready = case(LOADERS), loader_gib(case)
-    if launch.platform == "local":
+    if preflight.platform == "local":
         cores = max(1, (os.cpu_count() or 1) // processes)
         ready *= min(1, cores / max(1, readers))
         readers = min(readers, cores)
@@ -102,18 +102,18 @@ def _is_copied(case: Case) -> bool:
     return not {tensor.dtype for tensor in stored.values()} <= {"BF16", wanted}
 
 
-def _is_elsewhere(launch: Launch) -> bool:
+def _is_elsewhere(preflight: Preflight) -> bool:
     """Whether flags describe the GPUs of a machine that is not the one asked here."""
-    return launch.options.describes_gpus and not launch.driver.gpus and not launch.on_cpu
+    return preflight.options.describes_gpus and not preflight.driver.gpus and not preflight.on_cpu
 
 
-def _memory_of_machine(launch: Launch) -> float | None:
+def _memory_of_machine(preflight: Preflight) -> float | None:
     """GiB; None where no single machine is known, or it does not tell."""
-    if launch.platform == "local":
+    if preflight.platform == "local":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-    if launch.platform != "docker" or launch.machine is None:
+    if preflight.platform != "docker" or preflight.machine is None:
         return None
-    told = re.search(r"MemTotal:\s*(\d+) kB", launch.machine.call("cat", "/proc/meminfo").out)
+    told = re.search(r"MemTotal:\s*(\d+) kB", preflight.machine.call("cat", "/proc/meminfo").out)
     return int(told[1]) / KIB_PER_GIB if told else None
 
 

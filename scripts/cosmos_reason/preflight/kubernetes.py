@@ -12,8 +12,9 @@ from cosmos_reason.jobs import kubectl
 from cosmos_reason.jobs import kubernetes_needs as needs
 from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs.kubectl import Cluster
+from cosmos_reason.jobs.platforms import kubernetes as platform
 from cosmos_reason.preflight.gates import other_nodes
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.preflight.slurm import unseen_nodes
 
 STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
@@ -25,27 +26,40 @@ OWN_IDS = {
 }
 
 
-def check(launch: Launch) -> Iterator[Finding]:
+def check(preflight: Preflight) -> Iterator[Finding]:
     """rights, version, namespace, pull secret, storage class, claims, allocatable GPUs"""
     if not shutil.which("kubectl"):
         yield findings.error("PRE-TOOL-MISSING", "kubectl", "got no kubectl here", kubectl.INSTALL)
         return
-    asked = launch.options.kubernetes
-    wrong = options.findings(asked | {"memory": launch.options.memory})
-    yield from wrong
+    asked = preflight.options.kubernetes
+    wrong = options.findings(asked | {"memory": preflight.options.memory})
+    if wrong:
+        if preflight.launch is None:
+            yield from wrong  # otherwise the plan refuses them
+        return
     try:
-        if not wrong:
-            yield from _asked(kubectl.cluster(asked.get("namespace")), launch)
+        found = list(_asked(kubectl.cluster(asked.get("namespace")), preflight))
+        yield from found
+        if preflight.launch and not findings.has_errors(found):
+            yield from _tried(preflight)
     except Failure as failure:
         for finding in failure.findings:
             yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
 
 
-def _asked(target: Cluster, launch: Launch) -> Iterator[Finding]:
-    asked = launch.options
+def _tried(preflight: Preflight) -> Iterator[Finding]:
+    """What the cluster itself has against a Job like the one that is to be submitted."""
+    launch = replace(preflight.launch, nodes=preflight.nodes)
+    for finding in platform.check(launch, launch.needed_gpus, acting=False):
+        if finding.severity == findings.ERROR:
+            yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
+
+
+def _asked(target: Cluster, preflight: Preflight) -> Iterator[Finding]:
+    asked = preflight.options
     for finding in needs.rights_findings(target, [("create", "batch", "jobs")]):
         yield replace(finding, id=OWN_IDS[finding.id])
-    yield from needs.version_findings(target.get("/version"), launch.nodes)
+    yield from needs.version_findings(target.get("/version"), preflight.nodes)
     place = f"/api/v1/namespaces/{target.namespace}"
     yield from _named_object(target, place, "--namespace")
     if asked.pull_secret:
@@ -56,9 +70,9 @@ def _asked(target: Cluster, launch: Launch) -> Iterator[Finding]:
         yield from _named_object(target, place, "--storage-class")
     # What lies in the claims a pod looks at when the job is submitted: here nothing is made.
     claims = options.claims(asked.kubernetes, [])
-    yield from needs.claim_findings(target, claims, launch.nodes)
-    yield from unseen_nodes(launch)
-    yield from _nodes(target, launch)
+    yield from needs.claim_findings(target, claims, preflight.nodes)
+    yield from unseen_nodes(preflight)
+    yield from _nodes(target, preflight)
 
 
 def _named_object(target: Cluster, path: str, flag: str) -> Iterator[Finding]:
@@ -78,23 +92,23 @@ def _named_object(target: Cluster, path: str, flag: str) -> Iterator[Finding]:
             raise
 
 
-def _nodes(target: Cluster, launch: Launch) -> Iterator[Finding]:
+def _nodes(target: Cluster, preflight: Preflight) -> Iterator[Finding]:
     """The allocatable GPUs of the nodes that pods may run on against what the launch asks of
     each."""
-    gpus = 0 if launch.on_cpu else launch.gpus_per_node
-    wanted = needs.wish(launch.options.kubernetes, launch.nodes, gpus)
+    gpus = 0 if preflight.on_cpu else preflight.gpus_per_node
+    wanted = needs.wish(preflight.options.kubernetes, preflight.nodes, gpus)
     try:
         listed = needs.listed_nodes(target)
     except Failure as failure:
         refused = failure.findings[0]
         message = f"{refused.message}: the nodes' GPUs are not known"
-        report = findings.error if launch.options.gpu_min_count else findings.warning
+        report = findings.error if preflight.options.gpu_min_count else findings.warning
         fix = "kubectl auth can-i list nodes"
         yield report("PRE-K8S-NODES-UNKNOWN", "nodes", message, fix)
         return
     counts = [wanted.gpus_of(node) for node in listed if wanted.admits(node)]
-    launch.result["kubernetes"] = {"nodes": len(counts), "gpus": counts}
+    preflight.result["kubernetes"] = {"nodes": len(counts), "gpus": counts}
     shortage = needs.shortage(wanted, listed)
     if shortage:
-        fix = other_nodes(launch, counts) or needs.list_gpus(wanted)
+        fix = other_nodes(preflight, counts) or needs.list_gpus(wanted)
         yield findings.error("PRE-K8S-GPUS", "nodes", shortage, fix)

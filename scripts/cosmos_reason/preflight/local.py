@@ -14,7 +14,7 @@ from cosmos_reason.jobs import cosmos_environment
 from cosmos_reason.preflight.gates import chosen
 from cosmos_reason.preflight.gpus import architecture
 from cosmos_reason.preflight.machines import ask_for_gpus
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote.machine import Host, call
 from cosmos_reason.spec import actions
 
@@ -24,19 +24,19 @@ PIP = f"{sys.executable} -m pip install"
 ASK_TORCH = "import json,torch;c=torch.cuda;print(json.dumps([c.is_available(),c.get_arch_list()]))"
 
 
-def check(launch: Launch) -> Iterator[Finding]:
+def check(preflight: Preflight) -> Iterator[Finding]:
     """torch or cosmos-rl, wandb, CUDA, GPUs"""
-    yield from ask_for_gpus(launch, Host())
-    if launch.engine == "transformers":
-        yield from check_torch(launch)
-        yield from check_wandb(launch)
-    elif launch.engine == "cosmos-rl":
-        yield from cosmos_environment.findings(launch.case.action if launch.case else "train")
+    yield from ask_for_gpus(preflight, Host())
+    if preflight.engine == "transformers":
+        yield from check_torch(preflight)
+        yield from check_wandb(preflight)
+    elif preflight.engine == "cosmos-rl":
+        yield from cosmos_environment.findings(preflight.case.action if preflight.case else "train")
 
 
-def check_wandb(launch: Launch) -> Iterator[Finding]:
+def check_wandb(preflight: Preflight) -> Iterator[Finding]:
     """Whether the package is here that a training's loggers need: no setup of ours installs it."""
-    case = launch.case
+    case = preflight.case
     if case is None or case.action not in actions.TRAINING or importlib.util.find_spec("wandb"):
         return
     if "wandb" in case("logging.logger"):
@@ -45,7 +45,7 @@ def check_wandb(launch: Launch) -> Iterator[Finding]:
         yield findings.error("PRE-WANDB-PACKAGE", "logging.logger", message, fix)
 
 
-def check_torch(launch: Launch) -> Iterator[Finding]:
+def check_torch(preflight: Preflight) -> Iterator[Finding]:
     """Whether torch is here, and was built for the chosen GPUs."""
     absent = [name for name in EMBEDDED_ENGINE_NEEDS if not importlib.util.find_spec(name)]
     if absent:
@@ -54,12 +54,12 @@ def check_torch(launch: Launch) -> Iterator[Finding]:
         yield findings.error("PRE-TORCH", sys.executable, message, fix)
         return
     version = importlib.metadata.version("torch")
-    launch.result["torch"] = version
-    if launch.driver.gpus and not launch.on_cpu:
-        yield from _check_cuda(launch, version)
+    preflight.result["torch"] = version
+    if preflight.driver.gpus and not preflight.on_cpu:
+        yield from _check_cuda(preflight, version)
 
 
-def _check_cuda(launch: Launch, version: str) -> Iterator[Finding]:
+def _check_cuda(preflight: Preflight, version: str) -> Iterator[Finding]:
     answer = call([sys.executable, "-c", ASK_TORCH], IMPORT_SECONDS)
     if answer.code or not answer.out.startswith("["):
         message = f"got {answer.last_words}, expected a torch that can be imported"
@@ -73,7 +73,7 @@ def _check_cuda(launch: Launch, version: str) -> Iterator[Finding]:
         fix = f"{PIP} --force-reinstall torch=={version.partition('+')[0]}"
         yield findings.error("PRE-TORCH-CUDA", sys.executable, message, fix)
         return
-    gpus, _ = chosen(launch.driver, launch.options)
+    gpus, _ = chosen(preflight.driver, preflight.options)
     architectures = {gpu.arch for gpu in gpus if gpu.arch}
     missing = sorted(architectures - {architecture(name) for name in built_for})
     if missing:

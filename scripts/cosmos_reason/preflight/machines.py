@@ -11,7 +11,7 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.jobs import docker_client, slurm_cluster
 from cosmos_reason.preflight.gates import missing_description
 from cosmos_reason.preflight.gpus import Driver, driver
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote.machine import Host
 
 FROM_ELSEWHERE = (
@@ -20,60 +20,60 @@ FROM_ELSEWHERE = (
 )
 
 
-def locate(launch: Launch) -> Iterator[Finding]:
+def locate(preflight: Preflight) -> Iterator[Finding]:
     """where the job's paths lie: this machine, the Docker engine's or the cluster's"""
-    if launch.platform == "local":
-        launch.machine = Host()
-    elif launch.platform == "docker":
-        yield from _docker_machine(launch)
-    elif launch.platform == "slurm":
-        yield from _login_node(launch)
+    if preflight.platform == "local":
+        preflight.machine = Host()
+    elif preflight.platform == "docker":
+        yield from _docker_machine(preflight)
+    elif preflight.platform == "slurm":
+        yield from _login_node(preflight)
 
 
-def _docker_machine(launch: Launch) -> Iterator[Finding]:
+def _docker_machine(preflight: Preflight) -> Iterator[Finding]:
     """Note the machine of the Docker engine that launch_job would take, and how docker is told of
     that engine. There is no machine to ask behind an address of tcp."""
-    given = launch.options.docker_host
+    given = preflight.options.docker_host
     try:
         address = docker_client.engine_host(given)
     except Failure as failure:
         # Docker is to be installed here: what else is wrong here is said in the same run.
-        launch.machine = docker_client.machine_without_client(given)
+        preflight.machine = docker_client.machine_without_client(given)
         yield from failure.findings
         return
-    launch.docker = docker_client.variables(address)
-    launch.machine = docker_client.machine(address)
+    preflight.docker = docker_client.variables(address)
+    preflight.machine = docker_client.machine(address)
 
 
-def _login_node(launch: Launch) -> Iterator[Finding]:
+def _login_node(preflight: Preflight) -> Iterator[Finding]:
     """Note the cluster's login node by $SLURM_HOSTNAME, else this machine where it has SLURM's
     commands. Raises Failure for a name that is none."""
     where = slurm_cluster.host()
     if not where.is_here or shutil.which("sinfo"):
-        launch.machine = where
+        preflight.machine = where
     else:
         message = "got no SLURM commands here and no $SLURM_HOSTNAME, expected a login node"
         fix = "export SLURM_HOSTNAME=LOGIN_NODE"
         yield findings.error("PRE-TOOL-MISSING", "sinfo", message, fix)
 
 
-def ask_for_gpus(launch: Launch, machine: Host | None) -> Iterator[Finding]:
+def ask_for_gpus(preflight: Preflight, machine: Host | None) -> Iterator[Finding]:
     """Note the GPUs of the machine in `launch.driver`; they are checked when everything else is
     known."""
     if machine is None:
-        launch.driver = Driver(problem="an engine over tcp cannot be asked")
+        preflight.driver = Driver(problem="an engine over tcp cannot be asked")
     else:
-        launch.driver = driver(machine)
-    if launch.driver.gpus:
+        preflight.driver = driver(machine)
+    if preflight.driver.gpus:
         return
     where = machine.name if machine else "docker"
-    reason = launch.driver.problem or "it names none"
+    reason = preflight.driver.problem or "it names none"
     message = f"looked for GPUs with nvidia-smi on {where} and found none ({reason})"
-    if not launch.wants_gpus:
+    if not preflight.wants_gpus:
         yield findings.info("PRE-GPU-NONE", "nvidia-smi", message)
         return
-    report = findings.warning if launch.options.describes_gpus else findings.error
-    fix = missing_description(launch.options)
+    report = findings.warning if preflight.options.describes_gpus else findings.error
+    fix = missing_description(preflight.options)
     if fix:
         fix = replace(fix, command=FROM_ELSEWHERE)
     yield report("PRE-GPU-NONE", "nvidia-smi", message, fix)

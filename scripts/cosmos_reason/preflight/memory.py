@@ -14,7 +14,7 @@ from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.media import files, sampling
 from cosmos_reason.preflight import gates, host_memory
 from cosmos_reason.preflight.gpus import Gpu
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.rules import vision
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions
@@ -37,40 +37,43 @@ class Sample:
     measured: bool
 
 
-def check(launch: Launch, gpus: list[Gpu]) -> Iterator[Finding]:
+def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
     """The memory of one GPU under the spec, on the chosen GPUs and on every type that skill_info
     knows."""
-    case = launch.case
+    case = preflight.case
     has_records = case.facts and case.facts["records"]
     if has_records and not case.tokens:
         return  # impossible vision settings: said before
-    sample = longest_sample(case)
+    try:
+        sample = longest_sample(case)
+    except Failure:
+        return  # impossible vision settings, which a rule refuses
     plan = gpu_memory.of_spec(case, sample.total, sample.vision, sample.longest_text)
     if plan is None:
         message = f"got {case.model}, whose widths are not known here, so memory is not predicted"
         key = case.params["model"]
         yield findings.warning("PRE-MEMORY-UNKNOWN", key, message, Fix(flags={"--model": "DIR"}))
         return
-    launch.result["prediction"] = prediction(launch, plan, sample.measured)
+    preflight.result["prediction"] = prediction(preflight, plan, sample.measured)
     fits_measured = False
     sizes = [gpu.gib for gpu in gpus if gpu.gib]
     if sizes:
-        yield from _fit(launch, plan, min(sizes), len(gpus))
-        is_fit = launch.result["prediction"]["verdict"] == gpu_memory.FITS
+        yield from _fit(preflight, plan, min(sizes), len(gpus))
+        is_fit = preflight.result["prediction"]["verdict"] == gpu_memory.FITS
         fits_measured = is_fit and sample.measured
-    elif launch.wants_gpus:
+    elif preflight.wants_gpus:
         needed = gpu_memory.total(plan)
         message = (
             f"needs {needed:.1f} GiB on each GPU, whose memory is not known, "
             "so this is not compared"
         )
-        fix = gates.missing_description(launch.options)
+        fix = gates.missing_description(preflight.options)
         yield findings.warning("PRE-MEMORY-UNSEEN", "GPU memory", message, fix)
     if case.action == "train" and case.cosmos:
         set_aside = _why_less_is_enough(plan, fits_measured)
         least = bundle.skill_info()["memory_minimums"]["full_sft_total_gb"]
-        yield from gates.check_total(gpus, launch.nodes, least, RULE_OF_THUMB, set_aside)
-    yield from host_memory.check(launch, plan)
+        yield from gates.check_total(gpus, preflight.nodes, least, RULE_OF_THUMB, set_aside)
+    yield from host_memory.check(preflight, plan)
 
 
 def longest_sample(case: Case) -> Sample:
@@ -117,15 +120,15 @@ def assumed_vision_tokens(case: Case) -> int:
         return UNREADABLE_CLIP_TOKENS  # the path's check says what is wrong with the clip
 
 
-def prediction(launch: Launch, plan: gpu_memory.Plan, measured: bool) -> dict:
+def prediction(preflight: Preflight, plan: gpu_memory.Plan, measured: bool) -> dict:
     """What is predicted before the GPUs are compared with it."""
-    case = launch.case
+    case = preflight.case
     needed = gpu_memory.total(plan)
     types = bundle.skill_info()["gpu_types"]
     steps = case.steps if case.action == "train" else None
     hours = None
-    if steps and launch.options.seconds_per_step:
-        hours = round(steps * launch.options.seconds_per_step / 3600, 2)
+    if steps and preflight.options.seconds_per_step:
+        hours = round(steps * preflight.options.seconds_per_step / 3600, 2)
     return {
         "tokens": plan.tokens,
         "measured": measured,
@@ -137,11 +140,11 @@ def prediction(launch: Launch, plan: gpu_memory.Plan, measured: bool) -> dict:
     }
 
 
-def _fit(launch: Launch, plan: gpu_memory.Plan, gib: float, count: int) -> Iterator[Finding]:
+def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) -> Iterator[Finding]:
     """The prediction against the smallest of `count` GPUs, which has `gib`."""
     needed = gpu_memory.total(plan)
     verdict = gpu_memory.verdict(needed, gib)
-    launch.result["prediction"]["verdict"] = verdict
+    preflight.result["prediction"]["verdict"] = verdict
     terms = ", ".join(f"{name} {size:g}" for name, size in gpu_memory.terms(plan).items())
     samples = f"{plan.tokens} tokens x {plan.batch}"
     message = f"{verdict}: {needed:.1f} GiB of {gib:.1f} at {samples} ({terms})"
@@ -149,7 +152,7 @@ def _fit(launch: Launch, plan: gpu_memory.Plan, gib: float, count: int) -> Itera
         yield findings.info("PRE-MEMORY", "GPU memory", message)
         return
     fix = Fix()
-    change = gpu_memory.cheapest_fix(plan, gib, count, _token_pixels(launch.case))
+    change = gpu_memory.cheapest_fix(plan, gib, count, _token_pixels(preflight.case))
     if change:
         fix, gib_then = change
         message += f"; with the fix {gib_then:.1f} GiB"
@@ -157,7 +160,7 @@ def _fit(launch: Launch, plan: gpu_memory.Plan, gib: float, count: int) -> Itera
         message += "; no change of the spec is enough: take larger GPUs"
     without_samples = dataclasses.replace(plan, tokens=0, vision_tokens=0, loss_tokens=0)
     too_large_anyway = gpu_memory.total(without_samples) > gib
-    is_certain = launch.result["prediction"]["measured"] or too_large_anyway
+    is_certain = preflight.result["prediction"]["measured"] or too_large_anyway
     is_error = verdict == gpu_memory.DOES_NOT_FIT and is_certain
     report = findings.error if is_error else findings.warning
     yield report("PRE-MEMORY", "GPU memory", message, fix)

@@ -1,34 +1,31 @@
-"""What is asked of a preflight (`PreflightOptions`), and the launch that its checks look at
-(`Launch`)."""
+"""What is asked of a preflight (`PreflightOptions`), and what its checks look at (`Preflight`)."""
 
 from __future__ import annotations
 
+import math
+import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from cosmos_reason.base.findings import Finding
-from cosmos_reason.jobs import engines
+from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
+from cosmos_reason.jobs import launch as jobs_launch
+from cosmos_reason.jobs import nodes, record, reward_files
+from cosmos_reason.jobs.options import Launch, Options, taken
 from cosmos_reason.preflight.gpus import Driver
+from cosmos_reason.remote import model_names
 from cosmos_reason.remote.machine import Host
+from cosmos_reason.rules import placeholders
 from cosmos_reason.rules.case import Case
+from cosmos_reason.spec import document, images, origins
 
-# Of Kubernetes, as launch_job.py takes them.
-KUBERNETES = (
-    "volume",
-    "namespace",
-    "pull_secret",
-    "node_selector",
-    "toleration",
-    "label",
-    "gpu_resource",
-)
 SCHEDULED = ("slurm", "kubernetes")  # platforms whose scheduler knows the nodes and their GPUs
 
 
-@dataclass(frozen=True)
-class PreflightOptions:
-    """Each field is the flag of check_tao_launch_preflight.py of the same name; None where it was
-    not given.
+@dataclass(frozen=True, kw_only=True)
+class PreflightOptions(Options):
+    """What is said of the launch, and each flag of check_tao_launch_preflight.py besides, as the
+    field of the same name; None where it was not given.
 
     Memory is in GiB, but for `gpu_min_total_memory_gb`, which is in decimal GB. Flags that are
     about a labelled path, or about one label, are pairs of the label and its value.
@@ -39,35 +36,10 @@ class PreflightOptions:
     seconds_per_step: float | None = None
     timeout: float = 120.0
     skip_platform_access: bool = False
-    entry_script: str | None = None
-    # The platform.
-    image: str | None = None
-    image_version: str | None = None
-    docker_host: str | None = None
     gpu_smoke_image: str | None = None
     pull_smoke_image: bool = False
-    nodes: int | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    time_limit: str | None = None
-    gres: str | None = None
-    exclusive: bool = False
-    requeue: bool = False
-    cpus: int | None = None
-    memory: str | None = None
-    module: list[str] | None = None
-    env: list[str] | None = None
-    network: str | None = None
     jobs_dir: str | None = None
-    namespace: str | None = None
-    pull_secret: str | None = None
     storage_class: str | None = None
-    volume: list[str] | None = None
-    node_selector: list[str] | None = None
-    toleration: list[str] | None = None
-    label: list[str] | None = None
-    gpu_resource: str | None = None
     # The GPUs to run on, where nvidia-smi cannot tell.
     target_gpu_index: list[int] | None = None
     target_gpu_count: int | None = None
@@ -87,12 +59,6 @@ class PreflightOptions:
     low_vram_threshold_gb: float | None = None
 
     @property
-    def kubernetes(self) -> dict:
-        """What is said of a cluster and its pods, as launch_job.py takes it."""
-        said = {name: getattr(self, name) for name in KUBERNETES}
-        return {name: value for name, value in said.items() if value}
-
-    @property
     def describes_gpus(self) -> bool:
         """Whether the GPUs are described well enough to do without nvidia-smi. An index alone says
         which GPUs are meant, not that they are there."""
@@ -102,17 +68,18 @@ class PreflightOptions:
 
 
 @dataclass
-class Launch:
-    """What is about to be launched and, from `machine` on, what checks found out about it."""
+class Preflight:
+    """What is to be looked at: the launch of a spec, or the platform alone. From `machine` on it is
+    what checks found out. The GPUs are no part of the launch before the machine has told which it
+    has."""
 
     platform: str
     options: PreflightOptions
     deadline: float  # on the clock of time.monotonic
     engine: str = ""
     image: str = ""
-    case: Case | None = None  # the spec, its invalid values replaced by the template's
-    written: dict = field(default_factory=dict)  # the spec as it stands, completed
-    completed: list[Finding] = field(default_factory=list)  # what was written for that
+    case: Case | None = None  # the launch's
+    launch: Launch | None = None
     paths: dict[str, str] = field(default_factory=dict)  # by label, or by the key of the spec
     models: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
@@ -126,7 +93,7 @@ class Launch:
     @property
     def has_own_data(self) -> bool:
         """Whether a dataset script of somebody's own reads the data."""
-        return self.options.entry_script not in (None, engines.IMAGES_SCRIPT)
+        return self.options.own_script is not None
 
     @property
     def on_cpu(self) -> bool:
@@ -154,3 +121,108 @@ class Launch:
     def seconds_left(self) -> float:
         """Seconds until the run has to end."""
         return self.deadline - time.monotonic()
+
+    def plain_paths(self) -> dict[str, str]:
+        """The paths that are files or folders of a machine, by label."""
+        named = {label: path for label, path in self.paths.items() if path}
+        return {label: path for label, path in named.items() if "://" not in path}
+
+    def gpu_ids(self) -> list[str] | None:
+        """The GPUs that the launch should name: as many as the spec needs of those that were found,
+        else of those that were named, else the first ones; none where the embedded engine finds
+        none, and None where nobody was asked or somebody else chooses."""
+        if self.on_cpu:
+            return []
+        if self.nodes > 1 or self.platform not in ("local", "docker"):
+            return None
+        found = [gpu["index"] for gpu in self.result.get("gpus", ())]
+        if not found and not self.wants_gpus:
+            asked = self.machine is not None and not self.options.skip_platform_access
+            return [] if asked else None
+        chosen = self.options.target_gpu_index or list(range(self.gpus_per_node))
+        if len(found) >= self.gpus_per_node:
+            chosen = found
+        return [str(index) for index in chosen[: self.gpus_per_node]]
+
+
+def of_options(options: PreflightOptions, platform: str, engine: str | None = None) -> Preflight:
+    """Return the preflight that was asked for, its launch read and nothing looked at. Raises
+    Failure for a spec that cannot be launched by anybody, as `launch.read` does."""
+    engine = engine or origins.engine_of(options.spec, platform)
+    preflight = Preflight(
+        platform=platform,
+        options=options,
+        deadline=time.monotonic() + options.timeout,
+        engine=engine,
+        image=options.image or images.default(engine) or "",
+        paths=dict(options.path),
+        nodes=options.nodes or 1,
+    )
+    if preflight.has_own_data:
+        preflight.paths["--entry-script"] = options.entry_script
+    if options.spec:
+        _take_launch(preflight)
+    preflight.gpus_per_node = max(preflight.gpus_per_node, options.gpu_min_count or 1)
+    return preflight
+
+
+def _take_launch(preflight: Preflight) -> None:
+    """Read the launch, and note what its spec says of paths, outputs, models and nodes."""
+    options = preflight.options
+    said = taken(options.given(), preflight.platform)
+    said["gpu_ids"] = [] if preflight.on_cpu else None
+    try:
+        launch = jobs_launch.read(
+            Path(options.spec).absolute(),
+            preflight.platform,
+            record.root(options.jobs_dir),
+            Path.cwd(),
+            engine=preflight.engine,
+            facts=Path(options.dataset_facts) if options.dataset_facts else None,
+            **said,
+        )
+    except Failure as failure:
+        if failure.exit_code != EXIT_BAD_INPUT:
+            raise
+        how = "; scripts/build_spec.py writes specs"
+        found = [replace(finding, message=finding.message + how) for finding in failure.findings]
+        raise Failure(found, EXIT_BAD_INPUT) from None
+    preflight.case = case = launch.case
+    for key, schema in document.keys(launch.action).items():
+        path = case(key)
+        if not isinstance(path, str):
+            continue
+        kind = schema.get("x-path")
+        if kind == "input" and path:
+            preflight.paths.setdefault(key, path)
+        elif kind == "output":
+            preflight.outputs.append(path or str(record.path_of_root(options.jobs_dir)))
+    if launch.own_script:
+        for entry in launch.inputs:
+            if "://" not in entry["path"]:
+                preflight.paths.setdefault(entry["role"], entry["path"])
+    for path in reward_files.files(launch.spec):
+        preflight.paths[f"{reward_files.KEY}:{path.name}"] = str(path)
+    unfilled = placeholders.keys(launch.action, launch.spec, launch.engine)
+    for key in (case.params["model"], case.params.get("base")):
+        written = case(key) if key else ""
+        if not written or key in unfilled:
+            continue
+        name = written if "://" in written else model_names.canonical(written, key)
+        preflight.models.append(name)
+        if name.startswith("/"):
+            preflight.paths.setdefault(key, name)
+    preflight.nodes = nodes.count(nodes.asked(launch), launch.needed_gpus)
+    preflight.gpus_per_node = math.ceil(launch.needed_gpus / preflight.nodes)
+    preflight.launch = replace(launch, carried=_is_carried(preflight))
+
+
+def _is_carried(preflight: Preflight) -> bool:
+    """Whether the plan is for a machine that nothing here asks, and that has what is not here."""
+    if preflight.platform != "docker" or not preflight.options.skip_platform_access:
+        return False
+    address = preflight.options.docker_host or os.environ.get("DOCKER_HOST", "")
+    if address.startswith("ssh://"):
+        return False  # which submit asks
+    paths = preflight.plain_paths().values()
+    return not all(os.path.exists(os.path.expanduser(path)) for path in paths)

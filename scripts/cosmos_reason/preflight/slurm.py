@@ -11,9 +11,9 @@ from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.jobs import cosmos_environment, slurm_cluster, slurm_modules, slurm_paths
 from cosmos_reason.jobs import slurm_partitions as partitions
-from cosmos_reason.preflight.access import plain_paths, unseen_paths
+from cosmos_reason.preflight.access import unseen_paths
 from cosmos_reason.preflight.gates import other_nodes
-from cosmos_reason.preflight.options import Launch
+from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote.machine import Host
 
 ABSENT_COMMANDS = (
@@ -36,29 +36,29 @@ echo end
 """
 
 
-def check(launch: Launch) -> Iterator[Finding]:
+def check(preflight: Preflight) -> Iterator[Finding]:
     """commands, cosmos-rl, partition, time limit, GRES, nodes, Pyxis, shared paths"""
-    host = launch.machine
+    host = preflight.machine
     if host is None:
         return  # its name is none, or there is none: said before
     problem, printed = _ask(host)
     if problem:
         yield problem
-        if _read(launch):
-            yield unseen_paths(_read(launch), "a compute node")
+        if _read(preflight):
+            yield unseen_paths(_read(preflight), "a compute node")
         return
-    if launch.engine == "cosmos-rl" and not launch.options.image:
-        yield from cosmos_environment.findings(launch.case.action if launch.case else "train")
+    if preflight.engine == "cosmos-rl" and not preflight.options.image:
+        yield from cosmos_environment.findings(preflight.case.action if preflight.case else "train")
     rows = partitions.parse_partitions(printed)
-    yield from check_partition(rows, launch)
-    if launch.case:
-        name = launch.result["slurm"]["partition"]
-        yield from partitions.check_cpus(rows, name, _wish(launch))
-    uses_container = launch.engine == "tao" or launch.options.image
+    yield from check_partition(rows, preflight)
+    if preflight.case:
+        name = preflight.result["slurm"]["partition"]
+        yield from partitions.check_cpus(rows, name, _wish(preflight))
+    uses_container = preflight.engine == "tao" or preflight.options.image
     if uses_container:
         yield from slurm_cluster.check_pyxis(host)
-    yield from unseen_nodes(launch)
-    yield from _shared_paths(launch, host)
+    yield from unseen_nodes(preflight)
+    yield from _shared_paths(preflight, host)
 
 
 def _ask(host: Host) -> tuple[Finding | None, str]:
@@ -79,18 +79,18 @@ def _ask(host: Host) -> tuple[Finding | None, str]:
     return findings.error("PRE-SLURM-UNREACHABLE", host.name, message, fix), ""
 
 
-def unseen_nodes(launch: Launch) -> Iterator[Finding]:
+def unseen_nodes(preflight: Preflight) -> Iterator[Finding]:
     """A warning about what only the nodes could tell."""
-    if not launch.image:
+    if not preflight.image:
         return
     unseen = "driver, CUDA and container toolkit of the nodes"
-    fix = shlex.join(["docker", "manifest", "inspect", launch.image])
-    if is_a_file(launch.image):
-        fix = shlex.join(["srun", f"--container-image={launch.image}", "nvidia-smi"])
+    fix = shlex.join(["docker", "manifest", "inspect", preflight.image])
+    if is_a_file(preflight.image):
+        fix = shlex.join(["srun", f"--container-image={preflight.image}", "nvidia-smi"])
     else:
         unseen += ", and the image,"
     message = f"{unseen} were not looked at"
-    yield findings.warning("PRE-HOST-UNSEEN", launch.platform, message, fix)
+    yield findings.warning("PRE-HOST-UNSEEN", preflight.platform, message, fix)
 
 
 def is_a_file(image: str) -> bool:
@@ -98,45 +98,45 @@ def is_a_file(image: str) -> bool:
     return image.startswith("/")
 
 
-def check_partition(rows: list[partitions.Nodes], launch: Launch) -> Iterator[Finding]:
+def check_partition(rows: list[partitions.Nodes], preflight: Preflight) -> Iterator[Finding]:
     """Whether the partition asked for (or the default one) fits the launch."""
-    name = partitions.wanted(rows, launch.options.partition)
+    name = partitions.wanted(rows, preflight.options.partition)
     names = sorted({row.partition for row in rows})
-    launch.result["slurm"] = {"partition": name, "partitions": names}
-    wish = _wish(launch)
-    others = other_nodes(launch, partitions.gpus_of_nodes(rows, name, wish.kind))
+    preflight.result["slurm"] = {"partition": name, "partitions": names}
+    wish = _wish(preflight)
+    others = other_nodes(preflight, partitions.gpus_of_nodes(rows, name, wish.kind))
     yield from partitions.check(rows, name, wish, others)
 
 
-def _wish(launch: Launch) -> partitions.Wish:
-    asked = launch.options
+def _wish(preflight: Preflight) -> partitions.Wish:
+    asked = preflight.options
     limit = asked.time_limit or partitions.from_variables("time_limit")
     size = {"cpus": asked.cpus, "memory": asked.memory, "exclusive": asked.exclusive}
-    gpus = 0 if launch.on_cpu else launch.gpus_per_node
-    return partitions.Wish(launch.nodes, gpus, asked.gres, limit, **size)
+    gpus = 0 if preflight.on_cpu else preflight.gpus_per_node
+    return partitions.Wish(preflight.nodes, gpus, asked.gres, limit, **size)
 
 
 # ---- paths -------------------------------------------------------------------------------------
 
 
-def _read(launch: Launch) -> dict[str, str]:
+def _read(preflight: Preflight) -> dict[str, str]:
     """What the job reads, by label; a node works in another folder than this one."""
-    paths = plain_paths(launch)
-    if is_a_file(launch.image):
-        paths["--image"] = launch.image
+    paths = preflight.plain_paths()
+    if is_a_file(preflight.image):
+        paths["--image"] = preflight.image
     return {label: os.path.abspath(os.path.expanduser(path)) for label, path in paths.items()}
 
 
-def _shared_paths(launch: Launch, host: Host) -> Iterator[Finding]:
+def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
     """Paths as a compute node sees them; as the login node does when no node is free at once."""
-    read = _read(launch)
-    written = list(dict.fromkeys(map(os.path.abspath, launch.outputs)))
-    if not (read or written or launch.options.module):
+    read = _read(preflight)
+    written = list(dict.fromkeys(map(os.path.abspath, preflight.outputs)))
+    if not (read or written or preflight.options.modules):
         return
     words = _as_words("-r", read.values()) + _as_words("-w", written)
-    answered, where, problems = _look(launch, host, words)
+    answered, where, problems = _look(preflight, host, words)
     yield from problems
-    yield from slurm_modules.complaints(answered, where, _modules(launch), host)
+    yield from slurm_modules.complaints(answered, where, _modules(preflight), host)
     for number, (label, path) in enumerate(read.items()):
         if str(number) in answered:
             yield _unread(f"{label}={path}", path, where)
@@ -149,12 +149,14 @@ def _as_words(flag: str, paths: Iterable[str]) -> list[str]:
     return [word for path in paths for word in (flag, path)]
 
 
-def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str, list[Finding]]:
+def _look(
+    preflight: Preflight, host: Host, words: list[str]
+) -> tuple[list[str], str, list[Finding]]:
     """(the lines of LOOK, who printed them, what is wrong with asking so)."""
     look = ["sh", "-c", LOOK, "sh", *words]
-    program = slurm_modules.PYTHON if launch.engine == "transformers" else ""
-    modules = slurm_modules.look(_modules(launch), program)
-    asked = _who_and_where(launch)
+    program = slurm_modules.PYTHON if preflight.engine == "transformers" else ""
+    modules = slurm_modules.look(_modules(preflight), program)
+    asked = _who_and_where(preflight)
     asked_of_node = ["bash", "-c", modules + LOOK, "bash", *words] if modules else look
     answer = host.call("srun", *slurm_paths.flags(asked), *asked_of_node)
     answered = answer.out.splitlines()
@@ -175,19 +177,19 @@ def _look(launch: Launch, host: Host, words: list[str]) -> tuple[list[str], str,
     return answered, host.name, problems
 
 
-def _modules(launch: Launch) -> dict:
+def _modules(preflight: Preflight) -> dict:
     """The modules that the nodes load, as the options of a job have them."""
-    names = launch.options.module or []
+    names = preflight.options.modules or []
     if slurm_modules.check_words(names, in_container=False):
         names = []
-    return {"modules": names, "env": launch.options.env or []}
+    return {"modules": names, "env": preflight.options.env or []}
 
 
-def _who_and_where(launch: Launch) -> dict[str, str]:
+def _who_and_where(preflight: Preflight) -> dict[str, str]:
     """What is said of accounts and of the partition."""
-    asked = {"partition": launch.result["slurm"]["partition"]}
+    asked = {"partition": preflight.result["slurm"]["partition"]}
     for name in ("account", "qos"):
-        asked[name] = getattr(launch.options, name) or partitions.from_variables(name)
+        asked[name] = getattr(preflight.options, name) or partitions.from_variables(name)
     return {name: value for name, value in asked.items() if value}
 
 

@@ -16,7 +16,13 @@ from cosmos_reason.spec import actions, legal, validation
 from cosmos_reason.spec import values as spec_values
 
 
-def check(
+def check(action: str, engine: str, written: dict, *args, **known) -> list[f.Finding]:
+    """Return every finding about a spec: what `examined` says."""
+    _, found = examined(action, engine, written, *args, **known)
+    return found
+
+
+def examined(
     action: str,
     engine: str,
     written: dict,
@@ -26,9 +32,10 @@ def check(
     launch: bool = False,
     has_own_data: bool = False,
     drafted: Mapping[str, list] | None = None,
-) -> list[f.Finding]:
-    """Every finding about a spec: the schema's, the engine's, and of all rules whose keys are
-    valid.
+) -> tuple[Case | None, list[f.Finding]]:
+    """Return the case of a spec, its invalid values replaced, and every finding about it: the
+    schema's, the engine's, and of all rules whose keys are valid. There is no case of a spec of
+    another action.
 
     `facts` is the path of dataset_facts.json; `launch` makes errors of what may still be missing in
     a draft; `drafted` holds the records of annotation files that are yet to be written.
@@ -36,7 +43,7 @@ def check(
     found, invalid = of_each_value(action, engine, written)
     of_another = [finding for finding in found if finding.id == "SPEC-ACTION"]
     if of_another:
-        return of_another
+        return None, of_another
     spec = sound(action, written, invalid)
     case = Case(
         action, engine, spec, facts, gpus_per_node, nodes, launch, has_own_data, drafted or {}
@@ -55,7 +62,7 @@ def check(
     found += shared_data.of_spec(case)
     if action in actions.TRAINING and case.resumed:
         found += resuming.resumed_otherwise(case)
-    return found + broken_rules(case, invalid, unread)
+    return case, found + broken_rules(case, invalid, unread)
 
 
 def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Finding], list[str]]:

@@ -51,7 +51,11 @@ def of_spec(spec: dict) -> str:
 def of_file(path: Path) -> str:
     """The action of a spec file, which nobody named. Raises Failure: exit 2 for what cannot be
     read, exit 1 for the spec of another trainer."""
-    spec = document.load(path)
+    return of_table(document.load(path), path)
+
+
+def of_table(spec: dict, path: Path) -> str:
+    """The same of a spec that was read from there."""
     if is_of_framework(spec):
         message = (
             f"got {a_spec(FRAMEWORK)}, which only its own trainer reads "

@@ -67,10 +67,16 @@ def nodes_of(spec: str | Path, gpus: int) -> int | None:
     return count if gpus % count == 0 else None
 
 
-def engine_of(spec: str | Path | None, platform: str = "docker", action: str | None = None) -> str:
+def engine_of(
+    spec: str | Path | None,
+    platform: str = "docker",
+    action: str | None = None,
+    table: dict | None = None,
+) -> str:
     """The engine that build_spec made a spec for (one of `action`, when given), as it noted beside
     it: a spec that was edited since is still meant for it, and so is a copy, which says it itself.
-    Without a note, the engine that its keys tell, else the usual one of the platform."""
+    Without a note, the engine that its keys tell, else the usual one of the platform. `table` is
+    what the file holds, where somebody has read it."""
     record = {}
     if spec and os.path.isfile(spec):
         record = _read(spec)
@@ -80,7 +86,11 @@ def engine_of(spec: str | Path | None, platform: str = "docker", action: str | N
     is_noted = record.get("engine") in bundle.ENGINES
     if is_noted and action in (None, record.get("action")):
         return record["engine"]
-    by_keys = None if is_noted else engine_by_keys(spec)
+    by_keys = None
+    if table is not None and not record:
+        by_keys = actions.engine_by_keys(table)
+    elif not is_noted:
+        by_keys = engine_by_keys(spec)
     if by_keys:
         return by_keys[0]
     return "transformers" if platform == "local" else "tao"

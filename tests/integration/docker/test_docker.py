@@ -190,8 +190,8 @@ from cosmos_reason.jobs.platforms import docker
 root = Path({root!r})
 engines.words = lambda *_, **__: {words!r}
 {extra}
-asked = ("train", root / "train.toml", "docker", "transformers", root / "jobs", root)
-launch.submit(launch.Request(*asked, **{options!r}))
+asked = (root / "train.toml", "docker", root / "jobs", root, "train", "transformers")
+launch.submit(launch.read(*asked, **{options!r}))
 """
 
 

@@ -204,7 +204,7 @@ root = Path(sys.argv[2])
 
 def submit(args):
     places = {"spec_path": root / "train.toml", "jobs_dir": root / "jobs", "working_dir": root}
-    asked = launch.Request(**request, **places, engine="transformers", action="train")
+    asked = launch.read(**request, **places, engine="transformers", action="train")
     record, found = launch.submit(asked)
     return cli.Outcome({"job_id": record.job_id if record else None}, found)
 

@@ -403,7 +403,7 @@ def test_a_login_node_is_asked_over_ssh(site, login_node, tmp_path, monkeypatch)
     odd = tmp_path / "it's %j $(odd); é\nnew"
     odd.mkdir()
     site.runs([*stand_in(site, {}, odd), ODD])
-    asked = launch.dataclasses.replace(request(site), jobs_dir=odd)
+    asked = replace(request(site), jobs_dir=odd)
     job, found = launch.submit(asked)
     assert job, found
     monkeypatch.setenv("SLURM_HOSTNAME", "elsewhere.invalid")  # the record knows where it is
@@ -536,7 +536,7 @@ def test_awkward_names_reach_the_program_as_data(site, tmp_path, monkeypatch):
     monkeypatch.setenv("ODD", ODD)
     site.runs([*stand_in(site, {}, odd), ODD, "--flag=" + "x" * 4000, ""])
     asked = request(site, env=["ODD"])
-    job, found = launch.submit(launch.dataclasses.replace(asked, jobs_dir=odd))
+    job, found = launch.submit(replace(asked, jobs_dir=odd))
     assert job, found
     record = ended(job.folder, HANG)
     assert record.exit_code == 0, record.reason
@@ -575,12 +575,12 @@ def test_any_folder_and_account_are_data_or_refused(site, slurm, name, account):
     folder = site.root / name
     folder.mkdir(exist_ok=True)
     site.runs([*stand_in(site, {}, folder), name, account, "x" * 4000])
-    asked = launch.dataclasses.replace(request(site, account=account), jobs_dir=folder)
+    asked = replace(request(site, account=account), jobs_dir=folder)
     job, found = launch.submit(asked)
     if job is None:
         wrong = [one.id for one in found if one.severity == "error"]
         assert account != "team-1" and wrong == ["JOB-SLURM-WORD"] and not jobs.folders(folder)
-        job, _ = launch.submit(launch.dataclasses.replace(asked, account=None))
+        job, _ = launch.submit(replace(asked, account=None))
         account = "(null)"
     record = ended(job.folder, HANG)
     assert record.exit_code == 0, record.reason

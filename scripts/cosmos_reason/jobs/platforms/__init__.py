@@ -2,7 +2,6 @@
 
 FOLLOWED                         whether a supervisor of ours follows its jobs
 CHOOSES_GPUS                     whether it is asked for a number of GPUs, not for certain ones
-TAKES                            fields of a request that this platform takes and others do not
 machine(request)                 where the paths of a request lie, None where that cannot be asked
 check_words(request)             findings: what stands against its words alone
 check(request, needed, acting)   findings: what stands against a request for a spec that needs so

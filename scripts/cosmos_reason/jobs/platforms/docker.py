@@ -48,7 +48,6 @@ from cosmos_reason.spec import images
 
 FOLLOWED = True
 CHOOSES_GPUS = False
-TAKES = ("image", "docker_host", "network", "env", "carried")
 LABEL = "tao-job"
 QUICK = 5  # seconds for an answer about a job's state
 LOG_SECONDS = 600  # after which a log is asked for anew: a lost connection says nothing

@@ -53,7 +53,6 @@ from cosmos_reason.spec import images
 
 FOLLOWED = True
 CHOOSES_GPUS = True
-TAKES = ("image", "env", "kubernetes", "cpus", "memory")
 MANIFEST = "launch.yaml"
 SKILL = "skill"  # in the job's folder: the programs that its pods run of this bundle
 STARTER = "in_container/start_node.py"

@@ -30,7 +30,6 @@ from cosmos_reason.spec import actions
 
 FOLLOWED = True
 CHOOSES_GPUS = False
-TAKES = ()
 COSMOS_RL = "cosmos-rl"
 GPU_LINE = re.compile(r"^GPU (\d+): (.*) \(UUID: ([^)]*)\)", re.MULTILINE)
 SECONDS_TO_DIE = 5  # after SIGKILL

@@ -34,20 +34,6 @@ from cosmos_reason.spec import actions, images
 
 FOLLOWED = False
 CHOOSES_GPUS = True
-TAKES = (
-    "image",
-    "env",
-    "partition",
-    "account",
-    "qos",
-    "time_limit",
-    "gres",
-    "exclusive",
-    "requeue",
-    "cpus",
-    "memory",
-    "modules",
-)
 ENROOT_FILE = re.compile(r"/[\w./@+-]+\.sqsh", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][\w.,+@-]{0,127}", re.ASCII)
 GRES = re.compile(r"none|(gpu|gpus-per-node)(:[A-Za-z0-9][\w.-]{0,63})?", re.ASCII)
