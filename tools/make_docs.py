@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renew the generated tables of the pages (`make docs`): what stands between
 `<!-- make docs: NAME -->` and `<!-- end -->` in SKILL.md, README.md and references/*.md comes from
-skill_info.yaml.
+skill_info.yaml, the schemas and the options of a launch.
 
 examples:
   tools/make_docs.py          write them
@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from cosmos_reason.base import bundle, files
+from cosmos_reason.jobs import options
 from cosmos_reason.spec import document, names
 
 PAGES = ["SKILL.md", "README.md", "references/*.md"]
@@ -217,12 +218,23 @@ def searched() -> str:
     return f"- Unless something is named: {varied}.\n- Left as they are unless named: {left}.\n"
 
 
+def flags_of(platform: str) -> str:
+    """The flags of a launch that this platform takes and not every other one does."""
+    taken = [name for name in options.FLAGGED if options.is_taken(name, platform)]
+    own = [name for name in taken if options.FLAGGED[name]["platforms"] != options.ANYWHERE]
+    named = ", ".join(f"`{options.flag_of(name)}`" for name in own)
+    return f"Flags of {platform}: {named}.\n"
+
+
 TABLES = {
     "models": models,
     "engines": engines,
     "limits": limits,
     "run on slurm": partial(run_on, "slurm"),
     "run on kubernetes": partial(run_on, "kubernetes"),
+    "flags on docker": partial(flags_of, "docker"),
+    "flags on slurm": partial(flags_of, "slurm"),
+    "flags on kubernetes": partial(flags_of, "kubernetes"),
     "words": words,
     "former keys": former_keys,
     "hosts": hosts,
