@@ -1,5 +1,5 @@
-"""build_spec, preflight and plan agree: what one calls fine the next does not refuse, and what one
-refuses in a spec the others refuse too."""
+"""One launch, by all commands that read it: what build_spec calls fine no launch refuses, and what
+a preflight proposes is launched."""
 
 import shlex
 import shutil
@@ -20,8 +20,6 @@ from cosmos_reason.jobs import cosmos_environment
 from cosmos_reason.preflight import slurm as preflight_slurm
 from cosmos_reason.spec import document, validation
 
-OURS = ("train", "grpo", "evaluate", "inference", "quantize")
-ENGINES = {"train": "tao", "grpo": "cosmos-rl"}
 FOREIGN = CLEAN | LOSING | TAO | {"no type": NO_TYPE}
 DATA = """
 [custom.train_dataset]
@@ -38,8 +36,6 @@ ODD = {
     'base_model_path = "MODEL"\n[vision]\nnframes = 8\n[dataset]\nsystem_prompt = ""\n'
     'annotation_path = "a.json"\nmedia_dir = "media"\n[evaluation]\nnum_processes = 4\n',
 }
-# What a preflight alone looks at: the data themselves, disks, memory, the Hub.
-BEYOND_PLAN = ("DATA-", "PRE-", "HUB-")
 
 
 @pytest.fixture
@@ -74,11 +70,6 @@ def errors(found):
     return {(one.id, one.where) for one in found if one.severity == f.ERROR}
 
 
-def of_spec(pairs):
-    """Those about the spec, by id and key."""
-    return {pair for pair in pairs if pair[0].startswith("SPEC-")}
-
-
 def preflight(spec, *more):
     target = ("--skip-platform-access", "--target-gpu-count", "8", "--target-gpu-memory-gb", "80")
     words = ("--platform", "docker", "--spec", spec, *target, "--image", "mine:1", *more)
@@ -88,23 +79,6 @@ def preflight(spec, *more):
 def plan(spec, *more):
     words = ("plan", "--spec", spec, "--platform", "docker", "--image", "mine:1", *more)
     return said(launch_job, *words)
-
-
-def all_three_agree(spec, built, *more):
-    """What the preflight refuses. `built`: what build_spec found in the very same spec."""
-    checked, following = preflight(spec, *more)
-    planned, _ = plan(spec, *more)
-    refused, refused_in_plan = errors(checked), errors(planned)
-    if "PRE-PATH-UNSEEN" in {one.id for one in checked}:  # it proposes a plan to carry
-        refused_in_plan = {one for one in refused_in_plan if one[0] != "JOB-INPUT-MISSING"}
-    assert of_spec(errors(built)) <= refused
-    new = of_spec(refused) - {(one.id, one.where) for one in built}
-    assert not new, f"build_spec called it fine: {new}"
-    assert refused_in_plan <= refused
-    beyond = {one for one in refused if one[0].startswith(BEYOND_PLAN)}
-    assert refused - refused_in_plan <= beyond, "plan called it fine"
-    assert_accepted(following)
-    return refused
 
 
 def assert_accepted(following):
@@ -118,29 +92,34 @@ def located(text):
     return text.replace("nvidia/Cosmos-Reason2-2B", "model").replace("MODEL", "model")
 
 
-@pytest.mark.parametrize("name", [*FOREIGN, *ODD])
-def test_specs_of_others(here, name):
-    (here / "guide.toml").write_text(located((FOREIGN | ODD)[name]))
-    built, _ = said(build_spec, "--spec", "guide.toml", "-o", "unused.toml")
-    all_three_agree("guide.toml", built)
-    built, _ = said(build_spec, "--spec", "guide.toml", "--fix", "-o", "mended.toml")
-    if Path("mended.toml").exists():
-        script = ("--entry-script", "custom_sft.py") if "own" in name else ()
-        all_three_agree("mended.toml", built, *script)
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_build_spec_says_of_a_spec_a_launch_says(here, name):
+    """As it came, and mended."""
+    (here / "guide.toml").write_text(located(FOREIGN[name]))
+    for spec, more in (("guide.toml", []), ("mended.toml", ["--fix"])):
+        built, _ = said(build_spec, "--spec", "guide.toml", *more, "-o", "mended.toml", "--force")
+        if Path(spec).exists():
+            planned, _ = plan(spec)
+            by_rules = {pair for pair in errors(planned) if pair[0].startswith("SPEC-")}
+            assert by_rules <= {(one.id, one.where) for one in built}
+            assert more or errors(built) <= by_rules
 
 
-@pytest.mark.parametrize("action", OURS)
-def test_our_own_specs(here, action):
-    words = [action, "--model", "model", "--engine", ENGINES.get(action, "tao")]
-    if action in ("train", "grpo", "quantize"):
-        words += ["--train-root", "."]
-    if action == "evaluate":
-        words += ["--eval-root", "."]
+@pytest.mark.parametrize("name", ODD)
+def test_what_a_plan_refuses_a_preflight_refuses(here, name):
+    (here / "odd.toml").write_text(located(ODD[name]))
+    checked, following = preflight("odd.toml")
+    planned, _ = plan("odd.toml")
+    assert errors(planned) <= errors(checked) and not following
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+def test_our_own_specs_can_be_launched(here, action):
+    root = "--train-root" if action == "train" else "--eval-root"
     write_annotations(here / "annotations.json", 2000)
-    built, _ = said(build_spec, *words, "-o", "spec.toml")
-    refused = all_three_agree("spec.toml", built)
-    if action in ("train", "evaluate"):
-        assert not {one for one in refused if one[0].startswith(("SPEC-", "JOB-"))}
+    said(build_spec, action, "--model", "model", "--engine", "tao", root, ".", "-o", "spec.toml")
+    assert not errors(plan("spec.toml")[0])
+    assert {id for id, _ in errors(preflight("spec.toml")[0])} <= {"DATA-MEDIA-MISSING"}
 
 
 # A cluster of two nodes with two GPUs each; what it is asked to run, it runs here.
@@ -189,7 +168,7 @@ def asked_of_the_cluster(*more):
 
 
 @pytest.mark.parametrize("engine", bundle.ENGINES)
-@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (1, 2), (2, 2), (4, 1), (8, 1), (8, 2)])
+@pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (2, 2), (8, 1)])
 def test_preflight_and_plan_agree_on_a_cluster(cluster, engine, gpus, nodes):
     spec_for(engine, "--gpus-per-node", gpus, "--nodes", nodes)
     refused, in_plan, following = asked_of_the_cluster()
