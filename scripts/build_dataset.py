@@ -24,14 +24,12 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data import held_out, parts, raw_clips, source_files
+from cosmos_reason.data import held_out, mapping, parts, raw_clips, roles, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
 
-ROLES = ", ".join(column_roles.ROLES)
-COMMON = "-o --eval-fraction --column --question --kind --subset --skip-missing"
+COMMON = "-o --eval-fraction --column --mapping --dry-run --question --subset --skip-missing"
 
 
 def parser() -> cli.Parser:
@@ -47,15 +45,13 @@ def parser() -> cli.Parser:
         default="auto",
         help="what the source is",
     )
-    roles = (
-        "column of video, image, question, answer[_from_0|_from_1], reasoning, options, id, "
-        "start and end [_ms|_frame]"
-    )
-    parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=roles)
-    asked = (
-        "question (or @FILE) when the source has none (of captions: 'Describe this video.'); "
-        "the answer form is appended"
-    )
+    declared = "what a column is (answer=what); roles: references/cosmos-reason-data.md"
+    parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=declared)
+    saved = f"the {mapping.FILE} of a build; flags go before it"
+    parser.add_argument("--mapping", default="", metavar="FILE", help=saved)
+    shown = "show the mapping, three records and counts, and write nothing"
+    parser.add_argument("--dry-run", action="store_true", help=shown)
+    asked = "question (or @FILE) where the source has none (captions: 'Describe this video.')"
     parser.add_argument("--question", default="", help=asked)
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")
     parser.add_argument(
@@ -127,22 +123,34 @@ def main(args) -> cli.Outcome:
         args.license,
         args.skip_missing,
     )
-    written, left_out = dataset_writer.write(items, output, plan)
+    columns, unused = source.files.columns, source.files.unused
+    document = mapping.document(args.source, columns, unused, args)
+    splits = dataset_writer.planned(items, plan)
+    counts = {name: len(kept) for name, kept in splits.items()}
+    result = {"kind": source.kind, "read": len(items), "tables": source.tables}
+    result["mapping"] = document
+    result["columns"] = {one.role: one.name for one in reversed(columns) if one.name}
+    result["planned"] = counts
+    result["samples"] = [sample(item) for item in mapping.samples(items)]
+    counted = ", ".join(f"{count} for {name}/" for name, count in counts.items())
+    if not args.json:
+        for line in mapping.preview(columns, unused, items):
+            f.say(line)
+        f.say(f"{len(items)} records read: {counted}")
+    if args.dry_run:
+        said = f"{source.kind}: {counted}; nothing is written (--dry-run)"
+        return cli.Outcome(result, [*found, *about_share(items, plan, args)], said)
+    written, left_out = dataset_writer.write(splits, output, plan, mapping.as_text(document))
     found = [*found, *left_out, *parts.cut_at_the_end(source.files)]
     found = [*found, *about_share(items, plan, args)]
     summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     share = held_out_share(written)
     summary += f"; held out {share:.1%} of the records (asked: {args.eval_fraction:.1%})"
-    result = {"kind": source.kind, "read": len(items), "written": written, "output": str(output)}
+    result |= {"written": written, "output": str(output)}
     result["held_out"] = share
     result["skipped"] = skipped(found)
     if result["skipped"]:
         summary += f", {result['skipped']} left out"
-    result["tables"] = source.tables
-    result["columns"] = source.files.roles
-    if source.files.roles:
-        roles = ", ".join(f"{role}={name}" for role, name in source.files.roles.items())
-        summary += f" ({roles})"
     if len(source.tables) > 1:
         summary += f" from {', '.join(source.tables[:5])}{', ...' if source.tables[5:] else ''}"
     if isinstance(source.files, source_files.Repository):
@@ -152,6 +160,13 @@ def main(args) -> cli.Outcome:
     checked_too = ("--eval", others[0]) if others else ()
     checked = ("check_dataset.py", first, *checked_too, "--facts", facts)
     return cli.Outcome(result, found, f"{source.kind}: {summary}", checked)
+
+
+def sample(item: Item) -> dict:
+    """A record as a model will see it."""
+    media = [[kind, medium.stem] for kind, medium in item.media]
+    turns = [[turn.role, turn.text] for turn in item.turns]
+    return {"id": item.name, "media": media, "turns": turns, "reasoning": item.reasoning}
 
 
 def about_share(items: list[Item], plan: dataset_writer.Plan, args) -> list[f.Finding]:
@@ -178,20 +193,25 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     Raises Failure with all that is wrong, in the command and in the source.
     """
     wrong: list[f.Finding] = []
-    f.attempt(wrong, refuse_output, Path(args.source), Path(args.output), args.force)
+    if not args.dry_run:
+        f.attempt(wrong, refuse_output, Path(args.source), Path(args.output), args.force)
     f.attempt(wrong, refuse_numbers, args)
-    given = {
-        "columns": f.attempt(wrong, columns, args.column) or {},
-        "question": f.attempt(wrong, text, args.question) or "",
-        "system": f.attempt(wrong, text, args.system) or "",
-    }
+    declared = f.attempt(wrong, roles.of_flags, args.column) or []
+    args.question = f.attempt(wrong, text, args.question) or ""
+    args.system = f.attempt(wrong, text, args.system) or ""
+    saved = f.attempt(wrong, take_mapping, args) if args.mapping else None
+    if args.mapping and saved is None:  # without it, columns would be looked for by their names
+        raise f.Failure(wrong, f.EXIT_BAD_INPUT)
     reading = Reading(
         fields=tuple(filter(None, args.fields.split(","))),
         subset=args.hf_subset,
         split=args.hf_split,
         skip_missing=args.skip_missing,
         raw=args.raw,
-        **given,
+        columns=tuple(declared),
+        saved=saved,
+        question=args.question,
+        system=args.system,
     )
     source = f.attempt(wrong, dataset_sources.open_source, args.source, args.kind, reading)
     read = f.attempt(wrong, dataset_sources.read, source, reading) if source else None
@@ -293,22 +313,16 @@ def refuse_media_below(output: Path, items: list[Item]) -> None:
                 raise f.bad_input("BUILD-OUTPUT-OVERLAPS", output, message, other_output(output))
 
 
-def columns(given: list[str]) -> dict[str, str]:
-    pairs = [word.partition("=") for word in given]
-    for role, _, name in pairs:
-        if not name:
-            raise f.bad_input("USAGE", "--column", f"got {role!r}, expected ROLE=NAME")
-        if role not in column_roles.ROLES:
-            hint = f.did_you_mean(role, column_roles.ROLES)
-            raise f.bad_input(
-                "USAGE", "--column", f"got the role {role!r}, expected one of {ROLES}.{hint}"
-            )
-    by_role: dict[str, str] = {}
-    for role, _, name in pairs:
-        if by_role.setdefault(role, name) != name:
-            message = f"got {role} twice, as {by_role[role]!r} and {name!r}, expected one column"
-            raise f.bad_input("USAGE", "--column", message)
-    return by_role
+def take_mapping(args) -> tuple[roles.Column, ...]:
+    """The columns of a saved mapping. What else it says stands in for flags that are not given."""
+    saved = mapping.load(Path(args.mapping))
+    stated = {"eval_fraction": saved.split.get("fraction"), "seed": saved.split.get("seed")}
+    stated |= {"question": saved.question, **saved.flags}
+    for name, value in stated.items():
+        if value is not None and name not in args.given:
+            setattr(args, name, value)
+            args.given.add(name)
+    return saved.columns
 
 
 def text(value: str) -> str:

@@ -385,7 +385,7 @@ def test_clips_in_tables_are_not_held_in_memory(tmp_path):
     parquet.write_table(table, tmp_path / "a.parquet", row_group_size=2, compression="none")
     del table
     before = arrow.total_allocated_bytes()
-    reading = Reading({}, "Which?")
+    reading = Reading(question="Which?")
     items, _ = dataset_sources.read(
         dataset_sources.open_source(str(tmp_path / "a.parquet"), "auto", reading), reading
     )

@@ -106,9 +106,14 @@ def test_records_of_annotations_without_their_clip_can_be_left_out(source, tmp_p
 
 
 @pytest.mark.parametrize("name", ["clip_name", "Video_File", "recording"])
-def test_the_column_of_clips_is_known_by_name_or_by_what_stands_in_it(source, tmp_path, name):
+def test_the_column_of_clips_is_known_by_name_or_asked_for(source, tmp_path, name):
     (source / "t.csv").write_text(f"note,{name},label,question\nx,clips/1.mp4,a,Which?\n")
-    assert build(source / "t.csv", tmp_path / "out")[1]["result"]["written"] == {"train": 1}
+    code, document = build(source / "t.csv", tmp_path / "out")
+    if name == "recording":
+        (found,) = [one for one in document["findings"] if one["id"] == "BUILD-COLUMN"]
+        assert code == 2 and found["fix"] == "--column video=recording"
+        _, document = build(source / "t.csv", tmp_path / "out", *found["fix"].split())
+    assert document["result"]["written"] == {"train": 1}
 
 
 def test_a_misspelt_column_and_an_existing_output_are_told_together(source, tmp_path):

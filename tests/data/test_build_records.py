@@ -255,11 +255,12 @@ def test_a_clip_of_the_hub_with_several_questions_is_written_once(
     names = ["labels.csv", *(f"clips/{number}.mp4" for number in range(4))]
     monkeypatch.setattr(hub, "dataset", lambda *_: ("0" * 40, names))
     monkeypatch.setattr(hub, "dataset_file", lambda _repo, _commit, name, _secret: source / name)
-    reading = Reading({})
+    reading = Reading()
     items, _ = dataset_sources.read(
         dataset_sources.open_source("org/name", "auto", reading), reading
     )
-    dataset_writer.write(items, tmp_path / "out", dataset_writer.Plan(media=mode))
+    plan = dataset_writer.Plan(media=mode)
+    dataset_writer.write(dataset_writer.planned(items, plan), tmp_path / "out", plan)
     assert len(list((tmp_path / "out" / "train" / "media").iterdir())) == 2
     named = [sample["video"] for sample in records(tmp_path / "out")]
     assert len(named) == 6 and named[0::2] == [named[0]] * 3 and named[1::2] == [named[1]] * 3

@@ -109,15 +109,17 @@ def test_texts_that_are_left_out_are_named(source):
     assert not found(report, "BUILD-COLUMN-UNUSED")
 
 
-def test_a_kind_of_reasoning_is_none_and_is_named(source):
-    """As Perception Test has them."""
+def test_a_kind_of_reasoning_is_none(source):
+    """As Perception Test has them; in another table a column is ignored where that is declared."""
     rows = [
-        {"video": f"{n}.mp4", "question": "Held?", "answer": "cup", "reasoning": "Descriptive"}
+        {"video": f"{n}.mp4", "question": "Held?", "options": COLOURS, "reasoning": "Descriptive"}
         for n in range(2)
     ]
-    report, talks = build(written(source, rows))
-    assert [answer for _, answer in talks] == ["cup", "cup"]
-    assert found(report, "BUILD-COLUMN-UNUSED")[0]["data"]["columns"] == ["reasoning"]
+    _, talks = build(written(source, [row | {"answer_id": 1} for row in rows]))
+    assert [answer for _, answer in talks] == ["B", "B"]
+    flags = ("--column", "ignore=reasoning")
+    _, talks = build(written(source, [row | {"answer": "red"} for row in rows]), *flags)
+    assert [answer for _, answer in talks] == ["A", "A"]
 
 
 # -- numbers of options ------------------------------------------------------------------------
@@ -356,8 +358,9 @@ def test_times_that_are_not_cut_are_told(source):
         for n in range(3)
     ]  # fmt: skip
     report, talks = build(written(source, rows))
-    (finding,) = found(report, "BUILD-SPAN")
-    assert (finding["severity"], finding["data"]["count"]) == ("warning", 2)
+    (finding,) = found(report, "BUILD-COLUMN-UNUSED")
+    assert finding["severity"] == "warning"
+    assert "--column start=start --column end=end" in finding["message"]
     assert [answer for _, answer in talks] == ["A"] * 3 and "(B) Can't say." in talks[0][0]
 
 
@@ -367,7 +370,7 @@ def test_records_with_times_are_told_too(source):
     row = {"question_id": "I_1", "question": "What was closed?", "video_id": "0", "start": 0.1}
     row |= {"end": 0.3, "answer": "The door.", "choices": choices}
     report, ((_, answer),) = build(written(source, [row]))
-    assert answer == "A" and found(report, "BUILD-SPAN")
+    assert answer == "A" and "start=start" in found(report, "BUILD-COLUMN-UNUSED")[0]["message"]
 
 
 @pytest.mark.parametrize(

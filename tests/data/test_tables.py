@@ -67,18 +67,18 @@ def test_several_answers_about_one_clip_with_unused_times_are_refused(source):
 
 def test_every_unused_column_is_named_and_what_it_may_mean(source):
     lines = [
-        "video,answer,camera,when,part,note,weight",
+        "video,answer,camera,time,fold,note,weight",
         "0.mp4,yes,a,00:10,train,n1,1",
         "1.mp4,no,b,00:20,test,n2,2",
     ]
     told = build(source, lines, *ASKED)[0]["BUILD-COLUMN-UNUSED"]
-    assert told["data"]["columns"] == ["camera", "when", "part", "note", "weight"]
+    assert told["data"]["columns"] == ["camera", "time", "fold", "note", "weight"]
     assert told["data"]["meanings"] == {
         "camera": "a group",
-        "when": "a time",
-        "part": "a split",
-        "weight": "a weight",
+        "time": "a time",
+        "fold": "a split",
     }
+    assert "--column group=camera" in told["message"]
     lines = ["video,answer,note", "0.mp4,yes,n1"]
     told = build(source, lines, *ASKED)[0]["BUILD-COLUMN-UNUSED"]
     assert told["severity"] == "info" and told["data"]["columns"] == ["note"]

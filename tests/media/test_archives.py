@@ -60,7 +60,7 @@ def items(source, *lines):
     """What a table of `lines` (video,answer) beside archives gives: (answer, content of its clip)
     of every row."""
     (source / "labels.csv").write_text("\n".join(("video,answer", *lines)) + "\n")
-    reading = Reading({}, "Which colour?")
+    reading = Reading(question="Which colour?")
     found, _ = dataset_sources.read(
         dataset_sources.open_source(str(source / "labels.csv"), "auto", reading), reading
     )

@@ -24,8 +24,8 @@ from pathlib import Path
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import caption_sets, option_columns, question_rows, thoughts
-from cosmos_reason.data.columns import OF_CLIPS, OF_TEXTS, names_medium
 from cosmos_reason.data.json_stream import check_regular
+from cosmos_reason.data.roles import OF_CLIPS, OF_TEXTS, names_medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
 from cosmos_reason.spec.prompts import CHOOSE
 from cosmos_reason.spec.values import shown
@@ -296,11 +296,11 @@ def options(value: object) -> dict[str, object]:
     return {}
 
 
-def written_options(text: str) -> object:
-    """A list or table as JSON or Python writes it, else the parts between |. Raises ValueError for
-    what begins as a list and is none."""
-    if not text.startswith(("[", "{")):
-        return [part.strip() for part in text.split("|")]
+def written_options(text: str, separator: str = "") -> object:
+    """A list or table as JSON or Python writes it, else the parts between the declared separator,
+    or |. Raises ValueError for what begins as a list and is none."""
+    if separator or not text.startswith(("[", "{")):
+        return [part.strip() for part in text.split(separator or "|")]
     for read in (json.loads, ast.literal_eval):  # as pandas writes lists into a table
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return read(text)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import slices
+from cosmos_reason.data.roles import Column
 from cosmos_reason.data.samples import Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 
@@ -22,7 +23,8 @@ UNNAMED = Path()  # the medium of a row that names none
 
 class Item(NamedTuple):
     """One future record. Media are files, or files to be had when the record is kept; `split` is
-    what its source calls the split that it is in."""
+    what its source calls the split that it is in; items that share one of `groups` (a camera, a
+    recording) stay on one side of a split."""
 
     name: str
     media: tuple[tuple[str, Medium], ...]
@@ -31,6 +33,7 @@ class Item(NamedTuple):
     video_fps: float | None = None
     tags: tuple[str, ...] = ()
     split: str = ""
+    groups: tuple[str, ...] = ()
 
 
 class Row(NamedTuple):
@@ -45,11 +48,13 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How to read a source: columns by role, the question when there is none, label fields, a
-    system prompt where the source has none, subset and split (or a slice of it) of a dataset of the
-    Hub, whether records whose medium is missing are left out, where raw clips lie to cut from."""
+    """How to read a source: declared columns and those of a saved mapping, the question when there
+    is none, label fields, a system prompt where the source has none, subset and split (or a slice
+    of it) of a dataset of the Hub, whether records whose medium is missing are left out, where raw
+    clips lie to cut from."""
 
-    columns: dict[str, str]
+    columns: tuple[Column, ...] = ()
+    saved: tuple[Column, ...] | None = None
     question: str = ""
     fields: tuple[str, ...] = ()
     subset: str = ""
@@ -57,6 +62,11 @@ class Reading:
     system: str = ""
     skip_missing: bool = False
     raw: str = ""
+
+    def declared(self, role: str) -> str:
+        """The name of the column that is declared for a role; "" without one."""
+        named = (*self.columns, *(self.saved or ()))
+        return next((one.name for one in named if one.role == role), "")
 
     @property
     def part(self) -> slices.Part:

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import read_json
-from cosmos_reason.data import answer_forms, label_questions, split_names
-from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data.columns import cell_text
+from cosmos_reason.data import answer_forms, label_questions, roles, split_names
 from cosmos_reason.data.items import Item, Reading, exchange, one_per_id
 from cosmos_reason.data.json_stream import check_regular
+from cosmos_reason.data.roles import cell_text
 
 
 def folders(source: Path) -> list[Path]:
@@ -107,7 +106,7 @@ def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
     itself: the longest name that fits counts."""
     found = defaultdict(list)
     for path in sorted(source.glob("videos/*")):
-        if not column_roles.names_medium(path.name):
+        if not roles.names_medium(path.name):
             continue
         name = path.name.rpartition(".")[0]
         while name and name not in names:

@@ -3,30 +3,61 @@ labels below a clip."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.columns import COLUMNS, OF_CLIPS, names_medium
 from cosmos_reason.data.formats import are_pairs
-from cosmos_reason.data.table_items import by_clip
+from cosmos_reason.data.roles import NAMES, OF_CLIPS, OF_TEXTS, names_medium
 
-KNOWN = {name for names in COLUMNS.values() for name in names}
+# What is said of each clip, and never of all that lie below one object.
+KNOWN = {name for role, names in NAMES.items() if role not in ("group", "tag") for name in names}
 SHORT = {"q": "question", "a": "answer"}
-ASKED = {*COLUMNS["question"], *COLUMNS["answer"]}
+ASKED = {*NAMES["question"], *NAMES["answer"]}
 
 
-def flattened(rows: list, given: dict[str, str], where: object) -> list:
+def flattened(rows: list, given: set[str], where: object) -> list:
     """A row for each object with a clip in a list below `rows`, with the plain values around it:
     {"trip": 1, "clips": [{"file": "a.mp4"}]} is {"trip": 1, "file": "a.mp4"}; a row for each
-    question of a clip that has a list of them; other rows as they are. `given`: {role: column} by
-    the user. Raises Failure for clips in two lists of an object, and for objects nested without
-    end.
+    question of a clip that has a list of them; other rows as they are. `given`: the columns of
+    questions and answers that are declared. Raises Failure for clips in two lists of an object, and
+    for objects nested without end.
     """
-    asked = ASKED | {given[role] for role in ("question", "answer") if role in given}
+    asked = ASKED | given
     try:
         clips = [inner for row in rows for inner in _below(row, asked, where) or [row]]
     except RecursionError:
         message = "got objects nested too deep, expected rows"
         raise f.bad_input("BUILD-TABLE", where, message) from None
     return [one for row in clips for one in _each_question(row)]
+
+
+def by_clip(rows: list) -> list:
+    """{"a.mp4": "rain", ...} as rows, or as records with their questions; other rows as they
+    are."""
+    if len(rows) != 1 or not isinstance(rows[0], dict) or not all(map(names_medium, rows[0])):
+        return rows
+    return [_of_clip(name, value) for name, value in rows[0].items()]
+
+
+def _of_clip(name: str, value: object) -> dict:
+    if are_pairs(value):
+        return {"video": name, "qa_pairs": value}
+    if isinstance(value, dict) and {"q", "a"} <= value.keys():
+        return {"video": name, "qa_pairs": [value]}
+    if isinstance(value, dict) and OF_TEXTS & value.keys():
+        return {"video": name, **value}
+    return {"video": name, "answer": value}
+
+
+def each_caption(rows: list) -> Iterator:
+    """A row for each text of those that have several captions; other rows as they are."""
+    for row in rows:
+        captions = row.get("captions") if isinstance(row, dict) else None
+        if isinstance(captions, list) and all(isinstance(text, str) for text in captions):
+            others = {name: value for name, value in row.items() if name != "captions"}
+            yield from ({**others, "caption": text} for text in captions)
+        else:
+            yield row
 
 
 def _each_question(row: object) -> list:

@@ -1,13 +1,12 @@
 """Answers that are numbers of options. A number may count from 0 or from 1: the whole file tells
-(only counted from 0 has it a 0, only counted from 1 the number of options), else the name of its
-column, else its author (`--column answer_from_0=NAME`)."""
+(only counted from 0 has it a 0, only counted from 1 the number of options), or it is declared
+(`--column answer_from_0=NAME`, the table of published sets)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.columns import COUNTED_FROM_0
 from cosmos_reason.data.formats import NUMBER
 
 # {"A": text} of a row
@@ -19,7 +18,7 @@ def letters(
 ) -> list[str]:
     """The answers of rows with their options, with the letter in the place of each number.
 
-    `given` is what the numbers of the `column` count from, where its author said it; `where` names
+    `given` is what the numbers of the `column` count from, where that is declared; `where` names
     the rows. Answers that are no numbers stay, and all where the numbers are texts of options.
     Raises Failure where a number may mean two options, or none."""
     offered = [place for place, of_row in enumerate(options) if of_row]
@@ -28,9 +27,7 @@ def letters(
         return answers
     begin = given
     if begin is None:
-        if column.lower() not in COUNTED_FROM_0 and _are_texts(
-            options, answers, numbers, column, where
-        ):
+        if _are_texts(options, answers, numbers, column, where):
             return answers
         begin = _beginning(options, numbers, column, where)
     lettered = list(answers)
@@ -68,14 +65,13 @@ def _beginning(
     """What the numbers of a file count from. Raises Failure where nothing tells."""
     from_0 = [place for place, number in numbers.items() if number == 0]
     from_1 = [place for place, number in numbers.items() if number == len(options[place])]
-    is_index = column.lower() in COUNTED_FROM_0
-    if from_1 and (from_0 or is_index):
+    if from_1 and from_0:
         message = (
             f"got {len(options[from_1[0]])} beside as many options, "
             "in a column that counts from 0 elsewhere"
         )
         raise _question(message, column, where[from_1[0]])
-    if from_0 or is_index:
+    if from_0:
         return 0
     if from_1:
         return 1

@@ -1,5 +1,5 @@
 """Parts of clips that the rows of a table name by their times: cut out where that is asked for
-(`--column start=NAME --column end=NAME`), told where it is not. Enter at `of_rows`."""
+(`--column start=NAME --column end=NAME`). Enter at `of_rows`."""
 
 from __future__ import annotations
 
@@ -7,38 +7,21 @@ import functools
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmos_reason import answers
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import answer_forms, raw_clips
-from cosmos_reason.data.columns import PART_ROLES, TIME, Cells, cell_text, meaning, unused
 from cosmos_reason.data.items import UNNAMED, Row, by_row
+from cosmos_reason.data.roles import Cells, Column, time_roles
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.media import cut
 from cosmos_reason.media import files as media
 from cosmos_reason.media.files import VIDEO_SUFFIXES
 
-# What the columns of the first and of the last second are called.
-PAIRS = (
-    ("start", "end"),
-    ("start_time", "end_time"),
-    ("time_start", "time_end"),
-    ("start_timestamp", "stop_timestamp"),
-    ("start_timestamp", "end_timestamp"),
-    ("start_sec", "end_sec"),
-    ("start_second", "end_second"),
-    ("clip_start", "clip_end"),
-    ("video_start", "video_end"),
-    ("begin", "end"),
-)
-# What a column of both is called, a list of two.
-BOTH = ("timestamp", "timestamps", "segment", "time_span", "span", "clip_span")
 PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
 UNREAD, WHOLE = "unread", "whole"  # of rows: what they are told as
 ROUNDING = Fraction(1, 20)  # s behind the end that nobody means: times have one decimal
@@ -59,20 +42,20 @@ def of_rows(
     rows: list[Row],
     media: list[Named],
     cells: Cells,
-    columns: dict[str, str],
+    chosen: list[Column],
     files: Folder,
     is_skipping: bool,
     problems: list[f.Finding],
 ) -> list[Named]:
-    """The media of rows with the parts of those whose columns of times are given; None for a row
-    without one. Times that nobody gave join the `problems`, and so do those that cannot be read or
-    lie outside of their clip, which is a warning when such rows are left out (`is_skipping`).
+    """The media of rows with the parts of those whose columns of times are declared; None for a row
+    without one. Times that cannot be read or lie outside of their clip join the `problems`, a
+    warning when such rows are left out (`is_skipping`).
     """
-    unit, given = _declared(columns)
-    if not given:
-        problems += _left_whole(rows, media, cells, columns)
+    edges = _declared(chosen)
+    if not edges:
         return media
-    starts, ends = _times(cells, *given)
+    unit = edges[0].unit
+    starts, ends = _times(cells, edges[0].name, edges[1].name)
     told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
     cut_out: list[Named] = []
     for row, start, end, (kind, medium) in zip(rows, starts, ends, media, strict=True):
@@ -89,19 +72,20 @@ def of_rows(
     return cut_out
 
 
-def _declared(columns: dict[str, str]) -> tuple[str, list[str]]:
-    """(unit, the columns of the begin and the end); none without any. Raises Failure for one
-    alone, and for two units."""
-    given = {role: columns[role] for role in PART_ROLES if columns.get(role)}
-    units = {role.partition("_")[2] for role in given}
-    if given and (len(given) != 2 or len(units) > 1):
-        names = " and ".join(f"{role}={name}" for role, name in given.items())
+def _declared(chosen: list[Column]) -> tuple[Column, Column] | None:
+    """The columns of the begin and of the end; None without any. Raises Failure for one alone, and
+    for two units."""
+    given = [one for role in ("start", "end") for one in chosen if one.role == role and one.name]
+    if not given:
+        return None
+    if len(given) != 2 or given[0].unit != given[1].unit:
+        names = " and ".join(f"{one.written}={one.name}" for one in given)
         message = (
             f"got {names}, expected the columns of the begin and of the end in one unit: start and "
             "end (seconds), start_ms and end_ms, or start_frame and end_frame"
         )
         raise f.bad_input("USAGE", "--column", message)
-    return "".join(units), [*given.values()]
+    return given[0], given[1]
 
 
 def _told(
@@ -248,57 +232,6 @@ def seconds(written: object) -> Fraction:
     return total.limit_denominator(cut.MOST)
 
 
-def _left_whole(
-    rows: list[Row], media: list[Named], cells: Cells, columns: dict[str, str]
-) -> list[f.Finding]:
-    """What is said of rows with times: their clips are taken whole, which is an error where one
-    clip has other labels at other times."""
-    start, end = of_times(cells)
-    if columns["answer"] not in cells:
-        return []
-    if not start:
-        return _contradictions(rows, media, cells, columns)
-    starts, ends = _times(cells, start, end)
-    timed = [place for place, value in enumerate(starts) if _are_times(value, ends[place])]
-    timed = [place for place in timed if not _asks_times(place, cells, columns)]
-    if not timed:
-        return []
-    times = f"{start} {starts[timed[0]]}, {end} {ends[timed[0]]}"
-    severity, wrong = f.WARNING, "clips are taken whole: cut them, unless that is done already"
-    if _contradict(timed, media, cells, columns):
-        severity, wrong = f.ERROR, "one clip has other labels at other times: cut the parts out"
-    message = f"got rows about parts of clips ({times}), and {wrong}"
-    fix = Fix(flags={"--column": [f"start={start}", f"end={end}"]})
-    return [f.Finding("BUILD-SPAN", severity, start, message, fix, {"count": len(timed)})]
-
-
-def _contradictions(
-    rows: list[Row], media: list[Named], cells: Cells, columns: dict[str, str]
-) -> list[f.Finding]:
-    """An error where one clip has several answers to one question, and columns without a role that
-    may be the times of each."""
-    times = [name for name in unused(cells, columns) if meaning(name, cells[name]) == TIME]
-    if not times or not _contradict(range(len(rows)), media, cells, columns):
-        return []
-    listed = " and ".join(times)
-    message = (
-        f"got one clip with several answers to one question, and {listed}, which no role uses: cut "
-        "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
-        f"start_frame and end_frame), or build a table without {listed}"
-    )
-    return [f.error("BUILD-SPAN", times[0], message, columns=times)]
-
-
-def of_times(names: Iterable[str]) -> tuple[str, str]:
-    """The columns of the first and of the last second; "" without such a pair."""
-    lowered = {name.lower(): name for name in names}
-    for start, end in PAIRS:
-        if {start, end} <= lowered.keys():
-            return lowered[start], lowered[end]
-    both = next((lowered[name] for name in BOTH if name in lowered), "")
-    return both, both
-
-
 def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
     """The first and the last second of every row, which may stand in one column as a list."""
     starts, ends = cells[start], cells[end]
@@ -312,28 +245,22 @@ def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2
 
 
-def _are_times(start: object, end: object) -> bool:
-    try:
-        return 0 <= seconds(start) < seconds(end)
-    except ValueError:
-        return False
-
-
-def _asks_times(row: int, cells: Cells, columns: dict[str, str]) -> bool:
-    """Whether the times of a row are what it is asked for."""
-    question = cells[columns["question"]][row] if "question" in columns else ""
-    answer = str(cells[columns["answer"]][row])
-    return answers.question_type(str(question), answer) == "temporal"
-
-
-def _contradict(
-    rows: Iterable[int], media: list[Named], cells: Cells, columns: dict[str, str]
-) -> bool:
-    """Whether one clip has different answers to one question."""
-    asked = cells.get(columns.get("question", ""))
+def contradictions(
+    media: list[Named], answers: list[str], questions: list[str], times: list[str], cells: Cells
+) -> list[f.Finding]:
+    """An error where one clip has several answers to one question, and columns without a role
+    (`times`) are called as the times of each would be."""
     given: dict[tuple, set[str]] = defaultdict(set)
-    for row in rows:
-        question = cell_text(asked[row]) if asked else ""
-        answer = cell_text(cells[columns["answer"]][row])
-        given[media[row][1], question].add(answer_forms.alike(answer))
-    return any(len(labels) > 1 for labels in given.values())
+    for (_, medium), question, answer in zip(media, questions, answers, strict=True):
+        given[medium, question].add(answer_forms.alike(answer))
+    if not times or all(len(labels) < 2 for labels in given.values()):
+        return []
+    listed = " and ".join(times)
+    message = (
+        f"got one clip with several answers to one question, and {listed}, which no role uses: cut "
+        "the parts out (--column start=NAME --column end=NAME in seconds, start_ms and end_ms, "
+        f"start_frame and end_frame), or declare --column ignore=NAME of {listed}"
+    )
+    declared = time_roles(cells, times)
+    fix = Fix(flags={"--column": declared}) if declared else Fix()
+    return [f.error("BUILD-SPAN", times[0], message, fix, columns=times)]

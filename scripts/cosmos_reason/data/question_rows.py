@@ -3,11 +3,11 @@ HourVideo), or in a list of the object that names it; and the events of Activity
 
 from __future__ import annotations
 
-from cosmos_reason.data.columns import COLUMNS
+from cosmos_reason.data.roles import NAMES
 
-ASKING = set(COLUMNS["question"])
-OF_EACH = {name for role in ("question", "answer", "options", "id") for name in COLUMNS[role]}
-OF_MEDIA = {*COLUMNS["video"], *COLUMNS["image"]}
+ASKING = set(NAMES["question"])
+OF_EACH = {name for role in ("question", "answer", "options", "id") for name in NAMES[role]}
+OF_MEDIA = {*NAMES["video"], *NAMES["image"]}
 
 
 def expanded(rows: list) -> list:

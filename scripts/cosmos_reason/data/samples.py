@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cosmos_reason.data.columns import names_medium
+from cosmos_reason.data.roles import names_medium
 from cosmos_reason.spec.prompts import THOUGHT
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import split_names
-from cosmos_reason.data.columns import names_medium
+from cosmos_reason.data.roles import names_medium
 from cosmos_reason.data.samples import Media
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
@@ -98,7 +98,8 @@ class Folder:
         self.claims: dict[Path | Held, str] = {}
         # of the archives that were opened, by the archive's name
         self.members: dict[str, Members] = {}
-        self.roles: dict[str, str] = {}  # the columns of its tables by role
+        self.columns: list = []  # those of its tables that have a role (roles.Column)
+        self.unused: list[str] = []  # and those that have none
         # (row, what is said of it) where a part was cut at the end of its clip
         self.past: list = []
         # names that rows have for files of another name, or in another folder: the file's

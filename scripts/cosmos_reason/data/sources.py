@@ -22,7 +22,6 @@ from cosmos_reason.data import (
     label_files,
     named_splits,
     nested_rows,
-    parts,
     question_rows,
     raw_clips,
     slices,
@@ -33,12 +32,12 @@ from cosmos_reason.data import (
 )
 from cosmos_reason.data.annotations import locate, stream
 from cosmos_reason.data.answer_options import unoffered
-from cosmos_reason.data.columns import names_medium
 from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
 from cosmos_reason.data.items import UNNAMED, Item, Reading, Row, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
 from cosmos_reason.data.records import parse
+from cosmos_reason.data.roles import Column, names_medium
 from cosmos_reason.data.samples import Sample, Turn
 from cosmos_reason.data.source_files import MARKER, Folder, Medium, Repository
 from cosmos_reason.data.table_files import COLUMNAR, DELIMITED, SPREADSHEETS
@@ -193,7 +192,7 @@ def command(written: str) -> tuple[Fix, str]:
 
 def _errors(written: str) -> list[f.Finding]:
     """What keeps a source from being built without any flag."""
-    reading = Reading({})
+    reading = Reading()
     try:
         read(open_source(written, "auto", reading), reading)
     except f.Failure as failure:
@@ -247,15 +246,16 @@ def _read_tables(
             items += [item._replace(split=item.split or split) for item in records]
         else:
             listed = question_rows.expanded(caption_sets.rows(list(opened)))
-            listed = nested_rows.flattened(listed, reading.columns, opened.path)
-            here = table_items.by_clip(listed)
+            asked = {reading.declared("question"), reading.declared("answer")} - {""}
+            listed = nested_rows.flattened(listed, asked, opened.path)
+            here = nested_rows.by_clip(listed)
             tally.take(opened)
             if here and _is_annotation(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
                 records = _record_items(listed, tally, source.files, folder, problems)
                 items += [item._replace(split=split) for item in records]
             else:
-                rows += _located(list(table_items.each_caption(here)), opened, table)
+                rows += _located(list(nested_rows.each_caption(here)), opened, table)
                 problems += _blank_rows(opened, table)
                 names += [split] * (len(rows) - len(names))
     if not source.tables:
@@ -285,7 +285,7 @@ def _row_items(
     if not all(isinstance(row.values, dict) for row in rows):
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
-    column = reading.columns.get("split", "")
+    column = reading.declared("split")
     by_column = named_splits.of_column([row.values for row in rows], column, problems)
     rows, reading = _with_fields(rows, reading)
     splits = [one or other for one, other in zip(by_column, names, strict=True)]
@@ -319,7 +319,10 @@ def _with_fields(rows: list[Row], reading: Reading) -> tuple[list[Row], Reading]
         return rows, reading
     plain, column = nested_rows.with_fields([row.values for row in rows], reading.fields)
     chosen = [row._replace(values=values) for row, values in zip(rows, plain, strict=True)]
-    return chosen, replace(reading, columns={**reading.columns, "answer": column})
+    declared = tuple(one for one in reading.columns if one.role != "answer")
+    return chosen, replace(
+        reading, columns=(*declared, Column(column, "answer", source="--fields"))
+    )
 
 
 def _opened_tables(
@@ -459,8 +462,8 @@ def _is_annotation(record: object) -> bool:
 
 
 def _is_about_part(record: dict) -> bool:
-    """Whether it is a row with times of its clip, and none of DAFT's items: these name files."""
-    return parts.of_times(record)[0] != "" and not names_medium(str(record.get("video_id")))
+    """Whether it is a row of STAR, with times of its clip: DAFT's items with times name files."""
+    return {"start", "end"} <= record.keys() and not names_medium(str(record.get("video_id")))
 
 
 def _with_system(item: Item, system: str) -> Item:

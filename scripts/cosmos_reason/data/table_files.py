@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.columns import names_medium
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.roles import names_medium
 from cosmos_reason.data.source_files import Folder, Held
 
 DELIMITED = (".csv", ".tsv")

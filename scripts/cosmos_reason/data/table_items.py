@@ -13,19 +13,16 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     answer_forms,
-    clip_columns,
     label_questions,
     option_columns,
     option_numbers,
     parts,
+    roles,
     source_files,
     split_names,
     thoughts,
 )
-from cosmos_reason.data import columns as column_roles
-from cosmos_reason.data.columns import cell_text
 from cosmos_reason.data.formats import (
-    are_pairs,
     are_pictures,
     rates,
     with_options,
@@ -44,52 +41,21 @@ from cosmos_reason.data.items import (
     refuse_unused,
 )
 from cosmos_reason.data.records import TAG
+from cosmos_reason.data.roles import Column, cell_text
 from cosmos_reason.data.samples import Media, Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES
 
 COLUMNS_NAMED = 40
-TEXT_COLUMNS = ("id", "question", "answer", "reasoning", "options")
-
-
-def by_clip(rows: list) -> list:
-    """{"a.mp4": "rain", ...} as rows, or as records with their questions; other rows as they
-    are."""
-    if (
-        len(rows) != 1
-        or not isinstance(rows[0], dict)
-        or not all(map(column_roles.names_medium, rows[0]))
-    ):
-        return rows
-    return [_of_clip(name, value) for name, value in rows[0].items()]
-
-
-def _of_clip(name: str, value: object) -> dict:
-    if are_pairs(value):
-        return {"video": name, "qa_pairs": value}
-    if isinstance(value, dict) and {"q", "a"} <= value.keys():
-        return {"video": name, "qa_pairs": [value]}
-    if isinstance(value, dict) and column_roles.OF_TEXTS & value.keys():
-        return {"video": name, **value}
-    return {"video": name, "answer": value}
-
-
-def each_caption(rows: list) -> Iterator:
-    """A row for each text of those that have several captions; other rows as they are."""
-    for row in rows:
-        captions = row.get("captions") if isinstance(row, dict) else None
-        if isinstance(captions, list) and all(isinstance(text, str) for text in captions):
-            others = {name: value for name, value in row.items() if name != "captions"}
-            yield from ({**others, "caption": text} for text in captions)
-        else:
-            yield row
+TEXT_ROLES = ("id", "question", "answer", "reasoning")
+FOLDER = "folder"  # stands for a column: the names of the folders of tables
 
 
 def labelled_by_folder(files: Folder, split: str) -> list[Row]:
     """One row per medium of a source without tables, whose folder names are the labels."""
     rows = []
     for name in files.names:
-        if not column_roles.names_medium(name):
+        if not roles.names_medium(name):
             continue
         if split and split not in name.split("/"):
             continue
@@ -114,129 +80,130 @@ def items(
     problems: list[f.Finding],
     splits: list[str],
 ) -> Iterator[Item]:
-    """One item per row: its columns are given or known by their names, its question is made from
-    the labels when the row has none, and `splits` say what its split is called.
+    """One item per row: what its columns are is declared or known by their names (`roles`), its
+    question is made from the labels when the row has none, and `splits` say what its split is
+    called.
 
     What is wrong joins the `problems`, and reading goes on, so that one run says all.
     """
-    given, begin = _without_numbered(reading.columns)
-    cells, columns = _table(rows, given, files, problems)
-    if not any(splits):
-        columns.pop("split", None)  # told as a column that is not used
-    files.roles = dict(columns)
-    written = {role: cells.get(columns.get(role), [None] * len(rows)) for role in TEXT_COLUMNS}
-    texts = {role: list(map(cell_text, written[role])) for role in TEXT_COLUMNS}
+    cells, chosen = _table(rows, files, reading, problems)
+    if not any(splits):  # told as a column that is not used
+        chosen = [one for one in chosen if one.role != "split"]
+    files.columns = chosen
+    files.unused = roles.unused(cells, chosen)
+    columns = {one.role: one for one in reversed(chosen)}  # the first of each role
+    texts = {role: _texts(rows, cells, columns.get(role)) for role in TEXT_ROLES}
+    answered = columns["answer"].name
     refused: list[f.Finding] = []
-    stated = written["options"] if "options" in columns else None
-    reading_options = (rows, texts["answer"], stated, columns["answer"], begin, refused)
-    options, answers = _options_and_answers(*reading_options)
+    options, answers = _options_and_answers(rows, texts["answer"], chosen, refused)
     problems += _without_values(rows, columns, texts, options)
     answers, told = _in_one_form(rows, answers, options)
     problems += told
-    media = _media(rows, columns, files, problems)
-    parted = (rows, media, cells, columns, files, reading.skip_missing, problems)
-    media = f.attempt(problems, parts.of_rows, *parted) or media
-    asking = (texts["question"], answers, options, media, columns["answer"], reading)
-    questions = f.attempt(problems, _questions, *asking) or texts["question"]
-    for number, (kind, medium) in enumerate(media):
-        where = rows[number].where
+    shown = _media(rows, chosen, files, problems)
+    for number, media in enumerate(shown):
+        parted = (rows, media, cells, chosen, files, reading.skip_missing, problems)
+        shown[number] = f.attempt(problems, parts.of_rows, *parted) or media
+    media = [tuple(dict.fromkeys(named)) for named in zip(*shown, strict=True)]
+    questions = texts["question"]
+    asking = (questions, answers, options, shown[0], answered, reading, cells, chosen)
+    asked = f.attempt(problems, _questions, *asking) or questions
+    times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
+    if answered and not any(one.role == "start" for one in chosen):
+        problems += parts.contradictions(shown[0], texts["answer"], questions, times, cells)
+    for number, row in enumerate(rows):
         turns = f.attempt(
-            refused, _asked, questions[number], options[number], answers[number], where
+            refused, _asked, asked[number], options[number], answers[number], row.where
         )
-        if turns and medium:
-            unnamed = f"row-{rows[number].number}"
-            name = texts["id"][number] or name_of(medium, files, unnamed) or unnamed
+        named = tuple((kind, medium) for kind, medium in media[number] if medium)
+        if named[1:]:  # an empty cell beside a clip names none
+            named = tuple(one for one in named if one[1] != UNNAMED)
+        is_whole = all(medium for _, medium in media[number])
+        if turns and named and is_whole:
+            unnamed = f"row-{row.number}"
+            name = texts["id"][number] or name_of(named[0][1], files, unnamed) or unnamed
             reasoning = thoughts.bare(texts["reasoning"][number])
-            tags = _tags(rows[number].values)
-            yield Item(name, ((kind, medium),), turns, reasoning, tags=tags, split=splits[number])
-    problems += [*one_per_id(refused), *_unused(rows, cells, columns)]
+            tags = _tags(row.values, chosen)
+            groups = _groups(row.values, chosen)
+            yield Item(
+                name, named, turns, reasoning, tags=tags, split=splits[number], groups=groups
+            )
+    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused)]
 
 
-def _tags(row: dict) -> tuple[str, ...]:
-    given = row.get("tags")
-    return tuple(map(str, given)) if isinstance(given, list) else ()
+def _texts(rows: list[Row], cells: roles.Cells, column: Column | None) -> list[str]:
+    """What stands in a column, as text; "" in every row without a column."""
+    if column is None or column.name not in cells:
+        return [""] * len(rows)
+    return list(map(cell_text, cells[column.name]))
 
 
-def _without_numbered(given: dict[str, str]) -> tuple[dict[str, str], int | None]:
-    """The columns that are given, the answer's under its plain role; and what its numbers count
-    options from, where that is said."""
-    columns = dict(given)
-    begin = None
-    for role, counted_from in column_roles.NUMBERED_ROLES.items():
-        if role in columns:
-            begin = counted_from
-            columns["answer"] = columns.pop(role)
-    return columns, begin
+def _tags(row: dict, chosen: list[Column]) -> tuple[str, ...]:
+    """The tags of a row: the texts of a list, or one text."""
+    tags: list[str] = []
+    for one in chosen:
+        value = row.get(one.name) if one.role == "tag" else None
+        tags += map(str, value) if isinstance(value, list) else filter(None, [cell_text(value)])
+    return tuple(tags)
 
 
-def _unused(rows: list[Row], cells: column_roles.Cells, columns: dict[str, str]) -> list[f.Finding]:
+def _groups(row: dict, chosen: list[Column]) -> tuple[str, ...]:
+    named = [one.name for one in chosen if one.role == "group" and cell_text(row.get(one.name))]
+    return tuple(f"{name}={cell_text(row[name])}" for name in named)
+
+
+def _unused(rows: list[Row], cells: roles.Cells, names: list[str]) -> list[f.Finding]:
     """The columns without a role by their names: a warning where one may mean more than it says."""
-    read = _read_by_name(rows, cells)
-    names = [name for name in column_roles.unused(cells, columns) if name not in read]
+    of_rates = {name for row in rows for name in rates(row.values)}  # read beside pictures
+    names = [name for name in names if name not in of_rates]
     if not names:
         return []
     message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
     if names[COLUMNS_NAMED:]:
         message += f" and {len(names) - COLUMNS_NAMED} more"
-    meanings = {name: column_roles.meaning(name, cells[name]) for name in names}
-    message += _meant(meanings)
-    if any(map(column_roles.are_sentences, (cells[name] for name in names))):
-        message += "; a text that says why an answer is right is trained by --column reasoning=NAME"
-    meanings = {name: meant for name, meant in meanings.items() if meant}
+    meanings = {name: meant for name in names if (meant := roles.meaning(name))}
+    for meant in roles.MEANINGS:
+        alike = [name for name, meaning in meanings.items() if meaning == meant]
+        if not alike:
+            continue
+        message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
+        if meant == roles.TIME:
+            words = [f"--column {shlex.quote(role)}" for role in roles.time_roles(cells, alike)]
+            message += f": {' '.join(words)} cuts the parts out" if words else ""
+        else:
+            role = roles.DECLARED_BY[meant]
+            message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
     severity = f.WARNING if meanings else f.INFO
     data = {"columns": names, "meanings": meanings}
     return [f.Finding("BUILD-COLUMN-UNUSED", severity, rows[0].where, message, Fix(), data)]
 
 
-def _read_by_name(rows: list[Row], cells: column_roles.Cells) -> set[str]:
-    """Columns that are read without a role: options in columns of their own, tags, rates."""
-    of_rates = (name for row in rows for name in rates(row.values))
-    return {"tags", *option_columns.names(cells), *of_rates}
-
-
-def _meant(meanings: dict[str, str]) -> str:
-    """What is said of columns that may mean something, and how times are declared."""
-    message = ""
-    for meant in column_roles.MEANINGS:
-        alike = [name for name, meaning in meanings.items() if meaning == meant]
-        if alike:
-            message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
-        roles = column_roles.time_roles(alike) if meant == column_roles.TIME else []
-        if roles:
-            words = " ".join(f"--column {shlex.quote(role)}" for role in roles)
-            message += f": {words} cuts the parts out"
-    return message
-
-
 def _table(
-    rows: list[Row], given: dict[str, str], files: Folder, problems: list[f.Finding]
-) -> tuple[column_roles.Cells, dict[str, str]]:
-    """What stands in the columns of all rows, and {role: column}."""
+    rows: list[Row], files: Folder, reading: Reading, problems: list[f.Finding]
+) -> tuple[roles.Cells, list[Column]]:
+    """What stands in the columns of all rows, and the columns that have a role."""
     names = dict.fromkeys(name for row in rows for name in row.values)
     cells = {name: [row.values.get(name) for row in rows] for name in names}
-    columns = column_roles.of_roles(cells, given, problems)
     folders = {row.folder for row in rows}
-    if "answer" not in columns and len(folders) > 1:  # tables in folders named by the label
-        columns["answer"] = "folder"
-        cells["folder"] = [posixpath.basename(row.folder) for row in rows]
-    if not {"video", "image"} & given.keys():
-        of_clips = clip_columns.find(cells, columns, files)
-        if of_clips:
-            columns.pop("image", None)
-            columns["video"] = of_clips
-    column_roles.add_likely(cells, columns, problems)
-    return cells, columns
+    has_folders = FOLDER not in cells and len(folders) > 1
+    if has_folders and FOLDER in {one.name for one in reading.saved or ()}:
+        cells[FOLDER] = [posixpath.basename(row.folder) for row in rows]
+    chosen = roles.resolve(cells, reading.columns, reading.saved, problems)
+    if has_folders and all(one.role != "answer" for one in chosen):
+        cells[FOLDER] = [posixpath.basename(row.folder) for row in rows]
+        chosen.append(Column(FOLDER, "answer", source="folders named by the label"))
+    return cells, roles.require(cells, chosen, problems)
 
 
 def _without_values(
-    rows: list[Row], columns: dict[str, str], texts: dict[str, list[str]], options: list[dict]
+    rows: list[Row], columns: dict[str, Column], texts: dict[str, list[str]], options: list[dict]
 ) -> list[f.Finding]:
     """Rows that have nothing in the column of the answer, or what programs write for nothing there,
     in a question or in a reasoning; unless it is the text of an option."""
     found = []
-    if columns["answer"]:
+    answered = columns["answer"].name
+    if answered:
         empty = [row for row, answer in zip(rows, texts["answer"], strict=True) if not answer]
-        message = f"got no {columns['answer']}, expected an answer: write it, or remove the row"
+        message = f"got no {answered}, expected an answer: write it, or remove the row"
         if empty:
             told = [(row, message if row is empty[0] else "none") for row in empty]
             found.append(by_row("BUILD-ANSWER-EMPTY", f.ERROR, told))
@@ -249,7 +216,7 @@ def _without_values(
         if void:
             (first, text), *others = void
             message = (
-                f"got {text} in {columns[role]}, which programs write for no value, "
+                f"got {text} in {columns[role].name}, which programs write for no value, "
                 f"expected the {role}: write it (in other letters, where it is meant), or remove "
                 "the row"
             )
@@ -273,37 +240,40 @@ def _in_one_form(
 
 
 def _media(
-    rows: list[Row], columns: dict[str, str], files: Folder, problems: list[f.Finding]
-) -> list[tuple[str, Medium | None]]:
-    """(kind, medium) of every row: UNNAMED in an empty cell, none where what stands there is
-    refused or no column is known."""
+    rows: list[Row], chosen: list[Column], files: Folder, problems: list[f.Finding]
+) -> list[list[tuple[str, Medium | None]]]:
+    """(kind, medium) of every row, for each column of media: UNNAMED in an empty cell, None where
+    what stands there is refused or no column is known."""
     refused: list[f.Finding] = []
-    media = []
-    is_known = any(columns.get(kind) for kind in ("video", "image"))
-    for row in rows:
-        named = _named_medium(row.values, columns)
-        medium = UNNAMED if is_known else None
-        if named:
-            medium = f.attempt(refused, source_files.find_video, files, named, row.folder)
-        is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
-        kind = named.kind if named else "video"
-        media.append(("image" if is_image else kind, medium))
+    columns = [one for one in chosen if one.role in roles.MEDIA]
+    shown = []
+    for one in columns:
+        media = []
+        for row in rows:
+            named = _named_medium(row.values, one)
+            medium = UNNAMED if one.name else None
+            if named:
+                medium = f.attempt(refused, source_files.find_video, files, named, row.folder)
+            is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
+            kind = named.kind if named else "video"
+            media.append(("image" if is_image else kind, medium))
+        shown.append(media)
     problems += one_per_id(refused)
-    return media
+    return shown or [[("video", None)] * len(rows)]
 
 
-def _named_medium(row: dict, columns: dict[str, str]) -> Media | None:
-    """What a row names: a file, a list of pictures, or a folder of them; None in an empty cell."""
-    for kind in ("video", "image"):
-        value = row.get(columns.get(kind, ""))
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)
-        if isinstance(value, list) and len(value) == 1 and not are_pictures(value):
-            value = value[0]
-        if isinstance(value, str) and value:
-            return Media(kind, value, fps=_rate(row))
-        if kind == "video" and are_pictures(value):
-            return Media(kind, value[0], tuple(value), _rate(row))
+def _named_medium(row: dict, column: Column) -> Media | None:
+    """What a cell names: a file, a list of pictures, or a folder of them; None in an empty one."""
+    kind = "image" if column.role == "image" else "video"
+    value = row.get(column.name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if isinstance(value, list) and len(value) == 1 and not are_pictures(value):
+        value = value[0]
+    if isinstance(value, str) and value:
+        return Media(kind, value, fps=_rate(row))
+    if kind == "video" and are_pictures(value):
+        return Media(kind, value[0], tuple(value), _rate(row))
     return None
 
 
@@ -322,6 +292,8 @@ def _questions(
     media: list[tuple[str, Medium | None]],
     label: str,
     reading: Reading,
+    cells: roles.Cells,
+    chosen: list[Column],
 ) -> list[str]:
     """The question of every row: its own, or one for all labels without; rows that bring options
     are asked it without the labels in words."""
@@ -331,6 +303,11 @@ def _questions(
         return stated
     if not label:  # told already
         return stated
+    likely = roles.asking(cells, chosen)
+    if likely and not reading.question and len(unasked) == len(stated):
+        message = f"got no question, and {likely}, whose texts all ask something"
+        fix = Fix(flags={"--column": f"question={likely}"})
+        raise f.bad_input("BUILD-QUESTION", "--question", message, fix)
     labels = [answers[number] for number in unasked]
     kind, _ = media[unasked[0]]
     is_choice = any(options[number] for number in unasked)
@@ -378,27 +355,31 @@ def _asked(question: str, options: dict[str, str], answer: str, where: str) -> t
 
 
 def _options_and_answers(
-    rows: list[Row],
-    answers: list[str],
-    stated: list | None,
-    column: str,
-    begin: int | None,
-    refused: list[f.Finding],
+    rows: list[Row], answers: list[str], chosen: list[Column], refused: list[f.Finding]
 ) -> tuple[list[dict], list[str]]:
-    """The options of each row, `stated` in one column or in columns of their own, and its answer,
-    by its letter where it is the number of an option or the name of its column."""
-    options, lettered = [], list(answers)
+    """The options of each row, in one column or in columns of their own, and its answer, by its
+    letter where it is the number of an option or the name of its column."""
+    columns = [one for one in chosen if one.role == "options" and one.name]
+    options: list[dict] = [{}] * len(rows)
+    lettered = list(answers)
+    if not columns:
+        return options, lettered
+    names = [one.name for one in columns]
+    separator = columns[0].separator
     for place, row in enumerate(rows):
         try:
-            if stated is None:
-                read, lettered[place] = option_columns.of_row(row.values, answers[place])
+            if names[1:]:
+                options[place], lettered[place] = option_columns.of_columns(
+                    row.values, names, answers[place]
+                )
             else:
-                value = stated[place]
-                read = options_in(written_options(value) if isinstance(value, str) else value)
+                value = row.values.get(names[0])
+                if isinstance(value, str):
+                    value = written_options(value.strip(), separator)
+                options[place] = options_in(value)
         except ValueError as problem:
             refused += f.bad_input("BUILD-OPTIONS", row.where, str(problem)).findings
-            read = {}
-        options.append(read)
+    answered = next(one for one in chosen if one.role == "answer")
     where = [row.where for row in rows]
-    numbered = (options, lettered, column, begin, where)
+    numbered = (options, lettered, answered.name, answered.numbered_from, where)
     return options, f.attempt(refused, option_numbers.letters, *numbered) or lettered

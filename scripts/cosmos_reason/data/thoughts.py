@@ -8,7 +8,6 @@ import re
 THOUGHTFUL = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
 THOUGHT_ALONE = re.compile(r"\s*<think>\s*(.*?)\s*(?:</think>\s*)?", re.S)
 ANSWER_TAGS = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.S)
-LONGEST_KIND = 40  # characters
 
 
 def apart(answer: str) -> tuple[str, str]:
@@ -27,20 +26,3 @@ def untagged(answer: str) -> str:
     """What stands in <answer>; any other answer as it is."""
     tagged = ANSWER_TAGS.fullmatch(answer)
     return tagged[1].strip() if tagged else answer
-
-
-def are_tagged(values: list) -> bool:
-    """Whether a column holds texts in <think>, and nothing else."""
-    filled = [value for value in values if value]
-    return bool(filled) and all(isinstance(value, str) and _is_thought(value) for value in filled)
-
-
-def _is_thought(text: str) -> bool:
-    return text.lstrip().startswith("<think>") and THOUGHT_ALONE.fullmatch(text) is not None
-
-
-def are_kinds(values: list) -> bool:
-    """Whether a column called "reasoning" only says which kind of it a question needs
-    ("Descriptive", in Perception Test): its texts are single words."""
-    texts = [str(value) for value in values if value]
-    return all(len(text.split()) == 1 and len(text) <= LONGEST_KIND for text in texts)

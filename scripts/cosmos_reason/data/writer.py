@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json
+from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json, write_text
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import overlap, thoughts
 from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.held_out import balance, shortage
 from cosmos_reason.data.items import Item
+from cosmos_reason.data.mapping import FILE
 from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
 from cosmos_reason.data.unopened import Unopened
 from cosmos_reason.media.files import content, frame_rate
@@ -69,23 +70,27 @@ class Placed(NamedTuple):
         return {"video": self.name, **rate}
 
 
+def planned(items: Sequence[Item], plan: Plan) -> dict[str, dict[str, Item]]:
+    """The items of each split by the ids they will have. Raises Failure for a share that splits
+    nothing."""
+    kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
+    splits = of_source(kept) or split(kept, plan.eval_fraction, plan.seed)
+    return {name: {item: kept[item] for item in ids} for name, ids in splits.items()}
+
+
 def write(
-    items: Sequence[Item], folder: Path, plan: Plan
+    splits: dict[str, dict[str, Item]], folder: Path, plan: Plan, mapping: str = ""
 ) -> tuple[dict[str, int], list[f.Finding]]:
-    """Write `folder` (train/ and, when something is held out, eval/) whole or not at all; records
-    per split, and what is said of those left out.
+    """Write `folder` (mapping.yaml, train/ and, when something is held out, eval/) whole or not at
+    all; records per split, and what is said of those left out. `splits`: what `planned` gives.
 
     Raises Failure when a medium cannot be linked, and with all that do not open.
     """
-    named = dict(zip(_ids(items), items, strict=True))
-    kept = _subset(named, plan)
-    splits = of_source(kept) or split(kept, plan.eval_fraction, plan.seed)
     folder = folder.resolve()  # a link to it stays
-    unopened = Unopened(len(kept), plan.skip_missing)
+    unopened = Unopened(sum(map(len, splits.values())), plan.skip_missing)
     counts = {}
     with only_run(folder), whole_folder(folder) as root:
-        for name, ids in splits.items():
-            items_here = {item: kept[item] for item in ids}
+        for name, items_here in splits.items():
             counts[name] = _write_split(items_here, root / name, plan, unopened)
         left_out = unopened.findings()
         empty = [name for name, count in counts.items() if not count]
@@ -93,6 +98,7 @@ def write(
             message = f"got no clip that opens for {' and '.join(empty)}, expected one or more"
             raise f.Failure([*left_out, f.error("BUILD-EMPTY", folder, message)], f.EXIT_BAD_INPUT)
         _refuse_shared(root, counts)
+        write_text(root / FILE, mapping)
         write_json(root / MARKER, {"schema_version": 1, "names": _names(root)} | asdict(plan))
     return counts, left_out
 
@@ -246,7 +252,8 @@ def _sources(items: dict[str, Item]) -> dict[str, str]:
         files = [_whole(file) for _, medium in item.media for file in files_of(medium)]
         keys = [file.key if isinstance(file, Held) else os.path.realpath(file) for file in files]
         keys = [copies.get(key, key) for key in keys]
-        first[name], *others = keys or [" ".join(turn.text for turn in item.turns[:-1])]
+        keys = keys or [" ".join(turn.text for turn in item.turns[:-1])]
+        first[name], *others = [*keys, *item.groups]
         for other in others:
             above[top(other)] = top(first[name])
     return {name: top(key) for name, key in first.items()}

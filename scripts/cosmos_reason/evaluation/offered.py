@@ -10,7 +10,7 @@ from cosmos_reason import answers
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.data import formats, option_columns, option_numbers
-from cosmos_reason.data.columns import COUNTED_FROM_0
+from cosmos_reason.data.published_sets import COUNTED_FROM_0
 
 KEYS = frozenset(formats.OPTIONS)
 
@@ -54,8 +54,9 @@ class Offered:
             return []
         found = []
         try:
+            begin = 0 if self.column in COUNTED_FROM_0 else None
             truths = option_numbers.letters(
-                options, truths, self.column, None, [rows[number].id for number in numbers]
+                options, truths, self.column, begin, [rows[number].id for number in numbers]
             )
         except Failure as failure:
             message = failure.findings[0].message + "; they are read as they are"

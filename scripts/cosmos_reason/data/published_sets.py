@@ -1,0 +1,58 @@
+"""Columns of published sets whose names alone do not say what they hold: one row per set."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+# set -> {column: role}. A set is known by these columns, all of which its tables have but for those
+# with a question mark. Its other columns have the roles of their names.
+SETS = {
+    "Video-R1": {
+        "path": "video",
+        "problem": "question",
+        "solution": "answer",
+        "process?": "reasoning",
+    },
+    "LongVideoBench": {"candidates": "options", "correct_choice": "answer_from_0"},
+    # `reasoning` is the kind of reasoning there (Descriptive, Predictive): no text to train on.
+    "Perception Test": {
+        "question": "question",
+        "options": "options",
+        "answer_id": "answer_from_0",
+        "reasoning": "ignore",
+    },
+    "TVQA": {"vid_name": "video", "q": "question", "answer_idx": "answer_from_0"},
+    "CinePile": {"choices": "options", "answer_key_position": "answer_from_0"},
+    "HourVideo": {
+        "question": "question",
+        "correct_answer_label": "answer",
+        "answer_1": "options",
+        "answer_2": "options",
+        "answer_3?": "options",
+        "answer_4?": "options",
+        "answer_5?": "options",
+    },
+    "VSI-Bench": {"scene_name": "video", "question": "question", "ground_truth": "answer"},
+    "EgoSchema": {"video_idx": "video", "question": "question", "option": "options"},
+    # `video_id` is the number of a video in the set: the files are called by `videoID`.
+    "Video-MME": {"videoID": "video", "question": "question", "options": "options"},
+    "SUTD-TrafficQA": {"vid_filename": "video", "q_body": "question", "answer": "answer"},
+    "CLEVRER": {"video_filename": "video", "question": "question", "answer": "answer"},
+}
+# Columns that count options from 0 wherever they are met.
+COUNTED_FROM_0 = {
+    name for roles in SETS.values() for name, role in roles.items() if role == "answer_from_0"
+}
+
+
+def known(columns: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return (the set that a table with these columns is of, {column: role}), the set with the most
+    columns where several fit; ("", {}) for none."""
+    here = set(columns)
+    best, roles_of_best = "", {}
+    for name, roles in SETS.items():
+        present = {key.rstrip("?"): role for key, role in roles.items() if key.rstrip("?") in here}
+        required = {key for key in roles if not key.endswith("?")}
+        if required <= here and len(present) > len(roles_of_best):
+            best, roles_of_best = name, present
+    return best, roles_of_best

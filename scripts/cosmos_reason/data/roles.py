@@ -1,0 +1,295 @@
+"""What each column of a table is for. A role is declared by a flag, by a saved mapping or by the
+row of a published set, or known by an exact name: nothing is read out of the cells. Columns that
+stay without a role are named with the line that would declare them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data import option_columns, published_sets
+from cosmos_reason.data.label_questions import LABELS, SENTENCES
+from cosmos_reason.data.option_columns import NUMBERED
+from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+
+MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
+# role -> the exact names it is known by, best first
+NAMES = {
+    "video": (
+        *("video", "video_path", "video_name", "video_file"),
+        *("clip", "clip_path", "clip_name", "clip_file"),
+        *("file_name", "filename", "file", "path", "media"),
+        *("video_id", "videoid", "clip_id", "vid"),
+    ),
+    "image": ("image", "image_path", "image_id"),
+    "question": ("question", "prompt", "query", "problem"),
+    "answer": (
+        *(*LABELS, *SENTENCES, "solution"),
+        *("correct_answer", "correct", "answer_key", "ground_truth", "gt"),
+    ),
+    "reasoning": (
+        *("reasoning", "explanation", "rationale", "thinking"),
+        *("chain_of_thought", "cot", "thought", "thoughts", "reasoning_content"),
+    ),
+    "options": ("options", "choices", "index2ans", "candidates"),
+    "id": ("id", "uid", "video_id", "image_id"),
+    "split": ("split",),
+    "group": ("group",),
+    "tag": ("tags",),
+}
+MEDIA = ("video", "image", "media")
+# How a flag writes a role together with what its cells need to be read: the number that counts the
+# first option, the unit of times, the separator of options.
+DETAILS = {
+    "answer_from_0": {"role": "answer", "numbered_from": 0},
+    "answer_from_1": {"role": "answer", "numbered_from": 1},
+    "start_ms": {"role": "start", "unit": "ms"},
+    "end_ms": {"role": "end", "unit": "ms"},
+    "start_frame": {"role": "start", "unit": "frame"},
+    "end_frame": {"role": "end", "unit": "frame"},
+    "options_semicolon": {"role": "options", "separator": ";"},
+    "options_lines": {"role": "options", "separator": "\n"},
+}
+PLAIN = (*NAMES, "media", "start", "end", "ignore")
+ROLES = (*PLAIN, *DETAILS)
+SEVERAL = (*MEDIA, "options", "group", "tag", "ignore")  # roles that several columns may have
+BY_NAME = "its name"  # who gave a column its role, where nobody declared it
+# Columns that name a clip, and columns of questions and answers, in records of other projects.
+OF_CLIPS = {name for name in NAMES["video"] if name.startswith(("video_", "videoi", "clip", "vid"))}
+OF_TEXTS = {*NAMES["question"], *NAMES["answer"], "correct_answer_label"}
+OF_TEXTS |= published_sets.COUNTED_FROM_0
+
+OF_ROWS = re.compile(r"(?:^|[_ ])(?:id|ids|uid|uuid|qid|idx|index|url|token)$|^q_?uid$", re.I)
+WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+BEGINS = {"start", "starts", "begin", "begins", "from", "onset"}
+ENDS = {"end", "ends", "stop", "stops", "to", "until", "till", "offset"}
+TIMES = {"time", "times", "timestamp", "timestamps", "timecode", "sec", "secs", "second", "seconds"}
+TIMES |= {"ms", "msec", "millisecond", "milliseconds", "frame", "segment", "span", "interval"}
+MILLISECONDS = {"ms", "msec", "millisecond", "milliseconds"}
+FRAMES = {"frame", "frames"}
+# What an unused column may mean by the words of its name: said of it, and nothing else.
+TIME = "a time"
+MEANINGS = {
+    TIME: BEGINS | ENDS | TIMES,
+    "a split": {"split", "splits", "subset", "fold", "folds", "partition"},
+    "a group": {"group", "camera", "cam", "site", "session", "recording", "scene", "subject"}
+    | {"participant", "patient", "location", "shift", "person", "driver", "vehicle"},
+}
+DECLARED_BY = {"a split": "split", "a group": "group"}
+
+# column -> what stands in it, row by row; None where a row does not have it
+Cells = dict[str, list]
+
+
+class Column(NamedTuple):
+    """A column and its role; `unit` of times (ms, frame; seconds without), `separator` of options
+    (| without), `numbered_from` of answers that are numbers of options; `source` says who gave it
+    the role."""
+
+    name: str
+    role: str
+    unit: str = ""
+    separator: str = ""
+    numbered_from: int | None = None
+    source: str = ""
+
+    @property
+    def family(self) -> str:
+        """Columns of one family come from one source: a clip that is declared is no second clip
+        beside one that is known by its name."""
+        return family(self.role)
+
+    @property
+    def written(self) -> str:
+        """The role as a flag writes it."""
+        for word, details in DETAILS.items():
+            if self == self._replace(**details):
+                return word
+        return self.role
+
+
+def family(role: str) -> str:
+    return "media" if role in MEDIA else role
+
+
+def column(role: str, name: str, source: str) -> Column:
+    """The column `name` with a role as flags write it."""
+    details = {"role": role} | DETAILS.get(role, {})
+    return Column(name, source=source, **details)
+
+
+def of_flags(given: Sequence[str]) -> list[Column]:
+    """The columns of `--column ROLE=COLUMN`. Raises Failure for what is no role, and for a role
+    given twice that one column has."""
+    declared: list[Column] = []
+    for word in given:
+        role, _, name = word.partition("=")
+        if not name:
+            raise f.bad_input("USAGE", "--column", f"got {role!r}, expected ROLE=NAME")
+        if role not in ROLES:
+            hint = f.did_you_mean(role, ROLES)
+            message = f"got the role {role!r}, expected one of {', '.join(ROLES)}.{hint}"
+            raise f.bad_input("USAGE", "--column", message)
+        new = column(role, name, "--column")
+        for other in declared:
+            if other.role == new.role and other.name != name and new.role not in SEVERAL:
+                message = f"got {role} twice, as {other.name!r} and {name!r}, expected one column"
+                raise f.bad_input("USAGE", "--column", message)
+        if new not in declared:
+            declared.append(new)
+    return declared
+
+
+def resolve(
+    cells: Cells,
+    declared: Sequence[Column],
+    saved: Sequence[Column] | None,
+    problems: list[f.Finding],
+) -> list[Column]:
+    """The columns of a table that have a role. Sources in order: flags, then a saved mapping, which
+    is whole, else the table of published sets and exact names. A later one gives no role that an
+    earlier one gave, and none to a column that has one. A declared column that there is not joins
+    the `problems`."""
+    chosen = [one._replace(name=_present(one, cells, problems)) for one in declared]
+    if saved is not None:
+        there = [one._replace(name=_present(one, cells, problems)) for one in saved]
+        return chosen + _left(chosen, there)
+    set_name, of_set = published_sets.known(cells)
+    chosen += _left(chosen, [column(role, name, set_name) for name, role in of_set.items()])
+    families = {one.family for one in chosen}
+    used = {one.name for one in chosen}
+    lowered = {name.lower(): name for name in cells}
+    for role, names in NAMES.items():
+        free = [lowered[name] for name in names if name in lowered and lowered[name] not in used]
+        if free and family(role) not in families:
+            chosen.append(column(role, free[0], BY_NAME))
+            used.add(free[0])
+    if not any(one.role == "options" for one in chosen):
+        listed = option_columns.named(name for name in cells if name not in used)
+        chosen += [column("options", name, BY_NAME) for name in listed]
+    return chosen
+
+
+def _left(earlier: list[Column], later: list[Column]) -> list[Column]:
+    """The later columns whose role, and whose column, no earlier source took."""
+    families = {one.family for one in earlier if one.role != "ignore"}
+    used = {one.name for one in earlier}
+    return [one for one in later if one.family not in families and one.name not in used]
+
+
+def _present(one: Column, cells: Cells, problems: list[f.Finding]) -> str:
+    """The name of a declared column; "" where there is none of that name and none alike."""
+    if one.name in cells:
+        return one.name
+    alike = [other for other in cells if other.strip().lower() == one.name.strip().lower()]
+    alike = alike or f.misspelt(one.name, cells)
+    fix = ""
+    if len(alike) == 1 and one.source == "--column":
+        written = shlex.join(["--column", f"{one.written}={one.name}"])
+        fix = f"replace {written} with {shlex.join(['--column', f'{one.written}={alike[0]}'])}"
+    message = f"got no such column, expected one of {', '.join(cells)}"
+    problems.append(f.error("BUILD-COLUMN", one.name, message, fix))
+    return alike[0] if len(alike) == 1 else ""
+
+
+def require(cells: Cells, chosen: list[Column], problems: list[f.Finding]) -> list[Column]:
+    """Report a missing column of media or of answers, with the line that declares the one that it
+    can be; the columns with that of the answer, to go on and find what else is wrong."""
+    families = {one.family for one in chosen}
+    free = [name for name in cells if name not in {one.name for one in chosen}]
+    found = list(chosen)
+    if "answer" not in families:
+        likely = _only(free, lambda name: _may_be_labels(name, cells[name]))
+        problems.append(_missing("answer", likely, cells))
+        found.append(column("answer", likely, "a proposal"))
+    if "media" not in families:
+        likely = _only(free, lambda name: _name_media(cells[name]))
+        problems.append(_missing("video", likely, cells))
+    return found
+
+
+def _only(names: Iterable[str], is_it) -> str:
+    found = [name for name in names if is_it(name)]
+    return found[0] if len(found) == 1 else ""
+
+
+def _missing(role: str, likely: str, cells: Cells) -> f.Finding:
+    message = f"got columns {', '.join(cells)}, expected --column {role}=NAME with one of them"
+    fix = Fix(flags={"--column": f"{role}={likely}"}) if likely else Fix()
+    return f.error("BUILD-COLUMN", role, message, fix)
+
+
+def asking(cells: Cells, chosen: Sequence[Column]) -> str:
+    """The one column without a role whose texts all end with a question mark, to be proposed."""
+    used = {one.name for one in chosen}
+    return _only(cells, lambda name: name not in used and _are_questions(cells[name]))
+
+
+def _are_questions(values: list) -> bool:
+    texts = [value for value in values if value is not None]
+    if not texts or not all(isinstance(text, str) for text in texts):
+        return False
+    return all(text.rstrip().endswith(("?", "？")) for text in texts)
+
+
+def _may_be_labels(name: str, values: list) -> bool:
+    """Whether a column can be proposed as labels: it has several values of which some repeat, and
+    is neither an id of rows, an option, nor of a MEANING."""
+    if OF_ROWS.search(name) or NUMBERED.fullmatch(name) or meaning(name):
+        return False
+    filled = [cell_text(value) for value in values if value not in (None, "")]
+    return 1 < len(set(filled)) <= max(len(filled) - 1, 2)
+
+
+def _name_media(values: list) -> bool:
+    filled = [value for value in values if value]
+    return bool(filled) and all(isinstance(value, str) and names_medium(value) for value in filled)
+
+
+def unused(cells: Cells, chosen: Sequence[Column]) -> list[str]:
+    """The columns without a role that hold something."""
+    used = {one.name for one in chosen}
+    return [name for name in cells if name not in used and any(map(cell_text, cells[name]))]
+
+
+def meaning(name: str) -> str:
+    """What a column may mean by the words of its name; "" for nothing of MEANINGS."""
+    words = {word.lower() for word in WORDS.findall(name)}
+    return next((meant for meant, known in MEANINGS.items() if words & known), "")
+
+
+def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
+    """ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the unit
+    that these say, or for the one column of both; [] where they are not one of each."""
+    if len(names) == 1 and all(isinstance(value, list) for value in cells[names[0]]):
+        return [f"start={names[0]}", f"end={names[0]}"]
+    roles = []
+    words = {name: {word.lower() for word in WORDS.findall(name)} for name in names}
+    for edge, known in (("start", BEGINS), ("end", ENDS)):
+        named = [name for name in names if words[name] & known]
+        if len(named) != 1:
+            return []
+        unit = "_ms" if words[named[0]] & MILLISECONDS else ""
+        unit = "_frame" if words[named[0]] & FRAMES else unit
+        roles.append(f"{edge}{unit}={named[0]}")
+    return roles
+
+
+def names_medium(name: str) -> bool:
+    return name.lower().endswith(MEDIA_SUFFIXES)
+
+
+def cell_text(value: object) -> str:
+    """What stands in a cell, as text: "" for nothing, JSON for lists and objects."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return value.strip()
+    if value is None or value != value:  # NaN is how tables say that there is none
+        return ""
+    return re.sub(r"\.0$", "", str(value))

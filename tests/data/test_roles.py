@@ -1,0 +1,169 @@
+"""What each column is: declared by flags, by a saved mapping or by a published set, or known by its
+name; shown before anything is written, and saved beside every build."""
+
+import json
+
+import jsonschema
+import pytest
+import yaml
+from clip_files import write_clip
+from support import run_script
+
+from cosmos_reason.base import bundle
+from cosmos_reason.data import annotations
+from cosmos_reason.media.files import probe
+
+ASKED = ("--question", "Is it open?")
+
+
+@pytest.fixture
+def source(tmp_path):
+    for number in range(6):
+        write_clip(tmp_path / "src" / f"{number}.mp4", frames=8, tint=number)
+    return tmp_path / "src"
+
+
+def build(source, lines, *flags, expect=0, out="out"):
+    """(the document of --json, the samples of each split)."""
+    (source / "labels.csv").write_text("\n".join(lines) + "\n")
+    folder = source.parent / out
+    done = run_script("build_dataset.py", source / "labels.csv", "-o", folder, *flags, "--json")
+    assert done.returncode == expect, done.stdout + done.stderr
+    splits = {}
+    for name in ("train", "eval"):
+        if not expect and (folder / name).is_dir():
+            splits[name] = annotations.read(folder / name / "annotations.json")[0]
+    return json.loads(done.stdout), splits
+
+
+def ids(document):
+    return [finding["id"] for finding in document["findings"]]
+
+
+def test_a_dry_run_shows_mapping_records_and_counts_and_writes_nothing(source):
+    lines = ["video,what,note", *(f"{n}.mp4,{'yes' if n % 2 else 'no'},x" for n in range(4))]
+    flags = ("--column", "answer=what", *ASKED, "--eval-fraction", "0.5", "--dry-run")
+    document, _ = build(source, lines, *flags)
+    result = document["result"]
+    assert result["mapping"]["columns"] == {"what": {"role": "answer"}, "video": {"role": "video"}}
+    assert result["mapping"]["unused"] == ["note"] and result["planned"] == {"train": 2, "eval": 2}
+    turns = [sample["turns"] for sample in result["samples"]]
+    assert len(turns) == 3 and turns[0][0] == ["user", "Is it open?\nAnswer yes or no."]
+    assert not (source.parent / "out").exists()
+    words = (source / "labels.csv", "-o", source.parent / "out", *flags)
+    shown = run_script("build_dataset.py", *words).stderr
+    assert "answer = what (--column)" in shown and "unused: note" in shown
+    assert "assistant: yes" in shown and "2 for train/" in shown
+
+
+def test_the_saved_mapping_builds_the_same_set(source):
+    lines = ["clip,at,till,what,cam", "0.mp4,0,400,yes,a", "1.mp4,0,400,no,b", "2.mp4,0,400,no,c"]
+    flags = ["video=clip", "start_ms=at", "end_ms=till", "answer=what", "group=cam"]
+    flags = [word for role in flags for word in ("--column", role)]
+    flags += [*ASKED, "--eval-fraction", "0.34", "--seed", "3"]
+    _, first = build(source, lines, *flags)
+    saved = source.parent / "out" / "mapping.yaml"
+    document = yaml.safe_load(saved.read_text())
+    assert document["columns"]["at"] == {"role": "start", "unit": "ms"}
+    assert document["split"] == {"by": "group", "fraction": 0.34, "seed": 3}
+    jsonschema.validate(document, bundle.schema("mapping"))
+    _, again = build(source, lines, "--mapping", saved, out="again")
+    assert again == first
+    assert (source.parent / "again" / "mapping.yaml").read_text() == saved.read_text()
+    _, other = build(source, lines, "--mapping", saved, "--question", "Shut?", out="other")
+    assert other["train"][0].turns[0].text.startswith("Shut?")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"colums": {}}, "columns"),
+        ({"schema_version": 2}, "schema_version"),
+        ({"columns": {"what": {"role": "anwser"}}}, "'anwser'"),
+        ({"columns": {"what": {"role": "answer", "unit": "ms"}}}, "unit"),
+        ({"columns": ["what"]}, "columns"),
+        ({"split": {"fraction": "half"}}, "'half'"),
+        ({"questions": ["Is it?"]}, "questions"),
+        ({"flags": {"license": "x"}}, "license"),
+    ],
+)
+def test_a_mapping_that_is_wrong_is_refused_by_name(source, changes, told):
+    document = {"schema_version": 1, "columns": {"what": {"role": "answer"}}} | changes
+    path = source / "mapping.yaml"
+    path.write_text(yaml.safe_dump(document))
+    lines = ["video,what", "0.mp4,yes"]
+    report, _ = build(source, lines, "--mapping", path, *ASKED, expect=2)
+    assert ids(report) == ["BUILD-MAPPING"] and told in report["findings"][0]["message"]
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1", "\x00", "a: &a [*a]"])
+def test_a_mapping_that_is_no_mapping_is_no_traceback(source, content):
+    (source / "mapping.yaml").write_text(content)
+    words = ("--mapping", source / "mapping.yaml", *ASKED)
+    report, _ = build(source, ["video,what", "0.mp4,yes"], *words, expect=2)
+    assert ids(report)[0] == "BUILD-MAPPING"
+
+
+def test_a_mapping_is_whole_and_names_columns_that_are_gone(source):
+    document = {
+        "schema_version": 1,
+        "columns": {"what": {"role": "answer"}, "clip": {"role": "video"}},
+    }
+    (source / "mapping.yaml").write_text(yaml.safe_dump(document))
+    lines = ["clip,what,reasoning", "0.mp4,yes,It is dark."]
+    flags = ("--mapping", source / "mapping.yaml", *ASKED)
+    report, splits = build(source, lines, *flags)
+    assert splits["train"][0].turns[-1].text == "yes"
+    assert report["result"]["mapping"]["unused"] == ["reasoning"]
+    report, _ = build(source, ["film,what", "0.mp4,yes"], *flags, expect=2, out="b")
+    assert "BUILD-COLUMN" in ids(report)
+
+
+def test_several_columns_of_media_are_one_record(source):
+    lines = ["front,rear,what", "0.mp4,1.mp4,yes", "2.mp4,,no"]
+    flags = ("--column", "media=front", "--column", "media=rear", "--column", "answer=what")
+    _, splits = build(source, lines, *flags, *ASKED)
+    assert [len(sample.media) for sample in splits["train"]] == [2, 1]
+    lines = ["front,rear,a,b,what", "0.mp4,1.mp4,0.2,0.6,yes"]
+    flags += ("--column", "start=a", "--column", "end=b", "--force")
+    _, splits = build(source, lines, *flags, *ASKED)
+    folder = source.parent / "out" / "train"
+    lengths = {probe(folder / one.path).frames for one in splits["train"][0].media}
+    assert len(splits["train"][0].media) == 2 and max(lengths) < 8
+
+
+@pytest.mark.parametrize(
+    ("role", "cell"), [("options", "sun|rain"), ("options_semicolon", "sun; rain")]
+)
+def test_the_separator_of_options_is_declared(source, role, cell):
+    lines = ["video,question,answer,o", f"0.mp4,Sky?,rain,{cell}"]
+    _, splits = build(source, lines, "--column", f"{role}=o")
+    question, answer = splits["train"][0].turns
+    assert "(A) sun\n(B) rain" in question.text and answer.text == "B"
+
+
+def test_options_on_lines_and_in_columns_that_are_declared(source):
+    lines = ["video,question,answer,o", '0.mp4,Sky?,rain,"sun', 'rain"']
+    _, splits = build(source, lines, "--column", "options_lines=o")
+    assert splits["train"][0].turns[1].text == "B"
+    lines = ["video,question,answer,good,bad", "0.mp4,Sky?,rain,sun,rain"]
+    flags = ("--column", "options=bad", "--column", "options=good", "--force")
+    _, splits = build(source, lines, *flags)
+    assert "(A) rain\n(B) sun" in splits["train"][0].turns[0].text
+
+
+def test_what_is_declared_to_belong_together_stays_on_one_side(source):
+    lines = ["video,what,cam", *(f"{n}.mp4,{'yes' if n % 2 else 'no'},{n // 3}" for n in range(6))]
+    flags = ("--column", "answer=what", "--column", "group=cam", *ASKED, "--eval-fraction", "0.5")
+    _, splits = build(source, lines, *flags)
+    sides = [{int(sample.id) // 3 for sample in samples} for samples in splits.values()]
+    assert sorted(map(len, sides)) == [1, 1] and sides[0] != sides[1]
+
+
+def test_a_column_of_questions_is_named_and_not_taken(source):
+    lines = ["video,q_text,answer", "0.mp4,Is it open?,yes", "1.mp4,Is it shut?,no"]
+    report, _ = build(source, lines, expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-QUESTION"]
+    assert found["fix"] == "--column question=q_text"
+    _, splits = build(source, lines, *found["fix"].split())
+    assert splits["train"][1].turns[0].text == "Is it shut?"
