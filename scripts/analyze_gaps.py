@@ -69,7 +69,7 @@ def parser() -> cli.Parser:
 
 def main(args) -> cli.Outcome:
     if args.html and s3.is_uri(args.html):
-        message = f"got {args.html}, expected a local file: it is for a browser"
+        message = f"{args.html} is no local file, which a browser needs"
         raise findings.bad_input("USAGE", "--html", message)
     options = grading.Options(args.type, args.tolerance, args.boxes, args.kpi_ann_path)
     file, rows, found = grading.read_one(local_results(args.results_dir), options)

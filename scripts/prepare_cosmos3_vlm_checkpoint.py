@@ -161,7 +161,7 @@ def check_only(args) -> cli.Outcome:
     unused = ("output_path", "force", "hash", "validate", "validate_with_image")
     flags = [f"--{name.replace('_', '-')}" for name in unused if vars(args)[name]]
     if flags:
-        message = f"got {', '.join(flags)}, which have no effect with --check-only"
+        message = f"{', '.join(flags)} have no effect with --check-only"
         notes.append(findings.warning("CKPT-NO-EFFECT", "--check-only", message))
     return cli.Outcome({"status": status}, notes, f"status={status}")
 
@@ -170,7 +170,7 @@ def main(args) -> cli.Outcome:
     if args.check_only:
         return check_only(args)
     if not args.output_path:
-        message = "got none, expected the folder to write"
+        message = "it is required: the folder to write"
         raise findings.bad_input("CKPT-NO-OUTPUT", "--output-path", message)
     status = conversion.SKIPPED
     notes = reusable(args)

@@ -70,7 +70,7 @@ def target_uri(args) -> str:
         s3.split(args.s3)
         if args.public:
             raise findings.bad_input(
-                "USAGE", "--public", "got it with --s3, where the bucket decides", "leave it out"
+                "USAGE", "--public", "it has no effect with --s3: the bucket decides"
             )
         return args.s3.rstrip("/")
     repo = args.hub.removeprefix(model_names.HUB)
@@ -97,8 +97,8 @@ def meant(folder: Path, by: str | None) -> tuple[Path, list[findings.Finding]]:
     of the choice. Raises Failure where it has to be chosen."""
     if not selection.is_training(folder):
         if by:
-            message = "got it with what is no train job or output, expected it to be left out"
-            raise findings.bad_input("CKPT-NO-EFFECT", "--by", message, "leave --by out")
+            message = "it has no effect: what is named is no train job or output"
+            raise findings.bad_input("CKPT-NO-EFFECT", "--by", message)
         return folder.resolve(), []
     training = selection.Training(run_outputs.output_of(folder), folder)
     if not by:

@@ -100,7 +100,7 @@ def test_a_response_beside_an_answer_has_no_ground_truth(tmp_path):
     with pytest.raises(Failure) as refused:
         read(write(tmp_path / "mine.json", rows))
     (finding,) = refused.value.findings
-    assert finding.id == "EVAL-NOT-RESULTS" and '"gt"' in str(finding.fix)
+    assert finding.id == "EVAL-NOT-RESULTS" and '"gt"' in finding.message
 
 
 def test_one_reference_in_a_list_is_a_ground_truth_and_several_are_none(tmp_path):

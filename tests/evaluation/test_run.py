@@ -3,6 +3,7 @@ work."""
 
 import shutil
 import tarfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -165,6 +166,16 @@ def test_skip_saved_keeps_a_finished_run_and_only_of_the_same_spec(evaluate_spec
         evaluate_spec["evaluation"]["skip_saved"] = (
             sum(asked) == 12 and not evaluate_spec["evaluation"]["skip_saved"]
         )
+
+
+def test_answers_about_annotations_that_were_changed_are_not_reused(evaluate_spec, asked):
+    """A mended ground truth or question under the same id is asked and graded anew."""
+    evaluate_spec["evaluation"]["skip_saved"] = True
+    path = Path(evaluate_spec["dataset"]["annotation_path"])
+    for change, expected in (("", 12), ("", 12), ("\n", 24)):
+        path.write_text(path.read_text() + change)
+        run(evaluate_spec, None, Responder(evaluate_spec))
+        assert sum(asked) == expected
 
 
 def test_shards_answer_their_part_and_the_last_one_merges_in_input_order(evaluate_spec, tmp_path):

@@ -145,6 +145,25 @@ def test_failure_after_failure_ends_a_run_but_not_the_study(tmp_path):
     assert later.next_trial()
 
 
+@pytest.mark.parametrize(
+    ("objective", "noted"), [("accuracy", [-0.5, 0.7]), ("val_loss", [0.5, 0.4])]
+)
+def test_validations_are_noted_so_that_the_best_is_highest_or_lowest(tmp_path, objective, noted):
+    """By percent of the run; the share of right answers is told by some validations only."""
+    made = new_study(tmp_path, "lr=1e-6..1e-4", objective=objective)
+    add(made), add(made)
+    one = with_budget(made)
+    trial = one.trials[1]
+    ended_job(made, trial, "train", jobs.RUNNING)
+    lines = (
+        '{"step": 2, "total_steps": 8, "val/avg_loss": 0.5}\n'
+        '{"step": 4, "total_steps": 8, "val/avg_loss": 0.4, "val/accuracy": 0.7}\n'
+    )
+    (made.jobs_of(trial, "train")[0] / jobs.METRICS).write_text(lines)
+    one.note_validations(trial)
+    assert trial["intermediate"] == dict(zip(("25", "50"), noted, strict=True))
+
+
 FULL = f.error("LOG-DISK-FULL", "log.txt:1", "No space left on device").to_json()
 
 
@@ -164,6 +183,9 @@ def test_what_an_outage_ended_is_repeated_and_never_sampled(tmp_path):
     assert [trial["outside"] for trial in made.trials()[2:]] == [True, True, False, True]
     told = [row.params for row in suggest.as_optuna(made, made.trials()).trials]
     assert told == [made.params(made.trial(number)["values"]) for number in (1, 4)]
+    not_judged = made.trials()
+    not_judged[4]["checkpoint"] = "trials/0004/jobs/x"
+    assert len(suggest.as_optuna(made, not_judged).trials) == 1, "it was trained"
     assert "3 failed by no fault of the values: mend" in summary.text(made, seen(made))
     runner.Runner(made).begin_again()
     states = [study.RUNNING, study.RUNNING, study.FAILED, study.RUNNING]

@@ -62,7 +62,7 @@ class Adapter:
             if not math.isfinite(scale):
                 raise ArithmeticError(scale)
         except (KeyError, TypeError, AttributeError, ArithmeticError, re.error) as problem:
-            finding = _unsupported(self.folder, f"{problem!r} for the alpha of {module}")
+            finding = _unsupported(self.folder, f"the alpha of {module} ({problem!r})")
             raise Failure(finding, EXIT_CHECKS_FAILED) from None
         return scale
 
@@ -106,7 +106,7 @@ def read(folder: Path) -> Adapter:
 def _unpaired(folder: Path, halves: Mapping[str, Mapping[str, Tensor]]) -> list[Finding]:
     """Return modules whose halves do not fit each other, or that there are none."""
     if not halves:
-        message = "got no lora_A or lora_B tensors, expected some"
+        message = "it holds no lora_A or lora_B tensors"
         return [error("CKPT-ADAPTER-EMPTY", folder, message)]
     findings = []
     for module, parts in halves.items():
@@ -135,7 +135,7 @@ def not_finite(adapter: Adapter) -> list[Finding]:
 
 
 def _unsupported(folder: Path, what: str) -> Finding:
-    message = f"got {what}, expected plain LoRA on linear layers"
+    message = f"{what} is not plain LoRA on linear layers"
     return error("CKPT-ADAPTER-UNSUPPORTED", folder, message)
 
 
@@ -193,7 +193,7 @@ def merge(
     with files.only_run(output), files.whole_folder(output) as work:
         free = shutil.disk_usage(work).free
         if needed > free:
-            message = f"got {free:,} bytes free, expected {needed:,}"
+            message = f"{free:,} bytes are free, {needed:,} are needed"
             raise outside("CKPT-DISK-FULL", output.parent, message)
         shards: dict[str, dict[str, Tensor]] = {}
         for name, tensor in sorted(tensors.items(), key=lambda item: item[1].begin):
@@ -242,7 +242,7 @@ def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor
     findings = []
     if wrong:
         message = (
-            f"got no weight of the right shape for {len(wrong)} of {len(wanted)}: "
+            f"{len(wrong)} of {len(wanted)} tensors of the adapter fit no weight of this base: "
             f"{', '.join(wrong[:3])}"
         )
         findings.append(
@@ -251,11 +251,10 @@ def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor
     coarse = dtypes - FLOATS
     if coarse:
         message = (
-            f"got weights in {', '.join(sorted(coarse))}, "
-            f"expected one of {', '.join(sorted(FLOATS))}"
+            f"its weights are {', '.join(sorted(coarse))}, not one of {', '.join(sorted(FLOATS))}; "
+            "merge into the unquantized base, then quantize"
         )
-        advice = "merge into the unquantized base, then quantize"
-        findings.append(error("CKPT-QUANTIZED", base, message, advice))
+        findings.append(error("CKPT-QUANTIZED", base, message))
     if findings:
         raise Failure(findings, EXIT_CHECKS_FAILED)
 

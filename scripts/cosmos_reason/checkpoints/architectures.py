@@ -25,7 +25,7 @@ def read_config(folder: Path) -> dict:
     found = check_config(str(path), config)
     without = [key for key in TOKEN_IDS if type(config.get(key)) is not int]
     if without and not found and config["model_type"] in ARCHITECTURES:
-        message = f"got no {', '.join(without)} in the config, expected whole numbers"
+        message = f"the config has no whole number as {', '.join(without)}"
         found = [error("CKPT-CONFIG-PARTIAL", path, message)]
     if found:
         raise Failure(found, EXIT_BAD_INPUT)
@@ -36,17 +36,17 @@ def check_config(where: str, config: Mapping) -> list[Finding]:
     """Return what a config lacks, or has without sense."""
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
-        message = f"got the model_type {model_type!r} in the config, expected a text"
+        message = f"got the model_type {model_type!r} in the config, expected a non-empty string"
         return [error("CKPT-CONFIG-BAD", where, message)]
     if model_type not in ARCHITECTURES:
         return []
     try:
         ARCHITECTURES[model_type].expected_tensors(config)
     except KeyError as problem:
-        message = f"got no {problem} in the config, expected all of {model_type}"
+        message = f"the config of {model_type} lacks {problem}"
         return [error("CKPT-CONFIG-PARTIAL", where, message)]
     except (TypeError, ValueError, AttributeError) as problem:
-        return [error("CKPT-CONFIG-BAD", where, f"got a config with {problem}")]
+        return [error("CKPT-CONFIG-BAD", where, f"the config has {problem}")]
     return []
 
 
@@ -80,6 +80,6 @@ def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) 
         some = "; ".join(
             f"{name} {list(shapes[name])}, expected {list(expected[name])}" for name in wrong[:3]
         )
-        message = f"got {len(wrong)} wrong shapes: {some}"
+        message = f"{len(wrong)} shapes are wrong: {some}"
         findings.append(error("CKPT-TENSOR-SHAPE", where, message, names=wrong[:1000]))
     return findings

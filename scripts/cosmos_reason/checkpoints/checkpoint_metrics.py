@@ -34,7 +34,7 @@ def read(output_dir: Path) -> dict[str, dict]:
     path = output_dir / FILE
     table = files.read_json(path) if path.is_file() else {}
     if not isinstance(table, dict) or not all(isinstance(row, dict) for row in table.values()):
-        message = "got other values, expected {checkpoint: {metric: number}}"
+        message = "it is not of the form {checkpoint: {metric: number}}"
         raise bad_input("CKPT-METRICS-BAD", path, message)
     return table
 

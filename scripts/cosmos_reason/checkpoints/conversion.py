@@ -80,12 +80,11 @@ def _refuse_output(source: Source, output: Path) -> None:
     for folder in folders:
         read = Path(os.path.realpath(folder))
         if read == output or read in output.parents or output in read.parents:
-            message = f"got an output that overlaps {read}, which is read"
+            message = f"it overlaps {read}, which is read"
             raise bad_input("CKPT-OUTPUT-OVERLAPS", output, message)
     if not _is_free(output) and not _is_model(output):
         message = (
-            "got something that is no plain model folder, expected nothing there: "
-            "not even --force replaces it"
+            "something stands there that is no plain model folder; not even --force replaces it"
         )
         fix = Fix(flags={"--output-path": f"{output}-qwen3-vl"})
         raise bad_input("CKPT-OUTPUT-FOREIGN", output, message, fix)
@@ -113,9 +112,7 @@ def _is_reusable(output: Path, source: Source, hashed: bool) -> bool:
     if hashed and not findings:
         findings = _compare_bytes(output, source)
     if findings:
-        message = (
-            "got a model folder that is not this conversion, expected none (--force replaces it)"
-        )
+        message = "a model folder stands there that is not this conversion (--force replaces it)"
         occupied = error("CKPT-OUTPUT-EXISTS", output, message, Fix(flags={"--force": True}))
         raise Failure([occupied, *findings], EXIT_CHECKS_FAILED)
     return True
@@ -126,7 +123,7 @@ def _compare_bytes(output: Path, source: Source) -> list[Finding]:
     tensors, _ = safetensors_files.read_folder(output)
     for name, tensor in tensors.items():
         if _sha256(tensor) != _sha256(source.tensors[name]):
-            message = f"got other bytes of {name} than the source"
+            message = f"{name} has other bytes than the source"
             findings.append(error("CKPT-FILE-CHANGED", tensor.file, message))
     return findings
 
@@ -151,13 +148,13 @@ def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
     except Failure as failure:
         return failure.findings
     except (KeyError, TypeError, AttributeError, ValueError, OSError) as problem:
-        message = f"got {problem!r}, expected a provenance file"
+        message = f"it is no provenance file: {problem!r}"
         return [error("CKPT-PROVENANCE-BAD", folder / PROVENANCE, message)]
-    message = "got other content than provenance lists"
+    message = "its content is not what provenance.json lists"
     findings = [error("CKPT-FILE-CHANGED", folder / name, message) for name in changed]
     if fingerprint not in (None, source_fingerprint):
         message = (
-            "got the conversion of another source, of one that was changed since, "
+            "it is the conversion of another source, of one that was changed since, "
             "or of an older mapping"
         )
         findings.append(error("CKPT-OUTPUT-OTHER", folder, message))
@@ -259,9 +256,9 @@ def _fill(
     needed = source.total_size - done
     free = shutil.disk_usage(work).free
     if needed + sum(len(text) for text in source.texts.values()) > free:
-        message = f"got {free:,} bytes free, expected {needed:,}"
-        fix = "free space there, or choose another --output-path"
-        raise outside("CKPT-DISK-FULL", work.parent, message, fix)
+        message = f"{free:,} bytes are free, {needed:,} are needed; free some, or choose another "
+        message += "--output-path"
+        raise outside("CKPT-DISK-FULL", work.parent, message)
     safetensors_files.copy_shards(work, missing, jobs, copied)
     for name, text in source.texts.items():
         (work / name).write_bytes(text)
@@ -306,13 +303,13 @@ def validate(folder: Path, image: str | None) -> Finding:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)
     except FileNotFoundError:
-        message = "got no docker command, expected one to run the image"
+        message = "there is no docker command to run the image"
         raise outside("CKPT-NO-DOCKER", where, message) from None
     lines = done.stderr.strip().splitlines() or ["no message"]
     if image and done.returncode in _DOCKER_FAILED:
-        message = f"got {lines[0][:300]}, expected the image to run"
+        message = f"the image did not run: {lines[0][:300]}"
         raise outside("CKPT-DOCKER-FAILED", where, message)
     if done.returncode:
-        message = f"got {lines[-1][:300]}, expected transformers to read {folder}"
+        message = f"transformers does not read {folder}: {lines[-1][:300]}"
         return error("CKPT-NOT-LOADABLE", where, message)
     return info("CKPT-LOADABLE", where, done.stdout.strip().splitlines()[-1])

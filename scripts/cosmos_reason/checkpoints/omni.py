@@ -150,14 +150,14 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
 
 def _refuse_folders(folder: Path, donor: Path | None) -> None:
     if not folder.is_dir():
-        message = "got no such folder, expected a Cosmos3 Omni checkpoint"
+        message = "there is no such folder; name a Cosmos3 Omni checkpoint"
         raise bad_input("CKPT-SOURCE-MISSING", folder, message)
     if donor and not donor.is_dir():
-        message = "got no such folder, expected a Qwen3-VL model"
+        message = "there is no such folder; name a Qwen3-VL model"
         raise bad_input("CKPT-DONOR-MISSING", donor, message, DONOR_FIX)
     snapshots = sorted(folder.glob("snapshots/*/config.json"))
     if snapshots:
-        message = "got a whole Hub cache of a model, expected one snapshot of it"
+        message = "it is the whole Hub cache of a model; name one snapshot of it"
         fix = Fix(flags={"--checkpoint-path": snapshots[-1].parent})
         raise bad_input("CKPT-HUB-CACHE", folder, message, fix)
 
@@ -167,15 +167,13 @@ def _refuse_other_models(folder: Path, config: dict) -> None:
     model_type = config.get("model_type")
     if model_type in ("qwen3_vl", "qwen2_5_vl"):
         message = (
-            f"got model_type {model_type!r}, which needs no conversion: "
+            f"model_type {model_type!r} needs no conversion: "
             "scripts/build_spec.py takes the folder as --model"
         )
         raise bad_input("CKPT-NOT-OMNI", config_file, message)
     if model_type == "cosmos3_edge":
-        message = (
-            "got Cosmos3 Edge (Nemotron with a SigLIP tower), expected cosmos3_omni: "
-            "it has no Qwen3-VL form"
-        )
+        message = "Cosmos3 Edge (Nemotron with a SigLIP tower) has no Qwen3-VL form; "
+        message += "convert a cosmos3_omni"
         fix = Fix(flags={"--checkpoint-path": "nvidia/Cosmos3-Nano"})
         raise bad_input("CKPT-EDGE", config_file, message, fix)
     if model_type != "cosmos3_omni":
@@ -184,13 +182,13 @@ def _refuse_other_models(folder: Path, config: dict) -> None:
     component = model_names.read_table(folder / "transformer" / "config.json")
     for table in (config, component):
         if table.get("quantization_config") is not None:
-            raise _quantized(config_file, "got a quantization_config")
+            raise _quantized(config_file, "it has a quantization_config")
 
 
 def _quantized(where: Path, got: str) -> Failure:
-    message = f"{got}, expected unquantized weights: bytes are copied as they are"
-    fix = "convert the bfloat16 checkpoint, then quantize the result"
-    return bad_input("CKPT-QUANTIZED", where, message, fix)
+    message = f"{got}, and only unquantized weights convert, for bytes are copied as they are; "
+    message += "convert the bfloat16 checkpoint, then quantize the result"
+    return bad_input("CKPT-QUANTIZED", where, message)
 
 
 def _map(
@@ -210,7 +208,7 @@ def _map(
         if is_known and target is None:
             dropped += 1
         elif tensor.dtype.startswith(_QUANTIZED_TYPES) or _QUANTIZED.search(name):
-            raise _quantized(tensor.file, f"got {name} in {tensor.dtype}")
+            raise _quantized(tensor.file, f"{name} is {tensor.dtype}")
         elif not is_known:
             unknown.append(name)
         elif target in tensors:
@@ -227,7 +225,7 @@ def _map(
 
 def _unmapped(folder: Path, names: list[str], problem: str) -> Finding:
     names = sorted(names)
-    message = f"got {len(names)} tensors that {problem}: {', '.join(names[:3])}"
+    message = f"{len(names)} tensors cannot be mapped: {problem} {', '.join(names[:3])}"
     return error("CKPT-TENSOR-UNMAPPED", folder, message, names=names[:1000])
 
 
@@ -301,7 +299,7 @@ def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
     true)."""
     for part in ("text_config", "vision_config"):
         if not isinstance(omni.get(part), dict):
-            message = "got no text_config or vision_config, expected both here or in a donor"
+            message = "it lacks text_config or vision_config, and no donor supplies them"
             raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, DONOR_FIX)
     text = dict(omni["text_config"], model_type="qwen3_vl_text", dtype=dtype)
     rope = {}
@@ -309,7 +307,7 @@ def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
         if isinstance(table, dict):
             rope |= table
     if not rope.get("mrope_section"):
-        message = "got no mrope_section, expected rope_scaling or rope_parameters with it"
+        message = "neither rope_scaling nor rope_parameters has an mrope_section"
         raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message)
     text["rope_theta"] = rope.pop("rope_theta", None) or text.get("rope_theta") or _ROPE_THETA
     text["rope_scaling"] = rope
@@ -344,7 +342,7 @@ def _small_files(
     if not template:
         missing.append("chat_template.jinja")
     if missing:
-        message = "got no such file, expected it there or in a donor"
+        message = "the file is missing, and no donor supplies it"
         findings = [error("CKPT-FILE-MISSING", folder / n, message, DONOR_FIX) for n in missing]
         return {}, supplied, findings
     tables, findings = _read_tables(found)
@@ -383,7 +381,7 @@ def _read_tables(found: Mapping[str, Path]) -> tuple[dict[str, dict], list[Findi
             except Failure as failure:
                 findings += failure.findings
     if "tokenizer.json" in tables and not tables["tokenizer.json"].get("model"):
-        message = "got a tokenizer without its model, expected a whole one"
+        message = "the tokenizer lacks its model"
         findings.append(error("CKPT-FILE-BAD", found["tokenizer.json"], message))
     return tables, findings
 

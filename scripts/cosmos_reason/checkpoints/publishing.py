@@ -63,9 +63,7 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
     weights = _weights(folder)
     names = sorted(path.name for path in folder.iterdir())
     if not weights <= set(names):
-        message = (
-            "got weights in folders below it, as in an Omni checkpoint, expected a converted model"
-        )
+        message = "its weights lie in folders below it, as in an Omni checkpoint; convert it first"
         prepare = ["scripts/prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", str(folder)]
         fix = shlex.join([*prepare, "--output-path", f"{folder}-qwen3-vl"])
         raise findings.bad_input("CKPT-NOT-MODEL", folder, message, fix)
@@ -74,7 +72,9 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
     sent = sorted(weights) + [name for name in names if name in SMALL_FILES]
     foreign = [name for name in sent if not _is_own_file(folder / name)]
     if foreign:
-        message = f"got {', '.join(foreign)}: a folder or a link that leads out, expected files"
+        message = (
+            f"{', '.join(foreign)} is a folder or a link that leads out, and only files are sent"
+        )
         raise findings.bad_input("PUBLISH-LINK", folder, message)
     left = [name for name in names if name not in sent]
     return {name: folder / name for name in sent}, left, found
@@ -84,12 +84,12 @@ def _verified(folder: Path) -> list[Finding]:
     """Return warnings about a model or adapter folder. Raises Failure for a damaged one, and for
     what is none."""
     if not folder.is_dir():
-        message = "got no such folder, expected a model or adapter folder"
+        message = "there is no such folder; name a model or adapter folder"
         raise findings.bad_input("CKPT-NOT-FOLDER", folder, message)
     kind = run_outputs.kind(folder)
     if kind == run_outputs.RESUME:
         model = folder.parents[2] / "safetensors" / folder.parent.name
-        message = "got a resume folder (optimizer, pickles), expected a model"
+        message = "it is a resume folder (optimizer, pickles), not a model"
         fix = shlex.join(["scripts/publish_checkpoint.py", str(model)])
         raise findings.bad_input("CKPT-NOT-MODEL", folder, message, fix)
     found = run_outputs.verify(folder, whole=True)
@@ -98,9 +98,7 @@ def _verified(folder: Path) -> list[Finding]:
     if kind == run_outputs.ADAPTER:
         base = _adapter_base(folder)
         if not _is_on_hub(base):
-            message = (
-                f"got the base {base}, a path of this machine: nobody else can load the adapter"
-            )
+            message = f"its base {base} is a path of this machine: nobody else can load the adapter"
             fix = shlex.join(["scripts/select_checkpoint.py", str(folder), "--merge", "DIR"])
             found.append(findings.warning("PUBLISH-LOCAL-BASE", folder, message, fix))
     return found
@@ -154,7 +152,7 @@ def beside(folder: Path, given: Path | None) -> dict[str, Path]:
     """Return the files that tell of a checkpoint's training: in it, in `given`, or else in the
     folders of its train job. Raises Failure (exit 2) when `given` is no folder."""
     if given and not given.is_dir():
-        message = "got no such folder, expected that of a train job"
+        message = "there is no such folder; name that of a train job"
         raise findings.bad_input("PUBLISH-NO-JOB", f"--job-dir {given}", message)
     named = [folder] if given is None else [folder, given]
     above = []
@@ -282,11 +280,11 @@ def objections(target: Target, sent: Mapping[str, Path], public: bool) -> list[F
     found = []
     stale = sorted(name for name in target.files - sent.keys() if _is_loaded(name))
     if stale:
-        message = f"got weights there that would stay and mix with these: {', '.join(stale[:3])}"
+        message = f"weights there would stay and mix with these: {', '.join(stale[:3])}"
         fix = _removal(target, stale)
         found.append(findings.error("PUBLISH-OTHER-WEIGHTS", target.uri, message, fix, names=stale))
     if target.exists and not target.private and not public:
-        message = "got a public repository, expected a private one: it would be seen by everybody"
+        message = "the repository is public: everybody would see the model"
         fix = Fix(flags={"--public": True})
         found.append(findings.error("PUBLISH-PUBLIC", target.uri, message, fix))
     if target.exists and target.private and public and not s3.is_uri(target.uri):
@@ -308,8 +306,10 @@ def secrets_in(sent: Mapping[str, Path]) -> list[Finding]:
                 keys = re.findall(r"[\"']?([\w.-]+)[\"']?\s*[:=]", line[: match.start()])
                 where = f"{name}:{number}"
                 key = keys[-1] if keys else None
-                message = f"got what looks like a token under {key or 'no key'}, expected none"
-                message += ": it would be read by whoever reads the model. Revoke it, take it out"
+                message = (
+                    f"what looks like a token stands under {key or 'no key'}; whoever reads the "
+                )
+                message += "model would read it. Revoke it, take it out"
                 found.append(findings.error("PUBLISH-SECRET", where, message, file=name, key=key))
     return found
 

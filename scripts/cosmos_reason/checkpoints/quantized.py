@@ -97,7 +97,7 @@ def check_source(folder: Path, scheme_name: str) -> list[Finding]:
         return found
     layers = linear_layers(tensors)
     if not layers:
-        message = "got no linear layers of a Qwen language model, expected a whole model"
+        message = "it holds no linear layers of a Qwen language model"
         return [error("QUANT-NO-LAYERS", folder, message)]
     coarse = {tensor.dtype for tensor in layers.values()} - FLOATS
     if coarse:
@@ -106,9 +106,8 @@ def check_source(folder: Path, scheme_name: str) -> list[Finding]:
 
 
 def _already(folder: Path, what: str) -> Finding:
-    message = f"got {what}, expected a model that is not quantized yet"
-    fix = "quantize the model that this one was made from"
-    return error("QUANT-ALREADY", folder, message, fix)
+    message = f"it is quantized already ({what}); quantize the model that it was made from"
+    return error("QUANT-ALREADY", folder, message)
 
 
 def _indivisible_inputs(
@@ -126,7 +125,7 @@ def _indivisible_inputs(
     found = []
     for name, width in widths.items():
         if width % multiple:
-            message = f"got {width} inputs, {scheme_name} needs a multiple of {multiple}"
+            message = f"it has {width} inputs, and {scheme_name} needs a multiple of {multiple}"
             found.append(error("QUANT-WIDTH", name, message, fix, folder=str(folder)))
     return found[:MAX_NAMES]
 
@@ -149,7 +148,7 @@ def check_disk(output: Path, needed: int) -> list[Finding]:
     free = shutil.disk_usage(place).free
     if needed <= free:
         return []
-    message = f"got {free / 1e9:.1f} GB free, expected {needed / 1e9:.1f} GB"
+    message = f"{free / 1e9:.1f} GB are free, {needed / 1e9:.1f} GB are needed"
     return [error("QUANT-DISK", output, message, Fix(changes={"results_dir": "DIR"}))]
 
 
@@ -160,9 +159,9 @@ def check_output(output: Path) -> list[Finding]:
         return []
     if output.is_dir() and all(path.name == run_outputs.CLAIM for path in output.iterdir()):
         return []
-    message = "got a folder with other files in it, expected a new one"
+    message = "it holds other files; name a new folder"
     if (output / RECORD).is_file():
-        message = "got a model that other inputs were quantized into, expected a new folder"
+        message = "it holds a model of other inputs; name a new folder"
     return [error("QUANT-OUTPUT", output, message, Fix(changes={"results_dir": "DIR"}))]
 
 
@@ -181,14 +180,14 @@ def verify(folder: Path) -> list[Finding]:
     model, and something compressed at all."""
     config = safetensors_files.read_object(folder / "config.json")
     if not isinstance(config.get("quantization_config"), dict):
-        message = "got no quantization_config, expected a quantized model"
+        message = "it has no quantization_config, so nothing was quantized"
         return [error("QUANT-NOTHING-DONE", folder / "config.json", message)]
     found = run_outputs.verify_model(folder, whole=True)
     if found:
         return found
     tensors, _ = safetensors_files.read_folder(folder)
     if not any(name.endswith("_scale") for name in tensors):
-        message = "got no scales, expected those of the compressed layers"
+        message = "it holds no scales, so no layer was compressed"
         return [error("QUANT-NOTHING-DONE", folder, message)]
     return []
 

@@ -94,7 +94,7 @@ def output_of(folder: Path) -> Path:
     outputs = job_folder.read(folder).get("outputs")
     output_dir = outputs.get("output_dir") if isinstance(outputs, dict) else None
     if not isinstance(output_dir, str):
-        message = "got a job without an output_dir, expected a train job"
+        message = "the job has no output_dir; name a train job"
         fix = "scripts/launch_job.py list"
         raise findings.bad_input("CKPT-NOT-TRAINED", folder, message, fix)
     return Path(output_dir)
@@ -104,7 +104,7 @@ def find(output_dir: Path) -> list[Checkpoint]:
     """Return every model, adapter and resume folder, oldest run first, each verified but for the
     numbers of models (see `verify`). `output_dir` may also be one run."""
     if not output_dir.is_dir():
-        message = "got no such folder, expected the output folder of a train job"
+        message = "there is no such folder; name the output folder of a train job"
         raise findings.bad_input("CKPT-OUTPUT-MISSING", output_dir, message)
     home = home_of(output_dir)
     table = checkpoint_metrics.read(home)
@@ -280,7 +280,7 @@ def verify(folder: Path, whole: bool = False) -> list[Finding]:
     tensor, and the `whole` where something is made of it or it is handed on. A model that the
     embedded engine loads is looked at as a whole there, in memory."""
     if files.INCOMPLETE in str(Path(folder.parent.name, folder.name)):
-        message = "got an export that was interrupted, expected a finished one"
+        message = "its export was interrupted"
         return [findings.error("CKPT-INCOMPLETE", folder, message)]
     what = kind(folder)
     if what == ADAPTER:
@@ -289,7 +289,7 @@ def verify(folder: Path, whole: bool = False) -> list[Finding]:
         return verify_model(folder, whole)
     if is_complete_resume(folder):
         return []
-    message = "got a resume folder without all files and rank markers, expected a complete one"
+    message = "files or rank markers are missing: nothing resumes from it"
     return [findings.error("CKPT-RESUME-INCOMPLETE", folder, message)]
 
 
@@ -307,7 +307,7 @@ def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
     found += tensor_numbers.check_numbers(tensors, whole)
     for names in _BESIDE_WEIGHTS:
         if not any((folder / name).is_file() for name in names):
-            message = "got no such file, expected it there"
+            message = "the file is missing"
             fix = f"copy {names[0]} from the base model"
             found.append(findings.error("CKPT-FILE-MISSING", folder / names[0], message, fix))
     return found
@@ -323,23 +323,23 @@ def _verify_adapter(folder: Path) -> list[Finding]:
     weights = {path.name for path in folder.glob("*.safetensors")}
     if weights - {adapters.WEIGHTS}:
         message = (
-            "got an adapter and the weights of a whole model, expected one of them: "
+            "an adapter and the weights of a whole model lie there; keep one of them: "
             "loaders would add the two"
         )
         found.append(findings.error("CKPT-WEIGHTS-TWICE", folder, message))
     base = adapter.config.get("base_model_name_or_path")
     if not base or not isinstance(base, str):
-        message = "got no base_model_name_or_path, expected the model that was trained"
+        message = "base_model_name_or_path does not name the model that was trained"
         found.append(findings.error("CKPT-ADAPTER-BASE", folder, message))
     elif base.startswith((".", "/", "~")) and not Path(base).expanduser().is_dir():
         message = (
-            f"got the base {base}, which is not visible here (it may be where the job ran); "
+            f"its base {base} is not visible here (it may be where the job ran); "
             "a merge takes its place here as --base-model"
         )
         found.append(findings.warning("CKPT-ADAPTER-BASE", folder, message))
     foreign = [key for key in adapters.NOT_PEFT if key in adapter.config]
     if foreign:
-        message = f"got {', '.join(foreign)}, which PEFT does not know"
+        message = f"PEFT does not know {', '.join(foreign)}"
         fix = Fix(flags={"--fix-adapter": "DIR"})
         found.append(findings.warning("CKPT-ADAPTER-FIELDS", folder, message, fix))
     return found

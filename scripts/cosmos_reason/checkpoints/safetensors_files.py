@@ -64,7 +64,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
     metadata = table.pop("__metadata__", {})
     is_table = isinstance(metadata, dict)
     if not is_table or not all(isinstance(value, str) for value in metadata.values()):
-        raise _damaged(path, "got __metadata__ that is no table of texts, expected {name: text}")
+        raise _damaged(path, "__metadata__ is no table of strings")
     tensors = {name: _entry(path, name, entry, start) for name, entry in table.items()}
     position = start
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].begin, item[1].end)):
@@ -83,7 +83,7 @@ def _read_json_header(path: Path) -> tuple[dict, int, int]:
     """Return header table, offset of the first data byte, size of the file."""
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise _damaged(path, "got no regular file, expected a safetensors file")
+            raise _damaged(path, "it is no regular file")
         with open(path, "rb") as handle:
             size = os.fstat(handle.fileno()).st_size
             length = int.from_bytes(handle.read(8), "little")
@@ -95,12 +95,12 @@ def _read_json_header(path: Path) -> tuple[dict, int, int]:
             table = json.loads(handle.read(length).decode(), object_pairs_hook=_without_twins)
         json.dumps(table, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except OSError as problem:
-        message = f"got {problem.strerror}, expected a readable safetensors file"
+        message = f"it cannot be read: {problem.strerror}"
         raise _damaged(path, message) from None
     except (ValueError, RecursionError) as problem:
-        raise _damaged(path, f"got a header with {problem}, expected a JSON object") from None
+        raise _damaged(path, f"its header is no JSON object: {problem}") from None
     if not isinstance(table, dict):
-        message = "got a header that is no object, expected {name: {dtype, shape, data_offsets}}"
+        message = "its header is not of the form {name: {dtype, shape, data_offsets}}"
         raise _damaged(path, message)
     return table, 8 + length, size
 
@@ -135,8 +135,8 @@ def _entry(path: Path, name: str, entry, start: int) -> Tensor:
 
 
 def _damaged(path: Path, problem: str) -> Failure:
-    fix = "download or export this file again"
-    return Failure(error("CKPT-SHARD-DAMAGED", path, problem, fix), EXIT_CHECKS_FAILED)
+    message = f"{problem}; download or export this file again"
+    return Failure(error("CKPT-SHARD-DAMAGED", path, message), EXIT_CHECKS_FAILED)
 
 
 def read_object(path: Path) -> dict:
@@ -161,8 +161,9 @@ def read_index(path: Path) -> dict[str, str]:
         if outside:
             raise ValueError(f"shards {outside[:3]} outside its folder")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
-        message = f"got {problem!r}, expected {{'weight_map': {{tensor: file}}}}"
-        finding = error("CKPT-INDEX-BAD", path, message, "export the checkpoint again")
+        message = f"it is not of the form {{'weight_map': {{tensor: file}}}}: {problem!r}; "
+        message += "export it again"
+        finding = error("CKPT-INDEX-BAD", path, message)
         raise Failure(finding, EXIT_CHECKS_FAILED) from None
     return shards
 
@@ -183,11 +184,10 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
     if not single.exists():
         count = len(list(folder.glob("*.safetensors")))
         message = (
-            f"got {count} other safetensors files and no {INDEX_NAME}, expected that or {SINGLE}: "
-            "no loader knows other names"
+            f"it holds neither {INDEX_NAME} nor {SINGLE}, and no loader knows other names ({count} "
+            "safetensors files); export it again"
         )
-        fix = "export the checkpoint again"
-        return {}, [error("CKPT-INDEX-MISSING", folder, message, fix)]
+        return {}, [error("CKPT-INDEX-MISSING", folder, message)]
     try:
         return read_header(single), []
     except Failure as failure:
@@ -202,10 +202,7 @@ def _read_sharded(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
     findings = []
     single = folder / SINGLE
     if single.exists() and SINGLE not in index.values():
-        message = (
-            f"got it beside {INDEX_NAME}, expected one of them: "
-            "loaders take it instead of the listed files"
-        )
+        message = f"it lies beside {INDEX_NAME}, and loaders take it instead of the listed files"
         fix = shlex.join(["mv", str(single), f"{single}.unused"])
         findings.append(error("CKPT-WEIGHTS-TWICE", single, message, fix))
     listed: dict[str, set[str]] = {}
@@ -230,15 +227,11 @@ def _mismatches(file: Path, listed: Set[str], stored: Set[str]) -> list[Finding]
     them."""
     findings = []
     for problem, names in (
-        ("lacks", listed - stored),
-        ("has beside the index", stored - listed),
+        ("lacks tensors that the index lists", listed - stored),
+        ("has tensors that the index does not list", stored - listed),
     ):
         if names:
-            some = ", ".join(sorted(names)[:3])
-            message = (
-                f"got a shard that {problem} {len(names)} tensors ({some}), "
-                f"expected what {INDEX_NAME} lists"
-            )
+            message = f"the shard {problem}: {len(names)} ({', '.join(sorted(names)[:3])})"
             findings.append(error("CKPT-INDEX-MISMATCH", file, message))
     return findings
 

@@ -56,7 +56,7 @@ def _odd_numbers(
     id: str, file: Path, names: list[str], tensors: Mapping[str, Tensor], problem: str
 ) -> Finding:
     some = ", ".join(names[:3])
-    message = f"got {len(names)} of {len(tensors)} tensors that {problem} ({some})"
+    message = f"{len(names)} of {len(tensors)} tensors {problem} ({some})"
     return error(id, file, message, names=names[:1000])
 
 
@@ -123,7 +123,7 @@ def refuse_not_finite(values, file: Path) -> None:
     import numpy as np
 
     if not np.isfinite(values).all():
-        message = "got numbers that are not finite: the training diverged"
+        message = "numbers are not finite: the training diverged"
         raise Failure(
             error("CKPT-NOT-FINITE", file, message, Fix(flags={"--by": "NAME"})), EXIT_CHECKS_FAILED
         )

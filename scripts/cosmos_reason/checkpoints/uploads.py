@@ -85,7 +85,7 @@ def _send_state(policy: Path, uri: str) -> str:
     """Return the address of the state. Raises Failure. The markers that make it complete go
     last."""
     if not run_outputs.is_complete_resume(policy):
-        message = "got an incomplete state, expected a whole one"
+        message = "the state is incomplete"
         raise findings.outside("CKPT-RESUME-INCOMPLETE", policy, message)
     names = sorted((path.name for path in policy.iterdir()), key=lambda name: name.startswith("."))
     sent = {name: policy / name for name in names}

@@ -36,7 +36,7 @@ def check(spec: dict) -> list[Finding]:
         trained = training_spec(folder)
         if trained:
             return [*_check_prompt(trained, spec), *_check_vision(trained, spec)]
-        reason = "got no training spec beside the checkpoint"
+        reason = "no training spec lies beside the checkpoint"
     except Failure as failure:
         reason = failure.findings[0].message
     message = f"{reason}; prompt, frames and pixels were not compared with those of training"

@@ -93,7 +93,6 @@ def compare(
         flag,
         "id(s) that stand for another question or ground truth in the earlier run; "
         "they are left out",
-        "",
     )
     return pair, found
 

@@ -113,7 +113,7 @@ class Endpoint:
             return [*found, warning]
         if self.frames == IMAGES:
             fix = Fix(changes={FRAMES: AUTO})
-            message = f"got images: {LOSS}"
+            message = f"frames are sent as images: {LOSS}"
             return [*found, findings.warning("EVAL-ENDPOINT-IMAGES", FRAMES, message, fix)]
         self.frames = VIDEO
         return found
@@ -236,10 +236,7 @@ def _times(videos: list[Vision]) -> dict:
     FRAMES_PER_SECOND. There is one set for all videos of a request. Raises Failure for several
     videos."""
     if len(videos) > 1:
-        message = (
-            f"got {len(videos)} videos in a question, expected one: "
-            "a request carries the times of one"
-        )
+        message = f"a question has {len(videos)} videos, and a request carries the times of one"
         fix = Fix(changes={FRAMES: IMAGES})
         raise findings.bad_input("EVAL-ENDPOINT-VIDEOS", FRAMES, message, fix)
     numbers = [round(FRAMES_PER_SECOND * second) for second in videos[0].seconds]

@@ -25,7 +25,7 @@ def read(path: Path, name: str = FILE) -> dict:
     if is_record:
         is_record = all(isinstance(record.get(name), str | None) for name in TEXTS)
     if not is_record:
-        message = f"got other values, expected an object with {', '.join(TEXTS)} as texts"
+        message = f"it is no object with {', '.join(TEXTS)} as strings"
         raise findings.bad_input("EVAL-RECORD", file, message)
     home = job_folder.home_of(file)
     if home is None:

@@ -175,10 +175,10 @@ def _refuse_empty(media_path: str) -> None:
     media path the annotations hold whole paths."""
     if s3.is_uri(media_path):
         if next(s3.objects(media_path), None) is None:
-            message = "got a prefix without an object, expected that of the clips"
+            message = "the prefix holds no object; name that of the clips"
             raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
     elif media_path and not Path(media_path).is_dir():
-        message = "got no such folder, expected that of the clips"
+        message = "there is no such folder; name that of the clips"
         raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
 
 

@@ -87,7 +87,7 @@ def texts_of(spec: dict) -> list[str]:
     if spec["questions_file"]:
         texts += lines_of(Path(spec["questions_file"]))
     if not texts:
-        message = "got no question, expected one"
+        message = "there is no question to ask"
         raise findings.bad_input(
             "EVAL-PROMPT-EMPTY", "prompt", message, Fix(changes={"prompt": "TEXT"})
         )
@@ -99,7 +99,7 @@ def lines_of(path: Path) -> list[str]:
     lines = [line.strip() for line in files.read_text(path).splitlines()]
     texts = [line for line in lines if line]
     if not texts:
-        message = "got a file without a line of text, expected a question per line"
+        message = "the file has no line of text; write a question per line"
         raise findings.bad_input("EVAL-PROMPT-EMPTY", path, message)
     return texts
 
@@ -136,8 +136,9 @@ def _kind(path: Path) -> str:
 
 
 def _no_media(folder: Path, others: list[str]) -> Failure:
-    got = f"{len(others)} other files: {_some(others)}" if others else "no file"
-    message = f"got {got} directly in it, expected clips or images"
+    message = "no clip or image lies directly in it"
+    if others:
+        message += f" (other files: {len(others)}, {_some(others)})"
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir()]
     fix = f"name the folder that has them, such as {inner[0]}" if inner else ""
     return findings.bad_input("EVAL-NO-MEDIA", folder, message, fix)

@@ -166,7 +166,9 @@ class Judge:
             texts |= received
             problems += [reply.problem for reply in batch if reply.text is None]
         if not any(key in texts for key in cases):
-            message = f"got no reply to any of {len(missing)} requests; the first: {problems[0]}"
+            message = (
+                f"the judge replied to none of {len(missing)} requests; the first: {problems[0]}"
+            )
             raise findings.outside("EVAL-JUDGE-FAILED", self.url, message, server.as_given)
         return texts, problems
 
@@ -182,7 +184,8 @@ class Judge:
         found = [findings.info("EVAL-JUDGED", path, message)]
         if failed:
             message = (
-                f"got no reply about {len(failed)} row(s), which stay as the rules left them; "
+                f"the judge did not reply about {len(failed)} row(s), which stay as the rules left "
+                "them; "
                 f"{problems[0]}"
             )
             fix = "run it again: only these are asked"

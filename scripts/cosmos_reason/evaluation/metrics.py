@@ -189,7 +189,7 @@ def bertscore(rows: Sequence[Row], model: str) -> float:
     try:
         import bert_score
     except ImportError as problem:
-        message = f"got {problem}, expected the optional package bert-score"
+        message = f"the optional package bert-score is missing: {problem}"
         fix = "pip install bert-score==0.3.13"
         raise findings.bad_input("EVAL-BERTSCORE-MISSING", "--bertscore", message, fix) from None
     answered = [row for row in rows if row.answer]
@@ -200,7 +200,7 @@ def bertscore(rows: Sequence[Row], model: str) -> float:
     try:
         _, _, f1 = bert_score.score(given, expected, model_type=model)
     except Exception as problem:  # of the package, of what it is built on, or of the network
-        message = f"got {type(problem).__name__}: {str(problem)[:300]}, expected scores"
+        message = f"bert-score failed: {type(problem).__name__}: {str(problem)[:300]}"
         fix = Fix(flags={"--bertscore": BERTSCORE_MODEL})
         raise findings.outside("EVAL-BERTSCORE-FAILED", model, message, fix) from None
     return round(float(f1.sum()) / len(rows), 6)
@@ -218,10 +218,8 @@ def from_file(path: Path, rows: Sequence[Row]) -> dict[str, float]:
             result = metric([dataclasses.asdict(row) for row in rows])
             return {str(name): _finite(value) for name, value in result.items()}
     except (Exception, SystemExit) as problem:
-        message = (
-            f"got {type(problem).__name__}: {problem}, "
-            "expected a Python file with `def metric(rows)` that returns {name: number}"
-        )
+        message = "its `metric(rows)` must return {name: number}: "
+        message += f"{type(problem).__name__}: {problem}"
         raise findings.bad_input("EVAL-METRIC-FILE", path, message) from None
 
 

@@ -19,19 +19,19 @@ def specs(spec: dict, folders: Sequence[Path]) -> tuple[list[dict], list[Finding
     for folder in folders:
         whole, damaged = run_outputs.models_meant(folder)
         if not whole:
-            message = "got no undamaged model, expected one or an output folder"
+            message = "it holds no undamaged model"
             raise findings.bad_input("EVAL-NO-CHECKPOINT", folder, message)
         models += whole
         found += [_skipped(folder, path) for path in damaged]
     by_name = {run_name(model): _with_model(spec, model) for model in models}
     if len(by_name) < len(models):
-        message = "got two of one name, expected different names"
+        message = "two checkpoints have one name, and would share a results folder"
         raise findings.bad_input("EVAL-CHECKPOINT-TWICE", "--checkpoint", message)
     return list(by_name.values()), found
 
 
 def _skipped(folder: Path, checkpoint: Path) -> Finding:
-    message = "got a damaged checkpoint, which is left out"
+    message = "the checkpoint is damaged and left out"
     fix = f"scripts/select_checkpoint.py {folder}"
     return findings.warning("EVAL-CHECKPOINT-SKIPPED", checkpoint, message, fix)
 

@@ -26,7 +26,7 @@ def run(command: Sequence[str], count: int, results: Sequence[Path]) -> list[dic
         running.append(subprocess.Popen(shard, env=environment, stdout=subprocess.DEVNULL))
     codes = _wait(running)
     if any(codes):
-        message = f"got exit codes {codes} of the {count} processes, expected 0"
+        message = f"the {count} processes ended with exit codes {codes}"
         raise findings.outside("EVAL-SHARD-FAILED", "num_gpus", message)
     seconds = round(time.monotonic() - started, 1)
     return [_result(path) | {"seconds": seconds} for path in results]
@@ -40,7 +40,7 @@ def _visible_gpus(count: int) -> list[str]:
         return [str(number) for number in range(count)]
     gpus = [gpu for gpu in visible.split(",") if gpu]
     if len(gpus) < count:
-        message = f"got {len(gpus)} visible GPUs ({visible}), expected num_gpus={count}"
+        message = f"num_gpus={count}, and {len(gpus)} GPUs are visible ({visible})"
         fix = Fix(changes={"num_gpus": max(len(gpus), 1)})
         raise findings.bad_input("EVAL-GPUS", "num_gpus", message, fix)
     return gpus[:count]

@@ -80,14 +80,12 @@ def read(dataset: dict, limit: int) -> list[Question]:
         raise Failure(found, findings.EXIT_BAD_INPUT)
     questions = [question for sample in samples for question in sample.questions()]
     if not questions:
-        raise findings.bad_input("EVAL-NO-QUESTIONS", path, "got no question with an answer")
+        raise findings.bad_input("EVAL-NO-QUESTIONS", path, "it holds no question with an answer")
     counts = Counter(question.id for question in questions)
     repeated = [question_id for question_id, count in counts.items() if count > 1]
     if repeated:
-        message = (
-            f"got {len(repeated)} ids more than once ({', '.join(repeated[:3])}), "
-            "expected unique ids: rows carry them"
-        )
+        message = f"{len(repeated)} ids occur more than once ({', '.join(repeated[:3])}); "
+        message += "rows need unique ids"
         record_ids = repeated[: findings.MAX_RECORD_IDS]
         raise findings.bad_input("EVAL-ID-DUPLICATE", path, message, record_ids=record_ids)
     return questions[:limit] if limit > 0 else questions
@@ -163,7 +161,7 @@ def without_options(spec: dict) -> list[Finding]:
         return []
     key = "evaluation.answer_type"
     message = (
-        f"got letter, and {len(without)} of {len(questions)} questions "
+        f"a letter is asked for, and {len(without)} of {len(questions)} questions "
         "offer no options such as (A) and (B)"
     )
     if len(without) == len(questions):

@@ -75,11 +75,11 @@ def check(name: str) -> None:
         key = "train.train_policy.reward_function"
         raise bad_input("REWARD-NAME", key, message + did_you_mean(name, known))
     if not Path(name).is_file():
-        raise bad_input("REWARD-FILE", name, "got no such file, expected Python text")
+        raise bad_input("REWARD-FILE", name, "there is no such file")
     try:
         parsed = ast.parse(Path(name).read_bytes(), name)
     except (SyntaxError, ValueError) as problem:
-        raise bad_input("REWARD-FILE", name, f"got no Python: {problem}") from problem
+        raise bad_input("REWARD-FILE", name, f"it is no Python: {problem}") from problem
     found = _defined(parsed)
     if OWN_FUNCTION not in found:
         raise _without_function(name)
@@ -188,10 +188,10 @@ def question_and_truth(written: str) -> tuple[str, str]:
 
 
 def _without_function(name: str) -> Failure:
-    message = f"got no function {OWN_FUNCTION}({', '.join(CALLED_WITH)}) in it"
+    message = f"it has no function {OWN_FUNCTION}({', '.join(CALLED_WITH)})"
     return bad_input("REWARD-FILE", name, message)
 
 
 def _broken(name: str, problem: Exception) -> Failure:
-    message = f"got {type(problem).__name__}: {problem}"
+    message = f"it raised {type(problem).__name__}: {problem}"
     return bad_input("REWARD-FILE-RAISES", name, message, f"python {name}")

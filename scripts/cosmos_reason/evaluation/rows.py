@@ -63,46 +63,38 @@ RESPONSES = frozenset(("response", *OTHER_NAMES["response"]))
 FILTERED = "filtered_resps"  # of lm-evaluation-harness and lmms-eval: a list of one response
 # Key of the turns that were asked, the role of one that asks, and the key of its text.
 PROMPTS = (("messages", "user", "content"), ("origin_prompt", "HUMAN", "prompt"))
-PROBLEMS = {  # finding id -> severity, what is said after the number of rows, fix
+PROBLEMS = {  # finding id -> severity, what is said after the number of rows
     "EVAL-GT-MISSING": (
         findings.ERROR,
-        "without ground truth; they count as wrong",
-        "evaluate on annotations with answers",
+        "without ground truth; they count as wrong. Evaluate on annotations with answers",
     ),
     "EVAL-ROW-TYPE": (
         findings.ERROR,
-        "that are no object of texts; they count as wrong",
-        "write the fields as text",
+        "that are no object of texts; they count as wrong. Write the fields as text",
     ),
     "EVAL-ROW-ODD": (
         findings.WARNING,
-        "with a repeated key or a number that is not JSON",
-        "write each key once, no NaN",
+        "with a repeated key or a number that is not JSON. Write each key once, no NaN",
     ),
     "EVAL-ROW-FAILED": (
         findings.WARNING,
-        "that failed in the evaluation; they count as wrong",
-        "see `error` in each row",
+        "that failed in the evaluation; they count as wrong. `error` in each row says why",
     ),
     "EVAL-RESPONSE-MISSING": (
         findings.WARNING,
-        "without response or error; they count as failed",
-        "evaluate them again",
+        "without response or error; they count as failed. Evaluate them again",
     ),
     "EVAL-ROW-TAGS": (
         findings.WARNING,
-        "whose tags are no list of texts",
-        'write "tags": ["night", ...]',
+        'whose tags are no list of texts. Write "tags": ["night", ...]',
     ),
     "EVAL-ID-MISSING": (
         findings.ERROR,
-        "without id or video_id",
-        "give each row a unique `id`",
+        "without id or video_id. Give each row a unique `id`",
     ),
     "EVAL-ID-DUPLICATE": (
         findings.ERROR,
-        "whose id another row has; all of them count",
-        "give each row a unique `id`",
+        "whose id another row has; all of them count. Give each row a unique `id`",
     ),
 }
 
@@ -155,7 +147,7 @@ def find(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.exists():
-        message = "got nothing there, expected a results file or a folder with one"
+        message = "nothing is there; name a results file or a folder with one"
         raise findings.bad_input("EVAL-NO-RESULTS", path, message)
     named = sorted([*path.rglob("results.json"), *path.rglob("results.jsonl")])
     found = []
@@ -166,7 +158,7 @@ def find(path: Path) -> list[Path]:
         return found
     if any(path.rglob("*.json")):
         return [path]
-    message = "got a folder without results, expected a results.json in it"
+    message = "the folder holds no results.json"
     raise findings.bad_input("EVAL-NO-RESULTS", path, message)
 
 
@@ -205,7 +197,7 @@ def read(path: Path, asked_of: str = "") -> tuple[list[Row], list[Finding]]:
         gc.enable()
     gc.freeze()  # Rows stay to the end.
     if not table.rows:
-        raise findings.bad_input("EVAL-NO-ROWS", path, "got no rows, expected one per question")
+        raise findings.bad_input("EVAL-NO-ROWS", path, "it holds no rows")
     if not table.are_results():
         raise table.no_results()
     return table.rows, [*table.offered.put_into(table.rows), *table.as_findings()]
@@ -225,7 +217,7 @@ def digest(rows: Sequence[Row]) -> str:
 
 
 def about(
-    ids: list[str], id: str, severity: str, where: object, message: str, fix: Fix | str
+    ids: list[str], id: str, severity: str, where: object, message: str, fix: Fix | str = ""
 ) -> list[Finding]:
     """Return one finding about records, which `message` describes after their number; none without
     records."""
@@ -233,7 +225,7 @@ def about(
         return []
     data = {"record_ids": ids[: findings.MAX_RECORD_IDS], "count": len(ids)}
     first = f"{where}#{ids[0]}"
-    return [Finding(id, severity, first, f"got {len(ids)} {message}", fix, data)]
+    return [Finding(id, severity, first, f"{len(ids)} {message}", fix, data)]
 
 
 class _Table:
@@ -393,29 +385,31 @@ class _Table:
     def no_results(self) -> Failure:
         """Return why what was read are no results."""
         message = (
-            f"got {len(self.rows)} record(s), none with ground truth and response as text, "
-            f"expected results; the first: {self.rows[0].error}, "
-            f"in a record of {self.first_record}"
+            f"none of {len(self.rows)} record(s) has ground truth and response as text; "
+            f"the first: {self.rows[0].error}, in a record of {self.first_record}"
         )
-        fix = NAMED
-        if self.is_batch:
-            message = f"got {len(self.rows)} lines of a batch, which hold no ground truths"
-            fix = Fix(flags={"--annotations": "ANNOTATIONS"})
+        fix = Fix()
         if self.asked:
             theirs, ours = self.rows[0].id, next(iter(self.asked))
-            message = f"got ids such as {theirs}, expected those of the annotations, such as {ours}"
-            fix = "give each request the id of its question"
+            message = (
+                f"its ids such as {theirs} are not those of the annotations, such as {ours}; "
+                "give each request the id of its question"
+            )
+        elif self.is_batch:
+            message = f"its {len(self.rows)} lines are a batch's, which hold no ground truths"
+            fix = Fix(flags={"--annotations": "ANNOTATIONS"})
+        else:
+            message += f"; {NAMED}"
         return findings.bad_input("EVAL-NOT-RESULTS", self.path, message, fix)
 
     def as_findings(self) -> list[Finding]:
         found = []
         for id, row_ids in self.ids_by_problem.items():
-            severity, message, fix = PROBLEMS[id]
+            severity, message = PROBLEMS[id]
             if id == "EVAL-ID-MISSING" and len(row_ids) == len(self.rows):
                 severity = findings.INFO
                 message = "without ids, which get names by their numbers: row-0, ..."
-                fix = ""
-            found += about(row_ids, id, severity, self.path, f"row(s) {message}", fix)
+            found += about(row_ids, id, severity, self.path, f"row(s) {message}")
         return found
 
 

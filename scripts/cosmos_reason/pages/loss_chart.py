@@ -26,7 +26,7 @@ def read_curve(path: Path) -> Curve:
     lines = files.read_text(path).splitlines()
     for number, line in enumerate(lines[:-1], 1):
         if "step" not in metrics_log.numbers(line):
-            message = "got a line without a step, expected an object with step and losses"
+            message = "a line is no object with step and losses"
             raise findings.bad_input("EVAL-CURVE-LINE", f"{path}#{number}", message)
     curve: dict[str, dict] = {key: {} for key in LOSSES + ACCURACIES}
     for _, row in metrics_log.course(job_folder.files_of_attempts(path)):
