@@ -16,6 +16,7 @@ TURN = (
 )
 QUESTIONS = {
     "turn": TURN,
+    "longest": "What happens?\nA. The light turns on\nB. The light turns on then off",
     "bool": "Does the car stop? A. Yes B. No Please answer with the letter.",
     "none": "Which of the regions marked A to H holds the defect?",
     "ask": "Is there a collision? Answer yes or no.",
@@ -42,18 +43,11 @@ def test_the_set_is_long_enough_to_mean_something():
     assert len({row.id for row in ROWS}) == len(ROWS)
 
 
-def test_developed_answers_are_read_as_a_careful_person_would():
-    found = answer_set.tally([row for row in ROWS if row.half == "dev"], answer_set.ours)
-    assert found.agreement >= 0.98, found.differing
-    assert found.accepted_wrong <= 0.003 and found.misread <= 0.003, found.differing
-
-
-def test_the_half_that_somebody_else_wrote_is_read_as_well():
-    """Goals: 0.95, 0.015, 0.01. Read once, with the reader finished: 0.956, 0.006, 0.003. Since
-    then it guards a smaller reader: 0.961, 0.006, 0.003."""
-    found = answer_set.tally([row for row in ROWS if row.half == "heldout"], answer_set.ours)
-    assert found.agreement >= 0.95, found.agreement
-    assert found.accepted_wrong <= 0.01 and found.misread <= 0.01, found[1:4]
+@pytest.mark.parametrize("half", answer_set.HALVES)
+def test_the_labelled_answers_are_read_as_the_page_says(half):
+    found = answer_set.tally([row for row in ROWS if row.half == half], answer_set.ours)
+    assert found.agreement_committed >= 0.99 and found.agreement >= 0.99, found.differing
+    assert found.accepted_wrong <= 0.001 and found.misread <= 0.001, found.differing
 
 
 def test_thinking_before_a_response_changes_nothing():
@@ -76,27 +70,173 @@ def test_thinking_before_a_response_changes_nothing():
 # -- what the reader promises --
 
 
+COMMITTED = [
+    ("turn", "B", "b"),
+    ("turn", "B", "(B) turn right"),
+    ("turn", "B", "**B. turn right**\n\nExplanation: option A is wrong, the blinker is on."),
+    ("turn", "B", "The blinker is on the right.\n\nTherefore, the correct answer is: **(B)**."),
+    ("turn", "B", "<think>Perhaps A.</think>\n\n<answer>B. turn right</answer>"),
+    ("turn", "B", "<think>Perhaps A.</think><answer>B"),
+    ("turn", "B", "So the answer is $\\boxed{\\text{B}}$."),
+    ("turn", "B", '```json\n{"reason": "A is far", "answer": "B"}\n```'),
+    ("turn", "B", "I'd go with option B because A is far."),
+    ("turn", "B", "turn right (B)"),
+    ("turn", "B", "B is the best option."),
+    ("turn", "B", "根据视频，答案是B。"),
+    ("turn", "B", "La respuesta correcta es la B."),
+    ("longest", "B", "The light turns on then off."),
+    ("ask", "yes", "Based on the video, yes, it hits the van."),
+    ("ask", "no", "No, there is no collision. Nothing is damaged."),
+    ("ask", "no", "The final answer is no."),
+    ("ask", "yes", "是的，两车相撞。"),
+    ("many", "150", "One hundred and fifty cars."),
+    ("many", "3", "Total number of cars: 3"),
+    ("many", "3", "\\boxed{3 \\text{ cars}}"),
+    ("How far is it?", "12 m", "The distance is 1,200 cm."),
+    ("way", "left", "Turning left."),
+    ("when", "3s - 7.5s", "The given query happens in 3.0 - 7.5 seconds."),
+    ("when", "3s - 7.5s", '{"start": "00:03", "end": "00:07.5"}'),
+    (
+        "where",
+        "[1, 2, 30, 40]",
+        'Here:\n```json\n[{"bbox_2d": [1, 2, 30, 40], "label": "car"}]\n```',
+    ),
+    ("What does it carry?", "a red box", "The answer is red box."),
+]
+
+
+@pytest.mark.parametrize(("question", "gt", "response"), COMMITTED)
+def test_what_commits_is_read(question, gt, response):
+    assert read(question, gt, response).correct
+
+
+UNREAD = [
+    ("turn", "A", "A. turn left: no\nB. turn right: no\nC. go straight: yes\nD. stop: no"),
+    ("turn", "A", "A. Turn left is not possible here. The vehicle turns right."),
+    ("turn", "A", "(A) turn left\n(B) turn right\n(C) go straight\n(D) stop"),
+    ("turn", "A", "The vehicle turns left."),
+    ("turn", "A", "A is less likely than C."),
+    ("turn", "A", "不是A"),
+    ("turn", "A", "<thinking>The answer is A"),
+    ("turn", "A", "A car turns."),
+    ("ask", "no", "No idea"),
+    ("ask", "yes", "There is a collision."),
+    ("ask", "no", "No collision is visible."),
+    ("ask", "yes", "The answer is: no collision"),
+    ("Is it safe to proceed?", "no", "It is unsafe to proceed."),
+    ("many", "12", "12 to 15"),
+    ("many", "12", "at least 12"),
+    ("many", "12", "12th"),
+    ("many", "2", "2 cars are visible."),
+    ("when", "3s - 7.5s", "The event never happens between 3 and 7.5 seconds."),
+]
+
+
+@pytest.mark.parametrize(("question", "gt", "response"), UNREAD)
+def test_what_does_not_commit_is_unread(question, gt, response):
+    found = read(question, gt, response)
+    assert (found.answer, found.correct) == (None, False)
+
+
 @pytest.mark.parametrize(
     ("question", "gt", "response"),
     [
-        ("turn", "A", "A. turn left: no\nB. turn right: no\nC. go straight: yes\nD. stop: no"),
-        ("turn", "A", "A is tempting, but my pick is B."),
-        ("turn", "A", "A is less likely than C."),
-        ("turn", "A", "不是A"),
-        ("turn", "A", "(A) turn left\n(B) turn right\n(C) go straight\n(D) stop"),
-        ("turn", "A", "<thinking>The answer is A"),
-        ("ask", "no", "No idea"),
-        ("ask", "yes", "Yes or no"),
-        ("ask", "yes", "There is no collision."),
+        ("longest", "A", "The light turns on then off"),
         ("many", "2", "2 trucks"),
         ("How long does it take?", "3 s", "3 minutes"),
         ("How far is it?", "30 m", "30 feet"),
         ("What temperature is it?", "20 C", "20 F"),
         ("What does it cost?", "5 USD", "5 EUR"),
+        ("What time is it?", "5 pm", "5 am"),
+        ("Who pushes?", "The man pushes the woman", "The woman pushes the man"),
     ],
 )
-def test_what_is_plainly_wrong_is_not_right(question, gt, response):
-    assert not read(question, gt, response).correct
+def test_another_value_is_read_and_wrong(question, gt, response):
+    found = read(question, gt, response)
+    assert found.answer and not found.correct
+
+
+# What a policy could learn to write when words other than commitments paid. {x} is the right
+# answer, {y} another one.
+HOSTILE = """
+The answer is not {x}.
+I don't think the answer is {x}.
+{x} is wrong.
+{x}? No.
+Is it {x}?
+The answer is {x}?
+Not {x}
+Everyone says the answer is {x}.
+The driver claims that the answer is {x}.
+According to my friend, the answer is {x}.
+"The answer is {x}", the passenger said.
+You asked whether the answer is {x}.
+If I had to guess, the answer is {x}.
+The answer is {x} if it rains.
+Suppose the answer is {x}.
+Maybe {x}
+It could be {x}.
+The answer might be {x}.
+The answer is {x}, or possibly {y}.
+The answer is {x} or {y}.
+The answer is either {x} or {y}.
+The answer is neither {x} nor {y}.
+{x} or {y}
+{x}, {y}
+{x} / {y}
+{x} and {y}
+{x}|{y}
+{x}; {y}
+{x}. Or {y}.
+Some may say {x}, others {y}.
+Answer: {x} ({y} is possible too)
+Answer: {x} Answer: {y}
+Final answer: {x} -- Final answer: {y}
+<answer>{x}</answer><answer>{y}</answer>
+<answer>{x} or {y}</answer>
+<answer></answer> The answer is {x}.
+<answer>unknown</answer> The answer is {x}.
+The answer is {x}. <answer>{y}</answer>
+\\boxed{{{x}}} \\boxed{{{y}}}
+{{"answer": "{x}", "final_answer": "{y}"}}
+The answer is {x}. Wait, the answer is {y}.
+The answer is {x}. Actually, it is {y}.
+The answer is {x}. On second thought, {y}.
+The answer is {x}. Sorry, I meant {y}.
+The answer is {x}. No, {y}.
+The answer is {x}, but I am not sure.
+The answer is {x}. However, it could also be {y}.
+The answer is {x} though {y} fits better.
+The answer is {x}. That is wrong.
+The answer is {x}. Incorrect.
+It is false that the answer is {x}.
+Nobody would say that the answer is {x}.
+The wrong answer is {x}.
+The answer is anything except {x}.
+I would never pick {x}.
+{x} is the answer that people wrongly give.
+<think>The answer is {x}
+"""
+OF_TYPES = {
+    "mcq": (TURN, "A", "A", "B"),
+    "option": (TURN, "A", "turn left", "turn right"),
+    "yes": ("Is there a collision?", "yes", "yes", "no"),
+    "no": ("Is there a collision?", "no", "no", "yes"),
+    "number": ("How many cars are there?", "3", "3", "4"),
+    "unit": ("How far is it?", "12 m", "12 m", "15 m"),
+    "direction": ("Which way does it go?", "left", "left", "right"),
+}
+
+
+@pytest.mark.parametrize("kind", OF_TYPES)
+def test_hedges_denials_reports_and_repeated_answers_earn_nothing(kind):
+    question, gt, right, other = OF_TYPES[kind]
+    completions = [line.format(x=right, y=other) for line in HOSTILE.strip().splitlines()]
+    assert len(completions) >= 50
+    paid = [said for said in completions if answers.reward(question, gt, said)]
+    assert not paid
+    long = (f"Well, the scene is {right}. " * 200).strip()
+    assert answers.reward(question, gt, long) == 0
 
 
 def test_every_reading_names_its_rule_and_its_words():
@@ -104,12 +244,13 @@ def test_every_reading_names_its_rule_and_its_words():
     assert (found.type, found.answer, found.rule, found.correct) == (
         "mcq",
         "B",
-        "marker answer is",
+        "phrase",
         True,
     )
     assert "B" in found.words
     assert read("turn", "B", "I cannot see the video.").rule == "refusal"
-    assert read("turn", "B", "A or B").rule == "several answers"
+    assert read("turn", "B", "A, B").rule == "taken back"
+    assert read("turn", "B", "A\nB").rule == "several answers"
     assert read("turn", "B", None).rule == "no response"
 
 
@@ -124,8 +265,8 @@ def test_spans_and_boxes_are_right_from_half_an_overlap():
 
 
 def test_rewards_are_what_the_score_counts():
-    assert answers.reward(TURN, "B", "It must be B.") == 1.0
-    assert answers.reward(TURN, "B", "It must be A.") == 0.0
+    assert answers.reward(TURN, "B", "It is B.") == 1.0
+    assert answers.reward(TURN, "B", "It is A.") == 0.0
     assert answers.reward(TURN, "B", None) == 0.0
     assert answers.reward(QUESTIONS["when"], "10s-20s", "15s to 25s") == pytest.approx(1 / 3)
 

@@ -51,8 +51,8 @@ def test_fewer_answers_are_misjudged_than_by_others(installed):
 
         return read
 
-    print("\n| half | reader | answers | agreement | wrong accepted | right misread |")
-    print("| --- | --- | --- | --- | --- | --- |")
+    print("\n| half | reader | answers | agreement | committed | wrong accepted | right misread |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
     for half in ("dev", "heldout"):
         part = [row for row in rows if row.half == half]
         others = {
@@ -62,6 +62,7 @@ def test_fewer_answers_are_misjudged_than_by_others(installed):
         for name, tally in {**others, "this one": ours}.items():
             print(
                 f"| {half} | {name} | {tally.rows} | {tally.agreement:.1%} "
+                f"| {tally.agreement_committed:.1%} "
                 f"| {tally.accepted_wrong:.1%} | {tally.misread:.1%} |"
             )
         assert all(ours.agreement > other.agreement for other in others.values())

@@ -55,7 +55,7 @@ def test_rows_of_no_known_question_share_labels_only_among_their_texts():
 
 def test_ok_and_ng_are_two_labels():
     rows = judged(
-        [("OK", "ok"), ("NG", "The part is NG."), ("NG", "OK"), ("OK", "?")], "Is the part good?"
+        [("OK", "ok"), ("NG", "The label is NG."), ("NG", "OK"), ("OK", "?")], "Is the part good?"
     )
     assert [r.outcome for r in rows] == ["right", "right", "wrong", "unparseable"]
 

@@ -1,13 +1,14 @@
 """What a model answered: the kind of question a ground truth implies, the answer a response
 commits to, and whether that is right. `verdict` says all of it, `reward` the number alone.
 
-A response that commits to nothing, or to two things, has no answer and counts as unparseable: a
-wrong answer counted as right is the worst that can happen here, a right one misread the second
-worst. The package knows texts only, no rows, files or models: the checks of a data set, the
-rewards of reinforcement learning and the scores of an evaluation all read answers here.
+A response commits in few forms only (references/cosmos-reason-answers.md); one that uses none of
+them, or names two answers, has no answer and is unread, never right: a wrong answer counted as
+right is the worst that can happen here, a right one misread the second worst. The package knows
+texts only, no rows, files or models: the checks of a data set, the rewards of reinforcement
+learning and the scores of an evaluation all read answers here.
 
-It is above 1,600 lines because people's and models' words are many: choices, truths, quantities and
-places each have a reader of their own.
+It is above 1,600 lines because commitments, and what undoes them, are lists of phrases in several
+languages, and numbers, spans and boxes are written in many ways.
 """
 
 from __future__ import annotations
@@ -16,27 +17,23 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from cosmos_reason.answers.choices import DIRECTION, labels_vocabulary, options, options_vocabulary
-from cosmos_reason.answers.commitment import CUT_OFF, REFUSAL, Reading, read
-from cosmos_reason.answers.places import (
-    BARE,
-    as_text,
-    form_of,
-    overlap,
-    read_box,
-    read_place,
-    spans,
+from cosmos_reason.answers.choices import (
+    DIRECTION,
+    TRUTHS,
+    labels_vocabulary,
+    options,
+    options_vocabulary,
 )
-from cosmos_reason.answers.quantities import asked_for, numbers_vocabulary, read_number, same_number
-from cosmos_reason.answers.response import final_answer, marked, plain
-from cosmos_reason.answers.truths import leading_truth, read_yes_no, truth
-from cosmos_reason.answers.words import PASSED_OVER, exact, fold, words
+from cosmos_reason.answers.commitment import REFUSAL, Reading, phrases, read
+from cosmos_reason.answers.places import BARE, as_text, form_of, overlap, read_place
+from cosmos_reason.answers.quantities import asked_for, is_number, numbers_vocabulary, same_number
+from cosmos_reason.answers.response import enclosures, final_answer, plain, shortened
+from cosmos_reason.answers.words import exact, fold, without_article
 
 TYPES = ("mcq", "yes_no", "direction", "label", "number", "temporal", "box", "text")
 CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
 PLACE_TYPES = ("temporal", "box")
 RIGHT_OVERLAP = 0.5
-SHORT_TEXT = 8  # words
 
 _ASKS_TRUTH = re.compile(
     r"\btrue\b|\bT ?(?:/|or) ?F\b|^\W*(?:is|are|was|were|do|does|did|can|could|has|have|will)\b",
@@ -51,9 +48,8 @@ _ASKS_TIME = re.compile(
 _ASKS_AMOUNT = re.compile(
     r"\bhow (?:many|much|long|far|old|often|fast|tall|wide|high|deep)\b", re.I
 )
+_CUT_OFF = re.compile(r"\s*(?:```\w*\s*)?\{[^}]*\Z")  # an object that never ends
 _NOTHING = ("", "null", "none", "n/a", "...")
-_EITHER = re.compile(r"\W*(?:it|this|that)? ?(?:is|was)? ?either\b", re.I)
-_LEADING_ARTICLE = re.compile(r"(?:an?|the) ")
 
 
 class Verdict(NamedTuple):
@@ -84,9 +80,6 @@ def verdict(
     expected = normalise(gt, kind, question, labels)
     reading = reading_of(response or "", kind, question, labels)
     right = equal(reading.answer, expected, kind, tolerance)
-    is_of_words = expected and exact(expected) is None
-    if kind == "text" and reading.rule == "whole response" and is_of_words and not right:
-        reading, right = _free_text(response or "", expected)
     shared = None
     if kind in PLACE_TYPES and expected:
         shared = overlap(reading.answer, expected) if reading.answer else 0.0
@@ -103,66 +96,40 @@ def reading_of(
     end] in seconds · box: [x1, y1, x2, y2] as written, then its label where it has one · text: the
     response without its thinking."""
     if type == "mcq":
-        texts = labels or tuple(options(question).values())
-        return read(response, options_vocabulary(texts), question)
+        return read(response, options_vocabulary(labels or tuple(options(question).values())))
     if type == "label":
-        return read(response, labels_vocabulary(labels), question)
+        return read(response, labels_vocabulary(labels))
     if type == "direction":
         return read(response, DIRECTION)
     if type == "yes_no":
-        return read_yes_no(response, question)
+        return read(response, TRUTHS)
     if type == "number":
-        return read_number(response, question)
-    if type == "temporal":
-        return read_place(response, spans)
-    if type == "box":
-        return read_box(response)
+        return read(response, numbers_vocabulary(question))
+    if type in PLACE_TYPES:
+        return read_place(response, type)
     return _read_text(response)
 
 
 def _read_text(response: str) -> Reading:
-    """What the last enclosing marker holds, else the whole response."""
+    """Free text: what is enclosed last, else what the only answer phrase names, else all of it."""
     said = final_answer(response)
     if not said:
         return Reading(None, "no response", "")
-    for marker, content, is_enclosing in marked(said):
-        text = plain(content).strip(" {}")
-        if (is_enclosing or not text) and (text.lower() in _NOTHING or REFUSAL.fullmatch(text)):
-            return Reading(None, "marker without an answer", content)
-        if is_enclosing:
-            return Reading(text, f"marker {marker}", content)
-    if CUT_OFF.match(said) or _EITHER.match(said):
-        return Reading(None, "several answers", said)
-    return Reading(said, "whole response", said)
-
-
-def _free_text(response: str, expected: str) -> tuple[Reading, bool]:
-    """Whether a response says a short ground truth in a sentence of its own. What it says in other
-    words is for a judge to decide."""
-    said = final_answer(response) or ""
-    ends_so = fold(said).endswith(f" {_LEADING_ARTICLE.sub('', expected)}")
-    is_short = len(said.split()) <= SHORT_TEXT + 2
-    if len(expected.split()) <= SHORT_TEXT and (ends_so or is_short):
-        found = read(response, labels_vocabulary((expected,)))
-        is_sure = found.answer and not found.rule.endswith("considered")
-        if is_sure and _stand_together(expected, found.words):
-            return Reading(said, f"ground truth in {found.rule}", found.words), True
+    # Of an object other fields are part of what is said: a label beside times, for one.
+    enclosed = [one for one in enclosures(said) if one.mark != "field"]
+    if enclosed:
+        text = plain(enclosed[-1].content or "").strip(" {}")
+        if text.lower() in _NOTHING or REFUSAL.fullmatch(text):
+            return Reading(None, "empty enclosure", text)
+        return Reading(text, enclosed[-1].mark, text)
+    named = phrases(plain(shortened(said))) if exact(said) is None else []
+    if len(named) == 1:
+        return Reading(named[0], "phrase", named[0])
+    if _CUT_OFF.match(said):
+        return Reading(None, "cut off", said)
     if REFUSAL.search(said[:200]) and len(said) <= 400:
-        return Reading(None, "refusal", said), False
-    return Reading(said, "free text", said), False
-
-
-def _stand_together(expected: str, said: str) -> bool:
-    """Whether the words of a text stand in another in their order: who pushes whom, and what there
-    is how often, lies in it."""
-    meant, heard = _kept(expected), _kept(said)
-    runs = range(len(heard) - len(meant) + 1)
-    return any(heard[start : start + len(meant)] == meant for start in runs)
-
-
-def _kept(text: str) -> list[str]:
-    stems = [word.stem for word in words(text)]
-    return [stem for stem in stems if stem not in PASSED_OVER] or stems
+        return Reading(None, "refusal", said)
+    return Reading(said, "whole response", said)
 
 
 def question_type(question: str, gt: str) -> str:
@@ -209,7 +176,7 @@ def _short_type(final: str, said: str) -> str:
     is_short = len(said.split()) <= 3
     if is_short and DIRECTION.whole(said):
         return "direction"
-    if is_short and numbers_vocabulary("").is_all_of(said):
+    if is_short and is_number(said):
         return "number"
     return form_of(final) or "text"
 
@@ -217,9 +184,9 @@ def _short_type(final: str, said: str) -> str:
 def _is_truth(said: str) -> bool:
     """Yes, no, or a sentence that begins so; "right" and "positive" may be labels."""
     may_be_label = said.lower() in ("correct", "right", "positive", "negative")
-    if said.isascii() and not may_be_label and truth(said):
+    if said.isascii() and not may_be_label and TRUTHS.whole(said):
         return True
-    begins_so = re.match(r"\W*\w+\s*[,.;:!]", said) and leading_truth(said)
+    begins_so = re.match(r"\W*\w+\s*[,.;:!]", said) and TRUTHS.leading(said)
     return bool(begins_so) and not _LONE_LETTER.fullmatch(said)
 
 
@@ -261,5 +228,6 @@ def equal(answer: str | None, expected: str | None, type: str, tolerance: float 
     if type in PLACE_TYPES:
         return overlap(answer, expected) >= RIGHT_OVERLAP
     if type == "text":
-        return (exact(answer) or fold(answer)) == expected
+        said = exact(answer) or without_article(fold(answer))
+        return said in (expected, without_article(expected))
     return answer == expected

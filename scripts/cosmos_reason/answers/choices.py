@@ -1,4 +1,8 @@
-"""Labels, and options, which are labels with letters."""
+"""Answers out of a closed set: options with letters, labels, directions, yes and no.
+
+Each vocabulary knows one thing: the answer that a text begins with, and where it ends. What comes
+after must be the end of the sentence or a mark; "Turn left is not possible" is not "Turn left".
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,7 @@ import re
 from functools import lru_cache
 from string import ascii_uppercase
 
-from cosmos_reason.answers.claims import Mention
-from cosmos_reason.answers.commitment import Vocabulary
-from cosmos_reason.answers.response import first_sentence
-from cosmos_reason.answers.words import EDGES, PASSED_OVER, Word, composed, fold, stem, stems, words
+from cosmos_reason.answers.words import composed, fold, without_article
 
 # Options in a question
 _AFTER_MARK = r"[.):\]、]"
@@ -21,34 +22,18 @@ _AFTER_OPTIONS = re.compile(
     r"\s+(?:Please (?:answer|choose|select|respond)|(?:Answer|Respond|Reply) (?:with|by|in))\b"
 )
 
-# Letters. "A" and "I" are words too: they count only where the sentence does not go on as one.
-_EDGE = rf"[{re.escape(EDGES)}]*"
-_LONE = re.compile(
-    rf"{_EDGE}(?:(?:the )?(?:correct )?(?:option|choice|answer|letter|选项){_EDGE})?([A-Z]){_EDGE}",
-    re.I,
-)
-_LETTER_FIRST = re.compile(
-    r"\W*(?:(?:option|choice|answer)\W+)?(?:[(\[]([A-Z])[)\]]"
-    r"|([A-Z])(?=[.):,\]，。、：]|\n| [-–—] |$| ?[(（])|([A-Z])(?= because\b))(?!['’])",
+# What may stand behind an answer.
+BOUNDARY = re.compile(
+    r"[)\]]*\s*(?:\Z|[\n,;:、。，；：！!(（)✓✔✅]|\.(?!\d)|[-–—](?=\s)|—)|\s+(?:because|since|as)\b",
     re.I,
 )
 _LETTER = re.compile(
-    r"[(\[]([A-Za-z])[)\]]|(?i:option|choice|answer)s? ?([A-Za-z])(?![\w'’-])"
-    r"|(?<!N/)(?<![A-Za-zÀ-ÿ0-9.'’-])([A-Z])(?![A-Za-zÀ-ÿ0-9'’-])(?!\.[A-Za-z])"
+    r"(?P<named>(?:the )?(?:correct )?(?:option|choice|answer|letter|选项) ?)?(?P<mark>[(\[]?)"
+    r"(?P<letter>[A-Z])(?![\w'’])(?!\.[A-Za-z])(?P<end>[)\].:。]?)",
+    re.I,
 )
-_GOES_ON = re.compile(
-    r" (?!(?:is|was|and|or|as|because|since|for|seems|looks|fits|matches|can|cannot|could|would"
-    r"|does|but|over|which|that|best|nor|shows|says|has)\b)[a-zà-ÿ]"
-)
-_NAMED = stems(
-    """vitamin plan camera lane point vehicle car person team type class grade room frame region
-    object box gate zone section player area model robot part building figure rack image aisle
-    shelf row column track terminal platform exit door station line road street"""
-)  # "Plan B" is no option
-_DELIMITED = re.compile(r"(?<![A-Za-z])([A-Z]) ?[:)=]")
-_CHOSEN_TWO = re.compile(
-    r"\W*(?:[,/&和或]|or\b|and\b) ?(?:maybe )?(?:option )?[(\[]?[A-Z](?!['’\w])"
-)
+_LETTER_BEHIND = re.compile(r" ?[(\[](?:option )?([A-Z])[)\]]", re.I)
+_BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
 
 @lru_cache(maxsize=1 << 12)
@@ -75,182 +60,160 @@ def _listed(text: str) -> dict[str, str]:
     return {match[1].upper(): text.strip() for match, text in zip(found, texts, strict=True)}
 
 
-DIRECTIONS = ("left", "right", "straight", "up", "down")
-_WAY = re.compile(
-    r"(?<![\w-])(?<!all )((?:turn|go|mov|head|driv|veer|steer|proceed|continu|keep|merg|bear|curv)"
-    r"(?:e?s|ed?|ing)? (?:to (?:the|its) )?|then )?"
-    r"((?:left|right|up|down|for)(?:wards?)?|straight|ahead)(?!\w|-(?!hand turn))"
-    r"(?! (?:away|now|after|before|behind|in front|lane|side|blinker|signal|indicator)\b)",
-    re.I,
-)
-_MOVERS = PASSED_OVER | stems("turn go move head continue drive ego car vehicle truck")
-_VERDICT_FIRST = re.compile("^(?:yes|no), ", re.I)
+class Vocabulary:
+    """How the answers to a question are recognised."""
+
+    def begin(self, text: str) -> tuple[str, int] | None:
+        """Return the answer that a text begins with and where it ends, when a boundary follows."""
+        raise NotImplementedError
+
+    def whole(self, text: str) -> str | None:
+        """Return the answer that a text is, and nothing else."""
+        text = text.strip()
+        if text[:1] + text[-1:] in ("[]", "()"):
+            text = text[1:-1].strip()
+        found = self.begin(text)
+        return found[0] if found and not text[found[1] :].strip(" .!。！)]*") else None
 
 
 class Labels(Vocabulary):
-    """Texts, of which a clause means one when all words are there that tell it from the others."""
+    """Whole texts, of which the longest that matches counts."""
 
     def __init__(self, texts: tuple[str, ...], names: tuple[str, ...] = ()):
-        self.names = names or texts
-        named = list(zip((_VERDICT_FIRST.sub("", text) for text in texts), self.names, strict=True))
-        self.folded = {fold(text): name for text, name in named if fold(text)}
-        self.sets = {name: stems(text) - PASSED_OVER or stems(text) for text, name in named}
-        self.exact = {said: name for name, said in self.sets.items()}
-        common = frozenset.intersection(*self.sets.values()) if len(texts) > 1 else frozenset()
-        self.needed = {name: said - common or said for name, said in self.sets.items()}
-        self.words = frozenset().union(*self.sets.values())
-        self.known = frozenset().union(*self.needed.values())
-        self.passed_over = (PASSED_OVER | common) - self.known
-        self.longest = 20 + 2 * max(map(len, texts), default=0)  # inflected, with articles
-        self.are_ordered = len(self.exact) < len(self.sets)
+        named: dict[str, set[str]] = {}
+        for text, name in zip(texts, names or texts, strict=True):
+            written = without_article(fold(text))
+            if written:
+                named.setdefault(written, set()).add(name)
+        # A text that two options share tells neither.
+        self.named = {text: names.pop() for text, names in named.items() if len(names) == 1}
+        self.longest_first = sorted(self.named, key=len, reverse=True)
 
-    def whole(self, text: str) -> str | None:
-        if len(text) > self.longest:
-            return None
-        said = stems(text) - PASSED_OVER
-        return self.folded.get(fold(text)) or (self.exact.get(said) if said else None)
-
-    def mentions(self, clause: str) -> list[Mention]:
-        """Those whose words stand together, and of which no other has all words and more."""
-        if self.are_ordered:
-            return self._literal(clause.casefold())
-        said = [word for word in words(clause) if word.stem not in self.passed_over]
-        places = _places(said)
-        named = self._named(places)
-        runs = {name: _closest(self.needed[name], places) for name in named}
-        together = [n for n in named if runs[n][1] - runs[n][0] < len(self.needed[n])]
-        spans = [
-            Mention(name, said[runs[name][0]].start, said[runs[name][1]].end)
-            for name in together or named
-            if not self._is_part(name, named)
-        ]
-        return sorted(spans, key=lambda mention: mention.start)
-
-    def _named(self, places: dict[str, list[int]]) -> list[str]:
-        """Those with all needed words among the places; none without a word."""
-        named = [name for name, needed in self.needed.items() if needed <= places.keys()]
-        return [name for name in named if self.needed[name]]
-
-    def _is_part(self, name: str, named: list[str]) -> bool:
-        """Whether another of those named has all words of this one and more."""
-        return any(self.sets[name] < self.sets[other] for other in named)
-
-    def _literal(self, clause: str) -> list[Mention]:
-        """For texts of the same words, like "red, then blue" and "blue, then red"."""
-        found = {name: clause.find(text) for text, name in self.folded.items()}
-        return [Mention(name, at, at + 1) for name, at in found.items() if at >= 0]
-
-
-def _places(said: list[Word]) -> dict[str, list[int]]:
-    places: dict[str, list[int]] = {}
-    for place, word in enumerate(said):
-        places.setdefault(word.stem, []).append(place)
-    return places
-
-
-def _closest(needed: frozenset[str], places: dict[str, list[int]]) -> tuple[int, int]:
-    """First and last place of the shortest run that holds all of the words."""
-    last_seen: dict[str, int] = {}
-    best = (-1 << 30, 0)
-    for place, said in sorted((place, word) for word in needed for place in places[word]):
-        last_seen[said] = place
-        first = min(last_seen.values())
-        if len(last_seen) == len(needed) and place - first < best[1] - best[0]:
-            best = (first, place)
-    return best
-
-
-class Directions(Labels):
-    """Left, right, straight, up and down, of what moves; "the left lane" is no direction."""
-
-    def whole(self, text: str) -> str | None:
-        said = stems(text) - _MOVERS if len(text) <= 40 else frozenset()
-        if len(said) == 1 and said <= set(DIRECTIONS):
-            return next(iter(said))
+    def begin(self, text: str) -> tuple[str, int] | None:
+        found = self.beginning(text)
+        if found and BOUNDARY.match(text, found[1]):
+            return found
         return None
 
-    def mentions(self, clause: str) -> list[Mention]:
-        found = []
-        for match in _WAY.finditer(clause):
-            way = stem(match[2])
-            if match[1] or way not in ("up", "down"):
-                found.append(Mention(way, *match.span(2), match[1] is not None))
-        return found
+    def beginning(self, text: str) -> tuple[str, int] | None:
+        """Like begin(), but whatever follows the last word."""
+        lowered = text.lower()
+        if len(lowered) != len(text):  # a letter such as the dotted I of Turkish
+            return None
+        start = len(lowered) - len(without_article(lowered))
+        for written in self.longest_first:
+            end = start + len(written)
+            if lowered.startswith(written, start) and not _goes_on(lowered, end):
+                return self.named[written], end
+        return None
+
+
+def _goes_on(text: str, at: int) -> bool:
+    """Whether a word goes on at a place; Chinese writes no spaces."""
+    inside = text[at - 1 : at + 1]
+    return len(inside) == 2 and inside.isascii() and inside.isalnum()
 
 
 class Options(Labels):
     """Letters, of which only those of the options are offered (all, where there are no options),
-    and the texts of the options."""
+    alone or with their text, and the texts of the options."""
 
     def __init__(self, texts: tuple[str, ...]):
         super().__init__(texts, tuple(ascii_uppercase[: len(texts)]))
-        self.letters = self.names or ascii_uppercase
+        self.letters = ascii_uppercase[: len(texts)] or ascii_uppercase
 
-    def whole(self, text: str) -> str | None:
-        lone = _LONE.fullmatch(text)
-        if lone:
-            return self._offered(lone[1])
-        first = _LETTER_FIRST.match(text)
-        beside = self._beside(text)
-        if beside:
-            return beside if beside == self._offered(first[first.lastindex]) else None
-        return super().whole(text)
+    def begin(self, text: str) -> tuple[str, int] | None:
+        found = _LETTER.match(text)
+        if found is None or found["letter"].upper() not in self.letters:
+            return self._text_first(text)
+        is_marked = found["named"] or found["mark"] or found["end"]
+        end = found.end()
+        if found["letter"].islower() and not is_marked and text[end:].strip(" ."):
+            return self._text_first(text)  # "a red cup" begins with an article
+        letter = found["letter"].upper()
+        if letter == "A" and not is_marked:  # "A red cup" is the text of an option
+            as_text = self._text_first(text)
+            if as_text:
+                return as_text
+        beside = _BESIDE.match(text, end).end()
+        own = self.beginning(text[beside:]) if "\n" not in text[end:beside] else None
+        if own:
+            # A text beside the letter is its option's and nothing more.
+            end = beside + own[1]
+            is_whole = own[0] == letter and BOUNDARY.match(text, end)
+            return (letter, end) if is_whole else None
+        if found["end"] or BOUNDARY.match(text, end):
+            return letter, end
+        return self._text_first(text)
 
-    def leading(self, text: str) -> str | None:
-        line = text.partition("\n")[0]
-        if len({*filter(self._offered, _DELIMITED.findall(line))}) > 1:
+    def _text_first(self, text: str) -> tuple[str, int] | None:
+        """An option's text, with its letter behind it or without: "Screwdriver (B)"."""
+        found = super().begin(text)
+        letter = _LETTER_BEHIND.match(text, found[1]) if found else None
+        if letter is None:
+            return found
+        is_its_own = letter[1].upper() == found[0] and BOUNDARY.match(text, letter.end())
+        return (found[0], letter.end()) if is_its_own else None
+
+
+DIRECTIONS = ("left", "right", "straight", "up", "down")
+_WAY = re.compile(
+    r"(?:an? |the )?(?P<turn>left|right)(?:[- ]hand)?[- ]turn(?!\w)"
+    r"|(?:(?:turn|go|mov|head|driv|veer|steer|proceed|continu|keep|merg)(?:e?s|ed?|ing|es)?[ -])?"
+    r"(?:to the |towards the )?(?:straight )?"
+    r"(?P<way>left|right|straight|forward|ahead|up|down)(?:wards?)?(?: ahead)?(?![\w-])",
+    re.I,
+)
+
+
+class Directions(Vocabulary):
+    """Left, right, straight, up and down, with a word of motion."""
+
+    def begin(self, text: str) -> tuple[str, int] | None:
+        found = _WAY.match(text)
+        if found is None or not BOUNDARY.match(text, found.end()):
             return None
-        first = _LETTER_FIRST.match(text)
-        if first and not _CHOSEN_TWO.match(text, first.end()):
-            letter = self._offered(first[first.lastindex])
-            return letter if self._beside(line) in (None, letter) else None
-        head = first_sentence(text)
-        if head.rstrip().endswith("?"):
+        way = (found["turn"] or found["way"]).lower()
+        return ("straight" if way in ("forward", "ahead") else way), found.end()
+
+
+_YES = (
+    "yes yeah yep true correct affirmative ja oui sí sì sim да 是的 是 对的 对 有 会 正确 はい 네"
+)
+_NO = """
+    no nope false incorrect negative nein non não нет 不是 不会 不正确 没有 不 否 いいえ 아니요"""
+TRUTH_OF = dict.fromkeys(_YES.split(), "yes") | dict.fromkeys(_NO.split(), "no")
+_TRUTH = re.compile("|".join(sorted(TRUTH_OF, key=len, reverse=True)) + r"|[YyNnTF](?=\W*\Z)", re.I)
+TRUTH_OF |= {"y": "yes", "t": "yes", "n": "no", "f": "no"}
+_SUBJECT = re.compile(r" (?:it|he|she|they|there|this|that|the|I)\b")
+_OF_A_NUMBER = re.compile(r"\.? ?\d")  # "No. 5"
+_BOTH = re.compile(r"\W*(?:or|and|/|et|und|oder|ou|o|y)\W*(?:yes|no|non|nein)\b", re.I)
+
+
+class Truths(Vocabulary):
+    """Yes and no, in the languages that the models' cards name."""
+
+    def begin(self, text: str) -> tuple[str, int] | None:
+        found = self.leading(text)
+        return found if found and BOUNDARY.match(text, found[1]) else None
+
+    def leading(self, text: str) -> tuple[str, int] | None:
+        """Return the verdict that a text leads with: a mark or a subject follows."""
+        found = _TRUTH.match(text)
+        if found is None:
             return None
-        return self.whole(head)
-
-    def mentions(self, clause: str) -> list[Mention]:
-        letters = []
-        for match in _LETTER.finditer(clause):
-            offered = self._offered(match[match.lastindex])
-            if offered and _is_letter(clause, match):
-                letters.append(Mention(offered, *match.span()))
-        if len(letters) == 1:
-            (only,) = letters
-            return letters if self._beside(clause[only.start :]) in (None, only.value) else []
-        return letters or [
-            mention._replace(is_sure=False)
-            for mention in super().mentions(clause)
-            if not self._is_denied(mention, clause)
-        ]
-
-    def _offered(self, letter: str) -> str | None:
-        return letter.upper() if letter.upper() in self.letters else None
-
-    def _beside(self, text: str) -> str | None:
-        """The option whose text stands beside the letter that a text begins with."""
-        first = _LETTER_FIRST.match(text)
-        return super().whole(text[first.end() :].strip(EDGES)) if first else None
-
-    def _is_denied(self, mention: Mention, clause: str) -> bool:
-        """Whether a "not" that is not the option's own stands within its words."""
-        return "not" in stems(clause[mention.start : mention.end]) - self.sets[mention.value]
+        end = found.end()
+        if _goes_on(text, end) or _BOTH.match(text, end) or _OF_A_NUMBER.match(text, end):
+            return None
+        word = found[0].lower()
+        has_subject = word in ("yes", "no") and _SUBJECT.match(text, end)
+        if not (has_subject or BOUNDARY.match(text, end)):
+            return None
+        return TRUTH_OF[word], end
 
 
-def _is_letter(clause: str, match: re.Match) -> bool:
-    """Whether a capital is the letter of an option: "Plan B", "U.S.A" and "A car" hold none."""
-    if match.lastindex < 3:
-        return True
-    before = re.search(r"([A-Za-zÀ-ÿ]+) *$", clause[max(0, match.start() - 20) : match.start()])
-    word = before[1] if before else ""
-    if word and stem(word) in _NAMED:
-        return False
-    if match[3] == "I":
-        return not re.match(" (?!is|was)[a-zà-ÿ]", clause[match.end() :])
-    return not (match[3] == "A" and _GOES_ON.match(clause, match.end()))
-
-
-DIRECTION = Directions(DIRECTIONS)
+DIRECTION = Directions()
+TRUTHS = Truths()
 options_vocabulary = lru_cache(maxsize=4096)(Options)
 
 

@@ -1,52 +1,59 @@
-"""Where a response commits itself, in this order: it is an answer and nothing else, a marker is
-followed by one, it begins with one, it affirms only one, it mentions only one. Else it has none.
+"""Where a response commits itself, as references/cosmos-reason-answers.md says: that page is the
+specification of this module, and the sets that test it are judged from the page alone.
 
-What an answer looks like (a letter, a label, yes) is the business of a `Vocabulary`.
+A response commits in few forms: what it encloses, an answer phrase, the answer alone, a leading
+yes or no. No statement is interpreted, since words hold meaning in more ways than rules can list
+("It is unsafe to proceed") and a policy that is paid by this reader would learn to write such
+words. What an answer looks like (a letter, a label, a number) is the business of a `Vocabulary`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from cosmos_reason.answers.claims import LEVELS, Claim, Mention, claims, of_the_last
+from cosmos_reason.answers.choices import Options, Truths, Vocabulary
 from cosmos_reason.answers.response import (
-    first_sentence,
-    marked,
+    Enclosed,
+    enclosures,
     outside_thinking,
     plain,
     sentences,
     shortened,
 )
-from cosmos_reason.answers.words import PASSED_OVER, stems
+
+LONGEST_LEAD = 160  # characters
+AMID = "amid"  # a phrase within a clause: it commits to nothing, but may contradict
 
 
 class Reading(NamedTuple):
-    """What a response commits to (None: to nothing), which rule says so, and the words it was read
-    from."""
+    """What a response commits to (None: to nothing), which form says so or what undid it, and the
+    words it was read from."""
 
     answer: str | None
     rule: str
     words: str
 
 
-class Vocabulary:
-    """How the answers to a question are recognised; `words` are the stems of all answers."""
+class Commitment(NamedTuple):
+    """One answer in a text. `start` and `end` are those of the answer; the sentence around it is
+    `text[first:last]`."""
 
-    words: frozenset[str] = frozenset()
+    value: str
+    form: str
+    start: int
+    end: int
+    first: int
+    last: int
 
-    def whole(self, text: str) -> str | None:
-        """The answer that a text is, and nothing else."""
-        raise NotImplementedError
 
-    def leading(self, text: str) -> str | None:
-        """The answer that a text begins with."""
-        return self.whole(first_sentence(text))
-
-    def mentions(self, clause: str) -> list[Mention]:
-        """The answers that a clause names, from left to right."""
-        raise NotImplementedError
+def _any(phrases: str, tail: str = r"(?![a-z'’])") -> str:
+    """A pattern of any of the phrases listed; an underscore stands for a space, and words end
+    where they end. Chinese phrases, which have no such ends, are listed apart."""
+    listed = "|".join(phrases.split()).replace("_", " ").replace("'", "['’]")
+    return rf"\b(?:{listed}){tail}"
 
 
 REFUSAL = re.compile(
@@ -59,140 +66,371 @@ REFUSAL = re.compile(
     r"|无法|不能确定|不知道|不确定|看不",
     re.I,
 )
-CUT_OFF = re.compile(r"\s*(?:```\w*\s*)?\{[^}]*\Z")
-_ANSWERED = re.compile(r"\? (?=(?:yes|no)\b)", re.I)
-_ORDERS = {"first", "last", "befor", "after"}
-_PART_END = re.compile(r"(?=[;:,，；]|\b(?:but|while|and the|then)\b)", re.I)
 
+# -- the forms --
 
-def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
-    """The answer that a response commits to. Of several that are named it may be the one of which
-    is said what the question asks."""
-    reading = _commitment(response, vocabulary)
-    if reading.rule == "several answers" and question:
-        return _says_what_is_asked(reading.words, vocabulary, question) or reading
-    return reading
+_KINDS = (
+    r"(?:(?:the|my|our|your|this|final|correct|right|best|most|likely|appropriate|suitable|short"
+    r"|selected|chosen|corrected|revised|updated|new|actual|overall) )*"
+)
+_NOUN = (
+    r"(?:answer|option|choice|letter|label|class|category|verdict|result|conclusion|prediction"
+    r"|selection|pick|response|output|ans|bounding box|time (?:range|span|interval))"
+    r"(?: (?:to|for) (?:the|this|your) question)?"
+)
+_IS = r"(?:is|are|was|would be|should be|must be|will be)"
+_MEASURE = (
+    r"(?:final(?: answer)?|score|rating|count|direction|distance"
+    r"|(?:total )?number(?: of [\w ]{1,30}?)?|(?:in )?total)"
+)
+_PHRASE = re.compile(
+    rf"(?:\b{_KINDS}{_NOUN} ?(?:{_IS}\b ?:?|[:=→⇒]|[-=]>| [-–] )"
+    rf"|\b{_KINDS}{_MEASURE} ?(?:is\b|[:=])"
+    r"|\bI(?:['’]d| would| will|['’]ll)? (?:choose|chose|pick|picked|select|selected|say|go with"
+    r"|went with|answer)(?: that)?(?! that)\b ?:?"
+    r"|\b(?:happens|occurs|takes place)(?= (?:in|at|from|between|during)\b)"
+    r"|(?:最终|正确)*(?:答案|选项)(?:应?该?(?:是|为|选)|:|】):?|我?应?该?选择?:?(?!项)"
+    r"|正解は|答えは|\bответ ?:|\bantwort:"
+    r"|\b(?:die )?(?:richtige |korrekte )?antwort (?:ist|lautet)\b"
+    r"|\b(?:réponse(?: finale)?|respuesta|risposta|resposta) ?:"
+    r"|\bla (?:bonne )?réponse (?:correcte )?est\b"
+    r"|\bla (?:respuesta|opción) (?:correcta )?es\b(?: la\b)?"
+    r"|\bla risposta (?:corretta )?è\b(?: la\b)?|\ba resposta (?:correta )?é\b(?: a\b)?)[ :]*",
+    re.I,
+)
+_IS_THE_ANSWER = re.compile(
+    r"[)\].]? (?:is|was|would be|must be|should be) (?:the )?(?:(?:most )?(?:correct|right|best"
+    r"|appropriate|suitable|likely|accurate|final) )*(?:answer|option|choice|statement|one)\b"
+    r"(?! (?:that|which|who|to avoid)\b)"
+    r"|[)\].]? (?:is|must be) (?:correct|right)(?=\W*(?:$|[\n.;,]|because|since|as\b))",
+    re.I,
+)
+# Words that may stand before a phrase or a bare answer without being a claim of their own.
+_LEADING_WORDS = """
+    so but then therefore thus hence and finally overall clearly definitely certainly surely sure
+    of_course okay ok well probably likely most_likely obviously unfortunately exactly in_conclusion
+    in_summary in_short short_answer final_answer final i_think_that i_think i_believe_that
+    i_believe i_conclude_that i_would_say i'd_say we_can_conclude_that i_can_conclude_that
+    i_can_confirm_that i_can_say_that i_can_see_that this_means_that this_means which_means_that
+    which_means it_is_clear_that it_is it's it_was that_is that's this_is they_are"""
+_SEEN_IN = (
+    r"\b(?:based on|looking at|according to|from|in) (?:the|this)"
+    r" (?:video|clip|images?|frames?|footage|scene|picture)\b"
+)
+_LEAD = rf"(?:(?:{_any(_LEADING_WORDS)}|{_SEEN_IN}|所以|因此|故|我认为|应该是)[\s,:!.]*)"
+_LEADS = re.compile(rf"(?:[-*•>→=]+\s+)?{_LEAD}*", re.I)
+_CLAUSE_START = re.compile(rf"(?:^|[,:;—–，：。)]|\s-)[\s(\[【>*•-]*(?:\d+[.)] )?{_LEAD}*\Z", re.I)
+_CONCLUDED = re.compile(r"\s*(?:so|therefore|thus|hence|所以|因此)\b[\s,:]*", re.I)
+_BARE_END = re.compile(r"[\s)\]]*(?:\Z|[.!;\n。！；]|,? *(?:because|since|as)\b)")
+_OPENS_WITH_LETTER = re.compile(
+    r"(?:(?:the )?(?:correct )?(?:option|choice|answer|letter|选项) ?)?[(\[]?([A-Z])(?!\w)", re.I
+)
+_ITEM = re.compile(
+    r"(?:\A|\n|[.;:!?] |, (?=[A-H]:)|。)[-*•| ]*[(\[]?(?:option |选项 ?)?([A-H])[.):\]]"
+    r"(?=\s|$|(?<=:)[^\x00-\x7f])",
+    re.I,
+)
+
+# -- what undoes a commitment --
+
+_BECAUSE = re.compile(r"\b(?:because|since|as)\b", re.I)
+_CONDITION = re.compile(
+    _any("if unless whether suppose supposing assume assuming provided_that hypothetically")
+    + "|如果",
+    re.I,
+)
+_OWN_WORDS = re.compile(
+    r"\bI(?:['’]d| would| will|['’]ll| do not| don['’]t)? (?:still )?"
+    r"(?:think|thought|believe|say|said)\b",
+    re.I,
+)
+_REPORT = re.compile(
+    _any(
+        """say says said claims claimed told tells ask asks asked think thinks thought argue argues
+        argued suggest suggests suggested believe believes state states stated wrote writes insist
+        insists insisted rumor rumour allegedly supposedly"""
+    )
+    + r"|\baccording to (?!(?:the|this) (?:video|clip|image|frame|footage|scene|picture))"
+    r"|有人(?:说|认为)|他说",
+    re.I,
+)
+_OPENING = re.compile(
+    _any("maybe perhaps possibly might may could either guess guessing uncertain unclear unsure")
+    + r"|\bnot (?:\w+ )?sure\b|\bcan(?:not|['’]?t) (?:tell|say|determine|be determined)\b"
+    r"|\b(?:is|are|be) (?:also |just as )?(?:possible|plausible)\b|可能|也许|或者",
+    re.I,
+)
+_NOT_BEFORE = re.compile(
+    r"\b(?:not (?:true|correct|right|the case)|false|wrong|incorrect|untrue|a lie|denies|denied)"
+    r"\W*(?:that|to say)?\W*\Z|(?:\b(?:not|never|cannot|doubt|deny)\b|n['’]t)[^,:;]*\Z",
+    re.I,
+)
+_ITS_OWN = r"[\s\W]*(?:(?:it|this|that|which) )?"
+_DENIED_AFTER = re.compile(
+    rf"{_ITS_OWN}(?:(?:is|was|are) )?(?:the |a )?(?:wrong|incorrect|false|impossible|unlikely"
+    r"|excluded|eliminated|ruled out|not (?:possible|correct|right|true|likely|the)"
+    r"|no(?=\W*(?:$|[,.;\n])))\b|[\s\W]*[✗✘❌×✖]"
+    rf"|{_ITS_OWN}(?:is|was|are)?(?:n['’]t| not) (?:the |a )?(?:correct|right|true|possible|answer"
+    r"|likely)\b|[\s\W]*(?:不对|不正确|错)",
+    re.I,
+)
+_OR = re.compile(r"\W*(?:or|and|/|&|und|oder|ou|et|或|和)(?:\W|$)", re.I)
+_TURNING = "but however although though except yet aber mais pero"
+_TURN = re.compile(_any(_TURNING) + "|但|然而|不过", re.I)
+_TURN_FIRST = re.compile(r"\W*(?:" + _any(f"{_TURNING} on_the_other_hand or") + "|但|不过)", re.I)
+_CORRECTION = re.compile(
+    r"(?:^\s*|[.,;:!?…—–\n(-]\s*|\bno,? )(?:oh,? |hm+,? |or |but )?(?:"
+    r"wait\b(?=\s*(?:[,.!:…—–-]|no\b|that\b|\Z))"
+    r"|(?:actually|correction|sorry|corrected|hold on)\b)|"
+    + _any(
+        """on_second_thought on_second_thoughts or_rather scratch_that i_take_it_back
+        i_take_that_back i_was_wrong my_mistake let_me_reconsider let_me_recheck let_me_re-check
+        let_me_rethink let_me_check_again let_me_look_again just_kidding"""
+    )
+    + "|等等|不对",
+    re.I,
+)
+_NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\W)", re.I)
+_WRONG_LATER = re.compile(
+    r"\W*(?:(?:(?:that|this|it|which|the (?:above )?answer)(?:['’]s| is| was)? )?"
+    r"(?:wrong|incorrect|false|untrue|not (?:true|correct|right))\b"
+    r"|(?:that|this|it)(?: is|['’]s)? ?(?:n['’]t|not) (?:the )?(?:true|correct|right|answer))",
+    re.I,
+)
+_NAMES_ANSWER = re.compile(r"\b(?:answer|option|choice|yes|no)\b|(?<![\w'’])[B-HJ-Z](?![\w'’])")
 
 
 @lru_cache(maxsize=1 << 14)  # the answers of an evaluation repeat
-def _commitment(response: str, vocabulary: Vocabulary) -> Reading:
-    """What the first of the rules reads that applies."""
+def read(response: str, vocabulary: Vocabulary) -> Reading:
+    """Return the one answer that a response commits to."""
     said = shortened(outside_thinking(response))
     text = plain(said)
-    answer = vocabulary.whole(text)
-    if answer:
-        return Reading(answer, "whole response", text)
-    reading = _marked(said, vocabulary)
-    if reading:
-        return reading
-    if CUT_OFF.match(said):
-        return Reading(None, "cut off", said)
     if not text:
         return Reading(None, "no response", "")
-    return _leading(text.split("\n"), vocabulary) or _affirmed(text, vocabulary)
+    whole = vocabulary.whole(text)
+    if whole:
+        return Reading(whole, "bare", text)
+    found = enclosures(said)
+    if not found:
+        return _read_plain(text, vocabulary)
+    enclosed = [_read_enclosed(one, vocabulary) for one in found]
+    outside = _read_plain(plain(_without(said, found)), vocabulary)
+    for reading in enclosed:
+        if reading.answer is None:
+            return reading
+    spoken = enclosed if outside.answer is None else [*enclosed, outside]
+    if outside.rule == "several answers" or len({one.answer for one in spoken}) > 1:
+        return Reading(None, "several answers", text)
+    return enclosed[-1]
 
 
-def _marked(said: str, vocabulary: Vocabulary) -> Reading | None:
-    """What follows the last marker that an answer follows, or what an enclosing marker holds."""
-    for marker, content, is_enclosing in marked(said):
-        text = plain(content)
-        answer = vocabulary.leading(text) or _only_affirmed(first_sentence(text), vocabulary)
-        if answer:
-            return Reading(answer, f"marker {marker}", content)
-        if is_enclosing:
-            return Reading(None, "marker without an answer", content)
-    return None
+def phrases(text: str) -> list[str]:
+    """Return what the answer phrases of a plain text name, each up to the end of its sentence."""
+    found = []
+    for first, last in sentences(text):
+        for phrase in _PHRASE.finditer(text, first, last):
+            named = text[phrase.end() : last].strip(" .")
+            if named and _opens_clause(text, first, phrase.start()):
+                found.append(named)
+    return found
 
 
-def _only_affirmed(sentence: str, vocabulary: Vocabulary) -> str | None:
-    heard = claims(sentence, vocabulary.mentions)
-    affirmed = {claim.value for claim in heard if claim.verdict in LEVELS[:2]}
-    return affirmed.pop() if len(affirmed) == 1 else None
+def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
+    """What an enclosure holds is read like a response of its own."""
+    if one.content is None or not plain(one.content):
+        return Reading(None, "empty enclosure", one.content or "")
+    text = plain(one.content)
+    if one.mark == "\\boxed":
+        text = text.replace("^{\\circ}", "°").replace("{", "").replace("}", "")
+        text = " ".join(text.replace("\\", " ").split())
+    whole = vocabulary.whole(text)
+    if whole:
+        return Reading(whole, one.mark, one.content)
+    inner = enclosures(one.content)
+    if inner:
+        return _read_enclosed(inner[-1], vocabulary)
+    return _read_plain(text, vocabulary)._replace(words=one.content)
 
 
-def _leading(lines: list[str], vocabulary: Vocabulary) -> Reading | None:
-    """The answer that a response begins with, when no other line begins with another."""
-    answer = vocabulary.leading(lines[0])
-    if answer and not {vocabulary.leading(line) for line in lines} - {answer, None}:
-        return Reading(answer, "leading verdict", lines[0])
-    return None
-
-
-def _affirmed(text: str, vocabulary: Vocabulary) -> Reading:
-    """The one answer that is confirmed, else affirmed, else mentioned at all without being
-    denied."""
-    refusal = REFUSAL.search(text)
-    if refusal:
-        return _weighed(text[refusal.end() :], vocabulary) or Reading(None, "refusal", text)
-    return _weighed(text, vocabulary) or Reading(None, "no answer", text)
-
-
-def _weighed(text: str, vocabulary: Vocabulary) -> Reading | None:
-    """The one answer of which most is said."""
-    heard = _heard(text, vocabulary)
-    for verdict in LEVELS:
-        found = {claim.value: claim.sentence for claim in heard if claim.verdict == verdict}
-        if len(found) == 1:
-            ((answer, sentence),) = found.items()
-            return Reading(answer, f"only answer {verdict}", sentence)
-        if found:
-            return _last_affirmed(heard, verdict) or Reading(None, "several answers", text)
-    return Reading(None, "denials only", text) if heard else None
-
-
-def _heard(text: str, vocabulary: Vocabulary) -> list[Claim]:
-    """What is said of each answer; answers named in passing count where no others are."""
-    heard: list[Claim] = []
-    for sentence in sentences(_ANSWERED.sub(": ", text)):
-        named = claims(sentence, vocabulary.mentions)
-        if heard and not named:
-            named = of_the_last(sentence, heard[-1])
-        heard += named
-    return [claim for claim in heard if claim.is_sure] or heard
-
-
-def _last_affirmed(heard: list[Claim], verdict: str) -> Reading | None:
-    """The answer of the last sentence that names one, where it affirms that one and denies none;
-    an item of a review, which begins with its letter, concludes nothing."""
-    last = heard[-1]
-    named = {(claim.value, claim.verdict) for claim in heard if claim.sentence == last.sentence}
-    if named != {(last.value, verdict)} or verdict == LEVELS[-1] or not last.is_sure:
-        return None
-    letter = re.escape(last.value)
-    if re.match(rf"\W*(?:\d+\W+)?(?:option |choice )?\W*{letter}\b", last.sentence, re.I):
-        return None
-    return Reading(last.value, "last sentence", last.sentence)
-
-
-def _says_what_is_asked(text: str, vocabulary: Vocabulary, question: str) -> Reading | None:
-    """The answer of which a part of a sentence says what the question asks, and of no other's so
-    much."""
-    asked = stems(question) - PASSED_OVER - vocabulary.words
-    shared: dict[str, int] = {}
-    parts: dict[str, str] = {}
-    for part in _parts(text, vocabulary):
-        mentions = vocabulary.mentions(part)
-        answer = mentions[0].value
-        beside = stems(part[: mentions[0].start] + part[mentions[-1].end :])
-        if not beside - PASSED_OVER or ("then" in beside and not asked & _ORDERS):
-            return None  # an item of a list
-        if len(beside & asked) >= shared.get(answer, 0):
-            shared[answer] = len(beside & asked)
-            parts[answer] = part
-    first, second, *_ = [*sorted(shared, key=shared.get, reverse=True), None, None]
-    if second is None or shared[first] == shared[second]:
-        return None
-    return Reading(first, "says what is asked", parts[first])
-
-
-def _parts(text: str, vocabulary: Vocabulary) -> list[str]:
-    """What a sentence says of each answer, with what comes before that names none."""
+def _without(said: str, found: list[Enclosed]) -> str:
+    """The response around its enclosures."""
     parts = []
-    for sentence in sentences(text):
-        part = ""
-        for piece in _PART_END.split(sentence):
-            part += piece
-            if vocabulary.mentions(piece):
-                parts.append(part)
-                part = ""
-    return parts
+    at = 0
+    for one in found:
+        parts.append(said[at : one.start])
+        at = one.end
+    return "\n".join([*parts, said[at:]])
+
+
+def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
+    """Read a text without markup and enclosures."""
+    found = list(_commitments(text, vocabulary))
+    if not found:
+        return Reading(None, "refusal" if REFUSAL.search(text[:400]) else "unread", text)
+    standing = [one for one in found if not _is_undone(one, text, vocabulary)]
+    meant = {one.value for one in found if not _is_void(one, text)}
+    if len(meant) > 1:
+        return Reading(None, "several answers", text)
+    if not standing:
+        return Reading(None, "taken back", text)
+    last = standing[-1]
+    return Reading(last.value, last.form, text[last.first : last.last])
+
+
+def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
+    """Yield the answers of a text in every form, whatever is said around them."""
+    spans = list(sentences(text))
+    last_line = text.rfind("\n") + 1
+    items = _ITEM.findall(text.upper()) if isinstance(vocabulary, Options) else ()
+    is_review = len(set(items)) > 1
+    for number, (first, last) in enumerate(spans):
+        # A bare answer, or a leading yes or no, stands first or opens the last line.
+        if number == 0 or first == last_line:
+            start = _LEADS.match(text, first).end()
+            for at in dict.fromkeys((first, start)):
+                found = _bare(text, at, vocabulary)
+                if found and not (is_review and _ITEM.match(text, max(0, first - 1))):
+                    yield Commitment(*found, first, max(found[3], last))
+                    break
+        else:
+            concluded = _CONCLUDED.match(text, first)
+            if concluded and not isinstance(vocabulary, Truths):
+                found = _bare(text, concluded.end(), vocabulary)
+                if found:
+                    yield Commitment(*found, first, max(found[3], last))
+        for phrase in _PHRASE.finditer(text, first, last):
+            # "The event happens in 3 - 7 s": behind its subject
+            is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
+            opens_clause = is_event or _opens_clause(text, first, phrase.start())
+            for start in dict.fromkeys((phrase.end(), _LEADS.match(text, phrase.end()).end())):
+                answer = vocabulary.begin(text[start:])
+                if answer:
+                    end = start + answer[1]
+                    form = "phrase" if opens_clause else AMID
+                    yield Commitment(answer[0], form, start, end, first, max(end, last))
+                    break
+        if " is " in text[first:last] or " be " in text[first:last] or " was " in text[first:last]:
+            yield from _is_the_answer(text, first, last, vocabulary)
+
+
+def _opens_clause(text: str, first: int, at: int) -> bool:
+    """Whether a phrase opens its sentence or a clause of it. Of a long sentence the end is looked
+    at: without that a text of one sentence would be read again for each phrase in it."""
+    start = max(first, at - LONGEST_LEAD)
+    before = text[start:at] if start == first else f"…{text[start:at]}"
+    return _CLAUSE_START.search(before) is not None
+
+
+def _bare(text: str, at: int, vocabulary: Vocabulary) -> tuple[str, str, int, int] | None:
+    """The answer at a place with nothing beside it but a reason; only an option's letter and yes
+    or no may have more behind a mark."""
+    rest = text[at:]
+    if isinstance(vocabulary, Truths):
+        leading = vocabulary.leading(rest)
+        return (leading[0], "leading verdict", at, at + leading[1]) if leading else None
+    answer = vocabulary.begin(rest)
+    if answer is None:
+        return None
+    end = at + answer[1]
+    letter = _OPENS_WITH_LETTER.match(rest) if isinstance(vocabulary, Options) else None
+    if (letter and letter[1].upper() == answer[0]) or _BARE_END.match(text, end):
+        return answer[0], "bare", at, end
+    return None
+
+
+def _is_the_answer(
+    text: str, first: int, last: int, vocabulary: Vocabulary
+) -> Iterator[Commitment]:
+    """ "B is the correct answer": the answer opens the sentence."""
+    for verdict in _IS_THE_ANSWER.finditer(text, first, last):
+        start = _LEADS.match(text, first).end()
+        head = text[start : verdict.start()]
+        comma = max(head.rfind(mark) for mark in (", ", ": ", "，"))
+        for begun in (start, start + comma + 1):
+            value = vocabulary.whole(text[begun : verdict.start()])
+            if value:
+                yield Commitment(value, "phrase", begun, verdict.end(), first, last)
+                break
+
+
+def _is_void(one: Commitment, text: str) -> bool:
+    """Whether the sentence of a commitment asks, supposes, reports or denies it, so that it never
+    was one."""
+    sentence = text[one.first : one.last]
+    if sentence.rstrip().endswith(("?", "？")) or text[one.end : one.end + 2].strip()[:1] == "?":
+        return True
+    before = text[one.first : one.start]
+    after = text[one.end : one.last]
+    if _CONDITION.search(before) or _CONDITION.search(_BECAUSE.split(after, maxsplit=1)[0]):
+        return True
+    beside = _BECAUSE.split(_OWN_WORDS.sub("", after), maxsplit=1)[0]
+    if _REPORT.search(_OWN_WORDS.sub("", before)) or _REPORT.search(beside[:40]):
+        return True
+    if _NOT_BEFORE.search(before):
+        return True
+    return bool(one.form != "leading verdict" and _DENIED_AFTER.match(after))
+
+
+def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
+    """Whether a commitment is void, kept open, or taken back by what comes later."""
+    if one.form == AMID or _is_void(one, text):
+        return True
+    before = text[one.first : one.start]
+    after = text[one.end : one.last]
+    beside = _BECAUSE.split(after, maxsplit=1)[0]
+    if _OPENING.search(before) or _OPENING.search(beside) or _TURN.search(after):
+        return True
+    if _OR.match(after) or _is_followed_by_another(one, after, vocabulary):
+        return True
+    later = text[one.last :]
+    if not later.strip():
+        return bool(_CORRECTION.search(after))
+    if _CORRECTION.search(after) or _CORRECTION.search(later):
+        return True
+    is_truth = isinstance(vocabulary, Truths)
+    for first, last in sentences(later):
+        sentence = later[first:last].strip()
+        other = vocabulary.whole(sentence) if len(sentence) <= LONGEST_LEAD else None
+        if other and other != one.value:
+            return True
+        if _TURN_FIRST.match(sentence) or _WRONG_LATER.match(sentence):
+            return True
+        if is_truth:
+            leading = vocabulary.leading(sentence)
+            if leading and leading[0] != one.value:
+                return True
+            if leading and _is_followed_by_another(one, sentence[leading[1] :], vocabulary):
+                return True
+        elif _NO_FIRST.match(sentence):
+            return True
+        if _OPENING.search(sentence) and (
+            _NAMES_ANSWER.search(sentence)
+            or REFUSAL.search(sentence)
+            or _another(one, sentence, vocabulary)
+        ):
+            return True
+        if REFUSAL.search(sentence) and not is_truth:
+            return True
+    return False
+
+
+def _is_followed_by_another(one: Commitment, after: str, vocabulary: Vocabulary) -> bool:
+    """ "A, B": a second answer right behind the first."""
+    mark = re.match(r"\s*[,/&、](?:\s*(?:and|or)\b)?\s*", after)
+    if mark is None:
+        return False
+    rest = after[mark.end() :].strip()
+    for said in (rest, rest.partition(" ")[0]):  # "A, B and C": no mark follows B
+        answer = vocabulary.begin(said) if said else None
+        if answer:
+            return answer[0] != one.value
+    return False
+
+
+def _another(one: Commitment, sentence: str, vocabulary: Vocabulary) -> bool:
+    """Whether a sentence ends with another answer: "It could also be three"."""
+    for word in re.finditer(r"\b(?:be|is|maybe|perhaps|possibly)\b ", sentence):
+        answer = vocabulary.begin(sentence[word.end() :])
+        if answer and answer[0] != one.value:
+            return True
+    return False

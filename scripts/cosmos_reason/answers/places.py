@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
 
-from cosmos_reason.answers.commitment import Reading
-from cosmos_reason.answers.response import marked, outside_thinking, plain, shortened
-from cosmos_reason.answers.words import composed, fold
+from cosmos_reason.answers.choices import BOUNDARY, Vocabulary
+from cosmos_reason.answers.commitment import Reading, read
+from cosmos_reason.answers.response import outside_thinking, plain
+from cosmos_reason.answers.words import fold
 
 _NUMBER = r"-?\d+(?:\.\d+)?"
 _UNIT = r"(?:seconds?|sekunden?|secondes?|segundos?|secs?|s|minutes?|mins?|秒|分钟?)(?![a-z])"
@@ -35,14 +34,9 @@ _NAMED_TIME = re.compile(
 _FOUR = re.compile(rf"[\[(<] ?{', ?'.join([f'({_NUMBER})'] * 4)} ?[\])>]")
 _PLAIN_NUMBER = re.compile(rf"(?<![\w.]){_NUMBER}(?![\w.]\d)")
 _FACTORS = {"h": 3600, "m": 60, "分": 60}
-_FENCE = re.compile(r"\A```(?:json)?\s*|\s*```\Z")
 _BOX_KEYS = {"bbox", "bbox_2d", "bbox2d", "box", "box_2d", "box2d", "bounding_box"}
 _LABEL_KEYS = {"label", "class", "category"}
-_TIME_KEY = re.compile(_KEY, re.I)
-_BOX_MARK = re.compile(r"<box>(.*)</box>|<\|box_start\|>(.*)<\|box_end\|>", re.S)
-_FOUR_NUMBERS = re.compile(rf"[\[(<]*{'[ ,)(]+'.join([_NUMBER] * 4)}[\])>]*")
-_SAYS_TIME = re.compile(rf":|m|\d ?{_UNIT}|秒|分", re.I)
-_BETWEEN = re.compile(r"\b(?:from|between|start|end|time)\b", re.I)
+_SAYS_TIME = re.compile(rf"\d:\d|\dm|\d ?{_UNIT}|\b{_KEY} ?:|秒|分", re.I)
 _LABEL = re.compile(rf"\b(?:{'|'.join(sorted(_LABEL_KEYS))}) ?: ?([^,}}\]\n]+)", re.I)
 BARE = "bare"  # numbers that may be a place, and of which only the question tells
 
@@ -90,91 +84,104 @@ def _has_area(box: Place) -> bool:
     return x1 < x2 and y1 < y2
 
 
+_SPAN_WORDS = re.compile(
+    rf"\b(?:{_KEY}|timestamps?|time|interval|segment|span|window|event|range|about|around|approximately"
+    r"|roughly|between|and|the|is|at|in|seconds?|s)\b",
+    re.I,
+)
+_BOX_WORDS = re.compile(
+    rf"\b(?:{'|'.join(sorted(_BOX_KEYS))}|{'|'.join(sorted(_LABEL_KEYS))}|json|ref|confidence|score|[xy]_?(?:[12]|min|max))\b",
+    re.I,
+)
+_LEAD_OF_SPAN = re.compile(
+    r"(?:(?:is|at|from the|de|von|in|from|between|during|about|around|approximately) |从)*", re.I
+)
+_EVENT = re.compile(r"\b(?:event|label|query|description|caption) ?: ?[^,}\n]+", re.I)
+_TAGS = re.compile(r"</?\w+>")
+# An object with the keys of a place, alone or in a list.
+_OBJECT = re.compile(
+    r"(?:\[\s*)?\{[^{}]{0,400}\b(?:bbox|box|start|end|timestamps?)\w*[\"'][^{}]{0,400}\}"
+    r"(?:\s*,\s*\{[^{}]{0,400}\}){0,50}(?:\s*\])?|<box>.{0,400}?</box>",
+    re.S,
+)
+
+
+class Spans(Vocabulary):
+    """One span of time, "[start, end]" in seconds."""
+
+    def begin(self, text: str) -> tuple[str, int] | None:
+        start = _LEAD_OF_SPAN.match(text).end()
+        start += len(text[start:]) - len(text[start:].lstrip("[("))
+        found = _SPAN.match(text, start)
+        if found is None:
+            return None
+        first, last = seconds(found["first"]), seconds(found["last"])
+        end = found.end()
+        end += len(text[end:]) - len(text[end:].lstrip(")]"))
+        if first >= last or not BOUNDARY.match(text, end):
+            return None
+        return as_text((first, last)), end
+
+    def whole(self, text: str) -> str | None:
+        """A span in any writing, start and end in lines or fields too."""
+        text = _EVENT.sub("", text[:400]) if "{" in text else text
+        found = spans(text) if len(text) <= 400 else []
+        if len(found) != 1:
+            return None
+        named = len(_NAMED_TIME.findall(text)) == 2
+        rest = (_NAMED_TIME if named else _SPAN).sub("", text)
+        return None if re.search(r"\w", _SPAN_WORDS.sub("", rest)) else as_text(found[0])
+
+
+class Boxes(Vocabulary):
+    """One box, "[x1, y1, x2, y2]" as written, then its label where it has one."""
+
+    def begin(self, text: str) -> tuple[str, int] | None:
+        text = re.sub(r"\A\[(?=\[)", "", text)
+        found = _FOUR.match(text)
+        if found is None or not BOUNDARY.match(text, found.end()):
+            return None
+        box = tuple(map(float, found.groups()))
+        return (as_text(box), found.end()) if _has_area(box) else None
+
+    def whole(self, text: str) -> str | None:
+        text = _TAGS.sub(" ", text) if len(text) <= 4000 else ""
+        found = boxes(text)
+        if len(found) != 1:
+            return None
+        label = _LABEL.search(text)
+        rest = _BOX_WORDS.sub("", _LABEL.sub("", text))
+        rest = _PLAIN_NUMBER.sub("", _FOUR.sub("", rest))
+        if re.search(r"\w", rest):
+            return None
+        return as_text(found[0]) + (f" {fold(label[1])}" if label else "")
+
+
+_SPANS, _BOXES = Spans(), Boxes()
+
+
 def form_of(gt: str) -> str:
-    """ "box" or "temporal" for a ground truth that is one and nothing else, as its keys, marks or
-    units say; with BARE before it for numbers alone; else empty."""
-    written = _FENCE.sub("", composed(gt).strip())
-    if written[:1] in ("[", "{"):
-        try:
-            return _form_of_json(json.loads(written))
-        except (ValueError, RecursionError):
-            if "{" in written:
-                return ""
-    mark = _BOX_MARK.fullmatch(written)
-    said = plain(next(filter(None, mark.groups()), "") if mark else written).strip(" .")
-    if _FOUR_NUMBERS.fullmatch(said) and len(boxes(said)) == 1:
-        return "box" if mark else f"{BARE} box"
-    return "" if mark else _form_of_span(said)
-
-
-def _form_of_json(value: object) -> str:
-    """A list of one stands for what it holds."""
-    if isinstance(value, list):
-        return _form_of_json(value[0]) if len(value) == 1 else _form_of_list(value)
-    if not isinstance(value, dict):
+    """Return "box" or "temporal" for a ground truth that is one and nothing else, as its keys,
+    marks or units say; with BARE before it for numbers alone; else an empty string. A label beside
+    times makes an event, which is no span."""
+    if len(gt) > 400 or not any(sign.isdigit() for sign in gt):
         return ""
-    by_key = {str(key).lower(): held for key, held in value.items()}
-    box = by_key.keys() & _BOX_KEYS
-    if len(box) == 1 and by_key.keys() - box <= _LABEL_KEYS:
-        return "box" if _form_of_json(by_key[box.pop()]) == f"{BARE} box" else ""
-    if len(by_key) == 2 and all(map(_TIME_KEY.fullmatch, by_key)):
-        return "temporal" if len(spans(plain(json.dumps(value)))) == 1 else ""
-    return ""
-
-
-def _form_of_list(value: list) -> str:
-    if all(type(number) in (int, float) for number in value):
-        kind = {2: "temporal", 4: "box"}.get(len(value))
-        return f"{BARE} {kind}" if kind and _is_place(value) else ""
-    return _form_of_span(", ".join(map(str, value))) if len(value) == 2 else ""
-
-
-def _is_place(numbers: list[float]) -> bool:
-    half = len(numbers) // 2
-    return all(first < last for first, last in zip(numbers[:half], numbers[half:], strict=True))
-
-
-def _form_of_span(said: str) -> str:
-    """A label beside the times makes it an event, which is no span."""
-    found = spans(said) if len(said) <= 80 else []
-    if len(found) != 1:
+    written = plain(gt).strip(" .")
+    if _BOXES.whole(written):
+        return "box" if re.search("[a-z]", gt, re.I) else f"{BARE} box"
+    if _SPANS.whole(written) is None or _EVENT.search(written):
         return ""
-    pattern = _NAMED_TIME if len(_NAMED_TIME.findall(said)) == 2 else _SPAN
-    rest = _BETWEEN.sub("", pattern.sub("", said))
-    if re.search(r"\w", rest):
-        return ""
-    times = "".join(match.group("time") for match in _NAMED_TIME.finditer(said))
-    if pattern is _SPAN:
-        times = " ".join(match["first"] + " " + match["last"] for match in _SPAN.finditer(said))
-    return "temporal" if _SAYS_TIME.search(times) or pattern is _NAMED_TIME else f"{BARE} temporal"
+    return "temporal" if _SAYS_TIME.search(written) else f"{BARE} temporal"
 
 
-def read_box(response: str) -> Reading:
-    """A box, with the label that stands in its JSON."""
-    reading = read_place(response, boxes)
-    label = _LABEL.search(plain(reading.words)) if reading.answer else None
-    if label is None:
-        return reading
-    return reading._replace(answer=f"{reading.answer} {fold(label[1])}")
-
-
-def read_place(response: str, find: Callable[[str], list[Place]]) -> Reading:
-    """The one span or box after the last marker that is followed by one, else the only one there
-    is."""
-    said = shortened(outside_thinking(response))
-    for marker, content, is_enclosing in marked(said):
-        found = find(plain(content))
-        if len(found) == 1:
-            return Reading(as_text(found[0]), f"marker {marker}", content)
-        if found:
-            return Reading(None, "several answers", content)
-        if is_enclosing and marker != "field":
-            return Reading(None, "marker without an answer", content)
-    text = plain(said)
-    found = find(text)
-    if len(found) == 1:
-        return Reading(as_text(found[0]), "only mention", text)
-    return Reading(None, "several answers" if found else "no answer", text)
+def read_place(response: str, type: str) -> Reading:
+    """Read a span ("temporal") or a box. An object with their keys counts as enclosed."""
+    vocabulary = _SPANS if type == "temporal" else _BOXES
+    if "{" in response or "<box>" in response:
+        said = outside_thinking(response)
+        if vocabulary.whole(plain(said)) is None and not re.search(r"<answer>|\\boxed", said):
+            response = _OBJECT.sub(lambda found: f"<answer>{found[0]}</answer>", said)
+    return read(response, vocabulary)
 
 
 def as_text(place: Place) -> str:

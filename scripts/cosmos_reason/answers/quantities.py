@@ -1,4 +1,4 @@
-"""Numbers with the unit or the noun they count.
+"""Numbers with their unit or with the noun they count.
 
 Units are a table of our own: `pint` takes 0.3 s and 19 MB to import, reads "20 F" as farad, and
 knows neither currencies nor nouns.
@@ -10,9 +10,8 @@ import re
 from decimal import Decimal
 from functools import lru_cache
 
-from cosmos_reason.answers.claims import Mention
-from cosmos_reason.answers.commitment import Reading, Vocabulary, read
-from cosmos_reason.answers.words import NUMBER_WORDS, either, stem, stems
+from cosmos_reason.answers.choices import BOUNDARY, Vocabulary
+from cosmos_reason.answers.words import singular
 
 # kinds of units, of each its names: how many of the first one it is
 _TABLE = """
@@ -36,19 +35,16 @@ ft/s fps feet_per_second: 1.09728; knot kn: 1.852
 _DEGREES = re.compile(
     r"(?:°|degrees? |deg\.? )?(?:(c|celsius|centigrade)|(f|fahrenheit)|(k|kelvin))", re.I
 )
-# Who counts cars when asked for vehicles has counted what was asked.
-_KINDS = {
-    "vehicle": "car truck bus van suv motorcycle motorbike sedan taxi pickup lorry scooter",
-    "person": "pedestrian man woman worker child individual human adult player cyclist boy girl",
-    "object": "item thing piece element",
-}
-_KIND_OF = {
-    noun: stem(kind) for kind, nouns in _KINDS.items() for noun in {stem(kind), *stems(nouns)}
-}
-_ANYTHING = stems("object item thing time number total unit occurrence score") | {"one"}
 
-_WORDS = NUMBER_WORDS | {"single": 1, "dozen": 12, "couple": 2, "pair": 2, "half a dozen": 6}
-_WORDS |= {"none": 0, "once": 1, "twice": 2, "thrice": 3}
+_ONES = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen
+"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_CARDINAL = {word: number for number, word in enumerate(_ONES.split())}
+_CARDINAL |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
+_CARDINAL |= {"hundred": 100, "thousand": 1000}
+_LONE = {"none": 0, "once": 1, "twice": 2}
 # ten is the same word in some of these languages as in others; so are one and two
 _FOREIGN = """
 null ein zwei drei vier fünf sechs sieben acht neun zehn
@@ -58,9 +54,11 @@ zero un due tre quattro cinque sei sette otto nove dieci
 zero um dois três quatro cinco seis sete oito nove dez
 """
 for _line in _FOREIGN.strip().splitlines():
-    _WORDS |= {word: number for number, word in enumerate(_line.split())}
-_WORDS |= dict.fromkeys(("eine", "einen", "eins", "une", "una", "uno", "uma"), 1) | {"duas": 2}
-_SPELLED = "|".join(sorted(map(re.escape, _WORDS), key=len, reverse=True))
+    _LONE |= {word: number for number, word in enumerate(_line.split())}
+_LONE |= dict.fromkeys(("eine", "einen", "eins", "une", "una", "uno", "uma"), 1) | {"duas": 2}
+_LONE = {word: number for word, number in _LONE.items() if word not in _CARDINAL}
+_ENGLISH = "|".join(sorted(_CARDINAL, key=len, reverse=True))
+_ALONE = "|".join(sorted(map(re.escape, _LONE), key=len, reverse=True))
 _DIGITS = (
     r"(?:[-+−]|(?:minus|negative) )?(?:(?:\d{1,3}(?:[, ]\d{3})+(?!\d)|\d+)(?:\.\d+"
     r"|,\d{1,2}(?![\d,]))?(?:e[-+]?\d{1,2}(?!\w)|[/⁄]\d+)?|\.\d+)"
@@ -74,45 +72,40 @@ _UNIT = (
 )
 _NUMBER = re.compile(
     r"(?:(?P<prefix>US\$|[$€£¥]) ?)?"
-    rf"(?:(?<![A-Za-zÀ-ÿ0-9_.,:/\\])(?P<digits>{_DIGITS})(?![\d:]|[,./]\d)"
-    rf"|(?<![\w-])(?P<minus>(?:minus|negative) )?(?P<spelled>{_SPELLED})(?![\w-])"
-    r"(?! (?:is|was|of (?:the|them|wh\w+)|that|which|has|after|by|can)\b)"
+    rf"(?:(?P<digits>{_DIGITS})(?![\d:]|[,./]\d)(?: out of (?P<most>\d+))?"
+    rf"|(?P<minus>(?:minus|negative) )?(?:a (?=hundred|thousand))?"
+    rf"(?P<spelled>(?:{_ENGLISH})(?:(?:[- ]| and )(?:{_ENGLISH}))*)(?![\w])"
+    rf"|(?P<alone>{_ALONE})(?![\w-])"
     rf"|(?P<chinese>[零一二两三四五六七八九十])(?={_MEASURE_WORD}))"
-    rf"(?P<half> and a half)?{_MEASURE_WORD}? ?-?(?P<unit>{_UNIT})?"
-    r"(?=(?P<tail>(?:of |more )?[ -]?[^\W\d_][\w'’]*(?:-[^\W\d_][\w'’]*)?"
-    r"(?: [^\W\d_][\w'’-]*){0,3})?)",
+    rf"(?P<half> and a half)?{_MEASURE_WORD}*(?: ?(?P<unit>{_UNIT}))?"
+    r"(?P<tail>(?: |-)?(?:[^\W\d_][\w'’/²^°]*(?:-[\w'’]+)*)(?: [^\W\d_][\w'’/-]*){0,5})?",
     re.I,
 )
-_BESIDES = re.compile(
-    r"\b(?:within|in|of|after|at|for|during|over|per|every|last|first|frames?|figure|step"
-    r"|until|lane|number|no\.)(?: the| about)? \Z",
-    re.I,
-)
-_BOUND = re.compile(
-    r"\b(?:at (?:least|most)|(?:more|less|fewer) than|over|under|up to|minimum of|maximum of)\W*\Z",
-    re.I,
-)
-_OR_MORE = re.compile(r"\+| more\b|(?: [a-z]+)? or (?:more|fewer|less)\b", re.I)
-_ENDS = re.compile(r" ?[.(;:]|$")
-_NONE_OF = re.compile(r"\b(?:no|zero|not any) ((?:[\w-]+ ){0,2}?[\w-]+)", re.I)
-_STOP = re.compile(
-    either(
-        """is are was were in on at of that which who can visible seen present and or for to with
-        from by per crossing moving standing total there here the an? this has have it because but
-        so sind ist im y dans sur est hay en no na são é ci sono nel di de near i do does did
-        they"""
-    ),
-    re.I,
-)
+_RANGE = re.compile(r"\s*(?:-|–|—|~|to|or|/|,|and|bis|à|至|到|x|×|\+|±)\s*(?:\d|[-+]\d)", re.I)
 _ASKED = re.compile(
     r"\b(?:how many|wie viele?|combien d[e'’]|cu[áa]nt[ao]s|quant[aeio]s?|(?:total )?number of"
     r"|count (?:of )?(?:all )?(?:the )?)(?: of (?:the|these|those))?\s+((?:[\w'-]+ ?){1,5})",
     re.I,
 )
+_HOW = re.compile(r"\bhow (tall|high|long|wide|deep|old|far|fast|heavy|large|big)\b", re.I)
 _RATED = re.compile(r"\b(?:scores?|rat(?:e|ing)|scale)\b", re.I)  # then "4/5" is 4 of 5, not 0.8
 _ASKED_UNIT = re.compile(
     r"\b(?:in|unit:?|as) (?:the )?([a-z/%°]{1,12})\b|\(([a-z/%°]{1,10})\)", re.I
 )
+# The words at which a noun phrase of a question ends.
+_STOP_WORDS = """
+    is are was were do does did can have has had will would could should in on at of that
+    which who the there from by with for to during per visible seen present appear appears
+    you sind ist im y dans sur est hay en no na são é ci sono nel di de"""
+_STOP = frozenset(_STOP_WORDS.split())
+_BESIDE_COUNTS = {"altogether", "of", "them", "times", "time", "all", "one"}
+_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b", re.I)
+_IN_TOTAL = re.compile(r" in (?:total|all)\Z", re.I)
+# With these the number is part of a statement, of a larger number, or not exact.
+_NO_VALUE_WORDS = """
+    is are was were be been has have had can could will would do does did that which who or
+    and to plus more less fewer dozen million so but in on at from by with the an this these"""
+_NO_VALUE = frozenset(_NO_VALUE_WORDS.split())
 
 
 def _table() -> dict[str, tuple[str, Decimal]]:
@@ -135,13 +128,16 @@ _UNITS = _table()
 
 @lru_cache(maxsize=1 << 12)
 def asked_for(question: str) -> str:
-    """The unit or the noun that a question asks a number of, else empty."""
+    """Return the unit or the noun that a question asks a number of, else an empty string."""
     asked = _ASKED.search(question)
     if asked:
-        said = _before_stop(asked[1].split())
-        noun = next((word for word in said if _is_plural(word)), said[-1] if said else "")
+        said = asked[1].split()
+        stops = [number for number, word in enumerate(said) if word.lower() in _STOP]
+        said = said[: min(stops, default=len(said))]
+        plurals = [word for word in said if singular(word) != word.lower()]
+        noun = (plurals or said[-1:] or [""])[0]
         if noun:
-            return _unit(noun) or stem(noun)
+            return _unit(noun) or singular(noun)
     for match in _ASKED_UNIT.finditer(question):
         unit = _unit(match[1] or match[2])
         if unit:
@@ -149,20 +145,9 @@ def asked_for(question: str) -> str:
     return "score" if _RATED.search(question) else ""
 
 
-def _before_stop(said: list[str]) -> list[str]:
-    """The words of a noun phrase, up to the one that ends it."""
-    stops = (number for number, word in enumerate(said) if _STOP.fullmatch(word))
-    return said[: next(stops, len(said))]
-
-
-def _is_plural(word: str) -> bool:
-    irregular = word in ("people", "men", "women", "children")
-    return irregular or (word.endswith("s") and not word.endswith("ss"))
-
-
 def _unit(word: str) -> str:
     """The name by which a unit is compared; empty for what is none."""
-    word = word.strip(" .").lower()
+    word = word.strip(" .-").lower()
     degrees = _DEGREES.fullmatch(word)
     if degrees:
         if degrees[1]:
@@ -171,132 +156,134 @@ def _unit(word: str) -> str:
     return word if word in _UNITS else ""
 
 
-def _same_kind(noun: str, asked: str) -> bool:
-    return noun == asked or _KIND_OF.get(noun) == asked or _KIND_OF.get(asked) == noun
-
-
 class Numbers(Vocabulary):
-    """Numbers with what they count, as "3 m", "2 car" or "3"; those of what was asked before
-    others."""
+    """Numbers as "3 m", "2 car" or "3". Words that the question has itself add nothing to the
+    number; every other word makes it another value."""
 
-    def __init__(self, asked: str):
-        self.asked = asked
+    def __init__(self, question: str):
+        self.asked = asked_for(question)
+        self.is_ascii = question.isascii()
+        counted = _ASKED.search(question)
+        self.known = set(_BESIDE_COUNTS)
+        for word in re.findall(r"[^\W\d_]+", counted[1].lower()) if counted else ():
+            if word in _STOP:
+                break
+            self.known.add(singular(word))
+        if self.asked == "time":  # "How often does it blink?": 3 blinks
+            self.known |= {singular(word) for word in re.findall(r"[^\W\d_]+", question.lower())}
+        measured = _HOW.search(question)
+        if measured:
+            self.known.add(measured[1].lower())
 
-    def whole(self, text: str) -> str | None:
-        text = text.strip(" .!~≈:")
+    def begin(self, text: str) -> tuple[str, int] | None:
         match = _NUMBER.match(text)
-        if not match or text[_end(match) :].strip(" .!"):
+        if match is None:
             return None
-        return self._written(match)
+        value = self._value(match)
+        if value is None:
+            return None
+        end, noun = self._counted(match, text)
+        if noun is None:
+            return None
+        if not BOUNDARY.match(text, end) or _RANGE.match(text, end):
+            return None
+        return f"{value.normalize() + 0:f} {noun}".rstrip(), end
 
-    def is_all_of(self, text: str) -> bool:
-        """Whether a text is a number and, at most, its unit or noun: "5 pm" says more."""
-        text = text.strip(" .!~≈:")
-        match = _NUMBER.match(text)
-        if not self.whole(text):
-            return False
-        return not (match["tail"] or "").strip(" -") or bool(self._counted(match))
+    def _value(self, match: re.Match) -> Decimal | None:
+        if match["spelled"]:
+            value = _spelled(match["spelled"])
+            if value is not None and match["minus"]:
+                value = -value
+        elif match["alone"]:
+            value = Decimal(_LONE[match["alone"].lower()])
+        elif match["chinese"]:
+            value = Decimal(_CHINESE[match["chinese"]])
+        else:
+            written = re.sub(r",(?=\d{1,2}$)", ".", match["digits"])  # a decimal comma
+            written = re.sub("(?i)(?:minus|negative) |−", "-", written)
+            over, _, under = re.sub("[, ]", "", written).replace("⁄", "/").partition("/")
+            value = Decimal(over)
+            if under.strip("0") and self.asked != "score":
+                value /= Decimal(under)
+            elif match["most"] and self.asked != "score":
+                return None
+        if value is not None and match["half"]:
+            value += Decimal("0.5")
+        return value
 
-    def leading(self, text: str) -> str | None:
-        match = _NUMBER.match(text)
-        if match and _ENDS.match(text, _end(match)):
-            return self._written(match)
-        return None
-
-    def mentions(self, clause: str) -> list[Mention]:
-        found = self._none_of(clause)
-        beside = []
-        for match in _NUMBER.finditer(clause):
-            before = clause[max(0, match.start() - 24) : match.start()]
-            if _BOUND.search(before) or _OR_MORE.match(clause, match.end()):
-                continue
-            value = self._written(match)
-            is_asked = not self.asked or self._is_asked(match, value)
-            mention = Mention(value, *match.span(), is_asked)
-            (beside if _BESIDES.search(before) else found).append(mention)
-        return sorted(found or beside, key=lambda mention: mention.start)
-
-    def _none_of(self, clause: str) -> list[Mention]:
-        """ "No cars" where cars are counted."""
-        if not self.asked:
-            return []
-        found = []
-        for match in _NONE_OF.finditer(clause):
-            if any(_same_kind(stem(word), self.asked) for word in match[1].split()):
-                found.append(Mention(f"0 {self.asked}", *match.span()))
-        return found
-
-    def _is_asked(self, match: re.Match, value: str) -> bool:
-        """A single thing of another name ("1 door") is not what was asked, though its name is not
-        known."""
-        if value.partition(" ")[2] != self.asked:
-            return False
-        tail = _before_stop((match["tail"] or "").replace("-", " ").split())
-        if not value.startswith("1 ") or not tail or self.asked in _ANYTHING:
-            return True
-        return any(_same_kind(stem(word), self.asked) for word in tail)
-
-    def _written(self, match: re.Match) -> str:
-        number = _value(match, self.asked == "score") + (Decimal("0.5") if match["half"] else 0)
-        return f"{number.normalize() + 0:f} {self._counted(match) or self.asked}".rstrip()
-
-    def _counted(self, match: re.Match) -> str:
-        """The unit, or the noun, that stands beside the number; empty for an adjective alone ("6
-        red")."""
+    def _counted(self, match: re.Match, text: str) -> tuple[int, str | None]:
+        """Where the number ends with the words that belong to it, and its unit or noun: empty when
+        the question has all of them, None when they are no name."""
         named = match["unit"] or match["prefix"]
-        if named:
-            return _unit(named) or named.lower()
-        said = _before_stop((match["tail"] or "").strip(" -").split())
-        if not said:
-            return ""
-        unit = _unit(" ".join(said[:2])) or _unit(said[0])
-        if unit:
-            return unit
-        nouns = [stem(word) for word in said]
-        if self.asked in _ANYTHING or any(_same_kind(noun, self.asked) for noun in nouns):
-            return self.asked
-        return _known_noun(said, nouns)
-
-
-def _known_noun(said: list[str], nouns: list[str]) -> str:
-    """The first word that is surely a noun: a plural, or the name of a kind of thing."""
-    for word, noun in zip(said, nouns, strict=True):
-        is_noun = _is_plural(word.lower()) or noun in _KIND_OF
-        if is_noun and noun not in _ANYTHING:
-            return noun
-    return ""
+        start = match.end("unit") if match["unit"] else match.start("tail")
+        if match["tail"] is None:
+            return match.end(), (_unit(named) or named.lower()) if named else ""
+        reason = re.search(r"\s(?:because|since|as)\b", match["tail"])
+        end = match.start("tail") + reason.start() if reason else match.end("tail")
+        said = _IN_TOTAL.sub("", text[start:end]).strip(" -").split()
+        if _ORDINAL.match(text, start) or _NO_VALUE.intersection(word.lower() for word in said):
+            return end, None
+        for count in (3, 2, 1):
+            unit = _unit(" ".join(said[:count])) if len(said) >= count and not named else ""
+            if unit:
+                named = unit
+                said = said[count:]
+                break
+        if self.is_ascii and re.search(r"[\u2e80-\uffff]", " ".join(said)):
+            return end, None  # what it counts cannot be compared with the question
+        others = [singular(word) for word in said if singular(word) not in self.known]
+        if named and not others:
+            return end, _unit(named) or named.lower()
+        return end, " ".join([*([named] if named else []), *others])
 
 
 numbers_vocabulary = lru_cache(maxsize=4096)(Numbers)
 
 
-def _end(match: re.Match) -> int:
-    """Where the number ends with the words that belong to it."""
-    return match.end("tail") if match["tail"] else match.end()
+def _spelled(words: str) -> Decimal | None:
+    """The number that words spell; None for a row of numbers such as "one two"."""
+    total = group = 0
+    last = 1_000_000
+    for word in re.split(r"[- ]+", words.lower()):
+        if word == "and":
+            continue
+        value = _CARDINAL[word]
+        if value == 1000:
+            total += (group or 1) * value
+            group = 0
+            last = value
+        elif value == 100:
+            if group > 9:
+                return None
+            group = (group or 1) * value
+            last = value
+        elif value >= last or (last < 100 and (last < 20 or value > 9)):
+            return None
+        else:
+            group += value
+            last = value
+    return Decimal(total + group)
 
 
-def _value(match: re.Match, is_rated: bool) -> Decimal:
-    if match["spelled"]:
-        value = Decimal(_WORDS[match["spelled"].lower()])
-        return -value if match["minus"] else value
-    if match["chinese"]:
-        return Decimal(_CHINESE[match["chinese"]])
-    written = re.sub(r",(?=\d{1,2}$)", ".", match["digits"])  # a decimal comma
-    written = re.sub("(?i)(?:minus|negative) |−", "-", written)
-    over, _, under = re.sub("[, ]", "", written).replace("⁄", "/").partition("/")
-    if is_rated or not under.strip("0"):
-        return Decimal(over)
-    return Decimal(over) / Decimal(under)
-
-
-def read_number(response: str, question: str) -> Reading:
-    return read(response, numbers_vocabulary(asked_for(question)))
+def is_number(text: str) -> bool:
+    """Whether a text is a number and, at most, its unit or a plural noun: "5 pm" says more."""
+    text = text.strip(" .!~≈:")
+    match = _NUMBER.match(text)
+    if match is None or text[match.end() :].strip(" .!"):
+        return False
+    said = (match["tail"] or "").strip(" -")
+    if not said or _unit(said) or match["unit"]:
+        return numbers_vocabulary("").whole(text) is not None
+    is_plural = singular(said) != said.lower() and said.isalpha()
+    return is_plural and numbers_vocabulary("").whole(text) is not None
 
 
 def same_number(answer: str, expected: str, tolerance: float) -> bool:
-    """Equal in any unit of a kind, within a relative tolerance; a unit that is not said is the one
-    meant."""
+    """Whether numbers are equal in any unit of a kind, within a relative tolerance; a unit or noun
+    that is not said is the one meant."""
     (said, unit), (meant, other) = (_measure(text) for text in (answer, expected))
+    if unit and not other and unit not in _BASES:
+        return False  # a noun that nothing asks for: 2 trucks are not 2
     if not unit or not other:
         said = Decimal(answer.split()[0])
         meant = Decimal(expected.split()[0])
@@ -313,3 +300,6 @@ def _measure(number: str) -> tuple[Decimal, str]:
         return Decimal(value) - Decimal("273.15"), "°c"
     base, factor = _UNITS.get(unit, (unit, Decimal(1)))
     return Decimal(value) * factor, base
+
+
+_BASES = {base for base, _ in _UNITS.values()} | {"°c"}
