@@ -45,7 +45,7 @@ def test_known_names_are_taken_as_they_are(site, rewards):
     "written, text, id, said",
     [
         ("formt", None, "REWARD-NAME", "Did you mean format"),
-        ("gone.py", None, "JOB-INPUT-MISSING", "expected what train.train_policy.reward_function"),
+        ("gone.py", None, "JOB-INPUT-MISSING", "train.train_policy.reward_function names it"),
         ("own.py", "def pay(a, b, c): ...\n", "REWARD-FILE", "got no function reward("),
         ("own.py", "def reward(:\n", "REWARD-FILE", "got no Python"),
         ("own.py", "def reward(answer): ...\n", "REWARD-FILE", "expected reward(question, gt"),

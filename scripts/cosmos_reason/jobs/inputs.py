@@ -15,7 +15,6 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import run_outputs
 from cosmos_reason.data import annotations
-from cosmos_reason.evaluation import inference
 from cosmos_reason.jobs import reward_files
 from cosmos_reason.jobs.mounts import dataset_keys
 from cosmos_reason.jobs.options import Launch
@@ -29,28 +28,38 @@ from cosmos_reason.spec import actions, document, own_paths
 
 
 def resolve(launch: Launch) -> tuple[list[dict], dict[str, str]]:
-    """Make the paths in the launch's spec absolute. Returns the inputs as they are recorded, and
+    """Make the paths in the launch's spec absolute. Return the inputs as they are recorded, and
     the outputs that have a place of their own, by name. What is not here yet has its name as its
     path."""
     inputs = []
     outputs = {}
+    own_model = actions.places(launch.action)["model"]
     for key, schema in document.keys(launch.action).items():
         kind = schema.get("x-path")
-        value = document.get(launch.spec, key, "")
-        if not kind or _is_not_read(launch, key, kind):
+        written = document.get(launch.spec, key, "")
+        if not kind or not isinstance(written, str) or not written:
             continue
-        if not isinstance(value, str) or not value or placeholders.is_one(value, is_path=True):
+        # A server knows its model by name, and checkpoints take the place of the spec's own.
+        if kind == "model" and (launch.endpoint or (launch.checkpoints and key == own_model)):
+            continue
+        if placeholders.is_one(written, is_path=True):
             continue  # the rules refuse words that stand for a path
-        value = _absolute(launch, kind, value)
-        document.set_value(launch.spec, key, value)
+        path = written
+        if "://" not in written:
+            expanded = Path(written).expanduser() if written.startswith("~/") else written
+            path = os.path.normpath(launch.working_dir / expanded)
+            is_name = kind == "model" and model_names.HUB_NAME.fullmatch(written)
+            if is_name and not os.path.exists(path):  # a folder of that name wins over the Hub
+                path = model_names.HUB + written
+        document.set_value(launch.spec, key, path)
         if kind == "output":
-            outputs[key.rpartition(".")[2]] = value
+            outputs[key.rpartition(".")[2]] = path
         else:
-            inputs.append({"role": key, "path": value, "fingerprint": None})
+            inputs.append({"role": key, "path": path, "fingerprint": None})
     reward_files.make_absolute(launch.spec, launch.working_dir)
     if not launch.own_script:
         return inputs, outputs
-    # Somebody's own dataset script reads what it finds below `custom`.
+    # Somebody's own dataset script reads what it finds below `custom`: no schema names its paths.
     here, _ = own_paths.relative(launch.action, launch.spec, launch.working_dir)
     for key, path in here.items():
         document.set_value(launch.spec, key, path)
@@ -61,132 +70,60 @@ def resolve(launch: Launch) -> tuple[list[dict], dict[str, str]]:
     return inputs, outputs
 
 
-def _is_not_read(launch: Launch, key: str, kind: str) -> bool:
-    """Whether a key names a model that the work does not load: it is only a name for a server, or
-    checkpoints take its place."""
-    if kind != "model":
-        return False
-    own_model = actions.places(launch.action)["model"]
-    return bool(launch.endpoint) or (bool(launch.checkpoints) and key == own_model)
-
-
-def _absolute(launch: Launch, kind: str, written: str) -> str:
-    """The absolute path of what a key names, or its address where it is not on this machine."""
-    if "://" in written:
-        return written
-    expanded = Path(written).expanduser() if written.startswith("~/") else written
-    path = Path(os.path.normpath(launch.working_dir / expanded))
-    if kind == "model" and model_names.HUB_NAME.fullmatch(written) and not path.exists():
-        return model_names.HUB + written
-    return str(path)
+def models_below(folders: list[str] | None) -> list[str] | None:
+    """Return the model folders that `--checkpoint` names: each itself, or for a train output all
+    its undamaged models, so that the evidence knows how many there are to be. Raises Failure (exit
+    2)."""
+    found = []
+    for folder in map(Path, folders or ()):
+        models, _ = run_outputs.models_meant(folder)
+        if not models:
+            message = "no undamaged model is there: name a model's folder or a train output"
+            fix = f"scripts/select_checkpoint.py {shlex.quote(str(folder))}"
+            raise findings.bad_input("JOB-CHECKPOINT", folder, message, fix)
+        found += models
+    return [str(path) for path in dict.fromkeys(found)] or None
 
 
 # -- what can be said before anything is fetched -----------------------------------------------
 
 
 def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding]:
-    """Return an error for each input that is not where the work runs. `machine` is that place, None
-    where it cannot be asked; another one is asked only to act."""
+    """Return an error for each input that is not where the work runs, a warning while planning for
+    another machine than this one: that is asked only to act. `machine` is where the work runs, None
+    where it cannot be asked. Raises Failure (exit 3) when it does not answer."""
     named = [(entry["role"], entry["path"]) for entry in launch.inputs]
     named = [(role, Path(path)) for role, path in named if "://" not in path]
     if launch.own_script:
         named.append(("--entry-script", launch.own_script))
     else:
         named += [(reward_files.KEY, path) for path in reward_files.files(launch.spec)]
+    is_elsewhere = launch.carried or (machine is not None and not machine.is_here)
     found = []
     for role, path in named:
-        found += _absence(launch, role, path, machine, acting)
+        if is_elsewhere and acting:
+            found += _absence_there(launch, role, path, machine)
+        elif path.exists():
+            continue
+        elif is_elsewhere:
+            who = "run.sh looks for it" if launch.carried else f"submit asks {machine.name}"
+            message = f"not here; {who} before it starts anything"
+            found.append(findings.warning("JOB-INPUT-ELSEWHERE", path, message, role=role))
+        else:
+            message = f"no such file or folder on the machine that launches: {role} names it"
+            if launch.platform == "docker":
+                message += " (launch_job.py plan --output DIR is for another machine)"
+            nearest = next(folder for folder in path.parents if folder.is_dir())
+            is_root = nearest.parent == nearest
+            fix = "" if is_root else f"ls {shlex.quote(str(nearest))}"
+            found.append(findings.error("JOB-INPUT-MISSING", path, message, fix))
     return found
 
 
-def contents(launch: Launch) -> list[Finding]:
-    """Return what stands against the inputs as they are named, and against those that are here."""
-    found = []
-    for entry in launch.inputs:
-        role = entry["role"]
-        path = Path(entry["path"])
-        if launch.carried and "://" in entry["path"]:
-            message = f"got {role} on the network, expected a path of the machine that will run it"
-            if entry["path"].startswith(model_names.HUB):
-                repo = entry["path"].removeprefix(model_names.HUB)
-                message += f"; there: hf download {repo} --local-dir PATH"
-            fix = Fix(changes={role: "PATH"})
-            found.append(findings.error("JOB-NOT-CARRIED", entry["path"], message, fix))
-        elif entry["path"].startswith((s3.SCHEME, model_names.HUB)):
-            message = f"submit fetches what {role} names, once"
-            found.append(findings.info("JOB-FETCHED", entry["path"], message))
-        elif "://" in entry["path"]:
-            continue  # which the rules refuse
-        else:
-            found += _packed_otherwise(launch, role, path)
-            if path.exists() and _is_model(launch, role):
-                found += _model_findings(launch, role, path)
-            elif path.exists():
-                found += _asked_findings(launch, role, path)
-    if not launch.own_script:
-        return found + reward_files.check(launch.spec)
-    # The script alone knows in which folder a relative path below `custom` lies.
-    _, missing = own_paths.relative(launch.action, launch.spec, launch.working_dir)
-    message = "got a relative path with nothing there; the job works in a folder of its own"
-    return found + [findings.warning("JOB-INPUT-RELATIVE", key, message) for key in missing]
-
-
-def _packed_otherwise(launch: Launch, role: str, path: Path) -> list[Finding]:
-    """A zip archive, which submit unpacks and a plan to carry cannot: programs of the image read
-    tar archives at most."""
-    is_ours = launch.engine != "tao" or (launch.action == "train" and not launch.entry_script)
-    if not launch.carried or is_ours or path.suffix != ".zip":
-        return []
-    unpacked = path.with_suffix("")
-    message = (
-        f"got a zip archive as {role}, which the image does not open, expected a folder; there: "
-    )
-    message += shlex.join(["unzip", str(path), "-d", str(unpacked)])
-    return [findings.error("JOB-NOT-CARRIED", path, message, Fix(changes={role: str(unpacked)}))]
-
-
-def _asked_findings(launch: Launch, role: str, path: Path) -> list[Finding]:
-    """A folder without media, a file that is none, or a file without a question ends an inference
-    as soon as it begins."""
-    is_ours = (launch.action, launch.engine) == ("inference", "transformers")
-    if not is_ours or archives.is_archive(path):
-        return []
-    try:
-        if role == "questions_file":
-            inference.lines_of(path)
-            return []
-        _, found = inference.media_at(str(path))
-        return found
-    except findings.Failure as failure:
-        return failure.findings
-
-
-def _is_model(launch: Launch, role: str) -> bool:
-    return document.keys(launch.action).get(role, {}).get("x-path") == "model"
-
-
-def _absence(
-    launch: Launch, role: str, path: Path, machine: Host | None, acting: bool
-) -> list[Finding]:
-    """An error for a path that is not where the work runs; a warning while planning for another
-    machine, which is asked before anything is started there."""
-    is_elsewhere = launch.carried or (machine is not None and not machine.is_here)
-    if not is_elsewhere:
-        return [] if path.exists() else [_missing_input(launch, role, path)]
-    if acting:
-        return _absence_there(launch, role, path, machine)
-    if path.exists():
-        return []
-    who = "run.sh looks for it" if launch.carried else f"submit asks {machine.name}"
-    message = f"not here; {who} before it starts anything"
-    return [findings.warning("JOB-INPUT-ELSEWHERE", path, message, role=role)]
-
-
 def _absence_there(launch: Launch, role: str, path: Path, machine: Host) -> list[Finding]:
-    """Raises Failure (exit 3) when the machine does not answer."""
     there = machine.has(str(path))
     if there is None:
-        message = f"got no answer whether {path} is there, expected one"
+        message = f"it does not answer whether {path} is there"
         check = shlex.join([*machine.ssh, "true"])
         unreachable = "JOB-DOCKER-UNREACHABLE"
         if launch.platform == "slurm":
@@ -194,37 +131,66 @@ def _absence_there(launch: Launch, role: str, path: Path, machine: Host) -> list
         raise findings.outside(unreachable, machine.name, message, check)
     if there:
         return []
-    message = f"got no such file or folder, expected what {role} names, on {machine.name}"
+    message = f"no such file or folder on {machine.name}: {role} names it"
     look = shlex.join([*machine.ssh, shlex.join(["ls", "-d", str(path)])])
     return [findings.error("JOB-INPUT-MISSING", path, message, look)]
 
 
-def _missing_input(launch: Launch, role: str, path: Path) -> Finding:
-    message = (
-        f"got no such file or folder, expected what {role} names, on the machine that launches"
-    )
-    if launch.platform == "docker":
-        message += " (launch_job.py plan --output DIR is for another one)"
-    nearest = next(folder for folder in path.parents if folder.is_dir())
-    is_root = nearest.parent == nearest
-    fix = "" if is_root else f"ls {shlex.quote(str(nearest))}"
-    return findings.error("JOB-INPUT-MISSING", path, message, fix)
+def contents(launch: Launch) -> list[Finding]:
+    """Return what stands against the inputs as they are named, and against those that are here."""
+    found = []
+    # Programs of the image read tar archives at most; ours, and submit, open zip archives too.
+    opens_zip = launch.engine != "tao" or (launch.action == "train" and not launch.entry_script)
+    for entry in launch.inputs:
+        role, named, path = entry["role"], entry["path"], Path(entry["path"])
+        if launch.carried and "://" in named:
+            message = f"{role} is on the network: name a path of the machine that will run it"
+            if named.startswith(model_names.HUB):
+                repo = named.removeprefix(model_names.HUB)
+                message += f"; there: hf download {repo} --local-dir PATH"
+            fix = Fix(changes={role: "PATH"})
+            found.append(findings.error("JOB-NOT-CARRIED", named, message, fix))
+            continue
+        if named.startswith((s3.SCHEME, model_names.HUB)):
+            message = f"submit fetches what {role} names, once"
+            found.append(findings.info("JOB-FETCHED", named, message))
+        if "://" in named:
+            continue  # the rules refuse other schemes
+        if launch.carried and not opens_zip and path.suffix == ".zip":
+            unpacked = str(path.with_suffix(""))
+            message = f"the image does not open a zip archive as {role}, only a folder; there: "
+            message += shlex.join(["unzip", named, "-d", unpacked])
+            fix = Fix(changes={role: unpacked})
+            found.append(findings.error("JOB-NOT-CARRIED", path, message, fix))
+        if path.exists():
+            is_model = _is_model(launch, role)
+            found += _of_model(launch, role, path) if is_model else _asked(launch, role, path)
+    if not launch.own_script:
+        return found + reward_files.check(launch.spec)
+    # The script alone knows in which folder a relative path below `custom` lies.
+    _, missing = own_paths.relative(launch.action, launch.spec, launch.working_dir)
+    message = "nothing is at this relative path; the job works in a folder of its own"
+    return found + [findings.warning("JOB-INPUT-RELATIVE", key, message) for key in missing]
 
 
-def _model_findings(launch: Launch, role: str, path: Path) -> list[Finding]:
-    """A folder that holds no usable model, or an adapter where a model is meant, ends hours later
-    or not at all."""
+def _is_model(launch: Launch, role: str) -> bool:
+    return document.keys(launch.action).get(role, {}).get("x-path") == "model"
+
+
+def _of_model(launch: Launch, role: str, path: Path) -> list[Finding]:
+    """Return what is wrong with a model's folder. One without a usable model, or an adapter where a
+    model is meant, ends hours later or not at all."""
     if not path.is_dir() or not any(path.iterdir()):
-        message = f"got no folder with files in it, expected the model of {role}"
+        message = f"it is no folder with files in it, and {role} names a model there"
         return [findings.error("JOB-MODEL-EMPTY", path, message)]
     _, is_omni = model_names.family(str(path))
     if is_omni:
-        return []  # of which the rules speak, as of an adapter without its flag
+        return []  # the rules speak of it, as of an adapter without its flag
     params = actions.places(launch.action)
     is_own_model = role == params["model"]
     is_adapter = run_outputs.kind(path) == run_outputs.ADAPTER
     if is_adapter and not is_own_model:
-        message = f"got a LoRA adapter, expected a full model as {role}"
+        message = f"it is a LoRA adapter, and {role} names a full model"
         return [findings.error("JOB-MODEL-ADAPTER", path, message)]
     flag = params.get("adapter") if is_own_model else None
     if flag and not is_adapter and document.get(launch.spec, flag, False):
@@ -233,19 +199,22 @@ def _model_findings(launch: Launch, role: str, path: Path) -> list[Finding]:
     return [finding for finding in run_outputs.verify(path) if findings.has_errors([finding])]
 
 
-def models_below(folders: list[str] | None) -> list[str] | None:
-    """The model folders that `--checkpoint` names: each itself, or for a train output all its
-    undamaged models, so that the evidence knows how many there are to be. Raises Failure (exit
-    2)."""
-    found = []
-    for folder in map(Path, folders or ()):
-        models, _ = run_outputs.models_meant(folder)
-        if not models:
-            message = "got no undamaged model, expected one or a train output"
-            fix = f"scripts/select_checkpoint.py {shlex.quote(str(folder))}"
-            raise findings.bad_input("JOB-CHECKPOINT", folder, message, fix)
-        found += models
-    return [str(path) for path in dict.fromkeys(found)] or None
+def _asked(launch: Launch, role: str, path: Path) -> list[Finding]:
+    """Return why an inference would end as soon as it begins: a folder without media, a file that
+    is none, a file without a question."""
+    is_ours = (launch.action, launch.engine) == ("inference", "transformers")
+    if not is_ours or archives.is_archive(path):
+        return []
+    from cosmos_reason.evaluation import inference
+
+    try:
+        if role == "questions_file":
+            inference.lines_of(path)
+            return []
+        _, found = inference.media_at(str(path))
+        return found
+    except findings.Failure as failure:
+        return failure.findings
 
 
 def check_outputs(launch: Launch) -> list[Finding]:
@@ -288,7 +257,7 @@ def stage(launch: Launch) -> list[dict]:
         document.set_value(launch.spec, role, str(path))
         moved = str(path) != source
         if moved and _is_model(launch, role):
-            _refuse(_model_findings(launch, role, path) + _rule_findings(launch))
+            _refuse(_of_model(launch, role, path) + _rule_findings(launch))
         known = fingerprint(path) if path.exists() else None  # else it lies where the work runs
         record = {"role": role, "path": str(path), "fingerprint": known}
         if moved:

@@ -25,7 +25,7 @@ from cosmos_reason.base.findings import (
     say,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import carried, claims, containers, inputs, nodes, platforms
+from cosmos_reason.jobs import claims, inputs, nodes, platforms
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch, flag_of, is_taken, of_record
 from cosmos_reason.jobs.record import Job
@@ -144,6 +144,8 @@ def plan(launch: Launch) -> tuple[Job | None, list[Finding]]:
 
 def carry(launch: Launch, output: Path, host_user: str | None) -> tuple[Job | None, list[Finding]]:
     """Write the plan as a folder to carry to the machine that runs it."""
+    from cosmos_reason.jobs import carried, containers  # what a docker run is: no other verb asks
+
     job, spec, found = _prepare(_in_folder(launch, carried.JOB), acting=False)
     if job:
         carried.write(job, containers.spec_inside(job, spec), output, host_user)
@@ -283,7 +285,10 @@ def _flag_findings(launch: Launch) -> list[Finding]:
         useless |= {"--endpoint", "--checkpoint"} & given.keys()
     if not _takes_images_of_nvidia(launch):
         useless |= {"--image-version"} & given.keys()
-    if not _takes_entry_script(launch):
+    takes_script = launch.action == "train" and _takes_images_of_nvidia(launch)
+    if launch.own_script:  # which any cosmos-rl runs
+        takes_script = launch.action in actions.TRAINING and launch.engine in COSMOS
+    if not takes_script:
         useless |= {"--entry-script"} & given.keys()
     message = f"it has no effect on {launch.action} with {launch.engine} on {launch.platform}"
     found = []
@@ -301,12 +306,6 @@ def _flag_findings(launch: Launch) -> list[Finding]:
             message = "got a variable without a value here, expected it set"
             found.append(error("JOB-ENV", f"--env {name}", message, f"export {name}=VALUE"))
     return found
-
-
-def _takes_entry_script(launch: Launch) -> bool:
-    if launch.own_script:
-        return launch.action in actions.TRAINING and launch.engine in COSMOS
-    return launch.action == "train" and _takes_images_of_nvidia(launch)
 
 
 def _takes_images_of_nvidia(launch: Launch) -> bool:

@@ -78,16 +78,47 @@ def platforms(action: str, engine: str) -> list[str]:
 
 
 def check(launch: Launch) -> list[Finding]:
-    """An error for several nodes where a job has one, and for GPUs that do not fill the nodes."""
+    """Return an error for several nodes where a job has one, and for GPUs that do not fill the
+    nodes."""
     if launch.endpoint:
         return []
     needed = launch.needed_gpus
-    count_of_nodes = count(launch.nodes, needed)
-    most = max(bundle.skill_info()["gpu_counts_per_node"])
+    asked_for = count(launch.nodes, needed)
+    sizes = bundle.skill_info()["gpu_counts_per_node"]
+    most = max(sizes)
     able = platforms(launch.action, launch.engine)
-    if launch.platform not in able and (count_of_nodes > 1 or needed > most):
-        return [_one_node(launch, able)]
-    return _differing_nodes(needed, count_of_nodes)
+    if asked_for == 1 and needed <= most:
+        return []
+    # Trainings are laid out over nodes that are alike, and full.
+    fills_nodes = needed % asked_for == 0 and needed // asked_for in sizes
+    if launch.platform in able and fills_nodes:
+        return []
+    if launch.platform in able:
+        fitting = [needed // size for size in sizes if needed % size == 0]
+        near = min(sorted(fitting), key=lambda candidate: abs(candidate - asked_for))
+        what = f"nodes of {', '.join(map(str, sizes))} GPUs"
+        message = f"got {needed} GPUs on {asked_for} nodes, expected {what}"
+        return [error("JOB-NODES", "--nodes", message, Fix(flags={"--nodes": near}))]
+    way = f"{launch.action} with {launch.engine} on {launch.platform}"
+    message = f"got {asked_for} nodes for the {needed} GPUs of the spec, "
+    message += f"{way} takes one node of up to {most}"
+    fix = Fix(flags={"--nodes": 1})
+    if able and (needed > most or fills_nodes):
+        message += f"; several nodes: {', '.join(able)}"
+        if needed <= most:
+            message += "; or --nodes 1"
+        fix = Fix(flags={"--platform": able[0]})
+    elif needed > most:
+        # No platform gives this engine several nodes: another engine may have some.
+        ways = {engine: platforms(launch.action, engine) for engine in bundle.ENGINES}
+        ways = {engine: places for engine, places in ways.items() if places}
+        fix = Fix(flags={"--gpus-per-node": most})
+        if ways:
+            named = [f"{engine} on {', '.join(places)}" for engine, places in ways.items()]
+            message += f"; several nodes: {'; '.join(named)}"
+            engine, places = next(iter(ways.items()))
+            fix = Fix(flags={"--engine": engine, "--platform": places[0]})
+    return [error("JOB-NODES", "--nodes", message, fix)]
 
 
 def others(way: tuple[str, str, str], needed: int, there: list[int]) -> Fix:
@@ -111,50 +142,5 @@ def others(way: tuple[str, str, str], needed: int, there: list[int]) -> Fix:
 
 
 def _as_large(there: list[int], size: int) -> int:
+    """Count the nodes with so many GPUs or more."""
     return sum(gpus >= size for gpus in there)
-
-
-def _one_node(launch: Launch, able: list[str]) -> Finding:
-    needed = launch.needed_gpus
-    most = max(bundle.skill_info()["gpu_counts_per_node"])
-    way = f"{launch.action} with {launch.engine} on {launch.platform}"
-    message = f"got {launch.nodes or count(None, needed)} nodes for the {needed} GPUs of the spec, "
-    message += f"{way} takes one node of up to {most}"
-    one_is_enough = needed <= most and _differing_nodes(needed, count(launch.nodes, needed))
-    if able and not one_is_enough:
-        message += f"; several nodes: {', '.join(able)}"
-        if needed <= most:
-            message += "; or --nodes 1"
-        fix = Fix(flags={"--platform": able[0]})
-    elif needed > most:
-        several, fix = _elsewhere(launch.action)
-        message += several
-    else:
-        fix = Fix(flags={"--nodes": 1})
-    return error("JOB-NODES", "--nodes", message, fix)
-
-
-def _elsewhere(action: str) -> tuple[str, Fix]:
-    """(the engines and platforms that can give it several nodes, in words; the first of them)."""
-    ways = {engine: platforms(action, engine) for engine in bundle.ENGINES}
-    named = [f"{engine} on {', '.join(able)}" for engine, able in ways.items() if able]
-    if not named:
-        most = max(bundle.skill_info()["gpu_counts_per_node"])
-        return "", Fix(flags={"--gpus-per-node": most})
-    engine = next(engine for engine, able in ways.items() if able)
-    fix = Fix(flags={"--engine": engine, "--platform": ways[engine][0]})
-    return f"; several nodes: {'; '.join(named)}", fix
-
-
-def _differing_nodes(needed: int, nodes: int) -> list[Finding]:
-    """Trainings are laid out over nodes that are alike, and full."""
-    sizes = bundle.skill_info()["gpu_counts_per_node"]
-    if needed <= max(sizes) and nodes == 1:
-        return []
-    if needed % nodes == 0 and needed // nodes in sizes:
-        return []
-    fitting = [needed // size for size in sizes if needed % size == 0]
-    near = min(sorted(fitting), key=lambda candidate: abs(candidate - nodes))
-    what = f"nodes of {', '.join(map(str, sizes))} GPUs"
-    message = f"got {needed} GPUs on {nodes} nodes, expected {what}"
-    return [error("JOB-NODES", "--nodes", message, Fix(flags={"--nodes": near}))]
