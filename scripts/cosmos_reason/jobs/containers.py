@@ -14,6 +14,7 @@ from cosmos_reason.base.findings import Finding, error, warning
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import engines, mounts, options
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import document, images
 
@@ -42,20 +43,22 @@ IMAGE_NEEDS = {
 }
 
 
-def check_image(request, paths: re.Pattern | None = None, example: str = "") -> list[Finding]:
+def check_image(
+    launch: Launch, paths: re.Pattern | None = None, example: str = ""
+) -> list[Finding]:
     """Whether there is an image to run: its name in a registry, or a path such as `example` where
     the platform runs `paths` too."""
-    image = request.image or images.default(request.engine)
+    image = launch.image or images.default(launch.engine)
     if not image:
-        message = f"got none, and engine {request.engine} has no image of its own"
-        fix = f"--image NAME, {IMAGE_NEEDS[request.engine]}"
-        if request.action in bundle.skill_info()["engines"][images.ENGINE]["actions"]:
+        message = f"got none, and engine {launch.engine} has no image of its own"
+        fix = f"--image NAME, {IMAGE_NEEDS[launch.engine]}"
+        if launch.action in bundle.skill_info()["engines"][images.ENGINE]["actions"]:
             fix += f"; or a spec made with --engine {images.ENGINE}, which has one"
         return [error("JOB-IMAGE", "--image", message, fix)]
     if not IMAGE_NAME.fullmatch(image) and not (paths and paths.fullmatch(image)):
         forms = f"REGISTRY/NAME:TAG or {example}" if paths else "REGISTRY/NAME:TAG"
         return [error("JOB-IMAGE", "--image", f"got {image!r}, expected a name such as {forms}")]
-    issue = images.issue(image, request.engine, request.image_version)
+    issue = images.issue(image, launch.engine, launch.image_version)
     if issue:
         what, better_image = issue
         return [warning("JOB-IMAGE-ISSUE", image, what, Fix(flags={"--image": better_image}))]

@@ -363,7 +363,7 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     if has_errors(found):
         return None, spec, found
     launch = _laid_out(launch)
-    found += platform.check(launch, launch.needed_gpus, acting)
+    found += platform.check(launch, acting)
     if has_errors(found):
         return None, spec, found
     if launch.requeue:

@@ -50,7 +50,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
 def _tried(preflight: Preflight) -> Iterator[Finding]:
     """What the cluster itself has against a Job like the one that is to be submitted."""
     launch = replace(preflight.launch, nodes=preflight.nodes)
-    for finding in platform.check(launch, launch.needed_gpus, acting=False):
+    for finding in platform.check(launch, acting=False):
         if finding.severity == findings.ERROR:
             yield replace(finding, id=OWN_IDS.get(finding.id, finding.id))
 

@@ -2,11 +2,11 @@
 
 FOLLOWED                         whether a supervisor of ours follows its jobs
 CHOOSES_GPUS                     whether it is asked for a number of GPUs, not for certain ones
-machine(request)                 where the paths of a request lie, None where that cannot be asked
-check_words(request)             findings: what stands against its words alone
-check(request, needed, acting)   findings: what stands against a request for a spec that needs so
-                                 many GPUs, before its inputs are fetched; when the platform is out
-                                 of reach: Failure (exit 3) to act, a warning to plan
+machine(launch)                  where the paths of a launch lie, None where that cannot be asked
+check_words(launch)              findings: what stands against its words alone
+check(launch, acting)            findings: what stands against a launch before its inputs are
+                                 fetched; when the platform is out of reach: Failure (exit 3) to
+                                 act, a warning to plan
 unseen(job, spec)                findings: what the machine that runs a job that is to be started
                                  does not have of it, where it is asked before inputs are fetched
 prepare(job, spec) -> job        with its command, image and options

@@ -42,6 +42,7 @@ from cosmos_reason.jobs.docker_client import (
     is_rootless,
 )
 from cosmos_reason.jobs.engines import launch_text
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import images
@@ -60,32 +61,33 @@ CARRIED_TO = {"Runtimes": {"nvidia": {}}, "SecurityOptions": []}
 # -- before the start --------------------------------------------------------------------------
 
 
-def machine(request) -> Host | None:
+def machine(launch: Launch) -> Host | None:
     """The engine's. Raises Failure (exit 2) for an address that is none."""
-    if request.carried:
+    if launch.carried:
         return None
     try:
-        return docker_client.machine(engine_host(request.docker_host))
+        return docker_client.machine(engine_host(launch.docker_host))
     except Failure as failure:
         if failure.exit_code == EXIT_BAD_INPUT:
             raise
-        return docker_client.machine_without_client(request.docker_host)  # check() says the rest
+        return docker_client.machine_without_client(launch.docker_host)  # check() says the rest
 
 
-def check(request, needed: int, acting: bool) -> list[Finding]:
+def check(launch: Launch, acting: bool) -> list[Finding]:
     """Whether there is an engine that answers (a plan may do without)."""
-    if request.carried:
-        return _no_gpus_chosen(request, needed)
+    needed = launch.needed_gpus
+    if launch.carried:
+        return _no_gpus_chosen(launch, needed)
     found = []
     try:
-        facts = engine_facts(engine_host(request.docker_host))
+        facts = engine_facts(engine_host(launch.docker_host))
     except Failure as failure:
         if acting or failure.exit_code == EXIT_BAD_INPUT:
             raise
-        return _unreachable_findings(request, needed, failure.findings[0])
-    if request.gpu_ids is None and not has_nvidia(facts):
+        return _unreachable_findings(launch, needed, failure.findings[0])
+    if launch.gpu_ids is None and not has_nvidia(facts):
         message = "the engine lists no NVIDIA runtime, so the container gets no GPU"
-        if request.engine == "transformers":
+        if launch.engine == "transformers":
             message += "; --gpu-ids none says that it should work on the CPU"
         found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", message, RUNTIME))
     if os.getuid() == 0 and not is_rootless(facts):
@@ -95,22 +97,22 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
     return found
 
 
-def check_words(request) -> list[Finding]:
-    return containers.check_image(request)
+def check_words(launch: Launch) -> list[Finding]:
+    return containers.check_image(launch)
 
 
-def _unreachable_findings(request, needed: int, unreachable: Finding) -> list[Finding]:
+def _unreachable_findings(launch: Launch, needed: int, unreachable: Finding) -> list[Finding]:
     """Warnings for a plan that is made without asking the engine."""
     message = f"{unreachable.message}; the plan assumes one that root started"
     found = [warning(unreachable.id, unreachable.where, message, unreachable.fix)]
-    return found + _no_gpus_chosen(request, needed)
+    return found + _no_gpus_chosen(launch, needed)
 
 
-def _no_gpus_chosen(request, needed: int) -> list[Finding]:
-    if request.gpu_ids is not None or request.endpoint:
+def _no_gpus_chosen(launch: Launch, needed: int) -> list[Finding]:
+    if launch.gpu_ids is not None or launch.endpoint:
         return []
     fix = Fix(flags={"--gpu-ids": ",".join(map(str, range(needed)))})
-    what = "this plan takes all GPUs" if request.carried else "this plan has no --gpus"
+    what = "this plan takes all GPUs" if launch.carried else "this plan has no --gpus"
     return [warning("JOB-DOCKER-GPUS", "--gpu-ids", what, fix)]
 
 

@@ -47,6 +47,7 @@ from cosmos_reason.jobs import kubernetes_options as options
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.kubectl import CANNOT_SAY, Cluster
 from cosmos_reason.jobs.manifests import Work
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import images
@@ -64,40 +65,41 @@ GONE_SECONDS = 60  # until a Job that was deleted is gone, besides the grace
 # -- before the start --------------------------------------------------------------------------
 
 
-def machine(request) -> Host:
+def machine(launch: Launch) -> Host:
     """This one has the volumes at the same paths; a pod looks again before it starts."""
     return Host()
 
 
-def check_words(request) -> list[Finding]:
-    asked = request.kubernetes or {}
-    found = containers.check_image(request)
-    found += options.findings(asked | {"memory": request.memory})
-    if request.gpu_ids:
+def check_words(launch: Launch) -> list[Finding]:
+    asked = launch.kubernetes or {}
+    found = containers.check_image(launch)
+    found += options.findings(asked | {"memory": launch.memory})
+    if launch.gpu_ids:
         message = "got ids, and the cluster chooses the GPUs: their number is the spec's"
         found.append(error("JOB-FLAG", "--gpu-ids", message))
-    return found + options.outside([(request.jobs_dir, True)], asked)
+    return found + options.outside([(launch.jobs_dir, True)], asked)
 
 
-def check(request, needed: int, acting: bool) -> list[Finding]:
+def check(launch: Launch, acting: bool) -> list[Finding]:
     """Whether the cluster answers, has what the job needs and lets this account make it; nothing
     is made there."""
+    needed = launch.needed_gpus
     try:
-        target = _target(request.kubernetes)
-        count = nodes.count(request.nodes, needed)
+        target = _target(launch.kubernetes)
+        count = nodes.count(launch.nodes, needed)
         found = needs.version_findings(target.get("/version"), count)
-        found += needs.rights_findings(target, _rights(request, count))
+        found += needs.rights_findings(target, _rights(launch, count))
         if has_errors(found):
             return found
-        gpus = _gpus(request, needed, count)
-        others = partial(nodes.others, (request.action, request.engine, request.platform), needed)
-        wanted = needs.wish(request.kubernetes, count, gpus)
+        gpus = _gpus(launch, needed, count)
+        others = partial(nodes.others, (launch.action, launch.engine, launch.platform), needed)
+        wanted = needs.wish(launch.kubernetes, count, gpus)
         found += needs.capacity_findings(target, wanted, others)
         found += needs.quota_findings(target, wanted)
-        claims = options.claims(request.kubernetes, [request.jobs_dir])
+        claims = options.claims(launch.kubernetes, [launch.jobs_dir])
         found += needs.claim_findings(target, claims, count)
-        found += needs.pull_secret_findings(target, request.kubernetes.get("pull_secret"))
-        return found + _tried(target, _probe(request, count, gpus))
+        found += needs.pull_secret_findings(target, launch.kubernetes.get("pull_secret"))
+        return found + _tried(target, _probe(launch, count, gpus))
     except Failure as failure:
         if acting:
             raise
@@ -110,41 +112,41 @@ def _target(asked: dict | None) -> Cluster:
     return kubectl.cluster((asked or {}).get("namespace"), (asked or {}).get("context"))
 
 
-def _rights(request, count: int) -> list[tuple[str, str, str]]:
+def _rights(launch: Launch, count: int) -> list[tuple[str, str, str]]:
     verbs = ("create", "get", "delete", "update")
     wanted = [(verb, "batch", "jobs") for verb in verbs]
     wanted.append(("list", "", "pods"))
     if count > 1:
         wanted.append(("create", "", "services"))
-    if request.env or any(map(containers.PASSED_VARIABLES.fullmatch, os.environ)):
+    if launch.env or any(map(containers.PASSED_VARIABLES.fullmatch, os.environ)):
         wanted.append(("create", "", "secrets"))
     return wanted
 
 
-def _gpus(asked, needed: int, count: int) -> int:
+def _gpus(asked: Launch, needed: int, count: int) -> int:
     """GPUs of each pod."""
     if asked.endpoint or asked.gpu_ids == []:
         return 0
     return max(1, needed // count)
 
 
-def _probe(request, count: int, gpus: int) -> Work:
+def _probe(launch: Launch, count: int, gpus: int) -> Work:
     """What the cluster has to take: as the job will be, without its paths."""
     work = Work(
         name="tao-probe",
-        image=request.image or images.default(request.engine),
+        image=launch.image or images.default(launch.engine),
         words=["true"],
         environment={},
         secret_variables=[],
         working_dir="/",
-        volumes=options.mounted([], request.kubernetes)[0],
+        volumes=options.mounted([], launch.kubernetes)[0],
         writable=[],
         looked_for=[],
         user=_user(),
         nodes=count,
         gpus=gpus,
     )
-    return _with_options(work, request.kubernetes, request.cpus, request.memory)
+    return _with_options(work, launch.kubernetes, launch.cpus, launch.memory)
 
 
 def _tried(target: Cluster, probe: Work) -> list[Finding]:

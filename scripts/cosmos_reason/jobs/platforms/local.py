@@ -23,6 +23,7 @@ from cosmos_reason.base.findings import Finding, error, has_errors
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import cosmos_environment, engines, evidence, nodes
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms import MARK
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
@@ -35,35 +36,36 @@ GPU_LINE = re.compile(r"^GPU (\d+): (.*) \(UUID: ([^)]*)\)", re.MULTILINE)
 SECONDS_TO_DIE = 5  # after SIGKILL
 
 
-def machine(request) -> Host:
+def machine(launch: Launch) -> Host:
     return Host()
 
 
-def check_words(request) -> list[Finding]:
+def check_words(launch: Launch) -> list[Finding]:
     """Whether the GPUs that are asked for are there."""
-    return _absent_gpus(request, _listed_gpus()) if request.gpu_ids else []
+    return _absent_gpus(launch, _listed_gpus()) if launch.gpu_ids else []
 
 
-def check(request, needed: int, acting: bool) -> list[Finding]:
+def check(launch: Launch, acting: bool) -> list[Finding]:
     """What cosmos-rl needs of this machine, and a GPU for each rank."""
-    on_cosmos = request.engine == COSMOS_RL
-    has_ranks = needed > 1 and request.action in actions.TRAINING
+    needed = launch.needed_gpus
+    on_cosmos = launch.engine == COSMOS_RL
+    has_ranks = needed > 1 and launch.action in actions.TRAINING
     listed = ""
     if on_cosmos or has_ranks:
         listed = _listed_gpus()
     found = []
     if on_cosmos:
-        found += cosmos_environment.findings(request.action)
-        if not has_errors(found) and not request.gpu_ids:
+        found += cosmos_environment.findings(launch.action)
+        if not has_errors(found) and not launch.gpu_ids:
             found += _visible_gpus(listed, needed)
-    elif has_ranks and request.gpu_ids is None:
-        found += _gpu_of_each_rank(request, listed, needed)
+    elif has_ranks and launch.gpu_ids is None:
+        found += _gpu_of_each_rank(launch, listed, needed)
     return found
 
 
-def _absent_gpus(request, listed: str) -> list[Finding]:
+def _absent_gpus(launch: Launch, listed: str) -> list[Finding]:
     absent = []
-    for gpu_id in request.gpu_ids:
+    for gpu_id in launch.gpu_ids:
         if f"GPU {gpu_id}:" not in listed and f"UUID: {gpu_id})" not in listed:
             absent.append(gpu_id)
     if not absent:
@@ -71,7 +73,7 @@ def _absent_gpus(request, listed: str) -> list[Finding]:
     count = listed.count("UUID: GPU-")
     has = f"{count} GPUs" if count else "no GPU that nvidia-smi lists"
     message = f"got {','.join(absent)}, this machine has {has}"
-    wanted = len(request.gpu_ids)
+    wanted = len(launch.gpu_ids)
     usable = Fix(flags={"--gpu-ids": ",".join(map(str, range(wanted)))})
     return [error("JOB-GPU-IDS", "--gpu-ids", message, usable if wanted <= count else "")]
 
@@ -88,7 +90,7 @@ def _visible_gpus(listed: str, needed: int) -> list[Finding]:
     return [error("JOB-GPU-COUNT", "--gpu-ids", f"got {count} GPUs, expected {expected}", fix)]
 
 
-def _gpu_of_each_rank(request, listed: str, needed: int) -> list[Finding]:
+def _gpu_of_each_rank(launch: Launch, listed: str, needed: int) -> list[Finding]:
     """Ranks of the embedded engine do not share a GPU; without any they train on the CPU."""
     count = _count_visible(listed)
     if not count or count >= needed:
@@ -96,7 +98,7 @@ def _gpu_of_each_rank(request, listed: str, needed: int) -> list[Finding]:
     sizes = bundle.skill_info()["gpu_counts_per_node"]
     fitting = max(size for size in sizes if size <= count)
     message = f"got {count} GPUs, the spec needs {needed}; or --gpu-ids none, on the CPU"
-    fix = nodes.rebuilt(request, fitting)
+    fix = nodes.rebuilt(launch, fitting)
     return [error("JOB-GPU-COUNT", "--gpu-ids", message, fix)]
 
 

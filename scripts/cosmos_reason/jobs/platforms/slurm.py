@@ -27,6 +27,7 @@ from cosmos_reason.jobs import (
 )
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs import slurm_partitions as partitions
+from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
@@ -38,7 +39,7 @@ ENROOT_FILE = re.compile(r"/[\w./@+-]+\.sqsh", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9][\w.,+@-]{0,127}", re.ASCII)
 GRES = re.compile(r"none|(gpu|gpus-per-node)(:[A-Za-z0-9][\w.-]{0,63})?", re.ASCII)
 MEMORY = re.compile(r"\d{1,9}[KMGT]?", re.ASCII)
-# Fields of a request that are given to sbatch as they are, with their forms.
+# Options of a launch that are given to sbatch as they are, with their forms.
 FORMS = {
     "partition": (NAME, "a partition of sinfo"),
     "account": (NAME, "an account of sacctmgr"),
@@ -60,47 +61,48 @@ KILLED_BY_SRUN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 # -- before the start --------------------------------------------------------------------------
 
 
-def machine(request) -> Host:
-    return slurm_cluster.host(request.slurm_host)
+def machine(launch: Launch) -> Host:
+    return slurm_cluster.host(launch.slurm_host)
 
 
-def check_words(request) -> list[Finding]:
+def check_words(launch: Launch) -> list[Finding]:
     """The forms of what goes to sbatch, and the image."""
-    request = _with_variables(request)
+    launch = _with_variables(launch)
     found = []
     for name, (form, expected) in FORMS.items():
-        value = getattr(request, name)
+        value = getattr(launch, name)
         if value is not None and not form.fullmatch(value):
             flag = f"--{name}"
             found.append(error("JOB-SLURM-WORD", flag, f"got {value!r}, expected {expected}"))
-    written = request.time_limit
+    written = launch.time_limit
     if written is not None and partitions.minutes(written) is None:
         message = f"got {written!r}, expected MINUTES, H:M:S or D-H:M:S"
         found.append(error("JOB-SLURM-WORD", "--time-limit", message))
-    if request.gpu_ids:
-        ids = ",".join(request.gpu_ids)
+    if launch.gpu_ids:
+        ids = ",".join(launch.gpu_ids)
         message = f"got {ids}; SLURM chooses the GPUs, as many as needed"
         found.append(error("JOB-GPU-IDS", "--gpu-ids", message, f"drop --gpu-ids {ids}"))
-    in_container = request.engine == images.ENGINE or request.image is not None
+    in_container = launch.engine == images.ENGINE or launch.image is not None
     if in_container:
-        found += containers.check_image(request, ENROOT_FILE, "/PATH/FILE.sqsh")
-    return found + slurm_modules.check_words(request.modules or [], in_container)
+        found += containers.check_image(launch, ENROOT_FILE, "/PATH/FILE.sqsh")
+    return found + slurm_modules.check_words(launch.modules or [], in_container)
 
 
-def _with_variables(request):
+def _with_variables(launch: Launch):
     """With what the environment says of flags that were not given."""
     said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
-    absent = {name: value for name, value in said.items() if getattr(request, name) is None}
-    return replace(request, **absent)
+    absent = {name: value for name, value in said.items() if getattr(launch, name) is None}
+    return replace(launch, **absent)
 
 
-def check(request, needed: int, acting: bool) -> list[Finding]:
+def check(launch: Launch, acting: bool) -> list[Finding]:
     """Whether the cluster answers and has what is asked for (a plan may do without)."""
-    request = _with_variables(request)
-    where = machine(request)
+    needed = launch.needed_gpus
+    launch = _with_variables(launch)
+    where = machine(launch)
     found = slurm_cluster.check_variables()
-    if request.engine == local.COSMOS_RL and not request.image:
-        found += local.cosmos_environment.findings(request.action)
+    if launch.engine == local.COSMOS_RL and not launch.image:
+        found += local.cosmos_environment.findings(launch.action)
     rows, fix = "got no sbatch on this machine", UNREACHED
     if slurm_cluster.has_commands(where):
         rows, fix = partitions.ask(where), slurm_cluster.look(where, "scontrol ping")
@@ -109,22 +111,22 @@ def check(request, needed: int, acting: bool) -> list[Finding]:
         if acting:
             raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
         return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, fix)]
-    found += _partition(request, rows, needed)
-    if request.engine == images.ENGINE or request.image:
+    found += _partition(launch, rows, needed)
+    if launch.engine == images.ENGINE or launch.image:
         found += slurm_cluster.check_pyxis(where)
     if not where.is_here and acting and not has_errors(found):
-        found += _folder_there(where, request.jobs_dir)
+        found += _folder_there(where, launch.jobs_dir)
     return found
 
 
-def _partition(request, rows: list[partitions.Nodes], needed: int) -> list[Finding]:
+def _partition(launch: Launch, rows: list[partitions.Nodes], needed: int) -> list[Finding]:
     """Whether the partition has what is asked for."""
-    name = partitions.wanted(rows, request.partition)
-    count = nodes.count(request.nodes, needed)
-    gpus = _gpus(request, needed, count)
-    size = {"cpus": request.cpus, "memory": request.memory, "exclusive": request.exclusive}
-    wish = partitions.Wish(count, gpus, request.gres, request.time_limit, **size)
-    way = (request.action, request.engine, request.platform)
+    name = partitions.wanted(rows, launch.partition)
+    count = nodes.count(launch.nodes, needed)
+    gpus = _gpus(launch, needed, count)
+    size = {"cpus": launch.cpus, "memory": launch.memory, "exclusive": launch.exclusive}
+    wish = partitions.Wish(count, gpus, launch.gres, launch.time_limit, **size)
+    way = (launch.action, launch.engine, launch.platform)
     others = nodes.others(way, needed, partitions.gpus_of_nodes(rows, name, wish.kind))
     found = [*partitions.check(rows, name, wish, others)]
     return [*found, *partitions.check_cpus(rows, name, wish)]
@@ -139,9 +141,9 @@ def _folder_there(where: Host, jobs_dir: Path) -> list[Finding]:
     return [error("JOB-SLURM-FOLDER", nearest, message, "--jobs-dir on a shared file system")]
 
 
-def _gpus(request, needed: int, count: int) -> int:
+def _gpus(launch: Launch, needed: int, count: int) -> int:
     """GPUs of each node."""
-    if request.gpu_ids == [] or request.endpoint:
+    if launch.gpu_ids == [] or launch.endpoint:
         return 0
     return max(1, needed // count)
 
