@@ -53,6 +53,16 @@ def parser() -> cli.Parser:
     parser.add_argument("--dry-run", action="store_true", help=shown)
     asked = "question (or @FILE) where the source has none (captions: 'Describe this video.')"
     parser.add_argument("--question", default="", help=asked)
+    questions = (
+        "several questions of a row, each with the column of its answer; {column} as in --question"
+    )
+    parser.add_argument(
+        "--ask", action="append", default=[], metavar="'COLUMN: TEMPLATE'", help=questions
+    )
+    meant = "what the values of a column mean: 'what: forklift crosses=yes, empty=no'"
+    parser.add_argument(
+        "--values", action="append", default=[], metavar="'COLUMN: OLD=NEW, ...'", help=meant
+    )
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")
     parser.add_argument(
         "--fields", default="", metavar="A,B", help="label fields that make the answer; default all"
@@ -199,9 +209,14 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     declared = f.attempt(wrong, roles.of_flags, args.column) or []
     args.question = f.attempt(wrong, text, args.question) or ""
     args.system = f.attempt(wrong, text, args.system) or ""
+    args.ask = f.attempt(wrong, mapping.of_flag, "--ask", args.ask) or []
+    args.values = f.attempt(wrong, mapping.values_of_flags, args.values) or {}
     saved = f.attempt(wrong, take_mapping, args) if args.mapping else None
     if args.mapping and saved is None:  # without it, columns would be looked for by their names
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
+    if args.ask and args.question:
+        message = "got both, expected one: --ask says what every row is asked"
+        wrong.append(f.error("USAGE", "--question", message, "drop --question"))
     reading = Reading(
         fields=tuple(filter(None, args.fields.split(","))),
         subset=args.hf_subset,
@@ -211,6 +226,8 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
         columns=tuple(declared),
         saved=saved,
         question=args.question,
+        asks=tuple(args.ask),
+        values=args.values,
         system=args.system,
     )
     source = f.attempt(wrong, dataset_sources.open_source, args.source, args.kind, reading)
@@ -317,7 +334,12 @@ def take_mapping(args) -> tuple[roles.Column, ...]:
     """The columns of a saved mapping. What else it says stands in for flags that are not given."""
     saved = mapping.load(Path(args.mapping))
     stated = {"eval_fraction": saved.split.get("fraction"), "seed": saved.split.get("seed")}
-    stated |= {"question": saved.question, **saved.flags}
+    stated |= {"question": saved.question, "ask": list(saved.asks), "values": saved.values}
+    if {"question", "ask"} & args.given or args.ask:  # one way to ask stands for the other
+        stated |= {"question": None, "ask": None}
+    if args.values:
+        stated["values"] = None
+    stated |= saved.flags
     for name, value in stated.items():
         if value is not None and name not in args.given:
             setattr(args, name, value)

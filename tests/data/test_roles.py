@@ -83,7 +83,7 @@ def test_the_saved_mapping_builds_the_same_set(source):
         ({"columns": {"what": {"role": "answer", "unit": "ms"}}}, "unit"),
         ({"columns": ["what"]}, "columns"),
         ({"split": {"fraction": "half"}}, "'half'"),
-        ({"questions": ["Is it?"]}, "questions"),
+        ({"questions": ["Is it?"]}, "template"),
         ({"flags": {"license": "x"}}, "license"),
     ],
 )
@@ -167,3 +167,65 @@ def test_a_column_of_questions_is_named_and_not_taken(source):
     assert found["fix"] == "--column question=q_text"
     _, splits = build(source, lines, *found["fix"].split())
     assert splits["train"][1].turns[0].text == "Is it shut?"
+
+
+# -- values and questions ----------------------------------------------------------------------
+
+
+def test_values_are_mapped_as_declared_and_one_without_a_meaning_is_refused(source):
+    lines = ["video,what", "0.mp4,forklift crosses", "1.mp4,Empty ", "2.mp4,forklift  crosses"]
+    flags = ("--column", "answer=what", *ASKED, "--values", "what: forklift crosses=yes, empty=no")
+    _, splits = build(source, lines, *flags)
+    assert [sample.turns[1].text for sample in splits["train"]] == ["yes", "no", "yes"]
+    saved = source.parent / "out" / "mapping.yaml"
+    _, again = build(source, lines, "--mapping", saved, out="again")
+    assert again == splits
+    report, _ = build(source, [*lines, "3.mp4,blocked"], *flags, expect=2, out="b")
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-VALUE"]
+    assert "'blocked'" in found["message"] and found["data"]["rows"] == [5]
+    report, _ = build(source, lines, *flags, "--values", "waht: a=b", expect=2, out="b")
+    assert "waht" in {one["where"] for one in report["findings"]}
+
+
+def test_a_question_names_columns_of_its_row(source):
+    lines = ["video,object,moves", "0.mp4,red car,yes", "1.mp4,bus,no"]
+    flags = ("--column", "answer=moves", "--question", "Is the {object} moving?")
+    report, splits = build(source, lines, *flags)
+    texts = [sample.turns[0].text for sample in splits["train"]]
+    assert texts == [f"Is the {name} moving?\nAnswer yes or no." for name in ("red car", "bus")]
+    assert "BUILD-COLUMN-UNUSED" not in ids(report)
+    report, _ = build(source, [*lines, "2.mp4,,no"], *flags, expect=2, out="b")
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-QUESTION"]
+    assert found["data"]["rows"] == [4]
+    wrong = ("--column", "answer=moves", "--question", "Is the {objekt} moving?")
+    report, _ = build(source, lines, *wrong, expect=2, out="b")
+    assert "{objekt}" in report["findings"][0]["message"]
+    json_asked = ("--column", "answer=moves", "--question", 'Answer as {"moves": ...}.')
+    _, splits = build(source, lines, *json_asked, out="c")
+    assert '{"moves": ...}' in splits["train"][0].turns[0].text
+
+
+def test_several_questions_of_a_row(source):
+    lines = ["video,object,moves,colour", "0.mp4,car,yes,red", "1.mp4,bus,no,blue", "2.mp4,man,no,"]
+    flags = ("--ask", "moves: Is the {object} moving?", "--ask", "colour: Which colour?")
+    report, splits = build(source, lines, *flags)
+    said = {sample.id: (sample.turns[0].text, sample.turns[1].text) for sample in splits["train"]}
+    assert said["0-moves"] == ("Is the car moving?\nAnswer yes or no.", "yes")
+    assert said["1-colour"] == ("Which colour?", "blue") and len(said) == 5
+    assert ids(report) == ["BUILD-ASK-EMPTY", "BUILD-NO-EVAL"]
+    saved = source.parent / "out" / "mapping.yaml"
+    jsonschema.validate(yaml.safe_load(saved.read_text()), bundle.schema("mapping"))
+    _, again = build(source, lines, "--mapping", saved, out="again")
+    assert again == splits
+    report, _ = build(source, lines, "--ask", "wheels: How many?", expect=2, out="b")
+    assert ids(report)[0] == "BUILD-COLUMN"
+    report, _ = build(source, lines, *flags, *ASKED, expect=2, out="b")
+    assert "USAGE" in ids(report)
+
+
+def test_truths_of_yaml_among_values_are_refused(source):
+    text = "schema_version: 1\ncolumns: {what: {role: answer}, video: {role: video}}\n"
+    (source / "mapping.yaml").write_text(text + "values: {what: {crosses: yes}}\n")
+    flags = ("--mapping", source / "mapping.yaml", *ASKED)
+    report, _ = build(source, ["video,what", "0.mp4,crosses"], *flags, expect=2)
+    assert ids(report) == ["BUILD-MAPPING"] and "quote it" in report["findings"][0]["message"]

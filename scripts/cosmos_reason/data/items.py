@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from cosmos_reason.data.samples import Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 
 # of readings; those that are missing here are called as their field
-FLAGS = {"columns": "--column", "subset": "--hf-subset", "split": "--hf-split"}
+FLAGS = {"columns": "--column", "asks": "--ask", "subset": "--hf-subset", "split": "--hf-split"}
 SHOWN_ROWS = 5  # of a finding about many, besides the first
 UNNAMED = Path()  # the medium of a row that names none
 
@@ -49,13 +49,17 @@ class Row(NamedTuple):
 @dataclass(frozen=True)
 class Reading:
     """How to read a source: declared columns and those of a saved mapping, the question when there
-    is none, label fields, a system prompt where the source has none, subset and split (or a slice
-    of it) of a dataset of the Hub, whether records whose medium is missing are left out, where raw
-    clips lie to cut from."""
+    is none (a template: {column} is the text of a row's cell), label fields, a system prompt where
+    the source has none, subset and split (or a slice of it) of a dataset of the Hub, whether
+    records whose medium is missing are left out, where raw clips lie to cut from."""
 
     columns: tuple[Column, ...] = ()
     saved: tuple[Column, ...] | None = None
     question: str = ""
+    # (column of the answer, template of the question) of each question that is asked of a row
+    asks: tuple[tuple[str, str], ...] = ()
+    # {column: {what stands in it: what it means}}
+    values: dict[str, dict[str, str]] = field(default_factory=dict)
     fields: tuple[str, ...] = ()
     subset: str = ""
     split: str = ""

@@ -34,6 +34,8 @@ class Mapping:
 
     columns: tuple[Column, ...]
     question: str = ""
+    asks: tuple[tuple[str, str], ...] = ()
+    values: dict = field(default_factory=dict)
     split: dict = field(default_factory=dict)
     flags: dict = field(default_factory=dict)
 
@@ -61,12 +63,15 @@ def load(path: Path) -> Mapping:
     entries = _table(document, "columns", wrong)
     for name, entry in entries.items():
         columns += _columns(name, entry, wrong)
-    question = ""
-    questions = document.get("questions") or []
-    if isinstance(questions, list) and all(_is_question(one) for one in questions[:1]):
-        question = questions[0]["template"] if questions else ""
-    if not isinstance(questions, list) or (questions and not question) or questions[1:]:
-        wrong.append("got questions of another form, expected one: [{template: TEXT}]")
+    question, asks = _questions(document.get("questions") or [], wrong)
+    values = _table(document, "values", wrong)
+    for name, meanings in values.items():
+        if not isinstance(meanings, dict):
+            wrong.append(f"got the values of {name} of another form, expected {{OLD: NEW}}")
+            continue
+        odd = [one for pair in meanings.items() for one in pair if not isinstance(one, str)]
+        if odd:  # YAML reads yes, no, on and off as truths
+            wrong.append(f"got {odd[0]!r} among the values of {name}, expected text: quote it")
     split = _table(document, "split", wrong)
     wrong += [f"got split.{key}, expected {', '.join(SPLITS)}" for key in split.keys() - {*SPLITS}]
     flags = _table(document, "flags", wrong)
@@ -80,11 +85,49 @@ def load(path: Path) -> Mapping:
             wrong.append(f"got {value!r} as {key}, expected a value of type {kind.__name__}")
     if wrong:
         raise f.Failure([f.error("BUILD-MAPPING", path, one) for one in wrong], f.EXIT_BAD_INPUT)
-    return Mapping(tuple(columns), question, split, flags)
+    return Mapping(tuple(columns), question, asks, values, split, flags)
 
 
-def _is_question(entry: object) -> bool:
-    return isinstance(entry, dict) and entry.keys() == {"template"} and bool(entry["template"])
+def _questions(entries: object, wrong: list[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """(the one question of rows without one, the questions with the column of their answers)."""
+    asks = []
+    for entry in entries if isinstance(entries, list) else [None]:
+        texts = entry if isinstance(entry, dict) else {}
+        if not all(isinstance(text, str) and text for text in texts.values()):
+            texts = {}
+        if texts.keys() == {"template", "answer"}:
+            asks.append((texts["answer"], texts["template"]))
+        elif texts.keys() == {"template"} and len(entries) == 1:
+            return texts["template"], ()
+        else:
+            wrong.append(f"got the question {entry!r}, expected {{template: TEXT, answer: COLUMN}}")
+    return "", tuple(asks)
+
+
+def of_flag(flag: str, written: list[str]) -> list[tuple[str, str]]:
+    """(column, text behind it) of flags written as 'COLUMN: TEXT'. Raises Failure."""
+    found = []
+    for word in written:
+        name, _, text = (part.strip() for part in word.partition(":"))
+        if not name or not text:
+            raise f.bad_input("USAGE", flag, f"got {word!r}, expected 'COLUMN: TEXT'")
+        found.append((name, text))
+    return found
+
+
+def values_of_flags(written: list[str]) -> dict[str, dict[str, str]]:
+    """{column: {old: new}} of --values 'COLUMN: OLD=NEW, OLD=NEW'. Raises Failure."""
+    values: dict[str, dict[str, str]] = {}
+    for name, text in of_flag("--values", written):
+        for pair in text.split(","):
+            old, equals, new = (part.strip() for part in pair.partition("="))
+            if not (old and equals and new):
+                message = f"got {pair.strip()!r}, expected OLD=NEW ({FILE} takes any text)"
+                raise f.bad_input("USAGE", "--values", message)
+            if values.setdefault(name, {}).setdefault(old, new) != new:
+                message = f"got {old!r} twice, as {values[name][old]!r} and {new!r}"
+                raise f.bad_input("USAGE", "--values", message)
+    return values
 
 
 def _table(document: dict, key: str, wrong: list[str]) -> dict:
@@ -126,6 +169,9 @@ def document(source: str, columns: list[Column], unused: list[str], args) -> dic
         before = entries.get(one.name)
         role = [before["role"], one.role] if before else one.role  # one column of both times
         entries[one.name] = {"role": role} | entry
+    questions = [{"template": template, "answer": name} for name, template in args.ask]
+    if args.question:
+        questions = [{"template": args.question}]
     by = "group" if any(one.role == "group" for one in columns) else "clip"
     split = {"by": by, "fraction": args.eval_fraction, "seed": args.seed}
     flags = {name: getattr(args, name) for name in FLAGS}
@@ -134,7 +180,8 @@ def document(source: str, columns: list[Column], unused: list[str], args) -> dic
         "schema_version": 1,
         "source": source,
         "columns": entries,
-        "questions": [{"template": args.question}] if args.question else [],
+        "values": args.values,
+        "questions": questions,
         "split": split,
         "unused": unused,
         "flags": flags,

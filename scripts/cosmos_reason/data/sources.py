@@ -45,6 +45,7 @@ from cosmos_reason.remote import model_names
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")
+USED_BY_ROWS = ("columns", "question", "asks", "values", "fields")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
 ASKED_OF_ITS_AUTHOR = ("BUILD-COLUMN", "BUILD-QUESTION")
@@ -208,7 +209,9 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
     problems: list[f.Finding] = []
     tally = Tally()
     if source.kind == "labels":
-        f.attempt(problems, refuse_unused, reading, ("columns", "raw"), "label files")
+        f.attempt(
+            problems, refuse_unused, reading, ("columns", "asks", "values", "raw"), "label files"
+        )
         items = list(label_files.items(source.files.root, reading, problems))
     else:
         items = _read_tables(source, reading, tally, problems)
@@ -241,7 +244,7 @@ def _read_tables(
         first = next(iter(table_files.opened(source.files, table)), None)
         if _is_annotation(first):
             what = "records that hold their questions"
-            f.attempt(problems, refuse_unused, reading, ("columns", "question", "fields"), what)
+            f.attempt(problems, refuse_unused, reading, USED_BY_ROWS, what)
             records = _record_items(opened, tally, source.files, folder, problems)
             items += [item._replace(split=item.split or split) for item in records]
         else:

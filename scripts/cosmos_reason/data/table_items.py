@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
+import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
@@ -48,6 +50,7 @@ from cosmos_reason.media.files import IMAGE_SUFFIXES
 
 COLUMNS_NAMED = 40
 TEXT_ROLES = ("id", "question", "answer", "reasoning")
+PLACE = re.compile(r"\{([^{}\"':,\n]+)\}")  # {column} of a template; JSON is none
 FOLDER = "folder"  # stands for a column: the names of the folders of tables
 
 
@@ -80,17 +83,93 @@ def items(
     problems: list[f.Finding],
     splits: list[str],
 ) -> Iterator[Item]:
-    """One item per row: what its columns are is declared or known by their names (`roles`), its
-    question is made from the labels when the row has none, and `splits` say what its split is
-    called.
+    """An item for each question of each row: what its columns are is declared or known by their
+    names (`roles`), the question is the row's own, or made of templates or of the labels, and
+    `splits` say what a row's split is called.
 
     What is wrong joins the `problems`, and reading goes on, so that one run says all.
     """
+    rows = _with_values(rows, reading.values, problems)
+    if not reading.asks:
+        yield from _items_of(rows, files, reading, problems, splits)
+        return
+    columns: dict[Column, None] = {}
+    unused: list[set[str]] = []
+    for answered, template in reading.asks:
+        there = [place for place, row in enumerate(rows) if cell_text(row.values.get(answered))]
+        if len(there) < len(rows) and there:
+            message = f"got nothing in {answered} of {len(rows) - len(there)} rows: not asked there"
+            told = f.info("BUILD-ASK-EMPTY", answered, message, count=len(rows) - len(there))
+            problems.append(told)
+        there = there or list(range(len(rows)))  # told as a column that there is not, or empty
+        others = [one for one in reading.columns if one.role not in ("question", "answer")]
+        saved = reading.saved
+        if saved is not None:
+            saved = tuple(one for one in saved if one.role not in ("question", "answer"))
+        others += [Column(answered, "answer", source="--ask")]
+        alone = replace(reading, columns=tuple(others), saved=saved, question=template, asks=())
+        found: list[f.Finding] = []
+        here = [rows[place] for place in there]
+        asked = _items_of(here, files, alone, found, [splits[place] for place in there], True)
+        yield from (one._replace(name=f"{one.name}-{answered}") for one in asked)
+        # Every question meets the same clips: what is wrong with them is told once.
+        problems += [one for one in found if one not in problems and not _is_unused(one)]
+        columns |= dict.fromkeys(files.columns)
+        unused.append(set(files.unused))
+    files.columns = list(columns)
+    left = set.intersection(*unused)
+    files.unused = [name for name in files.unused if name in left]
+    problems += _unused(rows, {name: [] for name in left}, files.unused)
+
+
+def _is_unused(finding: f.Finding) -> bool:
+    return finding.id == "BUILD-COLUMN-UNUSED"
+
+
+def _with_values(
+    rows: list[Row], values: dict[str, dict[str, str]], problems: list[f.Finding]
+) -> list[Row]:
+    """The rows with what declared values mean in the place of them. A value without a meaning, and
+    a column that there is not, join the `problems`."""
+    for name, meanings in values.items():
+        means = {answer_forms.alike(old): new for old, new in meanings.items()}
+        unknown: list[tuple[Row, str]] = []
+        changed = []
+        for row in rows:
+            text = cell_text(row.values.get(name))
+            new = means.get(answer_forms.alike(text))
+            if new is None and text:
+                message = f"got {text!r} in {name}, which no value of --values stands for"
+                unknown.append((row, message if not unknown else repr(text)))
+            there = row.values if new is None else {**row.values, name: new}
+            changed.append(row._replace(values=there))
+        if not any(name in row.values for row in rows):
+            names = dict.fromkeys(other for row in rows for other in row.values)
+            message = f"got no such column, expected one of {', '.join(names)}"
+            problems.append(f.error("BUILD-COLUMN", name, message))
+        if unknown:
+            problems.append(by_row("BUILD-VALUE", f.ERROR, unknown))
+        rows = changed
+    return rows
+
+
+def _items_of(
+    rows: list[Row],
+    files: Folder,
+    reading: Reading,
+    problems: list[f.Finding],
+    splits: list[str],
+    is_asked: bool = False,
+) -> Iterator[Item]:
+    """One item per row. `is_asked`: by a question of its own, whatever questions the rows hold."""
     cells, chosen = _table(rows, files, reading, problems)
+    if is_asked:
+        chosen = [one for one in chosen if one.role != "question"]
     if not any(splits):  # told as a column that is not used
         chosen = [one for one in chosen if one.role != "split"]
     files.columns = chosen
-    files.unused = roles.unused(cells, chosen)
+    in_question = set(PLACE.findall(reading.question))
+    files.unused = [name for name in roles.unused(cells, chosen) if name not in in_question]
     columns = {one.role: one for one in reversed(chosen)}  # the first of each role
     texts = {role: _texts(rows, cells, columns.get(role)) for role in TEXT_ROLES}
     answered = columns["answer"].name
@@ -105,7 +184,7 @@ def items(
         shown[number] = f.attempt(problems, parts.of_rows, *parted) or media
     media = [tuple(dict.fromkeys(named)) for named in zip(*shown, strict=True)]
     questions = texts["question"]
-    asking = (questions, answers, options, shown[0], answered, reading, cells, chosen)
+    asking = (rows, questions, answers, options, shown[0], answered, reading, cells, chosen)
     asked = f.attempt(problems, _questions, *asking) or questions
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
     if answered and not any(one.role == "start" for one in chosen):
@@ -286,6 +365,7 @@ def _rate(row: dict) -> float | None:
 
 
 def _questions(
+    rows: list[Row],
     stated: list[str],
     answers: list[str],
     options: list[dict],
@@ -316,10 +396,32 @@ def _questions(
         _refuse_objects(label, labels, names)
     plain = label_questions.ask(reading.question, names, labels, kind, is_choice)
     worded = plain if len(names) > 1 else label_questions.worded(plain, names, labels)
+    form = worded[len(plain) :]
+    named = _places(plain, cells)
     questions = list(stated)
+    empty: list[tuple[Row, str]] = []
     for number in unasked:
-        questions[number] = plain if options[number] else worded
+        filled = plain
+        for name in named:
+            text = cell_text(cells[name][number])
+            filled = filled.replace(f"{{{name}}}", text)
+            if not text:
+                empty.append((rows[number], f"got nothing in {name}, which the question names"))
+        questions[number] = filled if options[number] else filled + form
+    if empty:
+        raise f.Failure(by_row("BUILD-QUESTION", f.ERROR, empty), f.EXIT_BAD_INPUT)
     return questions
+
+
+def _places(template: str, cells: roles.Cells) -> list[str]:
+    """The columns that a template names. Raises Failure for one that there is not."""
+    named = PLACE.findall(template)
+    for name in named:
+        if name not in cells:
+            message = f"got {{{name}}}, which is no column, expected one of {', '.join(cells)}."
+            message += f.did_you_mean(name, cells)
+            raise f.bad_input("BUILD-QUESTION", "--question", message)
+    return named
 
 
 def _refuse_objects(label: str, labels: list[str], names: list[str]) -> None:
