@@ -3,6 +3,7 @@ found again later. Enter at `convert`."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -53,7 +54,18 @@ def convert(
     else, is being written, does not fit.
     """
     output = Path(os.path.realpath(output))  # a link to a larger disk stays one
-    _refuse_output(source, output)
+    folders = [source.folder]
+    if source.supplied:
+        folders.append(source.donor)
+    for folder in folders:
+        read = Path(os.path.realpath(folder))
+        if read == output or read in output.parents or output in read.parents:
+            raise bad_input("CKPT-OUTPUT-OVERLAPS", output, f"it overlaps {read}, which is read")
+    if not _is_free(output) and not _is_model(output):
+        message = "something stands there that is no plain model folder; not even --force "
+        message += "replaces it"
+        fix = Fix(flags={"--output-path": f"{output}-qwen3-vl"})
+        raise bad_input("CKPT-OUTPUT-FOREIGN", output, message, fix)
     if not force and _is_reusable(output, source, hashed):
         return SKIPPED
     keep = output.with_name(f".{output.name}{files.INCOMPLETE}{source.fingerprint[:12]}")
@@ -71,23 +83,6 @@ def convert(
 
 
 # -- what may stand where the output goes ------------------------------------------------------
-
-
-def _refuse_output(source: Source, output: Path) -> None:
-    folders = [source.folder]
-    if source.supplied:
-        folders.append(source.donor)
-    for folder in folders:
-        read = Path(os.path.realpath(folder))
-        if read == output or read in output.parents or output in read.parents:
-            message = f"it overlaps {read}, which is read"
-            raise bad_input("CKPT-OUTPUT-OVERLAPS", output, message)
-    if not _is_free(output) and not _is_model(output):
-        message = (
-            "something stands there that is no plain model folder; not even --force replaces it"
-        )
-        fix = Fix(flags={"--output-path": f"{output}-qwen3-vl"})
-        raise bad_input("CKPT-OUTPUT-FOREIGN", output, message, fix)
 
 
 def _is_free(output: Path) -> bool:
@@ -110,22 +105,16 @@ def _is_reusable(output: Path, source: Source, hashed: bool) -> bool:
         return False
     findings = check_output(output, source.fingerprint)
     if hashed and not findings:
-        findings = _compare_bytes(output, source)
+        tensors, _ = safetensors_files.read_folder(output)
+        for name, tensor in tensors.items():
+            if _sha256(tensor) != _sha256(source.tensors[name]):
+                message = f"{name} has other bytes than the source"
+                findings.append(error("CKPT-FILE-CHANGED", tensor.file, message))
     if findings:
         message = "a model folder stands there that is not this conversion (--force replaces it)"
         occupied = error("CKPT-OUTPUT-EXISTS", output, message, Fix(flags={"--force": True}))
         raise Failure([occupied, *findings], EXIT_CHECKS_FAILED)
     return True
-
-
-def _compare_bytes(output: Path, source: Source) -> list[Finding]:
-    findings = []
-    tensors, _ = safetensors_files.read_folder(output)
-    for name, tensor in tensors.items():
-        if _sha256(tensor) != _sha256(source.tensors[name]):
-            message = f"{name} has other bytes than the source"
-            findings.append(error("CKPT-FILE-CHANGED", tensor.file, message))
-    return findings
 
 
 def _sha256(tensor: Tensor) -> str:
@@ -143,15 +132,26 @@ def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
     a loader reads, headers, names and shapes."""
     try:
         provenance = safetensors_files.read_object(folder / PROVENANCE)
-        source_fingerprint = _source_fingerprint(provenance)
-        changed = _changed_files(folder, provenance["files"])
+        for key in REPORTED:
+            provenance[key]
+        made_of = provenance["source"]
+        for key in ("path", "commit"):
+            made_of[key]
+        source_fingerprint = made_of["fingerprint"]
+        # Files that differ from what is listed, and files a loader reads that are not listed.
+        listed = provenance["files"]
+        found = {path.name for path in folder.iterdir() if path.suffix in _LOADED}
+        changed = found - listed.keys() - {PROVENANCE}
+        for name, facts in listed.items():
+            if not _facts(folder / name, hashed=False).items() <= facts.items():
+                changed.add(name)
     except Failure as failure:
         return failure.findings
     except (KeyError, TypeError, AttributeError, ValueError, OSError) as problem:
         message = f"it is no provenance file: {problem!r}"
         return [error("CKPT-PROVENANCE-BAD", folder / PROVENANCE, message)]
     message = "its content is not what provenance.json lists"
-    findings = [error("CKPT-FILE-CHANGED", folder / name, message) for name in changed]
+    findings = [error("CKPT-FILE-CHANGED", folder / name, message) for name in sorted(changed)]
     if fingerprint not in (None, source_fingerprint):
         message = (
             "it is the conversion of another source, of one that was changed since, "
@@ -159,27 +159,6 @@ def check_output(folder: Path, fingerprint: str | None = None) -> list[Finding]:
         )
         findings.append(error("CKPT-OUTPUT-OTHER", folder, message))
     return findings + run_outputs.verify_model(folder)
-
-
-def _source_fingerprint(provenance: dict) -> str:
-    """Return the fingerprint in a provenance. Raises KeyError where something is missing."""
-    for key in REPORTED:
-        provenance[key]
-    source = provenance["source"]
-    for key in ("path", "commit"):
-        source[key]
-    return source["fingerprint"]
-
-
-def _changed_files(folder: Path, listed: dict[str, dict]) -> list[str]:
-    """Return names of files that differ from what is listed, and of files a loader reads that are
-    not listed."""
-    found = {path.name for path in folder.iterdir() if path.suffix in _LOADED}
-    changed = found - listed.keys() - {PROVENANCE}
-    for name, facts in listed.items():
-        if not _facts(folder / name, hashed=False).items() <= facts.items():
-            changed.add(name)
-    return sorted(changed)
 
 
 def _provenance(work: Path, source: Source, hashed: bool) -> dict:
@@ -248,7 +227,13 @@ def _fill(
     missing = dict(shards)
     done = 0
     for path in work.iterdir():
-        if path.name in shards and _is_finished(path, shards[path.name]):
+        # A shard gets its name only when it is on the disk, so its header tells whether it is the
+        # one wanted.
+        stored = None
+        if path.name in shards:
+            with contextlib.suppress(Failure):
+                stored = safetensors_files.read_header(path)
+        if stored is not None and _signature(stored) == _signature(shards[path.name]):
             done += sum(tensor.nbytes for tensor in missing.pop(path.name).values())
         else:
             path.unlink()
@@ -264,16 +249,6 @@ def _fill(
         (work / name).write_bytes(text)
     weight_map = {name: file for file, tensors in shards.items() for name in tensors}
     safetensors_files.write_index(work, weight_map, source.total_size)
-
-
-def _is_finished(path: Path, tensors: Mapping[str, Tensor]) -> bool:
-    """Return whether a shard is the one wanted: it gets its name only when it is on the disk, so
-    its header tells."""
-    try:
-        found = safetensors_files.read_header(path)
-    except Failure:
-        return False
-    return _signature(found) == _signature(tensors)
 
 
 def _signature(tensors: Mapping[str, Tensor]) -> list[tuple]:

@@ -285,13 +285,11 @@ def _single_dtype(
         return tensors, _FLOATS[dtypes.pop()], []
     rounded = {}
     for name, tensor in tensors.items():
-        rounded[name] = tensor if tensor.dtype == "BF16" else _rounded(tensor)
+        if tensor.dtype != "BF16":
+            chunks = partial(tensor_numbers.finite_chunks, tensor, "BF16")
+            tensor = replace(tensor, dtype="BF16", made=chunks)
+        rounded[name] = tensor
     return rounded, "bfloat16", []
-
-
-def _rounded(tensor: Tensor) -> Tensor:
-    chunks = partial(tensor_numbers.finite_chunks, tensor, "BF16")
-    return replace(tensor, dtype="BF16", made=chunks)
 
 
 def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
@@ -335,9 +333,22 @@ def _small_files(
     the donor gave."""
     own_homes = [folder, folder / "text_tokenizer"]
     homes = own_homes + ([donor, donor / "text_tokenizer"] if donor else [])
-    found = _first_of_each(homes)
+    found: dict[str, Path] = {}  # each from the first folder that has it
+    for home in reversed(homes):
+        for name in COPIED:
+            if (home / name).is_file():
+                found[name] = home / name
     supplied = [name for name, path in found.items() if path.parent not in own_homes]
-    template = _chat_template(homes)
+
+    # The template of the first folder that has one, in any of the three places where it may stand.
+    template = None
+    for home in homes:
+        if template is None and (home / "chat_template.jinja").is_file():
+            template = files.read_text(home / "chat_template.jinja")
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            written = model_names.read_table(home / name).get("chat_template")
+            if template is None and isinstance(written, str):
+                template = written
     missing = [name for name in _REQUIRED if name not in found]
     if not template:
         missing.append("chat_template.jinja")
@@ -345,33 +356,7 @@ def _small_files(
         message = "the file is missing, and no donor supplies it"
         findings = [error("CKPT-FILE-MISSING", folder / n, message, DONOR_FIX) for n in missing]
         return {}, supplied, findings
-    tables, findings = _read_tables(found)
-    if findings:
-        return {}, supplied, findings
-    generation = {key: config["text_config"].get(key) for key in ("bos_token_id", "eos_token_id")}
-    texts = {"generation_config.json": _json_bytes(generation)}
-    for name, path in found.items():
-        texts[name] = path.read_bytes()
-    texts["chat_template.jinja"] = template.encode()
-    texts["chat_template.json"] = _json_bytes({"chat_template": template})
-    tokenizer_config = tables["tokenizer_config.json"] | {"chat_template": template}
-    texts["tokenizer_config.json"] = _json_bytes(tokenizer_config)
-    texts["config.json"] = _json_bytes(config)
-    return texts, supplied, []
 
-
-def _first_of_each(homes: list[Path]) -> dict[str, Path]:
-    """Return name -> path of the files that are copied, each from the first folder that has it."""
-    found = {}
-    for home in reversed(homes):
-        for name in COPIED:
-            if (home / name).is_file():
-                found[name] = home / name
-    return found
-
-
-def _read_tables(found: Mapping[str, Path]) -> tuple[dict[str, dict], list[Finding]]:
-    """Return the JSON files among them, and what is wrong with those."""
     tables = {}
     findings = []
     for name, path in found.items():
@@ -383,20 +368,19 @@ def _read_tables(found: Mapping[str, Path]) -> tuple[dict[str, dict], list[Findi
     if "tokenizer.json" in tables and not tables["tokenizer.json"].get("model"):
         message = "the tokenizer lacks its model"
         findings.append(error("CKPT-FILE-BAD", found["tokenizer.json"], message))
-    return tables, findings
-
-
-def _chat_template(homes: list[Path]) -> str | None:
-    """Return the template of the first folder that has one, in any of the three places where one
-    may stand."""
-    for home in homes:
-        if (home / "chat_template.jinja").is_file():
-            return files.read_text(home / "chat_template.jinja")
-        for name in ("chat_template.json", "tokenizer_config.json"):
-            template = model_names.read_table(home / name).get("chat_template")
-            if isinstance(template, str):
-                return template
-    return None
+    if findings:
+        return {}, supplied, findings
+    generation = {key: config["text_config"].get(key) for key in ("bos_token_id", "eos_token_id")}
+    texts = {"generation_config.json": _json_bytes(generation)}
+    for name, path in found.items():
+        texts[name] = path.read_bytes()
+    # Loaders of different ages look for the template in different files.
+    texts["chat_template.jinja"] = template.encode()
+    texts["chat_template.json"] = _json_bytes({"chat_template": template})
+    tokenizer_config = tables["tokenizer_config.json"] | {"chat_template": template}
+    texts["tokenizer_config.json"] = _json_bytes(tokenizer_config)
+    texts["config.json"] = _json_bytes(config)
+    return texts, supplied, []
 
 
 def _json_bytes(value) -> bytes:

@@ -4,7 +4,7 @@ torch; numpy only where numbers are computed, for some commands have none."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,9 +29,19 @@ def check_numbers(tensors: Mapping[str, Tensor], whole: bool = False) -> list[Fi
     that are zero. Of each stored tensor in BF16, F16 or F32 a sample from its middle is read, and
     from four other places while all is zero; `whole` reads every number (measured: 3 GB/s and
     core)."""
+    dtypes = _EXPONENTS.keys() if whole else FLOATS
+    by_file: dict[Path, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype in dtypes and tensor.nbytes and not tensor.made:
+            by_file.setdefault(tensor.file, {})[name] = tensor
     findings = []
-    for file, named in _by_file(tensors, _EXPONENTS.keys() if whole else FLOATS).items():
-        kinds = _kinds_of_all(named) if whole else _kinds_of_samples(file, named)
+    for file, named in by_file.items():
+        if whole:
+            with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool:
+                kinds = dict(zip(named, pool.map(_kind_of_all, named.values()), strict=True))
+        else:
+            with open(file, "rb", buffering=0) as handle:
+                kinds = {name: _kind_of_samples(tensor, handle) for name, tensor in named.items()}
         diverged = [name for name, kind in kinds.items() if kind == _NOT_FINITE]
         zero = [n for n, kind in kinds.items() if kind == _ZERO and len(named[n].shape) > 1]
         if diverged:
@@ -43,26 +53,12 @@ def check_numbers(tensors: Mapping[str, Tensor], whole: bool = False) -> list[Fi
     return findings
 
 
-def _by_file(tensors: Mapping[str, Tensor], dtypes: Set[str]) -> dict[Path, dict[str, Tensor]]:
-    """Return the stored tensors in some of the dtypes, by their files."""
-    by_file: dict[Path, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if tensor.dtype in dtypes and tensor.nbytes and not tensor.made:
-            by_file.setdefault(tensor.file, {})[name] = tensor
-    return by_file
-
-
 def _odd_numbers(
     id: str, file: Path, names: list[str], tensors: Mapping[str, Tensor], problem: str
 ) -> Finding:
     some = ", ".join(names[:3])
     message = f"{len(names)} of {len(tensors)} tensors {problem} ({some})"
     return error(id, file, message, names=names[:1000])
-
-
-def _kinds_of_all(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1)) as pool:
-        return dict(zip(tensors, pool.map(_kind_of_all, tensors.values()), strict=True))
 
 
 def _kind_of_all(tensor: Tensor) -> str:
@@ -75,28 +71,19 @@ def _kind_of_all(tensor: Tensor) -> str:
     return kind
 
 
-def _kinds_of_samples(file: Path, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    with open(file, "rb", buffering=0) as handle:
-        return {name: _kind_of_samples(tensor, handle) for name, tensor in tensors.items()}
-
-
 def _kind_of_samples(tensor: Tensor, handle) -> str:
-    for chunk in _samples(tensor, handle):
+    """Look at some bytes from the middle, then, while all is zero, from the beginning, the quarters
+    and the end."""
+    size = min(_SAMPLE_BYTES, tensor.nbytes)
+    width = BITS[tensor.dtype] // 8
+    for part in (0.5, 0.0, 0.25, 0.75, 1.0):
+        handle.seek(tensor.begin + int((tensor.nbytes - size) * part) // width * width)
+        chunk = handle.read(size)
         if not _sample_is_finite(chunk, tensor.dtype):
             return _NOT_FINITE
         if chunk.count(0) < len(chunk):
             return _SOUND
     return _ZERO
-
-
-def _samples(tensor: Tensor, handle) -> Iterator[bytes]:
-    """Yield some bytes from the middle of a stored tensor, then from its beginning, quarters and
-    end."""
-    size = min(_SAMPLE_BYTES, tensor.nbytes)
-    width = BITS[tensor.dtype] // 8
-    for part in (0.5, 0.0, 0.25, 0.75, 1.0):
-        handle.seek(tensor.begin + int((tensor.nbytes - size) * part) // width * width)
-        yield handle.read(size)
 
 
 def _sample_is_finite(chunk: bytes, dtype: str) -> bool:
