@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -132,44 +133,33 @@ def _with_superseded(output_dir: Path, found: list[Checkpoint]) -> list[Checkpoi
     """Return the checkpoints with what a later run of the same training came to again: a retry that
     goes on from step 20 leaves the first run's steps up to 20 as its history."""
     attempts = training_of(output_dir)
-    later: dict[Path, list[Checkpoint]] = {}
+    later: list[tuple[Path, Checkpoint, int | None]] = []
     told = []
-    for checkpoint in reversed(found):
-        run = checkpoint.path.parents[2 if checkpoint.kind == RESUME else 1]
+    for checkpoint in reversed(found):  # the newest run first
+        is_resume = checkpoint.kind == RESUME
+        run = checkpoint.path.parents[2 if is_resume else 1]
         if not is_of_training(run, attempts):
             told.append(checkpoint)
             continue
+        number = step_number(checkpoint.path.parent if is_resume else checkpoint.path)
         by = ""
-        for other, checkpoints in later.items():
-            if other != run and _comes_again(checkpoint, checkpoints):
-                by = by or other.name
-        later.setdefault(run, []).append(checkpoint)
+        for other_run, other, other_number in later:
+            has_numbers = number is not None and other_number is not None
+            comes_again = other.step == checkpoint.step or (has_numbers and other_number <= number)
+            if other_run != run and comes_again:
+                by = by or other_run.name
+        later.append((run, checkpoint, number))
         told.append(replace(checkpoint, superseded_by=by))
     return told[::-1]
-
-
-def _comes_again(checkpoint: Checkpoint, later: Iterable[Checkpoint]) -> bool:
-    """Return whether a later run reached the checkpoint's step, or one before it."""
-    step = _number(checkpoint)
-    for other in later:
-        number = _number(other)
-        if step is not None and number is not None and number <= step:
-            return True
-        if other.step == checkpoint.step:
-            return True
-    return False
-
-
-def _number(checkpoint: Checkpoint) -> int | None:
-    folder = checkpoint.path
-    return step_number(folder.parent if checkpoint.kind == RESUME else folder)
 
 
 def training_of(output_dir: Path) -> list[Path]:
     """Return the jobs of one training whose output a folder is, the oldest first; none where no job
     here is known to have written there."""
     home = job_folder.home_of(output_dir)
-    claimer = _claimer(output_dir)
+    claimer = None  # the job that claimed the folder last (jobs/claims.py)
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        claimer = Path(json.loads((output_dir / CLAIM).read_text())["job"])
     named = [home] if home else []
     if home and claimer:
         named.insert(0, home.parent / claimer.name)
@@ -179,14 +169,6 @@ def training_of(output_dir: Path) -> list[Path]:
         if (job / job_folder.RECORD).is_file():
             return job_folder.attempts(job)
     return []
-
-
-def _claimer(output_dir: Path) -> Path | None:
-    """Return the job that claimed an output folder last (jobs/claims.py)."""
-    try:
-        return Path(json.loads((output_dir / CLAIM).read_text())["job"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
 
 
 def is_of_training(run: Path, attempts: Iterable[Path]) -> bool:

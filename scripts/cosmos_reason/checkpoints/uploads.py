@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.files import read_json, write_json
-from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import publishing, run_outputs
 from cosmos_reason.remote import hub, model_names, s3
 
@@ -52,33 +52,41 @@ def send_state(ckpt: dict, policy: Path) -> None:
 
 def send_again(run_dir: Path) -> list[str]:
     """Send what a run could not send; returns what it still cannot, or no longer has."""
+    run = run_dir.absolute()
     for uri in failed(run_dir):
-        folder = _folder_of(run_dir.absolute(), uri)
+        if s3.is_uri(uri):
+            folder = run / uri.rpartition(f"/{run.name}/")[2]  # its place in the run
+        else:
+            models = [one.path for one in run_outputs.models(run) if one.complete]
+            folder = models[-1] if models else None  # the Hub gets the last model
         if folder and folder.is_dir():
-            _try(folder, uri, run_dir.absolute())
+            _try(folder, uri, run)
     return failed(run_dir)
 
 
-def _folder_of(run_dir: Path, uri: str) -> Path | None:
-    """Return what is to go to a target: below the run's name its place in the run, on the Hub the
-    last model."""
-    if s3.is_uri(uri):
-        return run_dir / uri.rpartition(f"/{run_dir.name}/")[2]
-    models = [one.path for one in run_outputs.models(run_dir) if one.complete]
-    return models[-1] if models else None
-
-
 def _try(folder: Path, uri: str, run_dir: Path) -> None:
+    """Send a folder, and note in the run whether it arrived."""
     try:
         sent = _send_state if folder.name == "policy" else _publish
         said = f"uploaded {folder.relative_to(run_dir)}: {sent(folder, uri)}"
         problem = ""
     except Exception as fault:  # whatever a client raises must not cost the training
-        said = findings.as_text([_failed(folder, uri, fault)])
         problem = str(fault) or type(fault).__name__
+        where = ["--s3", uri]
+        if not s3.is_uri(uri):
+            name = uri.removeprefix(model_names.HUB)
+            where = ["--hub", name if "/" in name else f"ORG/{name}"]
+        command = ["scripts/publish_checkpoint.py", str(folder.absolute()), *where, "--yes"]
+        if folder.name == "policy":
+            command = ["aws", "s3", "sync", str(folder.absolute()), uri]
+        message = f"not uploaded, the training goes on: {problem}"
+        warning = findings.warning("ENGINE-UPLOAD", uri, message, shlex.join(command))
+        said = findings.as_text([warning])
     findings.say(said)
     with suppress(OSError):
-        _note(run_dir / FILE, uri, problem)
+        path = run_dir / FILE
+        noted = read_json(path) if path.is_file() else {}
+        write_json(path, noted | {uri: problem})
 
 
 def _send_state(policy: Path, uri: str) -> str:
@@ -109,23 +117,6 @@ def _publish(folder: Path, uri: str) -> str:
         sent |= publishing.write(Path(scratch), uri.rpartition("/")[2], folder, beside)
         address, _ = publishing.send(target, sent, public=False, secret=secret)
     return address
-
-
-def _failed(folder: Path, uri: str, fault: Exception) -> Finding:
-    where = ["--s3", uri]
-    if not s3.is_uri(uri):
-        name = uri.removeprefix(model_names.HUB)
-        where = ["--hub", name if "/" in name else f"ORG/{name}"]
-    fix = shlex.join(["scripts/publish_checkpoint.py", str(folder.absolute()), *where, "--yes"])
-    if folder.name == "policy":
-        fix = shlex.join(["aws", "s3", "sync", str(folder.absolute()), uri])
-    message = f"not uploaded, the training goes on: got {fault or type(fault).__name__}"
-    return findings.warning("ENGINE-UPLOAD", uri, message, fix)
-
-
-def _note(path: Path, uri: str, problem: str) -> None:
-    noted = read_json(path) if path.is_file() else {}
-    write_json(path, noted | {uri: problem})
 
 
 def failed(run_dir: Path) -> list[str]:

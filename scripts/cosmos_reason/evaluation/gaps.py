@@ -123,7 +123,14 @@ def media_paths(
     for those not in it, and for media that are not there. An archive is unpacked. Raises Failure
     when `media_path` is no archive or folder, or a prefix without an object."""
     media_path = archives.media_folder(media_path)
-    _refuse_empty(media_path)
+    # Without a media path the annotations hold whole paths.
+    if s3.is_uri(media_path):
+        if next(s3.objects(media_path), None) is None:
+            message = "the prefix holds no object; name that of the clips"
+            raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
+    elif media_path and not Path(media_path).is_dir():
+        message = "there is no such folder; name that of the clips"
+        raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
     located = functools.cache(functools.partial(_located, media_path))  # a clip has many questions
     paths = {}
     missing = []
@@ -146,16 +153,15 @@ def media_paths(
         "DATA-MEDIA-ESCAPE",
         findings.ERROR,
         annotation_path,
-        "record(s) whose medium is named outside of the media path",
-        "write names below the media path",
+        "record(s) whose medium is named outside of the media path; write names below it",
     )
     found += about(
         unknown,
         "EVAL-VIDEO-UNKNOWN",
         findings.ERROR,
         annotation_path,
-        "video_id(s) that the annotations do not map to a medium",
-        "--kpi-ann-path with the annotations that were evaluated",
+        "video_id(s) that the annotations do not map to a medium; give --kpi-ann-path the "
+        "annotations that were evaluated",
     )
     if missing:
         example = paths[missing[0]]
@@ -164,22 +170,10 @@ def media_paths(
             "EVAL-MEDIA-MISSING",
             findings.WARNING,
             annotation_path,
-            f"record(s) whose medium is not there, such as {example}; they stay in the table",
-            "--kpi-media-path with the folder that the annotations' names are relative to",
+            f"record(s) whose medium is not there, such as {example}; they stay in the table. "
+            "--kpi-media-path is the folder that the annotations' names are relative to",
         )
     return paths, found
-
-
-def _refuse_empty(media_path: str) -> None:
-    """Raise Failure for a prefix without an object and for a folder that is not there; without a
-    media path the annotations hold whole paths."""
-    if s3.is_uri(media_path):
-        if next(s3.objects(media_path), None) is None:
-            message = "the prefix holds no object; name that of the clips"
-            raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
-    elif media_path and not Path(media_path).is_dir():
-        message = "there is no such folder; name that of the clips"
-        raise findings.bad_input("EVAL-MEDIA-PATH", media_path, message)
 
 
 def _located(media_path: str, name: str) -> tuple[str, bool]:
@@ -200,35 +194,25 @@ def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
     confusions = []
     for (kind, pair), count in pairs.most_common(LISTED):
         confusions.append({"type": kind, "pair": pair, "gaps": count})
+    asked = Counter()
+    for question, count in Counter(row.question for row in rows).items():
+        asked[cluster(question)] += count
+    clusters = []
+    for question, count in Counter(gap.cluster for gap in gaps).most_common(LISTED):
+        clusters.append({"question": question, "gaps": count, "rows": asked[question]})
+    clip_rows = {gap.path: gap.clip_rows for gap in gaps}
+    clips = []
+    for path, count in Counter(gap.path for gap in gaps).most_common(LISTED):
+        clips.append({"video_id": path, "gaps": count, "rows": clip_rows[path]})
     return {
         "rows": len(rows),
         "gaps": len(gaps),
         "error_types": {kind: kinds[kind] for kind in ERROR_TYPES if kinds[kind]},
         "confusions": confusions,
-        "clusters": _clusters(rows, gaps),
-        "clips": _clips(gaps),
+        "clusters": clusters,
+        "clips": clips,
         "next_data": next_data(rows),
     }
-
-
-def _clusters(rows: Sequence[Row], gaps: Sequence[Gap]) -> list[dict]:
-    """Return the kinds of questions with the most gaps."""
-    asked = Counter()
-    for question, count in Counter(row.question for row in rows).items():
-        asked[cluster(question)] += count
-    lines = []
-    for question, count in Counter(gap.cluster for gap in gaps).most_common(LISTED):
-        lines.append({"question": question, "gaps": count, "rows": asked[question]})
-    return lines
-
-
-def _clips(gaps: Sequence[Gap]) -> list[dict]:
-    """Return the clips with the most gaps."""
-    clip_rows = {gap.path: gap.clip_rows for gap in gaps}
-    lines = []
-    for path, count in Counter(gap.path for gap in gaps).most_common(LISTED):
-        lines.append({"video_id": path, "gaps": count, "rows": clip_rows[path]})
-    return lines
 
 
 def next_data(rows: Iterable[Row]) -> list[dict]:

@@ -22,18 +22,15 @@ def specs(spec: dict, folders: Sequence[Path]) -> tuple[list[dict], list[Finding
             message = "it holds no undamaged model"
             raise findings.bad_input("EVAL-NO-CHECKPOINT", folder, message)
         models += whole
-        found += [_skipped(folder, path) for path in damaged]
+        for path in damaged:
+            message = "the checkpoint is damaged and left out"
+            fix = f"scripts/select_checkpoint.py {folder}"
+            found.append(findings.warning("EVAL-CHECKPOINT-SKIPPED", path, message, fix))
     by_name = {run_name(model): _with_model(spec, model) for model in models}
     if len(by_name) < len(models):
         message = "two checkpoints have one name, and would share a results folder"
         raise findings.bad_input("EVAL-CHECKPOINT-TWICE", "--checkpoint", message)
     return list(by_name.values()), found
-
-
-def _skipped(folder: Path, checkpoint: Path) -> Finding:
-    message = "the checkpoint is damaged and left out"
-    fix = f"scripts/select_checkpoint.py {folder}"
-    return findings.warning("EVAL-CHECKPOINT-SKIPPED", checkpoint, message, fix)
 
 
 def run_name(checkpoint: Path) -> str:

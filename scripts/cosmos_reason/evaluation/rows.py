@@ -458,32 +458,19 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
     """Return the values of FIELDS as text; what is none is noted in `problems`."""
     values = {name: record.get(name) for name in FIELDS}
     for name, other_names in OTHER_NAMES.items():
-        if values[name] is None:
-            given = [record[other] for other in other_names if record.get(other) is not None]
-            values[name] = given[0] if given else None
-    _take_filtered(values, record)
-    _take_asked(values, record)
-    _take_answer(values, record)
-    values["gt"] = _only_one(values["gt"])
-    if _are_plain_texts(values):
-        return list(values.values())
-    return [_text(name, value, problems) for name, value in values.items()]
+        for other in other_names:
+            if values[name] is not None:
+                break
+            values[name] = record.get(other)
 
+    # lm-evaluation-harness and lmms-eval: the question may stand in the document.
+    if values["response"] is None and FILTERED in record:
+        values["response"] = _only_one(record[FILTERED])
+        document = record.get("doc")
+        if values["question"] is None and isinstance(document, dict):
+            values["question"] = document.get("question")
 
-def _take_filtered(values: dict[str, object], record: dict) -> None:
-    """Take the response, and the question that may stand in the document, of a sample of
-    FILTERED."""
-    if values["response"] is not None or FILTERED not in record:
-        return
-    values["response"] = _only_one(record[FILTERED])
-    document = record.get("doc")
-    if values["question"] is None and isinstance(document, dict):
-        values["question"] = document.get("question")
-
-
-def _take_asked(values: dict[str, object], record: dict) -> None:
-    """Take the question in the messages of ms-swift's rows, in the prompt of OpenCompass's, or in
-    `Q` of Video-ChatGPT's, which calls the ground truth `A`."""
+    # Video-ChatGPT's rows have `Q` and `A`, those of ms-swift and OpenCompass turns.
     if values["question"] is None and "Q" in record:
         values["question"] = record["Q"]
         if values["gt"] is None:
@@ -493,22 +480,29 @@ def _take_asked(values: dict[str, object], record: dict) -> None:
         if isinstance(turns, str):
             values["question"] = turns
         elif isinstance(turns, list):
-            said = [turn.get(text) for turn in turns if _is_of(turn, role)]
+            said = []
+            for turn in turns:
+                if isinstance(turn, dict) and turn.get("role") == role:
+                    said.append(turn.get(text))
             values["question"] = said[-1] if said and isinstance(said[-1], str) else None
 
-
-def _is_of(turn: object, role: str) -> bool:
-    return isinstance(turn, dict) and turn.get("role") == role
-
-
-def _take_answer(values: dict[str, object], record: dict) -> None:
-    """Take `answer`: it is the ground truth beside PREDICTED, and beside a ground truth the
-    response, unless the record says that there is none."""
+    # `answer` is the ground truth beside PREDICTED, and beside a ground truth the response, unless
+    # the record says that there is none: a wrong guess here would score nothing as something.
     if values["gt"] is None:
         if any(name in record for name in PREDICTED):
             values["gt"] = record.get("answer")
     elif values["response"] is None and "response" not in record:
         values["response"] = record.get("answer")
+
+    values["gt"] = _only_one(values["gt"])
+    # Most rows are ASCII texts, which one join tells at once.
+    try:
+        is_plain = "".join([value for value in values.values() if value is not None]).isascii()
+    except TypeError:
+        is_plain = False
+    if is_plain:
+        return list(values.values())
+    return [_text(name, value, problems) for name, value in values.items()]
 
 
 def _only_one(given: object) -> object:
@@ -516,14 +510,6 @@ def _only_one(given: object) -> object:
     while isinstance(given, list) and len(given) == 1:
         given = given[0]
     return given
-
-
-def _are_plain_texts(values: dict[str, object]) -> bool:
-    """Return whether all values are ASCII texts or None, found out at the speed of one join."""
-    try:
-        return "".join([value for value in values.values() if value is not None]).isascii()
-    except TypeError:
-        return False
 
 
 def _text(name: str, value: object, problems: list[str]) -> str | None:

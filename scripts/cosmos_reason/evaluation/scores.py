@@ -83,7 +83,12 @@ def record(
     if earlier is None:
         return outcome, [findings.info("EVAL-SCORE-RECORDED", where, f"recorded {_in_words(row)}")]
     if not is_recorded:
-        return outcome, [_kept(where, row, earlier)]
+        message = (
+            f"did not record {_in_words(row)}: "
+            f"it has fewer answered rows than the one there, {_in_words(earlier)}"
+        )
+        fix = _scoring_again(measured, anyway=True)
+        return outcome, [findings.warning("EVAL-SCORE-KEPT", where, message, fix)]
     return outcome, [_replaced(where, row, earlier)]
 
 
@@ -109,17 +114,6 @@ def _in_words(row: dict) -> str:
     if row.get("failed"):
         text += f", of which {row['failed']} failed"
     return text
-
-
-def _kept(where: str, row: dict, earlier: dict) -> Finding:
-    """Return the warning that a score was not recorded."""
-    message = (
-        f"did not record {_in_words(row)}: "
-        f"it has fewer answered rows than the one there, {_in_words(earlier)}"
-    )
-    return findings.warning(
-        "EVAL-SCORE-KEPT", where, message, _scoring_again(row["evaluation"], anyway=True)
-    )
 
 
 def _replaced(where: str, row: dict, earlier: dict) -> Finding:
