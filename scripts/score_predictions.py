@@ -375,6 +375,11 @@ def as_text(run: dict) -> list[str]:
     lines = [f"{run['results']}: {len(run['per_type'])} question type(s)", *table(named)]
     if len(run["per_tag"]) > TAGS_SHOWN:
         lines.append(f"... and {len(run['per_tag']) - TAGS_SHOWN} more tags in metrics.json")
+    if run["unread_rate"]:
+        parts = [
+            f"{form} {part['unread']} of {part['rows']}" for form, part in run["per_form"].items()
+        ]
+        lines.append(f"unread by the form asked for: {', '.join(parts)}")
     if "judge" in run:
         lines.append(judge_line(run))
     for name, value in run.get("custom", {}).items():
@@ -485,6 +490,7 @@ def explain(args) -> cli.Outcome:
         "error": row.error,
         "answer": row.answer,
         "rule": row.rule,
+        "read": row.read,
         "words": grading.words_read(row),
         "outcome": row.outcome,
     }

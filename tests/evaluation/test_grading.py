@@ -141,3 +141,23 @@ def test_boxes_are_converted_when_asked_for(tmp_path):
     code, document = score(path, "--boxes", "1000")
     assert (code, ids(document)) == (1, {"EVAL-BOX-SIZE"})
     assert document["result"]["runs"][0]["unparseable"] == 1
+
+
+def test_unread_responses_are_told_by_the_form_asked_for(tmp_path):
+    ask = "Which way?\nA. left\nB. right"
+    rows = [
+        row("a", gt="A", response="A", question=f"{ask}\nAnswer with the option's letter."),
+        row("b", gt="A", response="It goes left.", question=f"{ask}\nAnswer with the letter."),
+        row("c", gt="A", response="<answer>A</answer>", question=f"{ask}\nUse <answer> tags."),
+        row("d", gt="yes", response="The door is open.", question="Is the door open?"),
+        row("e", gt="yes", response="No.", question="Is the door open? Answer yes or no."),
+    ]
+    path = write(tmp_path / "results.json", rows)
+    (run,) = score(path)[1]["result"]["runs"]
+    told = {form: (part["unread"], part["rows"]) for form, part in run["per_form"].items()}
+    assert told == {"letter": (1, 2), "tags": (0, 1), "any": (1, 1), "yes or no": (0, 1)}
+    assert (run["unread_rate"], run["per_type"]["mcq"]["unread_rate"]) == (0.4, 0.333333)
+    write(tmp_path / "evaluation.json", {"prompt": {"answer_type": "letter"}})
+    write(path, [row("a", gt="A", response="left", question=ask)])
+    assert list(score(path)[1]["result"]["runs"][0]["per_form"]) == ["letter"]
+    assert score(path, "--explain", "a")[1]["result"]["row"]["read"] == "committed"

@@ -6,10 +6,11 @@ what an evaluation asked for (its task), and boxes in another measure.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from sys import intern
 
@@ -36,7 +37,18 @@ JOB_FILE = "job.json"
 MOST_ABOVE = 4  # JOB/results/CHECKPOINT/guard/results.json
 CUT_SHOWN = 60  # characters
 FEWEST_SIGNS, FEWEST_ALIKE = 3, 3  # of a response, of the rows, to call them garbage
-JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
+# Form -> how a prompt asks for it; the first one that is asked for counts.
+FORMS = {
+    "tags": r"<answer>",
+    "boxed": r"\\boxed",
+    "json": r"\bjson\b",
+    "final answer": r"final answer\b.{0,3}:",
+    "letter": r"\b(?:answer|respond|reply|choose|select|give)\b[^.\n]*\bletter\b",
+    "yes or no": r"\b(?:yes ?(?:or|/) ?no|true ?(?:or|/) ?false)\b",
+    "number": r"\b(?:with|as|only) (?:a|an|the|one)?[^.\n]{0,12}\bnumber\b",
+    "word": r"\b(?:single|one) word\b|\b(?:short|single) phrase\b|\bword or phrase\b",
+}
+ANY_FORM = "any"
 # task.type of an evaluate spec -> how its rows are read
 DIRECTIONS = {"its_directionality": "direction"}
 TASK_TYPES = DIRECTIONS | dict.fromkeys(("", "binary", "mcq", "text", "metropolis_sgd"), "auto")
@@ -82,6 +94,10 @@ def read(path: Path, options: Options) -> tuple[list[Row], list[Finding]]:
     if asked_for == "auto":
         asked_for = TASK_TYPES.get(task, "auto")
     found += grade(graded, asked_for, options.tolerance)
+    prompt = record.get("prompt")
+    answer_type = prompt.get("answer_type") if isinstance(prompt, dict) else None
+    for row in graded:
+        row.form = form_asked(row.question, answer_type == "letter")
     if options.boxes:
         found += convert_boxes(graded, options.boxes, record.get("media_dir") or "")
     cut = evaluation_record.cut_answers(graded, record)
@@ -152,6 +168,16 @@ def _retry_command(path: Path) -> str:
     return shlex.join(["scripts/launch_job.py", "retry", job.name, "--jobs-dir", str(job.parent)])
 
 
+@lru_cache(maxsize=1 << 12)
+def form_asked(question: str, adds_letter: bool = False) -> str:
+    """Return the form that a prompt asks the answer in, one of FORMS or "any"; `adds_letter` says
+    that the evaluation asked for the letter wherever there are options."""
+    for name, pattern in FORMS.items():
+        if re.search(pattern, question, re.I):
+            return name
+    return "letter" if adds_letter and answers.options(question) else ANY_FORM
+
+
 def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list[Finding]:
     """Give each row its type (`type`, or what the data show), the answer in its response, and
     whether that is right.
@@ -165,7 +191,7 @@ def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list
             for row in members:
                 row.type = "label"
                 _grade_row(row, labels, tolerance)
-    unread = [row.id for row in graded if row.is_unread]
+    unread = [row.id for row in graded if row.lacks_truth]
     message = "row(s) whose ground truth is no answer of their type; they count as wrong"
     fix = BY_THE_DATA
     if type == "auto":

@@ -22,8 +22,7 @@ from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.evaluation import line_log
-from cosmos_reason.evaluation.grading import JUDGE
-from cosmos_reason.evaluation.rows import Row, folder_of
+from cosmos_reason.evaluation.rows import JUDGE, Row, folder_of
 from cosmos_reason.remote.chat import ChatServer
 
 FILE = "judge.jsonl"

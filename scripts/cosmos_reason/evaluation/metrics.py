@@ -14,8 +14,7 @@ from pathlib import Path
 from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, final_answer, fold
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.evaluation.grading import JUDGE
-from cosmos_reason.evaluation.rows import Row
+from cosmos_reason.evaluation.rows import JUDGE, Row
 
 UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
 Z = 1.959963984540054  # two-sided 95 %
@@ -45,6 +44,7 @@ def score(rows: Sequence[Row]) -> dict:
         **macro(classes),
         "soft_accuracy": _ratio(soft_matches, len(rows)),
         "per_type": per_type,
+        "per_form": per_form(rows),
         "per_class": classes,
         "per_tag": {tag: summary(by_tag[tag]) for tag in sorted(by_tag)},
         "confusion_matrix": matrix(counts),
@@ -68,6 +68,7 @@ def summary(rows: Sequence[Row]) -> dict:
         "correct": outcomes["right"],
         "unparseable": outcomes["unparseable"],
         "unparseable_rate": _ratio(outcomes["unparseable"], len(rows)),
+        "unread_rate": unread(rows)["unread_rate"],
         "failed": outcomes["failed"],
         "cut_short": len(cut),
         "judged": len(judged),
@@ -77,6 +78,22 @@ def summary(rows: Sequence[Row]) -> dict:
         "accuracy_interval": wilson(outcomes["right"], len(rows)),
         "majority_accuracy": _ratio(sum(commonest.values()), len(rows)),
     }
+
+
+def per_form(rows: Sequence[Row]) -> dict[str, dict]:
+    """Return the unread rows by the form that the prompt asks for."""
+    by_form = defaultdict(list)
+    for row in rows:
+        if row.form:
+            by_form[row.form].append(row)
+    return {form: unread(by_form[form]) for form in sorted(by_form)}
+
+
+def unread(rows: Sequence[Row]) -> dict:
+    """Return how many of these rows commit to no answer, as the rules read them: a judge who read
+    some changes nothing."""
+    count = sum(row.read == "unread" for row in rows)
+    return {"rows": len(rows), "unread": count, "unread_rate": _ratio(count, len(rows))}
 
 
 def wilson(correct: int, rows: int) -> list[float]:

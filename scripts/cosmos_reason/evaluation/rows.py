@@ -98,6 +98,8 @@ PROBLEMS = {  # finding id -> severity, what is said after the number of rows
     ),
 }
 
+JUDGE = "judge"  # the `rule` of a row that a judge read (judge.py)
+
 
 @dataclass(slots=True)
 class Row:
@@ -106,7 +108,8 @@ class Row:
     The fields up to `tags` are as the results have them, and so is `is_cut` (max_tokens ended the
     response); `error` says why a row failed. The others are set by grading.py: `expected` and
     `answer` are the ground truth and the answer in the form of their type, `rule` names what read
-    the answer, `overlap` is that of spans and boxes, `labels` are those that could be answered.
+    the answer, `overlap` is that of spans and boxes, `labels` are those that could be answered,
+    `form` is the one that the prompt asked for.
     """
 
     id: str
@@ -125,9 +128,17 @@ class Row:
     overlap: float | None = None
     labels: tuple[str, ...] = ()
     is_cut: bool = False
+    form: str = ""
 
     @property
-    def is_unread(self) -> bool:
+    def read(self) -> str | None:
+        """committed | unread, as the rules read the response; None for a row that failed."""
+        if self.error is not None:
+            return None
+        return "unread" if self.answer is None or self.rule == JUDGE else "committed"
+
+    @property
+    def lacks_truth(self) -> bool:
         """Whether it has a ground truth that is no answer of its type."""
         return bool(self.gt) and self.expected is None
 

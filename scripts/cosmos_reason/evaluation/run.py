@@ -58,6 +58,7 @@ COLUMNS = (
     "response",
     "answer",
     "rule",
+    "read",
     "type",
     "correct",
     "error",

@@ -65,6 +65,7 @@ def page(
         cut=cut_answers(rows, record),
         pair=pair,
         types=type_table(rows, pair),
+        forms=metrics.per_form(rows),
         guard=guard_table(general) if general else None,
         matrices=matrices(rows),
         chart=chart(curves),
