@@ -39,22 +39,11 @@ from cosmos_reason.base.findings import (
     say,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import (
-    evidence,
-    in_words,
-    launch,
-    listing,
-    options,
-    platforms,
-    progress,
-    run_time,
-    uploading,
-    watch,
-)
+from cosmos_reason.jobs import options
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.remote import s3
+
+# Each verb imports what it needs: --help, and a look at a job, need none of what a launch reads.
 
 # Of a record, what is known before there is a job.
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
@@ -99,13 +88,13 @@ def parser() -> cli.Parser:
         help="with --output: who the work runs as there (default: whoever runs run.sh)",
     )
     planned.add_argument(
-        run_time.FLAG,
+        options.SPEED,
         type=cli.above_0,
         metavar="S",
         help="train: a speed to predict the time with (default: that of an earlier job)",
     )
     add_request(verb(submit, "record and start a job", COMMON))
-    verb_of_a_job(status, "the state of a job as it is true now")
+    verb_of_a_job(status, "show a job's current state")
     verb_of_a_job(logs, "the end of what a job printed").add_argument(
         "--lines", type=count, default=50, help="how many lines (default: 50; 0: all at hand)"
     )
@@ -142,7 +131,7 @@ def add_request(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--spec", required=True, type=cli.local, help="the action's spec (build_spec.py makes one)"
     )
-    verb.add_argument("--platform", required=True, choices=platforms.PLATFORMS, help="where to run")
+    verb.add_argument("--platform", required=True, choices=options.ANYWHERE, help="where to run")
     verb.add_argument(
         "--engine",
         choices=bundle.ENGINES,
@@ -170,7 +159,9 @@ def user_and_group(written: str) -> str:
     return written
 
 
-def launch_of(args: argparse.Namespace, **more: Any) -> Launch:
+def launch_of(args: argparse.Namespace, **more: Any) -> options.Launch:
+    from cosmos_reason.jobs import launch
+
     return launch.read(
         args.spec.absolute(),
         args.platform,
@@ -183,65 +174,64 @@ def launch_of(args: argparse.Namespace, **more: Any) -> Launch:
     )
 
 
-def folder(args) -> Path:
+def folder(args: argparse.Namespace) -> Path:
     return jobs.folder(jobs.root(args.jobs_dir), args.job_id)
 
 
 # -- what begins a job -------------------------------------------------------------------------
 
 
-def plan(args) -> cli.Outcome:
-    return carried_plan(args) if args.output else plan_here(args)
+def plan(args: argparse.Namespace) -> cli.Outcome:
+    """Show what submit would do, or write it as a folder for another machine (--output)."""
+    from cosmos_reason.jobs import in_words, launch, run_time
 
-
-def plan_here(args) -> cli.Outcome:
-    if args.host_user:
-        message = "got it without --output, which alone writes a run.sh"
+    if args.host_user and not args.output:
+        message = "it has no effect without --output, which alone writes a run.sh"
         fix = Fix(flags={"--output": "DIR"})
         if args.platform != "docker":
             fix = f"drop --host-user {args.host_user}"
         raise bad_input("USAGE", "--host-user", message, fix)
-    asked = launch_of(args)
-    job, found = launch.plan(asked)
-    if job is None:
-        return cli.Outcome({"inputs": []}, found)
-    result = {key: getattr(job, key) for key in PLANNED}
-    result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
-    text = in_words.of_plan(job, in_words.of_its_spec(asked))
-    cost = run_time.of_launch(asked, args.seconds_per_step)
-    if cost:
-        result["time"] = cost.to_json()
-        text = f"{cost.text()}\n{text}"
-    found_ids = {finding.id for finding in found}
-    if found_ids & {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}:
-        return cli.Outcome(result, found, text)  # to submit it would fail
-    after_plan = sys.argv[sys.argv.index("plan") + 1 :]
-    given = cli.without(cli.without(after_plan, "--json", run_time.FLAG), "--json", "--save")
-    return cli.Outcome(result, found, text, ("launch_job.py", "submit", *given))
-
-
-def carried_plan(args) -> cli.Outcome:
-    if args.output.exists():
-        message = "got something there, expected nothing yet"
+    if args.output and args.output.exists():
+        message = "something is there already: name a folder that is yet to be made"
         raise bad_input("JOB-OUTPUT-EXISTS", args.output, message)
-    asked = launch_of(args, carried=True)
-    job, found = launch.carry(asked, args.output, args.host_user)
+    asked = launch_of(args, carried=bool(args.output))
+    if args.output:
+        job, found = launch.carry(asked, args.output, args.host_user)
+    else:
+        job, found = launch.plan(asked)
     if job is None:
-        return cli.Outcome({}, found, "nothing written")
-    result = {"output": str(args.output), "image": job.image}
-    text = f"wrote {args.output}: copy it there, then bash run.sh"
+        text = "nothing written" if args.output else ""
+        return cli.Outcome({} if args.output else {"inputs": []}, found, text)
     cost = run_time.of_launch(asked, args.seconds_per_step)
-    if cost:
-        result["time"] = cost.to_json()
-        text = f"{text}\n{cost.text()}"
-    return cli.Outcome(result, found, text)
+    told = {"time": cost.to_json()} if cost else {}
+    if args.output:
+        lines = [f"wrote {args.output}: copy it there, then bash run.sh"]
+        lines += [cost.text()] if cost else []
+        result = {"output": str(args.output), "image": job.image} | told
+        return cli.Outcome(result, found, "\n".join(lines))
+    result = {key: getattr(job, key) for key in PLANNED} | told
+    result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
+    lines = [cost.text()] if cost else []
+    lines.append(in_words.of_plan(job, in_words.of_its_spec(asked)))
+    following = ()
+    # A plan does without an engine that does not answer; to submit it would fail.
+    unreachable = {"JOB-DOCKER-UNREACHABLE", "JOB-DOCKER-FAILED"}
+    if not unreachable & {finding.id for finding in found}:
+        words = sys.argv[sys.argv.index("plan") + 1 :]
+        words = cli.without(cli.without(words, "--json", options.SPEED), "--json", "--save")
+        following = ("launch_job.py", "submit", *words)
+    return cli.Outcome(result, found, "\n".join(lines), following)
 
 
-def submit(args) -> cli.Outcome:
+def submit(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import launch
+
     return started(*launch.submit(launch_of(args)))
 
 
-def retry(args) -> cli.Outcome:
+def retry(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import launch
+
     return started(*launch.retry(folder(args), jobs.root(args.jobs_dir), args.memory))
 
 
@@ -254,7 +244,9 @@ def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
 # -- one job -----------------------------------------------------------------------------------
 
 
-def status(args) -> cli.Outcome:
+def status(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import evidence, in_words, platforms, progress
+
     job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
     damaged = evidence.damaged_since(job)
     if damaged:
@@ -267,6 +259,8 @@ def status(args) -> cli.Outcome:
 
 def described(job: Job, result: dict, found: list[Finding] | None = None) -> cli.Outcome:
     """What a person is told of a job, and what follows from its state."""
+    from cosmos_reason.jobs import in_words
+
     text = cli.pasteable(in_words.of_job(job))
     return cli.Outcome(result, found or [], text, next_command(job))
 
@@ -281,7 +275,9 @@ def next_command(job: Job) -> tuple:
     return ()
 
 
-def logs(args) -> cli.Outcome:
+def logs(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import progress
+
     job = Job.load(folder(args))
     lines = [secrets.hidden(line) for line in progress.log_tail(job.folder, args.lines)]
     found = []
@@ -292,7 +288,9 @@ def logs(args) -> cli.Outcome:
     return cli.Outcome(result, found, "\n".join(lines))
 
 
-def watch_(args) -> cli.Outcome:
+def watch_(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import watch
+
     try:
         job = watch.show(folder(args), args.json, args.every)
     except KeyboardInterrupt:
@@ -309,7 +307,9 @@ def watch_(args) -> cli.Outcome:
     raise Failure([ending, *causes], EXIT_OUTSIDE)
 
 
-def cancel(args) -> cli.Outcome:
+def cancel(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import platforms
+
     job = platforms.settled(folder(args))
     if job.has_ended:
         message = f"got {job.state}, expected a job that has not ended"
@@ -318,7 +318,10 @@ def cancel(args) -> cli.Outcome:
     return described(job, job.to_json())
 
 
-def upload(args) -> cli.Outcome:
+def upload(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import platforms, uploading
+    from cosmos_reason.remote import s3
+
     if args.uri is not None:
         s3.split(args.uri)  # refuses what is no S3 address
     job = platforms.settled(folder(args))
@@ -335,7 +338,9 @@ def upload(args) -> cli.Outcome:
 # -- all jobs ----------------------------------------------------------------------------------
 
 
-def list_(args) -> cli.Outcome:
+def list_(args: argparse.Namespace) -> cli.Outcome:
+    from cosmos_reason.jobs import listing
+
     folder = jobs.root(args.jobs_dir)
     listed, found = listing.current(folder)
     if not (listed or found):
@@ -351,7 +356,7 @@ def list_(args) -> cli.Outcome:
     return cli.Outcome(result, found, "\n".join(lines))
 
 
-def main(args) -> cli.Outcome:
+def main(args: argparse.Namespace) -> cli.Outcome:
     return args.main(args)
 
 

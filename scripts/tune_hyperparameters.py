@@ -28,7 +28,7 @@ from cosmos_reason import cli
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import platforms, run_time
+from cosmos_reason.jobs import options, platforms, run_time
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.rules import in_words
@@ -79,7 +79,7 @@ def parser() -> cli.Parser:
             add_run_flags(added)
         if verb is plan:
             words = "a speed of the spec to predict the time with (default: that of earlier jobs)"
-            added.add_argument(run_time.FLAG, type=cli.above_0, metavar="S", help=words)
+            added.add_argument(options.SPEED, type=cli.above_0, metavar="S", help=words)
     return parser
 
 
@@ -320,7 +320,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     }
     following = ()
     if left:
-        same_flags = cli.without(sys.argv[2:], "--json", run_time.FLAG)
+        same_flags = cli.without(sys.argv[2:], "--json", options.SPEED)
         following = (NAME, "run", *cli.without(same_flags, "--json", "--save"))
     case = Case("train", there.plan["engine"], there.plan["spec"])
     as_given = in_words.with_batch(case, uses_gpus=there.plan["groups"][0] != [])

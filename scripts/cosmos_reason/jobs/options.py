@@ -31,6 +31,7 @@ CLUSTERS = ("slurm", "kubernetes")
 # Groups of flags. Who asks a server, or repeats an evaluation, has nothing to check beforehand:
 # the preflight takes no flag of ASKING.
 ASKING = "asking"
+SPEED = "--seconds-per-step"  # what a prediction of the time is told, though no launch needs it
 PLACING = "placing"
 GPU_ID = re.compile(r"\d+|(GPU|MIG)-[0-9a-fA-F-]+")
 

@@ -16,7 +16,7 @@ from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.estimate import speed as speeds
 from cosmos_reason.jobs import progress
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.options import Launch
+from cosmos_reason.jobs.options import SPEED, Launch
 from cosmos_reason.jobs.platforms import local
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import Case
@@ -26,9 +26,8 @@ from cosmos_reason.spec.keys import BATCH, TOKENS_PER_PASS
 
 LATEST = 20  # jobs that are looked at for a speed
 FIRST_STEPS = 2  # of a run, which are slower
-FLAG = "--seconds-per-step"
 GIVEN, MEASURED = "given", "measured"
-NO_SPEED = f"{FLAG} S of the first steps tells it"
+NO_SPEED = f"{SPEED} S of the first steps tells it"
 
 
 @dataclass(frozen=True)
@@ -103,8 +102,10 @@ def of_launch(launch: Launch, seconds_per_step: float | None) -> Cost | None:
     if launch.action not in ("train", "evaluate"):
         return None
     is_here = launch.platform == "local"
+    case = launch.case
+    if origins.facts_of(launch.spec_path):  # lengths of the records, which the rules did without
+        case = case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
     if launch.action == "train":
-        case = case_of(launch.engine, launch.spec, launch.spec_path)
         names = local.gpu_names(launch.gpu_ids) if is_here else []
         return predict(case, launch.gpu_ids, launch.jobs_dir, seconds_per_step, names)
     if launch.engine != "transformers" or launch.endpoint or len(launch.checkpoints or ()) > 1:
@@ -112,7 +113,6 @@ def of_launch(launch: Launch, seconds_per_step: float | None) -> Cost | None:
     names = local.gpu_names(launch.gpu_ids) if is_here else []
     if launch.gpu_ids == [] or (is_here and not names):
         return None
-    case = case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
     return predict_evaluation(case, case.needed_gpus, names)
 
 
@@ -196,7 +196,7 @@ def _without_tokens(case: Case, gpus: int, seconds_per_step: float | None) -> Co
         return Cost(source, steps=steps)
     seconds = steps * seconds_per_step
     gpu_hours = seconds * gpus / 3600 if gpus else None
-    source = f"given by {FLAG} {seconds_per_step:g}"
+    source = f"given by {SPEED} {seconds_per_step:g}"
     return Cost(source, GIVEN, steps, seconds=seconds, gpu_hours=gpu_hours)
 
 
@@ -231,7 +231,7 @@ def _speed(
     """The speed that was given, or that of an earlier job."""
     if seconds_per_step:
         given = tokens / case.steps / seconds_per_step / max(1, gpus)
-        return Speed(GIVEN, given, given, f"given by {FLAG} {seconds_per_step:g}")
+        return Speed(GIVEN, given, given, f"given by {SPEED} {seconds_per_step:g}")
     for folder in jobs.folders(jobs_dir)[:LATEST]:
         found = _speed_of_job(folder, case, gpus)
         if found:
@@ -297,7 +297,7 @@ def _speed_elsewhere(case: Case, gpus: int, tokens: int, gpu_names: Sequence[str
     before = (0, 0)
     if way == speeds.COMPILED:
         before = tuple(speeds.measured()["compile_seconds"])
-    return Speed(MEASURED, least, most, f"{words}; {FLAG} S for others", before)
+    return Speed(MEASURED, least, most, f"{words}; {SPEED} S for others", before)
 
 
 def _packed(case: Case, mean: float) -> float:
