@@ -13,8 +13,6 @@ LEFT = {
     "build_spec train --spec swift.yaml --fix -o made.toml": "--fix is left without a spec",
     f"build_spec train --spec hf.yaml {ON} {OUT}": "the type, which is missing, is told too late",
     f"build_spec train --spec hf.yaml --model model {ON} --global-batch 4 {OUT}": "the same",
-    "build_dataset tables/start_end/labels.csv -o made": "spans are outside their clips",
-    "build_dataset tables/outside/labels.csv -o made": "spans are outside their clips",
 }
 
 

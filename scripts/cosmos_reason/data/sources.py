@@ -242,23 +242,26 @@ def _read_tables(
         folder = posixpath.dirname(table)
         split = source.splits[table]
         first = next(iter(table_files.opened(source.files, table)), None)
-        if _is_annotation(first):
+        is_flat = table.lower().endswith(DELIMITED)  # a line is a row, and no cell holds others
+        if not is_flat and _is_annotation(first):
             what = "records that hold their questions"
             f.attempt(problems, refuse_unused, reading, USED_BY_ROWS, what)
             records = _record_items(opened, tally, source.files, folder, problems)
             items += [item._replace(split=item.split or split) for item in records]
         else:
-            listed = question_rows.expanded(caption_sets.rows(list(opened)))
-            asked = {reading.declared("question"), reading.declared("answer")} - {""}
-            listed = nested_rows.flattened(listed, asked, opened.path)
-            here = nested_rows.by_clip(listed)
+            here = list(opened)
+            if not is_flat:
+                here = question_rows.expanded(caption_sets.rows(here))
+                asked = {reading.declared("question"), reading.declared("answer")} - {""}
+                here = nested_rows.by_clip(nested_rows.flattened(here, asked, opened.path))
+                here = list(nested_rows.each_caption(here))
             tally.take(opened)
-            if here and _is_annotation(here[0]):  # questions by clip
+            if not is_flat and here and _is_annotation(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
                 records = _record_items(listed, tally, source.files, folder, problems)
                 items += [item._replace(split=split) for item in records]
             else:
-                rows += _located(list(nested_rows.each_caption(here)), opened, table)
+                rows += _located(here, opened, table)
                 problems += _blank_rows(opened, table)
                 names += [split] * (len(rows) - len(names))
     if not source.tables:

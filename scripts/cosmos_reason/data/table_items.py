@@ -25,6 +25,7 @@ from cosmos_reason.data import (
     thoughts,
 )
 from cosmos_reason.data.formats import (
+    RATES,
     are_pictures,
     rates,
     with_options,
@@ -189,20 +190,25 @@ def _items_of(
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
     if answered and not any(one.role == "start" for one in chosen):
         problems += parts.contradictions(shown[0], texts["answer"], questions, times, cells)
+    has_tags = any(one.role == "tag" for one in chosen)
+    has_groups = any(one.role == "group" for one in chosen)
     for number, row in enumerate(rows):
-        turns = f.attempt(
-            refused, _asked, asked[number], options[number], answers[number], row.where
-        )
+        try:
+            turns = _asked(asked[number], options[number], answers[number])
+        except ValueError as problem:
+            refused.append(f.error("BUILD-OPTIONS", row.where, str(problem)))
+            continue
         named = tuple((kind, medium) for kind, medium in media[number] if medium)
         if named[1:]:  # an empty cell beside a clip names none
             named = tuple(one for one in named if one[1] != UNNAMED)
         is_whole = all(medium for _, medium in media[number])
-        if turns and named and is_whole:
+        if named and is_whole:
             unnamed = f"row-{row.number}"
             name = texts["id"][number] or name_of(named[0][1], files, unnamed) or unnamed
-            reasoning = thoughts.bare(texts["reasoning"][number])
-            tags = _tags(row.values, chosen)
-            groups = _groups(row.values, chosen)
+            reasoning = texts["reasoning"][number]
+            reasoning = thoughts.bare(reasoning) if reasoning else ""
+            tags = _tags(row.values, chosen) if has_tags else ()
+            groups = _groups(row.values, chosen) if has_groups else ()
             yield Item(
                 name, named, turns, reasoning, tags=tags, split=splits[number], groups=groups
             )
@@ -232,8 +238,7 @@ def _groups(row: dict, chosen: list[Column]) -> tuple[str, ...]:
 
 def _unused(rows: list[Row], cells: roles.Cells, names: list[str]) -> list[f.Finding]:
     """The columns without a role by their names: a warning where one may mean more than it says."""
-    of_rates = {name for row in rows for name in rates(row.values)}  # read beside pictures
-    names = [name for name in names if name not in of_rates]
+    names = [name for name in names if name not in RATES]  # which are read beside pictures
     if not names:
         return []
     message = f"left out the columns {', '.join(names[:COLUMNS_NAMED])}"
@@ -326,13 +331,19 @@ def _media(
     refused: list[f.Finding] = []
     columns = [one for one in chosen if one.role in roles.MEDIA]
     shown = []
+    # (name, pictures, rate, folder) -> medium: rows often share a clip
+    known: dict[tuple, Medium | None] = {}
     for one in columns:
         media = []
         for row in rows:
             named = _named_medium(row.values, one)
             medium = UNNAMED if one.name else None
             if named:
-                medium = f.attempt(refused, source_files.find_video, files, named, row.folder)
+                meant = (named.path, named.pictures, named.fps, row.folder)
+                if known.get(meant) is None:  # each row that is refused is counted
+                    find = (source_files.find_video, files, named, row.folder)
+                    known[meant] = f.attempt(refused, *find)
+                medium = known[meant]
             is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
             kind = named.kind if named else "video"
             media.append(("image" if is_image else kind, medium))
@@ -445,15 +456,16 @@ def _label_fields(label: str, labels: list[str]) -> list[str]:
     return list(fields) or [label]
 
 
-def _asked(question: str, options: dict[str, str], answer: str, where: str) -> tuple[Turn, ...]:
-    """The turns of a row, with its options in the question."""
-    question = TAG.sub("", question)  # the record's own tags are written before it
-    if "<answer>" not in question:
+def _asked(question: str, options: dict[str, str], answer: str) -> tuple[Turn, ...]:
+    """The turns of a row, with its options in the question. Raises ValueError for an answer that is
+    none of them."""
+    if "<" in question:
+        question = TAG.sub("", question)  # the record's own tags are written before it
+    if "<answer>" in answer and "<answer>" not in question:
         answer = thoughts.untagged(answer)
-    try:
-        return exchange(*with_options(question, options, answer))
-    except ValueError as problem:
-        raise f.bad_input("BUILD-OPTIONS", where, str(problem)) from None
+    if not options:
+        return exchange(question, answer)
+    return exchange(*with_options(question, options, answer))
 
 
 def _options_and_answers(
