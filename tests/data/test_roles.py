@@ -10,7 +10,7 @@ from clip_files import write_clip
 from support import run_script
 
 from cosmos_reason.base import bundle
-from cosmos_reason.data import annotations
+from cosmos_reason.data import annotations, roles
 from cosmos_reason.media.files import probe
 
 ASKED = ("--question", "Is it open?")
@@ -77,13 +77,14 @@ def test_the_saved_mapping_builds_the_same_set(source):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"colums": {}}, "columns"),
+        ({"colums": {}}, "colums"),
         ({"schema_version": 2}, "schema_version"),
         ({"columns": {"what": {"role": "anwser"}}}, "'anwser'"),
-        ({"columns": {"what": {"role": "answer", "unit": "ms"}}}, "unit"),
+        ({"columns": {"what": {"role": "answer", "unit": "ms"}}}, "start"),
+        ({"values": {"what": {True: "yes"}}}, "values.what"),
         ({"columns": ["what"]}, "columns"),
         ({"split": {"fraction": "half"}}, "'half'"),
-        ({"questions": ["Is it?"]}, "template"),
+        ({"questions": ["Is it?"]}, "questions"),
         ({"flags": {"license": "x"}}, "license"),
     ],
 )
@@ -102,6 +103,10 @@ def test_a_mapping_that_is_no_mapping_is_no_traceback(source, content):
     words = ("--mapping", source / "mapping.yaml", *ASKED)
     report, _ = build(source, ["video,what", "0.mp4,yes"], *words, expect=2)
     assert ids(report)[0] == "BUILD-MAPPING"
+
+
+def test_the_schema_of_mappings_has_the_roles_that_there_are():
+    assert set(bundle.schema("mapping")["$defs"]["role"]["enum"]) == set(roles.PLAIN)
 
 
 def test_a_mapping_is_whole_and_names_columns_that_are_gone(source):
@@ -228,4 +233,4 @@ def test_truths_of_yaml_among_values_are_refused(source):
     (source / "mapping.yaml").write_text(text + "values: {what: {crosses: yes}}\n")
     flags = ("--mapping", source / "mapping.yaml", *ASKED)
     report, _ = build(source, ["video,what", "0.mp4,crosses"], *flags, expect=2)
-    assert ids(report) == ["BUILD-MAPPING"] and "quote it" in report["findings"][0]["message"]
+    assert ids(report) == ["BUILD-MAPPING"] and "what.crosses" in str(report["findings"])

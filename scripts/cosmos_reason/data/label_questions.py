@@ -31,9 +31,7 @@ def ask(
     labels answer."""
     if given:
         return given
-    if not options and (
-        _are_captions(names, answers) or (not form(answers) and _are_sentences(names, answers))
-    ):
+    if not options and _are_captions(names, answers):
         return f"Describe this {medium}."
     labels = ", ".join(names)
     if len(names) == 1:
@@ -85,12 +83,6 @@ def _are_captions(names: list[str], answers: list[str]) -> bool:
     between words."""
     named = len(names) == 1 and names[0].lower() in CAPTIONS
     return named and not _are_json(answers) and not {answer.lower() for answer in answers} <= TRUTH
-
-
-def _are_sentences(names: list[str], answers: list[str]) -> bool:
-    """Whether most of them are three words or more, and no JSON."""
-    long = 2 * sum(len(answer.split()) >= 3 for answer in answers) > len(answers)
-    return len(names) == 1 and long and not _are_json(answers)
 
 
 def _are_json(answers: list[str]) -> bool:

@@ -4,24 +4,18 @@ written beside every build; `--mapping` reads it, so that the same file builds t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
-from cosmos_reason.base import files
+from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.texts import shortened
 from cosmos_reason.data.items import Item
-from cosmos_reason.data.roles import DETAILS, PLAIN, Column, family
+from cosmos_reason.data.roles import Column, family
 
 FILE = "mapping.yaml"
-KEYS = ("schema_version", "source", "columns", "values", "questions", "split", "unused", "flags")
 OF_COLUMN = ("role", "unit", "separator", "numbered_from")
-SPLITS = ("by", "fraction", "seed")
-WRITTEN = {  # what stands in a column's entry where the role's own default does not hold
-    (details["role"], key): {value[key] for value in DETAILS.values() if key in value}
-    for details in DETAILS.values()
-    for key in OF_COLUMN[1:]
-    if key in details
-}
+MOST_PROBLEMS = 20  # that are told of one file
 # Flags that say which records are made of a source, by the names of argparse.
 FLAGS = ("kind", "fields", "system", "hf_subset", "hf_split", "raw", "subset", "skip_missing")
 SAMPLES, LONGEST = 3, 240  # shown records, characters of each text
@@ -42,6 +36,7 @@ class Mapping:
 
 def load(path: Path) -> Mapping:
     """Read a saved mapping. Raises Failure with all that is wrong in it."""
+    import jsonschema
     import yaml
 
     try:
@@ -50,58 +45,32 @@ def load(path: Path) -> Mapping:
         where = getattr(problem, "problem_mark", None)
         line = f" in line {where.line + 1}" if where else ""
         raise f.bad_input("BUILD-MAPPING", path, f"got no YAML{line}, expected a mapping") from None
-    if not isinstance(document, dict):
-        raise f.bad_input("BUILD-MAPPING", path, "got no mapping, expected keys and values")
-    wrong: list[str] = [
-        f"got the key {key!r}, expected one of {', '.join(KEYS)}.{f.did_you_mean(str(key), KEYS)}"
-        for key in document
-        if key not in KEYS
+    validator = jsonschema.Draft202012Validator(bundle.schema("mapping"))
+    wrong = [
+        f.error("BUILD-MAPPING", path, _told(problem))
+        for problem in islice(validator.iter_errors(document), MOST_PROBLEMS)
     ]
-    if document.get("schema_version") != 1:
-        wrong.append(f"got schema_version {document.get('schema_version')!r}, expected 1")
-    columns: list[Column] = []
-    entries = _table(document, "columns", wrong)
-    for name, entry in entries.items():
-        columns += _columns(name, entry, wrong)
-    question, asks = _questions(document.get("questions") or [], wrong)
-    values = _table(document, "values", wrong)
-    for name, meanings in values.items():
-        if not isinstance(meanings, dict):
-            wrong.append(f"got the values of {name} of another form, expected {{OLD: NEW}}")
-            continue
-        odd = [one for pair in meanings.items() for one in pair if not isinstance(one, str)]
-        if odd:  # YAML reads yes, no, on and off as truths
-            wrong.append(f"got {odd[0]!r} among the values of {name}, expected text: quote it")
-    split = _table(document, "split", wrong)
-    wrong += [f"got split.{key}, expected {', '.join(SPLITS)}" for key in split.keys() - {*SPLITS}]
-    flags = _table(document, "flags", wrong)
-    wrong += [f"got flags.{key}, expected {', '.join(FLAGS)}" for key in flags.keys() - {*FLAGS}]
-    kinds = {"fraction": float, "seed": int, "subset": int, "skip_missing": bool}
-    for key, value in [*split.items(), *flags.items()]:
-        kind = kinds.get(key, str)
-        if isinstance(value, bool) != (kind is bool) or not isinstance(
-            value, (int, float) if kind is float else kind
-        ):
-            wrong.append(f"got {value!r} as {key}, expected a value of type {kind.__name__}")
     if wrong:
-        raise f.Failure([f.error("BUILD-MAPPING", path, one) for one in wrong], f.EXIT_BAD_INPUT)
-    return Mapping(tuple(columns), question, asks, values, split, flags)
-
-
-def _questions(entries: object, wrong: list[str]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """(the one question of rows without one, the questions with the column of their answers)."""
-    asks = []
-    for entry in entries if isinstance(entries, list) else [None]:
-        texts = entry if isinstance(entry, dict) else {}
-        if not all(isinstance(text, str) and text for text in texts.values()):
-            texts = {}
-        if texts.keys() == {"template", "answer"}:
-            asks.append((texts["answer"], texts["template"]))
-        elif texts.keys() == {"template"} and len(entries) == 1:
-            return texts["template"], ()
+        raise f.Failure(wrong, f.EXIT_BAD_INPUT)
+    columns = []
+    for name, entry in document["columns"].items():
+        details = {key: entry[key] for key in OF_COLUMN[1:] if key in entry}
+        for role in entry["role"] if isinstance(entry["role"], list) else [entry["role"]]:
+            columns.append(Column(name, role, source=FILE, **details))
+    question, asks = "", []
+    for entry in document.get("questions", ()):
+        if "answer" in entry:
+            asks.append((entry["answer"], entry["template"]))
         else:
-            wrong.append(f"got the question {entry!r}, expected {{template: TEXT, answer: COLUMN}}")
-    return "", tuple(asks)
+            question = entry["template"]
+    values, split, flags = (document.get(key, {}) for key in ("values", "split", "flags"))
+    return Mapping(tuple(columns), question, tuple(asks), values, split, flags)
+
+
+def _told(problem) -> str:
+    """What jsonschema says of a place in the file, which may quote all that stands there."""
+    place = problem.json_path.removeprefix("$").removeprefix(".") or "the file"
+    return f"{place}: {shortened(problem.message, LONGEST)}"
 
 
 def of_flag(flag: str, written: list[str]) -> list[tuple[str, str]]:
@@ -128,34 +97,6 @@ def values_of_flags(written: list[str]) -> dict[str, dict[str, str]]:
                 message = f"got {old!r} twice, as {values[name][old]!r} and {new!r}"
                 raise f.bad_input("USAGE", "--values", message)
     return values
-
-
-def _table(document: dict, key: str, wrong: list[str]) -> dict:
-    table = document.get(key) or {}
-    if isinstance(table, dict):
-        return table
-    wrong.append(f"got {key} of another form, expected keys and values")
-    return {}
-
-
-def _columns(name: object, entry: object, wrong: list[str]) -> list[Column]:
-    """The column of an entry, once for each of its roles."""
-    if not isinstance(entry, dict) or entry.keys() - {*OF_COLUMN} or "role" not in entry:
-        wrong.append(f"got the column {name!r} as {entry!r}, expected {{role: ROLE}}")
-        return []
-    found = []
-    for role in entry["role"] if isinstance(entry["role"], list) else [entry["role"]]:
-        if role not in PLAIN:
-            wrong.append(f"got the role {role!r} of {name!r}, expected one of {', '.join(PLAIN)}")
-            continue
-        details = {key: entry[key] for key in OF_COLUMN[1:] if key in entry}
-        for key, value in details.items():
-            legal = WRITTEN.get((role, key), set())
-            if value not in legal:
-                listed = ", ".join(map(repr, sorted(legal))) or f"none for the role {role}"
-                wrong.append(f"got {key} {value!r} of {name!r}, expected {listed}")
-        found.append(Column(str(name), role, source=FILE, **details))
-    return found
 
 
 def document(source: str, columns: list[Column], unused: list[str], args) -> dict:
