@@ -148,8 +148,8 @@ def predict(
     seconds_per_step: float | None,
     gpu_names: Sequence[str] = (),
 ) -> Cost:
-    """What a training costs; `gpu_ids` as a launch has them, `gpu_names` as nvidia-smi writes
-    them, where it was asked."""
+    """Return what a training costs; `gpu_ids` as a launch has them, `gpu_names` as nvidia-smi
+    writes them, where it was asked."""
     gpus = _gpus(case, gpu_ids)
     try:
         tokens_per_step = _tokens_per_step(case)
@@ -157,17 +157,28 @@ def predict(
         tokens_per_step = None
     if not tokens_per_step or not case.steps:
         return _without_tokens(case, gpus, seconds_per_step)
-    tokens = round(tokens_per_step / case.global_batch * _records_of_steps(case))
+    # The last step of an epoch may have fewer records than others.
+    records = case.steps * case.global_batch
+    if case.steps_per_epoch:
+        spread = math.ceil(case.trained_records / case.ranks) * case.ranks
+        of_epoch = min(spread, case.steps_per_epoch * case.global_batch)
+        epochs, rest = divmod(case.steps, case.steps_per_epoch)
+        records = epochs * of_epoch + min(rest * case.global_batch, of_epoch)
+    tokens = round(tokens_per_step / case.global_batch * records)
+    amount = f"{tokens:,}" if tokens < 1e6 else f"{tokens / 1e6:,.1f} million"
+    amount += " tokens predicted"
     found = _speed(case, gpus, jobs_dir, seconds_per_step, tokens)
     if found is None and gpus:
         found = _speed_elsewhere(case, gpus, tokens, gpu_names)
-    amount = f"{_count(tokens)} tokens predicted"
     if found is None:
         return Cost(f"{amount}; {NO_SPEED}", steps=case.steps, tokens=tokens)
+    speed = f"{found.least:,.0f} tokens/s"
+    if found.most != found.least:
+        speed = f"{found.least:,.0f} to {found.most:,.0f} tokens/s"
     seconds = tokens / found.least / max(1, gpus) + found.before[1]
     least_seconds = tokens / found.most / max(1, gpus) + found.before[0]
     return Cost(
-        source=f"{amount} at {_per_second(found)}{' a GPU' if gpus else ''}, {found.words}",
+        source=f"{amount} at {speed}{' a GPU' if gpus else ''}, {found.words}",
         speed=found.kind,
         steps=case.steps,
         tokens=tokens,
@@ -178,14 +189,8 @@ def predict(
     )
 
 
-def _per_second(speed: Speed) -> str:
-    if speed.most == speed.least:
-        return f"{speed.least:,.0f} tokens/s"
-    return f"{speed.least:,.0f} to {speed.most:,.0f} tokens/s"
-
-
 def _without_tokens(case: Case, gpus: int, seconds_per_step: float | None) -> Cost:
-    """By the steps and the speed that was given, when both are known."""
+    """Return the cost by the steps and the speed that was given, when both are known."""
     steps = case.steps
     if not steps:
         return Cost("spec built without --dataset-facts")
@@ -200,22 +205,8 @@ def _without_tokens(case: Case, gpus: int, seconds_per_step: float | None) -> Co
     return Cost(source, GIVEN, steps, seconds=seconds, gpu_hours=gpu_hours)
 
 
-def _count(tokens: int) -> str:
-    return f"{tokens:,}" if tokens < 1e6 else f"{tokens / 1e6:,.1f} million"
-
-
-def _records_of_steps(case: Case) -> int:
-    """Records of all steps of a training: the last step of an epoch may have fewer than others."""
-    if not case.steps_per_epoch:
-        return case.steps * case.global_batch
-    spread = math.ceil(case.trained_records / case.ranks) * case.ranks
-    of_epoch = min(spread, case.steps_per_epoch * case.global_batch)
-    epochs, rest = divmod(case.steps, case.steps_per_epoch)
-    return epochs * of_epoch + min(rest * case.global_batch, of_epoch)
-
-
 def _tokens_per_step(case: Case) -> float | None:
-    """Of a step with a whole batch. None without facts."""
+    """Return the tokens of a step with a whole batch; None without facts."""
     if not case.tokens:
         return None
     return fmean(record.total for record in case.tokens) * case.global_batch
@@ -228,7 +219,7 @@ def _gpus(case: Case, gpu_ids: list[str] | None) -> int:
 def _speed(
     case: Case, gpus: int, jobs_dir: Path, seconds_per_step: float | None, tokens: int
 ) -> Speed | None:
-    """The speed that was given, or that of an earlier job."""
+    """Return the speed that was given, or that of an earlier job."""
     if seconds_per_step:
         given = tokens / case.steps / seconds_per_step / max(1, gpus)
         return Speed(GIVEN, given, given, f"given by {SPEED} {seconds_per_step:g}")
@@ -277,44 +268,41 @@ def _is_of_measured_size(case: Case) -> bool:
 
 
 def _speed_elsewhere(case: Case, gpus: int, tokens: int, gpu_names: Sequence[str]) -> Speed | None:
-    """That of skill_info, for so many tokens on GPUs."""
+    """Return the speed of skill_info, for so many tokens on GPUs."""
     if not _is_of_measured_size(case):
         return None
     mean = fmean(record.total for record in case.tokens)
-    way = speeds.COSMOS_RL
-    in_one_pass = mean * case(MINI_BATCH) if case.cosmos else _packed(case, mean)
-    if not case.cosmos:
-        slow, _ = speeds.of_training(speeds.EMBEDDED, mean, in_one_pass)
+    before = (0, 0)
+    if case.cosmos:
+        way = speeds.COSMOS_RL
+        least, most = speeds.of_training(way, mean, mean * case(MINI_BATCH))
+        # Several GPUs were not measured: each is as fast as one alone, or as slow as ours are.
+        least *= speeds.of_each(gpus)
+        named = way
+    else:
+        # A pass of the embedded engine takes as many records of one step as its limit lets in.
+        limit = case(TOKENS_PER_PASS) or math.inf
+        in_one_pass = max(mean, min(limit, mean * case(BATCH)))
+        way = speeds.EMBEDDED
+        slow, _ = speeds.of_training(way, mean, in_one_pass)
+        asked = case("custom.transformers_engine.compile")
         seconds = tokens / slow / speeds.of_each(gpus) / gpus
-        way = speeds.COMPILED if _is_compiled(case, seconds) else speeds.EMBEDDED
-    least, most = speeds.of_training(way, mean, in_one_pass)
-    least *= speeds.of_each(gpus)
-    if not case.cosmos:
+        if seconds > speeds.COMPILING_PAYS if asked is None else asked:
+            way = speeds.COMPILED
+            before = tuple(speeds.measured()["compile_seconds"])
+        least, most = speeds.of_training(way, mean, in_one_pass)
+        least *= speeds.of_each(gpus)
         most *= speeds.of_each(gpus)
-    named = way if case.cosmos else f"the {way}"
+        named = f"the {way}"
     words = f"measured with {named}, LoRA of an 8B model on one {speeds.measured()['gpu']}"
     words += "".join(_differences(case, way, mean, gpus, gpu_names))
-    before = (0, 0)
-    if way == speeds.COMPILED:
-        before = tuple(speeds.measured()["compile_seconds"])
     return Speed(MEASURED, least, most, f"{words}; {SPEED} S for others", before)
-
-
-def _packed(case: Case, mean: float) -> float:
-    """Tokens of a pass of the embedded engine, whose records are those of one step."""
-    limit = case(TOKENS_PER_PASS) or math.inf
-    return max(mean, min(limit, mean * case(BATCH)))
-
-
-def _is_compiled(case: Case, seconds: float) -> bool:
-    asked = case("custom.transformers_engine.compile")
-    return seconds > speeds.COMPILING_PAYS if asked is None else asked
 
 
 def _differences(
     case: Case, way: str, mean: float, gpus: int, gpu_names: Sequence[str]
 ) -> Iterator[str]:
-    """What is not as it was when that was measured."""
+    """Yield what is not as it was when that was measured."""
     if gpus > 1 and case.cosmos:
         yield ", several were not"
     elif gpus > 1:
@@ -330,8 +318,8 @@ def _differences(
 
 
 def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> Cost | None:
-    """What an evaluation costs on so many GPUs; None where nothing is known of its questions, or of
-    the speed. `gpu_names` as nvidia-smi writes them, where it was asked."""
+    """Return what an evaluation costs on so many GPUs; None where nothing is known of its
+    questions, or of the speed. `gpu_names` as nvidia-smi writes them, where it was asked."""
     questions = _questions(case)
     if not gpus or not questions or not _is_evaluation_measured(case):
         return None
@@ -352,7 +340,7 @@ def predict_evaluation(case: Case, gpus: int, gpu_names: Sequence[str] = ()) -> 
 
 
 def _questions(case: Case) -> int:
-    """How many are asked, 0 where nobody knows; a guard's are not among them."""
+    """Count the questions, 0 where nobody knows; a guard's are not among them."""
     try:
         if not case.facts or not case.tokens:
             return 0
