@@ -46,8 +46,8 @@ def test_known_names_are_taken_as_they_are(site, rewards):
     [
         ("formt", None, "REWARD-NAME", "Did you mean format"),
         ("gone.py", None, "JOB-INPUT-MISSING", "train.train_policy.reward_function names it"),
-        ("own.py", "def pay(a, b, c): ...\n", "REWARD-FILE", "got no function reward("),
-        ("own.py", "def reward(:\n", "REWARD-FILE", "got no Python"),
+        ("own.py", "def pay(a, b, c): ...\n", "REWARD-FILE", "no function reward("),
+        ("own.py", "def reward(:\n", "REWARD-FILE", "no Python"),
         ("own.py", "def reward(answer): ...\n", "REWARD-FILE", "expected reward(question, gt"),
         ("own.py", "def reward(a, b, c, d): ...\n", "REWARD-FILE", "got reward(a, b, c, d)"),
         ("own.py", "def reward(a, b, c, *, d): ...\n", "REWARD-FILE", "got reward(a, b, c, *, d)"),
