@@ -166,6 +166,7 @@ def test_tags_get_a_table_of_their_own():
     assert {tag: table["accuracy"] for tag, table in tables.items()} == {"night": 0.5, "rain": 1.0}
 
 
+@settings(max_examples=20)
 @given(st.lists(st.tuples(letters, replies), min_size=1, max_size=20))
 def test_metrics_keep_to_their_schema(pairs):
     scored = metrics.score(rows_of(pairs)) | {
