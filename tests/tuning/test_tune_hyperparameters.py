@@ -66,32 +66,32 @@ def test_a_plan_writes_nothing_and_ends_with_the_command_that_starts(folder):
 
 
 WRONG = [
-    (["--spec", "spec.toml", "--range", "lr=2..1"], 2, "TUNE-RANGE"),
-    (["--spec", "spec.toml", "--objective", "acuracy"], 2, "TUNE-OBJECTIVE"),
-    (["--spec", "spec.toml", "--target", "accuracy=nan"], 2, "TUNE-TARGET"),
-    (["--spec", "spec.toml", "--gpu-ids", "any", "--gpu-ids", "any"], 2, "TUNE-GPUS"),
-    (["--spec", "spec.toml", "--gpu-ids", "0,1", "--gpu-ids", "1,2"], 2, "TUNE-GPUS"),
-    (["--spec", "spec.toml", "--target", "accuracy=5"], 2, "TUNE-TARGET"),
-    (["--spec", "spec.toml", "--objective", "text."], 2, "TUNE-OBJECTIVE"),
-    (["--spec", "spec.toml", "--objective", "custom.mine"], 2, "TUNE-OBJECTIVE"),
-    (["--spec", "spec.toml", "--metric-file", "nosuch.py"], 2, "FILE-MISSING"),
-    (["--spec", "spec.toml", "--gpu-ids", "x"], 2, "JOB-GPU-IDS"),
-    (["--spec", "spec.toml", "--gpu-ids", ""], 2, "USAGE"),
-    (["--spec", "spec.toml", "--", "--imge", "foo"], 2, "USAGE"),
-    (["--spec", "spec.toml", "--", "--image", "foo"], 1, "JOB-FLAG"),
-    (["--spec", "spec.toml", "junk"], 2, "USAGE"),
-    (["--spec", "spec.toml", "--trials", "0"], 2, "USAGE"),
-    (["--spec", "spec.toml", "--every", "nan"], 2, "USAGE"),
-    (["--spec", "spec.toml", "--hours", "-3"], 2, "USAGE"),
-    (["--spec", "nowhere.toml"], 2, "FILE-MISSING"),
-    (["--range", "lr=1e-5..1e-4"], 2, "USAGE"),
-    ([], 2, "FILE-MISSING"),
+    ("--spec spec.toml --range lr=2..1", 2, "TUNE-RANGE"),
+    ("--spec spec.toml --objective acuracy", 2, "TUNE-OBJECTIVE"),
+    ("--spec spec.toml --target accuracy=nan", 2, "TUNE-TARGET"),
+    ("--spec spec.toml --gpu-ids any --gpu-ids any", 2, "TUNE-GPUS"),
+    ("--spec spec.toml --gpu-ids 0,1 --gpu-ids 1,2", 2, "TUNE-GPUS"),
+    ("--spec spec.toml --target accuracy=5", 2, "TUNE-TARGET"),
+    ("--spec spec.toml --objective text.", 2, "TUNE-OBJECTIVE"),
+    ("--spec spec.toml --objective custom.mine", 2, "TUNE-OBJECTIVE"),
+    ("--spec spec.toml --metric-file nosuch.py", 2, "FILE-MISSING"),
+    ("--spec spec.toml --gpu-ids x", 2, "JOB-GPU-IDS"),
+    ("--spec spec.toml --gpu-ids ''", 2, "USAGE"),
+    ("--spec spec.toml -- --imge foo", 2, "USAGE"),
+    ("--spec spec.toml -- --image foo", 1, "JOB-FLAG"),
+    ("--spec spec.toml junk", 2, "USAGE"),
+    ("--spec spec.toml --trials 0", 2, "USAGE"),
+    ("--spec spec.toml --every nan", 2, "USAGE"),
+    ("--spec spec.toml --hours -3", 2, "USAGE"),
+    ("--spec nowhere.toml", 2, "FILE-MISSING"),
+    ("--range lr=1e-5..1e-4", 2, "USAGE"),
+    ("", 2, "FILE-MISSING"),
 ]
 
 
 @pytest.mark.parametrize("words, code, id", WRONG, ids=lambda value: str(value)[:40])
 def test_bad_input_is_a_finding(folder, words, code, id):
-    got, found = tune(folder, "plan", *words)
+    got, found = tune(folder, "plan", *shlex.split(words))
     assert got == code and id in [
         row["id"] for row in found["findings"] if row["severity"] == "error"
     ]
@@ -103,7 +103,7 @@ def test_only_trainings_get_several_nodes(folder):
     table = document.load(folder / "spec.toml")
     document.set_value(table, "policy.parallelism.dp_shard_size", 2)
     document.dump(table, folder / "spec.toml")
-    search = ["--spec", "spec.toml", "--engine", "transformers", "--platform", "slurm"]
+    search = shlex.split("--spec spec.toml --engine transformers --platform slurm")
     for nodes in (["--nodes", "2"], ["--nodes=2"]):
         code, found = tune(folder, "plan", *search, "--", *nodes, "--account", "team")
         assert code == 0, found["findings"]
@@ -113,13 +113,13 @@ def test_only_trainings_get_several_nodes(folder):
 
 
 def test_what_follows_the_dashes_goes_to_every_job_but_for_the_nodes():
-    more = ["--account", "a", "--nodes", "2", "--nodes=2", "--qos", "q"]
+    more = shlex.split("--account a --nodes 2 --nodes=2 --qos q")
     plan = {"platform": "slurm", "engine": "transformers", "launch": more, "nodes": 4}
     words = {}
     for action in ("train", "evaluate"):
         words[action] = commands.launch_words(plan, action, "spec.toml", None)
     assert words["train"][-len(more) :] == more
-    assert words["evaluate"][-5:] == ["transformers", "--account", "a", "--qos", "q"]
+    assert words["evaluate"][-5:] == shlex.split("transformers --account a --qos q")
 
 
 def test_trainings_have_the_nodes_that_the_spec_was_laid_out_for(folder):
@@ -179,16 +179,7 @@ def test_a_target_is_a_value_of_the_objective(folder, objective, target, goal):
 
 
 def test_what_build_spec_was_told_to_set_is_not_searched(folder):
-    words = [
-        "--spec",
-        "spec.toml",
-        "--engine",
-        "transformers",
-        "--set",
-        "batch_size=2",
-        "-o",
-        "mine.toml",
-    ]
+    words = shlex.split("--spec spec.toml --engine transformers --set batch_size=2 -o mine.toml")
     assert run_script("build_spec.py", "train", *words, cwd=folder).returncode == 0
     code, found = tune(folder, "plan", "--spec", "mine.toml")
     varied = [row["key"] for row in found["result"]["space"]]
@@ -199,7 +190,7 @@ def test_what_build_spec_was_told_to_set_is_not_searched(folder):
 
 
 def test_the_engine_is_the_one_that_the_spec_was_built_for(folder):
-    words = ["--spec", "spec.toml", "--engine", "tao", "-o", "mine.toml"]
+    words = shlex.split("--spec spec.toml --engine tao -o mine.toml")
     assert run_script("build_spec.py", "train", *words, cwd=folder).returncode == 0
     code, found = tune(
         folder, "plan", "--spec", "mine.toml"
@@ -223,8 +214,8 @@ def test_a_plan_counts_what_there_is_to_try(folder):
 def test_a_plan_tells_time_budget_target_and_device(folder):
     facts = write_facts(folder, 4)
     files.write_json(facts, files.read_json(facts) | {"annotations": str(folder / "a.json")})
-    words = ["plan", "--spec", "spec.toml", "--dataset-facts", "dataset_facts.json"]
-    words += ["--trials", "4", "--hours", "8", "--target", "0.9", "--gpu-ids", "none"]
+    words = shlex.split("plan --spec spec.toml --dataset-facts dataset_facts.json")
+    words += shlex.split("--trials 4 --hours 8 --target 0.9 --gpu-ids none")
     words += ["--seconds-per-step", "9"]
     _, found = tune(folder, *words)
     told = found["result"]
@@ -307,18 +298,7 @@ def test_what_comes_next_waits_until_the_study_has_ended(folder, monkeypatch):
 def test_the_budget_is_the_studys_and_a_later_run_changes_what_it_names(folder, monkeypatch):
     monkeypatch.chdir(folder)
     begun(folder, "--spec", "spec.toml", "--range", "lr=1e-6..1e-4")
-    budget = [
-        "--trials",
-        "1",
-        "--hours",
-        "8",
-        "--target",
-        "0.9",
-        "--gpu-ids",
-        "none",
-        "--gpu-ids",
-        "none",
-    ]
+    budget = shlex.split("--trials 1 --hours 8 --target 0.9 --gpu-ids none --gpu-ids none")
     code, found = tune(folder, "run", *budget)
     assert code == 0 and found["result"]["ended"].startswith("1 of 1 trainings")
     kept = {"trials": 1, "hours": 8, "target": 0.9, "groups": [[], []]}
@@ -458,16 +438,7 @@ def test_a_bundle_that_lacks_a_file_is_enabled_but_not_runnable_and_the_fix_is_n
 
     code, (finding,) = run(SCRIPT, "plan", "--study", "s", "--spec", "spec.toml")
     assert code == 2 and finding["id"] == "TUNE-NOT-RUNNABLE" and "enabled" in finding["message"]
-    plan = [
-        "plan",
-        "train",
-        "--spec",
-        "spec.toml",
-        "--engine",
-        "transformers",
-        "--platform",
-        "local",
-    ]
+    plan = shlex.split("plan train --spec spec.toml --engine transformers --platform local")
     code, found = run("launch_job.py", *plan)
     if lacking.startswith("schemas"):  # nothing trains
         assert finding["fix"] == "install the skill again"
