@@ -83,7 +83,7 @@ def write(job: Job, spec: dict, output: Path, host_user: str | None) -> None:
 
 
 def copy_programs(skill: Path) -> None:
-    """What the container runs of this bundle, with what that reads."""
+    """Copy what the container runs of this bundle, with what that reads."""
     without_caches = shutil.ignore_patterns("__pycache__")
     for part in ("scripts", "schemas"):
         shutil.copytree(bundle.ROOT / part, skill / part, ignore=without_caches)
@@ -92,8 +92,8 @@ def copy_programs(skill: Path) -> None:
 
 
 def _command(job: Job) -> str:
-    """The `docker run` of the plan, a flag per line, with what differs from run to run as variables
-    of the shell."""
+    """Return the `docker run` of the plan, a flag per line, with what differs from run to run as
+    variables of the shell."""
     words = job.command[job.command.index("run") + 1 :]
     after_image = words.index(job.image)
     lines = ["docker run --detach"]
@@ -114,7 +114,8 @@ def _command(job: Job) -> str:
 
 
 def _value(flag: str, value: str) -> str:
-    """The value of a flag as run.sh has it; empty for flags that tell of the planner's machine."""
+    """Return the value of a flag as run.sh has it; empty for flags that tell of the planner's
+    machine."""
     if flag == "--name":
         return '"$id"'
     if flag == "--label":
@@ -140,8 +141,8 @@ def _mount(value: str) -> str:
 
 
 def _moved(job: Job, word: str) -> str:
-    """A word of the command; a program of this bundle where run.sh mounts it. A dataset script of
-    somebody's own stays where it is, wherever that is."""
+    """Return a word of the command: for a program of this bundle, where run.sh mounts it. A dataset
+    script of somebody's own stays where it is."""
     programs = mounts.inside(bundle.ROOT)
     script = job.options.get("entry_script", "")
     is_own_script = Path(script).is_absolute() and word == mounts.inside(script)

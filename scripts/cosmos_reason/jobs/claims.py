@@ -62,7 +62,7 @@ def _claim(folder: Path, job: Path, locks: ExitStack) -> list[Finding]:
 
 
 def owner(folder: Path | str) -> str | None:
-    """The id of the job that claimed an output folder last."""
+    """Return the id of the job that claimed an output folder last."""
     job, _ = _read(Path(folder))
     return job.name if job else None
 
@@ -78,8 +78,8 @@ def _read(folder: Path) -> tuple[Path | None, str]:
 
 
 def _at_work(folder: Path, locked: Path | None = None) -> list[Finding]:
-    """An error when a job is being submitted or at work in the folder, in one that holds it, or in
-    one below it. `locked`: the folder whose claim this process has locked."""
+    """Return an error when a job is being submitted or at work in the folder, in one that holds it,
+    or in one below it. `locked`: the folder whose claim this process has locked."""
     below = (Path(place) for place, _, _ in os.walk(folder) if Path(place) != folder)
     for place in (folder, *folder.parents, *below):
         if jobs.ID.fullmatch(place.name) and (place / jobs.RECORD).is_file():
@@ -97,7 +97,7 @@ def _at_work(folder: Path, locked: Path | None = None) -> list[Finding]:
 
 
 def _busy_by_claim(folder: Path, place: Path) -> Finding | None:
-    """An error when the job that the claim in `place` names is at work."""
+    """Return an error when the job that the claim in `place` names is at work."""
     job, host = _read(place)
     if job is None:
         return None
@@ -108,7 +108,7 @@ def _busy_by_claim(folder: Path, place: Path) -> Finding | None:
 
 
 def _busy_with(folder: Path, job: Path) -> Finding | None:
-    """An error when the job is at work."""
+    """Return an error when the job is at work."""
     if _is_running(job):
         return _busy(folder, job.name, jobs.command("watch", job))
     return None
@@ -126,8 +126,8 @@ def _is_locked(claim: Path) -> bool:
 
 
 def _is_running(job: Path) -> bool:
-    """Whether a job may still be at work: also when nobody can say. Without a sound record its lock
-    tells."""
+    """Tell whether a job may still be at work: also when nobody can say. Without a sound record its
+    lock tells."""
     try:
         return not platforms.refresh(job).has_ended
     except Failure as failure:

@@ -23,13 +23,13 @@ ALONE = ("--standalone", "--local-addr=127.0.0.1")
 
 
 def dataset_script(job: Job) -> str:
-    """What reads the data of a training: ours, or the one that was asked for."""
+    """Return what reads the data of a training: ours, or the one that was asked for."""
     ours = bundle.ROOT / "scripts" / "train_with_cosmos_rl.py"
     return job.options.get("entry_script") or str(ours)
 
 
 def environment(job: Job) -> dict[str, str]:
-    """What skill_info.yaml says of the environment of the engine's processes."""
+    """Return what skill_info.yaml says of the environment of the engine's processes."""
     facts = bundle.skill_info()["engines"][job.engine]
     found = dict(facts.get("environment", {}))
     if job.resources["nodes"] == 1:
@@ -40,7 +40,7 @@ def environment(job: Job) -> dict[str, str]:
 def words(
     job: Job, spec: dict, /, inside: Callable[[str], str] = str, **values: object
 ) -> list[str]:
-    """The program of a job and its arguments.
+    """Return the program of a job and its arguments.
 
     `values` are python, config (the spec to read), job (the job's folder), scripts (the bundle's),
     entry_script (what reads the data of cosmos-rl), and cosmos_rl for that engine. Keys that the
@@ -67,8 +67,8 @@ def words(
 
 
 def _for_each_rank(job: Job, spec: dict, program: list[str]) -> list[str]:
-    """The words that start a program of Python on every rank of a node; what differs from node to
-    node the platform adds, behind TORCHRUN."""
+    """Return the words that start a program of Python on every rank of a node; what differs from
+    node to node the platform adds, behind TORCHRUN."""
     from cosmos_reason.rules.case import COSMOS, Case  # supervisors need it not
 
     ranks = Case(job.action, job.engine, spec).ranks
@@ -81,7 +81,8 @@ def _for_each_rank(job: Job, spec: dict, program: list[str]) -> list[str]:
 
 
 def launch_text(job: Job, before: str = "") -> str:
-    """A script that shows people what runs, a flag per line; `before` is what the command needs."""
+    """Return a script that shows people what runs, a flag per line; `before` is what the command
+    needs."""
     lines = []
     for word in job.command:
         quoted = shlex.quote(word)

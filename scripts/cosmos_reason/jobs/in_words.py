@@ -43,18 +43,18 @@ def of_plan(job: Job, amounts_to: str = "") -> str:
 
 
 def of_its_spec(launch: Launch) -> str:
-    """What the spec of a launch amounts to: steps or answers, data, GPUs."""
+    """Return what the spec of a launch amounts to: steps or answers, data, GPUs."""
     uses_gpus = launch.gpu_ids != [] and not launch.endpoint
     return spec_in_words.with_batch(launch.case, uses_gpus)
 
 
 def _named(name: str, folder: Path, text: str) -> str:
-    """A text in which a variable stands for the folder."""
+    """Return a text in which a variable stands for the folder."""
     return re.sub(rf"(?<![\w./-]){re.escape(str(folder))}(?![\w.-])", f"${name}", text)
 
 
 def _below(folder: str, text: str) -> str:
-    """A text in which paths below the folder begin with $PWD."""
+    """Return a text in which paths below the folder begin with $PWD."""
     if folder == "/":
         return text
     return re.sub(rf"(?<![\w./-]){re.escape(folder)}/(?=[\w.])", "$PWD/", text)
@@ -76,7 +76,7 @@ def _gpus_in_words(resources: dict) -> str:
 
 
 def _history(job: Job) -> list[str]:
-    """The earlier attempts of a retried job, and how far each came."""
+    """Return the earlier attempts of a retried job, and how far each came."""
     lines = []
     for attempt in attempts(job)[:-1]:
         far = f" at step {attempt['last_step']}" if attempt["last_step"] is not None else ""
@@ -85,7 +85,8 @@ def _history(job: Job) -> list[str]:
 
 
 def attempts(job: Job) -> list[dict]:
-    """The jobs of one training up to this one, the oldest first: job_id, state, last_step."""
+    """Return the jobs of one training up to this one, the oldest first: job_id, state,
+    last_step."""
     found = []
     for log in job_folder.files_of_attempts(job.folder / jobs.METRICS):
         record = job.to_json() if log.parent == job.folder else job_folder.read(log.parent)
@@ -95,7 +96,7 @@ def attempts(job: Job) -> list[dict]:
 
 
 def of_job(job: Job) -> str:
-    """A recorded job: its state, its newest numbers, why it failed, and what it left."""
+    """Describe a recorded job: its state, its newest numbers, why it failed, and what it left."""
     metrics = progress.newest(job.folder)
     facts = watch.facts(metrics)
     if "total_steps" in metrics:

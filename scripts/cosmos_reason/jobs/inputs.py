@@ -218,7 +218,7 @@ def _asked(launch: Launch, role: str, path: Path) -> list[Finding]:
 
 
 def check_outputs(launch: Launch) -> list[Finding]:
-    """Outputs that would make an input, or more than the job's own, writable to the work."""
+    """Refuse outputs that would make an input, or more than the job's own, writable to the work."""
     role_of = {entry["path"]: entry["role"] for entry in launch.inputs}
     shared = [launch.folder, Path.home(), Path(tempfile.gettempdir()), bundle.ROOT]
     found = []
@@ -268,8 +268,8 @@ def stage(launch: Launch) -> list[dict]:
 
 
 def cache_of(source: str) -> Path | None:
-    """The folder of this machine that an input is fetched or unpacked into, None for one that is
-    read where it lies."""
+    """Return the folder of this machine that an input is fetched or unpacked into, None for one
+    that is read where it lies."""
     if source.startswith(model_names.HUB):
         return hub.cache()
     is_kept = source.startswith(s3.SCHEME) or archives.is_archive(source)
@@ -277,7 +277,7 @@ def cache_of(source: str) -> Path | None:
 
 
 def _fetched(launch: Launch, role: str, source: str) -> Path:
-    """The local copy of a Hub model or of something on S3."""
+    """Return the local copy of a Hub model or of something on S3."""
     if _is_model(launch, role):  # its config first, which may be enough to refuse it
         document.set_value(launch.spec, role, str(hub.fetch_model(source, ["config.json"], role)))
         _refuse(_rule_findings(launch))
@@ -293,7 +293,7 @@ def _fetched(launch: Launch, role: str, source: str) -> Path:
 
 
 def _fetched_media(source: str, annotation_path: str) -> Path:
-    """The media that the annotations name, or the archive in a root that holds them."""
+    """Return the media that the annotations name, or the archive in a root that holds them."""
     samples, _ = annotations.read(annotation_path)
     named = [medium for sample in samples for medium in sample.media]
     archive = archives.in_root(source, named[0].kind, named[0].path) if named else None
@@ -305,7 +305,8 @@ def _fetched_media(source: str, annotation_path: str) -> Path:
 
 
 def _rule_findings(launch: Launch) -> list[Finding]:
-    """What the rules say of a spec now that a model is here: of an Omni checkpoint, above all."""
+    """Return what the rules say of a spec now that a model is here: of an Omni checkpoint, above
+    all."""
     has_own_data = launch.own_script is not None
     return rules.check(
         launch.action, launch.engine, launch.spec, launch=True, has_own_data=has_own_data
@@ -319,7 +320,8 @@ def _refuse(found: list[Finding]) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """Changes when a file changes; of a folder, when the names or sizes directly in it change."""
+    """Return a text that changes when a file changes; of a folder, when the names or sizes directly
+    in it change."""
     if path.is_file():
         return f"sha256:{files.sha256(path)}"
     listing = []

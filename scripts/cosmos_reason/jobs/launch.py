@@ -249,8 +249,8 @@ def _laid_out(launch: Launch) -> Launch:
 
 
 def _unserved(launch: Launch) -> list[Finding]:
-    """An error where the server does not serve the model that a job of this machine would ask for.
-    All other trouble with a server is the job's, which tries again."""
+    """Return an error where the server does not serve the model that a job of this machine would
+    ask for. All other trouble with a server is the job's, which tries again."""
     if not launch.endpoint or launch.platform != "local":
         return []
     from cosmos_reason.remote.chat import ChatServer
@@ -275,7 +275,8 @@ def _unserved(launch: Launch) -> list[Finding]:
 
 
 def _flag_findings(launch: Launch) -> list[Finding]:
-    """Flags that this action, engine or platform has no use for, and words that need others."""
+    """Refuse flags that this action, engine or platform has no use for, and words that need
+    others."""
     useless = set(launch.useless(launch.platform))
     given = {flag_of(name): value for name, value in launch.given().items()}
     if launch.carried and launch.platform != "docker":
@@ -313,7 +314,7 @@ def _takes_images_of_nvidia(launch: Launch) -> bool:
 
 
 def _image_findings(launch: Launch) -> list[Finding]:
-    """What the spec, as it was written, and the environment ask of NVIDIA's image."""
+    """Return what the spec, as it was written, and the environment ask of NVIDIA's image."""
     if not _takes_images_of_nvidia(launch):
         return []
     image = launch.image or images.default(launch.engine)
@@ -322,9 +323,9 @@ def _image_findings(launch: Launch) -> list[Finding]:
 
 
 def _gpu_findings(launch: Launch) -> list[Finding]:
-    """An error for GPUs that are not as many as the spec needs. Only training minds further ones;
-    the embedded engine does without any where one is enough, and trains without any on as many
-    processes."""
+    """Return an error for GPUs that are not as many as the spec needs. Only training minds further
+    ones; the embedded engine does without any where one is enough, and trains without any on as
+    many processes."""
     chosen = launch.gpu_ids
     needed = launch.needed_gpus
     if chosen is None or launch.endpoint:

@@ -23,8 +23,8 @@ AWAY = {
 
 
 def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
-    """All jobs, the newest first, UNKNOWN where nobody can say how one is; and findings: records
-    that cannot be read, and a warning for each controller that does not answer."""
+    """Return all jobs, the newest first, UNKNOWN where nobody can say how one is; and findings:
+    records that cannot be read, and a warning for each controller that does not answer."""
     listed = []
     found = []
     deadline = time.monotonic() + platforms.BRIEFLY
@@ -40,8 +40,8 @@ def current(jobs_dir: Path) -> tuple[list[Job], list[Finding]]:
 
 
 def _refreshed(folder: Path, unreachable: dict[tuple, Finding], deadline: float) -> Job:
-    """The record of a job as it is true now, or UNKNOWN. A controller that does not answer joins
-    `unreachable`, and is not asked about the next job."""
+    """Return the record of a job as it is true now, or UNKNOWN. A controller that does not answer
+    joins `unreachable`, and is not asked about the next job."""
     job = Job.load(folder)
     controller = _controller(job)
     if controller in unreachable and not job.has_ended:

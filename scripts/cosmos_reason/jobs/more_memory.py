@@ -16,14 +16,14 @@ BYTES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def mebibytes(quantity: str) -> int:
-    """Of a quantity of Kubernetes; 0 for another text."""
+    """Return the mebibytes of a quantity of Kubernetes; 0 for another text."""
     size = QUANTITY.fullmatch(quantity)
     return math.ceil(int(size[1]) * BYTES.get(size[2] or "", 0) / 2**20) if size else 0
 
 
 def retry(job: Job, had: int) -> str:
-    """The command that runs the job again with twice the mebibytes that it had; empty where these
-    are not known."""
+    """Return the command that runs the job again with twice the mebibytes that it had; empty where
+    these are not known."""
     if not had:
         return ""
     size = f"{had // 512}G" if had % 512 == 0 else f"{2 * had}M"
@@ -31,7 +31,8 @@ def retry(job: Job, had: int) -> str:
 
 
 def retry_with_all(job: Job) -> str:
-    """The command that runs the job again with all memory of its nodes, which SLURM alone gives."""
+    """Return the command that runs the job again with all memory of its nodes, which SLURM alone
+    gives."""
     return _with(job, "0")
 
 
@@ -40,7 +41,7 @@ def _with(job: Job, size: str) -> str:
 
 
 def causes(job: Job) -> list[dict]:
-    """What makes the spec of a failed job take less, unless its log told that already."""
+    """Return what makes the spec of a failed job take less, unless its log told that already."""
     from cosmos_reason.jobs import diagnosis
 
     said = {finding["id"] for finding in job.diagnosis}

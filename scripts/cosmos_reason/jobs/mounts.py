@@ -27,8 +27,8 @@ MANY = 16  # more folders than this get one mount of what they have in common
 
 
 def inside(path: Path | str) -> str:
-    """The container's path of a path here: the same, so that what the work writes down is true
-    outside as well, and below /host where the image has a folder of its own."""
+    """Return the container's path of a path here: the same, so that what the work writes down is
+    true outside as well, and below /host where the image has a folder of its own."""
     root_and_first = Path(path).parts[:2]
     if len(root_and_first) == 2 and root_and_first[1] in IMAGE_OWN:
         return f"{HOST}{path}"
@@ -36,9 +36,9 @@ def inside(path: Path | str) -> str:
 
 
 def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
-    """The folders and files that the container has, each with whether it may write there: the
-    inputs are read, the job's folder and its outputs written. Raises Failure (exit 2) for media it
-    could not show."""
+    """Return the folders and files that the container has, each with whether it may write there:
+    the inputs are read, the job's folder and its outputs written. Raises Failure (exit 2) for media
+    it could not show."""
     named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
     programs = set() if job.options.get("carried") else {bundle.ROOT}  # run.sh has its own copy
     own = _of_own_script(job) | visible(set(reward_files.files(spec)))
@@ -54,8 +54,9 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
 
 
 def hub_cache(job: Job) -> Path | None:
-    """The user's cache of the Hub where the work sees it, so that no job downloads a model again;
-    None where nobody said that it is there. The rest of HF_HOME holds tokens and stays here."""
+    """Return the user's cache of the Hub where the work sees it, so that no job downloads a model
+    again; None where nobody said that it is there. The rest of HF_HOME holds tokens and stays
+    here."""
     options = job.options
     cache = Path(os.path.abspath(hub.cache()))
     if job.platform == "docker":
@@ -71,7 +72,7 @@ def hub_cache(job: Job) -> Path | None:
 
 
 def flags(job: Job, spec: dict) -> list[str]:
-    """`--mount` flags of docker, whose values are lines of CSV."""
+    """Return `--mount` flags of docker, whose values are lines of CSV."""
     words = []
     for path, is_writable in places(job, spec):
         fields = ["type=bind", f"source={path}", f"target={inside(path)}"]
@@ -88,7 +89,7 @@ def _csv_line(fields: list[str]) -> str:
 
 
 def dataset_keys(action: str) -> list[actions.DataKeys]:
-    """Where the datasets are that an action reads."""
+    """Return where the datasets are that an action reads."""
     found = [
         actions.data_keys(action),
         actions.validation_keys(action),
@@ -98,8 +99,8 @@ def dataset_keys(action: str) -> list[actions.DataKeys]:
 
 
 def named_folders(job: Job, spec: dict) -> set[Path]:
-    """The folders of the media that annotations name by absolute paths, as they do where there is
-    no media path."""
+    """Return the folders of the media that annotations name by absolute paths, as they do where
+    there is no media path."""
     found = set()
     path_of = {entry["role"]: entry["path"] for entry in job.inputs}
     for keys in dataset_keys(job.action):
@@ -115,13 +116,13 @@ def named_folders(job: Job, spec: dict) -> set[Path]:
 
 
 def _of_own_script(job: Job) -> set[Path]:
-    """The folder of somebody's own dataset script, which may import what lies beside it."""
+    """Return the folder of somebody's own dataset script, which may import what lies beside it."""
     script = Path(job.options.get("entry_script", ""))
     return {script.parent} if script.is_absolute() else set()
 
 
 def outermost(paths: Iterable[Path]) -> set[Path]:
-    """The paths that lie in no other one of them."""
+    """Return the paths that lie in no other one of them."""
     kept: set[Path] = set()
     for path in sorted(set(paths)):
         if not kept.intersection(path.parents):
@@ -130,9 +131,9 @@ def outermost(paths: Iterable[Path]) -> set[Path]:
 
 
 def visible(folders: set[Path]) -> set[Path]:
-    """The folders without those inside others; where they are many, what they have in common.
-    Raises Failure (exit 2) for one that an image has itself, where a container would look for it in
-    vain."""
+    """Return the folders without those inside others; where they are many, what they have in
+    common. Raises Failure (exit 2) for one that an image has itself, where a container would look
+    for it in vain."""
     found = outermost(folders)
     if len(found) > MANY:
         found = {Path(os.path.commonpath(found))}
@@ -149,9 +150,9 @@ def visible(folders: set[Path]) -> set[Path]:
 
 
 def link_targets(path: Path) -> set[Path]:
-    """The folders that symbolic links below `path` lead to, hop by hop, where they lead out of it.
-    Raises Failure (exit 2) for links that a container could not follow; those that lead nowhere
-    here either are left alone."""
+    """Return the folders that symbolic links below `path` lead to, hop by hop, where they lead out
+    of it. Raises Failure (exit 2) for links that a container could not follow; those that lead
+    nowhere here either are left alone."""
     found: set[Path] = set()
     seen: set[Path] = set()
     waiting = list(_links(path)) if path.is_dir() else []
@@ -180,7 +181,7 @@ def link_targets(path: Path) -> set[Path]:
 
 
 def _links(folder: Path) -> Iterator[Path]:
-    """All symbolic links below a folder."""
+    """Yield all symbolic links below a folder."""
     for place, folders, files in os.walk(folder):
         for name in folders + files:
             path = Path(place, name)

@@ -15,21 +15,21 @@ from cosmos_reason.spec import actions, document, origins
 
 
 def count(asked: int | None, needed: int) -> int:
-    """The nodes that were asked for, else as few as hold `needed` GPUs."""
+    """Return the nodes that were asked for, else as few as hold `needed` GPUs."""
     most = max(bundle.skill_info()["gpu_counts_per_node"])
     return asked or max(1, math.ceil(needed / most))
 
 
 def asked(launch: Launch) -> int | None:
-    """The nodes that the command line says, else those that the spec was laid out for; None where
-    nobody said."""
+    """Return the nodes that the command line says, else those that the spec was laid out for; None
+    where nobody said."""
     if launch.nodes or launch.action not in actions.TRAINING:
         return launch.nodes
     return origins.nodes_of(launch.spec_path, launch.needed_gpus)
 
 
 def of_job(folder: Path, needed: int) -> int | None:
-    """The nodes of a job whose training of `needed` GPUs is to go on; None where none is
+    """Return the nodes of a job whose training of `needed` GPUs is to go on; None where none is
     recorded."""
     record = files.read_json(folder / jobs.RECORD) if (folder / jobs.RECORD).is_file() else {}
     count = document.get(record, "resources.nodes")
@@ -39,7 +39,7 @@ def of_job(folder: Path, needed: int) -> int | None:
 
 
 def remarks(launch: Launch) -> list[Finding]:
-    """A warning for another number of nodes than the spec was laid out for: weights are then
+    """Return a warning for another number of nodes than the spec was laid out for: weights are then
     sharded between nodes, or replicas share one."""
     said, needed = launch.nodes, launch.needed_gpus
     if not said or launch.action not in actions.TRAINING or needed % said:
@@ -56,9 +56,9 @@ def remarks(launch: Launch) -> list[Finding]:
 
 
 def rebuilt(launch: Launch, gpus: int) -> Fix:
-    """The command that lays the spec of a launch out over so many GPUs of one node: in its place,
-    so that the launch can be given again; in a file of its own where somebody edited the spec, or
-    where it is a job's."""
+    """Return the command that lays the spec of a launch out over so many GPUs of one node: in its
+    place, so that the launch can be given again; in a file of its own where somebody edited the
+    spec, or where it is a job's."""
     output = launch.spec_path
     if launch.retry_of:
         output = Path("spec.toml")
@@ -71,7 +71,7 @@ def rebuilt(launch: Launch, gpus: int) -> Fix:
 
 
 def platforms(action: str, engine: str) -> list[str]:
-    """The platforms that launch a training of the engine on several nodes."""
+    """Return the platforms that launch a training of the engine on several nodes."""
     if action not in actions.TRAINING:
         return []
     return list(bundle.skill_info()["engines"][engine].get("several_nodes", {}))
@@ -122,8 +122,8 @@ def check(launch: Launch) -> list[Finding]:
 
 
 def others(way: tuple[str, str, str], needed: int, there: list[int]) -> Fix:
-    """What to write where the nodes, with the GPUs that each of `there` has, are too small or too
-    few for a launch: other nodes for the same training, where its `way` (action, engine, platform)
+    """Return what to write where nodes are too small or too few for a launch. `there` has the GPUs
+    of each node; `way` is (action, engine, platform). Other nodes for the same training where it
     can have them, else fewer GPUs; nothing where no node has any."""
     action, engine, platform = way
     sizes = sorted(bundle.skill_info()["gpu_counts_per_node"], reverse=True)

@@ -293,22 +293,22 @@ class Options:
 
     @property
     def kubernetes(self) -> dict[str, Any]:
-        """What is said of a cluster of Kubernetes and its pods, as a record keeps it."""
+        """Return what is said of a cluster of Kubernetes and its pods, as a record keeps it."""
         said = {name: getattr(self, name) for name in OF_KUBERNETES}
         return {name: value for name, value in said.items() if value}
 
     def given(self) -> dict[str, Any]:
-        """The options with a flag that were said, by the name of their field."""
+        """Return the options with a flag that were said, by the name of their field."""
         said = {name: getattr(self, name) for name in FLAGGED}
         return {name: value for name, value in said.items() if value or value == []}
 
     def useless(self, platform: str) -> list[str]:
-        """The flags that were given and that the platform has no use for."""
+        """Return the flags that were given and that the platform has no use for."""
         return [flag_of(name) for name in self.given() if not is_taken(name, platform)]
 
     def record(self) -> dict[str, Any]:
-        """What the record of a job keeps among its options: what was said, by the field's name, and
-        what only Kubernetes takes as a table of its own."""
+        """Return what the record of a job keeps among its options: what was said, by the field's
+        name, and what only Kubernetes takes as a table of its own."""
         kept = {name: getattr(self, name) for name in RECORDED}
         kept["kubernetes"] = self.kubernetes
         return {name: value for name, value in kept.items() if value}
@@ -332,7 +332,7 @@ def flag_of(name: str) -> str:
 
 
 def is_taken(name: str, platform: str) -> bool:
-    """Whether a launch on the platform has a use for an option."""
+    """Tell whether a launch on the platform has a use for an option."""
     return platform in FLAGGED[name]["platforms"]
 
 

@@ -28,13 +28,13 @@ def make_absolute(spec: dict, folder: Path) -> None:
 
 
 def files(spec: dict) -> list[Path]:
-    """The files among the rewards of a spec."""
+    """Return the files among the rewards of a spec."""
     return [Path(name) for name in _names(spec) if rewards.is_file(name)]
 
 
 def check(spec: dict) -> list[Finding]:
-    """What can be said of the rewards before a question is answered. A file that is not here is
-    looked for as other inputs are."""
+    """Return what stands against the rewards before a question is answered. A file that is not here
+    is looked for as other inputs are."""
     found = []
     for name in _names(spec):
         if rewards.is_file(name) and not Path(name).exists():
@@ -47,7 +47,8 @@ def check(spec: dict) -> list[Finding]:
 
 
 def _names(spec: dict) -> list[str]:
-    """None of a spec whose rewards are of another form, of which the schema speaks."""
+    """Return the rewards that a spec names; none where they are of another form, which the schema
+    refuses."""
     written = document.get(spec, KEY)
     if isinstance(written, str):
         return [written]

@@ -46,7 +46,7 @@ class Cost:
     least_seconds: float | None = None
 
     def times(self, rounds: int, runs: int) -> Cost:
-        """Of `runs` such trainings, so many rounds of which follow each other."""
+        """Return the cost of `runs` such trainings, so many rounds of which follow each other."""
         if self.seconds is None:
             return self
         hours = None if self.gpu_hours is None else self.gpu_hours * runs
@@ -64,7 +64,7 @@ class Cost:
         return found
 
     def text(self) -> str:
-        """For people."""
+        """Return the cost in words, for people."""
         return f"{self.steps} steps, {self._time()}" if self.steps else self._time()
 
     def _time(self) -> str:
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
 
 
 def between(least: float, most: float) -> str:
-    """A range of durations, with their unit once where it is the same."""
+    """Return a range of durations, with their unit once where it is the same."""
     first, last = duration(least), duration(most)
     number, _, unit = first.partition(" ")
     if first == last:
@@ -117,8 +117,8 @@ def of_launch(launch: Launch, seconds_per_step: float | None) -> Cost | None:
 
 
 def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> Case:
-    """An action with the facts of its data that its spec was built with; without them when they
-    cannot be read, or when it has other data by now."""
+    """Return an action's case with the facts of the data that its spec was built with; without them
+    when they cannot be read, or when it has other data by now."""
     case = Case(action, engine, spec, origins.facts_of(spec_path))
     annotations = actions.data_keys(action).annotations
     try:
@@ -255,12 +255,12 @@ def _speed_of_job(folder: Path, case: Case, gpus: int) -> float | None:
 
 
 def _way(case: Case, gpus: int) -> tuple[str, bool, bool]:
-    """What trainings of one speed have in common: model, LoRA or full, a GPU or none."""
+    """Return what trainings of one speed have in common: model, LoRA or full, a GPU or none."""
     return case.model, case.has("policy.lora"), gpus > 0
 
 
 def _is_of_measured_size(case: Case) -> bool:
-    """Whether skill_info knows a speed: of a model of that size with an adapter."""
+    """Tell whether skill_info knows a speed: of a model of that size with an adapter."""
     plan = gpu_memory.of_spec(case, 1, 1, 1)
     if plan is None or not plan.lora_rank or case("train.param_dtype") == "float32":
         return False

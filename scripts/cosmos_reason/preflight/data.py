@@ -103,7 +103,8 @@ def survey_data(
 
 
 def _is_here(annotations: str, media: str) -> bool:
-    """Whether the annotations can be read here, and so can the names in an archive of media."""
+    """Tell whether the annotations can be read here, and so can the names in an archive of
+    media."""
     if "://" in media and archives.is_archive(media):
         return False
     return "://" not in annotations and locate(annotations).is_file()
@@ -140,7 +141,7 @@ def look_at_clips(found: survey.Survey) -> list[Finding]:
 
 
 def _local_files(paths: dict[int, Source], packed: dict[int, str]) -> dict[int, Source]:
-    """The clips' paths, by number, that are files of this machine."""
+    """Return the clips' paths, by number, that are files of this machine."""
     local = {}
     for number in sorted(paths.keys() - packed.keys()):
         if "://" not in str(clip_checks.parts(paths[number])[0]):
@@ -149,8 +150,8 @@ def _local_files(paths: dict[int, Source], packed: dict[int, str]) -> dict[int, 
 
 
 def _suppose_others_alike(found: survey.Survey) -> None:
-    """A clip that was not looked at is taken to be like the largest one of its kind, with as many
-    frames as are listed for it."""
+    """Return a clip that was not looked at is taken to be like the largest one of its kind, with as
+    many frames as are listed for it."""
     largest: dict[str, MediaFacts] = {}
     for report in found.reports.values():
         facts = report.facts

@@ -29,7 +29,8 @@ KIB_PER_GIB = 2**20
 
 
 def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
-    """What a node needs, in the result; a finding where the machine that was asked has less."""
+    """Yield what a node needs, in the result; a finding where the machine that was asked has
+    less."""
     case = preflight.case
     terms = {}
     if case.action in actions.TRAINING:
@@ -58,7 +59,7 @@ def _asked(preflight: Preflight) -> float:
 
 
 def node_of(preflight: Preflight) -> Node:
-    """What the training of a launch runs on each of its nodes."""
+    """Return what the training of a launch runs on each of its nodes."""
     case, processes = preflight.case, preflight.gpus_per_node
     saves = case("train.ckpt.enable_checkpoint")
     in_background = case.cosmos and saves and case(SAVE_MODE) == "async"
@@ -92,8 +93,9 @@ def _all_frames(case: Case) -> float:
 
 
 def _is_copied(case: Case) -> bool:
-    """Whether the weights in a model's folder are stored in another precision than the training
-    wants them in, and not in bfloat16, from which the embedded engine widens them on the GPU."""
+    """Tell whether the weights in a model's folder are stored in another precision than the
+    training wants them in, and not in bfloat16, from which the embedded engine widens them on the
+    GPU."""
     wanted = "BF16" if case("policy.lora") or case("train.master_dtype") == "bfloat16" else "F32"
     folder = Path(case.model)
     if not folder.is_dir():
@@ -103,7 +105,7 @@ def _is_copied(case: Case) -> bool:
 
 
 def _is_elsewhere(preflight: Preflight) -> bool:
-    """Whether flags describe the GPUs of a machine that is not the one asked here."""
+    """Tell whether flags describe the GPUs of a machine that is not the one asked here."""
     return preflight.options.describes_gpus and not preflight.driver.gpus and not preflight.on_cpu
 
 
@@ -118,7 +120,7 @@ def _memory_of_machine(preflight: Preflight) -> float | None:
 
 
 def smaller(case: Case, plan: Plan, terms: dict[str, float]) -> Fix:
-    """What makes the largest part smaller for which there is something."""
+    """Return what makes the largest part smaller for which there is something."""
     changes = {
         "records read ahead": fewer_batches(case) if terms.get("records read ahead") else Fix(),
         "frames kept": Fix(changes={OPTIONS + "frame_cache_gib": 0}),

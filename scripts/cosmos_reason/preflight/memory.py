@@ -38,8 +38,8 @@ class Sample:
 
 
 def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
-    """The memory of one GPU under the spec, on the chosen GPUs and on every type that skill_info
-    knows."""
+    """Yield the memory of one GPU under the spec, on the chosen GPUs and on every type that
+    skill_info knows."""
     case = preflight.case
     has_records = case.facts and case.facts["records"]
     if has_records and not case.tokens:
@@ -121,7 +121,7 @@ def assumed_vision_tokens(case: Case) -> int:
 
 
 def prediction(preflight: Preflight, plan: gpu_memory.Plan, measured: bool) -> dict:
-    """What is predicted before the GPUs are compared with it."""
+    """Return what is predicted before the GPUs are compared with it."""
     case = preflight.case
     needed = gpu_memory.total(plan)
     types = bundle.skill_info()["gpu_types"]
@@ -141,7 +141,7 @@ def prediction(preflight: Preflight, plan: gpu_memory.Plan, measured: bool) -> d
 
 
 def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) -> Iterator[Finding]:
-    """The prediction against the smallest of `count` GPUs, which has `gib`."""
+    """Yield the prediction against the smallest of `count` GPUs, which has `gib`."""
     needed = gpu_memory.total(plan)
     verdict = gpu_memory.verdict(needed, gib)
     preflight.result["prediction"]["verdict"] = verdict
