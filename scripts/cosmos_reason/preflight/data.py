@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from cosmos_reason.base import findings
-from cosmos_reason.base.findings import Failure, Finding
+from cosmos_reason.base.findings import Finding
 from cosmos_reason.data import checks, clip_files, clip_problems, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data.annotations import locate
@@ -60,11 +60,7 @@ def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
             preflight.launch, facts, gpus_per_node, preflight.nodes
         )
         yield from broken
-        told = {(one.id, one.where) for one in broken}
-        try:
-            _read_tokens(preflight.case)
-        except Failure as failure:
-            yield from (one for one in failure.findings if (one.id, one.where) not in told)
+        _read_tokens(preflight.case)
 
 
 def _read_tokens(case: Case) -> None:
@@ -150,8 +146,8 @@ def _local_files(paths: dict[int, Source], packed: dict[int, str]) -> dict[int, 
 
 
 def _suppose_others_alike(found: survey.Survey) -> None:
-    """Return a clip that was not looked at is taken to be like the largest one of its kind, with as
-    many frames as are listed for it."""
+    """Suppose that a clip which was not looked at is like the largest one of its kind, with as many
+    frames as are listed for it."""
     largest: dict[str, MediaFacts] = {}
     for report in found.reports.values():
         facts = report.facts

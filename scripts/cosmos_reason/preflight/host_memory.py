@@ -29,7 +29,7 @@ KIB_PER_GIB = 2**20
 
 
 def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
-    """Yield what a node needs, in the result; a finding where the machine that was asked has
+    """Note in the result what a node needs; yield a finding where the machine that was asked has
     less."""
     case = preflight.case
     terms = {}

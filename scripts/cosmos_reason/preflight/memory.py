@@ -38,16 +38,13 @@ class Sample:
 
 
 def check(preflight: Preflight, gpus: list[Gpu]) -> Iterator[Finding]:
-    """Yield the memory of one GPU under the spec, on the chosen GPUs and on every type that
-    skill_info knows."""
+    """Compare the memory that one GPU needs with the chosen GPUs and every type that skill_info
+    knows."""
     case = preflight.case
     has_records = case.facts and case.facts["records"]
     if has_records and not case.tokens:
         return  # impossible vision settings: said before
-    try:
-        sample = longest_sample(case)
-    except Failure:
-        return  # impossible vision settings, which a rule refuses
+    sample = longest_sample(case)
     plan = gpu_memory.of_spec(case, sample.total, sample.vision, sample.longest_text)
     if plan is None:
         message = f"got {case.model}, whose widths are not known here, so memory is not predicted"
@@ -141,7 +138,7 @@ def prediction(preflight: Preflight, plan: gpu_memory.Plan, measured: bool) -> d
 
 
 def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) -> Iterator[Finding]:
-    """Yield the prediction against the smallest of `count` GPUs, which has `gib`."""
+    """Compare the prediction with the smallest of `count` GPUs, which has `gib`."""
     needed = gpu_memory.total(plan)
     verdict = gpu_memory.verdict(needed, gib)
     preflight.result["prediction"]["verdict"] = verdict

@@ -35,10 +35,11 @@ from types import ModuleType
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure, outside
+from cosmos_reason.jobs import options
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.record import Job
 
-PLATFORMS = ("local", "docker", "slurm", "kubernetes")
+PLATFORMS = options.ANYWHERE
 MARK = "COSMOS_REASON_JOB_ID"  # in the environment of every process of a job on this machine
 PATIENCE = 10  # seconds until an end that was brought about is recorded
 BRIEFLY = 2  # seconds for which status and list wait in all where jobs are ending
