@@ -37,6 +37,7 @@ def write(run_dir: Path, step_name: str, score: float, metric: str = VAL_LOSS) -
         temporary.symlink_to(Path("..", run_dir.name, part, step_name))
         os.replace(temporary, link)
     folder = (run_dir / "checkpoints" / step_name).resolve()
+    # The names and the absolute folder are cosmos-rl's.
     record = {"best_score": score, "best_ckpt_abs_dir": str(folder), "metric": metric}
     files.write_json(best / SCORE, record)
 

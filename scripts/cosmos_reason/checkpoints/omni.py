@@ -278,8 +278,8 @@ def _single_dtype(
             f"got {', '.join(sorted(wrong))} ({', '.join(names[:3])}), "
             f"expected one of {', '.join(_FLOATS)}"
         )
-        fix = "export it in bfloat16"
-        finding = error("CKPT-DTYPE", folder, message, fix, names=names[:1000])
+        message += "; export it in bfloat16"
+        finding = error("CKPT-DTYPE", folder, message, names=names[:1000])
         return tensors, "bfloat16", [finding]
     if len(dtypes) == 1:
         return tensors, _FLOATS[dtypes.pop()], []

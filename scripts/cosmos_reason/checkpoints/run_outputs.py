@@ -289,9 +289,8 @@ def verify_model(folder: Path, whole: bool = False) -> list[Finding]:
     found += tensor_numbers.check_numbers(tensors, whole)
     for names in _BESIDE_WEIGHTS:
         if not any((folder / name).is_file() for name in names):
-            message = "the file is missing"
-            fix = f"copy {names[0]} from the base model"
-            found.append(findings.error("CKPT-FILE-MISSING", folder / names[0], message, fix))
+            message = "the file is missing; copy it from the base model"
+            found.append(findings.error("CKPT-FILE-MISSING", folder / names[0], message))
     return found
 
 

@@ -97,6 +97,7 @@ class Training:
         """
         if not self.models:
             raise Failure(nothing_found(self.output_dir), findings.EXIT_CHECKS_FAILED)
+        # These two words mean the same everywhere; a metric or checkpoint of such a name does not.
         if by == VAL_LOSS:
             chosen, notes = self._lowest_loss()
         elif by == "best":
@@ -106,6 +107,7 @@ class Training:
             chosen, notes = self._by_metric(by)
         else:
             chosen, notes = self._named(by), []
+        # The list looked at samples; what is handed on is read to its last number.
         found = run_outputs.verify(chosen.path, whole=True)
         if findings.has_errors(found):
             raise Failure(found, findings.EXIT_CHECKS_FAILED)
@@ -324,6 +326,7 @@ class Training:
         runs = run_outputs.runs(self.output_dir)
         found = []
         for run in runs:
+            # The nearest place that tells a loss counts: a file further out may be of another run.
             places = [[run]]
             if len(runs) == 1 or run_outputs.is_of_training(run, self._attempts):
                 places.append(self._attempts)

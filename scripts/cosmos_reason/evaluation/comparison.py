@@ -48,6 +48,7 @@ def compare(
     if common and not answered:
         message = f"of {len(common)} shared question(s) both runs answered none"
         raise findings.bad_input("EVAL-COMPARE-NOTHING", flag, message)
+    # Only questions that changed sides tell the runs apart (McNemar).
     changes = Counter((old.correct, new.correct) for old, new in answered)
     fixed, broken = changes[False, True], changes[True, False]
     by_type = defaultdict(list)
@@ -165,6 +166,7 @@ def best(runs: Sequence[Answers]) -> dict | None:
     None for fewer than two runs, and where they were asked different questions."""
     if len(runs) < 2 or len({run.asked for run in runs}) > 1:
         return None
+    # sorted keeps the order of equals: the earlier of two that are alike is named.
     first, *others = sorted(runs, key=lambda run: -run.accuracy)
     pairs = {}
     for run in others:

@@ -140,8 +140,9 @@ def _no_media(folder: Path, others: list[str]) -> Failure:
     if others:
         message += f" (other files: {len(others)}, {_some(others)})"
     inner = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    fix = f"name the folder that has them, such as {inner[0]}" if inner else ""
-    return findings.bad_input("EVAL-NO-MEDIA", folder, message, fix)
+    if inner:
+        message += f"; name the folder that has them, such as {inner[0]}"
+    return findings.bad_input("EVAL-NO-MEDIA", folder, message)
 
 
 def _some(names: list[str]) -> str:

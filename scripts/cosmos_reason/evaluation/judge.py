@@ -184,12 +184,10 @@ class Judge:
         if failed:
             message = (
                 f"the judge did not reply about {len(failed)} row(s), which stay as the rules left "
-                "them; "
-                f"{problems[0]}"
+                f"them: {problems[0]}. Run it again: only these are asked"
             )
-            fix = "run it again: only these are asked"
             data = {"record_ids": failed[: findings.MAX_RECORD_IDS], "count": len(failed)}
-            found.append(findings.warning("EVAL-JUDGE-FAILED", path, message, fix, **data))
+            found.append(findings.warning("EVAL-JUDGE-FAILED", path, message, **data))
         return found
 
     def store(self, rows: list[Row], verdicts: dict[str, str | None], path: Path) -> None:

@@ -58,6 +58,7 @@ def summary(rows: Sequence[Row]) -> dict:
     commonest answer."""
     outcomes = Counter(row.outcome for row in rows)
     expected = Counter((row.type, row.expected) for row in rows if row.expected is not None)
+    # The baseline guesses per type: "A" says nothing about a yes-or-no question.
     commonest: dict[str, int] = {}
     for (kind, _), count in expected.items():
         commonest[kind] = max(count, commonest.get(kind, 0))
@@ -111,6 +112,8 @@ def confusion(rows: Iterable[Row]) -> Counter[tuple[str, str]]:
     for row in rows:
         if row.type not in CLOSED_TYPES or row.expected is None:
             continue
+        # What is no answer gets a column of its own, so that recall counts it as a miss and no
+        # class as a prediction.
         outcome = row.outcome
         if outcome == "failed":
             counts[row.expected, FAILED] += 1

@@ -59,9 +59,11 @@ class Offered:
                 options, truths, self.column, begin, [rows[number].id for number in numbers]
             )
         except Failure as failure:
-            message = failure.findings[0].message + "; they are read as they are"
-            fix = "write the letters of the options as ground truths"
-            found.append(findings.error("EVAL-GT-NUMBER", self.column, message, fix))
+            message = (
+                failure.findings[0].message + "; they are read as they are. Write the letters "
+            )
+            message += "of the options as ground truths"
+            found.append(findings.error("EVAL-GT-NUMBER", self.column, message))
         for number, truth in zip(numbers, truths, strict=True):
             row = rows[number]
             with contextlib.suppress(ValueError):  # an answer that is none of them

@@ -73,6 +73,7 @@ class SavedAnswers:
 
     def void(self, questions: Iterable[Question], reason: str) -> None:
         """Make errors of all that this process was to ask, answered or not."""
+        # Else the next run would take the answers of a broken model for good ones.
         self.path.unlink(missing_ok=True)
         self.add(Answer(question, None, reason) for question in questions)
 

@@ -64,6 +64,7 @@ def record(
     row["evaluation"] = measured
     if scored.get("guard"):
         row["guard"] = scored["guard"]
+    # A short try must not take the place of the whole evaluation: it would choose the checkpoint.
     with open(output_dir / ".checkpoint_metrics.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several evaluations may end at once
         table = checkpoint_metrics.read(output_dir)

@@ -289,6 +289,7 @@ class Runner:
         words = [str(results), "--json"]
         if self.study.plan["metric_file"]:
             words += ["--metric-file", self.study.plan["metric_file"]]
+        # Scored by the same command that people use, so that a trial's number is the one they see.
         # Exit code 1 tells of rows that failed; the score counts them.
         failing = findings.EXIT_BAD_INPUT
         commands.run(["score_predictions.py", *words], self.study.folder, failing=failing)

@@ -87,6 +87,7 @@ def propose(study: Study, trials: list[dict]) -> tuple[dict, dict | None]:
 def suggestions(study: Study, trials: list[dict], number: int) -> Iterator[dict]:
     """Yield key -> value: first as the sampler says, then by chance, of a small grid every
     point."""
+    # The trial's number is part of the seed: a run that was killed asks for the same again.
     word = f"{study.plan['seed']} {number}"
     for attempt in range(ATTEMPTS):
         yield _suggest(study, trials, f"{word} {attempt}", study.plan["sampler"])

@@ -43,6 +43,7 @@ def summary(study: Study, trials: list[dict]) -> dict:
     if trials and not states[RUNNING]:
         # A study that is older than the note of it has ended when nothing runs.
         ended = study.plan.get("ended", f"{trained} trainings")
+    # None where the trial is not there, or its metrics have no interval.
     intervals = [trial and trial["metrics"].get("interval") for trial in (base, best)]
     shown = None
     if best:
