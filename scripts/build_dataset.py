@@ -29,6 +29,7 @@ from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
 
+MOST_ABSENT = 100  # moments without an event for each with it
 COMMON = "-o --eval-fraction --column --mapping --dry-run --question --subset --skip-missing"
 
 
@@ -49,7 +50,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--column", action="append", default=[], metavar="ROLE=NAME", help=declared)
     saved = f"the {mapping.FILE} of a build; flags go before it"
     parser.add_argument("--mapping", default="", metavar="FILE", help=saved)
-    shown = "show the mapping, three records and counts, and write nothing"
+    shown = "show mapping, records and counts, write nothing"
     parser.add_argument("--dry-run", action="store_true", help=shown)
     asked = "question (or @FILE) where the source has none (captions: 'Describe this video.')"
     parser.add_argument("--question", default="", help=asked)
@@ -59,6 +60,10 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--ask", action="append", default=[], metavar="'COLUMN: TEMPLATE'", help=questions
     )
+    absent = (
+        "ask about moments without the event of each row too, N for each with it (answers yes, no)"
+    )
+    parser.add_argument("--also-ask-absent", type=float, default=0.0, metavar="N", help=absent)
     meant = "what the values of a column mean: 'what: forklift crosses=yes, empty=no'"
     parser.add_argument(
         "--values", action="append", default=[], metavar="'COLUMN: OLD=NEW, ...'", help=meant
@@ -93,7 +98,7 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--skip-missing",
         action="store_true",
-        help="leave out records without a sound clip",
+        help="leave out those without a sound clip",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split and the subset")
     parser.add_argument(
@@ -214,6 +219,12 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     saved = f.attempt(wrong, take_mapping, args) if args.mapping else None
     if args.mapping and saved is None:  # without it, columns would be looked for by their names
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
+    if not 0 <= args.also_ask_absent <= MOST_ABSENT:
+        message = f"got {args.also_ask_absent:g}, expected 0 to {MOST_ABSENT}"
+        wrong.append(f.error("USAGE", "--also-ask-absent", message))
+    if args.ask and args.also_ask_absent:
+        message = "got both, expected one: an event is asked about by --question"
+        wrong.append(f.error("USAGE", "--ask", message, "drop --ask"))
     if args.ask and args.question:
         message = "got both, expected one: --ask says what every row is asked"
         wrong.append(f.error("USAGE", "--question", message, "drop --question"))
@@ -228,6 +239,8 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
         question=args.question,
         asks=tuple(args.ask),
         values=args.values,
+        absent=args.also_ask_absent,
+        seed=args.seed,
         system=args.system,
     )
     source = f.attempt(wrong, dataset_sources.open_source, args.source, args.kind, reading)

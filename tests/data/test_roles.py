@@ -234,3 +234,58 @@ def test_truths_of_yaml_among_values_are_refused(source):
     flags = ("--mapping", source / "mapping.yaml", *ASKED)
     report, _ = build(source, ["video,what", "0.mp4,crosses"], *flags, expect=2)
     assert ids(report) == ["BUILD-MAPPING"] and "what.crosses" in str(report["findings"])
+
+
+# -- moments without an event ------------------------------------------------------------------
+
+ABSENT = ("--column", "start=from", "--column", "end=to", "--column", "answer=event")
+ABSENT += ("--question", "Does this happen: {event}?", "--also-ask-absent", "1")
+
+
+@pytest.fixture
+def events(source):
+    """Two clips of six seconds, with events in their first half."""
+    for name in ("a", "b"):
+        write_clip(source / f"{name}.mp4", frames=60, rate=10, tint=ord(name))
+    return ["video,from,to,event", "a.mp4,0,1,fall", "a.mp4,1,3,run", "b.mp4,0.5,1.5,fall"]
+
+
+def test_events_become_questions_of_both_answers(source, events):
+    report, splits = build(source, events, *ABSENT)
+    said = [(sample.turns[0].text, sample.turns[1].text) for sample in splits["train"]]
+    for event, count in (("fall", 2), ("run", 1)):
+        asked = f"Does this happen: {event}?\nAnswer yes or no."
+        assert said.count((asked, "yes")) == said.count((asked, "no")) == count
+    labelled = {"fall": {"a": (0, 1), "b": (0.5, 1.5)}, "run": {"a": (1, 3)}}
+    for sample in splits["train"][3:]:
+        clip, times = sample.id.rsplit("_", 1)
+        begin, end = map(float, times.removesuffix(".mp4").split("-"))
+        event = "fall" if "fall" in sample.turns[0].text else "run"
+        busy_from, busy_to = labelled[event].get(clip, (0, 0))
+        assert (end <= busy_from or begin >= busy_to) and end <= 6.05
+        assert end - begin == pytest.approx(2 if event == "run" else 1, abs=0.01)
+    saved = source.parent / "out" / "mapping.yaml"
+    jsonschema.validate(yaml.safe_load(saved.read_text()), bundle.schema("mapping"))
+    _, again = build(source, events, "--mapping", saved, out="again")
+    assert again == splits and "BUILD-COLUMN-UNUSED" not in ids(report)
+
+
+def test_moments_without_an_event_that_are_too_few_are_told(source, events):
+    lines = ["video,from,to,event", "a.mp4,0,6,fall", "b.mp4,0,5,fall"]
+    report, splits = build(source, lines, *ABSENT)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-ABSENT-FEW"]
+    assert found["severity"] == "warning" and len(splits["train"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "where"),
+    [
+        (ABSENT[2:], "--also-ask-absent"),
+        ((*ABSENT[:6], "--question", "Does it fall?", *ABSENT[8:]), "--question"),
+        ((*ABSENT[:-1], "-1"), "--also-ask-absent"),
+        ((*ABSENT[:6], "--ask", "event: What?", *ABSENT[8:]), "--ask"),
+    ],
+)
+def test_what_cannot_be_asked_so_is_refused(source, events, flags, where):
+    report, _ = build(source, events, *flags, expect=2)
+    assert ("USAGE", where) in [(one["id"], one["where"]) for one in report["findings"]]

@@ -16,7 +16,13 @@ from cosmos_reason.data.samples import Turn
 from cosmos_reason.data.source_files import Folder, Held, Medium
 
 # of readings; those that are missing here are called as their field
-FLAGS = {"columns": "--column", "asks": "--ask", "subset": "--hf-subset", "split": "--hf-split"}
+FLAGS = {
+    "columns": "--column",
+    "asks": "--ask",
+    "absent": "--also-ask-absent",
+    "subset": "--hf-subset",
+    "split": "--hf-split",
+}
 SHOWN_ROWS = 5  # of a finding about many, besides the first
 UNNAMED = Path()  # the medium of a row that names none
 
@@ -58,6 +64,9 @@ class Reading:
     question: str = ""
     # (column of the answer, template of the question) of each question that is asked of a row
     asks: tuple[tuple[str, str], ...] = ()
+    # moments without an event, for each moment with it (absent_events); the seed to choose them
+    absent: float = 0.0
+    seed: int = 0
     # {column: {what stands in it: what it means}}
     values: dict[str, dict[str, str]] = field(default_factory=dict)
     fields: tuple[str, ...] = ()

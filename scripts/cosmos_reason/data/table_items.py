@@ -14,6 +14,7 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
+    absent_events,
     answer_forms,
     label_questions,
     option_columns,
@@ -91,6 +92,15 @@ def items(
     What is wrong joins the `problems`, and reading goes on, so that one run says all.
     """
     rows = _with_values(rows, reading.values, problems)
+    if reading.absent:
+        _, chosen = _table(rows, files, reading, [])  # what is wrong is told below
+        named = _media(rows, chosen, files, [])[0]
+        asking = (rows, splits, named, chosen, reading, problems)
+        rows, splits, reading = absent_events.asked(*asking)
+        yield from _items_of(rows, files, reading, problems, splits)
+        events = [one for one in chosen if one.role == "answer"]
+        files.columns = [*events, *(one for one in files.columns if one.role != "answer")]
+        return
     if not reading.asks:
         yield from _items_of(rows, files, reading, problems, splits)
         return
