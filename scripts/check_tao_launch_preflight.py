@@ -31,7 +31,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import options as launch_options
 
 if TYPE_CHECKING:  # --help needs none of what the checks need
-    from cosmos_reason.preflight.options import Preflight, PreflightOptions
+    from cosmos_reason.jobs.platforms.preflight import Preflight, PreflightOptions
 
 PLATFORMS = {
     "local": "local",
@@ -205,7 +205,7 @@ def indices(written: str) -> list[int]:
 
 
 def architectures(written: str) -> list[str]:
-    from cosmos_reason.preflight.gpus import architecture
+    from cosmos_reason.jobs.platforms.gpus import architecture
 
     found = [architecture(word) for word in written.split(",")]
     if None in found:
@@ -228,7 +228,7 @@ def labelled(form: str, read: Callable) -> Callable:
 
 def main(args: argparse.Namespace) -> cli.Outcome:
     from cosmos_reason import preflight as checks
-    from cosmos_reason.preflight.options import of_options
+    from cosmos_reason.jobs.platforms.preflight import of_options
 
     if args.list_checks:
         described = checks.descriptions()
@@ -248,7 +248,7 @@ def main(args: argparse.Namespace) -> cli.Outcome:
 
 
 def options_of(args: argparse.Namespace) -> PreflightOptions:
-    from cosmos_reason.preflight.options import PreflightOptions
+    from cosmos_reason.jobs.platforms.preflight import PreflightOptions
 
     names = [field.name for field in dataclasses.fields(PreflightOptions)]
     return PreflightOptions(**{name: getattr(args, name) for name in names if name in args})

@@ -10,11 +10,10 @@ from launch_site import Site, change
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import containers, kubectl, launch, manifests, mounts, pods
-from cosmos_reason.jobs import kubernetes_needs as needs
-from cosmos_reason.jobs import kubernetes_options as options
+from cosmos_reason.jobs import containers, launch, mounts
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import kubernetes
+from cosmos_reason.jobs.platforms.kubernetes import kubectl, manifests, needs, options, pods
 from cosmos_reason.spec import document
 
 

@@ -8,9 +8,10 @@ from launch_site import Site, change, write_model
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import docker_client, launch
+from cosmos_reason.jobs import launch
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import docker
+from cosmos_reason.jobs.platforms.docker import client as docker_client
 
 AFAR = "/models/of/the/box"
 # The shell of the other machine, which has nothing but what $THERE names.

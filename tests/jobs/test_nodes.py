@@ -9,7 +9,7 @@ from support import run_script
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.jobs import launch, nodes
-from cosmos_reason.preflight import options as preflight
+from cosmos_reason.jobs.platforms import preflight
 from cosmos_reason.spec import origins
 
 

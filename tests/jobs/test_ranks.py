@@ -11,9 +11,10 @@ from launch_site import Site, change
 from support import ROOT, run_script
 
 from cosmos_reason.base import bundle
-from cosmos_reason.jobs import engines, in_words, launch, slurm_script
+from cosmos_reason.jobs import engines, in_words, launch
 from cosmos_reason.jobs.platforms import local
-from cosmos_reason.jobs.slurm_partitions import Nodes
+from cosmos_reason.jobs.platforms.slurm import script as slurm_script
+from cosmos_reason.jobs.platforms.slurm.partitions import Nodes
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document, origins
 
@@ -142,7 +143,7 @@ def test_ranks_do_not_share_a_gpu(site, monkeypatch, visible, count, is_refused)
 
 def on_slurm(site, monkeypatch, **fields):
     slurm = launch.platforms.module("slurm")
-    monkeypatch.setattr(slurm.slurm_cluster, "has_commands", lambda _: True)
+    monkeypatch.setattr(slurm.cluster, "has_commands", lambda _: True)
     rows = [Nodes("gpu", True, True, None, 4, {"": 8}, "idle", 64, 512000, None)]
     monkeypatch.setattr(slurm.partitions, "ask", lambda _: rows)
     monkeypatch.setattr(slurm.partitions, "check", lambda *_: [])

@@ -15,9 +15,11 @@ from slurm_answers import ROW, Cluster
 from support import run_script
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import in_words, launch, slurm_cluster, slurm_script
+from cosmos_reason.jobs import in_words, launch
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
+from cosmos_reason.jobs.platforms.slurm import script as slurm_script
 from cosmos_reason.remote.machine import Answer, Host
 
 

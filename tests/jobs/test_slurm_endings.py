@@ -10,17 +10,11 @@ from launch_site import Site, change, write_state
 from slurm_answers import Cluster
 
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import (
-    evidence,
-    launch,
-    listing,
-    platforms,
-    slurm_cluster,
-    slurm_script,
-    watch,
-)
+from cosmos_reason.jobs import evidence, launch, listing, platforms, watch
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import slurm
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
+from cosmos_reason.jobs.platforms.slurm import script as slurm_script
 from cosmos_reason.remote.machine import Answer
 
 

@@ -8,10 +8,10 @@ import pytest
 from launch_site import Site
 from slurm_answers import ROW, Cluster
 
-from cosmos_reason.jobs import launch, slurm_cluster
-from cosmos_reason.jobs import slurm_partitions as partitions
+from cosmos_reason.jobs import launch
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
+from cosmos_reason.jobs.platforms.slurm import partitions, preflight
 from cosmos_reason.preflight import Preflight, PreflightOptions
-from cosmos_reason.preflight import slurm as preflight
 from cosmos_reason.remote.machine import Answer
 
 TWO_SIZES = f"""{ROW.replace("|64|512000", "|32|256000")}

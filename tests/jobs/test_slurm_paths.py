@@ -7,7 +7,9 @@ import pytest
 from launch_site import Site, change
 from slurm_answers import Cluster
 
-from cosmos_reason.jobs import diagnosis, launch, slurm_paths, slurm_script
+from cosmos_reason.jobs import diagnosis, launch
+from cosmos_reason.jobs.platforms.slurm import paths as slurm_paths
+from cosmos_reason.jobs.platforms.slurm import script as slurm_script
 from cosmos_reason.remote.machine import Answer
 
 

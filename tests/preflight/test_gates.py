@@ -7,8 +7,10 @@ import pytest
 from cosmos_reason import preflight
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.preflight import PreflightOptions, docker, gates, machines
-from cosmos_reason.preflight.gpus import Driver, parse_gpus
+from cosmos_reason.jobs.platforms import gates, machines
+from cosmos_reason.jobs.platforms.docker import preflight as docker
+from cosmos_reason.jobs.platforms.gpus import Driver, parse_gpus
+from cosmos_reason.preflight import PreflightOptions
 from cosmos_reason.remote.machine import Answer, Host
 from cosmos_reason.rules.case import Case
 

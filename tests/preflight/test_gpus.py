@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_reason.jobs import slurm_partitions as partitions
-from cosmos_reason.preflight import gpus
+from cosmos_reason.jobs.platforms import gpus
+from cosmos_reason.jobs.platforms.slurm import partitions
 
 EIGHT = "".join(f"{n}, NVIDIA H100 80GB HBM3, 81559, 580.65.06, 9.0\n" for n in range(8))
 

@@ -7,10 +7,10 @@ from support_specs import changed, write_facts
 
 from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.estimate import gpu_memory, host_memory
+from cosmos_reason.jobs.platforms.gpus import Gpu
+from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.preflight import PreflightOptions
 from cosmos_reason.preflight import host_memory as check
-from cosmos_reason.preflight.gpus import Gpu
-from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote.machine import Answer
 from cosmos_reason.rules.case import Case
 

@@ -17,7 +17,7 @@ from launch_site import write_annotations
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.jobs import cosmos_environment
-from cosmos_reason.preflight import slurm as preflight_slurm
+from cosmos_reason.jobs.platforms.slurm import preflight as preflight_slurm
 from cosmos_reason.spec import document, validation
 
 FOREIGN = CLEAN | LOSING | TAO | {"no type": NO_TYPE}

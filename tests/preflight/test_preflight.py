@@ -16,9 +16,11 @@ from support import ROOT, run_script
 
 from cosmos_reason import preflight
 from cosmos_reason.base import bundle
-from cosmos_reason.preflight import PreflightOptions, access, gpus, local, memory
-from cosmos_reason.preflight import options as preflight_options
-from cosmos_reason.preflight.options import Preflight
+from cosmos_reason.jobs.platforms import gpus
+from cosmos_reason.jobs.platforms import preflight as preflight_options
+from cosmos_reason.jobs.platforms.local import preflight as local
+from cosmos_reason.jobs.platforms.preflight import Preflight
+from cosmos_reason.preflight import PreflightOptions, access, memory
 from cosmos_reason.remote.machine import Answer, Place
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import document as spec

@@ -3,8 +3,9 @@
 import pytest
 
 from cosmos_reason import preflight
-from cosmos_reason.jobs import slurm_partitions as partitions
-from cosmos_reason.preflight import PreflightOptions, slurm
+from cosmos_reason.jobs.platforms.slurm import partitions
+from cosmos_reason.jobs.platforms.slurm import preflight as slurm
+from cosmos_reason.preflight import PreflightOptions
 
 
 def test_slurm_times():

@@ -2,9 +2,8 @@
 
 A job is a folder with a record (`record.Job`). `launch` resolves what a spec names (`inputs`),
 makes the command of its engine (`engines`) and starts it on a platform (`platforms`: this machine,
-Docker, SLURM, Kubernetes; `containers` and `mounts` are of all with containers, `docker_client` is
-Docker's, `slurm_cluster`, `slurm_partitions` and `slurm_script` are SLURM's, `kubectl`,
-`kubernetes_options`, `manifests` and `pods` are Kubernetes'). `nodes` tells how many a launch
+Docker, SLURM, Kubernetes, a folder each with all that is known of it, what the preflight asks of
+it included; `containers` and `mounts` serve all with containers). `nodes` tells how many a launch
 takes. `progress` and `watch` tell how far it is, `evidence` how it ended, `diagnosis` why it
 failed; `in_words` describes a job, `listing` finds how all of them are, `uploading` sends one to
 S3; `claims` keeps two jobs out of one output folder.

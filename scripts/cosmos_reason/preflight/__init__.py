@@ -1,13 +1,13 @@
-"""What stands against a launch. Enter at `run`, with what `options.of_options` makes.
+"""What stands against a launch. Enter at `run`, with what
+`platforms.preflight.of_options` makes.
 
 A check is a generator of findings that takes a `Preflight` and leaves there what others need. Its
 docstring is what --list-checks prints. Checks run side by side in threads, within one time limit;
 one that could not be run is itself a finding, never a pass. The plan is one of them: what is wrong
 with a launch in itself is said there alone, what its machine tells by the others.
 
-It is above 1,600 lines because each of four platforms is asked in its own way (`local`, `docker`,
-`slurm`, `kubernetes`), beside paths and accounts (`access`), data (`data`), GPUs (`gates`) and
-memory (`memory`).
+Here stands what every launch is asked: paths and accounts (`access`), data (`data`) and memory
+(`memory`). What a platform is asked stands in its folder, `jobs/platforms/<platform>/preflight.py`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,13 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs import nodes
-from cosmos_reason.preflight import (
-    access,
-    data,
-    docker,
-    gates,
-    kubernetes,
-    local,
-    machines,
-    memory,
-    slurm,
-)
-from cosmos_reason.preflight.options import Preflight, PreflightOptions
+from cosmos_reason.jobs.platforms import gates, machines
+from cosmos_reason.jobs.platforms.docker import preflight as docker
+from cosmos_reason.jobs.platforms.kubernetes import preflight as kubernetes
+from cosmos_reason.jobs.platforms.local import preflight as local
+from cosmos_reason.jobs.platforms.preflight import Preflight, PreflightOptions
+from cosmos_reason.jobs.platforms.slurm import preflight as slurm
+from cosmos_reason.preflight import access, data, memory
 from cosmos_reason.remote import machine
 from cosmos_reason.rules import launchable
 

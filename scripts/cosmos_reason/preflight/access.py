@@ -18,8 +18,9 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import conversion, run_outputs
 from cosmos_reason.data import json_stream
 from cosmos_reason.data.annotations import locate
+from cosmos_reason.jobs.platforms.machines import unseen_paths
+from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.preflight.memory import kept_checkpoints
-from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.remote import hub, model_names, s3
 from cosmos_reason.rules import model_on_hub, models
 from cosmos_reason.rules.case import Case
@@ -111,15 +112,6 @@ def _missing(preflight: Preflight, where: str, path: str) -> Finding:
         message += " When another machine runs the job, say --skip-platform-access."
         fix = ""
     return findings.error("PRE-PATH-MISSING", where, message, fix)
-
-
-def unseen_paths(paths: dict[str, str], place: str) -> Finding:
-    """One warning about all that could not be looked for."""
-    named = ", ".join(f"{label}={path}" for label, path in paths.items())
-    message = f"not looked at, expected on {place}: {named}"
-    return findings.warning(
-        "PRE-PATH-UNSEEN", "paths", message, f"ls -d {' '.join(paths.values())}"
-    )
 
 
 def _in_bucket(uri: str) -> Iterator[Finding]:

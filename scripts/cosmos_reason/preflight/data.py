@@ -18,11 +18,11 @@ from cosmos_reason.data.annotations import locate
 from cosmos_reason.data.prediction import check_rates
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.jobs import launch as jobs_launch
+from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.media import archives
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.files import LIST, ClipReport, MediaFacts, Source
 from cosmos_reason.media.sampling import VisionOptions
-from cosmos_reason.preflight.options import Preflight
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions
 

@@ -15,8 +15,8 @@ from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.estimate import host_memory, record_tokens
 from cosmos_reason.estimate.gpu_memory import GIB, Plan
 from cosmos_reason.estimate.host_memory import Node
-from cosmos_reason.jobs.slurm_partitions import megabytes
-from cosmos_reason.preflight.options import SCHEDULED, Preflight
+from cosmos_reason.jobs.platforms.preflight import SCHEDULED, Preflight
+from cosmos_reason.jobs.platforms.slurm.partitions import megabytes
 from cosmos_reason.rules.case import Case
 from cosmos_reason.rules.keys import LOADERS
 from cosmos_reason.rules.lengths import fewer_batches, loader_gib

@@ -11,10 +11,11 @@ from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.estimate import gpu_memory
+from cosmos_reason.jobs.platforms import gates
+from cosmos_reason.jobs.platforms.gpus import Gpu
+from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.media import files, sampling
-from cosmos_reason.preflight import gates, host_memory
-from cosmos_reason.preflight.gpus import Gpu
-from cosmos_reason.preflight.options import Preflight
+from cosmos_reason.preflight import host_memory
 from cosmos_reason.rules import vision
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions

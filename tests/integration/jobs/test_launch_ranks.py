@@ -12,8 +12,9 @@ import pytest
 import tiny_world
 from tiny_world import succeed
 
-from cosmos_reason.jobs import platforms, progress, slurm_cluster
+from cosmos_reason.jobs import platforms, progress
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
 from cosmos_reason.spec import document
 
 pytestmark = pytest.mark.integration

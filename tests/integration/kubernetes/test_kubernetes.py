@@ -18,9 +18,11 @@ from support import run_here, run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import kubernetes_paths, launch, manifests, platforms, progress
+from cosmos_reason.jobs import launch, platforms, progress
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.platforms import kubernetes
+from cosmos_reason.jobs.platforms.kubernetes import manifests
+from cosmos_reason.jobs.platforms.kubernetes import paths as kubernetes_paths
 from cosmos_reason.spec import document
 
 pytestmark = [

@@ -21,15 +21,12 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.jobs import (
-    launch,
-    platforms,
-    slurm_cluster,
-    slurm_partitions,
-    slurm_paths,
-    slurm_script,
-)
+from cosmos_reason.jobs import launch, platforms
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
+from cosmos_reason.jobs.platforms.slurm import partitions as slurm_partitions
+from cosmos_reason.jobs.platforms.slurm import paths as slurm_paths
+from cosmos_reason.jobs.platforms.slurm import script as slurm_script
 from cosmos_reason.remote import s3
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import document

@@ -10,8 +10,10 @@ from launch_site import Site, ended
 from slurm_cluster import limits_memory
 from slurm_site import HANG, is_running, request, submitted, waited
 
-from cosmos_reason.jobs import launch, platforms, slurm_cluster, slurm_script
+from cosmos_reason.jobs import launch, platforms
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
+from cosmos_reason.jobs.platforms.slurm import script as slurm_script
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import document
 

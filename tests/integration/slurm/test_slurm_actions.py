@@ -17,8 +17,9 @@ from study_world import flags, succeed
 from support import ROOT, run_script
 
 from cosmos_reason.base import files
-from cosmos_reason.jobs import platforms, progress, slurm_cluster
+from cosmos_reason.jobs import platforms, progress
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
 from cosmos_reason.spec import document
 from cosmos_reason.tuning import study
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.jobs import docker_client, slurm_cluster
-from cosmos_reason.preflight.gates import missing_description
-from cosmos_reason.preflight.gpus import Driver, driver
-from cosmos_reason.preflight.options import Preflight
+from cosmos_reason.jobs.platforms.docker import client as docker_client
+from cosmos_reason.jobs.platforms.gates import missing_description
+from cosmos_reason.jobs.platforms.gpus import Driver, driver
+from cosmos_reason.jobs.platforms.preflight import Preflight
+from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
 from cosmos_reason.remote.machine import Host
 
 FROM_ELSEWHERE = (
@@ -77,3 +78,12 @@ def ask_for_gpus(preflight: Preflight, machine: Host | None) -> Iterator[Finding
     if fix:
         fix = replace(fix, command=FROM_ELSEWHERE)
     yield report("PRE-GPU-NONE", "nvidia-smi", message, fix)
+
+
+def unseen_paths(paths: dict[str, str], place: str) -> Finding:
+    """One warning about all that could not be looked for."""
+    named = ", ".join(f"{label}={path}" for label, path in paths.items())
+    message = f"not looked at, expected on {place}: {named}"
+    return findings.warning(
+        "PRE-PATH-UNSEEN", "paths", message, f"ls -d {' '.join(paths.values())}"
+    )

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import manifests, mounts
+from cosmos_reason.jobs import mounts
+from cosmos_reason.jobs.platforms.kubernetes import manifests
 
 NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 KEY = re.compile(

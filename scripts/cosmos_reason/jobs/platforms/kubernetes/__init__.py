@@ -29,25 +29,13 @@ from cosmos_reason.base.findings import (
     say,
     warning,
 )
-from cosmos_reason.jobs import (
-    carried,
-    containers,
-    evidence,
-    kubectl,
-    kubernetes_paths,
-    manifests,
-    more_memory,
-    mounts,
-    nodes,
-    pods,
-    progress,
-)
-from cosmos_reason.jobs import kubernetes_needs as needs
-from cosmos_reason.jobs import kubernetes_options as options
+from cosmos_reason.jobs import carried, containers, evidence, more_memory, mounts, nodes, progress
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.kubectl import CANNOT_SAY, Cluster
-from cosmos_reason.jobs.manifests import Work
 from cosmos_reason.jobs.options import Launch
+from cosmos_reason.jobs.platforms.kubernetes import kubectl, manifests, needs, options, pods
+from cosmos_reason.jobs.platforms.kubernetes import paths as kubernetes_paths
+from cosmos_reason.jobs.platforms.kubernetes.kubectl import CANNOT_SAY, Cluster
+from cosmos_reason.jobs.platforms.kubernetes.manifests import Work
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import images

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from cosmos_reason.base import secrets
 from cosmos_reason.base.findings import Finding, error
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import manifests
+from cosmos_reason.jobs.platforms.kubernetes import manifests
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 IMAGE_PROBLEMS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")

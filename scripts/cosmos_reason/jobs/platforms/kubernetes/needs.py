@@ -9,9 +9,14 @@ from dataclasses import dataclass
 
 from cosmos_reason.base.findings import EXIT_OUTSIDE, Failure, Finding, error, warning
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import kubernetes_options as options
-from cosmos_reason.jobs import manifests
-from cosmos_reason.jobs.kubectl import CANNOT_SAY, FORBIDDEN, MISSING, QUOTA, Cluster
+from cosmos_reason.jobs.platforms.kubernetes import manifests, options
+from cosmos_reason.jobs.platforms.kubernetes.kubectl import (
+    CANNOT_SAY,
+    FORBIDDEN,
+    MISSING,
+    QUOTA,
+    Cluster,
+)
 
 INDEXED = (1, 24)  # the first server with Indexed Jobs
 UNTRIED = "JOB-K8S-UNTRIED"

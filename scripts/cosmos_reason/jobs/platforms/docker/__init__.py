@@ -30,9 +30,12 @@ from cosmos_reason.base.findings import (
     warning,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import containers, docker_client, evidence, more_memory, mounts
+from cosmos_reason.jobs import containers, evidence, more_memory, mounts
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.docker_client import (
+from cosmos_reason.jobs.engines import launch_text
+from cosmos_reason.jobs.options import Launch
+from cosmos_reason.jobs.platforms.docker import client as client
+from cosmos_reason.jobs.platforms.docker.client import (
     PATIENCE,
     RUNTIME,
     docker,
@@ -41,8 +44,6 @@ from cosmos_reason.jobs.docker_client import (
     has_nvidia,
     is_rootless,
 )
-from cosmos_reason.jobs.engines import launch_text
-from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import images
@@ -66,11 +67,11 @@ def machine(launch: Launch) -> Host | None:
     if launch.carried:
         return None
     try:
-        return docker_client.machine(engine_host(launch.docker_host))
+        return client.machine(engine_host(launch.docker_host))
     except Failure as failure:
         if failure.exit_code == EXIT_BAD_INPUT:
             raise
-        return docker_client.machine_without_client(launch.docker_host)  # check() says the rest
+        return client.machine_without_client(launch.docker_host)  # check() says the rest
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:

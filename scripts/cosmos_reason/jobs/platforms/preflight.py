@@ -12,7 +12,7 @@ from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
 from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs import nodes, record, reward_files
 from cosmos_reason.jobs.options import Launch, Options, taken
-from cosmos_reason.preflight.gpus import Driver
+from cosmos_reason.jobs.platforms.gpus import Driver
 from cosmos_reason.remote import model_names
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.rules import placeholders

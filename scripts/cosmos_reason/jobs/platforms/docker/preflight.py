@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.jobs import containers, cosmos_environment, docker_client
-from cosmos_reason.preflight.gates import check_driver
-from cosmos_reason.preflight.machines import ask_for_gpus
-from cosmos_reason.preflight.options import Preflight
+from cosmos_reason.jobs import containers, cosmos_environment
+from cosmos_reason.jobs.platforms.docker import client as client
+from cosmos_reason.jobs.platforms.gates import check_driver
+from cosmos_reason.jobs.platforms.machines import ask_for_gpus
+from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.remote.machine import COMMAND_SECONDS, NO_COMMAND, Answer, call
 from cosmos_reason.spec import images
 
@@ -36,22 +37,22 @@ def check(preflight: Preflight) -> Iterator[Finding]:
     yield from ask_for_gpus(preflight, preflight.machine)
     if preflight.docker is None:
         return  # no docker command: said before
-    answer = _docker(preflight, *docker_client.INFO)
+    answer = _docker(preflight, *client.INFO)
     problem = unreachable(answer)
     if problem:
         yield problem
         return
-    facts = docker_client.parse_info(answer.out)
+    facts = client.parse_info(answer.out)
     preflight.result["docker"] = {
         "version": facts["ServerVersion"],
-        "rootless": docker_client.is_rootless(facts),
+        "rootless": client.is_rootless(facts),
     }
     has_gpu_devices = bool(facts.get("DiscoveredDevices"))  # CDI, which needs no runtime
-    runtime = docker_client.has_nvidia(facts) or has_gpu_devices
+    runtime = client.has_nvidia(facts) or has_gpu_devices
     if not runtime:
         report = findings.error if preflight.wants_gpus else findings.warning
         message = "got an engine without the NVIDIA runtime, expected one"
-        yield report("PRE-DOCKER-RUNTIME", "docker", message, docker_client.RUNTIME)
+        yield report("PRE-DOCKER-RUNTIME", "docker", message, client.RUNTIME)
     if preflight.engine == "tao" or "tao-toolkit" in preflight.image:
         yield from check_driver(preflight.driver, _toolkit_version(preflight))
     yield from _image(preflight)
@@ -71,7 +72,7 @@ def unreachable(answer: Answer) -> Finding | None:
         message = "got no docker command here"
         fix = "apt-get install --yes docker.io"
         return findings.error("PRE-TOOL-MISSING", "docker", message, fix)
-    facts = docker_client.parse_info(answer.out)
+    facts = client.parse_info(answer.out)
     errors = facts.get("ServerErrors")
     if not answer.code and facts.get("ServerVersion") and not errors:
         return None
@@ -189,7 +190,7 @@ def _smoke(preflight: Preflight) -> Iterator[Finding]:
     message = f"got {got} in a container, expected {needed} GPUs"
     fix = "nvidia-smi -L"
     if answer.code or not seen:
-        fix = docker_client.RUNTIME
+        fix = client.RUNTIME
     yield findings.error("PRE-SMOKE", image, message, fix)
 
 

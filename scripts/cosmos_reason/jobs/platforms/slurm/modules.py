@@ -9,7 +9,7 @@ import shlex
 import sys
 
 from cosmos_reason.base.findings import Finding, error
-from cosmos_reason.jobs import slurm_cluster
+from cosmos_reason.jobs.platforms.slurm import cluster
 from cosmos_reason.remote.machine import Host
 
 NAME = re.compile(r"[A-Za-z0-9/][\w./+@=-]{0,199}", re.ASCII)
@@ -76,7 +76,7 @@ def complaints(lines: list[str], node: str, options: dict, where: Host) -> list[
         if kind == "module":
             said = what.strip()[:200]
             message = f"got {said!r} on {node}, expected modules that it can load"
-            fix = slurm_cluster.look(where, "module avail")
+            fix = cluster.look(where, "module avail")
             found.append(error("JOB-SLURM-MODULE", f"--module {names}", message, fix))
         elif kind == "python":
             message = f"got {what} on {node}, expected Python 3.11 with {', '.join(NEEDED)}"

@@ -10,8 +10,8 @@ from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import nodes
-from cosmos_reason.preflight.gpus import Driver, Gpu, older
-from cosmos_reason.preflight.options import Preflight, PreflightOptions
+from cosmos_reason.jobs.platforms.gpus import Driver, Gpu, older
+from cosmos_reason.jobs.platforms.preflight import Preflight, PreflightOptions
 from cosmos_reason.spec import actions
 
 GB_PER_GIB = 1.073741824

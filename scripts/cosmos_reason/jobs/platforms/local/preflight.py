@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.jobs import cosmos_environment
-from cosmos_reason.preflight.gates import chosen
-from cosmos_reason.preflight.gpus import architecture
-from cosmos_reason.preflight.machines import ask_for_gpus
-from cosmos_reason.preflight.options import Preflight
+from cosmos_reason.jobs.platforms.gates import chosen
+from cosmos_reason.jobs.platforms.gpus import architecture
+from cosmos_reason.jobs.platforms.machines import ask_for_gpus
+from cosmos_reason.jobs.platforms.preflight import Preflight
 from cosmos_reason.remote.machine import Host, call
 from cosmos_reason.spec import actions
 

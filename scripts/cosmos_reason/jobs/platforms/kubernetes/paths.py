@@ -11,10 +11,9 @@ import contextlib
 import time
 
 from cosmos_reason.base.findings import Failure, Finding, error, warning
-from cosmos_reason.jobs import kubernetes_needs as needs
-from cosmos_reason.jobs import manifests, pods
-from cosmos_reason.jobs.kubectl import CANNOT_SAY, Cluster
-from cosmos_reason.jobs.manifests import Work
+from cosmos_reason.jobs.platforms.kubernetes import manifests, needs, pods
+from cosmos_reason.jobs.platforms.kubernetes.kubectl import CANNOT_SAY, Cluster
+from cosmos_reason.jobs.platforms.kubernetes.manifests import Work
 
 PATIENCE = 60  # seconds until nobody looks: the image may have to be pulled
 PLACE_SECONDS = 10  # until a pod that no node takes is told of

@@ -15,20 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from cosmos_reason.base.findings import Failure, Finding, error, has_errors, warning
-from cosmos_reason.jobs import (
-    containers,
-    evidence,
-    more_memory,
-    nodes,
-    slurm_cluster,
-    slurm_modules,
-    slurm_paths,
-    slurm_script,
-)
+from cosmos_reason.jobs import containers, evidence, more_memory, nodes
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs import slurm_partitions as partitions
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms import local
+from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, paths, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Host
 from cosmos_reason.spec import actions, images
@@ -62,7 +53,7 @@ KILLED_BY_SRUN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 
 
 def machine(launch: Launch) -> Host:
-    return slurm_cluster.host(launch.slurm_host)
+    return cluster.host(launch.slurm_host)
 
 
 def check_words(launch: Launch) -> list[Finding]:
@@ -85,7 +76,7 @@ def check_words(launch: Launch) -> list[Finding]:
     in_container = launch.engine == images.ENGINE or launch.image is not None
     if in_container:
         found += containers.check_image(launch, ENROOT_FILE, "/PATH/FILE.sqsh")
-    return found + slurm_modules.check_words(launch.modules or [], in_container)
+    return found + modules.check_words(launch.modules or [], in_container)
 
 
 def _with_variables(launch: Launch):
@@ -100,20 +91,20 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
     needed = launch.needed_gpus
     launch = _with_variables(launch)
     where = machine(launch)
-    found = slurm_cluster.check_variables()
+    found = cluster.check_variables()
     if launch.engine == local.COSMOS_RL and not launch.image:
         found += local.cosmos_environment.findings(launch.action)
     rows, fix = "got no sbatch on this machine", UNREACHED
-    if slurm_cluster.has_commands(where):
-        rows, fix = partitions.ask(where), slurm_cluster.look(where, "scontrol ping")
+    if cluster.has_commands(where):
+        rows, fix = partitions.ask(where), cluster.look(where, "scontrol ping")
     if isinstance(rows, str):
         message = f"{rows}; expected a login node of a SLURM cluster"
         if acting:
-            raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
+            raise cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
         return [*found, warning("JOB-SLURM-UNREACHABLE", where.name, message, fix)]
     found += _partition(launch, rows, needed)
     if launch.engine == images.ENGINE or launch.image:
-        found += slurm_cluster.check_pyxis(where)
+        found += cluster.check_pyxis(where)
     if not where.is_here and acting and not has_errors(found):
         found += _folder_there(where, launch.jobs_dir)
     return found
@@ -151,7 +142,7 @@ def _gpus(launch: Launch, needed: int, count: int) -> int:
 def prepare(job: Job, spec: dict) -> Job:
     """The sbatch command, the program at its end."""
     image = job.image or images.default(job.engine)
-    where = slurm_cluster.host(job.options.get("slurm_host"))
+    where = cluster.host(job.options.get("slurm_host"))
     options = dict(job.options)
     if not where.is_here:
         options["slurm_host"] = where.name
@@ -160,13 +151,13 @@ def prepare(job: Job, spec: dict) -> Job:
     job = replace(job, image=image, options=options)
     if job.image is None:
         words = local.prepare(job, spec).command
-        if slurm_modules.load(job.options) and job.engine != local.COSMOS_RL:
-            words[0] = slurm_modules.PYTHON
+        if modules.load(job.options) and job.engine != local.COSMOS_RL:
+            words[0] = modules.PYTHON
     else:
-        _refuse(slurm_script.unmountable(job, spec))
+        _refuse(script.unmountable(job, spec))
         words = containers.command(job, spec)
-    script = str(job.folder / slurm_script.BATCH)
-    return replace(job, command=["sbatch", *_flags(job), script, *words])
+    batch = str(job.folder / script.BATCH)
+    return replace(job, command=["sbatch", *_flags(job), batch, *words])
 
 
 def _refuse(found: list[Finding]) -> None:
@@ -219,7 +210,7 @@ def _minutes(job: Job) -> int:
     written = job.options.get("time_limit")
     if written:
         return partitions.minutes(written)
-    rows = partitions.latest(slurm_cluster.host(job.options.get("slurm_host")))
+    rows = partitions.latest(cluster.host(job.options.get("slurm_host")))
     return partitions.default_minutes(rows, partitions.wanted(rows, job.options.get("partition")))
 
 
@@ -232,20 +223,20 @@ def _seconds_to_save(job: Job, minutes: int) -> int:
 
 
 def unseen(job: Job, spec: dict) -> list[Finding]:
-    where = slurm_cluster.host(job.options.get("slurm_host"))
-    return slurm_paths.check(where, prepare(job, spec))
+    where = cluster.host(job.options.get("slurm_host"))
+    return paths.check(where, prepare(job, spec))
 
 
 def write(folder: Path, job: Job, spec: dict) -> Job:
     if job.image is None:
-        values = local.environment(job, slurm_script.program(job))
-        if slurm_modules.load(job.options):
-            values = {"PATH": slurm_modules.path()} | values
+        values = local.environment(job, script.program(job))
+        if modules.load(job.options):
+            values = {"PATH": modules.path()} | values
     else:
         job = containers.write(folder, job, spec)
         values = containers.values(job)
     values |= {local.MARK: job.job_id}
-    slurm_script.write(folder, job, spec, values, slurm_paths.needed(job))
+    script.write(folder, job, spec, values, paths.needed(job))
     return job
 
 
@@ -257,22 +248,22 @@ def start(job: Job, lock: int) -> None:
     why, and when nobody knows whether it took the job: whoever asks next finds out."""
     for path in job.outputs.values():
         Path(path).mkdir(parents=True, exist_ok=True)
-    where = slurm_cluster.host(job.options.get("slurm_host"))
-    reference = job.platform_ref | {"cluster": slurm_cluster.cluster_name(where)}
+    where = cluster.host(job.options.get("slurm_host"))
+    reference = job.platform_ref | {"cluster": cluster.cluster_name(where)}
     job = replace(job, platform_ref=reference)
     job.write()  # before anything is asked for: a lost answer leaves the name to look for
     try:
-        slurm_id = slurm_cluster.submit(where, job.command)
+        slurm_id = cluster.submit(where, job.command)
     except Failure as failure:
         refusal = f"SLURM refused the job: {failure.findings[0].message}"
         _without_environment(evidence.ended(job, None, refusal)).write()
         raise
     if slurm_id is None:
-        seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
+        seen = cluster.find(where, job.job_id, job.created_at, fresh=True)
         if seen is None:
             message = "got no answer of sbatch, and no job of that name yet"
             fix = jobs.command("status", job.folder)
-            raise slurm_cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
+            raise cluster.outside("JOB-SLURM-UNREACHABLE", where.name, message, fix)
         slurm_id = seen.slurm_id
     replace(job, platform_ref=reference | {"slurm_job_id": slurm_id}).write()
 
@@ -288,22 +279,22 @@ def judged(job: Job) -> Job:
     codes = list(_node_exit_codes(job).values())
     if exit_code == 0 and codes == [0] * job.resources["nodes"]:
         return _ended(job, 0)
-    where = slurm_cluster.host(job.options.get("slurm_host"))
+    where = cluster.host(job.options.get("slurm_host"))
     if exit_code is not None and "requeue" not in job.options:
         return _ended_as_told(where, job, exit_code)
     if exit_code is None and _is_awaited(job, NOTE_SECONDS):
         return job  # the cluster was asked when it told of the end
     # One that may be begun anew ends when the cluster says so, whatever its script noted.
     is_news = exit_code is not None or job.started_at != started_before
-    seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=is_news)
+    seen = cluster.find(where, job.job_id, job.created_at, fresh=is_news)
     if seen is None:
-        slurm_cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
-    if seen is None or seen.state in slurm_cluster.ENDED:
+        cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
+    if seen is None or seen.state in cluster.ENDED:
         return _judged_at_its_end(job, seen)
     return _as_seen(job, seen)
 
 
-def _judged_at_its_end(job: Job, seen: slurm_cluster.Seen | None) -> Job:
+def _judged_at_its_end(job: Job, seen: cluster.Seen | None) -> Job:
     """Of a job that the cluster calls ended, or knows no more: by its notes, or without them when
     they do not arrive."""
     os.listdir(job.folder)
@@ -314,7 +305,7 @@ def _judged_at_its_end(job: Job, seen: slurm_cluster.Seen | None) -> Job:
     is_expected = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
     told = "SLURM knows it no more"
     if seen:
-        is_expected = seen.state in slurm_cluster.BY_ITSELF
+        is_expected = seen.state in cluster.BY_ITSELF
         told = f"SLURM: {seen.state}"
     awaiting = _awaiting(job, f"{told}; what its nodes noted is awaited for a minute")
     if is_expected and _is_awaited(awaiting, NOTE_SECONDS):
@@ -344,10 +335,10 @@ def _ended_as_told(where: Host, job: Job, exit_code: int) -> Job:
     """A job whose script has noted its end: for a moment more SLURM calls it running, and only then
     says why it ended it. Where it cannot be asked, the note alone tells."""
     try:
-        seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
+        seen = cluster.find(where, job.job_id, job.created_at, fresh=True)
     except Failure:
         return _ended_as_noted(job, exit_code, "")
-    if seen and seen.state not in slurm_cluster.ENDED:
+    if seen and seen.state not in cluster.ENDED:
         awaiting = _awaiting(job, f"its script ended; SLURM: {seen.state}")
         if _is_awaited(awaiting, PATIENCE):
             return awaiting
@@ -359,29 +350,29 @@ def _ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
     return _ended(job, None if exit_code == 0 and note else exit_code, note)
 
 
-def _as_seen(job: Job, seen: slurm_cluster.Seen) -> Job:
+def _as_seen(job: Job, seen: cluster.Seen) -> Job:
     """As the cluster tells, where the job's folder says nothing of an end."""
     reference = job.platform_ref | {"slurm_job_id": seen.slurm_id}
     job = _without_end_seen(replace(job, platform_ref=reference))
     is_older = job.started_at and "requeue" not in job.options  # than what its script noted
-    if seen.state in slurm_cluster.WAITING and not is_older:
+    if seen.state in cluster.WAITING and not is_older:
         return replace(job, state=jobs.PENDING, reason=_why_it_waits(job, seen))
-    if seen.state in slurm_cluster.RUNNING | slurm_cluster.WAITING:
+    if seen.state in cluster.RUNNING | cluster.WAITING:
         began = job.started_at or jobs.now()
         return replace(job, state=jobs.RUNNING, started_at=began, reason="")
-    if seen.state not in slurm_cluster.ENDED:
+    if seen.state not in cluster.ENDED:
         raise job.unknown(f"SLURM calls its state {seen.state}, which is not known here")
     if seen.state == "COMPLETED":  # its script ended with 0, and its notes are not here
         job = replace(job, started_at=job.started_at or job.created_at)
         return _ended(job, 0, "its notes are not here")
     # A job may be called running, and its script not be begun.
-    is_unnoted = seen.state == "FAILED" and not _words_of(job.folder / slurm_script.STARTED)
+    is_unnoted = seen.state == "FAILED" and not _words_of(job.folder / script.STARTED)
     if not job.started_at or is_unnoted:
         return _ended(job, seen.exit_code, problem=_never_begun(job, seen))
     return _ended(job, seen.exit_code, seen.note)
 
 
-def _never_begun(job: Job, seen: slurm_cluster.Seen) -> str:
+def _never_begun(job: Job, seen: cluster.Seen) -> str:
     told = seen.note or f"SLURM: {seen.state}"
     likely = ""
     if seen.state == "FAILED":
@@ -389,13 +380,13 @@ def _never_begun(job: Job, seen: slurm_cluster.Seen) -> str:
     return f"it ended before it began ({told}){likely}"
 
 
-def _why_it_waits(job: Job, seen: slurm_cluster.Seen) -> str:
+def _why_it_waits(job: Job, seen: cluster.Seen) -> str:
     why = seen.reason if seen.reason not in ("", "None") else ""
     if not seen.is_held:
         anew = "begins it anew" if job.started_at else ""
         return f"SLURM: {'; '.join(filter(None, [anew, why]))}" if anew or why else ""
-    where = slurm_cluster.host(job.options.get("slurm_host"))
-    release = slurm_cluster.look(where, f"scontrol release {seen.slurm_id}")
+    where = cluster.host(job.options.get("slurm_host"))
+    release = cluster.look(where, f"scontrol release {seen.slurm_id}")
     return f"SLURM holds it ({seen.reason or seen.state}) until it is released: {release}"
 
 
@@ -414,7 +405,7 @@ def _never_seen(job: Job) -> Job:
 
 def _as_started(job: Job) -> Job:
     """With what the batch script noted when it began."""
-    noted = _words_of(job.folder / slurm_script.STARTED)
+    noted = _words_of(job.folder / script.STARTED)
     if job.started_at or len(noted) != 2 or not noted[0].isdecimal():
         return job
     began = jobs.time_text(min(int(noted[0]), time.time()))  # a node has its own clock
@@ -423,7 +414,7 @@ def _as_started(job: Job) -> Job:
 
 
 def _noted_exit(job: Job) -> int | None:
-    noted = _words_of(job.folder / slurm_script.ENDED)
+    noted = _words_of(job.folder / script.ENDED)
     return int(noted[0]) if len(noted) == 1 and noted[0].isdecimal() else None
 
 
@@ -468,7 +459,7 @@ def _want_of_memory(job: Job) -> list[dict]:
 def _time_of_end(job: Job) -> str | None:
     """When the batch script noted its end, which may be long before somebody asks."""
     try:
-        noted = _written(job.folder / slurm_script.ENDED) / 1e9
+        noted = _written(job.folder / script.ENDED) / 1e9
     except OSError:
         return None
     return jobs.time_text(min(noted, time.time()))  # the storage has its own clock
@@ -498,7 +489,7 @@ def _of_nodes(codes: dict[str, int], count: int) -> str:
 def _node_exit_codes(job: Job) -> dict[str, int]:
     """The exit code of each node, in the order of their ends."""
     codes = {}
-    for path in sorted(job.folder.glob(slurm_script.NODE_EXIT), key=_written):
+    for path in sorted(job.folder.glob(script.NODE_EXIT), key=_written):
         noted = _words_of(path)
         if len(noted) == 2 and noted[1].isdecimal():
             codes[noted[0]] = int(noted[1])
@@ -511,21 +502,21 @@ def _written(path: Path) -> int:
 
 def _without_environment(job: Job) -> Job:
     """Also of a job that never began the file with its secrets goes."""
-    (job.folder / slurm_script.ENVIRONMENT).unlink(missing_ok=True)
+    (job.folder / script.ENVIRONMENT).unlink(missing_ok=True)
     return job
 
 
 def end(job: Job, grace: float) -> None:
     """SIGTERM to the work, and what is left after `grace` seconds, or still waits, is canceled."""
-    where = slurm_cluster.host(job.options.get("slurm_host"))
-    seen = slurm_cluster.find(where, job.job_id, job.created_at, fresh=True)
-    if seen is None or seen.state in slurm_cluster.ENDED:
+    where = cluster.host(job.options.get("slurm_host"))
+    seen = cluster.find(where, job.job_id, job.created_at, fresh=True)
+    if seen is None or seen.state in cluster.ENDED:
         return
-    if seen.state in slurm_cluster.RUNNING:
-        slurm_cluster.signal(where, seen.slurm_id, "--signal=TERM")
+    if seen.state in cluster.RUNNING:
+        cluster.signal(where, seen.slurm_id, "--signal=TERM")
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline:
-            if (job.folder / slurm_script.ENDED).exists():
+            if (job.folder / script.ENDED).exists():
                 return
             time.sleep(0.5)
-    slurm_cluster.signal(where, seen.slurm_id)
+    cluster.signal(where, seen.slurm_id)

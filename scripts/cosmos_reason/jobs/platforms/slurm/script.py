@@ -14,8 +14,9 @@ import shlex
 from pathlib import Path
 
 from cosmos_reason.base.findings import Finding, error
-from cosmos_reason.jobs import containers, engines, mounts, slurm_modules
+from cosmos_reason.jobs import containers, engines, mounts
 from cosmos_reason.jobs import record as jobs
+from cosmos_reason.jobs.platforms.slurm import modules
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.rules.case import COSMOS
 
@@ -149,7 +150,7 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
     is_requeued = "requeue" in job.options
     in_container = job.image is not None
     folder = mounts.inside(job.folder) if in_container else str(job.folder)
-    load = slurm_modules.load(job.options)
+    load = modules.load(job.options)
     if in_container:  # Pyxis mounts it there, or does not start
         needed = []
     return TEXT.format(
@@ -164,7 +165,7 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
         ended=ENDED,
         begin=(ANEW if is_requeued else ONCE).format(**names),
         finish=ANEW_END.format(**names) if is_requeued else "",
-        profile=slurm_modules.PROFILE if load else "",
+        profile=modules.PROFILE if load else "",
         modules=f"{load} || {{ note {ENDED} 1; exit 1; }}\n" if load else "",
         several=SEVERAL if several else "",
         flags=shlex.join(_srun_flags(job, spec)),

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
-from cosmos_reason.jobs import cosmos_environment, slurm_cluster, slurm_modules, slurm_paths
-from cosmos_reason.jobs import slurm_partitions as partitions
-from cosmos_reason.preflight.access import unseen_paths
-from cosmos_reason.preflight.gates import other_nodes
-from cosmos_reason.preflight.options import Preflight
+from cosmos_reason.jobs import cosmos_environment
+from cosmos_reason.jobs.platforms.gates import other_nodes
+from cosmos_reason.jobs.platforms.machines import unseen_paths
+from cosmos_reason.jobs.platforms.preflight import Preflight
+from cosmos_reason.jobs.platforms.slurm import cluster, modules, partitions, paths
 from cosmos_reason.remote.machine import Host
 
 ABSENT_COMMANDS = (
@@ -56,7 +56,7 @@ def check(preflight: Preflight) -> Iterator[Finding]:
         yield from partitions.check_cpus(rows, name, _wish(preflight))
     uses_container = preflight.engine == "tao" or preflight.options.image
     if uses_container:
-        yield from slurm_cluster.check_pyxis(host)
+        yield from cluster.check_pyxis(host)
     yield from unseen_nodes(preflight)
     yield from _shared_paths(preflight, host)
 
@@ -121,10 +121,10 @@ def _wish(preflight: Preflight) -> partitions.Wish:
 
 def _read(preflight: Preflight) -> dict[str, str]:
     """What the job reads, by label; a node works in another folder than this one."""
-    paths = preflight.plain_paths()
+    named = preflight.plain_paths()
     if is_a_file(preflight.image):
-        paths["--image"] = preflight.image
-    return {label: os.path.abspath(os.path.expanduser(path)) for label, path in paths.items()}
+        named["--image"] = preflight.image
+    return {label: os.path.abspath(os.path.expanduser(path)) for label, path in named.items()}
 
 
 def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
@@ -136,7 +136,7 @@ def _shared_paths(preflight: Preflight, host: Host) -> Iterator[Finding]:
     words = _as_words("-r", read.values()) + _as_words("-w", written)
     answered, where, problems = _look(preflight, host, words)
     yield from problems
-    yield from slurm_modules.complaints(answered, where, _modules(preflight), host)
+    yield from modules.complaints(answered, where, _modules(preflight), host)
     for number, (label, path) in enumerate(read.items()):
         if str(number) in answered:
             yield _unread(f"{label}={path}", path, where)
@@ -154,15 +154,15 @@ def _look(
 ) -> tuple[list[str], str, list[Finding]]:
     """(the lines of LOOK, who printed them, what is wrong with asking so)."""
     look = ["sh", "-c", LOOK, "sh", *words]
-    program = slurm_modules.PYTHON if preflight.engine == "transformers" else ""
-    modules = slurm_modules.look(_modules(preflight), program)
+    program = modules.PYTHON if preflight.engine == "transformers" else ""
+    load = modules.look(_modules(preflight), program)
     asked = _who_and_where(preflight)
-    asked_of_node = ["bash", "-c", modules + LOOK, "bash", *words] if modules else look
-    answer = host.call("srun", *slurm_paths.flags(asked), *asked_of_node)
+    asked_of_node = ["bash", "-c", load + LOOK, "bash", *words] if load else look
+    answer = host.call("srun", *paths.flags(asked), *asked_of_node)
     answered = answer.out.splitlines()
     if "end" in answered:
         return answered, "a compute node", []
-    refused = slurm_paths.refusal(host, asked, answer.err)
+    refused = paths.refusal(host, asked, answer.err)
     if refused:
         return [], "", [refused]
     message = (
@@ -180,7 +180,7 @@ def _look(
 def _modules(preflight: Preflight) -> dict:
     """The modules that the nodes load, as the options of a job have them."""
     names = preflight.options.modules or []
-    if slurm_modules.check_words(names, in_container=False):
+    if modules.check_words(names, in_container=False):
         names = []
     return {"modules": names, "env": preflight.options.env or []}
 

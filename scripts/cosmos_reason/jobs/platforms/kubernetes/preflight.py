@@ -8,14 +8,12 @@ from dataclasses import replace
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.jobs import kubectl
-from cosmos_reason.jobs import kubernetes_needs as needs
-from cosmos_reason.jobs import kubernetes_options as options
-from cosmos_reason.jobs.kubectl import Cluster
 from cosmos_reason.jobs.platforms import kubernetes as platform
-from cosmos_reason.preflight.gates import other_nodes
-from cosmos_reason.preflight.options import Preflight
-from cosmos_reason.preflight.slurm import unseen_nodes
+from cosmos_reason.jobs.platforms.gates import other_nodes
+from cosmos_reason.jobs.platforms.kubernetes import kubectl, needs, options
+from cosmos_reason.jobs.platforms.kubernetes.kubectl import Cluster
+from cosmos_reason.jobs.platforms.preflight import Preflight
+from cosmos_reason.jobs.platforms.slurm.preflight import unseen_nodes
 
 STORAGE_CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 # What a launch says, and what this preflight says of the same.

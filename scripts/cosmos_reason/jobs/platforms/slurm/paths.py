@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, bad_input, error, warning
-from cosmos_reason.jobs import inputs, mounts, slurm_cluster, slurm_modules, slurm_script
+from cosmos_reason.jobs import inputs, mounts
+from cosmos_reason.jobs.platforms.slurm import cluster, modules, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Answer, Host
 
@@ -46,10 +47,8 @@ def check(where: Host, job: Job) -> list[Finding]:
         return [refused or _untried(where, "no node", answer.last_words or "no answer of srun")]
     caches = _caches(job)
     for line, names in nodes_by_line.items():
-        if line.startswith(slurm_modules.TOLD):
-            found += slurm_modules.complaints(
-                [line], f"node {', '.join(names)}", job.options, where
-            )
+        if line.startswith(modules.TOLD):
+            found += modules.complaints([line], f"node {', '.join(names)}", job.options, where)
     for line, names in nodes_by_line.items():
         if line.isdecimal():
             found.append(_unseen(*wanted[int(line)], ", ".join(names), caches))
@@ -58,7 +57,7 @@ def check(where: Host, job: Job) -> list[Finding]:
 
 def _asked(where: Host, job: Job, wanted: list[tuple[str, Path]], count: int) -> Answer:
     words = [word for flag, path in wanted for word in (flag, str(path))]
-    look = slurm_modules.look(job.options, slurm_script.program(job)) + LOOK
+    look = modules.look(job.options, script.program(job)) + LOOK
     asked = flags(job.options, count)
     return where.call("srun", *asked, "bash", "-c", look, "bash", *words, limit=LIMIT)
 
@@ -71,7 +70,7 @@ def _nodes_by_line(answer: Answer, count: int) -> dict[str, list[str]] | None:
         lines_by_task.setdefault(task.strip(), []).append(told)
     found: dict[str, list[str]] = {}
     for *lines, last in lines_by_task.values():
-        numbers = [line for line in lines if not line.startswith(slurm_modules.TOLD)]
+        numbers = [line for line in lines if not line.startswith(modules.TOLD)]
         if not last.startswith("node ") or not all(map(str.isdecimal, numbers)):
             return None
         for line in lines:
@@ -93,7 +92,7 @@ def refusal(where: Host, options: dict, said: str) -> Finding | None:
         return None
     named = [f"--{name} {options[name]}" for name in WHO_AND_WHERE if name in options]
     message = f"got {refused[0]}, expected what the accounts of the cluster allow"
-    fix = slurm_cluster.look(where, "sacctmgr show associations user=$USER format=account,qos")
+    fix = cluster.look(where, "sacctmgr show associations user=$USER format=account,qos")
     return error("JOB-SLURM-REFUSED", " ".join(named) or where.name, message, fix)
 
 
@@ -127,7 +126,7 @@ def _read(job: Job) -> list[str]:
     read = [entry["path"] for entry in job.inputs if not inputs.cache_of(entry["path"])]
     read += [*job.options.get("checkpoints", []), str(bundle.ROOT)]
     if job.image is None:
-        program = slurm_script.program(job)
+        program = script.program(job)
         read += [job.working_dir, *([program] if os.path.isabs(program) else [])]
     elif job.image.startswith("/"):
         read.append(job.image)
