@@ -96,7 +96,9 @@ def reads_of_rules(cases):
         for rule in spec_rules.RULES:
             if action in rule.actions.split():
                 case.forget()
-                rules.find(rule, case)
+                detail = rule.broken(case)
+                if detail:
+                    rules.told(rule, case, detail)
                 yield rule, case.params, set(case.keys_read)
 
 

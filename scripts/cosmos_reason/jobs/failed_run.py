@@ -90,9 +90,9 @@ class FailedRun:
             changes[MINI_BATCH] = math.gcd(each, mini_batch)
         mended = self._case(changes)
         for rule in RULES:
-            broken = rule.id in OUT_OF_REACH and rules.find(rule, mended)
-            if broken:
-                changes |= broken.fix.changes
+            detail = rule.id in OUT_OF_REACH and rule.broken(mended)
+            if detail:
+                changes |= rules.told(rule, mended, detail).fix.changes
         return numbers, changes
 
     def _case(self, changes: dict[str, object]) -> Case:

@@ -27,10 +27,10 @@ COSMOS = ("tao", "cosmos-rl")
 COUNTED_BYTES = 16 << 20  # of annotations, in a third of a second
 
 
-@dataclass
-class Case:
-    """A spec and what is known about where it will run. `case(key)` reads a value, defaults
-    included.
+@dataclass(eq=False)
+class Case(dict):
+    """A spec and what is known about where it will run. `case(key)` reads a value by its dotted
+    key, defaults included; None for a key that the action does not have.
 
     `facts_path` is the dataset_facts.json of the data that the action reads; `launch` is true when
     it is to start now, and `has_own_data` when a dataset script of somebody's own knows where the
@@ -49,7 +49,9 @@ class Case:
     drafted: Mapping[str, list] = field(default_factory=dict)  # annotation files yet to be written
 
     def __post_init__(self):
+        # Rules read hundreds of values: they stand in one flat dictionary, which `full` is nested.
         self.full = document.with_defaults(self.action, self.written)
+        self.update(document.by_key(self.full))
         self.cosmos = self.engine in COSMOS
         self.params = actions.places(self.action)
         self.vision = self.params["vision"] + "."
@@ -57,8 +59,7 @@ class Case:
         if self.gpus_per_node and self.action in actions.TRAINING:
             self.gpus = self.gpus_per_node * self.nodes
 
-    def __call__(self, key: str):
-        return document.get(self.full, key)
+    __call__ = dict.get
 
     def has(self, key: str) -> bool:
         return document.get(self.written, key, document.MISSING) is not document.MISSING

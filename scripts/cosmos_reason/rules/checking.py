@@ -10,9 +10,9 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules import engine_support, paths, placeholders, resuming, shared_data
 from cosmos_reason.rules.case import Case, sound
-from cosmos_reason.rules.rule import ASKED, JUDGED, LATER, Rule
+from cosmos_reason.rules.rule import ASKED, JUDGED, LATER, Rule, named
 from cosmos_reason.rules.spec_rules import RULES
-from cosmos_reason.spec import actions, legal, validation
+from cosmos_reason.spec import actions, document, legal, validation
 from cosmos_reason.spec import values as spec_values
 
 
@@ -65,6 +65,24 @@ def examined(
     return case, found + broken_rules(case, invalid, unread)
 
 
+def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Finding]:
+    """Return the findings of the action's rules, but for rules that look at an invalid key, and for
+    those about a key that the engine does not read, which cannot harm."""
+    found = []
+    names = named(case.params)
+    for rule in RULES:
+        if case.action not in rule.actions.split() or rule.key.format_map(names) in unread:
+            continue
+        # What follows from a value that is refused is not worth telling.
+        if invalid and any(
+            document.overlap(key, wrong) for key in rule.keys(case.params) for wrong in invalid
+        ):
+            continue
+        if detail := rule.broken(case):
+            found.append(told(rule, case, detail))
+    return found
+
+
 def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Finding], list[str]]:
     """What is wrong with single keys and values, and the keys that no rule may look at."""
     unfilled = placeholders.keys(action, written, engine)
@@ -82,28 +100,10 @@ def of_each_value(action: str, engine: str, written: dict) -> tuple[list[f.Findi
     return found, invalid + unfilled
 
 
-def broken_rules(case: Case, invalid: list[str], unread: set[str]) -> list[f.Finding]:
-    """The findings of the action's rules, but for rules that look at an invalid key, and for those
-    about a key that the engine does not read, which cannot harm."""
-    found = []
-    for rule in RULES:
-        if case.action not in rule.actions.split() or rule.skipped(case.params, invalid):
-            continue
-        if rule.about(case.params) in unread:
-            continue
-        finding = find(rule, case)
-        if finding:
-            found.append(finding)
-    return found
-
-
-def find(rule: Rule, case: Case) -> f.Finding | None:
-    """The finding of a rule, when the case breaks it."""
-    detail = rule.broken(case)
-    if not detail:
-        return None
+def told(rule: Rule, case: Case, detail: object) -> f.Finding:
+    """Return the finding of a rule that a case breaks; `detail` is what the rule said of it."""
     words, record_ids = detail if isinstance(detail, tuple) else (detail, [])
-    key = rule.about(case.params)
+    key = rule.key.format_map(named(case.params))
     message = f"got {_got(case, key, words)}: {rule.reason}"
     severity = rule.severity
     if severity == LATER:

@@ -81,8 +81,12 @@ class Draft:
     def overlay(self, table: dict, origin: str, origins: dict[str, str] | None = None) -> None:
         """Take over a spec that was written earlier, its paths and model names as they are written
         today."""
-        for key, value in document.items(self.action, table):
-            self.put(key, located(self, key, value), (origins or {}).get(key, origin))
+        values = {
+            key: located(self, key, value) for key, value in document.items(self.action, table)
+        }
+        document.set_values(self.spec, values)
+        for key in values:
+            self.origins[key] = (origins or {}).get(key, origin)
 
     def name(self, key: str, flag: str) -> bool:
         """Note that the command line sets `key`; a second flag for it, or for its table, is a

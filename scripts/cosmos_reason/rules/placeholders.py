@@ -62,7 +62,7 @@ def _stands_for_another(key: str, schema: dict, value: object) -> bool:
 
 
 def _is_path(key: str, schema: dict) -> bool:
-    return bool(schema.get("x-path") or own_paths.NAMES_A_PATH.search(document.last_part(key)))
+    return bool(schema.get("x-path") or own_paths.NAMES_A_PATH.search(key.rpartition(".")[2]))
 
 
 def check(action: str, spec: dict, found: list[str]) -> findings.Finding:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cosmos_reason.spec import document
-
 LATER = "later"  # a warning while a spec is built, an error when it is launched
 ASKED = "asked"  # a warning where answers are judged, an info elsewhere
 TRAINING = "train grpo"
@@ -35,22 +33,17 @@ class Rule:
     reads: tuple[str, ...] = ()
     fix: object = None
 
-    def about(self, params: dict) -> str:
-        """The key that the finding points to, for the action with these `spec_params`."""
-        return _named(self.key, params)
-
     def keys(self, params: dict) -> set[str]:
-        """All keys that the rule looks at."""
-        keys = {_named(key, params) for key in (self.key, *self.reads)}
+        """Return all keys that the rule looks at, for the action with these `spec_params`."""
+        names = named(params)
+        keys = {key.format_map(names) for key in (self.key, *self.reads)}
         return {key for key in keys if not key.startswith(("--", "{"))}  # no adapter, no {base}
 
-    def skipped(self, params: dict, invalid: list[str]) -> bool:
-        keys = self.keys(params)
-        return any(document.overlap(key, wrong) for key in keys for wrong in invalid)
 
-
-def _named(key: str, params: dict) -> str:
-    return key.format(**{name: f"{{{name}}}" for name in ("model", "adapter", "base")} | params)
+def named(params: dict) -> dict[str, str]:
+    """Return what stands for "{model}" and the like in the keys of rules; what an action has none
+    of stays as it is written."""
+    return {name: f"{{{name}}}" for name in ("model", "adapter", "base")} | params
 
 
 def rule(

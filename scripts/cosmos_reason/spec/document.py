@@ -51,6 +51,12 @@ def set_value(spec: dict, key: str, value) -> None:
     node[last] = value
 
 
+def set_values(spec: dict, values: dict[str, object]) -> None:
+    """Set several dotted keys."""
+    for key, value in values.items():
+        set_value(spec, key, value)
+
+
 def delete(spec: dict, key: str) -> bool:
     """Remove a key or a whole table, and the tables it leaves empty. False when it was not
     there."""
@@ -66,16 +72,28 @@ def delete(spec: dict, key: str) -> bool:
     return removed
 
 
-def items(action: str, spec: dict, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """(dotted key, value) of every leaf; a table that the schema treats as one value is not taken
-    apart, and an empty one stays, to be refused."""
+def items(action: str, spec: dict, prefix: str = "") -> list[tuple[str, object]]:
+    """Return (dotted key, value) of every leaf; a table that the schema treats as one value is not
+    taken apart, and an empty one stays, to be refused."""
     known = keys(action)
+    found = []
     for name, value in spec.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and value and key not in known:
-            yield from items(action, value, f"{key}.")
+            found += items(action, value, f"{key}.")
         else:
-            yield key, value
+            found.append((key, value))
+    return found
+
+
+def by_key(spec: dict, prefix: str = "") -> dict[str, object]:
+    """Return every value of a spec by its dotted key, tables included."""
+    found = {}
+    for name, value in spec.items():
+        found[f"{prefix}{name}"] = value
+        if isinstance(value, dict):
+            found |= by_key(value, f"{prefix}{name}.")
+    return found
 
 
 def overlap(key: str, other: str) -> bool:

@@ -15,6 +15,7 @@ from cosmos_reason.spec.keys import RATE
 PER_PART = (RATE, "train.optm_impl")
 # Of torchao; cosmos-rl takes them, and its choices do not name them.
 OTHER_VALUES = {"train.optm_name": ("Adam8bit", "AdamW8bit")}
+TAKES_MORE = {*PER_PART, *OTHER_VALUES}  # keys of ours whose other values a trainer may take
 
 
 @functools.cache

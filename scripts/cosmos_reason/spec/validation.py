@@ -94,12 +94,15 @@ def _is_empty(value) -> bool:
 
 
 def trainers_own(action: str, spec: dict) -> list[str]:
-    """The keys and values of a spec that cosmos-rl takes and no schema here describes."""
-    return [
-        key
-        for key, value in document.items(action, spec)
-        if legal.is_trainers_own(action, key, value)
-    ]
+    """Return the keys of a spec that cosmos-rl takes, by name or by value, and no schema here
+    describes."""
+    known = document.keys(action)
+    own = []
+    for key, value in document.items(action, spec):
+        is_ours = key in known and key not in legal.TAKES_MORE and value != {}
+        if not is_ours and legal.is_trainers_own(action, key, value):
+            own.append(key)
+    return own
 
 
 def brought_by_renamings(found: Iterable[findings.Finding]) -> set[str]:
