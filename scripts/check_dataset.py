@@ -29,7 +29,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import from_here
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.data import checks as dataset_checks
-from cosmos_reason.data import clip_files, clip_problems, held_out, overlap, survey
+from cosmos_reason.data import clip_files, clip_problems, held_out, overlap, shortcuts, survey
 from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data.annotations import fetch, locate
@@ -346,6 +346,7 @@ def examine(annotations: str, media_path: str | None, spec: dict, args) -> surve
         reports, total=len(files), desc=f.printable(path.name), unit="clip", disable=None
     )
     clip_problems.check_clips(found)
+    shortcuts.check(found)
     found.tally.fixes["DATA-MEDIA-TIMEOUT"] = Fix(
         flags={"--timeout": f"{min(4 * args.timeout, 86000):g}"}
     )

@@ -172,7 +172,8 @@ def test_a_spec_that_is_no_spec_ends_as_findings(tmp_path, written):
 def test_the_next_command_makes_a_spec_of_these_data(tmp_path, name):
     data, held_out = write_dataset(tmp_path / "my data", [record(0)]), tmp_path / "eval"
     (data / "annotations.json").unlink()
-    (data / name).write_text(json.dumps([record(0, id=str(number)) for number in range(100)]))
+    records = [record(0, "No" if n % 2 else "Yes", id=str(n)) for n in range(100)]
+    (data / name).write_text(json.dumps(records))
     write_dataset(held_out, [record(0)], tint=9)
     flags = ["--eval", held_out, "--facts", tmp_path / "facts.json", "--json"]
     done = run_script("check_dataset.py", data / name, *flags)
@@ -259,7 +260,9 @@ def test_an_unused_clip_beside_a_missing_one_is_named(tmp_path):
 
 
 def test_clips_that_are_not_there_cost_no_worker_and_no_comparison_each(tmp_path, monkeypatch):
-    root = write_dataset(tmp_path / "d", [record(number) for number in range(30)])
+    root = write_dataset(
+        tmp_path / "d", [record(number, "No" if number % 3 else "Yes") for number in range(30)]
+    )
     for number in range(30):
         (root / "clips" / f"{number}.mp4").rename(root / "clips" / f"of_{number}.mp4")
     compared, handed = [], []

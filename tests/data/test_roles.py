@@ -2,6 +2,7 @@
 name; shown before anything is written, and saved beside every build."""
 
 import json
+import tarfile
 
 import jsonschema
 import pytest
@@ -277,6 +278,16 @@ def test_moments_without_an_event_that_are_too_few_are_told(source, events):
     assert found["severity"] == "warning" and len(splits["train"]) == 2
 
 
+def test_clips_in_an_archive_are_not_passed_over(source, events):
+    with tarfile.open(source / "videos.tar.gz", "w:gz") as archive:
+        for name in ("a.mp4", "b.mp4"):
+            archive.add(source / name, name)
+            (source / name).unlink()
+    report, _ = build(source, events, *ABSENT, expect=2)
+    (found,) = [one for one in report["findings"] if one["where"] == "--also-ask-absent"]
+    assert found["id"] == "USAGE" and "3 of 3 rows" in found["message"]
+
+
 @pytest.mark.parametrize(
     ("flags", "where"),
     [
@@ -289,3 +300,14 @@ def test_moments_without_an_event_that_are_too_few_are_told(source, events):
 def test_what_cannot_be_asked_so_is_refused(source, events, flags, where):
     report, _ = build(source, events, *flags, expect=2)
     assert ("USAGE", where) in [(one["id"], one["where"]) for one in report["findings"]]
+
+
+def test_kinds_of_reasoning_are_not_trained_as_reasoning_unless_declared(source):
+    lines = ["video,answer,reasoning", "0.mp4,yes,temporal", "1.mp4,no,causal"]
+    report, _ = build(source, lines, *ASKED, expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-REASONING"]
+    assert "--column tag=reasoning" in found["message"] and found["severity"] == "error"
+    _, splits = build(source, lines, *ASKED, "--column", "tag=reasoning")
+    assert [sample.tags for sample in splits["train"]] == [("temporal",), ("causal",)]
+    _, splits = build(source, lines, *ASKED, "--column", "reasoning=reasoning", out="declared")
+    assert "temporal" in splits["train"][0].turns[-1].text + splits["train"][0].reasoning

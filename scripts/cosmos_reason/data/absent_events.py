@@ -47,6 +47,19 @@ def asked(
     if f"{{{event.name}}}" not in reading.question:
         message = f"got a question without {{{event.name}}}, expected the event to be named in it"
         raise f.bad_input("USAGE", "--question", message)
+    # What is packed, on the Hub or given as pictures has no length before it is fetched: to pass it
+    # over would leave its events without moments of the other answer.
+    elsewhere = [
+        row
+        for row, (_, medium) in zip(rows, named, strict=True)
+        if medium and not isinstance(medium, Path)
+    ]
+    if elsewhere:
+        message = (
+            f"got {len(elsewhere)} of {len(rows)} rows whose clips are packed, on the Hub or given "
+            "as pictures, expected clips as files beside the table: unpack or download them"
+        )
+        raise f.bad_input("USAGE", FLAG, message)
     scale = PER_SECOND[start.unit]
     first: dict[Path, int] = {}  # clip -> its first row
     spans: dict[str, list[tuple[Path, Fraction, Fraction]]] = defaultdict(list)

@@ -38,6 +38,23 @@ CHECKS = RECORD_CHECKS | {
         "the same question on the same clip has one answer",
         "decide which is right",
     ),
+    "DATA-ANSWER-ONE": (
+        f.ERROR,
+        "a dataset has two answers or more",
+        "add records with another answer (build_dataset.py --also-ask-absent makes them of events)",
+    ),
+    "DATA-SHORTCUT": (
+        f.WARNING,
+        "neither the question alone nor length, frames, rate or size of a clip give answers away",
+        "cut or choose clips so that each answer has all lengths and sizes, each question all "
+        "answers",
+    ),
+    "DATA-SHORTCUT-NAME": (
+        f.INFO,
+        "names of clips do not give the answer away (a model does not see them, but the camera or "
+        "the recording that they are called by)",
+        "record every answer with every camera",
+    ),
     "DATA-MEDIA-OUTSIDE": (
         f.WARNING,
         "media are below the media path",

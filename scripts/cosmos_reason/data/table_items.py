@@ -53,6 +53,7 @@ from cosmos_reason.media.files import IMAGE_SUFFIXES
 COLUMNS_NAMED = 40
 TEXT_ROLES = ("id", "question", "answer", "reasoning")
 PLACE = re.compile(r"\{([^{}\"':,\n]+)\}")  # {column} of a template; JSON is none
+LONGEST_KIND = 40  # characters of one word
 FOLDER = "folder"  # stands for a column: the names of the folders of tables
 
 
@@ -185,6 +186,7 @@ def _items_of(
     texts = {role: _texts(rows, cells, columns.get(role)) for role in TEXT_ROLES}
     answered = columns["answer"].name
     refused: list[f.Finding] = []
+    problems += _kinds_of_reasoning(rows, columns.get("reasoning"), texts["reasoning"])
     options, answers = _options_and_answers(rows, texts["answer"], chosen, refused)
     problems += _without_values(rows, columns, texts, options)
     answers, told = _in_one_form(rows, answers, options)
@@ -230,6 +232,26 @@ def _texts(rows: list[Row], cells: roles.Cells, column: Column | None) -> list[s
     if column is None or column.name not in cells:
         return [""] * len(rows)
     return list(map(cell_text, cells[column.name]))
+
+
+def _kinds_of_reasoning(
+    rows: list[Row], column: Column | None, texts: list[str]
+) -> list[f.Finding]:
+    """An error for a column that nobody declared and that holds single words: sets call the kind
+    of reasoning that a question takes by the name of the reasoning itself."""
+    words = [text for text in texts if text]
+    if column is None or column.source != roles.BY_NAME or not words:
+        return []
+    if not all(len(text) <= LONGEST_KIND and len(text.split()) == 1 for text in words):
+        return []
+    name = column.name
+    message = (
+        f"got single words in {name} ({', '.join(map(repr, list(dict.fromkeys(words))[:3]))}), "
+        f"expected one of --column {shlex.quote(f'reasoning={name}')} (they are trained as "
+        f"reasoning), --column {shlex.quote(f'tag={name}')} (scores are counted by them), "
+        f"--column {shlex.quote(f'ignore={name}')}"
+    )
+    return [f.error("BUILD-REASONING", rows[0].where, message)]
 
 
 def _tags(row: dict, chosen: list[Column]) -> tuple[str, ...]:
