@@ -20,30 +20,25 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+# What reads jobs, datasets or checkpoints is imported where it is used: most specs begin with the
+# template, and a start takes as long as its imports.
 from cosmos_reason import cli
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
-from cosmos_reason.jobs import nodes
-from cosmos_reason.jobs import record as jobs
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import (
-    benchmark,
     command_line,
     engine_switch,
-    explain,
     in_words,
-    inherited,
     launchable,
     mending,
-    model_folder,
     model_on_hub,
     recipes,
     spec_rules,
 )
-from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules.case import Case, read_facts
-from cosmos_reason.rules.draft import Draft, pasteable
-from cosmos_reason.rules.model_folder import TEMPLATE
+from cosmos_reason.rules.draft import TEMPLATE, Draft, pasteable
 from cosmos_reason.spec import actions, document, names, origins
 from cosmos_reason.spec.keys import RATE
 
@@ -160,46 +155,53 @@ def build(args) -> Draft:
     take_data(draft, args)
     command_line.take_settings(draft, args.set, args.unset, args.allow_extra_key)
     if draft.benchmarks:
+        from cosmos_reason.rules import benchmark
+
         benchmark.take_sampling(draft)
         benchmark.take_environment(draft)
-    take_guard(draft, args)  # what it sets was not in the spec before
+    if args.guard_root is not None:  # what it sets was not in the spec before
+        command_line.take_root(draft, "--guard-root", args.guard_root)
     if args.gpus_per_node is not None or args.nodes is not None:
         command_line.take_gpus(draft, args.gpus_per_node, args.nodes)
     if args.spec:
-        make_whole(draft, args.fix)
+        if args.fix:
+            mending.mend(draft, lambda: rules.check(draft.action, draft.engine, draft.spec))
+        command_line.complete(draft)
     if args.global_batch is not None:
         ranks = rules.count_ranks(args.action, args.engine, draft.spec)
         command_line.take_global_batch(draft, args.global_batch, ranks)
-    model_folder.refuse_no_model(draft)
-    model_on_hub.refuse_unloadable(draft)
-    model_folder.take_adapter(draft)
-    model_folder.take_training(draft)
+    look_at_model(draft)
     command_line.look_for_paths(draft)
     if args.spec:
         command_line.locate_own_paths(draft)
     return draft
 
 
-def take_guard(draft: Draft, args) -> None:
-    if args.guard_root is not None:
-        command_line.take_root(draft, "--guard-root", args.guard_root)
+def look_at_model(draft: Draft) -> None:
+    """Take from the model's folder, or from the Hub, what they tell of it, and refuse what the
+    engine cannot load."""
+    model = document.get(draft.spec, draft.params["model"])
+    is_folder = isinstance(model, str) and model.startswith("/")
+    if is_folder or draft.follows:
+        from cosmos_reason.rules import model_folder
+
+        model_folder.refuse_no_model(draft)
+    model_on_hub.refuse_unloadable(draft)
+    if is_folder or draft.follows:
+        model_folder.take_adapter(draft)
+        model_folder.take_training(draft)
 
 
 def take_data(draft: Draft, args) -> None:
-    """The datasets that the flags name."""
+    """Take the datasets that the flags name."""
     if args.train_root:
         draft.attempt(command_line.take_train_roots, draft, args.train_root, args.output)
     if draft.benchmarks:
+        from cosmos_reason.rules import benchmark
+
         draft.attempt(benchmark.take_datasets, draft, draft.benchmarks, args.eval_root, args.output)
     elif args.eval_root is not None:
         command_line.take_root(draft, "--eval-root", args.eval_root)
-
-
-def make_whole(draft: Draft, is_to_mend: bool) -> None:
-    """Mend a spec from elsewhere, when that was asked for, and write what it leaves out."""
-    if is_to_mend:
-        mending.mend(draft, lambda: rules.check(draft.action, draft.engine, draft.spec))
-    command_line.complete(draft)
 
 
 def take_base(draft: Draft, args, asked: set[str]) -> None:
@@ -210,10 +212,14 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
         message = "got --spec and --parent-job, each of which is a whole train spec; expected one"
         draft.refuse("SPEC-SOURCES", "--spec", message, f"drop {draft.flags['--spec']}")
     elif args.spec:
+        from cosmos_reason.rules import inherited
+
         draft.attempt(inherited.take_file, draft, args.spec, asked)
     if not draft.spec and not resumes:
         draft.overlay(document.template(args.action), TEMPLATE)
     if args.parent_job:
+        from cosmos_reason.rules import inherited
+
         parent = parent_folder(args.parent_job)
         model_given = draft.params["model"] in asked
         draft.attempt(inherited.take_parent, draft, parent, model_given, newest_resume)
@@ -224,7 +230,9 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
 
 
 def parent_folder(given: str) -> Path:
-    """The folder that is given, or that of the job whose id is."""
+    """Return the folder that is given, or that of the job whose id is."""
+    from cosmos_reason.jobs import record as jobs
+
     of_id = jobs.path_of_root(None) / given
     if os.path.isdir(of_id) and not os.path.isdir(given):
         return of_id
@@ -232,7 +240,9 @@ def parent_folder(given: str) -> Path:
 
 
 def newest_resume(folder: Path, record: dict) -> str | None:
-    """The last state that an unfinished job saved; `record` is what its job.json holds."""
+    """Return the last state that an unfinished job saved; `record` is what its job.json holds."""
+    from cosmos_reason.jobs import record as jobs
+
     return jobs.Job.from_json(folder, record).newest_resume()
 
 
@@ -242,12 +252,18 @@ def check(args, draft: Draft) -> list[f.Finding]:
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     if facts and draft.attempt(read_facts, facts) is None:
         facts = None
-    is_new = not args.spec and not args.parent_job
-    draft.attempt(recipes.take, draft, facts, is_new)
-    inherited.compare_with_resumed(draft)
+    if draft.action == "train":
+        draft.attempt(recipes.take, draft, facts, is_new=not args.spec and not args.parent_job)
+    if draft.resumed:
+        from cosmos_reason.rules import inherited
+
+        inherited.compare_with_resumed(draft)
     steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
     engine_switch.fit(draft, *steps)
-    inherited.compare_with_training(draft)
+    if draft.trained:
+        from cosmos_reason.rules import inherited
+
+        inherited.compare_with_training(draft)
     gpus, nodes = size_to_check(args, draft)
     words = (args.action, args.engine, draft.spec)
     known = {"gpus_per_node": gpus, "nodes": nodes, "drafted": draft.files}
@@ -307,6 +323,8 @@ def size_to_check(args, draft: Draft) -> tuple[int | None, int]:
 
 def main(args) -> cli.Outcome:
     if args.explain is not None:
+        from cosmos_reason.rules import explain
+
         text = explain.explain(args.explain, args.action)
         return cli.Outcome({"text": text}, text=text)
     if args.list_rules:
@@ -384,7 +402,7 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
         result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
         text += f": {in_words.size_of_training(case)}"
     text += f"\n  {in_words.of_spec(case)}"
-    return cli.Outcome(result, found, text, next=following(args, draft, found, count))
+    return cli.Outcome(result, found, text, next=following(args, case, found, count))
 
 
 def laid_out_for(args, case: Case) -> int | None:
@@ -397,20 +415,26 @@ def laid_out_for(args, case: Case) -> int | None:
     if args.spec:
         return origins.nodes_of(args.spec, case.needed_gpus)
     if args.parent_job and args.action == "train":
+        from cosmos_reason.jobs import nodes
+
         return nodes.of_job(parent_folder(args.parent_job), case.needed_gpus)
     return None
 
 
-def following(args, draft: Draft, found: list[f.Finding], laid_out: int | None) -> tuple[str, ...]:
-    """The preflight on the platform that launches this spec here,
-    when nothing it would refuse is left open. `laid_out`: for so many nodes."""
+def following(args, case: Case, found: list[f.Finding], laid_out: int | None) -> tuple[str, ...]:
+    """Return the preflight on the platform that launches this spec here, when nothing it would
+    refuse is left open. `laid_out`: for so many nodes."""
     left_open = {"SPEC-PATH-NOT-HERE", "SPEC-ENGINE-RUNS"}
     left_open |= {rule.id for rule in spec_rules.RULES if rule.severity == spec_rules.LATER}
     if any(finding.id in left_open for finding in found):
         return ()
-    case = Case(args.action, args.engine, draft.spec)
+    from cosmos_reason.jobs import nodes
+
     count = nodes.count(laid_out, case.needed_gpus)
-    platforms = platforms_of(args.action, args.engine, count)
+    if count > 1:
+        platforms = nodes.platforms(args.action, args.engine)
+    else:
+        platforms = [name for engine, name in launchable.ways(args.action) if engine == args.engine]
     if not platforms:
         return ()
     words = ["check_tao_launch_preflight.py", "--platform", platforms[0], "--spec", args.output]
@@ -419,13 +443,6 @@ def following(args, draft: Draft, found: list[f.Finding], laid_out: int | None) 
     if args.dataset_facts:
         words += ["--dataset-facts", args.dataset_facts]
     return tuple(words)
-
-
-def platforms_of(action: str, engine: str, count: int) -> list[str]:
-    """Those that launch it on so many nodes."""
-    if count > 1:
-        return nodes.platforms(action, engine)
-    return [name for known, name in launchable.ways(action) if known == engine]
 
 
 def listing() -> cli.Outcome:

@@ -34,7 +34,6 @@ from cosmos_reason.data import facts as dataset_facts
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data.annotations import fetch, locate
 from cosmos_reason.data.prediction import predict
-from cosmos_reason.estimate import record_tokens
 from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.pages import dataset as dataset_page
@@ -140,7 +139,7 @@ def read_wishes(args) -> tuple[str, dict, dict[str, object]]:
     if meant and not action:
         action = "train"
         spec = document.with_defaults("train", {})
-        length = record_tokens.LENGTHS["train"][0]  # as the spec that is proposed has it
+        length = actions.LENGTHS["train"][0]  # as the spec that is proposed has it
         document.set_value(spec, length, document.get(document.template("train"), length))
     return action, with_values(spec, meant), meant
 
@@ -153,7 +152,7 @@ def meant_values(args, action: str) -> dict[str, object]:
     if args.model:
         values[keys["model"]] = model_names.canonical(args.model)
     if args.max_length:
-        values[record_tokens.LENGTHS[action][0]] = args.max_length
+        values[actions.LENGTHS[action][0]] = args.max_length
     if args.fps:
         values |= {f"{table}.nframes": None, f"{table}.fps": args.fps}
     if args.nframes:

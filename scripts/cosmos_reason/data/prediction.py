@@ -9,10 +9,9 @@ import shlex
 
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.facts import spread, tables
-from cosmos_reason.data.samples import trained_records
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.estimate import record_tokens
-from cosmos_reason.estimate.steps import steps_per_epoch
+from cosmos_reason.estimate.steps import steps_per_epoch, trained_records
 from cosmos_reason.media import archives, sampling
 from cosmos_reason.remote import s3
 from cosmos_reason.spec import document

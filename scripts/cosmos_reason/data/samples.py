@@ -84,13 +84,6 @@ def responses(samples: list[Sample], mode: str) -> list[Sample]:
     return thinking
 
 
-def trained_records(records: int, reasoned: int, mode: str) -> int:
-    """How many samples `responses` makes of so many records, `reasoned` of them with reasoning
-    beside the answer."""
-    is_doubled = mode == "hybrid" and reasoned > 0
-    return 2 * records if is_doubled else records
-
-
 def _thinking(sample: Sample) -> Sample:
     *others, answer = sample.turns
     answer = answer._replace(text=THOUGHT.format(sample.reasoning, answer.text))

@@ -26,7 +26,7 @@ from cosmos_reason.media.sampling import (
     video_tokens,
 )
 from cosmos_reason.remote import model_names
-from cosmos_reason.spec import actions, quantizing
+from cosmos_reason.spec import actions
 from cosmos_reason.spec.document import get, set_value
 from cosmos_reason.spec.keys import RESPONSE_MODE
 from cosmos_reason.spec.prompts import ADDED, THINK_OF_LETTER
@@ -38,13 +38,6 @@ TORCH_PREFETCH = 2  # batches ahead of each worker, when the spec does not say
 COLUMNS = {
     "clips_table": {"kind", "width", "height", "frames"},
     "records_table": {"id", "clips", "text_tokens"},
-}
-# action -> (key of the longest sequence, key of the room in it that what is generated needs)
-LENGTHS = {
-    "train": ("policy.model_max_length", ""),
-    "grpo": ("policy.model_max_length", "rollout.max_response_length"),
-    "evaluate": ("model.max_length", "generation.max_tokens"),
-    "quantize": (quantizing.LENGTH, ""),
 }
 
 
@@ -183,7 +176,7 @@ def timestamp_tokens(indices: list[int], video_fps: float, counts) -> int:
 def room_for_prompt(action: str, spec: dict) -> tuple[str, int, int]:
     """(the key that limits a sequence, tokens that are left for a prompt or a training sample,
     those kept free for what is generated) of a complete spec."""
-    key, generated = LENGTHS[action]
+    key, generated = actions.LENGTHS[action]
     kept = get(spec, generated) if generated else 0
     return key, get(spec, key) - kept, kept
 

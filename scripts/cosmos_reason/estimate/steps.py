@@ -6,6 +6,13 @@ from __future__ import annotations
 import math
 
 
+def trained_records(records: int, reasoned: int, mode: str) -> int:
+    """Return how many samples are trained of so many records, `reasoned` of them with reasoning
+    beside the answer: `hybrid` (custom.train_dataset.response_mode) trains each record twice."""
+    is_doubled = mode == "hybrid" and reasoned > 0
+    return 2 * records if is_doubled else records
+
+
 def steps_per_epoch(records: int, batch: int, ranks: int = 1, drop_last: bool = True) -> int:
     """Optimizer steps of one epoch: `records` are dealt to `ranks` data-parallel ranks (the last
     ones padded by repeating, as DistributedSampler does), each rank takes `batch` records per

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
-from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.samples import trained_records
-from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.keys import POLICY_GPUS, RANKS_OF_REPLICA, REPLICAS, ROLLOUT_GPUS
 from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE
+
+if TYPE_CHECKING:
+    from cosmos_reason.estimate.record_tokens import RecordTokens
 
 COSMOS = ("tao", "cosmos-rl")
 COUNTED_BYTES = 16 << 20  # of annotations, in a third of a second
@@ -170,17 +170,20 @@ class Case(dict):
         return _count_records(path, stat.st_size, stat.st_mtime_ns)
 
     @cached_property
-    def tokens(self) -> list[record_tokens.RecordTokens]:
+    def tokens(self) -> list[RecordTokens]:
         return self.tokens_with({})
 
-    def tokens_with(self, changes: dict) -> list[record_tokens.RecordTokens]:
+    def tokens_with(self, changes: dict) -> list[RecordTokens]:
         """What each record costs under this spec with some keys changed; empty without dataset
         facts, or with a wrong sampling table."""
+        if not self.facts:
+            return []
+        from cosmos_reason.estimate import record_tokens
+
         full = copy.deepcopy(self.full)
-        for key, value in changes.items():
-            document.set_value(full, key, value)
+        document.set_values(full, changes)
         try:
-            return record_tokens.tokens_for_spec(self.facts_path, full) if self.facts else []
+            return record_tokens.tokens_for_spec(self.facts_path, full)
         except f.Failure as failure:
             if failure.findings[0].id.startswith("SPEC-VISION"):
                 return []
@@ -193,6 +196,8 @@ class Case(dict):
         output = self("train.output_dir")
         if not wanted or (wanted is True and not output):
             return None
+        from cosmos_reason.checkpoints import run_outputs  # few runs are continued
+
         if wanted is True:
             return run_outputs.newest_resume(Path(output))
         folder = Path(wanted)
@@ -201,7 +206,11 @@ class Case(dict):
     @cached_property
     def finished(self) -> Path | None:
         """The model of the run that is to be continued, when no step of that run is left."""
-        return run_outputs.finished(self.resumed, self._steps_of_resumed) if self.resumed else None
+        if not self.resumed:
+            return None
+        from cosmos_reason.checkpoints import run_outputs
+
+        return run_outputs.finished(self.resumed, self._steps_of_resumed)
 
     @property
     def _steps_of_resumed(self) -> int | None:
@@ -231,7 +240,7 @@ class Case(dict):
         if self.facts is None:
             return None if self(RESPONSE_MODE) == "hybrid" else self.records
         reasoned = self.facts.get("reasoning_beside", 0)
-        return trained_records(self.records, reasoned, self(RESPONSE_MODE))
+        return schedule.trained_records(self.records, reasoned, self(RESPONSE_MODE))
 
     @property
     def incomplete_batch(self) -> str:
@@ -270,6 +279,8 @@ class Case(dict):
 def _count_records(path: Path, size: int, modified: int) -> int | None:
     """Records of an annotation file as it was then; None for a large one, which takes seconds, and
     for one that cannot be read, of which check_dataset says what is wrong."""
+    from cosmos_reason.data.json_stream import JsonRecords
+
     if size > COUNTED_BYTES:
         return None
     try:

@@ -15,11 +15,6 @@ from pathlib import Path
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix, value_text
-from cosmos_reason.data import annotations, mixture
-from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.record_checks import Tally
-from cosmos_reason.media import archives
-from cosmos_reason.media.files import resolve
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
@@ -231,6 +226,8 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
     whole = absolute(root)
     annotation_path = f"{whole.rstrip('/')}/annotations.json"
     if os.path.isdir(whole):
+        from cosmos_reason.data import annotations  # imports every reader of datasets
+
         annotation_path = str(annotations.locate(whole))
     media = _media_of_root(whole, annotation_path)
     for key, value in zip(keys, (annotation_path, media), strict=True):
@@ -243,6 +240,8 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
 def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
     """One root as it is; several, or a share of one, as one annotation file beside the spec, which
     is written with it. Raises Failure."""
+    from cosmos_reason.data import mixture
+
     flag = mixture.FLAG
     parts = [mixture.part(root) for root in roots]
     keys = draft.params.get("train_root")
@@ -263,6 +262,12 @@ def _media_of_root(root: str, annotation_path: str) -> str:
     and annotations that cannot be read are for check_dataset to report."""
     if not os.path.isfile(annotation_path):
         return root
+    from cosmos_reason.data import annotations
+    from cosmos_reason.data.json_stream import JsonRecords
+    from cosmos_reason.data.record_checks import Tally
+    from cosmos_reason.media import archives
+    from cosmos_reason.media.files import resolve
+
     with contextlib.suppress(f.Failure):
         records = JsonRecords(annotation_path)
         with_media = (one for one in annotations.stream(records, Tally()) if one.media)

@@ -20,6 +20,7 @@ from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.keys import BATCH
 
 LORA = "policy.lora"
+TEMPLATE = "template"  # the origin of values that nobody chose
 LONG_FLAG = 200  # characters
 KEPT_OF_LONG_FLAG = 50  # say which one is meant
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from cosmos_reason.rules.rule import LATER, MODELS, rule
 from cosmos_reason.spec import quantizing
 
@@ -102,6 +101,8 @@ def no_media(case):
 
 def shown_kind(case) -> str:
     """The kind of medium that a file's name shows, else the one asked for."""
+    from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+
     name = (case("media") or "").lower()
     if name.endswith(IMAGE_SUFFIXES):
         return "image"

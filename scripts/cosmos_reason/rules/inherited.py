@@ -16,7 +16,6 @@ from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.checkpoints import adapters, run_outputs
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules import benchmark
 from cosmos_reason.rules.draft import LORA, Draft
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.resuming import differences
@@ -42,10 +41,13 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
         given = draft.flags["--spec"]
         draft.findings.append(flat_configs.refusal(file, table, given=given, said=said))
         return
-    if draft.action == "evaluate" and benchmark.is_config(table):
-        draft.benchmarks = benchmark.datasets_of(table)
-        table, found = benchmark.converted(table, draft.engine)
-        draft.findings += found
+    if draft.action == "evaluate" and "datasets" in table:
+        from cosmos_reason.rules import benchmark  # imports every reader of datasets
+
+        if benchmark.is_config(table):
+            draft.benchmarks = benchmark.datasets_of(table)
+            table, found = benchmark.converted(table, draft.engine)
+            draft.findings += found
     other = actions.other_than(draft.action, table)
     if other is None:
         table, found = images.translated(draft.action, table)

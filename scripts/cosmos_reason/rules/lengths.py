@@ -6,7 +6,6 @@ import math
 
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.estimate import record_tokens
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
@@ -21,7 +20,7 @@ TOKENS = ("{vision}", "{model}")  # what the tokens of a record depend on
 
 def limit_and_room(case) -> tuple[int, int]:
     """The longest sequence, and how much of it is kept for what is generated."""
-    limit, generated = record_tokens.LENGTHS[case.action]
+    limit, generated = actions.LENGTHS[case.action]
     return case(limit), case(generated) if generated else 0
 
 
@@ -84,11 +83,17 @@ def calibration_beyond_length(case):
 def loader_gib(case) -> float:
     """Decoded frames that the loaders of one rank hold ready when every record is as long as the
     longest."""
-    most = max((record.vision for record in case.tokens), default=0)
+    if not case.tokens:
+        return 0
+    from cosmos_reason.estimate import record_tokens
+
+    most = max(record.vision for record in case.tokens)
     return record_tokens.loader_bytes(case.full["train"], most, case.token_side // 2) / 2**30
 
 
 def fewer_batches(case) -> Fix:
+    from cosmos_reason.estimate import record_tokens
+
     ready = case(LOADERS) * (case(PREFETCH) or record_tokens.TORCH_PREFETCH)
     if loader_gib(case) / ready <= LOADER_GIB:
         return Fix(changes={LOADERS: 1, PREFETCH: 1})

@@ -12,12 +12,11 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files
 from cosmos_reason.evaluation import as_trained
 from cosmos_reason.remote import model_names
-from cosmos_reason.rules.draft import Draft
+from cosmos_reason.rules.draft import TEMPLATE, Draft
 from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.values import shown
 
 CONFIG = "config.json"
-TEMPLATE = "template"  # the origin of values that nobody chose
 
 
 def refuse_no_model(draft: Draft) -> None:

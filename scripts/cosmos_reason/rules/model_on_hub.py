@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from cosmos_reason.base import bundle, families
 from cosmos_reason.base.findings import ERROR, WARNING, Finding
-from cosmos_reason.remote import hub, model_names
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.rules.models import engine_for, has_script_of_guides
 from cosmos_reason.spec import actions, document
+
+if TYPE_CHECKING:
+    from cosmos_reason.remote import hub
 
 ASKED = ("evaluate", "inference")  # which a server may do with a model that the engine lacks
 
@@ -26,6 +30,8 @@ def refuse_unloadable(draft: Draft) -> None:
         is_on_hub = isinstance(model, str) and model.startswith(model_names.HUB)
         if not is_on_hub or model_names.family(model)[0] or families.names_default(model):
             continue
+        from cosmos_reason.remote import hub  # few models have to be asked about
+
         architecture = hub.architecture(model.removeprefix(model_names.HUB), hub.token())
         if is_refused(architecture, draft.action, known):
             draft.findings.append(_unloadable(draft, key, architecture, known))
@@ -35,6 +41,8 @@ def is_refused(architecture: str | hub.NotTold, action: str, known: list[str]) -
     """Whether an engine that loads the `known` architectures cannot do an action with a model of
     which the Hub told this. What is trained is a whole model; all else may be done with an adapter,
     which needs no config.json."""
+    from cosmos_reason.remote import hub
+
     if architecture is hub.NotTold.UNKNOWN:
         return False
     if architecture is hub.NotTold.ABSENT:
@@ -43,6 +51,8 @@ def is_refused(architecture: str | hub.NotTold, action: str, known: list[str]) -
 
 
 def in_words(architecture: str | hub.NotTold) -> str:
+    from cosmos_reason.remote import hub
+
     if isinstance(architecture, hub.NotTold):
         return architecture.value
     return f"its config.json tells {architecture}"

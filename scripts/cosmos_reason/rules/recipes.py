@@ -28,8 +28,6 @@ def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
     """`is_new`: the spec begins with the template, so that nobody has seen what stands in it. What
     was taken here before is taken anew, for other data or GPUs. Raises Failure for dataset facts
     that cannot be read."""
-    if draft.action != "train":
-        return
     taken = []
     if _are_free(draft, (BATCH, MINI_BATCH), is_new):
         taken += _take_batch(draft, _case(draft, facts))

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import overlap
-from cosmos_reason.evaluation import as_trained
 from cosmos_reason.rules.case import Case
 from cosmos_reason.spec import actions, document
 
 SEEN = "expected clips, and times of clips, that training does not show"
 BESIDE = (
-    f"lie less than {overlap.NEAR:g} s from trained parts of the same recording: "
-    "they mostly show the same scene"
+    "lie less than {:g} s from trained parts of the same recording: they mostly show the same scene"
 )
 
 
@@ -28,7 +25,11 @@ def of_spec(case: Case) -> list[f.Finding]:
     if case.action != "evaluate":
         return []
     folder = Path(case.model)
-    if not folder.is_dir() or not as_trained.is_of_training(folder.resolve()):
+    if not folder.is_dir():
+        return []
+    from cosmos_reason.evaluation import as_trained  # imports what reads datasets
+
+    if not as_trained.is_of_training(folder.resolve()):
         return []
     try:
         trained = as_trained.training_spec(folder.resolve()) or {}
@@ -49,6 +50,8 @@ def of_training(
     """What the data that `keys` of a spec name share with those that a spec trained on: an error
     for clips that are shown in both, a warning for parts that lie near each other. Data that are
     not here are compared by name alone."""
+    from cosmos_reason.data import overlap  # imports what reads datasets and media
+
     of_train = actions.data_keys(action)
     train = _root(trained, of_train)
     held_out = _root(spec, keys)
@@ -62,7 +65,12 @@ def of_training(
     shared = [*compared.ids[overlap.QUESTION], *compared.ids[overlap.CLIP]]
     rows = (
         ("SPEC-DATA-SHARED", f.ERROR, shared, f"that training shows too, {SEEN}"),
-        ("SPEC-DATA-NEAR", f.WARNING, compared.ids[overlap.NEARBY], f"of parts that {BESIDE}"),
+        (
+            "SPEC-DATA-NEAR",
+            f.WARNING,
+            compared.ids[overlap.NEARBY],
+            f"of parts that {BESIDE.format(overlap.NEAR)}",
+        ),
     )
     for name, severity, ids, what in rows:
         if ids:
@@ -72,6 +80,6 @@ def of_training(
     return found
 
 
-def _root(spec: dict, keys: actions.DataKeys) -> overlap.Root:
+def _root(spec: dict, keys: actions.DataKeys) -> tuple[str, str]:
     annotations, media = (document.get(spec, key, "") for key in keys)
     return str(annotations or ""), str(media or "")

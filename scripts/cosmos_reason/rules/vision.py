@@ -6,7 +6,6 @@ import math
 
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.estimate import record_tokens
 from cosmos_reason.media import sampling
 from cosmos_reason.rules.rule import ANY, rule
 from cosmos_reason.spec import document
@@ -185,6 +184,8 @@ def videos_of_pictures(case):
     """Records that engine tao's evaluation cannot read."""
     if case.engine != "tao" or not case.facts:
         return None
+    from cosmos_reason.estimate import record_tokens
+
     names = record_tokens.records_of_pictures(case.facts_path)
     if names:
         return f"{len(names)} of {case.facts['records']} records have a video of pictures", names
@@ -204,6 +205,8 @@ def records_without_rate(case):
     by_fps = case.has(case.vision + "fps") and not case.has(case.vision + "nframes")
     if not by_fps or case.engine != "tao" or not case.facts:
         return None
+    from cosmos_reason.estimate import record_tokens
+
     unrated = record_tokens.records_without_rate(case.facts_path)
     if unrated:
         words = f"{len(unrated)} of {case.facts['records']} records give no video_fps"

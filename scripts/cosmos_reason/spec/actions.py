@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, error
-from cosmos_reason.spec import document
+from cosmos_reason.spec import document, quantizing
 from cosmos_reason.spec.keys import OF_GUIDES
 
 TRAINING = ("train", "grpo")
@@ -20,6 +20,13 @@ FRAMEWORK = "cosmos-framework"  # which trains in its own way
 TABLES_OF_FRAMEWORK = {"job", "model", "trainer"}
 HUB_DATA = "train.train_policy.dataset.name"
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+# action -> (key of the longest sequence, key of the room in it that what is generated needs)
+LENGTHS = {
+    "train": ("policy.model_max_length", ""),
+    "grpo": ("policy.model_max_length", "rollout.max_response_length"),
+    "evaluate": ("model.max_length", "generation.max_tokens"),
+    "quantize": (quantizing.LENGTH, ""),
+}
 POLICIES = {"sft": "train", "grpo": "grpo"}  # by train.train_policy.type
 
 
