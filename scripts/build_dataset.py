@@ -24,11 +24,12 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import held_out, mapping, parts, raw_clips, roles, source_files
+from cosmos_reason.data import held_out, mapping, overlap, parts, raw_clips, roles, source_files
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
 
+MOST_FOLDS = 100
 MOST_ABSENT = 100  # moments without an event for each with it
 COMMON = "-o --eval-fraction --column --mapping --dry-run --question --subset --skip-missing"
 
@@ -92,6 +93,20 @@ def parser() -> cli.Parser:
     parser.add_argument("--raw", default="", metavar="DIR", help=raw)
     share = "share of clips held out, default: 0"
     parser.add_argument("--eval-fraction", type=float, default=0.0, metavar="F", help=share)
+    by = (
+        "what is held out: clips, whole groups (a column of role group), the last time of each "
+        "recording, or what a column or the source itself calls test; default clip, group where "
+        "such a column is"
+    )
+    parser.add_argument("--split-by", choices=dataset_writer.SPLITS_BY, default="clip", help=by)
+    apart = "seconds before the held-out time that are left out by --split-by time; default 10"
+    parser.add_argument(
+        "--margin", type=seconds, default=overlap.NEAR, metavar="SECONDS", help=apart
+    )
+    folded = (
+        "cross-validation: fold-1/{train,eval}, ..., each record held out once; default 0, none"
+    )
+    parser.add_argument("--folds", type=int, default=0, metavar="N", help=folded)
     parser.add_argument(
         "--subset", type=int, default=0, metavar="N", help="keep N records; default 0, all"
     )
@@ -129,18 +144,22 @@ def main(args) -> cli.Outcome:
     facts = files.from_here(f"{whole}-facts/dataset_facts.json")
     source, items, found = read_source(args)
     refuse_media_below(output, items)
-    plan = dataset_writer.Plan(
-        args.eval_fraction,
-        args.subset,
-        args.seed,
-        args.media,
-        args.format,
-        args.license,
-        args.skip_missing,
-    )
     columns, unused = source.files.columns, source.files.unused
-    document = mapping.document(args.source, columns, unused, args)
-    splits = dataset_writer.planned(items, plan)
+    plan = dataset_writer.Plan(
+        eval_fraction=args.eval_fraction,
+        subset=args.subset,
+        seed=args.seed,
+        media=args.media,
+        format=args.format,
+        license=args.license,
+        skip_missing=args.skip_missing,
+        split_by=split_by(args, columns, items),
+        margin=args.margin,
+        folds=args.folds,
+    )
+    document = mapping.document(args.source, columns, unused, args, plan.split_by)
+    splits, between = dataset_writer.planned(items, plan)
+    found = [*found, *between]
     counts = {name: len(kept) for name, kept in splits.items()}
     result = {"kind": source.kind, "read": len(items), "tables": source.tables}
     result["mapping"] = document
@@ -160,7 +179,10 @@ def main(args) -> cli.Outcome:
     found = [*found, *about_share(items, plan, args)]
     summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())
     share = held_out_share(written)
-    summary += f"; held out {share:.1%} of the records (asked: {args.eval_fraction:.1%})"
+    if args.folds:
+        summary += f"; {args.folds} folds, each record is held out once"
+    else:
+        summary += f"; held out {share:.1%} of the records (asked: {args.eval_fraction:.1%})"
     result |= {"written": written, "output": str(output)}
     result["held_out"] = share
     result["skipped"] = skipped(found)
@@ -187,7 +209,7 @@ def sample(item: Item) -> dict:
 def about_share(items: list[Item], plan: dataset_writer.Plan, args) -> list[f.Finding]:
     """What is said of the share that is held out: none, or too little. Of a source that names its
     splits BUILD-SPLIT-NAMED says more."""
-    if any(item.split for item in items):
+    if args.folds or any(item.split for item in items):
         return []
     if "eval_fraction" not in args.given:
         return [nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
@@ -197,9 +219,33 @@ def about_share(items: list[Item], plan: dataset_writer.Plan, args) -> list[f.Fi
 
 
 def held_out_share(written: dict[str, int]) -> float:
-    """The share of the written records that is not in train/."""
+    """The share of the written records that is not in train/, or in that of a fold."""
     total = sum(written.values())
-    return round(1 - written.get("train", 0) / total, 4) if total else 0.0
+    trained = sum(count for name, count in written.items() if name.endswith("train"))
+    return round(1 - trained / total, 4) if total else 0.0
+
+
+def split_by(args, columns: list[roles.Column], items: list[Item]) -> str:
+    """What the splits are made by. Raises Failure where the source has nothing to do so."""
+    declared = {one.role for one in columns}
+    is_named = any(item.split for item in items)
+    wrong = ""
+    if args.split_by == "group" and "group" not in declared:
+        wrong = "rows without a group, expected --column group=NAME"
+    elif args.split_by == "time" and "group" in declared:
+        wrong = (
+            "a column of groups, which stay on one side, expected one of the two: recordings are "
+            "split in themselves by time (--column ignore=NAME)"
+        )
+    elif args.split_by == "column" and not (is_named and "split" in declared):
+        wrong = "rows that hold nothing out, expected --column split=NAME that names a test split"
+    elif args.split_by == "source" and not is_named:
+        wrong = "a source that names no held-out split, expected --eval-fraction, or one that does"
+    if wrong:
+        raise f.bad_input("BUILD-SPLIT", "--split-by", f"got {wrong}")
+    if is_named:
+        return "column" if "split" in declared else "source"
+    return "group" if "group" in declared else args.split_by
 
 
 def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Finding]]:
@@ -210,7 +256,6 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     wrong: list[f.Finding] = []
     if not args.dry_run:
         f.attempt(wrong, refuse_output, Path(args.source), Path(args.output), args.force)
-    f.attempt(wrong, refuse_numbers, args)
     declared = f.attempt(wrong, roles.of_flags, args.column) or []
     args.question = f.attempt(wrong, text, args.question) or ""
     args.system = f.attempt(wrong, text, args.system) or ""
@@ -219,6 +264,7 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     saved = f.attempt(wrong, take_mapping, args) if args.mapping else None
     if args.mapping and saved is None:  # without it, columns would be looked for by their names
         raise f.Failure(wrong, f.EXIT_BAD_INPUT)
+    f.attempt(wrong, refuse_numbers, args)
     if not 0 <= args.also_ask_absent <= MOST_ABSENT:
         message = f"got {args.also_ask_absent:g}, expected 0 to {MOST_ABSENT}"
         wrong.append(f.error("USAGE", "--also-ask-absent", message))
@@ -251,20 +297,39 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
     if not items:
         found = [*found, f.error("BUILD-EMPTY", args.source, "got no records")]
     held_out_by_source = sum(item.split in ("eval", "test") for item in items)
-    if args.eval_fraction and held_out_by_source:
+    if (args.eval_fraction or args.folds) and held_out_by_source:
+        flag, value = "--eval-fraction", args.eval_fraction
+        if args.folds:
+            flag, value = "--folds", args.folds
         message = (
-            f"got {args.eval_fraction:g} for a source that holds out {held_out_by_source} records "
+            f"got {value:g} for a source that holds out {held_out_by_source} records "
             "itself: leave it out, or build of the training split alone"
         )
-        found = [*found, f.error("BUILD-SPLIT", "--eval-fraction", message)]
+        found = [*found, f.error("BUILD-SPLIT", flag, message)]
     if f.has_errors(found):
         raise f.Failure(found, f.EXIT_CHECKS_FAILED)
     return source, items, found
 
 
 def refuse_numbers(args) -> None:
-    """Raise Failure for a share or a number of records that there is not."""
+    """Raise Failure for a share or a number of records that there is not, and for splits that
+    exclude each other."""
     wrong = []
+    if args.folds and not 2 <= args.folds <= MOST_FOLDS:
+        message = f"got {args.folds}, expected 2 to {MOST_FOLDS}"
+        wrong.append(f.error("USAGE", "--folds", message))
+    if args.folds and args.eval_fraction:
+        message = "got both, expected one: each fold holds out its share"
+        wrong.append(f.error("USAGE", "--eval-fraction", message, "drop --eval-fraction"))
+    if args.folds and args.split_by not in ("clip", "group"):
+        message = f"got {args.split_by} for folds, which are made of whole clips or groups"
+        wrong.append(f.error("USAGE", "--split-by", message, "drop --split-by"))
+    if args.split_by == "time" and not args.eval_fraction:
+        message = "got time, expected the share of each recording that is held out, too"
+        wrong.append(f.error("USAGE", "--eval-fraction", message))
+    if "margin" in args.given and args.split_by != "time":
+        message = "got it for a split that is not made by time, expected --split-by time"
+        wrong.append(f.error("USAGE", "--margin", message, "drop --margin"))
     if not 0 <= args.eval_fraction < 1:
         message = f"got {args.eval_fraction:g}, expected 0 or more and below 1"
         wrong.append(f.error("USAGE", "--eval-fraction", message))
@@ -347,6 +412,14 @@ def take_mapping(args) -> tuple[roles.Column, ...]:
     """The columns of a saved mapping. What else it says stands in for flags that are not given."""
     saved = mapping.load(Path(args.mapping))
     stated = {"eval_fraction": saved.split.get("fraction"), "seed": saved.split.get("seed")}
+    for name, key in (("split_by", "by"), ("margin", "margin_s"), ("folds", "folds")):
+        stated[name] = saved.split.get(key)
+    if "folds" in args.given:  # one way to split stands for the others
+        stated |= {"eval_fraction": None, "split_by": None, "margin": None}
+    elif "eval_fraction" in args.given:
+        stated["folds"] = None
+    if "split_by" in args.given:
+        stated["margin"] = None
     stated |= {"question": saved.question, "ask": list(saved.asks), "values": saved.values}
     if {"question", "ask"} & args.given or args.ask:  # one way to ask stands for the other
         stated |= {"question": None, "ask": None}
@@ -358,6 +431,12 @@ def take_mapping(args) -> tuple[roles.Column, ...]:
             setattr(args, name, value)
             args.given.add(name)
     return saved.columns
+
+
+def seconds(written: str) -> float:
+    """Return the seconds of "10" or "10s", as an argparse type."""
+    number = written.removesuffix("s").strip()
+    return 0.0 if number == "0" else cli.above_0(number)
 
 
 def text(value: str) -> str:

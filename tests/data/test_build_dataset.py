@@ -288,7 +288,7 @@ def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, s
     if len(set(clips.values())) * fraction < 1:
         return
     try:
-        splits = dataset_writer.split(items, fraction, seed)
+        splits = dataset_writer.split(items, dataset_writer.Plan(fraction, seed=seed))
     except Failure as refused:  # one clip has most records: they would all be held out
         assert "more than half" in refused.findings[0].message and fraction <= 0.5
         return
@@ -296,7 +296,7 @@ def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, s
     train, held_out = ({clips[name] for name in splits[part]} for part in ("train", "eval"))
     assert not train & held_out
     assert abs(len(held_out) - fraction * len(set(clips.values()))) <= 1
-    assert splits == dataset_writer.split(items, fraction, seed)
+    assert splits == dataset_writer.split(items, dataset_writer.Plan(fraction, seed=seed))
 
 
 @given(st.lists(st.text(), max_size=20))

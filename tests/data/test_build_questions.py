@@ -219,5 +219,7 @@ def test_the_share_proposed_is_near_a_tenth_and_always_works():
                 for n in range(clips)
             ]
             share = dataset_writer.fraction(items, dataset_writer.Plan())
-            assert dataset_writer.split({item.name: item for item in items}, share, 0)["eval"]
+            assert dataset_writer.split(
+                {item.name: item for item in items}, dataset_writer.Plan(share)
+            )["eval"]
             assert clips < 11 or share == 0.1

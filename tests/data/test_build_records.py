@@ -260,7 +260,7 @@ def test_a_clip_of_the_hub_with_several_questions_is_written_once(
         dataset_sources.open_source("org/name", "auto", reading), reading
     )
     plan = dataset_writer.Plan(media=mode)
-    dataset_writer.write(dataset_writer.planned(items, plan), tmp_path / "out", plan)
+    dataset_writer.write(dataset_writer.planned(items, plan)[0], tmp_path / "out", plan)
     assert len(list((tmp_path / "out" / "train" / "media").iterdir())) == 2
     named = [sample["video"] for sample in records(tmp_path / "out")]
     assert len(named) == 6 and named[0::2] == [named[0]] * 3 and named[1::2] == [named[1]] * 3
@@ -287,7 +287,7 @@ def test_records_that_share_a_clip_stay_together(tmp_path, monkeypatch):
     for seed in range(20):
         others = [item(f"other{number}.mp4") for number in range(15)]
         items = {f"r{number}": one for number, one in enumerate(same + others)}
-        splits = dataset_writer.split(items, 0.2, seed)
+        splits = dataset_writer.split(items, dataset_writer.Plan(0.2, seed=seed))
         assert sum(bool(set(names) & {f"r{n}" for n in range(5)}) for names in splits.values()) == 1
 
 

@@ -311,3 +311,99 @@ def test_kinds_of_reasoning_are_not_trained_as_reasoning_unless_declared(source)
     assert [sample.tags for sample in splits["train"]] == [("temporal",), ("causal",)]
     _, splits = build(source, lines, *ASKED, "--column", "reasoning=reasoning", out="declared")
     assert "temporal" in splits["train"][0].turns[-1].text + splits["train"][0].reasoning
+
+
+# -- splits ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recordings(source):
+    """Rows about two recordings of 40 s: a part of 2 s every 4 s."""
+    rows = ["video,from,to,answer"]
+    for name in ("a", "b"):
+        write_clip(source / f"{name}.mp4", frames=80, rate=2, tint=ord(name))
+        for number in range(10):
+            rows.append(f"{name}.mp4,{4 * number},{4 * number + 2},{'no' if number % 2 else 'yes'}")
+    return rows
+
+
+CUT = ("--column", "start=from", "--column", "end=to", "--question", "Is it open?")
+
+
+def begins(samples):
+    return sorted(float(sample.id.split("_")[1].split("-")[0]) for sample in samples)
+
+
+def test_a_split_by_time_holds_out_the_last_of_each_recording(source, recordings):
+    flags = (*CUT, "--eval-fraction", "0.3", "--split-by", "time", "--margin", "8s")
+    report, splits = build(source, recordings, *flags)
+    assert begins(splits["eval"]) == sorted([28, 32, 36] * 2)
+    # 18 to 20 ends 8 s before 28; 20 to 22 and 24 to 26 lie between
+    assert begins(splits["train"]) == sorted([0, 4, 8, 12, 16] * 2)
+    (left,) = [one for one in report["findings"] if one["id"] == "BUILD-SPLIT-MARGIN"]
+    assert left["data"]["count"] == 4 and report["result"]["held_out"] == 0.375
+    saved = source.parent / "out" / "mapping.yaml"
+    split = yaml.safe_load(saved.read_text())["split"]
+    assert split == {"by": "time", "fraction": 0.3, "seed": 0, "margin_s": 8.0}
+    _, again = build(source, recordings, "--mapping", saved, out="again")
+    assert again == splits
+
+
+def test_records_without_times_are_not_split_by_time(source, recordings):
+    lines = [*recordings, "0.mp4,,,yes"]
+    flags = (*CUT, "--eval-fraction", "0.3", "--split-by", "time")
+    report, _ = build(source, lines, *flags, expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-SPLIT"]
+    assert found["data"]["count"] == 1
+
+
+@pytest.mark.parametrize("mode", ["link", "copy", "reference"])
+def test_folds_hold_each_record_out_once(source, mode):
+    answers = ["yes", "no", "yes", "no", "yes", "no"]
+    lines = ["video,answer", *(f"{number}.mp4,{one}" for number, one in enumerate(answers))]
+    lines += ["0.mp4,yes"]  # the same clip again
+    flags = ("--folds", "3", "--media", mode, *ASKED)
+    report, _ = build(source, lines, *flags)
+    out = source.parent / "out"
+    held_out = []
+    for number in (1, 2, 3):
+        train, evaluation = (
+            annotations.read(out / f"fold-{number}" / name / "annotations.json")[0]
+            for name in ("train", "eval")
+        )
+        assert len(train) + len(evaluation) == 7
+        assert not {sample.id[0] for sample in train} & {sample.id[0] for sample in evaluation}
+        assert {sample.turns[-1].text for sample in evaluation} == {"yes", "no"}
+        held_out += [sample.id for sample in evaluation]
+        for sample in (*train, *evaluation):
+            assert (out / f"fold-{number}" / "train" / sample.media[0].path).exists() or (
+                out / f"fold-{number}" / "eval" / sample.media[0].path
+            ).exists()
+    assert len(held_out) == len(set(held_out)) == 7
+    assert report["result"]["held_out"] == round(1 / 3, 4)
+    if mode == "copy":  # brought once, linked by the other folds
+        files = {path.stat().st_ino for path in out.rglob("*.mp4")}
+        assert len(files) == 6 and not files & {path.stat().st_ino for path in source.glob("*.mp4")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "where"),
+    [
+        (("--folds", "3", "--eval-fraction", "0.2"), "--eval-fraction"),
+        (("--folds", "1"), "--folds"),
+        (("--folds", "3", "--split-by", "time"), "--split-by"),
+        (("--split-by", "time"), "--eval-fraction"),
+        (("--split-by", "group", "--eval-fraction", "0.5"), "--split-by"),
+        (("--split-by", "column"), "--split-by"),
+        (("--split-by", "source"), "--split-by"),
+        (("--margin", "5", "--eval-fraction", "0.5"), "--margin"),
+        (("--folds", "5"), "--folds"),
+    ],
+)
+def test_splits_that_exclude_each_other_are_refused(source, flags, where):
+    lines = ["video,answer", *(f"{n}.mp4,{'no' if n % 2 else 'yes'}" for n in range(4))]
+    report, _ = build(source, lines, *flags, *ASKED, expect=2)
+    found = [one for one in report["findings"] if one["severity"] == "error"]
+    assert where in [one["where"] for one in found]
+    if flags == ("--folds", "5"):
+        assert found[0]["fix"] == "replace --folds 5 with --folds 4"

@@ -100,8 +100,9 @@ def values_of_flags(written: list[str]) -> dict[str, dict[str, str]]:
     return values
 
 
-def document(source: str, columns: list[Column], unused: list[str], args) -> dict:
-    """The content of mapping.yaml for a build. `args`: the flags of the command."""
+def document(source: str, columns: list[Column], unused: list[str], args, split_by: str) -> dict:
+    """The content of mapping.yaml for a build. `args`: the flags of the command; `split_by`: what
+    its splits are made by."""
     entries: dict[str, dict] = {}
     for one in columns:
         if not one.name:
@@ -114,8 +115,11 @@ def document(source: str, columns: list[Column], unused: list[str], args) -> dic
     questions = [{"template": template, "answer": name} for name, template in args.ask]
     if args.question:
         questions = [{"template": args.question}]
-    by = "group" if any(one.role == "group" for one in columns) else "clip"
-    split = {"by": by, "fraction": args.eval_fraction, "seed": args.seed}
+    split = {"by": split_by, "fraction": args.eval_fraction, "seed": args.seed}
+    if split_by == "time":
+        split["margin_s"] = args.margin
+    if args.folds:
+        split["folds"] = args.folds
     flags = {name: getattr(args, name) for name in FLAGS}
     flags = {name: value for name, value in flags.items() if value not in ("", 0, False, "auto")}
     return {

@@ -28,7 +28,7 @@ class Unopened:
         self.is_skipping = is_skipping
         # (record, finding) by the finding's id
         self.refused: dict[str, list[tuple[str, f.Finding]]] = defaultdict(list)
-        self.records: list[str] = []
+        self.records: dict[str, None] = {}  # those that are left out
 
     def attempt(self, name: str, call, *args):
         """What `call` returns for the record `name`; None for a medium that does not open."""
@@ -37,7 +37,8 @@ class Unopened:
         for problem in problems:
             if problem.id not in UNOPENED:
                 raise f.Failure(problems, f.EXIT_BAD_INPUT)
-            self.refused[problem.id].append((name, problem))
+            if (name, problem) not in self.refused[problem.id]:  # an earlier fold had it
+                self.refused[problem.id].append((name, problem))
         return made
 
     def findings(self) -> list[f.Finding]:
@@ -52,7 +53,7 @@ class Unopened:
             f"left out {len(self.records)} of {self.total} records, because their media do not "
             f"open: {_some(names)}"
         )
-        data = {"record_ids": self.records[: f.MAX_RECORD_IDS], "count": len(self.records)}
+        data = {"record_ids": list(self.records)[: f.MAX_RECORD_IDS], "count": len(self.records)}
         data["files"] = names[: f.MAX_RECORD_IDS]
         return [f.warning("BUILD-MEDIA-SKIPPED", names[0], message, **data)]
 

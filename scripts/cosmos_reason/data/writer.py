@@ -35,6 +35,7 @@ SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}
 SUFFIX = {"video": ".mp4", "image": ".png"}
 LONGEST_ID = 120
 LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
+SPLITS_BY = ("clip", "group", "time", "column", "source")
 MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
 SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
 
@@ -42,7 +43,9 @@ SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
 @dataclass(frozen=True)
 class Plan:
     """How to write: share of clips held out, records kept (0: all), seed, media mode, format,
-    license of the data, whether records whose medium does not open are left out."""
+    license of the data, whether records whose medium does not open are left out; what a split is
+    made by, the seconds between two parts of a recording on either side of a split by time, and
+    how many folds there are (0: one split)."""
 
     eval_fraction: float = 0.0
     subset: int = 0
@@ -51,6 +54,9 @@ class Plan:
     format: str = "llava"
     license: str = "unknown"
     skip_missing: bool = False
+    split_by: str = "clip"
+    margin: float = overlap.NEAR
+    folds: int = 0
 
 
 class Placed(NamedTuple):
@@ -70,12 +76,24 @@ class Placed(NamedTuple):
         return {"video": self.name, **rate}
 
 
-def planned(items: Sequence[Item], plan: Plan) -> dict[str, dict[str, Item]]:
-    """The items of each split by the ids they will have. Raises Failure for a share that splits
-    nothing."""
+def planned(
+    items: Sequence[Item], plan: Plan
+) -> tuple[dict[str, dict[str, Item]], list[f.Finding]]:
+    """The items of each split by the ids they will have, and what is said of those that are in
+    none. Raises Failure for a share, or a number of folds, that splits nothing."""
     kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
-    splits = of_source(kept) or split(kept, plan.eval_fraction, plan.seed)
-    return {name: {item: kept[item] for item in ids} for name, ids in splits.items()}
+    splits = of_source(kept) or (folds(kept, plan) if plan.folds else split(kept, plan))
+    told = []
+    in_one = {name for ids in splits.values() for name in ids}
+    between = [name for name in kept if name not in in_one]
+    if between:
+        message = (
+            f"left out {len(between)} of {len(kept)} records, whose times lie less than "
+            f"{plan.margin:g} s before those that are held out (--margin)"
+        )
+        data = {"record_ids": between[: f.MAX_RECORD_IDS], "count": len(between)}
+        told.append(f.info("BUILD-SPLIT-MARGIN", "--split-by", message, **data))
+    return {name: {item: kept[item] for item in ids} for name, ids in splits.items()}, told
 
 
 def write(
@@ -87,11 +105,13 @@ def write(
     Raises Failure when a medium cannot be linked, and with all that do not open.
     """
     folder = folder.resolve()  # a link to it stays
-    unopened = Unopened(sum(map(len, splits.values())), plan.skip_missing)
+    names = {name for of_split in splits.values() for name in of_split}
+    unopened = Unopened(len(names), plan.skip_missing)
     counts = {}
+    here: dict[Medium, Path] = {}  # media that an earlier fold has: linked, not brought again
     with only_run(folder), whole_folder(folder) as root:
         for name, items_here in splits.items():
-            counts[name] = _write_split(items_here, root / name, plan, unopened)
+            counts[name] = _write_split(items_here, root / name, plan, unopened, here)
         left_out = unopened.findings()
         empty = [name for name, count in counts.items() if not count]
         if empty:
@@ -115,7 +135,7 @@ def of_source(items: dict[str, Item]) -> dict[str, list[str]]:
 def _refuse_shared(root: Path, counts: dict[str, int]) -> None:
     """Raise Failure where held-out records show what training shows. A share of the clips is held
     out with all their parts and copies; the splits of a source may not be."""
-    if "train" not in counts:
+    if "train" not in counts:  # folds are made of whole clips and groups
         return
     train, *others = (str(locate(root / name)) for name in counts)
     for name, held_out in zip(list(counts)[1:], others, strict=True):
@@ -144,62 +164,123 @@ def _names(folder: Path) -> str:
     return hashlib.sha256(b"\0".join(name for name in names if name != MARKER.encode())).hexdigest()
 
 
-def split(items: dict[str, Item], eval_fraction: float, seed: int) -> dict[str, list[str]]:
-    """Ids per split in their order. Records of one clip stay together; the held-out clips have
-    every answer's share."""
-    source = _sources(items)
-    strata = _strata(items, source)
-    held_out = _held_out(strata, eval_fraction, seed)
-    splits = {"train": [name for name in items if source[name] not in held_out]}
-    if eval_fraction:
-        splits["eval"] = [name for name in items if source[name] in held_out]
-    share = len(splits.get("eval", ())) / max(len(items), 1)
+def split(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
+    """Ids per split in their order. By clip, records of one clip or group stay together and the
+    held-out clips have every answer's share; by time, the last of each recording are held out.
+    Raises Failure where that leaves nothing on one side."""
+    if not plan.eval_fraction:
+        return {"train": list(items)}
+    train, held_out = _sides(items, plan)
+    share = len(held_out) / max(len(items), 1)
     wrong = ""
-    if not all(splits.values()):
+    if not train or not held_out:
         wrong = "expected one or more on either side"
-    elif share > MOST_HELD_OUT >= eval_fraction:
+    elif share > MOST_HELD_OUT >= plan.eval_fraction:
         wrong = (
             f"which would hold out {share:.0%} of the records, as those of one clip or recording "
             "stay together: more than half is held out only by a share above 0.5"
         )
     if wrong:
-        clips = len(set(source.values()))
-        message = f"got {clips} different clips and the share {eval_fraction:g}, {wrong}"
-        fits = next((one for one in SHARES if _fits(items, one, seed)), None)
+        clips = len(set(_sources(items).values()))
+        message = f"got {clips} different clips and the share {plan.eval_fraction:g}, {wrong}"
+        fits = next((one for one in SHARES if _fits(items, plan, one)), None)
         fix = Fix(flags={"--eval-fraction": fits}) if fits else ""
         raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, fix)
+    return {"train": train, "eval": held_out}
+
+
+def _sides(items: dict[str, Item], plan: Plan) -> tuple[list[str], list[str]]:
+    """The ids to train on and those that are held out."""
+    if plan.split_by == "time":
+        return _by_time(items, plan)
+    source = _sources(items)
+    held_out = _held_out(_strata(items, source), plan.eval_fraction, plan.seed)
+    train = [name for name in items if source[name] not in held_out]
+    return train, [name for name in items if source[name] in held_out]
+
+
+def _by_time(items: dict[str, Item], plan: Plan) -> tuple[list[str], list[str]]:
+    """The ids of parts of recordings: the last of each recording are held out, and those that end
+    less than the margin before them are on neither side. Raises Failure for a record that is no
+    part of one recording."""
+    recordings: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    whole = []
+    source = _sources(items)
+    for name, item in items.items():
+        spans = [getattr(medium, "span", None) for _, medium in item.media]
+        if len(spans) == 1 and spans[0]:
+            recordings[source[name]].append((*spans[0], name))
+        else:
+            whole.append(name)
+    if whole:
+        message = (
+            f"got {len(whole)} records that are no part of one recording, expected times of each "
+            "(--column start=NAME --column end=NAME)"
+        )
+        data = {"record_ids": whole[: f.MAX_RECORD_IDS], "count": len(whole)}
+        raise f.Failure([f.error("BUILD-SPLIT", "--split-by", message, **data)], f.EXIT_BAD_INPUT)
+    train, held_out = set(), set()
+    for parts in recordings.values():
+        parts.sort()
+        first = len(parts) - round(len(parts) * plan.eval_fraction)
+        if first == len(parts):
+            train |= {name for *_, name in parts}
+            continue
+        begin = parts[first][0]
+        # Parts that begin together with the first held-out one are held out with it.
+        held_out |= {name for start, _, name in parts if start >= begin}
+        train |= {
+            name for start, end, name in parts if start < begin and end <= begin - plan.margin
+        }
+    return [name for name in items if name in train], [name for name in items if name in held_out]
+
+
+def folds(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
+    """Ids of fold-1/train, fold-1/eval, ...: each record is held out once, with its clip and group,
+    and every fold has every answer's share. Raises Failure for more folds than clips."""
+    source = _sources(items)
+    fold_of: dict[str, int] = {}
+    for answer, sources in sorted(_strata(items, source).items()):
+        for one in random.Random(f"{plan.seed} {answer}").sample(sorted(sources), len(sources)):
+            fold_of[one] = len(fold_of) % plan.folds  # one stratum goes on where another ends
+    if len(fold_of) < plan.folds:
+        message = f"got {len(fold_of)} different clips or groups for {plan.folds} folds"
+        fix = Fix(command=f"replace --folds {plan.folds} with --folds {len(fold_of)}")
+        raise f.bad_input("BUILD-SPLIT", "--folds", message, fix if len(fold_of) > 1 else "")
+    splits = {}
+    for number in range(plan.folds):
+        held_out = [name for name in items if fold_of[source[name]] == number]
+        train = [name for name in items if fold_of[source[name]] != number]
+        splits |= {f"fold-{number + 1}/train": train, f"fold-{number + 1}/eval": held_out}
     return splits
 
 
-def _fits(items: dict[str, Item], share: float, seed: int) -> bool:
+def _fits(items: dict[str, Item], plan: Plan, share: float) -> bool:
     """Whether a share leaves records on either side, at most half of them held out."""
-    source = _sources(items)
-    held_out = _held_out(_strata(items, source), share, seed)
-    count = sum(source[name] in held_out for name in items)
-    return 0 < count <= MOST_HELD_OUT * len(items) and count < len(items)
+    train, held_out = _sides(items, replace(plan, eval_fraction=share))
+    return bool(train) and 0 < len(held_out) <= MOST_HELD_OUT * len(items)
 
 
 def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
     """(what the held-out data of a plan have too little of, a share of the clips that has enough);
     "" when they have enough, 0 when no share has."""
     kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
-    short = _shortage(kept, plan.eval_fraction, plan.seed)
+    short = _shortage(kept, plan)
     enough = 0.0
     if short:
         larger = [share for share in LARGER_SHARES if share > plan.eval_fraction]
         fitting = (
             share
             for share in larger
-            if _fits(kept, share, plan.seed) and not _shortage(kept, share, plan.seed)
+            if _fits(kept, plan, share) and not _shortage(kept, replace(plan, eval_fraction=share))
         )
         enough = next(fitting, 0.0)
     return short, enough
 
 
-def _shortage(items: dict[str, Item], share: float, seed: int) -> str:
+def _shortage(items: dict[str, Item], plan: Plan) -> str:
     """What the items that a share holds out have too little of."""
-    ids = split(items, share, seed)["eval"]
-    held_out = balance(items[name].turns for name in ids)
+    held_out = balance(items[name].turns for name in split(items, plan)["eval"])
     everything = balance(item.turns for item in items.values())
     return shortage(held_out, everything, sum(map(Counter.total, held_out.values())))
 
@@ -207,7 +288,7 @@ def _shortage(items: dict[str, Item], share: float, seed: int) -> str:
 def fraction(items: Sequence[Item], plan: Plan) -> float:
     """A share of the clips that can be held out, near a tenth; 0 when there is none."""
     kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
-    return next((share for share in SHARES if _fits(kept, share, plan.seed)), 0)
+    return next((share for share in SHARES if _fits(kept, plan, share)), 0)
 
 
 def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[str]]:
@@ -304,18 +385,32 @@ def _ids(items: Sequence[Item]) -> list[str]:
     return list(taken)
 
 
-def _write_split(items: dict[str, Item], folder: Path, plan: Plan, unopened: Unopened) -> int:
-    """How many records are written: those whose media open."""
+def _write_split(
+    items: dict[str, Item],
+    folder: Path,
+    plan: Plan,
+    unopened: Unopened,
+    here: dict[Medium, Path],
+) -> int:
+    """How many records are written: those whose media open. `here`: the files of media that the
+    dataset has already, to which those of this split are added."""
     folder.mkdir(parents=True)
     placed: dict[Medium, Placed | None] = {}
     records = []
     for name, item in items.items():
         for kind, medium in item.media:
             if medium not in placed:
-                placed[medium] = unopened.attempt(name, _place, kind, medium, folder, plan.media)
+                way = (
+                    (here[medium], folder, "link")
+                    if medium in here
+                    else (medium, folder, plan.media)
+                )
+                placed[medium] = place = unopened.attempt(name, _place, kind, *way)
+                if place and str(place.name).startswith("media/"):
+                    here[medium] = folder / place.name
         media = [(kind, placed[medium]) for kind, medium in item.media]
         if not all(place for _, place in media):
-            unopened.records.append(name)
+            unopened.records[name] = None
             continue
         rates = {placed[medium].fps for kind, medium in item.media if kind == "video"}
         records.append((name, _with_rate(item, rates), media))
