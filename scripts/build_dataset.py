@@ -11,7 +11,6 @@
 examples:
   scripts/build_dataset.py clips/labels.csv -o data --column answer=light_on \\
       --question "Is a light on?"
-  scripts/build_dataset.py robovqa_qa_pairs.json -o data --media reference --subset 100
   scripts/build_dataset.py nvidia/Cosmos-Reason1-SFT-Dataset -o data \\
       --hf-subset robovqa --hf-split reasoning
 """
@@ -53,7 +52,7 @@ def parser() -> cli.Parser:
     parser.add_argument("--mapping", default="", metavar="FILE", help=saved)
     shown = "show mapping, records and counts, write nothing"
     parser.add_argument("--dry-run", action="store_true", help=shown)
-    asked = "question (or @FILE) where the source has none (captions: 'Describe this video.')"
+    asked = "question (or @FILE) of rows without one (captions: 'Describe this video.')"
     parser.add_argument("--question", default="", help=asked)
     questions = (
         "several questions of a row, each with the column of its answer; {column} as in --question"
