@@ -91,17 +91,6 @@ def test_no_import_circles():
     assert len(list(TopologicalSorter(graph).static_order())) == len(MODULES)
 
 
-LONG = 1600  # lines
-
-
-@pytest.mark.parametrize("package", ORDER)
-def test_a_long_package_says_why(package):
-    files = [path for module, path in MODULES.items() if package_of(module) == package]
-    lines = sum(path.read_text(encoding="utf-8").count("\n") for path in files)
-    purpose = ast.get_docstring(ast.parse(MODULES[f"cosmos_reason.{package}"].read_text()))
-    assert lines <= LONG or re.search(r"\bIt is .*\bbecause\b", purpose, re.S), lines
-
-
 def test_keys_that_packages_share_stand_in_one_place():
     shared = [value for name, value in vars(keys).items() if name.isupper()]
     written = re.compile("|".join(f'"{re.escape(key)}"' for key in shared))

@@ -7,7 +7,7 @@ build_spec), gets what recipes have where nobody chose by `recipes`, and is fitt
 `checking` looks at the engine of a spec (`engine_support`), its `paths`, the run that it continues
 (`resuming`) and the rules; all of them read a `case`: the spec and what is known of where it runs.
 
-It is a large package because it holds some eighty rules, each a short function beside its text:
-`models`, `layout`, `steps`, `checkpoints`, `data`, `adapters`, `vision`, `lengths`,
-`reinforcement`, `evaluation`, listed by `spec_rules`.
+The rules stand in a tuple by subject, each with its text, its condition and its fix: `models`,
+`layout`, `steps`, `checkpoints`, `data`, `adapters`, `vision`, `lengths`, `reinforcement`,
+`evaluation`, put together by `spec_rules`.
 """

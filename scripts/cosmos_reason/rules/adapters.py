@@ -8,7 +8,7 @@ from cosmos_reason.base.findings import ERROR, INFO
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import MOVED, moved_to_shards
-from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec.values import shown
 
 FEATURES = "custom.transformers_engine.feature_cache_gib"
@@ -31,25 +31,6 @@ LAYER_NUMBER = re.compile(
 )
 
 
-@rule(
-    "SPEC-FREEZE", ERROR, TRAINING, TRAIN, "freeze_pattern is written too; keep one",
-    reads=(FREEZE,), fix=Fix(changes={TRAIN: None}),
-)  # fmt: skip
-def frozen_and_trained(case):
-    return case(FREEZE) and case(TRAIN)
-
-
-@rule(
-    "SPEC-FEATURES-TRAINED", ERROR, "train", FEATURES,
-    "features are kept of a vision tower that is frozen, and all weights are trained",
-    reads=("policy.lora", FREEZE, TRAIN), fix=0,
-)  # fmt: skip
-def features_of_a_trained_tower(case):
-    if case("policy.lora") or case(FREEZE) or case(TRAIN):
-        return False
-    return case(FEATURES)
-
-
 def bad_patterns(patterns: list[str] | None) -> str:
     """The patterns that Python's re refuses, as the trainer would."""
     wrong = []
@@ -59,22 +40,6 @@ def bad_patterns(patterns: list[str] | None) -> str:
         except re.error:
             wrong.append(shown(pattern))
     return ", ".join(wrong)
-
-
-@rule(
-    "SPEC-PATTERN-FREEZE", ERROR, TRAINING, FREEZE, "no regular expression",
-    fix=Fix(changes={FREEZE: None}),
-)  # fmt: skip
-def bad_freeze_pattern(case):
-    return bad_patterns(case(FREEZE))
-
-
-@rule(
-    "SPEC-PATTERN", ERROR, TRAINING, TRAIN, "no regular expression",
-    fix=Fix(changes={TRAIN: None}),
-)  # fmt: skip
-def bad_trainable_pattern(case):
-    return bad_patterns(case(TRAIN))
 
 
 def targets(case) -> list[str] | str:
@@ -96,20 +61,6 @@ def matched_targets(case) -> list[str] | str:
     return [entry for entry in targets(case) if is_part_of_a_layer(entry)] or "all-linear"
 
 
-@rule(
-    "SPEC-LORA-LAYERS", ERROR, TRAINING, "policy.lora.target_modules", "part of no layer's name",
-    reads=("policy.lora",), fix=matched_targets,
-)  # fmt: skip
-def adapters_on_no_layer(case):
-    return ", ".join(shown(entry) for entry in unmatched_targets(case))
-
-
-@rule(
-    "SPEC-LORA-MERGE", INFO, TRAINING, "policy.lora.target_modules",
-    "vLLM loads no adapter on these layers; serve the merged model",
-    reads=("policy.lora",),
-    fix=Fix(command="scripts/select_checkpoint.py OUTPUT_DIR --merge DIR"),
-)  # fmt: skip
 def adapters_to_be_merged(case):
     entries = targets(case)
     if isinstance(entries, str):
@@ -118,17 +69,47 @@ def adapters_to_be_merged(case):
     return "proj" in entries or any(name in entry for entry in entries for name in unserved)
 
 
-@rule(
-    "SPEC-LORA-GRPO-TP", ERROR, "grpo", GRID + "tp_size", "LoRA needs tp_size 1",
-    reads=("policy.lora", *MOVED), fix=moved_to_shards("tp_size"),
+RULES = (
+    Rule(
+        "SPEC-FREEZE", ERROR, TRAINING, TRAIN, "freeze_pattern is written too; keep one",
+        lambda case: case(FREEZE) and case(TRAIN), reads=(FREEZE,), fix=Fix(changes={TRAIN: None}),
+    ),
+    Rule(
+        "SPEC-FEATURES-TRAINED", ERROR, "train", FEATURES,
+        "features are kept of a vision tower that is frozen, and all weights are trained",
+        lambda case: not case("policy.lora") and not case(FREEZE) and not case(TRAIN)
+        and case(FEATURES),
+        reads=("policy.lora", FREEZE, TRAIN), fix=0,
+    ),
+    Rule(
+        "SPEC-PATTERN-FREEZE", ERROR, TRAINING, FREEZE, "no regular expression",
+        lambda case: bad_patterns(case(FREEZE)), fix=Fix(changes={FREEZE: None}),
+    ),
+    Rule(
+        "SPEC-PATTERN", ERROR, TRAINING, TRAIN, "no regular expression",
+        lambda case: bad_patterns(case(TRAIN)), fix=Fix(changes={TRAIN: None}),
+    ),
+    Rule(
+        "SPEC-LORA-LAYERS", ERROR, TRAINING, "policy.lora.target_modules",
+        "part of no layer's name",
+        lambda case: ", ".join(shown(entry) for entry in unmatched_targets(case)),
+        reads=("policy.lora",), fix=matched_targets,
+    ),
+    Rule(
+        "SPEC-LORA-MERGE", INFO, TRAINING, "policy.lora.target_modules",
+        "vLLM loads no adapter on these layers; serve the merged model",
+        adapters_to_be_merged,
+        reads=("policy.lora",),
+        fix=Fix(command="scripts/select_checkpoint.py OUTPUT_DIR --merge DIR"),
+    ),
+    Rule(
+        "SPEC-LORA-GRPO-TP", ERROR, "grpo", GRID + "tp_size", "LoRA needs tp_size 1",
+        lambda case: case("policy.lora") and case("policy.parallelism.tp_size") > 1,
+        reads=("policy.lora", *MOVED), fix=moved_to_shards("tp_size"),
+    ),
+    Rule(
+        "SPEC-LORA-GRPO-COMPILE", ERROR, "grpo", "train.compile", "LoRA needs compile false",
+        lambda case: case("policy.lora") and case("train.compile"),
+        reads=("policy.lora",), fix=False,
+    ),
 )  # fmt: skip
-def adapters_in_tensor_parallel(case):
-    return case("policy.lora") and case("policy.parallelism.tp_size") > 1
-
-
-@rule(
-    "SPEC-LORA-GRPO-COMPILE", ERROR, "grpo", "train.compile", "LoRA needs compile false",
-    reads=("policy.lora",), fix=False,
-)  # fmt: skip
-def compiled_adapters(case):
-    return case("policy.lora") and case("train.compile")

@@ -10,7 +10,7 @@ from pathlib import Path
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.keys import LOADERS, PREFETCH, SAVE_INTERVAL
-from cosmos_reason.rules.rule import LATER, TRAINING, rule
+from cosmos_reason.rules.rule import LATER, TRAINING, Rule
 from cosmos_reason.spec.keys import DROP_LAST, OF_GUIDES, RESPONSE_MODE, TRAIN_ANNOTATIONS
 
 NAME_OF_GUIDES = "train.train_policy.dataset.name"
@@ -32,15 +32,6 @@ def data_for_validation(case) -> Fix:
     return Fix(flags={"--eval-root": "DIR"})
 
 
-@rule(
-    "SPEC-VALIDATION-DATA", ERROR, TRAINING, "custom.val_dataset.annotation_path",
-    "validation is on without data; "
-    "a trainer would split off a tenth of the training data by itself",
-    reads=(
-        "validation.enable", SPLIT, *VALIDATION_DATA, TRAIN_ANNOTATIONS, NAME_OF_GUIDES,
-    ),
-    fix=data_for_validation,
-)  # fmt: skip
 def validation_without_data(case):
     if not case("validation.enable") or case(VALIDATION_DATA[0]) or case.has_own_data:
         return False
@@ -50,20 +41,6 @@ def validation_without_data(case):
     return not case(VALIDATION_DATA[1]) and not is_split
 
 
-@rule(
-    "SPEC-VALIDATION-OFF", WARNING, TRAINING, "validation.enable",
-    "validation data is given but not used",
-    reads=VALIDATION_DATA, fix=True,
-)  # fmt: skip
-def unused_validation_data(case):
-    return has_validation_data(case) and not case("validation.enable")
-
-
-@rule(
-    "SPEC-VALIDATION-LOSS", WARNING, "train", DROP_LAST,
-    "the validation loss leaves out the last batch and is too low",
-    reads=("validation.enable", "validation.batch_size"), fix=False,
-)  # fmt: skip
 def validation_loss_without_last_batch(case):
     drops = case("validation.enable") and case(DROP_LAST)
     return case.cosmos and drops and case("validation.batch_size") != 1
@@ -82,24 +59,6 @@ def validate_or_ask_nothing(case) -> Fix:
     return Fix(changes=changes)
 
 
-@rule(
-    "SPEC-ANSWERS-OFF", WARNING, "train", ANSWERED,
-    "held-out questions are answered only where validation is on",
-    reads=("validation.enable", BEST_BY, *VALIDATION_DATA), fix=validate_or_ask_nothing,
-)  # fmt: skip
-def answers_without_validation(case):
-    return case(ANSWERED) and not case("validation.enable")
-
-
-@rule(
-    "SPEC-BEST-ANSWERS", ERROR, "train", BEST_BY,
-    f"val_accuracy is known only where {ANSWERED} asks for answers",
-    reads=(ANSWERED,), fix=Fix(changes={ANSWERED: 64}),
-)  # fmt: skip
-def best_by_unasked_answers(case):
-    return is_best_by_answers(case) and not case(ANSWERED)
-
-
 def validate_at_saves(case) -> Fix:
     """Validate when saving; a change of how often is saved only where both count steps."""
     epochs = case("train.ckpt.save_freq_in_epoch")
@@ -115,15 +74,6 @@ def validate_at_saves(case) -> Fix:
     )
 
 
-@rule(
-    "SPEC-BEST", WARNING, TRAINING, "validation.freq",
-    "best is found only when every save (save_freq, save_freq_in_epoch) falls on a validation",
-    reads=(
-        "validation.enable", "validation.freq_in_epoch", "train.ckpt.enable_checkpoint",
-        *SAVE_INTERVAL,
-    ),
-    fix=validate_at_saves,
-)  # fmt: skip
 def saves_between_validations(case):
     both = case("validation.enable") and case("train.ckpt.enable_checkpoint")
     if not both or not case.cosmos or case.has("validation.freq_in_epoch"):
@@ -135,34 +85,12 @@ def saves_between_validations(case):
     return None
 
 
-@rule(
-    "SPEC-CACHE", WARNING, TRAINING, "train.train_policy.enable_dataset_cache",
-    "the cache does not notice changed annotations, frames, pixels or model",
-    fix=False,
-)  # fmt: skip
-def dataset_cache(case):
-    return case("train.train_policy.enable_dataset_cache")
-
-
-@rule(
-    "SPEC-PREFETCH", WARNING, TRAINING, PREFETCH, "needs dataloader_num_workers above 0",
-    reads=(LOADERS,), fix=Fix(changes={PREFETCH: None}),
-)  # fmt: skip
-def prefetch_without_workers(case):
-    return case(PREFETCH) and not case(LOADERS)
-
-
 def loggers_with_effect(case) -> list[str]:
     """Console and what else was asked for and has an effect."""
     without = {"console"} if case.engine == "tao" else {"console", "tao"}
     return ["console", *(name for name in case("logging.logger") if name not in without)]
 
 
-@rule(
-    "SPEC-LOGGER", WARNING, TRAINING, "logging.logger",
-    "console reports the steps; tao means nothing outside NVIDIA's container",
-    fix=loggers_with_effect,
-)  # fmt: skip
 def loggers_without_effect(case):
     given = set(case("logging.logger"))
     if case.cosmos:
@@ -205,16 +133,6 @@ def data_of_guides(case) -> Fix:
     return Fix(changes=changes)
 
 
-@rule(
-    "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
-    "must be known before a launch, unless a dataset script of your own reads other data "
-    "(launch_job.py --entry-script FILE)",
-    reads=(OF_GUIDES, NAME_OF_GUIDES), fix=data_of_guides,
-)  # fmt: skip
-def no_training_data(case):
-    return not case(TRAIN_ANNOTATIONS) and not case.has_own_data
-
-
 def train_reasoning(case) -> Fix | str:
     """A change of the key where the engine applies it, else data whose answers hold it."""
     if case.engine != "cosmos-rl":
@@ -224,13 +142,81 @@ def train_reasoning(case) -> Fix | str:
     return Fix(command=command)
 
 
-@rule(
-    "SPEC-REASONING", WARNING, "train", RESPONSE_MODE,
-    "reasoning beside the answers is not trained; think trains it, hybrid both forms",
-    reads=(TRAIN_ANNOTATIONS,), fix=train_reasoning,
-)  # fmt: skip
 def reasoning_left_out(case):
     reasoned = case.facts and case.facts.get("reasoning_beside")
     if reasoned and case(RESPONSE_MODE) == "answer":
         return f"{reasoned} of {case.facts['records']} records have it"
     return None
+
+
+RULES = (
+    Rule(
+        "SPEC-VALIDATION-DATA", ERROR, TRAINING, "custom.val_dataset.annotation_path",
+        "validation is on without data; "
+        "a trainer would split off a tenth of the training data by itself",
+        validation_without_data,
+        reads=("validation.enable", SPLIT, *VALIDATION_DATA, TRAIN_ANNOTATIONS, NAME_OF_GUIDES),
+        fix=data_for_validation,
+    ),
+    Rule(
+        "SPEC-VALIDATION-OFF", WARNING, TRAINING, "validation.enable",
+        "validation data is given but not used",
+        lambda case: has_validation_data(case) and not case("validation.enable"),
+        reads=VALIDATION_DATA, fix=True,
+    ),
+    Rule(
+        "SPEC-VALIDATION-LOSS", WARNING, "train", DROP_LAST,
+        "the validation loss leaves out the last batch and is too low",
+        validation_loss_without_last_batch,
+        reads=("validation.enable", "validation.batch_size"), fix=False,
+    ),
+    Rule(
+        "SPEC-ANSWERS-OFF", WARNING, "train", ANSWERED,
+        "held-out questions are answered only where validation is on",
+        lambda case: case(ANSWERED) and not case("validation.enable"),
+        reads=("validation.enable", BEST_BY, *VALIDATION_DATA), fix=validate_or_ask_nothing,
+    ),
+    Rule(
+        "SPEC-BEST-ANSWERS", ERROR, "train", BEST_BY,
+        f"val_accuracy is known only where {ANSWERED} asks for answers",
+        lambda case: is_best_by_answers(case) and not case(ANSWERED),
+        reads=(ANSWERED,), fix=Fix(changes={ANSWERED: 64}),
+    ),
+    Rule(
+        "SPEC-BEST", WARNING, TRAINING, "validation.freq",
+        "best is found only when every save (save_freq, save_freq_in_epoch) falls on a validation",
+        saves_between_validations,
+        reads=(
+            "validation.enable", "validation.freq_in_epoch", "train.ckpt.enable_checkpoint",
+            *SAVE_INTERVAL,
+        ),
+        fix=validate_at_saves,
+    ),
+    Rule(
+        "SPEC-CACHE", WARNING, TRAINING, "train.train_policy.enable_dataset_cache",
+        "the cache does not notice changed annotations, frames, pixels or model",
+        lambda case: case("train.train_policy.enable_dataset_cache"), fix=False,
+    ),
+    Rule(
+        "SPEC-PREFETCH", WARNING, TRAINING, PREFETCH, "needs dataloader_num_workers above 0",
+        lambda case: case(PREFETCH) and not case(LOADERS),
+        reads=(LOADERS,), fix=Fix(changes={PREFETCH: None}),
+    ),
+    Rule(
+        "SPEC-LOGGER", WARNING, TRAINING, "logging.logger",
+        "console reports the steps; tao means nothing outside NVIDIA's container",
+        loggers_without_effect, fix=loggers_with_effect,
+    ),
+    Rule(
+        "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
+        "must be known before a launch, unless a dataset script of your own reads other data "
+        "(launch_job.py --entry-script FILE)",
+        lambda case: not case(TRAIN_ANNOTATIONS) and not case.has_own_data,
+        reads=(OF_GUIDES, NAME_OF_GUIDES), fix=data_of_guides,
+    ),
+    Rule(
+        "SPEC-REASONING", WARNING, "train", RESPONSE_MODE,
+        "reasoning beside the answers is not trained; think trains it, hybrid both forms",
+        reasoning_left_out, reads=(TRAIN_ANNOTATIONS,), fix=train_reasoning,
+    ),
+)  # fmt: skip

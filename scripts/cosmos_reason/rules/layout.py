@@ -15,7 +15,7 @@ from cosmos_reason.rules.keys import (
     ROLLOUT_GPUS,
     SHARD,
 )
-from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec.keys import BATCH
 
 PRODUCT = " x ".join(POLICY_SIZES)
@@ -101,107 +101,9 @@ def replicated(case) -> bool:
 MOVED = ("{model}", SHARD, GRID + "cp_size", GRID + "pp_size")  # what moved_to_shards reads
 
 
-@rule(
-    "SPEC-GPUS", ERROR, "train", SHARD, f"{PRODUCT} must be the number of GPUs",
-    reads=(*POLICY_GPUS, "mode"), fix=shards_for_gpus,
-)  # fmt: skip
-def layout_is_not_the_gpus(case):
-    if case.gpus and case.policy_gpus != case.gpus:
-        return f"layout of {case.policy_gpus}, {case.gpus} GPUs"
-    return None
-
-
-@rule(
-    "SPEC-GPUS-GRPO", ERROR, "grpo", SHARD,
-    f"{PRODUCT}, and those of rollout.parallelism unless colocated, "
-    "must not exceed the number of GPUs",
-    reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"), fix=layout_for_gpus,
-)  # fmt: skip
-def layout_beyond_gpus(case):
-    if case.gpus and case.needed_gpus > case.gpus:
-        return f"{case.needed_gpus} needed, {case.gpus} GPUs"
-    return None
-
-
-@rule(
-    "SPEC-GPUS-IDLE", WARNING, "grpo", SHARD, "some GPUs stay idle",
-    reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"),
-)  # fmt: skip
-def idle_gpus(case):
-    if case.gpus and case.needed_gpus < case.gpus:
-        return f"{case.needed_gpus} of {case.gpus} GPUs in use"
-    return None
-
-
-@rule(
-    "SPEC-COLOCATED", ERROR, "grpo", "mode",
-    "colocated hands the policy's own module to the rollouts, which no backend of cosmos-rl 0.4.7 "
-    "takes (set_underlying_model is not implemented): colocated_separated shares the GPUs",
-    fix=SHARED,
-)  # fmt: skip
-def one_module_for_both_sides(case):
-    return case("mode") == "colocated"
-
-
 def rollouts_in_tensor_parallel(case) -> Fix:
     shards, tensors = ROLLOUT + "dp_shard_size", ROLLOUT + "tp_size"
     return Fix(changes={shards: 1, tensors: case(shards) * case(tensors)})
-
-
-@rule(
-    "SPEC-ROLLOUT-SHARD", ERROR, "grpo", ROLLOUT + "dp_shard_size",
-    "rollout engines have no shards: tp_size x pp_size must be their GPUs",
-    reads=(ROLLOUT + "tp_size",), fix=rollouts_in_tensor_parallel,
-)  # fmt: skip
-def sharded_rollouts(case):
-    return case(ROLLOUT + "dp_shard_size") > 1
-
-
-@rule(
-    "SPEC-GPUS-FEW", WARNING, "train", SHARD,
-    "full fine-tuning of the 7B and 8B models needs at least 2 GPUs, better 4 of 80 GB",
-    reads=("policy.lora", "{model}"), fix=Fix(flags={"--tuning": "lora"}),
-)  # fmt: skip
-def one_gpu_for_all_weights(case):
-    one_gpu = case.cosmos and case.gpus == 1
-    return one_gpu and not case("policy.lora") and "2B" not in case.model
-
-
-@rule(
-    "SPEC-GPUS-FEW-GRPO", WARNING, "grpo", SHARD,
-    "disaggregated needs at least 4 GPUs, 2 for the policy and 2 for rollout; colocated_separated "
-    "shares them and needs one",
-    reads=("mode",),
-)  # fmt: skip
-def fewer_gpus_than_grpo_needs(case):
-    return case("mode") == "disaggregated" and case.gpus and case.gpus < 4
-
-
-@rule(
-    "SPEC-QWEN3-COMPILE", ERROR, TRAINING, "train.compile",
-    "cosmos-rl runs Qwen3-VL as a plain Hugging Face model",
-    reads=("{model}",), fix=False,
-)  # fmt: skip
-def compiled_qwen3(case):
-    return case("train.compile") and case.qwen3
-
-
-@rule(
-    "SPEC-QWEN3-CONTEXT", ERROR, TRAINING, GRID + "cp_size",
-    "context parallelism does not exist for Qwen3-VL models",
-    reads=MOVED, fix=moved_to_shards("cp_size"),
-)  # fmt: skip
-def qwen3_in_context_parallel(case):
-    return case("policy.parallelism.cp_size") > 1 and case.qwen3
-
-
-@rule(
-    "SPEC-QWEN3-PIPELINE", ERROR, TRAINING, GRID + "pp_size",
-    "pipeline stages do not exist for Qwen3-VL models",
-    reads=MOVED, fix=moved_to_shards("pp_size"),
-)  # fmt: skip
-def qwen3_in_pipeline(case):
-    return in_pipeline(case) and case.qwen3
 
 
 def whole_replicas(case) -> Fix:
@@ -209,74 +111,117 @@ def whole_replicas(case) -> Fix:
     return Fix(changes={grid: 1, replicas: case(replicas) * case(grid)})
 
 
-@rule(
-    "SPEC-REPLICATE-GRPO", ERROR, "grpo", GRID + "dp_replicate_size",
-    "cosmos-rl ends a grpo run with more than 1; n_init_replicas gives as many",
-    reads=(GRID + "n_init_replicas",), fix=whole_replicas,
+RULES = (
+    Rule(
+        "SPEC-GPUS", ERROR, "train", SHARD, f"{PRODUCT} must be the number of GPUs",
+        lambda case: case.gpus and case.policy_gpus != case.gpus
+        and f"layout of {case.policy_gpus}, {case.gpus} GPUs",
+        reads=(*POLICY_GPUS, "mode"), fix=shards_for_gpus,
+    ),
+    Rule(
+        "SPEC-GPUS-GRPO", ERROR, "grpo", SHARD,
+        f"{PRODUCT}, and those of rollout.parallelism unless colocated, "
+        "must not exceed the number of GPUs",
+        lambda case: case.gpus and case.needed_gpus > case.gpus
+        and f"{case.needed_gpus} needed, {case.gpus} GPUs",
+        reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"), fix=layout_for_gpus,
+    ),
+    Rule(
+        "SPEC-GPUS-IDLE", WARNING, "grpo", SHARD, "some GPUs stay idle",
+        lambda case: case.gpus and case.needed_gpus < case.gpus
+        and f"{case.needed_gpus} of {case.gpus} GPUs in use",
+        reads=(*POLICY_GPUS, *ROLLOUT_GPUS, "mode"),
+    ),
+    Rule(
+        "SPEC-COLOCATED", ERROR, "grpo", "mode",
+        "colocated hands the policy's own module to the rollouts, which no backend of cosmos-rl "
+        "0.4.7 takes (set_underlying_model is not implemented): colocated_separated shares the "
+        "GPUs",
+        lambda case: case("mode") == "colocated", fix=SHARED,
+    ),
+    Rule(
+        "SPEC-ROLLOUT-SHARD", ERROR, "grpo", ROLLOUT + "dp_shard_size",
+        "rollout engines have no shards: tp_size x pp_size must be their GPUs",
+        lambda case: case(ROLLOUT + "dp_shard_size") > 1,
+        reads=(ROLLOUT + "tp_size",), fix=rollouts_in_tensor_parallel,
+    ),
+    Rule(
+        "SPEC-GPUS-FEW", WARNING, "train", SHARD,
+        "full fine-tuning of the 7B and 8B models needs at least 2 GPUs, better 4 of 80 GB",
+        lambda case: case.cosmos and case.gpus == 1 and not case("policy.lora")
+        and "2B" not in case.model,
+        reads=("policy.lora", "{model}"), fix=Fix(flags={"--tuning": "lora"}),
+    ),
+    Rule(
+        "SPEC-GPUS-FEW-GRPO", WARNING, "grpo", SHARD,
+        "disaggregated needs at least 4 GPUs, 2 for the policy and 2 for rollout; "
+        "colocated_separated shares them and needs one",
+        lambda case: case("mode") == "disaggregated" and case.gpus and case.gpus < 4,
+        reads=("mode",),
+    ),
+    Rule(
+        "SPEC-QWEN3-COMPILE", ERROR, TRAINING, "train.compile",
+        "cosmos-rl runs Qwen3-VL as a plain Hugging Face model",
+        lambda case: case("train.compile") and case.qwen3, reads=("{model}",), fix=False,
+    ),
+    Rule(
+        "SPEC-QWEN3-CONTEXT", ERROR, TRAINING, GRID + "cp_size",
+        "context parallelism does not exist for Qwen3-VL models",
+        lambda case: case("policy.parallelism.cp_size") > 1 and case.qwen3,
+        reads=MOVED, fix=moved_to_shards("cp_size"),
+    ),
+    Rule(
+        "SPEC-QWEN3-PIPELINE", ERROR, TRAINING, GRID + "pp_size",
+        "pipeline stages do not exist for Qwen3-VL models",
+        lambda case: in_pipeline(case) and case.qwen3, reads=MOVED, fix=moved_to_shards("pp_size"),
+    ),
+    Rule(
+        "SPEC-REPLICATE-GRPO", ERROR, "grpo", GRID + "dp_replicate_size",
+        "cosmos-rl ends a grpo run with more than 1; n_init_replicas gives as many",
+        replicated, reads=(GRID + "n_init_replicas",), fix=whole_replicas,
+    ),
+    Rule(
+        "SPEC-REPLICATE-1D", ERROR, "train", SHARD,
+        "replicas with tp_size above 1 need sharding too",
+        lambda case: case(SHARD) <= 1 and replicated(case) and in_tensor_parallel(case)
+        and case.qwen3,
+        reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"),
+        fix=moved_to_shards("tp_size"),
+    ),
+    Rule(
+        "SPEC-PIPELINE-REPLICATE", ERROR, "train", GRID + "dp_replicate_size",
+        "excludes pp_size above 1",
+        lambda case: in_pipeline(case) and replicated(case),
+        reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
+    ),
+    Rule(
+        "SPEC-PIPELINE-MICRO", ERROR, TRAINING, GRID + "pp_micro_batch_size",
+        "must divide train_batch_per_replica",
+        lambda case: in_pipeline(case)
+        and case(BATCH) % case("policy.parallelism.pp_micro_batch_size"),
+        reads=(GRID + "pp_size", BATCH), fix=1,
+    ),
+    Rule(
+        "SPEC-PIPELINE-OFFLOAD", ERROR, TRAINING, "train.fsdp_offload",
+        "offload and pp_size above 1 exclude each other",
+        lambda case: in_pipeline(case) and case("train.fsdp_offload"),
+        reads=(GRID + "pp_size",), fix=False,
+    ),
+    Rule(
+        "SPEC-PIPELINE-LORA", ERROR, TRAINING, GRID + "pp_size",
+        "LoRA models with pipeline stages cannot be exported",
+        lambda case: in_pipeline(case) and case("policy.lora"),
+        reads=("policy.lora", *MOVED), fix=moved_to_shards("pp_size"),
+    ),
+    Rule(
+        "SPEC-EXPERT-TENSOR", ERROR, TRAINING, GRID + "ep_size",
+        "ep_size and tp_size exclude each other",
+        lambda case: case("policy.parallelism.ep_size") > 1 and in_tensor_parallel(case),
+        reads=(GRID + "tp_size",), fix=1,
+    ),
+    Rule(
+        "SPEC-ASYNC-TP", ERROR, TRAINING, "train.async_tp_enabled", "needs train.compile",
+        lambda case: case("train.async_tp_enabled") and not case("train.compile"),
+        reads=("train.compile",), fix=False,
+    ),
 )  # fmt: skip
-def replicated_within_grpo(case):
-    return replicated(case)
-
-
-@rule(
-    "SPEC-REPLICATE-1D", ERROR, "train", SHARD,
-    "replicas with tp_size above 1 need sharding too",
-    reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"), fix=moved_to_shards("tp_size"),
-)  # fmt: skip
-def replicas_without_shards(case):
-    if case(SHARD) > 1 or not replicated(case) or not in_tensor_parallel(case):
-        return False
-    return case.qwen3
-
-
-@rule(
-    "SPEC-PIPELINE-REPLICATE", ERROR, "train", GRID + "dp_replicate_size",
-    "excludes pp_size above 1",
-    reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
-)  # fmt: skip
-def replicated_pipeline(case):
-    return in_pipeline(case) and replicated(case)
-
-
-@rule(
-    "SPEC-PIPELINE-MICRO", ERROR, TRAINING, GRID + "pp_micro_batch_size",
-    "must divide train_batch_per_replica",
-    reads=(GRID + "pp_size", BATCH), fix=1,
-)  # fmt: skip
-def indivisible_micro_batches(case):
-    return in_pipeline(case) and case(BATCH) % case("policy.parallelism.pp_micro_batch_size")
-
-
-@rule(
-    "SPEC-PIPELINE-OFFLOAD", ERROR, TRAINING, "train.fsdp_offload",
-    "offload and pp_size above 1 exclude each other",
-    reads=(GRID + "pp_size",), fix=False,
-)  # fmt: skip
-def offloaded_pipeline(case):
-    return in_pipeline(case) and case("train.fsdp_offload")
-
-
-@rule(
-    "SPEC-PIPELINE-LORA", ERROR, TRAINING, GRID + "pp_size",
-    "LoRA models with pipeline stages cannot be exported",
-    reads=("policy.lora", *MOVED), fix=moved_to_shards("pp_size"),
-)  # fmt: skip
-def adapters_in_pipeline(case):
-    return in_pipeline(case) and case("policy.lora")
-
-
-@rule(
-    "SPEC-EXPERT-TENSOR", ERROR, TRAINING, GRID + "ep_size",
-    "ep_size and tp_size exclude each other",
-    reads=(GRID + "tp_size",), fix=1,
-)  # fmt: skip
-def experts_and_tensor_parallel(case):
-    return case("policy.parallelism.ep_size") > 1 and in_tensor_parallel(case)
-
-
-@rule(
-    "SPEC-ASYNC-TP", ERROR, TRAINING, "train.async_tp_enabled", "needs train.compile",
-    reads=("train.compile",), fix=False,
-)  # fmt: skip
-def async_tensor_parallel_uncompiled(case):
-    return case("train.async_tp_enabled") and not case("train.compile")

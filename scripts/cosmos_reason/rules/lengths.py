@@ -9,7 +9,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.evaluation import CALIBRATED_BY, reads_records
 from cosmos_reason.rules.keys import LOADERS, PREFETCH
-from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec import actions, quantizing
 from cosmos_reason.spec.keys import BATCH, TRAIN_ANNOTATIONS
 
@@ -54,32 +54,6 @@ def longer_max_length(case) -> int | Fix | None:
     return None
 
 
-@rule(
-    "SPEC-LENGTH-SAMPLE", ERROR, TRAINING, "policy.model_max_length",
-    "a record that does not fit, in grpo with rollout.max_response_length, ends the run",
-    reads=(*TOKENS, "rollout.max_response_length"), fix=longer_max_length,
-)  # fmt: skip
-def record_beyond_length(case):
-    return too_long(case)
-
-
-@rule(
-    "SPEC-LENGTH-ANSWER", ERROR, "evaluate", "model.max_length", "prompt and answer must fit",
-    reads=(*TOKENS, "generation.max_tokens"), fix=longer_max_length,
-)  # fmt: skip
-def answer_beyond_length(case):
-    return case.engine == "tao" and too_long(case)
-
-
-@rule(
-    "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", quantizing.LENGTH,
-    "a record that is cut fails",
-    reads=(*TOKENS, *CALIBRATED_BY), fix=longer_max_length,
-)  # fmt: skip
-def calibration_beyond_length(case):
-    return reads_records(case) and too_long(case)
-
-
 def loader_gib(case) -> float:
     """Decoded frames that the loaders of one rank hold ready when every record is as long as the
     longest."""
@@ -100,10 +74,6 @@ def fewer_batches(case) -> Fix:
     return Fix(changes={LOADERS: 0, PREFETCH: None})
 
 
-@rule(
-    "SPEC-LOADER-MEMORY", WARNING, "train", PREFETCH, "host memory may not suffice",
-    reads=(LOADERS, BATCH, *TOKENS), fix=fewer_batches,
-)  # fmt: skip
 def loaders_beyond_memory(case):
     gib = loader_gib(case)
     if gib > LOADER_GIB:
@@ -111,11 +81,6 @@ def loaders_beyond_memory(case):
     return None
 
 
-@rule(
-    "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
-    "they describe other annotations",
-    reads=(TRAIN_ANNOTATIONS, "dataset.annotation_path"),
-)  # fmt: skip
 def facts_of_other_data(case):
     if not case.facts:
         return None
@@ -126,19 +91,13 @@ def facts_of_other_data(case):
     return None
 
 
-@rule(
-    "SPEC-LENGTH-LOW", WARNING, TRAINING, "policy.model_max_length",
-    f"below {DEFAULT_LENGTH}, and how long records are is not known (--dataset-facts); "
-    "one longer record, vision tokens included, ends the run",
-    reads=TOKENS,
-)  # fmt: skip
 def short_length(case):
     usual = min(DEFAULT_LENGTH, model_names.positions(case.model) or DEFAULT_LENGTH)
     return case("policy.model_max_length") < usual and not are_lengths_known(case)
 
 
 def are_lengths_known(case) -> bool:
-    """Whether all records could be counted; then `record_beyond_length` judges them."""
+    """Whether all records could be counted; then SPEC-LENGTH-SAMPLE judges them."""
     return bool(case.tokens) and not any(record.problem for record in case.tokens)
 
 
@@ -156,22 +115,55 @@ def length_of_positions(case) -> int | None:
     return positions if longest + room <= positions else None
 
 
-@rule(
-    "SPEC-LENGTH-POSITIONS", ERROR, "grpo", "policy.model_max_length",
-    "vLLM refuses to start with more than the model has",
-    reads=(*TOKENS, "rollout.max_response_length"), fix=length_of_positions,
-)  # fmt: skip
-def rollouts_beyond_positions(case):
-    return beyond_positions(case)
-
-
-@rule(
-    "SPEC-LENGTH-POSITIONS-TRAIN", WARNING, "train", "policy.model_max_length",
-    "longer records would be trained at positions that the model never learned",
-    reads=TOKENS, fix=length_of_positions,
-)  # fmt: skip
 def records_beyond_positions(case):
     detail = beyond_positions(case)
     if detail and are_lengths_known(case) and length_of_positions(case):
         return ""
     return detail
+
+
+RULES = (
+    Rule(
+        "SPEC-LENGTH-SAMPLE", ERROR, TRAINING, "policy.model_max_length",
+        "a record that does not fit, in grpo with rollout.max_response_length, ends the run",
+        too_long,
+        reads=(*TOKENS, "rollout.max_response_length"), fix=longer_max_length,
+    ),
+    Rule(
+        "SPEC-LENGTH-ANSWER", ERROR, "evaluate", "model.max_length", "prompt and answer must fit",
+        lambda case: case.engine == "tao" and too_long(case),
+        reads=(*TOKENS, "generation.max_tokens"), fix=longer_max_length,
+    ),
+    Rule(
+        "SPEC-LENGTH-CALIBRATION", ERROR, "quantize", quantizing.LENGTH,
+        "a record that is cut fails",
+        lambda case: reads_records(case) and too_long(case),
+        reads=(*TOKENS, *CALIBRATED_BY), fix=longer_max_length,
+    ),
+    Rule(
+        "SPEC-LOADER-MEMORY", WARNING, "train", PREFETCH, "host memory may not suffice",
+        loaders_beyond_memory, reads=(LOADERS, BATCH, *TOKENS), fix=fewer_batches,
+    ),
+    Rule(
+        "SPEC-FACTS-OTHER", WARNING, "train evaluate quantize", "--dataset-facts",
+        "they describe other annotations",
+        facts_of_other_data, reads=(TRAIN_ANNOTATIONS, "dataset.annotation_path"),
+    ),
+    Rule(
+        "SPEC-LENGTH-LOW", WARNING, TRAINING, "policy.model_max_length",
+        f"below {DEFAULT_LENGTH}, and how long records are is not known (--dataset-facts); "
+        "one longer record, vision tokens included, ends the run",
+        short_length, reads=TOKENS,
+    ),
+    Rule(
+        "SPEC-LENGTH-POSITIONS", ERROR, "grpo", "policy.model_max_length",
+        "vLLM refuses to start with more than the model has",
+        beyond_positions,
+        reads=(*TOKENS, "rollout.max_response_length"), fix=length_of_positions,
+    ),
+    Rule(
+        "SPEC-LENGTH-POSITIONS-TRAIN", WARNING, "train", "policy.model_max_length",
+        "longer records would be trained at positions that the model never learned",
+        records_beyond_positions, reads=TOKENS, fix=length_of_positions,
+    ),
+)  # fmt: skip

@@ -13,7 +13,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.case import COSMOS
 from cosmos_reason.rules.data import NAME_OF_GUIDES
-from cosmos_reason.rules.rule import ANY, ASKED, LATER, TRAINING, rule
+from cosmos_reason.rules.rule import ANY, ASKED, LATER, TRAINING, Rule
 from cosmos_reason.spec.keys import OF_GUIDES, TRAIN_ANNOTATIONS
 
 MINIATURE = 100e6  # bytes
@@ -26,24 +26,6 @@ def convert(case) -> Fix:
         command="scripts/prepare_cosmos3_vlm_checkpoint.py",
         flags={"--checkpoint-path": case.model, "--output-path": "DIR"},
     )
-
-
-@rule(
-    "SPEC-MODEL-OMNI", LATER, ANY, "{model}",
-    "an Omni checkpoint; launch with its converted folder as --model",
-    fix=convert,
-)  # fmt: skip
-def omni_on_hub(case):
-    return case.omni and not case.model.startswith("/")
-
-
-@rule(
-    "SPEC-MODEL-OMNI-LOCAL", ERROR, ANY, "{model}",
-    "an Omni checkpoint, which no engine here loads; convert it first",
-    fix=convert,
-)  # fmt: skip
-def omni_in_folder(case):
-    return case.omni and case.model.startswith("/")
 
 
 def unloadable(case) -> str:
@@ -82,30 +64,6 @@ def engine_for(action: str, architecture: object) -> Fix:
     return Fix()
 
 
-@rule(
-    "SPEC-MODEL-FAMILY", ERROR, "train grpo quantize", "{model}",
-    "an architecture that this engine does not load",
-    reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS), fix=engine_that_loads,
-)  # fmt: skip
-def unloadable_model(case):
-    return unloadable(case)
-
-
-@rule(
-    "SPEC-MODEL-FAMILY-ASKED", LATER, "evaluate inference", "{model}",
-    "an architecture that this engine does not load; "
-    "a server may (launch_job.py --endpoint URL)",
-    reads=("{base}",), fix=engine_that_loads,
-)  # fmt: skip
-def unloadable_model_to_ask(case):
-    return unloadable(case)
-
-
-@rule(
-    "SPEC-MODEL-MINIATURE", ASKED, ANY, "--model",
-    "a miniature, as the demo trains: its answers, memory and time say nothing about a real model",
-    reads=("{model}", "{base}"),
-)  # fmt: skip
 def miniature(case):
     base = case.params.get("base")
     whole = (case(base) if base else "") or case.model
@@ -130,26 +88,6 @@ def assumed(case) -> bool | str:
     return not (families.names_default(whole) or is_looked_at)
 
 
-@rule(
-    "SPEC-MODEL-ASSUMED", WARNING, ANY, "{model}",
-    f"taken for {families.DEFAULT}, whose tokens are counted; a name with qwen2.5 or reason1 in "
-    "it, or the model's config.json in that folder here, says otherwise",
-    reads=("{base}",),
-)  # fmt: skip
-def assumed_architecture(case):
-    return assumed(case)
-
-
-@rule(
-    "SPEC-MODEL-UNKNOWN", WARNING, ANY, "{model}", "a name that this version does not know"
-)  # fmt: skip
-def unknown_model(case):
-    return model_names.is_unknown_of_nvidia(case.model)
-
-
-@rule(
-    "SPEC-MODEL-NOT-YET", WARNING, ANY, "{model}", "not supported yet", reads=("{base}",)
-)  # fmt: skip
 def model_of_a_later_version(case):
     base = case.params.get("base")
     known = model_names.not_supported_yet
@@ -161,10 +99,52 @@ def merged_first(case) -> Fix:
     return Fix(command=f"scripts/select_checkpoint.py {adapter} --merge DIR, then --model DIR")
 
 
-@rule(
-    "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",
-    "a LoRA adapter; training starts from a whole model",
-    fix=merged_first,
+RULES = (
+    Rule(
+        "SPEC-MODEL-OMNI", LATER, ANY, "{model}",
+        "an Omni checkpoint; launch with its converted folder as --model",
+        lambda case: case.omni and not case.model.startswith("/"), fix=convert,
+    ),
+    Rule(
+        "SPEC-MODEL-OMNI-LOCAL", ERROR, ANY, "{model}",
+        "an Omni checkpoint, which no engine here loads; convert it first",
+        lambda case: case.omni and case.model.startswith("/"), fix=convert,
+    ),
+    Rule(
+        "SPEC-MODEL-FAMILY", ERROR, "train grpo quantize", "{model}",
+        "an architecture that this engine does not load",
+        unloadable,
+        reads=("{base}", OF_GUIDES, NAME_OF_GUIDES, TRAIN_ANNOTATIONS), fix=engine_that_loads,
+    ),
+    Rule(
+        "SPEC-MODEL-FAMILY-ASKED", LATER, "evaluate inference", "{model}",
+        "an architecture that this engine does not load; "
+        "a server may (launch_job.py --endpoint URL)",
+        unloadable, reads=("{base}",), fix=engine_that_loads,
+    ),
+    Rule(
+        "SPEC-MODEL-MINIATURE", ASKED, ANY, "--model",
+        "a miniature, as the demo trains: its answers, memory and time say nothing about a real "
+        "model",
+        miniature, reads=("{model}", "{base}"),
+    ),
+    Rule(
+        "SPEC-MODEL-ASSUMED", WARNING, ANY, "{model}",
+        f"taken for {families.DEFAULT}, whose tokens are counted; a name with qwen2.5 or reason1 "
+        "in it, or the model's config.json in that folder here, says otherwise",
+        assumed, reads=("{base}",),
+    ),
+    Rule(
+        "SPEC-MODEL-UNKNOWN", WARNING, ANY, "{model}", "a name that this version does not know",
+        lambda case: model_names.is_unknown_of_nvidia(case.model),
+    ),
+    Rule(
+        "SPEC-MODEL-NOT-YET", WARNING, ANY, "{model}", "not supported yet",
+        model_of_a_later_version, reads=("{base}",),
+    ),
+    Rule(
+        "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",
+        "a LoRA adapter; training starts from a whole model",
+        lambda case: bool(case.adapter_base), fix=merged_first,
+    ),
 )  # fmt: skip
-def training_from_adapter(case):
-    return bool(case.adapter_base)

@@ -1,4 +1,6 @@
-"""What a rule is: a short function that looks at a `Case`, beside the text of its finding."""
+"""What a rule is: a condition on a `Case`, beside the text of its finding.
+
+Each subject has a module with a tuple of them, RULES; `spec_rules` puts the tuples together."""
 
 from __future__ import annotations
 
@@ -44,20 +46,3 @@ def named(params: dict) -> dict[str, str]:
     """Return what stands for "{model}" and the like in the keys of rules; what an action has none
     of stays as it is written."""
     return {name: f"{{{name}}}" for name in ("model", "adapter", "base")} | params
-
-
-def rule(
-    id: str,
-    severity: str,
-    actions: str,
-    key: str,
-    reason: str,
-    reads: tuple[str, ...] = (),
-    fix: object = None,
-) -> Callable[[Callable], Rule]:
-    """Make a rule of the function below: it says when the rule is broken."""
-
-    def of(broken: Callable) -> Rule:
-        return Rule(id, severity, actions, key, reason, broken, reads, fix)
-
-    return of

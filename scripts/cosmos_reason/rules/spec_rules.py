@@ -21,25 +21,22 @@ from cosmos_reason.rules import (
     steps,
     vision,
 )
-from cosmos_reason.rules.rule import LATER, Rule
+from cosmos_reason.rules.rule import LATER
 
 __all__ = ["LATER", "RULES", "other_checks"]
 
-SUBJECTS = (
-    models,
-    layout,
-    steps,
-    checkpoints,
-    data,
-    adapters,
-    vision,
-    lengths,
-    reinforcement,
-    evaluation,
+RULES = (
+    *models.RULES,
+    *layout.RULES,
+    *steps.RULES,
+    *checkpoints.RULES,
+    *data.RULES,
+    *adapters.RULES,
+    *vision.RULES,
+    *lengths.RULES,
+    *reinforcement.RULES,
+    *evaluation.RULES,
 )
-RULES = ()
-for _module in SUBJECTS:
-    RULES += tuple(value for value in vars(_module).values() if isinstance(value, Rule))
 
 
 def other_checks() -> dict[str, dict[str, str]]:

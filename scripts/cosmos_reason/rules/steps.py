@@ -19,7 +19,7 @@ from cosmos_reason.rules.keys import (
     WARMUP,
     WARMUP_EPOCHS,
 )
-from cosmos_reason.rules.rule import TRAINING, rule
+from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RATE
 
 FEW_STEPS = 20
@@ -31,26 +31,10 @@ def largest_multiple(batch: int, of: int) -> int:
     return max(1, batch // of) * of
 
 
-@rule(
-    "SPEC-BATCH-MULTIPLE", ERROR, "train", BATCH, "must be a multiple of mini_batch",
-    reads=(MINI_BATCH,), fix=lambda case: largest_multiple(case(BATCH), case(MINI_BATCH)),
-)  # fmt: skip
-def batch_not_in_mini_batches(case):
-    if case(BATCH) % case(MINI_BATCH):
-        return f"mini_batch is {case(MINI_BATCH)}"
-    return None
-
-
 def mini_batches_of_all_ranks(case) -> int:
     return case(MINI_BATCH) * case(SHARD) * case(GRID + "dp_replicate_size")
 
 
-@rule(
-    "SPEC-BATCH-MESH", ERROR, "grpo", BATCH,
-    "must be a multiple of dp_shard_size x dp_replicate_size x mini_batch",
-    reads=(MINI_BATCH, SHARD, GRID + "dp_replicate_size"),
-    fix=lambda case: largest_multiple(case(BATCH), mini_batches_of_all_ranks(case)),
-)  # fmt: skip
 def batch_not_over_all_ranks(case):
     wanted = mini_batches_of_all_ranks(case)
     if case(BATCH) % wanted:
@@ -65,23 +49,6 @@ def ranks_left_over(case, batch: int) -> str:
     return f"a replica has {case.ranks_of_replica} ranks"
 
 
-@rule(
-    "SPEC-BATCH-REPLICAS", ERROR, "train", BATCH,
-    "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
-    reads=(MINI_BATCH, *RANKS),
-    fix=lambda case: largest_multiple(
-        case(BATCH), math.lcm(case(MINI_BATCH), case.ranks_of_replica)
-    ),
-)  # fmt: skip
-def batch_not_over_replica(case):
-    return ranks_left_over(case, case(BATCH))
-
-
-@rule(
-    "SPEC-VALIDATION-REPLICAS", ERROR, "train", "validation.batch_size",
-    "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
-    reads=("validation.enable", *RANKS), fix=lambda case: case.ranks_of_replica,
-)  # fmt: skip
 def validation_batch_not_over_replica(case):
     own = case("validation.batch_size")
     return case("validation.enable") and own and ranks_left_over(case, own)
@@ -91,10 +58,6 @@ def keep_incomplete_batches(case) -> Fix | None:
     return Fix(changes={DROP_LAST: False}) if case.records else None
 
 
-@rule(
-    "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
-    reads=STEPS_PER_EPOCH, fix=keep_incomplete_batches,
-)  # fmt: skip
 def no_step(case):
     if case.steps_per_epoch != 0:
         return None
@@ -108,15 +71,8 @@ def no_step(case):
     )
 
 
-@rule(
-    "SPEC-STEPS-FEW", WARNING, "train", "train.epoch",
-    f"below {FEW_STEPS} a run hardly trains; take more epochs or data",
-    reads=(*STEPS, "train.resume"),
-    fix=lambda case: math.ceil(FEW_STEPS / case.steps_per_epoch),
-)  # fmt: skip
 def few_steps(case):
-    """Too few to train anything, unless a limit says that so few are wanted, or an earlier run goes
-    on."""
+    # A limit says that so few are wanted; what goes on from an earlier run had more before.
     if case("train.max_num_steps") or case("train.resume"):
         return None
     if case.steps and case.steps < FEW_STEPS:
@@ -133,12 +89,8 @@ def warmup_is_a_share(case) -> bool:
     return isinstance(case(WARMUP), float) and case(WARMUP) <= 1
 
 
-@rule(
-    "SPEC-STEPS", INFO, "train", WARMUP, "how long the learning rate rises",
-    reads=(WARMUP_EPOCHS, *STEPS),
-)  # fmt: skip
 def length_of_warmup(case):
-    """Reported once, when the spec is built."""
+    # It is told when the spec is built; at each launch it would be noise.
     if case.launch or not case.steps or warms_up_by_epochs(case):
         return None
     steps = schedule.warmup_steps(case(WARMUP), case.steps)
@@ -172,15 +124,6 @@ def save_half_way(case) -> Fix:
     return Fix(changes={"train.ckpt.save_freq_in_epoch": 0, "train.ckpt.save_freq": half})
 
 
-@rule(
-    "SPEC-SAVE-NEVER", WARNING, "train", "train.ckpt.save_freq",
-    "the run ends before the first save: nothing is saved but its end",
-    reads=("train.ckpt.enable_checkpoint", *SAVE_INTERVAL, *STEPS), fix=save_half_way,
-)  # fmt: skip
-def first_save_beyond_run(case):
-    return save_beyond_run(case) if case("train.ckpt.enable_checkpoint") else None
-
-
 def validate_within_run(case) -> Fix | int:
     """Half-way, or each epoch where the run's steps are not known."""
     if not case.steps:
@@ -191,45 +134,19 @@ def validate_within_run(case) -> Fix | int:
     return half
 
 
-@rule(
-    "SPEC-VALIDATION-NEVER", WARNING, "train", "validation.freq",
-    "the run ends before the first validation: nothing is validated but its end",
-    reads=("validation.enable", VALIDATION_EPOCHS, "train.ckpt.enable_checkpoint", *SAVE_INTERVAL,
-           *STEPS),
-    fix=validate_within_run,
-)  # fmt: skip
 def first_validation_beyond_run(case):
-    """The trainers validate at the end of a run, the embedded engine also where it saves."""
     if not case("validation.enable"):
         return None
+    # All trainers validate at the end of a run, the embedded engine also where it saves.
     saves = case("train.ckpt.enable_checkpoint") and not save_beyond_run(case)
     if saves and not case.cosmos:
         return None
     return interval_beyond_run(case, "validation.freq", VALIDATION_EPOCHS)
 
 
-@rule(
-    "SPEC-WARMUP-TWICE", ERROR, "train", WARMUP_EPOCHS,
-    "optm_warmup_steps is written too; keep one",
-    reads=(WARMUP,), fix=Fix(changes={WARMUP: None}),
-)  # fmt: skip
-def warmup_written_twice(case):
-    """On the other engines the epochs themselves are refused, whose steps were written."""
-    return case.has(WARMUP_EPOCHS) and case.has(WARMUP)
-
-
 def warmup_in_whole_steps(case) -> int | float:
     steps = math.ceil(case(WARMUP))
     return 0.03 if case.steps and steps >= case.steps else steps
-
-
-@rule(
-    "SPEC-WARMUP-FLOAT", ERROR, TRAINING, WARMUP,
-    "a float counts as a fraction up to 1.0; steps are whole numbers",
-    reads=STEPS, fix=warmup_in_whole_steps,
-)  # fmt: skip
-def warmup_steps_as_float(case):
-    return isinstance(case(WARMUP), float) and case(WARMUP) > 1
 
 
 def warmup_share(case) -> float:
@@ -247,19 +164,6 @@ def short_warmup(case) -> Fix:
     return Fix(changes={WARMUP: 0.03})
 
 
-@rule(
-    "SPEC-WARMUP-ALL", ERROR, TRAINING, WARMUP,
-    "warm-up fills the run: the learning rate never peaks",
-    reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
-)  # fmt: skip
-def warmup_fills_run(case):
-    return warmup_share(case) >= 1
-
-
-@rule(
-    "SPEC-WARMUP-LONG", WARNING, TRAINING, WARMUP, "warm-up takes more than a fifth of the run",
-    reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
-)  # fmt: skip
 def long_warmup(case):
     share = warmup_share(case)
     if not 0.2 < share < 1:
@@ -268,34 +172,11 @@ def long_warmup(case):
     return f"{by_epochs}{share:.0%}"
 
 
-@rule(
-    "SPEC-DECAY", ERROR, TRAINING, "train.optm_decay_ratio", "needs an optm_decay_type",
-    reads=("train.optm_decay_type",), fix=Fix(changes={"train.optm_decay_type": "cosine"}),
-)  # fmt: skip
-def decay_without_type(case):
-    untyped = case("train.optm_decay_type") in (None, "none")
-    return untyped and case("train.optm_decay_ratio") is not None
-
-
-@rule(
-    "SPEC-RATE-HIGH", WARNING, TRAINING, RATE,
-    "published recipes stay under 1e-4 (1e-3 with LoRA); expect instability",
-    reads=("policy.lora",), fix=lambda case: 1e-4 if case("policy.lora") else 1e-5,
-)  # fmt: skip
-def high_rate(case):
-    return case(RATE) >= (1e-3 if case("policy.lora") else 1e-4)
-
-
 # Adam moves a weight by about the rate, and what is less than 2**-9 of a bfloat16 is rounded away.
 # Weights of such models lie around 0.02.
 RATE_OF_BFLOAT16 = 0.02 * 2**-9
 
 
-@rule(
-    "SPEC-RATE-BFLOAT16", WARNING, TRAINING, RATE,
-    "weights above 512 times the rate, which are most, hardly move: their steps are rounded away",
-    reads=("policy.lora", "train.master_dtype"), fix=Fix(changes={"train.master_dtype": "float32"}),
-)  # fmt: skip
 def rate_lost_in_rounding(case):
     if case("policy.lora") or case("train.master_dtype") != "bfloat16":
         return None
@@ -304,10 +185,112 @@ def rate_lost_in_rounding(case):
     return f"{case(RATE):g} for bfloat16 weights"
 
 
-@rule(
-    "SPEC-SEED", WARNING, TRAINING, "train.seed",
-    "cosmos-rl takes 42 when train.deterministic is true",
-    reads=("train.deterministic",), fix=42,
+RULES = (
+    Rule(
+        "SPEC-BATCH-MULTIPLE", ERROR, "train", BATCH, "must be a multiple of mini_batch",
+        lambda case: case(BATCH) % case(MINI_BATCH) and f"mini_batch is {case(MINI_BATCH)}",
+        reads=(MINI_BATCH,), fix=lambda case: largest_multiple(case(BATCH), case(MINI_BATCH)),
+    ),
+    Rule(
+        "SPEC-BATCH-MESH", ERROR, "grpo", BATCH,
+        "must be a multiple of dp_shard_size x dp_replicate_size x mini_batch",
+        batch_not_over_all_ranks,
+        reads=(MINI_BATCH, SHARD, GRID + "dp_replicate_size"),
+        fix=lambda case: largest_multiple(case(BATCH), mini_batches_of_all_ranks(case)),
+    ),
+    Rule(
+        "SPEC-BATCH-REPLICAS", ERROR, "train", BATCH,
+        "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
+        lambda case: ranks_left_over(case, case(BATCH)),
+        reads=(MINI_BATCH, *RANKS),
+        fix=lambda case: largest_multiple(
+            case(BATCH), math.lcm(case(MINI_BATCH), case.ranks_of_replica)
+        ),
+    ),
+    Rule(
+        "SPEC-VALIDATION-REPLICAS", ERROR, "train", "validation.batch_size",
+        "with n_init_replicas above 1 each replica deals its batch to its ranks evenly",
+        validation_batch_not_over_replica,
+        reads=("validation.enable", *RANKS), fix=lambda case: case.ranks_of_replica,
+    ),
+    Rule(
+        "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
+        no_step, reads=STEPS_PER_EPOCH, fix=keep_incomplete_batches,
+    ),
+    Rule(
+        "SPEC-STEPS-FEW", WARNING, "train", "train.epoch",
+        f"below {FEW_STEPS} a run hardly trains; take more epochs or data",
+        few_steps,
+        reads=(*STEPS, "train.resume"),
+        fix=lambda case: math.ceil(FEW_STEPS / case.steps_per_epoch),
+    ),
+    Rule(
+        "SPEC-STEPS", INFO, "train", WARMUP, "how long the learning rate rises",
+        length_of_warmup, reads=(WARMUP_EPOCHS, *STEPS),
+    ),
+    Rule(
+        "SPEC-SAVE-NEVER", WARNING, "train", "train.ckpt.save_freq",
+        "the run ends before the first save: nothing is saved but its end",
+        lambda case: case("train.ckpt.enable_checkpoint") and save_beyond_run(case),
+        reads=("train.ckpt.enable_checkpoint", *SAVE_INTERVAL, *STEPS), fix=save_half_way,
+    ),
+    Rule(
+        "SPEC-VALIDATION-NEVER", WARNING, "train", "validation.freq",
+        "the run ends before the first validation: nothing is validated but its end",
+        first_validation_beyond_run,
+        reads=(
+            "validation.enable", VALIDATION_EPOCHS, "train.ckpt.enable_checkpoint",
+            *SAVE_INTERVAL, *STEPS,
+        ),
+        fix=validate_within_run,
+    ),
+    Rule(
+        "SPEC-WARMUP-TWICE", ERROR, "train", WARMUP_EPOCHS,
+        "optm_warmup_steps is written too; keep one",
+        # On engines other than tao the epochs themselves are refused, once their steps are written.
+        lambda case: case.has(WARMUP_EPOCHS) and case.has(WARMUP),
+        reads=(WARMUP,), fix=Fix(changes={WARMUP: None}),
+    ),
+    Rule(
+        "SPEC-WARMUP-FLOAT", ERROR, TRAINING, WARMUP,
+        "a float counts as a fraction up to 1.0; steps are whole numbers",
+        lambda case: isinstance(case(WARMUP), float) and case(WARMUP) > 1,
+        reads=STEPS, fix=warmup_in_whole_steps,
+    ),
+    Rule(
+        "SPEC-WARMUP-ALL", ERROR, TRAINING, WARMUP,
+        "warm-up fills the run: the learning rate never peaks",
+        lambda case: warmup_share(case) >= 1, reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
+    ),
+    Rule(
+        "SPEC-WARMUP-LONG", WARNING, TRAINING, WARMUP, "warm-up takes more than a fifth of the run",
+        long_warmup, reads=(WARMUP_EPOCHS, *STEPS), fix=short_warmup,
+    ),
+    Rule(
+        "SPEC-DECAY", ERROR, TRAINING, "train.optm_decay_ratio", "needs an optm_decay_type",
+        lambda case: case("train.optm_decay_type") in (None, "none")
+        and case("train.optm_decay_ratio") is not None,
+        reads=("train.optm_decay_type",), fix=Fix(changes={"train.optm_decay_type": "cosine"}),
+    ),
+    Rule(
+        "SPEC-RATE-HIGH", WARNING, TRAINING, RATE,
+        "published recipes stay under 1e-4 (1e-3 with LoRA); expect instability",
+        lambda case: case(RATE) >= (1e-3 if case("policy.lora") else 1e-4),
+        reads=("policy.lora",), fix=lambda case: 1e-4 if case("policy.lora") else 1e-5,
+    ),
+    Rule(
+        "SPEC-RATE-BFLOAT16", WARNING, TRAINING, RATE,
+        "weights above 512 times the rate, which are most, hardly move: their steps are rounded "
+        "away",
+        rate_lost_in_rounding,
+        reads=("policy.lora", "train.master_dtype"),
+        fix=Fix(changes={"train.master_dtype": "float32"}),
+    ),
+    Rule(
+        "SPEC-SEED", WARNING, TRAINING, "train.seed",
+        "cosmos-rl takes 42 when train.deterministic is true",
+        lambda case: case.cosmos and case("train.deterministic")
+        and case("train.seed") not in (None, 42),
+        reads=("train.deterministic",), fix=42,
+    ),
 )  # fmt: skip
-def seed_without_effect(case):
-    return case.cosmos and case("train.deterministic") and case("train.seed") not in (None, 42)

@@ -7,7 +7,7 @@ import math
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.media import sampling
-from cosmos_reason.rules.rule import ANY, rule
+from cosmos_reason.rules.rule import ANY, Rule
 from cosmos_reason.spec import document
 
 PIXEL_SIZES = ("min_pixels", "max_pixels", "resized_height", "resized_width")
@@ -23,39 +23,11 @@ def removed(case, *names: str) -> Fix:
     return Fix(changes={case.vision + name: None for name in names})
 
 
-@rule(
-    "SPEC-FRAMES-ONE", ERROR, ANY, "{vision}.fps", "nframes is written too; exactly one of them",
-    reads=("{vision}.nframes",), fix=lambda case: removed(case, "nframes"),
-)  # fmt: skip
-def two_ways_to_sample(case):
-    return case.has(case.vision + "fps") and case.has(case.vision + "nframes")
-
-
-@rule(
-    "SPEC-FRAMES-NONE", ERROR, ANY, "{vision}.nframes", "expected nframes or fps",
-    reads=("{vision}.fps",), fix=8,
-)  # fmt: skip
-def no_way_to_sample(case):
-    if not case.reads_frames:
-        return False
-    return not case.has(case.vision + "fps") and not case.has(case.vision + "nframes")
-
-
-@rule(
-    "SPEC-FRAMES-BOUNDS", WARNING, ANY, "{vision}.max_frames",
-    "min_frames and max_frames belong to fps, not to nframes",
-    reads=("{vision}.nframes", "{vision}.min_frames"),
-    fix=lambda case: removed(case, "min_frames", "max_frames"),
-)  # fmt: skip
 def bounds_beside_nframes(case):
     bounded = case.has(case.vision + "min_frames") or case.has(case.vision + "max_frames")
     return bounded and case.has(case.vision + "nframes")
 
 
-@rule(
-    "SPEC-FRAMES-ORDER", ERROR, ANY, "{vision}.min_frames", "must not exceed max_frames",
-    reads=("{vision}.max_frames",), fix=lambda case: sampled(case, "max_frames"),
-)  # fmt: skip
 def crossed_frame_bounds(case):
     least, most = sampled(case, "min_frames"), sampled(case, "max_frames")
     if least and most and least > most:
@@ -84,13 +56,6 @@ def pixel_conflict(case) -> tuple[int, dict] | None:
     return floor, {case.vision + name: value for name, value in changes.items()}
 
 
-@rule(
-    "SPEC-VISION-PIXELS", ERROR, ANY, "{vision}.max_pixels",
-    "below min_pixels, which when absent is 128 tokens for a frame of a clip and 4 for an image; "
-    "every record would fail",
-    reads=("{model}", "type", *(f"{{vision}}.{name}" for name in PIXEL_SIZES)),
-    fix=lambda case: Fix(changes=pixel_conflict(case)[1]),
-)  # fmt: skip
 def pixels_below_floor(case):
     conflict = None if lowers_floor(case) else pixel_conflict(case)
     if conflict:
@@ -114,15 +79,6 @@ def frames_in_budget(case) -> Fix:
     return Fix(changes={case.vision + "total_pixels": needed})
 
 
-@rule(
-    "SPEC-PIXELS-BUDGET", WARNING, ANY, "{vision}.total_pixels",
-    "the floor per frame wins: more tokens than budgeted",
-    reads=(
-        "{model}", "{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames",
-        *(f"{{vision}}.{name}" for name in PIXEL_SIZES if name != "max_pixels"),
-    ),
-    fix=frames_in_budget,
-)  # fmt: skip
 def floor_beyond_budget(case):
     if all([sampled(case, "resized_height"), sampled(case, "resized_width")]):
         return None  # a size that is given has neither floor nor budget
@@ -140,15 +96,6 @@ def complete_size(case) -> Fix | int:
     return Fix(changes={case.vision + "resized_width": 448})
 
 
-@rule(
-    "SPEC-RESIZE-PAIR", ERROR, ANY, "{vision}.resized_height",
-    "resized_height and resized_width go together",
-    reads=("{vision}.resized_width",), fix=complete_size,
-)  # fmt: skip
-def half_a_size(case):
-    return case.has(case.vision + "resized_height") != case.has(case.vision + "resized_width")
-
-
 def fewer_frames(case) -> int | Fix:
     """The most frames, below those asked for, that every clip has; a clip that cannot be sampled at
     all is to go."""
@@ -160,10 +107,6 @@ def fewer_frames(case) -> int | Fix:
     return Fix(command="remove the records that check_dataset.py names")
 
 
-@rule(
-    "SPEC-FRAMES-CLIP", ERROR, ANY, "{vision}.nframes", "these clips cannot be sampled so",
-    reads=("{vision}", "{model}"), fix=fewer_frames,
-)  # fmt: skip
 def clips_too_short(case):
     failing = [record for record in case.tokens if record.problem]
     if not failing:
@@ -175,11 +118,6 @@ def clips_too_short(case):
     )
 
 
-@rule(
-    "SPEC-PICTURES", ERROR, "evaluate", "dataset.annotation_path",
-    "engine tao evaluates clips only; engine transformers takes pictures too",
-    fix=Fix(flags={"--engine": "transformers"}),
-)  # fmt: skip
 def videos_of_pictures(case):
     """Records that engine tao's evaluation cannot read."""
     if case.engine != "tao" or not case.facts:
@@ -192,14 +130,6 @@ def videos_of_pictures(case):
     return None
 
 
-@rule(
-    "SPEC-FPS-RATES", ERROR, "train", "{vision}.fps",
-    "engine tao samples by fps only where records give video_fps; rebuild the data with "
-    "build_dataset, which writes the rates, or take a number of frames",
-    reads=("{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames"),
-    fix=lambda case: Fix(changes={case.vision + "nframes": 8})
-    | removed(case, "fps", "min_frames", "max_frames"),
-)  # fmt: skip
 def records_without_rate(case):
     """Records that the loader of engine tao ends at."""
     by_fps = case.has(case.vision + "fps") and not case.has(case.vision + "nframes")
@@ -212,3 +142,74 @@ def records_without_rate(case):
         words = f"{len(unrated)} of {case.facts['records']} records give no video_fps"
         return words, list(unrated.values())
     return None
+
+
+RULES = (
+    Rule(
+        "SPEC-FRAMES-ONE", ERROR, ANY, "{vision}.fps",
+        "nframes is written too; exactly one of them",
+        lambda case: case.has(case.vision + "fps") and case.has(case.vision + "nframes"),
+        reads=("{vision}.nframes",), fix=lambda case: removed(case, "nframes"),
+    ),
+    Rule(
+        "SPEC-FRAMES-NONE", ERROR, ANY, "{vision}.nframes", "expected nframes or fps",
+        lambda case: case.reads_frames and not case.has(case.vision + "fps")
+        and not case.has(case.vision + "nframes"),
+        reads=("{vision}.fps",), fix=8,
+    ),
+    Rule(
+        "SPEC-FRAMES-BOUNDS", WARNING, ANY, "{vision}.max_frames",
+        "min_frames and max_frames belong to fps, not to nframes",
+        bounds_beside_nframes,
+        reads=("{vision}.nframes", "{vision}.min_frames"),
+        fix=lambda case: removed(case, "min_frames", "max_frames"),
+    ),
+    Rule(
+        "SPEC-FRAMES-ORDER", ERROR, ANY, "{vision}.min_frames", "must not exceed max_frames",
+        crossed_frame_bounds,
+        reads=("{vision}.max_frames",), fix=lambda case: sampled(case, "max_frames"),
+    ),
+    Rule(
+        "SPEC-VISION-PIXELS", ERROR, ANY, "{vision}.max_pixels",
+        "below min_pixels, which when absent is 128 tokens for a frame of a clip and 4 for an "
+        "image; every record would fail",
+        pixels_below_floor,
+        reads=("{model}", "type", *(f"{{vision}}.{name}" for name in PIXEL_SIZES)),
+        fix=lambda case: Fix(changes=pixel_conflict(case)[1]),
+    ),
+    Rule(
+        "SPEC-PIXELS-BUDGET", WARNING, ANY, "{vision}.total_pixels",
+        "the floor per frame wins: more tokens than budgeted",
+        floor_beyond_budget,
+        reads=(
+            "{model}", "{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames",
+            *(f"{{vision}}.{name}" for name in PIXEL_SIZES if name != "max_pixels"),
+        ),
+        fix=frames_in_budget,
+    ),
+    Rule(
+        "SPEC-RESIZE-PAIR", ERROR, ANY, "{vision}.resized_height",
+        "resized_height and resized_width go together",
+        lambda case: case.has(case.vision + "resized_height")
+        != case.has(case.vision + "resized_width"),
+        reads=("{vision}.resized_width",), fix=complete_size,
+    ),
+    Rule(
+        "SPEC-FRAMES-CLIP", ERROR, ANY, "{vision}.nframes", "these clips cannot be sampled so",
+        clips_too_short, reads=("{vision}", "{model}"), fix=fewer_frames,
+    ),
+    Rule(
+        "SPEC-PICTURES", ERROR, "evaluate", "dataset.annotation_path",
+        "engine tao evaluates clips only; engine transformers takes pictures too",
+        videos_of_pictures, fix=Fix(flags={"--engine": "transformers"}),
+    ),
+    Rule(
+        "SPEC-FPS-RATES", ERROR, "train", "{vision}.fps",
+        "engine tao samples by fps only where records give video_fps; rebuild the data with "
+        "build_dataset, which writes the rates, or take a number of frames",
+        records_without_rate,
+        reads=("{vision}.nframes", "{vision}.min_frames", "{vision}.max_frames"),
+        fix=lambda case: Fix(changes={case.vision + "nframes": 8})
+        | removed(case, "fps", "min_frames", "max_frames"),
+    ),
+)  # fmt: skip

@@ -3,6 +3,6 @@
 Enter at `document.load` and `validation.validate`; `actions` knows which action a spec is for, and
 where it keeps its model and its data; `origins` who made it and for which engine.
 
-It is above 1,600 lines because a spec comes in the words of other tools too: beside the document,
-its values and its schema stand the keys of each image, former names, and what was nearly written.
+A spec comes in the words of other tools too: beside the document, its values and its schema stand
+the keys of each image, former names, and what was nearly written.
 """
