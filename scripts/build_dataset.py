@@ -23,7 +23,16 @@ from pathlib import Path
 from cosmos_reason import cli
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import held_out, mapping, overlap, parts, raw_clips, roles, source_files
+from cosmos_reason.data import (
+    annotators,
+    held_out,
+    mapping,
+    overlap,
+    parts,
+    raw_clips,
+    roles,
+    source_files,
+)
 from cosmos_reason.data import sources as dataset_sources
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
@@ -68,6 +77,8 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--values", action="append", default=[], metavar="'COLUMN: OLD=NEW, ...'", help=meant
     )
+    counts = "where annotators disagree: the answer of most counts, or the rows are left out"
+    parser.add_argument("--adjudicate", choices=annotators.WAYS, default="", help=counts)
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")
     parser.add_argument(
         "--fields", default="", metavar="A,B", help="label fields that make the answer; default all"
@@ -285,6 +296,7 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
         asks=tuple(args.ask),
         values=args.values,
         absent=args.also_ask_absent,
+        adjudicate=args.adjudicate,
         seed=args.seed,
         system=args.system,
     )

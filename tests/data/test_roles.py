@@ -1,7 +1,6 @@
 """What each column is: declared by flags, by a saved mapping or by a published set, or known by its
 name; shown before anything is written, and saved beside every build."""
 
-import json
 import tarfile
 
 import jsonschema
@@ -9,6 +8,7 @@ import pytest
 import yaml
 from clip_files import write_clip
 from support import run_script
+from table_build import build, ids
 
 from cosmos_reason.base import bundle
 from cosmos_reason.data import annotations, roles
@@ -22,23 +22,6 @@ def source(tmp_path):
     for number in range(6):
         write_clip(tmp_path / "src" / f"{number}.mp4", frames=8, tint=number)
     return tmp_path / "src"
-
-
-def build(source, lines, *flags, expect=0, out="out"):
-    """(the document of --json, the samples of each split)."""
-    (source / "labels.csv").write_text("\n".join(lines) + "\n")
-    folder = source.parent / out
-    done = run_script("build_dataset.py", source / "labels.csv", "-o", folder, *flags, "--json")
-    assert done.returncode == expect, done.stdout + done.stderr
-    splits = {}
-    for name in ("train", "eval"):
-        if not expect and (folder / name).is_dir():
-            splits[name] = annotations.read(folder / name / "annotations.json")[0]
-    return json.loads(done.stdout), splits
-
-
-def ids(document):
-    return [finding["id"] for finding in document["findings"]]
 
 
 def test_a_dry_run_shows_mapping_records_and_counts_and_writes_nothing(source):

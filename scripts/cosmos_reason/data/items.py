@@ -67,6 +67,7 @@ class Reading:
     # moments without an event, for each moment with it (absent_events); the seed to choose them
     absent: float = 0.0
     seed: int = 0
+    adjudicate: str = ""  # which answer counts where annotators disagree (annotators.WAYS)
     # {column: {what stands in it: what it means}}
     values: dict[str, dict[str, str]] = field(default_factory=dict)
     fields: tuple[str, ...] = ()

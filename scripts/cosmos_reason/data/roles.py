@@ -55,7 +55,7 @@ DETAILS = {
     "options_semicolon": {"role": "options", "separator": ";"},
     "options_lines": {"role": "options", "separator": "\n"},
 }
-PLAIN = (*NAMES, "media", "start", "end", "ignore")
+PLAIN = (*NAMES, "media", "start", "end", "annotator", "turn", "ignore")
 ROLES = (*PLAIN, *DETAILS)
 SEVERAL = (*MEDIA, "options", "group", "tag", "ignore")  # roles that several columns may have
 BY_NAME = "its name"  # who gave a column its role, where nobody declared it
@@ -79,8 +79,9 @@ MEANINGS = {
     "a split": {"split", "splits", "subset", "fold", "folds", "partition"},
     "a group": {"group", "camera", "cam", "site", "session", "recording", "scene", "subject"}
     | {"participant", "patient", "location", "shift", "person", "driver", "vehicle"},
+    "an annotator": {"annotator", "annotators", "labeler", "labeller", "rater", "coder"},
 }
-DECLARED_BY = {"a split": "split", "a group": "group"}
+DECLARED_BY = {"a split": "split", "a group": "group", "an annotator": "annotator"}
 
 # column -> what stands in it, row by row; None where a row does not have it
 Cells = dict[str, list]

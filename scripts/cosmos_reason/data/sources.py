@@ -45,7 +45,7 @@ from cosmos_reason.remote import model_names
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")
-USED_BY_ROWS = ("columns", "question", "asks", "absent", "values", "fields")
+USED_BY_ROWS = ("columns", "question", "asks", "absent", "adjudicate", "values", "fields")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
 ASKED_OF_ITS_AUTHOR = ("BUILD-COLUMN", "BUILD-QUESTION")
@@ -213,7 +213,7 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
             problems,
             refuse_unused,
             reading,
-            ("columns", "asks", "absent", "values", "raw"),
+            ("columns", "asks", "absent", "adjudicate", "values", "raw"),
             "label files",
         )
         items = list(label_files.items(source.files.root, reading, problems))

@@ -15,7 +15,9 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     absent_events,
+    annotators,
     answer_forms,
+    conversation_rows,
     label_questions,
     option_columns,
     option_numbers,
@@ -51,7 +53,7 @@ from cosmos_reason.data.source_files import Folder, Held, Medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES
 
 COLUMNS_NAMED = 40
-TEXT_ROLES = ("id", "question", "answer", "reasoning")
+TEXT_ROLES = ("id", "question", "answer", "reasoning", "annotator")
 PLACE = re.compile(r"\{([^{}\"':,\n]+)\}")  # {column} of a template; JSON is none
 LONGEST_KIND = 40  # characters of one word
 FOLDER = "folder"  # stands for a column: the names of the folders of tables
@@ -202,9 +204,29 @@ def _items_of(
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
     if answered and not any(one.role == "start" for one in chosen):
         problems += parts.contradictions(shown[0], texts["answer"], questions, times, cells)
+    stays = [True] * len(rows)
+    if "annotator" in columns:
+        offered = [tuple(one.items()) for one in options]
+        units = list(zip(media, asked, offered, strict=True))
+        by = (asked, texts["annotator"], answers, reading.adjudicate, problems)
+        stays, answers = annotators.settled(rows, units, *by)
+    elif reading.adjudicate:
+        message = "got it without a column of annotators, expected --column annotator=NAME"
+        problems.append(f.error("USAGE", "--adjudicate", message, "drop --adjudicate"))
+    turn = columns.get("turn")
+    if turn and ("id" not in columns or "annotator" in columns):
+        message = (
+            "got a column of turns, expected the column of what they are turns of, too (--column "
+            "id=NAME), and none of annotators"
+        )
+        problems.append(f.error("BUILD-COLUMN", turn.name, message))
+        turn = None
+    made: list[tuple[Item, Row]] = []
     has_tags = any(one.role == "tag" for one in chosen)
     has_groups = any(one.role == "group" for one in chosen)
     for number, row in enumerate(rows):
+        if not stays[number]:
+            continue
         try:
             turns = _asked(asked[number], options[number], answers[number])
         except ValueError as problem:
@@ -221,9 +243,15 @@ def _items_of(
             reasoning = thoughts.bare(reasoning) if reasoning else ""
             tags = _tags(row.values, chosen) if has_tags else ()
             groups = _groups(row.values, chosen) if has_groups else ()
-            yield Item(
+            item = Item(
                 name, named, turns, reasoning, tags=tags, split=splits[number], groups=groups
             )
+            if turn:
+                made.append((item, row))
+            else:
+                yield item
+    if turn:
+        yield from conversation_rows.joined(made, turn.name, problems)
     problems += [*one_per_id(refused), *_unused(rows, cells, files.unused)]
 
 
