@@ -1,5 +1,7 @@
 """The table of rules itself: each declares the keys that it reads."""
 
+from functools import cached_property
+
 import pytest
 from launch_site import write_model, write_state
 from support_specs import BREAKS, changed, write_facts
@@ -36,8 +38,9 @@ class RecordingCase(Case):
     def forget(self):
         """What was read, and what was remembered of it."""
         self.keys_read.clear()
-        for name in ("resumed", "finished", "records"):
-            self.__dict__.pop(name, None)
+        for name, value in vars(Case).items():
+            if isinstance(value, cached_property):
+                self.__dict__.pop(name, None)
 
 
 def specs(facts):

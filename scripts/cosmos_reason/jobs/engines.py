@@ -3,12 +3,13 @@ once for each rank where the embedded engine trains on several."""
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs.record import Job
-from cosmos_reason.spec import document
+from cosmos_reason.spec import actions, document
 
 # Starts and watches the ranks of a node. -P: files of the working directory are no modules. Signals
 # are handed on: the ranks are in sessions of their own, where a scheduler may not reach them. When
@@ -63,16 +64,18 @@ def words(
         found.append(f"--served-model={job.options['served_model']}")
     if "checkpoints" in job.options:
         found += ["--checkpoint", *map(inside, job.options["checkpoints"])]
-    return _for_each_rank(job, spec, found)
+    return _for_each_rank(job, full, found)
 
 
-def _for_each_rank(job: Job, spec: dict, program: list[str]) -> list[str]:
+def _for_each_rank(job: Job, full: dict, program: list[str]) -> list[str]:
     """Return the words that start a program of Python on every rank of a node; what differs from
     node to node the platform adds, behind TORCHRUN."""
-    from cosmos_reason.rules.case import COSMOS, Case  # supervisors need it not
+    from cosmos_reason.rules.keys import RANKS_OF_REPLICA  # supervisors need no rules
 
-    ranks = Case(job.action, job.engine, spec).ranks
-    if job.engine in COSMOS or ranks == 1:
+    if job.engine != "transformers" or job.action not in actions.TRAINING:
+        return program
+    ranks = math.prod(document.get(full, key) for key in RANKS_OF_REPLICA)
+    if ranks == 1:
         return program
     python, *words = program
     nodes = job.resources["nodes"]

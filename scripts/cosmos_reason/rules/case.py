@@ -222,7 +222,7 @@ class Case(dict):
         then = self._steps_of(config.get("epoch"), config.get("max_num_steps"))
         return min(filter(None, (then, self.steps)), default=None)
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int | None:
         """None when the records are not counted."""
         if self.trained_records is None:

@@ -4,7 +4,7 @@ trainer's defaults."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from cosmos_reason.base import bundle, findings
 from cosmos_reason.base.fix import value_text
@@ -53,7 +53,10 @@ def completed(
     if action not in actions.TRAINING:
         return whole, translations + _results(action, whole, kept)
     spec = copy.deepcopy(whole)
-    kept = set(kept) | validation.brought_by_renamings(validation.validate(action, spec))
+    kept = set(kept)
+    if any(key not in document.keys(action) for key, _ in document.items(action, spec)):
+        # A key that is only written wrong is told with its fix: nothing takes its place before.
+        kept |= validation.brought_by_renamings(validation.validate(action, spec))
     template = document.template(action)
     found = []
     defaults = []
@@ -91,25 +94,22 @@ def _results(action: str, whole: dict, kept: Collection[str]) -> list[findings.F
     return [findings.info("SPEC-COMPLETED", "results_dir", message)]
 
 
-def _left_out(action: str, spec: dict) -> Iterator[tuple[str, dict]]:
-    """The keys without a value that the schema requires or whose default hurts, each with its
-    schema."""
+def _left_out(action: str, spec: dict) -> list[tuple[str, dict]]:
+    """Return the keys without a value that the schema requires or whose default hurts, each with
+    its schema, where a value can stand there and is no guess at what was meant."""
+    written = document.by_key(spec)
+    found = []
     for key, schema in document.keys(action).items():
-        if document.get(spec, key, document.MISSING) is not document.MISSING:
+        if key in written:
             continue
         if key != "train.ckpt.enable_checkpoint" and not _is_required(action, spec, key):
             continue
-        if _is_completable(spec, key, schema):
-            yield key, schema
-
-
-def _is_completable(spec: dict, key: str, schema: dict) -> bool:
-    """Whether a value can stand there, and there is one that is not a guess at what was meant."""
-    if not _has_place(spec, key):
-        return False
-    if key == POLICY_TYPE:
-        return document.get(spec, key.rpartition(".")[0]) is None
-    return schema.get("default") is not None
+        is_sure = schema.get("default") is not None
+        if key == POLICY_TYPE:
+            is_sure = written.get(key.rpartition(".")[0]) is None
+        if is_sure and _has_place(spec, key):
+            found.append((key, schema))
+    return found
 
 
 def _is_required(action: str, spec: dict, key: str) -> bool:

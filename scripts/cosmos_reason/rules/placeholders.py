@@ -41,15 +41,17 @@ def is_one(value: object, is_path: bool) -> bool:
 
 
 def keys(action: str, spec: dict, engine: str | None = None) -> list[str]:
-    """The keys whose values stand for others, but for those that the engine does not read."""
+    """Return the keys whose values stand for others, but for those that the engine ignores."""
     known = document.keys(action)
     has_our_data = bool(document.get(spec, TRAIN_ANNOTATIONS))
     found = []
     for key, value in document.items(action, spec):
         schema = known.get(key, {})
         is_read = engine is None or engine in schema.get("x-engines", [engine])
-        is_left = has_our_data and document.overlap(key, OF_GUIDES)  # of another dataset script
-        if is_read and not is_left and _stands_for_another(key, schema, value):
+        if not is_read or not _stands_for_another(key, schema, value):
+            continue
+        # What another dataset script would read does no harm beside data for ours.
+        if not has_our_data or not document.overlap(key, OF_GUIDES):
             found.append(key)
     return found
 
