@@ -149,6 +149,11 @@ CHECKS = RECORD_CHECKS | {
         f"parts of one recording in training and evaluation are {overlap.NEAR:g} s apart",
         "",
     ),
+    overlap.ALIKE: (
+        f.WARNING,
+        "no evaluation clip is one of training, encoded, scaled or cut anew",
+        "build both sides of one source, where --column group=NAME keeps copies together",
+    ),
     "DATA-LEAK-PREFIX": (
         f.INFO,
         "clips of one camera or recording are not in both",

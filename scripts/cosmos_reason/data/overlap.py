@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import clip_files, survey
+from cosmos_reason.data import alike, clip_files, survey
 from cosmos_reason.data.located import place
 from cosmos_reason.data.samples import Media
 from cosmos_reason.data.survey import Survey
@@ -27,6 +27,7 @@ NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the sam
 WHOLE = (0.0, math.inf)  # seconds of a clip that nobody cut
 NO_MEDIA = [("no media", WHOLE)]
 QUESTION, CLIP, NEARBY = "DATA-LEAK-QUESTION", "DATA-LEAK-CLIP", "DATA-LEAK-NEAR"
+ALIKE = "DATA-LEAK-ALIKE"
 MESSAGES = {
     QUESTION: "got a clip and question of the training data, expected unseen clips",
     CLIP: "got a clip of the training data, or times of one that overlap, expected unseen clips",
@@ -43,6 +44,14 @@ def check(train: Survey, held_out: Survey) -> None:
         for row in rows:
             index, record = held_out.indices[row], held_out.ids[row]
             held_out.tally.add(name, index, record, MESSAGES[name])
+    told = set(held_out.tally.ids.get(QUESTION, ())) | set(held_out.tally.ids.get(CLIP, ()))
+    copies = alike.pairs(train, held_out)
+    names = {number: medium.path for medium, number in train.clips.items()}
+    for row, used in enumerate(held_out.used()):
+        copied = [names[copies[number]] for number in used if number in copies]
+        if copied and held_out.ids[row] not in told:
+            message = f"got a clip that looks and moves like {copied[0]} of the training data"
+            held_out.tally.add(ALIKE, held_out.indices[row], held_out.ids[row], message)
 
 
 def compare(train: Survey, held_out: Survey) -> dict[str, list[int]]:

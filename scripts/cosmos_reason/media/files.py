@@ -104,6 +104,7 @@ class ClipReport:
     facts: MediaFacts | None = None
     check: str = ""
     message: str = ""
+    look: str = ""  # of a clip that was decoded: its pictures in small, in hex (checks.LOOKS)
 
 
 def resolve(media_path: str | Path, name: str) -> Path:

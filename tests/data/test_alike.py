@@ -1,0 +1,54 @@
+"""Copies of training clips that were encoded again are told among held-out data."""
+
+import json
+
+import av
+import numpy as np
+import pytest
+from clip_files import check, record
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COSMOS_CACHE", str(tmp_path / "cache"))
+
+
+def write_scene(path, seed, scene=0, width=96, height=64, quality="18", frames=24):
+    """A bright square that moves, by `seed`, before the background of a `scene`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    still = np.random.default_rng(scene).integers(40, 160, (8, 12))
+    still = np.kron(still, np.ones((8, 8))).astype(np.uint8)
+    steps = np.random.default_rng(1000 + seed).integers(-9, 10, (frames, 2))
+    place = np.array([24, 40])
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=8, options={"crf": quality})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for step in steps:
+            place = np.clip(place + step, 0, [48, 80])
+            picture = np.repeat(still[:, :, None], 3, axis=2)
+            picture[place[0] : place[0] + 16, place[1] : place[1] + 16] = 250
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            container.mux(stream.encode(frame.reformat(width, height, "yuv420p")))
+        container.mux(stream.encode(None))
+
+
+def write_annotations(folder, count):
+    records = [record(n, "Yes" if n % 2 else "No", id=f"{folder.name}{n}") for n in range(count)]
+    (folder / "annotations.json").write_text(json.dumps(records))
+    return folder
+
+
+def test_a_copy_that_was_encoded_again_is_told_and_another_event_of_one_camera_is_not(tmp_path):
+    for number in range(4):
+        write_scene(tmp_path / f"train/clips/{number}.mp4", seed=number)
+    write_scene(tmp_path / "eval/clips/0.mp4", seed=10)  # the same camera, another event
+    write_scene(tmp_path / "eval/clips/1.mp4", seed=2, width=144, height=96, quality="34")
+    write_scene(tmp_path / "eval/clips/2.mp4", seed=2, scene=1)  # another camera
+    train = write_annotations(tmp_path / "train", 4)
+    held_out = write_annotations(tmp_path / "eval", 3)
+    _, findings = check(train, "--eval", held_out)
+    found = findings["DATA-LEAK-ALIKE"]
+    assert found["severity"] == "warning" and found["data"]["record_ids"] == ["eval1"]
+    assert "clips/2.mp4" in found["message"] and "DATA-LEAK-CLIP" not in findings
+    _, again = check(train, "--eval", held_out)  # from the cache
+    assert again["DATA-LEAK-ALIKE"] == found
