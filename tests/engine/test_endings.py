@@ -49,16 +49,16 @@ def same(first, second):
 def train_and_signal(spec, after, name):
     """Train in a process of its own, which gets a signal while it takes the step after `after`.
     Returns its exit code."""
-    step_of = train.Trainer.optimizer_step
+    step_of = train.Trainer.accumulate
 
-    def signaled(self, samples):
+    def signaled(self, *batch):
         if self.step == after:
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
             for process in (*children, os.getpid()):  # who cancels a job signals all its processes
                 os.kill(int(process), signal.Signals[name])
-        return step_of(self, samples)
+        return step_of(self, *batch)
 
-    train.Trainer.optimizer_step = signaled
+    train.Trainer.accumulate = signaled
     try:
         train.run(spec, None)
     except Failure as failure:
@@ -96,15 +96,15 @@ def test_a_signal_lets_the_step_end_and_a_resume_reaches_the_same_weights(
 
 
 def test_a_signal_where_a_save_is_due_costs_no_model(train_spec, tmp_path, monkeypatch):
-    real = train.Trainer.train_on
+    real = train.Trainer.accumulate
 
-    def signaled(self, *step, **facts):
-        real(self, *step, **facts)
-        if self.step == 2:
+    def signaled(self, *batch):
+        if self.step == 1:
             os.kill(os.getpid(), signal.SIGUSR1)
+        return real(self, *batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train.Trainer, "train_on", signaled)
+        patch.setattr(train.Trainer, "accumulate", signaled)
         with pytest.raises(Failure, match=r"ENGINE-STOPPED.*step 2 of 4"):
             run(train_spec)
     assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL, "as it was before"
@@ -116,12 +116,12 @@ def test_a_signal_where_a_save_is_due_costs_no_model(train_spec, tmp_path, monke
 def test_what_a_signal_let_save_goes_with_the_next_save_of_an_epoch(
     train_spec, tmp_path, monkeypatch
 ):
-    real = train.Trainer.train_on
+    real = train.Trainer.accumulate
 
-    def signaled(self, *step, **facts):
-        real(self, *step, **facts)
-        if self.step == 7:
+    def signaled(self, *batch):
+        if self.step == 6:
             os.kill(os.getpid(), signal.SIGTERM)
+        return real(self, *batch)
 
     in_epochs = {
         "train__max_num_steps": None,
@@ -130,7 +130,7 @@ def test_what_a_signal_let_save_goes_with_the_next_save_of_an_epoch(
         "train__ckpt__max_keep": 1,
     }
     with monkeypatch.context() as patch:
-        patch.setattr(train.Trainer, "train_on", signaled)
+        patch.setattr(train.Trainer, "accumulate", signaled)
         with pytest.raises(Failure, match=r"ENGINE-STOPPED"):
             run(train_spec, **in_epochs)
     run(train_spec, train__resume=True)
@@ -170,16 +170,16 @@ def test_a_loss_that_is_no_number_before_any_change_is_not_the_learning_rate_s(
 
 
 def test_weights_that_are_no_numbers_are_not_saved(train_spec, tmp_path, monkeypatch):
-    real = train.Trainer.optimizer_step
+    real = train.Trainer.accumulate
 
-    def spoiling(self, samples):
-        measured = real(self, samples)
+    def spoiling(self, *batch):
+        loss = real(self, *batch)
         if self.step == 3:
             with torch.no_grad():
                 self.optimizer.param_groups[0]["params"][0].fill_(float("inf"))
-        return measured
+        return loss
 
-    monkeypatch.setattr(train.Trainer, "optimizer_step", spoiling)
+    monkeypatch.setattr(train.Trainer, "accumulate", spoiling)
     with pytest.raises(Failure, match=r"ENGINE-LOSS-NOT-FINITE.*weights"):
         run(train_spec, validation__enable=False)
     assert {c.step for c in run_outputs.find(tmp_path / "out")} == {"step_2"}

@@ -5,9 +5,7 @@ Enter at `train/run.py`, `answer/responder.py`, `quantize/run.py` and `cosmos_rl
 these share (loading, encoding, attention, processes that read) lies beside them. It is the only
 package that imports torch.
 
-It is above 1,600 lines because it is a whole trainer: data and packed passes, checkpoints that
-resume exactly, processes that share a model, answers while it trains, quantization, and the patches
-that cosmos-rl needs.
+A training is read in this order: `train/run.py` puts it together, `train/trainer.py` is its loop.
 """
 
 import os

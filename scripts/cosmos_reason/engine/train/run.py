@@ -48,7 +48,7 @@ def run(spec: dict, job_dir: Path | None) -> dict:
 
 
 def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -> dict:
-    """That, as one of several processes or alone."""
+    """Run the training on this rank."""
     started = time.monotonic()
     train, policy = spec["train"], spec["policy"]
     if not train["output_dir"]:
@@ -126,7 +126,7 @@ def run_on(ranks: Ranks, hardware: Hardware, spec: dict, job_dir: Path | None) -
 
 
 def layout(ranks: Ranks, spec: dict) -> str:
-    """How several processes have the weights, to be said."""
+    """Return how several processes hold the weights, as the end of a sentence."""
     if not ranks.are_several:
         return ""
     parts = shards.count(spec)
@@ -140,7 +140,7 @@ def layout(ranks: Ranks, spec: dict) -> str:
 def skipped_records(
     training: Samples, validation: Samples | None, ranks: Ranks, state: dict
 ) -> dict[str, Skipped]:
-    """What is left out of each set of data from the start: of a run that is resumed what that left
+    """Return what is left out of each set of data from the start: what the run that is resumed left
     out."""
     known = state.get("left_out", {})
     found = {}
@@ -151,6 +151,6 @@ def skipped_records(
 
 
 def read_data(spec: dict, folder: Path, on_node: int) -> tuple[Samples, Samples | None]:
-    """Training and validation data for the model in the folder."""
+    """Return training and validation data for the model in the folder."""
     models.check_architecture(folder)
     return setup.datasets(spec, folder, models.load_tokenizer(folder), on_node)

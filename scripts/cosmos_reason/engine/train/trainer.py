@@ -1,4 +1,7 @@
-"""A training at work: steps, validations and checkpoints in the layout of cosmos-rl."""
+"""A training at work: steps, validations and checkpoints in the layout of cosmos-rl.
+
+`Trainer.train` is the loop. What few runs have stands behind one call each: sharded weights, kept
+features of a frozen vision tower, held-out questions, records that are left out."""
 
 from __future__ import annotations
 
@@ -101,29 +104,101 @@ class Trainer:
         return self.schedule.epoch(self.step)
 
     def train(self) -> None:
-        """The steps; validations and saves where the spec says so."""
+        """Take every step: read, accumulate, update, log; then stop, validate and save where that
+        is due."""
+        train = self.spec["train"]
+        parameters = self.optimizer.param_groups[0]
+        skipped = self.skipped[left_out.TRAINING]
         self.network.train()
         if self.step == 0 and self.schedule.validates(0):
             self.validate()
         while self.step < self.total_steps:
+            # Read this rank's share of the step. Records that cannot be read are left out; all
+            # ranks wait here until each has what it can read.
             since = time.perf_counter()
-            samples = self.readable()
-            waited = time.perf_counter() - since
-            self.train_on(samples, waited, self.step == self.first + TIMED - 1)
+            samples = self.ranks.agreed(lambda: list(skipped.readable(self.reader.batch())))
+            if skipped.settle(self.step + 1):
+                self.note_left_out()
+            started = time.perf_counter()
+            waited = started - since
+
+            # Seeded per step: dropout then does not depend on where a run was resumed.
+            seed = (train["seed"] or 0) + self.step
+            torch.manual_seed(seed + self.ranks.rank * SEEDS_APART)
+            measured = {}
+            answered = self.ranks.sum(loss_tokens(samples))
+            if answered:  # else all records of the batch are left out
+                loss = self.accumulate(samples, answered)
+                largest = train["optm_grad_norm_clip"] or math.inf
+                norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest)
+                norm = shards.whole(norm).item()
+                rate = train["optm_lr"]
+                rate *= steps.learning_rate_factor(self.step, self.total_steps, train)
+                parameters["lr"] = rate
+                # Before the weights change: they stay those of the last good step.
+                if not math.isfinite(loss + norm):
+                    message = f"got loss {loss}, gradient norm {norm}"
+                    raise self.not_finite(message, self.step + 1)
+                self.optimizer.step()
+                self.optimizer.zero_grad(set_to_none=True)
+                measured = {
+                    "train/loss": loss,
+                    "train/learning_rate": rate,
+                    "train/grad_norm": norm,
+                }
+            self.step += 1
+
+            seconds = time.perf_counter() - started
+            tokens = self.ranks.sum(sum(len(sample["input_ids"]) for sample in samples))
+            line = {
+                "step": self.step,
+                "total_steps": self.total_steps,
+                "epoch": self.epoch,
+                **measured,
+                "train/skipped_records": len(skipped),
+                "train/step_seconds": waited + seconds,
+                "train/waiting_seconds": waited,
+                "train/tokens_per_second": tokens / (waited + seconds),
+            }
+            if self.hardware.device.type == "cuda":
+                line["gpu/memory_gib"] = self.ranks.largest(torch.cuda.max_memory_allocated() / GIB)
+            self.metrics.write(line)
+            if self.step == self.first + TIMED:  # by now a step's time tells whether compiling pays
+                seconds_left = self.ranks.largest(seconds) * (self.total_steps - self.step)
+                self.passes.compile_where_it_pays(seconds_left, partial(self.try_pass, samples))
+
+            # A signal ends the run between two steps; after the last there is nothing to end.
             if self.step < self.total_steps:
                 self.stop.check()
-            self.validate_and_save()
-        for skipped in self.skipped.values():
-            skipped.sum_up(self.run_dir)
+            saves = self.schedule.saves(self.step)
+            scores: Scores = {}
+            if self.schedule.validates(self.step):
+                try:
+                    scores = self.validate()
+                except Failure:
+                    # Validation clips that cannot be read must not cost the trained weights.
+                    if saves:
+                        self.save({})
+                    raise
+            if saves:
+                self.save(scores)
+        for one in self.skipped.values():
+            one.sum_up(self.run_dir)
 
-    def readable(self) -> list[Inputs]:
-        """The records of this rank's share of the next step that could be read, when all ranks have
-        theirs."""
-        skipped = self.skipped[left_out.TRAINING]
-        samples = self.ranks.agreed(lambda: list(skipped.readable(self.reader.batch())))
-        if skipped.settle(self.step + 1):
-            self.note_left_out()
-        return samples
+    def accumulate(self, samples: list[Inputs], tokens: int) -> float:
+        """Leave the gradient of the whole batch in the parameters, and return its loss: the mean
+        over the `tokens` of all ranks that carry loss, so that it depends neither on the passes nor
+        on the ranks."""
+        losses = []
+        passes = self.padded(self.passes.split(samples))
+        self.passes.begin(len(passes))
+        for together in passes:
+            loss = self.loss_to_learn_from(together) / tokens
+            loss.backward()
+            losses.append(loss.detach())
+        total = self.ranks.sum(torch.stack(losses).sum().item() if losses else 0.0)
+        self.settle_gradients(samples)
+        return total
 
     def note_left_out(self) -> None:
         """Write down which records are left out."""
@@ -133,98 +208,29 @@ class Trainer:
         }
         self.ranks.by_first(partial(left_out.write, self.run_dir, table))
 
-    def validate_and_save(self) -> None:
-        """What is due at the present step."""
-        saves = self.schedule.saves(self.step)
-        scores: Scores = {}
-        if self.schedule.validates(self.step):
-            try:
-                scores = self.validate()
-            except Failure:
-                # Validation clips that cannot be read must not cost the trained weights.
-                if saves:
-                    self.save({})
-                raise
-        if saves:
-            self.save(scores)
-
-    def train_on(self, samples: list[Inputs], waited: float, is_timed: bool) -> None:
-        """One step, for whose records it was waited so many seconds, and its line in metrics.jsonl;
-        whether compiling pays is decided by its time."""
-        started = time.perf_counter()
-        # Seeded per step: dropout then does not depend on where a run was resumed.
-        seed = (self.spec["train"]["seed"] or 0) + self.step
-        torch.manual_seed(seed + self.ranks.rank * SEEDS_APART)
-        measured = self.optimizer_step(samples)
-        self.step += 1
-        seconds = time.perf_counter() - started
-        tokens = self.ranks.sum(sum(len(sample["input_ids"]) for sample in samples))
-        line = {
-            "step": self.step,
-            "total_steps": self.total_steps,
-            "epoch": self.epoch,
-            **measured,
-            "train/skipped_records": len(self.skipped[left_out.TRAINING]),
-            "train/step_seconds": waited + seconds,
-            "train/waiting_seconds": waited,
-            "train/tokens_per_second": tokens / (waited + seconds),
-        }
-        if self.hardware.device.type == "cuda":
-            line["gpu/memory_gib"] = self.ranks.largest(torch.cuda.max_memory_allocated() / GIB)
-        self.metrics.write(line)
-        if is_timed:
-            seconds_left = self.ranks.largest(seconds) * (self.total_steps - self.step)
-            self.passes.compile_where_it_pays(seconds_left, partial(self.try_pass, samples))
-
-    def optimizer_step(self, samples: list[Inputs]) -> dict:
-        """One update from the samples of all ranks. The loss is the mean over all loss-carrying
-        tokens of the whole batch, so that it depends neither on the passes nor on the ranks."""
-        train = self.spec["train"]
-        tokens = self.ranks.sum(loss_tokens(samples))
-        if not tokens:  # all of its records are left out
-            return {}
-        losses = []
-        passes = self.padded(self.passes.split(samples))
-        self.passes.begin(len(passes))
-        for together in passes:
-            loss = self.loss_to_learn_from(together) / tokens
-            loss.backward()
-            losses.append(loss.detach())
-        total = self.ranks.sum(torch.stack(losses).sum().item() if losses else 0.0)
-        parameters = self.optimizer.param_groups[0]
-        self.settle_gradients(samples)
-        largest = train["optm_grad_norm_clip"] or math.inf
-        norm = torch.nn.utils.clip_grad_norm_(parameters["params"], largest)
-        norm = shards.whole(norm).item()
-        rate = train["optm_lr"] * steps.learning_rate_factor(self.step, self.total_steps, train)
-        parameters["lr"] = rate
-        if not math.isfinite(total + norm):
-            raise self.not_finite(f"got loss {total}, gradient norm {norm}", self.step + 1)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return {"train/loss": total, "train/learning_rate": rate, "train/grad_norm": norm}
-
     @property
     def is_sharded(self) -> bool:
         return shards.are_in(self.network)
 
     def padded(self, passes: list[list[Inputs]]) -> list[list[Inputs]]:
-        """The passes of this rank. Where weights are sharded all ranks have the same number of
-        them, some without records."""
+        """Return the passes of this rank: where weights are sharded as many as every other rank
+        has, since each pass gathers weights from all of them; some have no records."""
         if not self.is_sharded:
             return passes
         missing = self.ranks.largest(len(passes)) - len(passes)
         return passes + [[]] * missing
 
     def loss_to_learn_from(self, samples: list[Inputs]) -> torch.Tensor:
-        """The summed loss of a pass; of one without records a zero with a backward pass."""
+        """Return the summed loss of a pass; of one without records a zero that has a backward
+        pass."""
         if not samples:
             return self.loss_sum(self.stand_in()) * 0
         self.passes.prepare(samples)
         return self.loss_sum(samples)
 
     def stand_in(self) -> list[Inputs]:
-        """Records for a pass that counts for nothing: the other ranks need this one for theirs."""
+        """Return records for a pass that counts for nothing: the other ranks need this one for
+        theirs."""
         if self.passes.at_work:
             return self.passes.at_work
         for number in range(len(self.training)):
@@ -234,16 +240,17 @@ class Trainer:
         raise record
 
     def settle_gradients(self, samples: list[Inputs]) -> None:
-        """Let every parameter have the gradient of the whole batch, which shards have already. Of a
-        vision tower that no record needed they have zeros: it gets none, as in one process."""
+        """Give every parameter the gradient of the whole batch; shards have it already."""
         if not self.is_sharded:
             self.ranks.sum_gradients(self.optimizer.param_groups[0]["params"])
             return
+        # Shards of a vision tower that no record needed have gradients of zero, with which Adam
+        # would still move them: in one process they have none.
         if not self.ranks.largest(int(have_media(samples))):
             self.network.model.visual.zero_grad(set_to_none=True)
 
     def try_pass(self, samples: list[Inputs]) -> None:
-        """One pass that changes nothing."""
+        """Run one pass that changes nothing."""
         try:
             for together in self.passes.split(samples)[:1]:
                 self.loss_sum(together).backward()
@@ -251,9 +258,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
 
     def loss_sum(self, samples: list[Inputs]) -> torch.Tensor:
-        """Summed cross entropy over the positions that carry loss, in one pass. Only their logits
-        are computed: at a vocabulary of 151,936 the full ones cost more memory than the model's
-        activations."""
+        """Return the summed cross entropy over the positions that carry loss, in one pass."""
         batch = packing.pack(samples)
         for key, value in batch.items():
             if isinstance(value, torch.Tensor):
@@ -264,14 +269,16 @@ class Trainer:
         network = self.network
         if hasattr(network, "peft_config"):
             network = network.get_base_model()
+        # Only these logits are computed: at a vocabulary of 151,936 the full ones cost more memory
+        # than the model's activations.
         with self.hardware.autocast():
             logits = network.answer_logits(batch, labels != IGNORED)
         return F.cross_entropy(logits.float(), labels[labels != IGNORED], reduction="sum")
 
     @torch.no_grad()
     def validate(self) -> Scores:
-        """Mean cross entropy per loss-carrying token over the whole validation set, and how many of
-        the held-out questions are answered right."""
+        """Return and log the mean cross entropy per loss-carrying token over the whole validation
+        set, and the share of the held-out questions that are answered right."""
         skipped = self.skipped[left_out.VALIDATION]
         self.network.train(False)
         loss, tokens = 0.0, 0
@@ -391,7 +398,7 @@ class Trainer:
         self.ranks.by_first(partial(self.rank_and_send, run_dir, name, scores))
 
     def rank_and_send(self, run_dir: Path, name: str, scores: Scores) -> None:
-        """What is to be done for a model that was saved."""
+        """Rank, prune and upload after a model was saved; only one rank does."""
         self.rank(run_dir, name, scores)
         best = best_link.step_of(run_dir)
         run_outputs.prune(run_dir, self.spec["train"]["ckpt"]["max_keep"], keep=[best])
