@@ -25,6 +25,7 @@ from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import (
     annotators,
+    converted,
     held_out,
     mapping,
     overlap,
@@ -79,6 +80,8 @@ def parser() -> cli.Parser:
     )
     counts = "where annotators disagree: the answer of most counts, or the rows are left out"
     parser.add_argument("--adjudicate", choices=annotators.WAYS, default="", help=counts)
+    made = "Python file with convert(row) -> a row, a list of rows or None, run on every row"
+    parser.add_argument("--convert", default="", metavar="FILE.py", help=made)
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")
     parser.add_argument(
         "--fields", default="", metavar="A,B", help="label fields that make the answer; default all"
@@ -290,6 +293,7 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
         split=args.hf_split,
         skip_missing=args.skip_missing,
         raw=args.raw,
+        convert=args.convert,
         columns=tuple(declared),
         saved=saved,
         question=args.question,
@@ -422,6 +426,14 @@ def refuse_media_below(output: Path, items: list[Item]) -> None:
 def take_mapping(args) -> tuple[roles.Column, ...]:
     """The columns of a saved mapping. What else it says stands in for flags that are not given."""
     saved = mapping.load(Path(args.mapping))
+    if saved.convert:
+        is_named = args.convert and Path(args.convert).is_file()
+        if not is_named or converted.described(args.convert)["sha256"] != saved.convert["sha256"]:
+            message = (
+                f"got a mapping of rows that {saved.convert['file']} made, expected --convert with "
+                f"that file (sha256 {saved.convert['sha256']}): a mapping starts no program"
+            )
+            raise f.bad_input("BUILD-MAPPING", args.mapping, message)
     stated = {"eval_fraction": saved.split.get("fraction"), "seed": saved.split.get("seed")}
     for name, key in (("split_by", "by"), ("margin", "margin_s"), ("folds", "folds")):
         stated[name] = saved.split.get(key)

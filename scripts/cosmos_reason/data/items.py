@@ -76,6 +76,7 @@ class Reading:
     system: str = ""
     skip_missing: bool = False
     raw: str = ""
+    convert: str = ""  # a Python file whose function makes rows of the source's (converted)
 
     def declared(self, role: str) -> str:
         """The name of the column that is declared for a role; "" without one."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.texts import shortened
+from cosmos_reason.data import converted
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.roles import Column, family
 
@@ -25,7 +26,7 @@ SAMPLES, LONGEST = 3, 240  # shown records, characters of each text
 @dataclass(frozen=True)
 class Mapping:
     """A saved mapping: columns with their roles, one question for rows that have none, shares of
-    the split, and the flags that belong to it."""
+    the split, the flags that belong to it, and the file of the function that made its rows."""
 
     columns: tuple[Column, ...]
     question: str = ""
@@ -33,6 +34,7 @@ class Mapping:
     values: dict = field(default_factory=dict)
     split: dict = field(default_factory=dict)
     flags: dict = field(default_factory=dict)
+    convert: dict = field(default_factory=dict)
 
 
 def load(path: Path) -> Mapping:
@@ -65,7 +67,8 @@ def load(path: Path) -> Mapping:
         else:
             question = entry["template"]
     values, split, flags = (document.get(key, {}) for key in ("values", "split", "flags"))
-    return Mapping(tuple(columns), question, tuple(asks), values, split, flags)
+    made_by = document.get("convert", {})
+    return Mapping(tuple(columns), question, tuple(asks), values, split, flags, made_by)
 
 
 def _told(problem) -> str:
@@ -122,7 +125,8 @@ def document(source: str, columns: list[Column], unused: list[str], args, split_
         split["folds"] = args.folds
     flags = {name: getattr(args, name) for name in FLAGS}
     flags = {name: value for name, value in flags.items() if value not in ("", 0, False, "auto")}
-    return {
+    made_by = {"convert": converted.described(args.convert)} if args.convert else {}
+    return made_by | {
         "schema_version": 1,
         "source": source,
         "columns": entries,

@@ -19,6 +19,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     caption_sets,
+    converted,
     label_files,
     named_splits,
     nested_rows,
@@ -213,7 +214,7 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
             problems,
             refuse_unused,
             reading,
-            ("columns", "asks", "absent", "adjudicate", "values", "raw"),
+            ("columns", "asks", "absent", "adjudicate", "values", "raw", "convert"),
             "label files",
         )
         items = list(label_files.items(source.files.root, reading, problems))
@@ -242,12 +243,20 @@ def _read_tables(
     items = []
     rows = []
     names = []  # what the split of each row is called
+    convert = converted.function(reading.convert) if reading.convert else None
+    if convert and not source.tables:
+        refuse_unused(reading, ["convert"], "folders of clips")
     for tally.file, (table, opened) in enumerate(_opened_tables(source, reading.part.rows)):
         folder = posixpath.dirname(table)
         split = source.splits[table]
         first = next(iter(table_files.opened(source.files, table)), None)
         is_flat = table.lower().endswith(DELIMITED)  # a line is a row, and no cell holds others
-        if not is_flat and _is_annotation(first):
+        if convert:  # it is given the rows as they stand in the file
+            here = _located(list(opened), opened, table)
+            tally.take(opened)
+            rows += converted.rows(convert, reading.convert, here)
+            names += [split] * (len(rows) - len(names))
+        elif not is_flat and _is_annotation(first):
             what = "records that hold their questions"
             f.attempt(problems, refuse_unused, reading, USED_BY_ROWS, what)
             records = _record_items(opened, tally, source.files, folder, problems)

@@ -1,0 +1,63 @@
+"""Rows that a function of the user makes of a source's: `--convert FILE.py`. It runs with all the
+user's rights, so only a flag names it; a saved mapping holds its digest and never starts it."""
+
+from __future__ import annotations
+
+import runpy
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.files import sha256
+from cosmos_reason.data.items import Row
+
+NAME = "convert"
+
+
+def function(path: str) -> Callable[[dict], object]:
+    """Return the function `convert` of a file. Raises Failure where it has none."""
+    if not Path(path).is_file():
+        raise f.bad_input("BUILD-CONVERT", path, "got no such file, expected Python")
+    try:
+        names = runpy.run_path(path)
+    except Exception as problem:  # whatever a program of the user does
+        raise _broken(path, path, problem) from None
+    if not callable(names.get(NAME)):
+        message = f"got no function {NAME}, expected {NAME}(row) -> a row, a list of rows, or None"
+        raise f.bad_input("BUILD-CONVERT", path, message)
+    return names[NAME]
+
+
+def described(path: str) -> dict:
+    """What mapping.yaml says of the file."""
+    return {"file": path, "sha256": sha256(Path(path))}
+
+
+def rows(made_by: Callable[[dict], object], path: str, source: list[Row]) -> list[Row]:
+    """The rows that the function makes of each row: of None none. They are found where that row is.
+    Raises Failure for the first that it cannot make."""
+    made = []
+    for row in source:
+        try:
+            result = made_by(row.values)
+        except Exception as problem:
+            raise _broken(path, row.where, problem) from None
+        listed = result if isinstance(result, list) else [result]
+        for values in listed:
+            if values is None:
+                continue
+            if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+                message = f"got {values!r:.80} of {NAME}, expected a row, a list of rows, or None"
+                raise f.bad_input("BUILD-CONVERT", row.where, message)
+            made.append(row._replace(values=values))
+    return made
+
+
+def _broken(path: str, where: str, problem: Exception) -> f.Failure:
+    """What the function raised, and in which line of its file."""
+    frames = [one for one in traceback.extract_tb(problem.__traceback__) if one.filename == path]
+    line = getattr(problem, "lineno", None) or (frames[-1].lineno if frames else None)
+    at = f" in line {line} of {path}" if line else ""
+    message = f"got {type(problem).__name__}: {problem}{at}"
+    return f.bad_input("BUILD-CONVERT", where, message)

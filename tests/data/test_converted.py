@@ -1,0 +1,79 @@
+"""A function of the user makes rows of a source's, and runs only where a flag names it."""
+
+import json
+
+import pytest
+import yaml
+from clip_files import write_clip
+from support import run_script
+from table_build import build, ids
+
+PROGRAM = """
+def convert(row):
+    if not row["events"]:
+        return None
+    return [
+        {"video": row["clip"] + ".mp4", "question": f"Is there a {one}?", "answer": "yes"}
+        for one in row["events"].split("+")
+    ]
+"""
+
+
+@pytest.fixture
+def source(tmp_path):
+    for number in range(3):
+        write_clip(tmp_path / "src" / f"{number}.mp4", frames=8, tint=number)
+    (tmp_path / "rows.py").write_text(PROGRAM)
+    return tmp_path / "src"
+
+
+LINES = ["clip,events", "0,cat+dog", "1,", "2,car"]
+
+
+def test_rows_are_made_by_the_function(source, tmp_path):
+    report, splits = build(source, LINES, "--convert", tmp_path / "rows.py")
+    asked = [sample.turns[0].text.partition("\n")[0] for sample in splits["train"]]
+    assert asked == ["Is there a cat?", "Is there a dog?", "Is there a car?"]
+    assert report["result"]["columns"]["question"] == "question"
+    saved = tmp_path / "out" / "mapping.yaml"
+    assert yaml.safe_load(saved.read_text())["convert"]["file"] == str(tmp_path / "rows.py")
+    flags = ("--mapping", saved)
+    assert "BUILD-MAPPING" in ids(build(source, LINES, *flags, expect=2, out="no")[0])
+    _, again = build(source, LINES, *flags, "--convert", tmp_path / "rows.py", out="again")
+    assert again == splits
+    (tmp_path / "rows.py").write_text(PROGRAM + "\n")
+    changed = (*flags, "--convert", tmp_path / "rows.py")
+    assert "BUILD-MAPPING" in ids(build(source, LINES, *changed, expect=2, out="other")[0])
+
+
+def test_records_of_any_shape_reach_the_function(source, tmp_path):
+    trips = [{"trip": 1, "shots": [{"f": "0.mp4", "wet": True}, {"f": "1.mp4", "wet": False}]}]
+    (source / "trips.json").write_text(json.dumps(trips))
+    (tmp_path / "rows.py").write_text(
+        "def convert(row):\n"
+        "    return [{'video': s['f'], 'answer': 'yes' if s['wet'] else 'no'}\n"
+        "            for s in row['shots']]\n"
+    )
+    words = (source / "trips.json", "-o", tmp_path / "out", "--question", "Is it wet?")
+    done = run_script("build_dataset.py", *words, "--convert", tmp_path / "rows.py", "--json")
+    assert done.returncode == 0, done.stdout
+    assert json.loads(done.stdout)["result"]["written"] == {"train": 2}
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("def convert(row):\n    return row['nothing']\n", "line 2"),
+        ("def convert(row):\n    return 7\n", "got 7"),
+        ("def other(row):\n    return row\n", "no function convert"),
+        ("def convert(row)\n", "SyntaxError"),
+        (None, "no such file"),
+    ],
+)
+def test_a_function_that_fails_is_told_with_its_row(source, tmp_path, program, told):
+    (tmp_path / "rows.py").unlink()
+    if program:
+        (tmp_path / "rows.py").write_text(program)
+    report, _ = build(source, LINES, "--convert", tmp_path / "rows.py", expect=2)
+    (found,) = [one for one in report["findings"] if one["id"] == "BUILD-CONVERT"]
+    assert told in found["message"]
