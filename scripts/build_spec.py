@@ -252,13 +252,18 @@ def check(args, draft: Draft) -> list[f.Finding]:
     facts = Path(args.dataset_facts) if args.dataset_facts else None
     if facts and draft.attempt(read_facts, facts) is None:
         facts = None
+    case = None
     if draft.action == "train":
-        draft.attempt(recipes.take, draft, facts, is_new=not args.spec and not args.parent_job)
+        is_new = not args.spec and not args.parent_job
+        case = draft.attempt(recipes.take, draft, facts, is_new)
     if draft.resumed:
         from cosmos_reason.rules import inherited
 
         inherited.compare_with_resumed(draft)
-    steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
+    if case:
+        steps = case.steps_per_epoch, case.steps
+    else:
+        steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
     engine_switch.fit(draft, *steps)
     if draft.trained:
         from cosmos_reason.rules import inherited

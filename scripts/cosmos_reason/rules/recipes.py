@@ -24,17 +24,22 @@ EPOCH_STEPS = range(20, 501)  # of an epoch that is worth a save, and not too mu
 LONGEST = 4096  # tokens of a record, of which recipes put so many through at once
 
 
-def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
-    """`is_new`: the spec begins with the template, so that nobody has seen what stands in it. What
-    was taken here before is taken anew, for other data or GPUs. Raises Failure for dataset facts
-    that cannot be read."""
+def take(draft: Draft, facts: Path | None, is_new: bool) -> Case:
+    """Take a batch and a cadence where nobody chose them, and return the case of what the draft is
+    then.
+
+    `is_new`: the spec begins with the template, so that nobody has seen what stands in it. What was
+    taken here before is taken anew, for other data or GPUs. Raises Failure for dataset facts that
+    cannot be read."""
+    case = _case(draft, facts)
     taken = []
     if _are_free(draft, (BATCH, MINI_BATCH), is_new):
-        taken += _take_batch(draft, _case(draft, facts))
+        taken += _take_batch(draft, case)
+        if any(document.get(draft.spec, key) != case(key) for key in (BATCH, MINI_BATCH)):
+            case = _case(draft, facts)  # an epoch has other steps now
     by_epoch = []
     is_free = _are_free(draft, CADENCE, is_new)
     if is_free:
-        case = _case(draft, facts)
         by_epoch = _take_cadence(draft, case)
     if is_new and not by_epoch:
         _by_steps(draft)
@@ -48,6 +53,7 @@ def take(draft: Draft, facts: Path | None, is_new: bool) -> None:
     if taken:
         message = f"{', '.join(taken)}: as published recipes have it, since nobody chose"
         draft.findings.append(findings.info("SPEC-USUAL", BATCH, message))
+    return case
 
 
 def _are_free(draft: Draft, keys: tuple[str, ...], is_new: bool) -> bool:

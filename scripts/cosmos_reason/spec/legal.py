@@ -41,14 +41,16 @@ def meant(action: str, key: str, value):
 
 
 def is_trainers_own(action: str, key: str, value) -> bool:
-    """Whether cosmos-rl 0.4.7, a version before it, or an image of NVIDIA's has what no schema here
-    describes: a key, an empty table, a value, or one for each part of the model."""
+    """Return whether cosmos-rl 0.4.7, a version before it, or an image of NVIDIA's has what no
+    schema here describes: a key, an empty table, a value, or one for each part of the model."""
     if key in PER_PART and isinstance(value, list | dict) and value:
         return _are_rates(action, key, value.values() if isinstance(value, dict) else value)
     if key in OTHER_VALUES and value in OTHER_VALUES[key]:
         return True
     if value == {}:
         return any(name.startswith(f"{key}.") for name in document.extra_keys_of(action))
+    if key in document.keys(action):
+        return False
     if key in images.passed_on(action):
         return True
     return document.is_extra(action, key) or key in document.former_keys_of(action)

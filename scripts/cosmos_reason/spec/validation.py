@@ -55,6 +55,8 @@ def _unportable(action: str, spec: dict, key: str, problem: str) -> findings.Fin
 def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
     """What is told of keys that no schema here describes: of those that the trainer reads as one,
     of each that it no longer reads."""
+    if not unchecked:
+        return
     former = document.former_keys().intersection(unchecked)
     for key in sorted(former):
         message = "got what cosmos-rl read before 0.4.7, which ignores it"
