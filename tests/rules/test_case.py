@@ -50,6 +50,58 @@ def test_every_rule_has_a_case_here():
     } | NEEDS_A_FOLDER | NEEDS_FACTS  # fmt: skip
 
 
+LORA_TABLE = {"r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
+DATA = {"dataset__annotation_path": "/data/annotations.json"}
+# rule: action, engine, key, the last value that is fine, the first that is not, what else is said
+BOUNDARIES = {
+    "SPEC-GPUS": ("train", "tao", "gpus", 1, 2, {"policy__parallelism__dp_shard_size": 1}),
+    "SPEC-GPUS-FEW": ("train", "tao", "gpus", 2, 1, {}),
+    "SPEC-GPUS-GRPO": ("grpo", "cosmos-rl", "gpus", 4, 3, {}),
+    "SPEC-GPUS-IDLE": ("grpo", "cosmos-rl", "gpus", 4, 5, {}),
+    "SPEC-GPUS-FEW-GRPO": ("grpo", "cosmos-rl", "gpus", 4, 3, {}),
+    "SPEC-RATE-HIGH": ("train", "tao", "train__optm_lr", 9.9e-5, 1e-4, {}),
+    "SPEC-WARMUP-LONG": ("train", "tao", "train__optm_warmup_steps", 0.2, 0.21, {}),
+    "SPEC-WARMUP-ALL": ("train", "tao", "train__optm_warmup_steps", 0.99, 1.0, {}),
+    "SPEC-WARMUP-FLOAT": ("train", "tao", "train__optm_warmup_steps", 1.0, 1.5, {}),
+    "SPEC-LENGTH-LOW": ("train", "tao", "policy__model_max_length", 40960, 40959, {}),
+    "SPEC-LENGTH-POSITIONS-TRAIN": (
+        "train", "tao", "policy__model_max_length", 262144, 262145, {},
+    ),
+    "SPEC-KL-ZERO": ("grpo", "cosmos-rl", "train__train_policy__kl_beta", 1e-9, 0.0, {}),
+    "SPEC-KL-HIGH": ("grpo", "cosmos-rl", "train__train_policy__kl_beta", 0.2, 0.21, {}),
+    "SPEC-ROLLOUT-ROOM": (
+        "grpo", "cosmos-rl", "rollout__max_response_length", 4095, 4096,
+        {"policy__model_max_length": 4096},
+    ),
+    "SPEC-ANSWER-ROOM": (
+        "evaluate", "tao", "generation__max_tokens", 512, 511,
+        {"evaluation__answer_type": "reasoning"},
+    ),
+    "SPEC-ANSWER-LENGTH": (
+        "evaluate", "tao", "generation__max_tokens", 1023, 1024, {"model__max_length": 1024},
+    ),
+    "SPEC-EVAL-GPUS": ("evaluate", "tao", "model__tp_size", 2, 3, {"num_gpus": 2}),
+    "SPEC-EVAL-FRAMES": ("evaluate", "tao", "vision__nframes", 8, 10, {}),
+    "SPEC-CALIBRATION-FEW": ("quantize", "tao", "quantize__num_calibration_samples", 64, 63, DATA),
+    "SPEC-CALIBRATION-LENGTH": (
+        "quantize", "tao", "quantize__max_sequence_length", 4096, 4095, DATA,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", BOUNDARIES)
+def test_a_rule_begins_where_its_text_says(rule):
+    action, engine, key, fine, wrong, others = BOUNDARIES[rule]
+    assert rule not in found(action, engine, **others | {key: fine})
+    assert rule in found(action, engine, **others | {key: wrong})
+
+
+def test_adapters_bear_a_rate_of_ten_times_as_much():
+    rates = {"train__optm_lr": 9.9e-4, "policy__lora": LORA_TABLE}
+    assert "SPEC-RATE-HIGH" not in found("train", **rates)
+    assert "SPEC-RATE-HIGH" in found("train", **rates | {"train__optm_lr": 1e-3})
+
+
 def test_the_templates_are_quiet_about_all_but_what_a_person_must_give():
     quiet = {
         "SPEC-MODEL-OMNI",
