@@ -70,6 +70,7 @@ def adapters_to_be_merged(case):
 
 
 RULES = (
+    # The trainer's config class takes one of the two, and ends with both.
     Rule(
         "SPEC-FREEZE", ERROR, TRAINING, TRAIN, "freeze_pattern is written too; keep one",
         lambda case: case(FREEZE) and case(TRAIN), reads=(FREEZE,), fix=Fix(changes={TRAIN: None}),
@@ -89,6 +90,8 @@ RULES = (
         "SPEC-PATTERN", ERROR, TRAINING, TRAIN, "no regular expression",
         lambda case: bad_patterns(case(TRAIN)), fix=Fix(changes={TRAIN: None}),
     ),
+    # An entry is part of a layer's whole name: q_proj is of the language model alone, whose
+    # vision tower says qkv. No match at all ends the run once the model is loaded.
     Rule(
         "SPEC-LORA-LAYERS", ERROR, TRAINING, "policy.lora.target_modules",
         "part of no layer's name",

@@ -42,16 +42,19 @@ def choose_of_finished_run(case) -> Fix:
 
 
 RULES = (
+    # Off is the trainer's own default.
     Rule(
         "SPEC-SAVE-OFF", WARNING, TRAINING, "train.ckpt.enable_checkpoint",
         "the run would leave no model",
         lambda case: not case("train.ckpt.enable_checkpoint"), fix=True,
     ),
+    # The trainer's config class refuses it too, once the job has its GPUs.
     Rule(
         "SPEC-S3-BUCKET", ERROR, TRAINING, "train.ckpt.s3_bucket", "upload_s3 needs a bucket",
         lambda case: case("train.ckpt.upload_s3") and not case("train.ckpt.s3_bucket"),
         reads=("train.ckpt.upload_s3",), fix="NAME",
     ),
+    # The trainer's default is the misspelt Comos-Reason1: everybody's runs would share that name.
     Rule(
         "SPEC-HUB-NAME", ERROR, TRAINING, "train.ckpt.hf_repo_name",
         "upload_hf needs a name of your own",
@@ -82,6 +85,8 @@ RULES = (
         lambda case: case.finished and f"the model is {case.finished}",
         reads=(*RESUMED, *STEPS), fix=choose_of_finished_run,
     ),
+    # cosmos-rl keeps the number of steps it saved (ckpt_total_steps), so that a longer schedule
+    # is not taken up.
     Rule(
         "SPEC-RESUME-STEPS", INFO, TRAINING, "train.resume",
         "total steps come from the checkpoint, not from epoch",

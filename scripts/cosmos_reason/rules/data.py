@@ -182,6 +182,7 @@ RULES = (
         lambda case: is_best_by_answers(case) and not case(ANSWERED),
         reads=(ANSWERED,), fix=Fix(changes={ANSWERED: 64}),
     ),
+    # cosmos-rl ranks a save only when a validation ran at that very step.
     Rule(
         "SPEC-BEST", WARNING, TRAINING, "validation.freq",
         "best is found only when every save (save_freq, save_freq_in_epoch) falls on a validation",
@@ -192,6 +193,8 @@ RULES = (
         ),
         fix=validate_at_saves,
     ),
+    # Its key is a hash of train.train_policy alone, and its entries are numbered: another dataset
+    # under the same settings is answered with records of the first.
     Rule(
         "SPEC-CACHE", WARNING, TRAINING, "train.train_policy.enable_dataset_cache",
         "the cache does not notice changed annotations, frames, pixels or model",

@@ -112,6 +112,7 @@ def whole_replicas(case) -> Fix:
 
 
 RULES = (
+    # ParallelDims of cosmos-rl: the product of the sizes has to be the world size.
     Rule(
         "SPEC-GPUS", ERROR, "train", SHARD, f"{PRODUCT} must be the number of GPUs",
         lambda case: case.gpus and case.policy_gpus != case.gpus
@@ -145,6 +146,7 @@ RULES = (
         lambda case: case(ROLLOUT + "dp_shard_size") > 1,
         reads=(ROLLOUT + "tp_size",), fix=rollouts_in_tensor_parallel,
     ),
+    # In float32 weights, gradients and both moments of Adam are 16 bytes a parameter.
     Rule(
         "SPEC-GPUS-FEW", WARNING, "train", SHARD,
         "full fine-tuning of the 7B and 8B models needs at least 2 GPUs, better 4 of 80 GB",
@@ -159,6 +161,8 @@ RULES = (
         lambda case: case("mode") == "disaggregated" and case.gpus and case.gpus < 4,
         reads=("mode",),
     ),
+    # cosmos-rl registers no Qwen3-VL: its wrapper around transformers asserts cp_size 1, pp_size 1
+    # and no compile, whose default there is true.
     Rule(
         "SPEC-QWEN3-COMPILE", ERROR, TRAINING, "train.compile",
         "cosmos-rl runs Qwen3-VL as a plain Hugging Face model",
@@ -180,6 +184,7 @@ RULES = (
         "cosmos-rl ends a grpo run with more than 1; n_init_replicas gives as many",
         replicated, reads=(GRID + "n_init_replicas",), fix=whole_replicas,
     ),
+    # The trainer's words for it are "DDP has not supported > 1D parallelism".
     Rule(
         "SPEC-REPLICATE-1D", ERROR, "train", SHARD,
         "replicas with tp_size above 1 need sharding too",
@@ -188,12 +193,14 @@ RULES = (
         reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"),
         fix=moved_to_shards("tp_size"),
     ),
+    # ParallelDims forbids the two together, as it does ep_size with tp_size below.
     Rule(
         "SPEC-PIPELINE-REPLICATE", ERROR, "train", GRID + "dp_replicate_size",
         "excludes pp_size above 1",
         lambda case: in_pipeline(case) and replicated(case),
         reads=MOVED, fix=moved_to_shards("dp_replicate_size"),
     ),
+    # The trainer checks this and the offload below only where there are stages.
     Rule(
         "SPEC-PIPELINE-MICRO", ERROR, TRAINING, GRID + "pp_micro_batch_size",
         "must divide train_batch_per_replica",

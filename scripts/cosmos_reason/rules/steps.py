@@ -186,6 +186,7 @@ def rate_lost_in_rounding(case):
 
 
 RULES = (
+    # In supervised training the batch is that of a data-parallel rank, in GRPO that of the mesh.
     Rule(
         "SPEC-BATCH-MULTIPLE", ERROR, "train", BATCH, "must be a multiple of mini_batch",
         lambda case: case(BATCH) % case(MINI_BATCH) and f"mini_batch is {case(MINI_BATCH)}",
@@ -217,6 +218,7 @@ RULES = (
         "SPEC-STEPS-ZERO", ERROR, "train", BATCH, "no step would run",
         no_step, reads=STEPS_PER_EPOCH, fix=keep_incomplete_batches,
     ),
+    # The fix counts epochs, not data: what there is can be shown more often at once.
     Rule(
         "SPEC-STEPS-FEW", WARNING, "train", "train.epoch",
         f"below {FEW_STEPS} a run hardly trains; take more epochs or data",
@@ -251,6 +253,7 @@ RULES = (
         lambda case: case.has(WARMUP_EPOCHS) and case.has(WARMUP),
         reads=(WARMUP,), fix=Fix(changes={WARMUP: None}),
     ),
+    # 1.0 is the whole run and 2.0 two steps: whoever writes 2.5 meant neither.
     Rule(
         "SPEC-WARMUP-FLOAT", ERROR, TRAINING, WARMUP,
         "a float counts as a fraction up to 1.0; steps are whole numbers",

@@ -145,6 +145,7 @@ def records_without_rate(case):
 
 
 RULES = (
+    # qwen-vl-utils: "Only accept either `fps` or `nframes`".
     Rule(
         "SPEC-FRAMES-ONE", ERROR, ANY, "{vision}.fps",
         "nframes is written too; exactly one of them",
@@ -177,6 +178,8 @@ RULES = (
         reads=("{model}", "type", *(f"{{vision}}.{name}" for name in PIXEL_SIZES)),
         fix=lambda case: Fix(changes=pixel_conflict(case)[1]),
     ),
+    # A frame gets max(min(ceiling, 2 total_pixels / frames), 1.05 min_pixels): the budget gives
+    # way to the floor without a word.
     Rule(
         "SPEC-PIXELS-BUDGET", WARNING, ANY, "{vision}.total_pixels",
         "the floor per frame wins: more tokens than budgeted",
@@ -194,6 +197,7 @@ RULES = (
         != case.has(case.vision + "resized_width"),
         reads=("{vision}.resized_width",), fix=complete_size,
     ),
+    # The sampler raises unless 2 <= frames <= those of the clip.
     Rule(
         "SPEC-FRAMES-CLIP", ERROR, ANY, "{vision}.nframes", "these clips cannot be sampled so",
         clips_too_short, reads=("{vision}", "{model}"), fix=fewer_frames,
