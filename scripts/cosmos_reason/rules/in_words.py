@@ -10,10 +10,15 @@ from cosmos_reason.spec.keys import BATCH, RATE
 def of_spec(case: Case, uses_gpus: bool = True) -> str:
     """The values that decide what a run gives and costs, on one line."""
     if case.action in actions.TRAINING:
-        parts = [*_length(case), _tuning(case), f"learning rate {values.shown(case(RATE))}"]
+        tuning = (
+            f"LoRA of rank {case('policy.lora.r')}" if case.has("policy.lora") else "all weights"
+        )
+        parts = [*_length(case), tuning, f"learning rate {values.shown(case(RATE))}"]
         longest = case("policy.model_max_length")
     elif case.action == "quantize":
-        parts = [case("quantize.quantization_scheme"), f"{_samples(case)} calibration samples"]
+        wanted = case("quantize.num_calibration_samples")
+        samples = min(wanted, case.records or wanted)  # each record counts once at most
+        parts = [case("quantize.quantization_scheme"), f"{samples} calibration samples"]
         longest = case("quantize.max_sequence_length")
     else:
         parts = [f"answers up to {case('generation.max_tokens')} tokens"]
@@ -37,22 +42,12 @@ def _batch(case: Case) -> str:
     return f"global batch {case.global_batch} ({case(BATCH)} x {case.ranks} data-parallel ranks)"
 
 
-def _samples(case: Case) -> int:
-    """Records that a quantization is calibrated with: each of the data at most once."""
-    wanted = case("quantize.num_calibration_samples")
-    return min(wanted, case.records or wanted)
-
-
 def _length(case: Case) -> list[str]:
     limit, epochs = case("train.max_num_steps"), case("train.epoch")
     parts = [f"{epochs} epoch{'s' if epochs != 1 else ''}"]
     if limit:
         parts.append(f"at most {limit} steps")
     return parts
-
-
-def _tuning(case: Case) -> str:
-    return f"LoRA of rank {case('policy.lora.r')}" if case.has("policy.lora") else "all weights"
 
 
 def _sampling(case: Case) -> list[str]:

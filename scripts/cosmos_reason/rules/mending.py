@@ -45,21 +45,14 @@ def _changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
     is_wanted = finding.id in MENDED or (finding.id, finding.where) == ("SPEC-KEY-MISSING", WANTED)
     if not is_wanted or finding.severity == f.INFO or fix.flags or fix.command:
         return {}
-    changes = _sure_changes(draft, finding)
+    changes = dict(fix.changes) if fix.sure else {}
+    if finding.id in NAMES:  # a renaming does not write over what the spec says under the new name
+        for key, value in fix.changes.items():
+            is_there = document.get(draft.spec, key, document.MISSING) is not document.MISSING
+            if value is not None and is_there:
+                changes.pop(key, None)
     is_named = any(document.overlap(key, named) for key in changes for named in draft.named)
     return {} if is_named else changes
-
-
-def _sure_changes(draft: Draft, finding: f.Finding) -> dict[str, object]:
-    changes = dict(finding.fix.changes) if finding.fix.sure else {}
-    if finding.id in NAMES:
-        return {key: value for key, value in changes.items() if _makes_way(draft, key, value)}
-    return changes
-
-
-def _makes_way(draft: Draft, key: str, value) -> bool:
-    """Whether a renaming does not write over what the spec says under the current name."""
-    return value is None or document.get(draft.spec, key, document.MISSING) is document.MISSING
 
 
 def _mended(draft: Draft, finding: f.Finding, changes: dict[str, object]) -> f.Finding:

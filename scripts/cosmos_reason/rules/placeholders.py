@@ -48,23 +48,18 @@ def keys(action: str, spec: dict, engine: str | None = None) -> list[str]:
     for key, value in document.items(action, spec):
         schema = known.get(key, {})
         is_read = engine is None or engine in schema.get("x-engines", [engine])
-        if not is_read or not _stands_for_another(key, schema, value):
+        is_path = bool(
+            schema.get("x-path") or own_paths.NAMES_A_PATH.search(key.rpartition(".")[2])
+        )
+        stands_for_another = is_one(value, is_path)
+        if value in OTHER_WORDS:  # as a fix writes them; the column of a dataset may be called so
+            stands_for_another = not key.endswith("column_name")
+        if not is_read or not stands_for_another:
             continue
         # What another dataset script would read does no harm beside data for ours.
         if not has_our_data or not document.overlap(key, OF_GUIDES):
             found.append(key)
     return found
-
-
-def _stands_for_another(key: str, schema: dict, value: object) -> bool:
-    """The column of a dataset may have any name."""
-    if value in OTHER_WORDS:
-        return not key.endswith("column_name")
-    return is_one(value, _is_path(key, schema))
-
-
-def _is_path(key: str, schema: dict) -> bool:
-    return bool(schema.get("x-path") or own_paths.NAMES_A_PATH.search(key.rpartition(".")[2]))
 
 
 def check(action: str, spec: dict, found: list[str]) -> findings.Finding:

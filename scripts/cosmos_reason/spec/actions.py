@@ -84,7 +84,12 @@ def other_than(action: str, spec: dict) -> str | None:
         return FRAMEWORK
     if TRAINING_TABLES & tables:
         return _other_than_training(action, spec)
-    fitting = [name for name in ASKING if _has_tables_of(name, tables)]
+    fitting = []
+    for name in ASKING:
+        schema = bundle.schema(name)
+        # All that the action needs is there, and nothing that it does not know.
+        if set(schema["required"]) <= tables <= schema["properties"].keys():
+            fitting.append(name)
     if fitting:
         return None if action in fitting else fitting[0]
     is_evaluation = len(tables & TABLES_OF_EVALUATION) > 1
@@ -103,12 +108,6 @@ def _other_than_training(action: str, spec: dict) -> str | None:
     if not spec.keys() >= TRAINING_TABLES:
         return None
     return trained or of_spec(spec)
-
-
-def _has_tables_of(action: str, tables) -> bool:
-    """Whether all that the action needs is there, and nothing that it does not know."""
-    schema = bundle.schema(action)
-    return set(schema["required"]) <= tables <= schema["properties"].keys()
 
 
 def _policy(spec: dict) -> str | None:
@@ -134,7 +133,8 @@ def engine_by_keys(spec: dict) -> tuple[str, str] | None:
     if len(able) == 1:
         return able[0], "train.train_policy.type"
     has_other_data = action in TRAINING and not document.get(spec, "custom.train_dataset")
-    if has_other_data and _is_on_hub(document.get(spec, HUB_DATA)):
+    name = document.get(spec, HUB_DATA)
+    if has_other_data and isinstance(name, str) and HUB_NAME.fullmatch(name):
         return "cosmos-rl", HUB_DATA
     by_reader = _engine_of_only_reader(action, spec)
     if by_reader or not has_other_data:
@@ -155,10 +155,6 @@ def _engine_of_only_reader(action: str, spec: dict) -> tuple[str, str] | None:
         if len(readers) == 1 and document.get(template, key, document.MISSING) != value:
             return readers[0], key
     return None
-
-
-def _is_on_hub(name) -> bool:
-    return isinstance(name, str) and bool(HUB_NAME.fullmatch(name))
 
 
 # ---- where it keeps what -------------------------------------------------------------------------

@@ -171,17 +171,12 @@ def _dotted(tables: dict) -> set[str]:
 
 
 def is_extra(action: str, key: str) -> bool:
-    """Whether the trainer's own configuration class has this key, or a table around it, and no
-    schema here has it."""
+    """Return whether the trainer's own configuration class has this key, or a table around it, and
+    no schema here has it."""
     known = extra_keys_of(action)
-    return any(name in known for name in _with_tables_above(key))
-
-
-def _with_tables_above(key: str) -> Iterator[str]:
-    """a.b.c, a.b and a."""
-    while key:
-        yield key
-        key = key.rpartition(".")[0]
+    while key and key not in known:
+        key = key.rpartition(".")[0]  # of a.b.c, then a.b and a
+    return bool(key)
 
 
 def extra_keys(spec: dict) -> list[str]:

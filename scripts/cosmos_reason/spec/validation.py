@@ -29,7 +29,9 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
     found: dict[str, findings.Finding] = {}
     rest = copy.deepcopy(spec)
     for key, problem in legal.unportable(spec):
-        found[key] = _unportable(action, spec, key, problem)
+        # null says no value: the template's takes its place. No other value can be guessed.
+        fix = restored(action, key) if document.get(spec, key) is None else Fix()
+        found[key] = findings.error("SPEC-VALUE", key, f"got {problem}", fix)
         document.delete(rest, key)
     unchecked = trainers_own(action, rest)
     for key in unchecked:
@@ -44,12 +46,6 @@ def validate(action: str, spec: dict) -> list[findings.Finding]:
     found |= names.below_custom(action, rest)
     found = {finding.where: finding for finding in _passed_on(unchecked)} | found
     return _without_those_that_a_renaming_brings(found)
-
-
-def _unportable(action: str, spec: dict, key: str, problem: str) -> findings.Finding:
-    is_null = document.get(spec, key) is None  # which says no value
-    fix = restored(action, key) if is_null else Fix()
-    return findings.error("SPEC-VALUE", key, f"got {problem}", fix)
 
 
 def _passed_on(unchecked: list[str]) -> Iterator[findings.Finding]:
@@ -78,8 +74,12 @@ def _unfilled_as_one(
 ) -> list[findings.Finding]:
     """The findings, those about the empty texts and zeros of a template that nobody filled in as
     one."""
-    refused = [finding for finding in found if finding.id == "SPEC-VALUE"]
-    empty = [finding for finding in refused if _is_empty(document.get(spec, finding.where))]
+    empty = []
+    for finding in found:
+        value = document.get(spec, finding.where)
+        is_zero = type(value) is int and value == 0
+        if finding.id == "SPEC-VALUE" and (value == "" or is_zero):
+            empty.append(finding)
     if len(empty) < UNFILLED:
         return found
     fix = Fix()
@@ -89,10 +89,6 @@ def _unfilled_as_one(
     message = f"got empty texts and zeros, expected values: {keys}; the fix writes our defaults"
     one = findings.error("SPEC-VALUE", empty[0].where, message, replace(fix, sure=False))
     return [one, *(finding for finding in found if finding not in empty)]
-
-
-def _is_empty(value) -> bool:
-    return value == "" or (type(value) is int and value == 0)
 
 
 def trainers_own(action: str, spec: dict) -> list[str]:
@@ -140,15 +136,14 @@ def _explained(action: str, spec: dict, problem) -> Iterator[findings.Finding]:
     elif problem.validator == "required":
         for name in problem.validator_value:
             if name not in problem.instance:
-                yield _missing(action, where, f"{prefix}{name}")
+                key = f"{prefix}{name}"
+                fix = restored(action, key)
+                if where == "policy.lora":  # half a table of adapters: the flag writes the rest
+                    fix = Fix(flags={"--tuning": "lora"})
+                message = "got no value, expected the key to be written"
+                yield findings.error("SPEC-KEY-MISSING", key, message, fix)
     else:
         yield _wrong_value(action, spec, where, problem)
-
-
-def _missing(action: str, table: str, key: str) -> findings.Finding:
-    fix = Fix(flags={"--tuning": "lora"}) if table == "policy.lora" else restored(action, key)
-    message = "got no value, expected the key to be written"
-    return findings.error("SPEC-KEY-MISSING", key, message, fix)
 
 
 def _wrong_value(action: str, spec: dict, where: str, problem) -> findings.Finding:

@@ -135,29 +135,22 @@ def expected(schema: dict) -> str:
         return _choices(schema["enum"])
     kind = schema.get("type")
     if kind == "array":
-        return _expected_list(schema)
+        least = schema.get("minItems", 0)
+        count = f"{least}: " if least == schema.get("maxItems") else ""
+        unique = ", each once" if schema.get("uniqueItems") else ""
+        return f"a list of {count}{expected(schema['items'])}{unique}"
     if schema.get("pattern") == ".*/.*":
         return "a path"
     if kind == "string" and schema.get("minLength"):
         return "non-empty text"
-    return KINDS[kind] + _bounds(schema)
+    bounds = [f" {word} {schema[name]}" for word, name in BOUNDS.items() if name in schema]
+    return KINDS[kind] + "".join(bounds)
 
 
 def _choices(options: list) -> str:
     texts = [value_text(option) or '""' for option in options]
     prefix = "one of " if len(texts) > 1 else ""
     return prefix + ", ".join(texts)
-
-
-def _expected_list(schema: dict) -> str:
-    least = schema.get("minItems", 0)
-    count = f"{least}: " if least == schema.get("maxItems") else ""
-    unique = ", each once" if schema.get("uniqueItems") else ""
-    return f"a list of {count}{expected(schema['items'])}{unique}"
-
-
-def _bounds(schema: dict) -> str:
-    return "".join(f" {word} {schema[name]}" for word, name in BOUNDS.items() if name in schema)
 
 
 # ---- what was meant ------------------------------------------------------------------------------
