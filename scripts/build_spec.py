@@ -37,7 +37,7 @@ from cosmos_reason.rules import (
     recipes,
     spec_rules,
 )
-from cosmos_reason.rules.case import Case, read_facts
+from cosmos_reason.rules.case import Case, of_sound_values, read_facts
 from cosmos_reason.rules.draft import TEMPLATE, Draft, pasteable
 from cosmos_reason.spec import actions, document, names, origins
 from cosmos_reason.spec.keys import RATE
@@ -168,7 +168,9 @@ def build(args) -> Draft:
             mending.mend(draft, lambda: rules.check(draft.action, draft.engine, draft.spec))
         command_line.complete(draft)
     if args.global_batch is not None:
-        ranks = rules.count_ranks(args.action, args.engine, draft.spec)
+        ranks = 1
+        if draft.action == "train":
+            ranks = of_sound_values(draft.action, draft.engine, draft.spec).ranks
         command_line.take_global_batch(draft, args.global_batch, ranks)
     look_at_model(draft)
     command_line.look_for_paths(draft)
@@ -260,10 +262,9 @@ def check(args, draft: Draft) -> list[f.Finding]:
         from cosmos_reason.rules import inherited
 
         inherited.compare_with_resumed(draft)
-    if case:
-        steps = case.steps_per_epoch, case.steps
-    else:
-        steps = rules.count_steps(args.action, args.engine, draft.spec, facts, draft.files)
+    if draft.action == "train" and not case:  # lengths cannot be read; steps need none
+        case = of_sound_values(draft.action, draft.engine, draft.spec, facts, draft.files)
+    steps = (case.steps_per_epoch, case.steps) if case else (None, None)
     engine_switch.fit(draft, *steps)
     if draft.trained:
         from cosmos_reason.rules import inherited

@@ -15,7 +15,7 @@ from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import engine_support, lengths, spec_rules
-from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.case import Case, of_sound_values
 from cosmos_reason.spec import document
 
 
@@ -526,7 +526,7 @@ def test_reasoning_that_would_be_left_out_is_told_and_trained_when_asked_for(fac
     steps = []
     for one in ("answer", "think", "hybrid"):
         spec = changed("train", {mode.replace("__", "."): one})
-        steps.append(rules.count_steps("train", "tao", spec, facts)[1])
+        steps.append(of_sound_values("train", "tao", spec, facts).steps)
     assert steps == [10, 10, 20]
 
 

@@ -11,10 +11,10 @@ from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.rules import checking as rules
 from cosmos_reason.rules import completion
-from cosmos_reason.rules.case import Case, sound
+from cosmos_reason.rules.case import Case, of_sound_values
 from cosmos_reason.rules.keys import MINI_BATCH
 from cosmos_reason.rules.spec_rules import RULES
-from cosmos_reason.spec import actions, document, origins, validation
+from cosmos_reason.spec import actions, document, origins
 from cosmos_reason.spec.keys import BATCH
 
 FEWEST_FRAMES = {"nframes": 2, "max_frames": 4}  # the sampler's own floors
@@ -100,8 +100,7 @@ class FailedRun:
         written, _ = completion.completed(self.action, document.load(self.written))
         for key, value in changes.items():
             document.set_value(written, key, value)
-        wrong = [finding.where for finding in validation.validate(self.action, written)]
-        return Case(self.action, self.engine, sound(self.action, written, wrong))
+        return of_sound_values(self.action, self.engine, written)
 
     def fewer_frames(self, most: int, length_is_spent: bool) -> dict[str, int]:
         """At most so many frames, by the key that samples them; half of them when there are no more

@@ -17,7 +17,7 @@ from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.keys import POLICY_GPUS, RANKS_OF_REPLICA, REPLICAS, ROLLOUT_GPUS
-from cosmos_reason.spec import actions, document
+from cosmos_reason.spec import actions, document, validation
 from cosmos_reason.spec.keys import BATCH, DROP_LAST, RESPONSE_MODE
 
 if TYPE_CHECKING:
@@ -315,3 +315,16 @@ def sound(action: str, written: dict, invalid: list[str]) -> dict:
         if value is not document.MISSING:
             document.set_value(whole, key, value)
     return whole
+
+
+def of_sound_values(
+    action: str,
+    engine: str,
+    written: dict,
+    facts: Path | None = None,
+    drafted: Mapping[str, list] | None = None,
+) -> Case:
+    """Return the case of a spec in which the template's values stand for invalid ones: for what has
+    to be counted before everything is checked."""
+    invalid = [finding.where for finding in validation.validate(action, written)]
+    return Case(action, engine, sound(action, written, invalid), facts, drafted=drafted or {})

@@ -141,26 +141,3 @@ def _remedy(rule: Rule, case: Case, key: str) -> Fix:
         if type(now) is not type(value) or now != value:
             changes[changed] = value
     return replace(fix, changes=changes)
-
-
-def count_steps(
-    action: str,
-    engine: str,
-    written: dict,
-    facts: Path | None,
-    drafted: Mapping[str, list] | None = None,
-) -> tuple[int | None, int | None]:
-    """Optimizer steps of one epoch, and of the run, as far as they are known."""
-    if action != "train":
-        return None, None
-    invalid = [finding.where for finding in validation.validate(action, written)]
-    case = Case(action, engine, sound(action, written, invalid), facts, drafted=drafted or {})
-    return case.steps_per_epoch, case.steps
-
-
-def count_ranks(action: str, engine: str, written: dict) -> int:
-    """Data-parallel ranks of a training; 1 for other actions."""
-    if action != "train":
-        return 1
-    invalid = [finding.where for finding in validation.validate(action, written)]
-    return Case(action, engine, sound(action, written, invalid)).ranks

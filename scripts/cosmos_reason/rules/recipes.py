@@ -8,11 +8,11 @@ from pathlib import Path
 
 from cosmos_reason.base import findings
 from cosmos_reason.estimate import steps as schedule
-from cosmos_reason.rules.case import Case, sound
+from cosmos_reason.rules.case import Case, of_sound_values
 from cosmos_reason.rules.draft import Draft
 from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
 from cosmos_reason.rules.keys import MINI_BATCH
-from cosmos_reason.spec import document, validation
+from cosmos_reason.spec import document
 from cosmos_reason.spec.keys import BATCH, DROP_LAST
 
 ORIGIN = "as published recipes: "  # where such a value comes from
@@ -64,9 +64,7 @@ def _are_free(draft: Draft, keys: tuple[str, ...], is_new: bool) -> bool:
 
 
 def _case(draft: Draft, facts: Path | None) -> Case:
-    invalid = [finding.where for finding in validation.validate(draft.action, draft.spec)]
-    spec = sound(draft.action, draft.spec, invalid)
-    return Case(draft.action, draft.engine, spec, facts, drafted=draft.files)
+    return of_sound_values(draft.action, draft.engine, draft.spec, facts, draft.files)
 
 
 def _take_batch(draft: Draft, case: Case) -> list[str]:
