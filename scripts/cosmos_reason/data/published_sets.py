@@ -37,6 +37,16 @@ SETS = {
     # `video_id` is the number of a video in the set: the files are called by `videoID`.
     "Video-MME": {"videoID": "video", "question": "question", "options": "options"},
     "SUTD-TrafficQA": {"vid_filename": "video", "q_body": "question", "answer": "answer"},
+    # Both of its exports, as label_studio.py reads them.
+    "Label Studio": {
+        "annotator": "annotator",
+        "annotation_id": "ignore",
+        "lead_time": "ignore",
+        "created_at?": "ignore",
+        "updated_at?": "ignore",
+        "start_frame?": "start_frame",
+        "end_frame?": "end_frame",
+    },
     "CLEVRER": {"video_filename": "video", "question": "question", "answer": "answer"},
 }
 # Columns that count options from 0 wherever they are met.

@@ -37,6 +37,7 @@ NO_TABLES = (
     "config.json",
 )
 FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\n---", re.S)
+UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # what Label Studio writes before the name of an upload
 SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
 
 
@@ -312,6 +313,8 @@ def _near(files: Folder, folder: str, name: str, place: str) -> list[tuple[str, 
         alike = files.by_stem.get(f"v_{last_part}", [])  # as ActivityNet's clips are called
     if not alike and last_part.isdigit():  # MSRVTT-QA calls video7010.mp4 by its number
         alike = files.by_stem.get(f"video{last_part}", [])
+    if not alike and UPLOADED.match(last_part):
+        alike = files.by_last_part.get(UPLOADED.sub("", last_part), [])
     near = [(path, files.medium(path)) for path in _beside(folder, alike)]
     for path, _ in near:
         if f"/{path}".endswith(f"/{place}"):

@@ -21,6 +21,7 @@ from cosmos_reason.data import (
     caption_sets,
     converted,
     label_files,
+    label_studio,
     named_splits,
     nested_rows,
     question_rows,
@@ -263,7 +264,10 @@ def _read_tables(
             items += [item._replace(split=item.split or split) for item in records]
         else:
             here = list(opened)
-            if not is_flat:
+            exported = here if is_flat else label_studio.rows(here, opened.path, problems)
+            if exported is not here:
+                here = exported
+            elif not is_flat:
                 here = question_rows.expanded(caption_sets.rows(here))
                 asked = {reading.declared("question"), reading.declared("answer")} - {""}
                 here = nested_rows.by_clip(nested_rows.flattened(here, asked, opened.path))
