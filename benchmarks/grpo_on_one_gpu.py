@@ -38,22 +38,22 @@ def __getattr__(name):
 """
 SETTINGS = [
     "mode=colocated_separated",
-    "rollout.gpu_memory_utilization=0.12",
+    "rollout.gpu_memory_utilization=0.1",
     "generations=8",
     "kl=0",
     "policy.model_max_length=2048",
     "rollout.max_response_length=8",
-    "rollout.batch_size=16",
-    "train.train_batch_per_replica=128",
-    "train.train_policy.mini_batch=32",
+    "rollout.batch_size=32",
+    "train.train_batch_per_replica=256",
+    "train.train_policy.mini_batch=64",
     "train.train_policy.allowed_outdated_steps=1",
     'train.train_policy.reward_function=["single_choice"]',
     "custom.vision.nframes=8",
     "custom.vision.resized_height=64",
     "custom.vision.resized_width=64",
     "train.optm_warmup_steps=0",
-    "train.ckpt.save_freq=20",
-    "epochs=4",
+    "train.ckpt.save_freq=25",
+    "epochs=6",
     "rollout.sampling_config.temperature=1.0",
     "train.train_policy.temperature=1.0",
     "policy.model_gradient_checkpointing=false",
@@ -84,7 +84,7 @@ def install(args) -> None:
 
 
 def script(name: str, *words: object) -> str:
-    command = [sys.executable, ROOT / "scripts" / name, *words]
+    command = [sys.executable, ROOT / "scripts" / name, *map(str, words)]
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
@@ -97,7 +97,8 @@ def train(args) -> None:
         seeds = ("rollout.seed", "train.seed", "train.train_policy.dataloader_seed")
         settings = [*SETTINGS, *(f"{key}={seed}" for key in seeds)]
         settings += [f"learning_rate={args.rate}", f"train.max_num_steps={args.steps}"]
-        flags = [word for setting in settings for word in ("--set", setting)]
+        settings = dict(setting.split("=", 1) for setting in (*settings, *args.set))
+        flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         where = ("--model", args.model, "--train-root", args.data, "--gpus-per-node", 1)
         script("build_spec.py", "grpo", "--engine", "cosmos-rl", *where, *flags, "-o", spec)
         where = ("--platform", "local", "--gpu-ids", 0, "--jobs-dir", jobs)
@@ -196,8 +197,9 @@ def main() -> None:
     verb.add_argument("model", type=Path)
     verb.add_argument("data", type=Path)
     verb.add_argument("--seeds", type=int, nargs="+", default=[1])
-    verb.add_argument("--rate", default="2e-4")
+    verb.add_argument("--rate", default="3e-4")
     verb.add_argument("--steps", type=int, default=200)
+    verb.add_argument("--set", action="append", default=[], help="KEY=VALUE of the spec")
     verb.add_argument("--output", type=Path, default=Path("runs"))
     verb = verbs.add_parser("parity")
     verb.set_defaults(run=parity)
