@@ -17,11 +17,11 @@ from cosmos_reason.demo import clips, tiny_omni, tiny_qwen2_5_vl
 from cosmos_reason.remote import chat
 from cosmos_reason.spec import document
 
-# The servers of the tests are on this machine:
-# they answer at once or never, so that nothing is to be waited for.
 # `make ci` starts `make test`: what a test starts is no part of that make.
 for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(name, None)
+# The servers of the tests are on this machine:
+# they answer at once or never, so that nothing is to be waited for.
 os.environ["AWS_MAX_ATTEMPTS"] = "1"
 # No test asks the real Hub: what has none of its own is refused at once.
 os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
