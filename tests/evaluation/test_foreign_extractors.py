@@ -51,7 +51,7 @@ def test_fewer_answers_are_misjudged_than_by_others(installed):
 
         return read
 
-    print("\n| half | reader | answers | agreement | committed | wrong accepted | right misread |")
+    print("\n| half | reader | answers | agreement | unread | wrong accepted | right misread |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for half in ("dev", "heldout"):
         part = [row for row in rows if row.half == half]
@@ -62,8 +62,9 @@ def test_fewer_answers_are_misjudged_than_by_others(installed):
         for name, tally in {**others, "this one": ours}.items():
             print(
                 f"| {half} | {name} | {tally.rows} | {tally.agreement:.1%} "
-                f"| {tally.agreement_committed:.1%} "
+                f"| {tally.unread:.1%} "
                 f"| {tally.accepted_wrong:.1%} | {tally.misread:.1%} |"
             )
-        assert all(ours.agreement > other.agreement for other in others.values())
-        assert ours.accepted_wrong < others["lmms-eval"].accepted_wrong
+        for other in others.values():
+            assert ours.accepted_wrong < other.accepted_wrong
+            assert ours.misread <= other.misread

@@ -6,9 +6,6 @@ them, or names two answers, has no answer and is unread, never right: a wrong an
 right is the worst that can happen here, a right one misread the second worst. The package knows
 texts only, no rows, files or models: the checks of a data set, the rewards of reinforcement
 learning and the scores of an evaluation all read answers here.
-
-It is above 1,600 lines because commitments, and what undoes them, are lists of phrases in several
-languages, and numbers, spans and boxes are written in many ways.
 """
 
 from __future__ import annotations
@@ -96,15 +93,16 @@ def reading_of(
     end] in seconds · box: [x1, y1, x2, y2] as written, then its label where it has one · text: the
     response without its thinking."""
     if type == "mcq":
-        return read(response, options_vocabulary(labels or tuple(options(question).values())))
+        texts = labels or tuple(options(question).values())
+        return read(response, options_vocabulary(texts), question)
     if type == "label":
-        return read(response, labels_vocabulary(labels))
+        return read(response, labels_vocabulary(labels), question)
     if type == "direction":
-        return read(response, DIRECTION)
+        return read(response, DIRECTION, question)
     if type == "yes_no":
-        return read(response, TRUTHS)
+        return read(response, TRUTHS, question)
     if type == "number":
-        return read(response, numbers_vocabulary(question))
+        return read(response, numbers_vocabulary(question), question)
     if type in PLACE_TYPES:
         return read_place(response, type)
     return _read_text(response)
@@ -169,16 +167,12 @@ def _type(gt: str) -> str:
         return "yes_no"
     if _LONE_LETTER.fullmatch(said):
         return "mcq"
-    return _short_type(final, said) if len(said) <= 200 else "text"
-
-
-def _short_type(final: str, said: str) -> str:
     is_short = len(said.split()) <= 3
     if is_short and DIRECTION.whole(said):
         return "direction"
     if is_short and is_number(said):
         return "number"
-    return form_of(final) or "text"
+    return (form_of(final) if len(said) <= 200 else "") or "text"
 
 
 def _is_truth(said: str) -> bool:

@@ -27,12 +27,15 @@ BOUNDARY = re.compile(
     r"[)\]]*\s*(?:\Z|[\n,;:、。，；：！!(（)✓✔✅]|\.(?!\d)|[-–—](?=\s)|—)|\s+(?:because|since|as)\b",
     re.I,
 )
-_LETTER = re.compile(
-    r"(?P<named>(?:the )?(?:correct )?(?:option|choice|answer|letter|选项) ?)?(?P<mark>[(\[]?)"
-    r"(?P<letter>[A-Z])(?![\w'’])(?!\.[A-Za-z])(?P<end>[)\].:。]?)",
+LETTER = re.compile(
+    r"(?P<named>(?:the )?(?:correct )?(?:option|choice|answer|letter|statement|选项) ?)?"
+    r"(?P<mark>[(\[]?)"
+    r"(?P<letter>[A-Z])(?![\w'’])(?!\.[A-Za-z](?![A-Za-z]))(?P<end>[)\].:。]?)",
     re.I,
 )
 _LETTER_BEHIND = re.compile(r" ?[(\[](?:option )?([A-Z])[)\]]", re.I)
+# "(B) seems right" is a claim about B
+_CLAIMS = re.compile(r" (?:is|are|was|has|does|can|could|may|might|would|seems?|appears?|looks)\b")
 _BESIDE = re.compile(r"[\s.:,)\]、(–—-]*")
 
 
@@ -67,6 +70,10 @@ class Vocabulary:
         """Return the answer that a text begins with and where it ends, when a boundary follows."""
         raise NotImplementedError
 
+    def one_of(self, answers: list[str]) -> str | None:
+        """Return the answer that several readings of a response are, None when they differ."""
+        return answers[0] if len(set(answers)) == 1 else None
+
     def whole(self, text: str) -> str | None:
         """Return the answer that a text is, and nothing else."""
         text = text.strip()
@@ -91,9 +98,7 @@ class Labels(Vocabulary):
 
     def begin(self, text: str) -> tuple[str, int] | None:
         found = self.beginning(text)
-        if found and BOUNDARY.match(text, found[1]):
-            return found
-        return None
+        return found if found and BOUNDARY.match(text, found[1]) else None
 
     def beginning(self, text: str) -> tuple[str, int] | None:
         """Like begin(), but whatever follows the last word."""
@@ -123,7 +128,7 @@ class Options(Labels):
         self.letters = ascii_uppercase[: len(texts)] or ascii_uppercase
 
     def begin(self, text: str) -> tuple[str, int] | None:
-        found = _LETTER.match(text)
+        found = LETTER.match(text)
         if found is None or found["letter"].upper() not in self.letters:
             return self._text_first(text)
         is_marked = found["named"] or found["mark"] or found["end"]
@@ -142,7 +147,7 @@ class Options(Labels):
             end = beside + own[1]
             is_whole = own[0] == letter and BOUNDARY.match(text, end)
             return (letter, end) if is_whole else None
-        if found["end"] or BOUNDARY.match(text, end):
+        if (found["end"] and not _CLAIMS.match(text, end)) or BOUNDARY.match(text, end):
             return letter, end
         return self._text_first(text)
 
@@ -207,9 +212,7 @@ class Truths(Vocabulary):
             return None
         word = found[0].lower()
         has_subject = word in ("yes", "no") and _SUBJECT.match(text, end)
-        if not (has_subject or BOUNDARY.match(text, end)):
-            return None
-        return TRUTH_OF[word], end
+        return (TRUTH_OF[word], end) if has_subject or BOUNDARY.match(text, end) else None
 
 
 DIRECTION = Directions()

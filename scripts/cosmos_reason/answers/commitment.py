@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from cosmos_reason.answers.choices import Options, Truths, Vocabulary
+from cosmos_reason.answers.choices import LETTER, Options, Truths, Vocabulary
 from cosmos_reason.answers.response import (
     Enclosed,
     enclosures,
@@ -23,8 +23,32 @@ from cosmos_reason.answers.response import (
     sentences,
     shortened,
 )
+from cosmos_reason.answers.words import singular
 
 LONGEST_LEAD = 160  # characters
+_EMPTY_WORDS = frozenset(
+    [
+        "the",
+        "a",
+        "an",
+        "of",
+        "in",
+        "on",
+        "is",
+        "are",
+        "what",
+        "which",
+        "how",
+        "many",
+        "much",
+        "and",
+        "or",
+        "answer",
+        "reasoning",
+        "json",
+    ]
+)
+_BOX = "□"  # stands in its sentence for a boxed answer
 AMID = "amid"  # a phrase within a clause: it commits to nothing, but may contradict
 
 
@@ -80,8 +104,8 @@ _NOUN = (
 )
 _IS = r"(?:is|are|was|would be|should be|must be|will be)"
 _MEASURE = (
-    r"(?:final(?: answer)?|score|rating|count|direction|distance"
-    r"|(?:total )?number(?: of [\w ]{1,30}?)?|(?:in )?total)"
+    r"(?:final(?: answer)?|(?:score|rating|count|direction|distance|(?:total )?number)"
+    r"(?: (?:of|between|from|to) [\w ]{1,60}?)?|(?:in )?total)"
 )
 _PHRASE = re.compile(
     rf"(?:\b{_KINDS}{_NOUN} ?(?:{_IS}\b ?:?|[:=→⇒]|[-=]>| [-–] )"
@@ -90,7 +114,7 @@ _PHRASE = re.compile(
     r"|went with|answer)(?: that)?(?! that)\b ?:?"
     r"|\b(?:happens|occurs|takes place)(?= (?:in|at|from|between|during)\b)"
     r"|(?:最终|正确)*(?:答案|选项)(?:应?该?(?:是|为|选)|:|】):?|我?应?该?选择?:?(?!项)"
-    r"|正解は|答えは|\bответ ?:|\bantwort:"
+    r"|正解(?:は|:)|答えは|정답(?:은|:)|\bответ ?:|\bantwort:"
     r"|\b(?:die )?(?:richtige |korrekte )?antwort (?:ist|lautet)\b"
     r"|\b(?:réponse(?: finale)?|respuesta|risposta|resposta) ?:"
     r"|\bla (?:bonne )?réponse (?:correcte )?est\b"
@@ -122,11 +146,11 @@ _LEADS = re.compile(rf"(?:[-*•>→=]+\s+)?{_LEAD}*", re.I)
 _CLAUSE_START = re.compile(rf"(?:^|[,:;—–，：。)]|\s-)[\s(\[【>*•-]*(?:\d+[.)] )?{_LEAD}*\Z", re.I)
 _CONCLUDED = re.compile(r"\s*(?:so|therefore|thus|hence|所以|因此)\b[\s,:]*", re.I)
 _BARE_END = re.compile(r"[\s)\]]*(?:\Z|[.!;\n。！；]|,? *(?:because|since|as)\b)")
-_OPENS_WITH_LETTER = re.compile(
-    r"(?:(?:the )?(?:correct )?(?:option|choice|answer|letter|选项) ?)?[(\[]?([A-Z])(?!\w)", re.I
-)
+_COPULA = re.compile(r" ?(?:です|でした|である|입니다)(?=\W|\Z)")  # it says no more than "is"
+# "Weather: Clear", where all words before the colon are the question's
+_NAMED = re.compile(r"[\s*•-]*((?:[\w'’-]+ ){0,5}[\w'’-]+) ?: ?(?=\S)")
 _ITEM = re.compile(
-    r"(?:\A|\n|[.;:!?] |, (?=[A-H]:)|。)[-*•| ]*[(\[]?(?:option |选项 ?)?([A-H])[.):\]]"
+    r"(?:\A|\n|[.;:!?] |, (?=[A-H][:.)])|。)[-*•| ]*[(\[]?(?:option |选项 ?)?([A-H])[.):\]]"
     r"(?=\s|$|(?<=:)[^\x00-\x7f])",
     re.I,
 )
@@ -200,11 +224,16 @@ _WRONG_LATER = re.compile(
 _NAMES_ANSWER = re.compile(r"\b(?:answer|option|choice|yes|no)\b|(?<![\w'’])[B-HJ-Z](?![\w'’])")
 
 
+def read(response: str, vocabulary: Vocabulary, question: str = "") -> Reading:
+    """Return the one answer that a response commits to. The question's own words may name it:
+    "Weather: Clear"."""
+    return _read(response, vocabulary, question if ":" in response or "：" in response else "")
+
+
 @lru_cache(maxsize=1 << 14)  # the answers of an evaluation repeat
-def read(response: str, vocabulary: Vocabulary) -> Reading:
-    """Return the one answer that a response commits to."""
+def _read(response: str, vocabulary: Vocabulary, question: str) -> Reading:
     said = shortened(outside_thinking(response))
-    text = plain(said)
+    text = _plain(said)
     if not text:
         return Reading(None, "no response", "")
     whole = vocabulary.whole(text)
@@ -212,16 +241,32 @@ def read(response: str, vocabulary: Vocabulary) -> Reading:
         return Reading(whole, "bare", text)
     found = enclosures(said)
     if not found:
-        return _read_plain(text, vocabulary)
+        return _read_plain(text, vocabulary, question)
     enclosed = [_read_enclosed(one, vocabulary) for one in found]
-    outside = _read_plain(plain(_without(said, found)), vocabulary)
-    for reading in enclosed:
+    outside = _read_plain(_plain(_without(said, found)), vocabulary, question)
+    for one, reading in zip(found, enclosed, strict=True):
         if reading.answer is None:
             return reading
+        if one.mark == "\\boxed" and _is_taken_back(one, reading.answer, said):
+            return Reading(None, "taken back", text)
     spoken = enclosed if outside.answer is None else [*enclosed, outside]
-    if outside.rule == "several answers" or len({one.answer for one in spoken}) > 1:
+    one_answer = vocabulary.one_of([one.answer for one in spoken])
+    if outside.rule == "several answers" or one_answer is None:
         return Reading(None, "several answers", text)
-    return enclosed[-1]
+    return enclosed[-1]._replace(answer=one_answer)
+
+
+def _plain(text: str) -> str:
+    return _COPULA.sub("", plain(text))
+
+
+def _is_taken_back(one: Enclosed, answer: str, said: str) -> bool:
+    """Whether the sentence around a boxed answer denies it or leaves it open."""
+    text = plain(f"{said[: one.start]}{_BOX}{said[one.end :]}")
+    at = text.find(_BOX)
+    first, last = next((span for span in sentences(text) if span[0] <= at < span[1]), (at, at))
+    boxed = Commitment(answer, one.mark, at, at + len(_BOX), first, last)
+    return _is_void(boxed, text) or _OPENING.search(text[first:at]) is not None
 
 
 def phrases(text: str) -> list[str]:
@@ -239,7 +284,7 @@ def _read_enclosed(one: Enclosed, vocabulary: Vocabulary) -> Reading:
     """What an enclosure holds is read like a response of its own."""
     if one.content is None or not plain(one.content):
         return Reading(None, "empty enclosure", one.content or "")
-    text = plain(one.content)
+    text = _plain(one.content)
     if one.mark == "\\boxed":
         text = text.replace("^{\\circ}", "°").replace("{", "").replace("}", "")
         text = " ".join(text.replace("\\", " ").split())
@@ -262,22 +307,23 @@ def _without(said: str, found: list[Enclosed]) -> str:
     return "\n".join([*parts, said[at:]])
 
 
-def _read_plain(text: str, vocabulary: Vocabulary) -> Reading:
+def _read_plain(text: str, vocabulary: Vocabulary, question: str = "") -> Reading:
     """Read a text without markup and enclosures."""
-    found = list(_commitments(text, vocabulary))
+    found = list(_commitments(text, vocabulary, question))
     if not found:
         return Reading(None, "refusal" if REFUSAL.search(text[:400]) else "unread", text)
     standing = [one for one in found if not _is_undone(one, text, vocabulary)]
-    meant = {one.value for one in found if not _is_void(one, text)}
-    if len(meant) > 1:
+    meant = [one.value for one in found if not _is_void(one, text)]
+    if meant and vocabulary.one_of(meant) is None:
         return Reading(None, "several answers", text)
     if not standing:
         return Reading(None, "taken back", text)
     last = standing[-1]
-    return Reading(last.value, last.form, text[last.first : last.last])
+    answer = vocabulary.one_of([one.value for one in standing])
+    return Reading(answer, last.form, text[last.first : last.last])
 
 
-def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
+def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[Commitment]:
     """Yield the answers of a text in every form, whatever is said around them."""
     spans = list(sentences(text))
     last_line = text.rfind("\n") + 1
@@ -298,6 +344,20 @@ def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
                 found = _bare(text, concluded.end(), vocabulary)
                 if found:
                     yield Commitment(*found, first, max(found[3], last))
+            elif number == len(spans) - 1 and not is_review:
+                alone = vocabulary.whole(text[first:last])
+                # "The answer is no. Incorrect." and "no? No." deny what stands before.
+                denies = _WRONG_LATER.match(text, first) or vocabulary.whole(
+                    text[slice(*spans[number - 1])].rstrip("?？ ")
+                )
+                if alone and not denies:
+                    yield Commitment(alone, "bare", first, last, first, last)
+        named = _NAMED.match(text, first) if question else None
+        if named and _is_asked(named[1], question):
+            answer = vocabulary.begin(text[named.end() :])
+            end = named.end() + answer[1] if answer else 0
+            if answer and _BARE_END.match(text, end):
+                yield Commitment(answer[0], "phrase", named.end(), end, first, max(end, last))
         for phrase in _PHRASE.finditer(text, first, last):
             # "The event happens in 3 - 7 s": behind its subject
             is_event = phrase[0].startswith(("happens", "occurs", "takes place"))
@@ -311,6 +371,12 @@ def _commitments(text: str, vocabulary: Vocabulary) -> Iterator[Commitment]:
                     break
         if " is " in text[first:last] or " be " in text[first:last] or " was " in text[first:last]:
             yield from _is_the_answer(text, first, last, vocabulary)
+
+
+def _is_asked(name: str, question: str) -> bool:
+    """Whether all words of a name are the question's, where one of them says something."""
+    words = {singular(word) for word in name.split()} - _EMPTY_WORDS
+    return bool(words) and words <= {singular(word) for word in re.findall(r"[\w'’-]+", question)}
 
 
 def _opens_clause(text: str, first: int, at: int) -> bool:
@@ -332,8 +398,8 @@ def _bare(text: str, at: int, vocabulary: Vocabulary) -> tuple[str, str, int, in
     if answer is None:
         return None
     end = at + answer[1]
-    letter = _OPENS_WITH_LETTER.match(rest) if isinstance(vocabulary, Options) else None
-    if (letter and letter[1].upper() == answer[0]) or _BARE_END.match(text, end):
+    letter = LETTER.match(rest) if isinstance(vocabulary, Options) else None
+    if (letter and letter["letter"].upper() == answer[0]) or _BARE_END.match(text, end):
         return answer[0], "bare", at, end
     return None
 
@@ -383,21 +449,19 @@ def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
     if _OR.match(after) or _is_followed_by_another(one, after, vocabulary):
         return True
     later = text[one.last :]
-    if not later.strip():
-        return bool(_CORRECTION.search(after))
     if _CORRECTION.search(after) or _CORRECTION.search(later):
         return True
     is_truth = isinstance(vocabulary, Truths)
     for first, last in sentences(later):
         sentence = later[first:last].strip()
         other = vocabulary.whole(sentence) if len(sentence) <= LONGEST_LEAD else None
-        if other and other != one.value:
+        if other and vocabulary.one_of([other, one.value]) is None:
             return True
         if _TURN_FIRST.match(sentence) or _WRONG_LATER.match(sentence):
             return True
         if is_truth:
             leading = vocabulary.leading(sentence)
-            if leading and leading[0] != one.value:
+            if leading and vocabulary.one_of([leading[0], one.value]) is None:
                 return True
             if leading and _is_followed_by_another(one, sentence[leading[1] :], vocabulary):
                 return True
@@ -416,14 +480,14 @@ def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
 
 def _is_followed_by_another(one: Commitment, after: str, vocabulary: Vocabulary) -> bool:
     """ "A, B": a second answer right behind the first."""
-    mark = re.match(r"\s*[,/&、](?:\s*(?:and|or)\b)?\s*", after)
+    mark = re.match(r"\s*[,/&、](?:\s*(?:and|or|then)\b)?\s*", after)
     if mark is None:
         return False
     rest = after[mark.end() :].strip()
     for said in (rest, rest.partition(" ")[0]):  # "A, B and C": no mark follows B
         answer = vocabulary.begin(said) if said else None
         if answer:
-            return answer[0] != one.value
+            return vocabulary.one_of([answer[0], one.value]) is None
     return False
 
 
@@ -431,6 +495,6 @@ def _another(one: Commitment, sentence: str, vocabulary: Vocabulary) -> bool:
     """Whether a sentence ends with another answer: "It could also be three"."""
     for word in re.finditer(r"\b(?:be|is|maybe|perhaps|possibly)\b ", sentence):
         answer = vocabulary.begin(sentence[word.end() :])
-        if answer and answer[0] != one.value:
+        if answer and vocabulary.one_of([answer[0], one.value]) is None:
             return True
     return False

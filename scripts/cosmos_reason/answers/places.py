@@ -97,7 +97,6 @@ _LEAD_OF_SPAN = re.compile(
     r"(?:(?:is|at|from the|de|von|in|from|between|during|about|around|approximately) |从)*", re.I
 )
 _EVENT = re.compile(r"\b(?:event|label|query|description|caption) ?: ?[^,}\n]+", re.I)
-_TAGS = re.compile(r"</?\w+>")
 # An object with the keys of a place, alone or in a list.
 _OBJECT = re.compile(
     r"(?:\[\s*)?\{[^{}]{0,400}\b(?:bbox|box|start|end|timestamps?)\w*[\"'][^{}]{0,400}\}"
@@ -145,7 +144,7 @@ class Boxes(Vocabulary):
         return (as_text(box), found.end()) if _has_area(box) else None
 
     def whole(self, text: str) -> str | None:
-        text = _TAGS.sub(" ", text) if len(text) <= 4000 else ""
+        text = re.sub(r"</?\w+>", " ", text) if len(text) <= 4000 else ""
         found = boxes(text)
         if len(found) != 1:
             return None

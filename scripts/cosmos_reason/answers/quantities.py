@@ -78,7 +78,8 @@ _NUMBER = re.compile(
     rf"|(?P<alone>{_ALONE})(?![\w-])"
     rf"|(?P<chinese>[零一二两三四五六七八九十])(?={_MEASURE_WORD}))"
     rf"(?P<half> and a half)?{_MEASURE_WORD}*(?: ?(?P<unit>{_UNIT}))?"
-    r"(?P<tail>(?: |-)?(?:[^\W\d_][\w'’/²^°]*(?:-[\w'’]+)*)(?: [^\W\d_][\w'’/-]*){0,5})?",
+    r"(?P<tail>(?: |-)?(?:[ap]\.m\.(?!\w)|[^\W\d_][\w'’/²^°]*(?:-[\w'’]+)*)"
+    r"(?: [^\W\d_][\w'’/-]*){0,5})?",
     re.I,
 )
 _RANGE = re.compile(r"\s*(?:-|–|—|~|to|or|/|,|and|bis|à|至|到|x|×|\+|±)\s*(?:\d|[-+]\d)", re.I)
@@ -175,15 +176,22 @@ class Numbers(Vocabulary):
         if measured:
             self.known.add(measured[1].lower())
 
+    def one_of(self, answers: list[str]) -> str | None:
+        """A number with its unit and the same one without are one answer: the one with it."""
+        longest = max(answers, key=len)
+        same = all(
+            answer == longest or same_number(answer, longest, 0) or same_number(longest, answer, 0)
+            for answer in answers
+        )
+        return longest if same else None
+
     def begin(self, text: str) -> tuple[str, int] | None:
         match = _NUMBER.match(text)
         if match is None:
             return None
         value = self._value(match)
-        if value is None:
-            return None
         end, noun = self._counted(match, text)
-        if noun is None:
+        if value is None or noun is None:
             return None
         if not BOUNDARY.match(text, end) or _RANGE.match(text, end):
             return None
@@ -192,8 +200,7 @@ class Numbers(Vocabulary):
     def _value(self, match: re.Match) -> Decimal | None:
         if match["spelled"]:
             value = _spelled(match["spelled"])
-            if value is not None and match["minus"]:
-                value = -value
+            value = -value if value is not None and match["minus"] else value
         elif match["alone"]:
             value = Decimal(_LONE[match["alone"].lower()])
         elif match["chinese"]:
@@ -220,7 +227,7 @@ class Numbers(Vocabulary):
             return match.end(), (_unit(named) or named.lower()) if named else ""
         reason = re.search(r"\s(?:because|since|as)\b", match["tail"])
         end = match.start("tail") + reason.start() if reason else match.end("tail")
-        said = _IN_TOTAL.sub("", text[start:end]).strip(" -").split()
+        said = _IN_TOTAL.sub("", text[start:end]).strip(" -").replace(".", "").split()
         if _ORDINAL.match(text, start) or _NO_VALUE.intersection(word.lower() for word in said):
             return end, None
         for count in (3, 2, 1):
@@ -251,17 +258,15 @@ def _spelled(words: str) -> Decimal | None:
         if value == 1000:
             total += (group or 1) * value
             group = 0
-            last = value
         elif value == 100:
             if group > 9:
                 return None
             group = (group or 1) * value
-            last = value
         elif value >= last or (last < 100 and (last < 20 or value > 9)):
             return None
         else:
             group += value
-            last = value
+        last = value
     return Decimal(total + group)
 
 
@@ -272,10 +277,10 @@ def is_number(text: str) -> bool:
     if match is None or text[match.end() :].strip(" .!"):
         return False
     said = (match["tail"] or "").strip(" -")
-    if not said or _unit(said) or match["unit"]:
-        return numbers_vocabulary("").whole(text) is not None
-    is_plural = singular(said) != said.lower() and said.isalpha()
-    return is_plural and numbers_vocabulary("").whole(text) is not None
+    if said and not (_unit(said) or match["unit"]):
+        if singular(said) == said.lower() or not said.isalpha():
+            return False
+    return numbers_vocabulary("").whole(text) is not None
 
 
 def same_number(answer: str, expected: str, tolerance: float) -> bool:

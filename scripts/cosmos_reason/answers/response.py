@@ -21,7 +21,8 @@ _ENCLOSED = re.compile(
     r"|\\boxed ?\{(?P<boxed>(?:[^{}]|\{[^{}]{0,200}\}){0,400})(?P<end>\}?)"
     r"|[\"'](?P<key>final_?answer|correct_?answer|answer|choice|option|label|class|category"
     r"|prediction|verdict|result|count|score|direction)"
-    r"[\"'] ?: ?(?:(?P<field>\"[^\"\n]{0,400}\"|'[^'\n]{0,400}'|\[[^\]\n]{0,200}\]"
+    r"[\"'] ?: ?(?:(?P<field>\"[^\"\n]{0,400}\"(?!\s*(?:or\b|[/|]))|'[^'\n]{0,400}'"
+    r"|\[[^\]\n]{0,200}\]"
     r"|-?[\w.%]{1,40}(?=\s*[,}\n]))|(?P<cut>))",
     re.I,
 )
@@ -33,7 +34,7 @@ _MARKUP = re.compile(
     r"|```(?:json)?|(?<![\w)])['’]|['’](?!\w)"
 )
 _BLANKS, _LINES = re.compile(r"[^\S\n]+"), re.compile(r" ?\n[\n ]*")
-_SENTENCE_END = re.compile(r"(?<=[.!?;])[ ]+(?![✗✘❌×✖✓✔✅])|(?<=[。！？；])|\n")
+_SENTENCE_END = re.compile(r"(?<=[.!?;])(?<!\b[ie]\.[eg]\.)[ ]+(?![✗✘❌×✖✓✔✅])|(?<=[。！？；])|\n")
 _INITIAL = re.compile(r"\W*(?:[A-Za-z]|\d{1,2}|No|Option [A-Z])[.)]")
 
 
@@ -51,10 +52,9 @@ def final_answer(response: str) -> str | None:
     """Return the part of a response that answers: what is not thinking, and of that the last
     `<answer>` element. None when nothing is left, as when the tokens ran out while thinking."""
     said = outside_thinking(response)
-    if "<" in said or "[" in said:
-        elements = list(_ANSWER_TAG.finditer(said))
-        if elements:
-            said = _ANSWER_END.split(said[elements[-1].end() :], maxsplit=1)[0]
+    elements = list(_ANSWER_TAG.finditer(said))
+    if elements:
+        said = _ANSWER_END.split(said[elements[-1].end() :], maxsplit=1)[0]
     return said.strip() or None
 
 
