@@ -26,28 +26,7 @@ from cosmos_reason.answers.response import (
 from cosmos_reason.answers.words import singular
 
 LONGEST_LEAD = 160  # characters
-_EMPTY_WORDS = frozenset(
-    [
-        "the",
-        "a",
-        "an",
-        "of",
-        "in",
-        "on",
-        "is",
-        "are",
-        "what",
-        "which",
-        "how",
-        "many",
-        "much",
-        "and",
-        "or",
-        "answer",
-        "reasoning",
-        "json",
-    ]
-)
+_EMPTY_WORDS = "the a an of in on is are what which how many much and or answer reasoning json"
 _BOX = "□"  # stands in its sentence for a boxed answer
 AMID = "amid"  # a phrase within a clause: it commits to nothing, but may contradict
 
@@ -375,7 +354,7 @@ def _commitments(text: str, vocabulary: Vocabulary, question: str) -> Iterator[C
 
 def _is_asked(name: str, question: str) -> bool:
     """Whether all words of a name are the question's, where one of them says something."""
-    words = {singular(word) for word in name.split()} - _EMPTY_WORDS
+    words = {singular(word) for word in name.split()} - set(_EMPTY_WORDS.split())
     return bool(words) and words <= {singular(word) for word in re.findall(r"[\w'’-]+", question)}
 
 

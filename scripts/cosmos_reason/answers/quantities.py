@@ -277,10 +277,9 @@ def is_number(text: str) -> bool:
     if match is None or text[match.end() :].strip(" .!"):
         return False
     said = (match["tail"] or "").strip(" -")
-    if said and not (_unit(said) or match["unit"]):
-        if singular(said) == said.lower() or not said.isalpha():
-            return False
-    return numbers_vocabulary("").whole(text) is not None
+    is_plural = singular(said) != said.lower() and said.isalpha()
+    is_counted = not said or _unit(said) or match["unit"] or is_plural
+    return bool(is_counted) and numbers_vocabulary("").whole(text) is not None
 
 
 def same_number(answer: str, expected: str, tolerance: float) -> bool:
