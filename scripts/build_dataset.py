@@ -4,6 +4,7 @@
 # dependencies = [
 #     "PyYAML==6.0.3", "tqdm==4.70.1", "pyarrow==26.0.1", "huggingface_hub==1.33.0", "av==18.1.0",
 #     "numpy==2.4.6", "pillow==13.0.0", "google-crc32c==1.9.0", "jsonschema==4.26.0",
+#     "openpyxl==3.1.5",
 # ]
 # ///
 """Turn clips and labels, in the forms people have them, into a dataset to train and evaluate on.

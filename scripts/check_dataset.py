@@ -41,7 +41,7 @@ from cosmos_reason.remote import model_names, s3
 from cosmos_reason.spec import actions, document, images, names, origins, validation
 
 HELD_OUT = ("eval", "evaluation", "val", "validation", "test", "held_out")
-TABLES = (".csv", ".tsv", ".parquet", ".arrow")
+TABLES = (".csv", ".tsv", ".xlsx", ".parquet", ".arrow")
 # Of the values that are given without a spec, by the last part of their key.
 FLAGS = {
     "nframes": "--nframes",

@@ -114,7 +114,8 @@ def test_torch_is_imported_in_one_package_only():
 
 
 # What takes long to import, and is imported where it is used.
-HEAVY = "torch,transformers,numpy,av,pyarrow,boto3,jsonschema,jinja2,PIL,huggingface_hub,sacrebleu"
+HEAVY = "torch,transformers,numpy,av,pyarrow,openpyxl,boto3,jsonschema,jinja2,PIL,huggingface_hub"
+HEAVY += ",sacrebleu"
 # A run of a script in a process of its own, which tells on stderr what of it was imported.
 RUN_AND_TELL = """
 import atexit, runpy, sys

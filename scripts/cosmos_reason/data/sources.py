@@ -42,7 +42,7 @@ from cosmos_reason.data.records import parse
 from cosmos_reason.data.roles import Column, names_medium
 from cosmos_reason.data.samples import Sample, Turn
 from cosmos_reason.data.source_files import MARKER, Folder, Medium, Repository
-from cosmos_reason.data.table_files import COLUMNAR, DELIMITED, SPREADSHEETS
+from cosmos_reason.data.table_files import COLUMNAR, FLAT, OTHER_SPREADSHEETS
 from cosmos_reason.remote import model_names
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
@@ -152,7 +152,7 @@ def _kind_of(path: Path) -> str:
         return "hf"
     if path.is_dir():
         return "llava" if locate(path).is_file() else "csv"
-    if path.suffix.lower() in (*DELIMITED, *SPREADSHEETS):
+    if path.suffix.lower() in (*FLAT, *OTHER_SPREADSHEETS):
         return "csv"
     first = next(iter(JsonRecords(path)), None)
     return "llava" if _is_annotation(first) else "csv"
@@ -251,7 +251,7 @@ def _read_tables(
         folder = posixpath.dirname(table)
         split = source.splits[table]
         first = next(iter(table_files.opened(source.files, table)), None)
-        is_flat = table.lower().endswith(DELIMITED)  # a line is a row, and no cell holds others
+        is_flat = table.lower().endswith(FLAT)
         if convert:  # it is given the rows as they stand in the file
             here = _located(list(opened), opened, table)
             tally.take(opened)
@@ -320,7 +320,7 @@ def _located(rows: list, opened: table_files.Rows | JsonRecords, table: str) -> 
     folder = posixpath.dirname(table)
     read = getattr(opened, "numbers", [])
     numbers = read if len(read) == len(rows) else range(len(rows))
-    mark = " row " if table.lower().endswith(DELIMITED) else "#"
+    mark = " row " if table.lower().endswith(FLAT) else "#"
     return [
         Row(values, folder, f"{table}{mark}{number}", number)
         for values, number in zip(rows, numbers, strict=True)

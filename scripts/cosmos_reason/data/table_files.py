@@ -1,13 +1,15 @@
-"""Tables row by row: CSV, JSON, parquet, arrow."""
+"""Tables row by row: CSV, XLSX, JSON, parquet, arrow."""
 
 from __future__ import annotations
 
 import codecs
 import csv
+import datetime
 import functools
 import hashlib
 import json
 import shlex
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +21,9 @@ from cosmos_reason.data.source_files import Folder, Held
 
 DELIMITED = (".csv", ".tsv")
 SEPARATORS = ",;\t|"
-SPREADSHEETS = (".xlsx", ".xls", ".ods")
+WORKBOOK = ".xlsx"
+FLAT = (*DELIMITED, WORKBOOK)  # a line is a row, and no cell holds others
+OTHER_SPREADSHEETS = (".xls", ".ods")
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COLUMNAR = (".parquet", ".arrow")
 ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
@@ -54,9 +58,11 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
         return Rows(path, enumerate(_columnar_rows(files, path)))
     if table.lower().endswith(DELIMITED):
         return Rows(path, _numbered_rows(path))
-    if table.lower().endswith(SPREADSHEETS):
-        fix = "save it as CSV in UTF-8"
-        raise f.bad_input("BUILD-TABLE", path, "got a spreadsheet, expected a CSV table", fix)
+    if table.lower().endswith(WORKBOOK):
+        return Rows(path, _sheet_rows(path))
+    if table.lower().endswith(OTHER_SPREADSHEETS):
+        message = f"got a spreadsheet of another program, expected {WORKBOOK}, or CSV in UTF-8"
+        raise f.bad_input("BUILD-TABLE", path, message)
     if table.lower().endswith(".jsonl"):
         rows = _array_rows(path)
         if rows:
@@ -96,18 +102,7 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
             header = handle.readline()
             handle.seek(0)
             separator = max(SEPARATORS, key=header.count)
-            numbered = enumerate(csv.reader(handle, strict=True, delimiter=separator), 1)
-            names = next((cells for _, cells in numbered if any(cells)), [])
-            for column, times in Counter(names).items():
-                if times > 1:
-                    raise ValueError(f"the column {column!r} twice")
-            _refuse_data_as_names(path, names)
-            for number, cells in numbered:
-                if any(cells[len(names) :]):
-                    raise ValueError(f"more cells than the header has in row {number}")
-                is_blank = not any(map(str.strip, cells))
-                values = [*cells, *[None] * (len(names) - len(cells))][: len(names)]
-                yield number, {} if is_blank else dict(zip(names, values, strict=True))
+            yield from _below_header(path, csv.reader(handle, strict=True, delimiter=separator))
     except UnicodeDecodeError:
         message = "got text that is not UTF-8, expected a UTF-8 CSV table with a header"
         name = shlex.quote(str(path))
@@ -118,6 +113,90 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
         raise f.bad_input(
             "BUILD-TABLE", path, f"got {problem}, expected a UTF-8 CSV table with a header"
         ) from None
+
+
+def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int, dict]]:
+    """(its number, row) of the lines below the first that holds something. Raises ValueError."""
+    numbered = enumerate(lines, 1)
+    names = next((cells for _, cells in numbered if any(cells)), [])
+    for column, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(f"the column {column!r} twice")
+    _refuse_data_as_names(path, names)
+    for number, cells in numbered:
+        if any(cells[len(names) :]):
+            raise ValueError(f"more cells than the header has in row {number}")
+        is_blank = not any(map(str.strip, cells))
+        values = [*cells, *[None] * (len(names) - len(cells))][: len(names)]
+        yield number, {} if is_blank else dict(zip(names, values, strict=True))
+
+
+def _sheet_rows(path: Path) -> Iterator[tuple[int, dict]]:
+    """Yield what `_numbered_rows` yields of the same table saved as CSV: texts as the sheet shows
+    them. A formula is what the program that saved it last computed. Raises Failure for a workbook
+    whose rows lie in several sheets."""
+    import openpyxl
+
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except (zipfile.BadZipFile, KeyError, ValueError, OSError, SyntaxError) as problem:
+        message = f"got {problem}, expected an {WORKBOOK} workbook without a password"
+        raise f.bad_input("BUILD-TABLE", path, message) from None
+    try:
+        for sheet in book.worksheets:
+            sheet.reset_dimensions()  # some programs write a size that is too small
+        filled = [one for one in book.worksheets if any(map(any, one.iter_rows(values_only=True)))]
+        if len(filled) > 1:
+            titles = ", ".join(sheet.title for sheet in filled)
+            message = f"got rows in several sheets: {titles}; save the one that is meant by itself"
+            raise f.bad_input("BUILD-TABLE", path, message)
+        for sheet in filled:
+            rows = ([_shown(cell) for cell in row] for row in sheet.iter_rows())
+            yield from _below_header(path, _without_tail(rows))
+    except (zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as problem:
+        raise f.bad_input(
+            "BUILD-TABLE", path, f"got {problem}, expected one table with a header"
+        ) from None
+    finally:
+        book.close()
+
+
+def _without_tail(rows: Iterable[list[str]]) -> Iterator[list[str]]:
+    """Yield rows without the empty cells and rows at the end, which a sheet keeps when they were
+    once formatted."""
+    blank: list[list[str]] = []
+    for row in rows:
+        while row and not row[-1]:
+            row.pop()
+        blank.append(row)
+        if row:
+            yield from blank
+            blank = []
+
+
+def _shown(cell) -> str:
+    """Return the text of a cell. A time is shown as h:mm where its format has no seconds, which is
+    what a program makes of a typed 1:23; `parts.seconds` reads it as it reads that of a CSV."""
+    value = cell.value
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).upper()  # as both programs and their CSV write it
+    if isinstance(value, float):
+        return f"{value:.15g}"  # the digits that a sheet keeps
+    if isinstance(value, datetime.datetime):
+        is_day = not (value.hour or value.minute or value.second or value.microsecond)
+        return value.date().isoformat() if is_day else value.isoformat(sep=" ")
+    if isinstance(value, datetime.time):
+        since = datetime.datetime.combine(datetime.date.min, value)
+        value = since - datetime.datetime.min
+    if not isinstance(value, datetime.timedelta):
+        return str(value)
+    minutes, seconds = divmod(value.total_seconds(), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    if seconds or "s" in cell.number_format.lower():
+        return f"{hours}:{minutes:02}:{seconds:09.6f}".rstrip("0").rstrip(".")
+    return f"{hours}:{minutes:02}"
 
 
 def _refuse_data_as_names(path: Path, names: list[str]) -> None:

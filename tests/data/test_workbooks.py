@@ -1,0 +1,98 @@
+"""Spreadsheets as they are saved: what a build makes of them is what it makes of their CSV."""
+
+import datetime
+import json
+
+import pytest
+from clip_files import write_clip
+from support import run_script
+
+openpyxl = pytest.importorskip("openpyxl")
+SPANS = ("--column", "start=from", "--column", "end=to", "--column", "answer=what")
+ASKED = ("--question", "What is done?")
+
+
+def saved(path, rows, formats=(), **others):
+    """A workbook with one sheet, and others by their names; `formats` of cells by coordinates."""
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for coordinate, written in dict(formats).items():
+        book.active[coordinate].number_format = written
+    for title, row in others.items():
+        book.create_sheet(title).append(row)
+    book.save(path)
+    return path
+
+
+def build(table, *flags):
+    """(exit code, findings by id, answers and ids of the records)."""
+    out = table.parent.parent / "out"
+    done = run_script("build_dataset.py", table, "-o", out, "--force", *flags, "--json")
+    assert "Traceback" not in done.stderr, done.stderr
+    findings = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    records = []
+    if done.returncode == 0:
+        records = json.loads((out / "train" / "annotations.json").read_text())
+    return done.returncode, findings, [one["conversations"][1]["value"] for one in records]
+
+
+def test_a_sheet_is_read_as_its_csv_is(source):
+    """Times that were typed as 0:01 are minutes and seconds, as in the CSV of the sheet."""
+    write_clip(source / "long.mp4", frames=30, rate=10)
+    time = datetime.time
+    rows = [
+        ["video", "from", "to", "what"],
+        ["long.mp4", time(0, 0), time(0, 1), "walks"],
+        [],
+        ["long.mp4", time(0, 0, 1), time(0, 0, 2, 500000), 3],
+        ["long.mp4", 2, 2.5, True],
+        ["", None, "  "],
+    ]
+    formats = {"B2": "h:mm", "C2": "h:mm", "B4": "hh:mm:ss", "C4": "mm:ss.0", "A9": "0.00"}
+    code, findings, answers = build(saved(source / "labels.xlsx", rows, formats), *SPANS, *ASKED)
+    assert code == 0 and answers == ["walks", "3", "TRUE"], findings
+    assert findings["BUILD-ROWS-BLANK"]["data"]["rows"][0] == 3
+    (source / "labels.xlsx").unlink()
+    (source / "labels.csv").write_text(
+        "video,from,to,what\nlong.mp4,0:00,0:01,walks\n,,,\nlong.mp4,0:00:01,0:00:02.5,3\n"
+        "long.mp4,2,2.5,TRUE\n"
+    )
+    assert build(source / "labels.csv", *SPANS, *ASKED)[2] == answers
+
+
+def test_rows_are_named_as_the_spreadsheet_shows_them(source):
+    rows = [[], ["video", "answer"], ["0.mp4", "yes"], [], ["1.mp4", ""]]
+    code, findings, _ = build(saved(source / "labels.xlsx", rows), *ASKED)
+    told = findings["BUILD-ANSWER-EMPTY"]
+    assert code == 2 and told["data"]["rows"] == [5] and "labels.xlsx row 5" in told["where"]
+
+
+def test_a_formula_that_failed_is_no_answer(source):
+    code, findings, _ = build(
+        saved(source / "labels.xlsx", [["video", "answer"], ["0.mp4", "yes"], ["1.mp4", "#N/A"]]),
+        *ASKED,
+    )
+    assert code == 2 and findings["BUILD-TEXT-VOID"]["data"]["rows"] == [3]
+
+
+def test_rows_in_several_sheets_are_refused_and_empty_ones_are_not(source):
+    rows = [["video", "answer"], ["0.mp4", "yes"], ["1.mp4", "no"]]
+    several = saved(source / "labels.xlsx", rows, old=["video", "answer"])
+    code, findings, _ = build(several, *ASKED)
+    assert code == 2 and "old" in findings["BUILD-TABLE"]["message"]
+    assert build(saved(source / "labels.xlsx", rows, old=[]), *ASKED)[2] == ["yes", "no"]
+
+
+def test_a_folder_with_a_workbook_is_a_source(source):
+    saved(source / "labels.xlsx", [["video", "answer"], ["0.mp4", "yes"], ["1.mp4", "no"]])
+    out = source.parent / "out"
+    done = run_script("build_dataset.py", source, "-o", out, *ASKED, "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["result"]["read"] == 2
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04", b"\xd0\xcf\x11\xe0 with a password", b""])
+def test_what_is_no_workbook_is_refused(source, content):
+    (source / "labels.xlsx").write_bytes(content)
+    code, findings, _ = build(source / "labels.xlsx", *ASKED)
+    assert code == 2 and findings.keys() == {"BUILD-TABLE"}
