@@ -33,6 +33,7 @@ from cosmos_reason.pages import loss_chart, report, training_remarks
 from cosmos_reason.remote import s3
 
 CLASSES_SHOWN = 5
+QUESTION_SHOWN = 60  # characters
 
 
 def parser() -> cli.Parser:
@@ -89,7 +90,7 @@ def main(args) -> cli.Outcome:
     paths, problems = gaps.media_paths(annotations, args.kpi_media_path, video_ids)
     found += problems
 
-    wrong = gaps.find(rows, paths)
+    wrong = gaps.find(rows, paths, before)
     result = gaps.summary(rows, wrong)
     page = None
     if args.html:
@@ -135,7 +136,8 @@ def as_text(result: dict) -> str:
         lines.append(f"  {count:>7} {kind.replace('_', ' ')}")
     for line in result["next_data"][:CLASSES_SHOWN]:
         lines.append(
-            f"  collect {line['collect']} more with answer {line['class']!r} ({line['type']})"
+            f"  collect {line['collect']} more with answer {line['class']!r} to "
+            f"{line['question'][:QUESTION_SHOWN]!r} ({line['gaps']} of {line['rows']} wrong)"
         )
     if result["html"]:
         shown = f"{result['html_examples']} of {result['gaps']} wrong answers as clips"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["sacrebleu==2.6.0", "rouge-score==0.1.2", "httpx==0.28.1"]
+# dependencies = ["sacrebleu==2.6.0", "rouge-score==0.1.2", "httpx==0.28.1", "numpy==2.4.6"]
 # ///
 """Score the answers of evaluations: accuracy with interval and baseline, per type and class; or
 compare two runs.
@@ -48,7 +48,7 @@ TAGS_SHOWN = 20
 IDS_COMPARED = 100_000  # to propose one for --explain
 COLUMNS = "{:>8} {:>9} {:>15} {:>10} {:>8} {:>15} {:>7}"
 TITLES = ("rows", "accuracy", "95 % interval", "commonest", "balanced", "unparseable", "failed")
-LARGE_TABLES = ("per_class", "per_tag", "confusion_matrix")
+LARGE_TABLES = ("per_class", "per_tag", "confusion_matrix", "fixed_ids", "broken_ids")
 
 
 def parser() -> cli.Parser:
@@ -364,7 +364,11 @@ def is_there(name: str) -> bool:
 def brief(run: dict) -> dict:
     """Return the metrics without the tables that grow with the number of classes and tags;
     metrics.json has them."""
-    return {name: value for name, value in run.items() if name not in LARGE_TABLES}
+    shown = {name: value for name, value in run.items() if name not in LARGE_TABLES}
+    if "comparison" in run:
+        pair = run["comparison"].items()
+        shown["comparison"] = {name: value for name, value in pair if name not in LARGE_TABLES}
+    return shown
 
 
 def as_text(run: dict) -> list[str]:
@@ -462,10 +466,33 @@ def text_line(run: dict) -> str:
 def comparison_line(run: dict) -> str:
     pair = run["comparison"]
     floor = comparison.no_better_than_commonest(pair)
-    return (f"{floor}\n" if floor else "") + (
+    line = (f"{floor}\n" if floor else "") + (
         f"against {pair['before']}: {pair['fixed']} fixed, {pair['broken']} broken, "
         f"{pair['unchanged_right']} right and {pair['unchanged_wrong']} wrong in both, "
         f"McNemar p = {pair['p_value']:.3g}"
+    )
+    if pair["paired"]:
+        line += f"\n{change('all', pair)}"
+    if len(pair["per_type"]) > 1:
+        for name, part in pair["per_type"].items():
+            line += f"\n{change(name, part)}"
+    # A tag is told only where its own change is more than chance among all tags.
+    for name, part in pair["per_tag"].items():
+        if part["p_adjusted"] < comparison.CHANCE:
+            line += f"\n{change(f'tag {name}', part)}"
+    return line
+
+
+def change(name: str, part: dict) -> str:
+    """Return both accuracies with their intervals, and the verdict."""
+    return (
+        f"  {name}: {part['before_accuracy']:.1%} ({{:.1%}} - {{:.1%}})".format(
+            *part["before_interval"]
+        )
+        + f" -> {part['accuracy']:.1%} "
+        + "({:.1%} - {:.1%})".format(*part["accuracy_interval"])
+        + ", by clip {:+.1%} to {:+.1%}".format(*part["difference_interval"])
+        + f": {part['verdict']}"
     )
 
 

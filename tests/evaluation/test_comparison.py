@@ -193,6 +193,76 @@ def test_a_comparison_that_starts_at_the_commonest_answer_says_so_first(tmp_path
         assert comparison.in_words(pair).startswith("the earlier run is right in") == is_said
 
 
+# -- by type, tag and clip -----------------------------------------------------------------------
+
+
+def many(right_before: int, right_after: int, questions: int, clips: int, gt="A"):
+    """Two runs of which the first questions are right, spread over so many clips."""
+    runs = []
+    for right in (right_before, right_after):
+        said = [(gt, gt if number < right else "B") for number in range(questions)]
+        run = rows_of(said)
+        for number, one in enumerate(run):
+            one.media = f"clip-{number * clips // questions}"
+        runs.append(run)
+    return runs
+
+
+def test_p_values_of_parts_are_adjusted_as_holm_does():
+    assert comparison.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert comparison.holm([]) == []
+
+
+def test_the_interval_over_clips_is_that_of_independent_clips():
+    before, after = many(100, 130, 200, clips=200)
+    pair, _ = comparison.compare(before, after)
+    share = 30 / 200
+    spread = 1.96 * (share * (1 - share) / 200) ** 0.5
+    assert pair["difference_interval"] == pytest.approx([share - spread, share + spread], abs=0.01)
+
+
+def test_questions_about_few_clips_show_less_than_their_number():
+    alone, _ = comparison.compare(*many(100, 120, 200, clips=200))
+    together, _ = comparison.compare(*many(100, 120, 200, clips=10))
+    assert alone["p_value"] == together["p_value"] < 0.001
+    assert alone["verdict"].startswith("better") and together["clips"] == 10
+    assert together["difference_interval"][0] == 0
+    assert together["verdict"].startswith("not shown to be better")
+
+
+def test_a_run_below_always_the_commonest_answer_is_told():
+    before, after = many(40, 60, 200, clips=200)
+    pair, _ = comparison.compare(before, after)
+    assert pair["below_always"] == pair["per_type"]["mcq"]["below_always"] == "A"
+    assert pair["verdict"].endswith("below always answering 'A'")
+
+
+def test_types_and_tags_are_compared_each_and_rows_are_named(tmp_path):
+    gts = ["A", "A", "yes", "no"] * 5
+    runs = {"before": [], "after": []}
+    for number, gt in enumerate(gts):
+        wrong = "B" if gt == "A" else "maybe"
+        tags = {"tags": ["night"]} if number % 2 else {}
+        runs["before"].append(row(f"q{number}", gt, wrong) | tags)
+        runs["after"].append(row(f"q{number}", gt, wrong if number == 1 else gt) | tags)
+    runs["before"][0]["response"] = "A"
+    runs["after"][0]["response"] = "B"
+    before, after = (write(tmp_path / name / "results.json", runs[name]) for name in runs)
+    _, document = score(after, "--compare", before, "--write")
+    shown = document["result"]["runs"][0]["comparison"]
+    whole = json.loads((tmp_path / "after/metrics.json").read_text())
+    jsonschema.validate(whole, bundle.schema("metrics"))
+    pair = whole["comparison"]
+    assert pair["broken_ids"] == ["q0"] and len(pair["fixed_ids"]) == pair["fixed"] == 18
+    assert "fixed_ids" not in shown and shown["per_type"] == pair["per_type"]
+    assert {kind: part["paired"] for kind, part in pair["per_type"].items()} == {
+        "mcq": 10,
+        "yes_no": 10,
+    }
+    assert pair["per_type"]["yes_no"]["p_adjusted"] == 2 * comparison.mcnemar(10, 0)
+    assert pair["per_tag"]["night"]["fixed"] == 9
+
+
 # -- which of several is best -------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cosmos_reason.answers import CLOSED_TYPES
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.evaluation import metrics
@@ -15,6 +16,7 @@ from cosmos_reason.evaluation.rows import Row, about, digest
 
 EXACT_MCNEMAR_LIMIT = 1000
 CHANCE = 0.05  # runs of a larger p-value are not told apart
+RESAMPLED = 2000  # draws of the bootstrap by clip
 
 
 # -- two runs ------------------------------------------------------------------------------------
@@ -27,8 +29,9 @@ def compare(
 
     Questions that both runs answered are paired by id: what the second run fixed and broke, and
     McNemar's two-sided p-value. `earlier` and `earlier_per_type` are the earlier run's summaries
-    over the questions of both (types as the second run has them). A row that failed is no answer,
-    neither right nor wrong. Raises Failure when nothing can be paired.
+    over the questions of both (types as the second run has them). `per_type` and `per_tag` compare
+    parts, with p-values adjusted for their number (`p_adjusted`, Holm 1979). A row that failed is
+    no answer, neither right nor wrong. Raises Failure when nothing can be paired.
     """
     earlier = {row.id: row for row in before}
     shared = [(earlier[row.id], row) for row in after if row.id in earlier]
@@ -50,24 +53,30 @@ def compare(
         raise findings.bad_input("EVAL-COMPARE-NOTHING", flag, message)
     # Only questions that changed sides tell the runs apart (McNemar).
     changes = Counter((old.correct, new.correct) for old, new in answered)
-    fixed, broken = changes[False, True], changes[True, False]
     by_type = defaultdict(list)
     for old, new in common:
         by_type[new.type].append(old)
+    pairs_of_type, pairs_of_tag = defaultdict(list), defaultdict(list)
+    for old, new in answered:
+        pairs_of_type[new.type].append((old, new))
+        for tag in new.tags:
+            pairs_of_tag[tag].append((old, new))
     pair = {
-        "paired": len(answered),
+        **_part(answered),
         "failed": len(common) - len(answered),
-        "fixed": fixed,
-        "broken": broken,
         "unchanged_right": changes[True, True],
         "unchanged_wrong": changes[False, False],
         "only_before": len(before) - len(shared),
         "only_after": len(after) - len(shared),
-        "p_value": mcnemar(fixed, broken),
+        "per_type": _parts(pairs_of_type),
+        "per_tag": _parts(pairs_of_tag),
+        "fixed_ids": [new.id for old, new in answered if new.correct and not old.correct],
+        "broken_ids": [new.id for old, new in answered if old.correct and not new.correct],
         "earlier": metrics.summary([old for old, _ in common]) if common else None,
         "earlier_per_type": {kind: metrics.summary(by_type[kind]) for kind in sorted(by_type)},
     }
 
+    pair["verdict"] = verdict(pair, pair["p_value"])
     found = []
     floor = no_better_than_commonest(pair)
     if floor:
@@ -96,6 +105,92 @@ def compare(
         "they are left out",
     )
     return pair, found
+
+
+def _part(answered: Sequence[tuple[Row, Row]]) -> dict:
+    """Return both accuracies over questions that both runs answered, and how likely it is that
+    their difference is chance."""
+    if not answered:
+        return {"paired": 0, "fixed": 0, "broken": 0, "p_value": 1.0}
+    fixed = sum(new.correct and not old.correct for old, new in answered)
+    broken = sum(old.correct and not new.correct for old, new in answered)
+    right = [sum(run.correct for run in runs) for runs in zip(*answered, strict=True)]
+    expected = Counter(new.expected for _, new in answered if new.type in CLOSED_TYPES)
+    is_one_type = len({new.type for _, new in answered}) == 1  # "B" answers no yes-or-no question
+    label, most = expected.most_common(1)[0] if expected and is_one_type else ("", 0)
+    return {
+        "paired": len(answered),
+        "before_accuracy": round(right[0] / len(answered), 6),
+        "before_interval": metrics.wilson(right[0], len(answered)),
+        "accuracy": round(right[1] / len(answered), 6),
+        "accuracy_interval": metrics.wilson(right[1], len(answered)),
+        "fixed": fixed,
+        "broken": broken,
+        "p_value": mcnemar(fixed, broken),
+        **difference_by_clip(answered),
+        "below_always": label if right[1] < most else None,
+    }
+
+
+def _parts(pairs: dict[str, list[tuple[Row, Row]]]) -> dict[str, dict]:
+    parts = {name: _part(pairs[name]) for name in sorted(pairs)}
+    adjusted = holm([part["p_value"] for part in parts.values()])
+    for part, p_value in zip(parts.values(), adjusted, strict=True):
+        part["p_adjusted"] = p_value
+        part["verdict"] = verdict(part, p_value)
+    return parts
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for testing all of them (Holm 1979), in the order given."""
+    adjusted = [1.0] * len(p_values)
+    highest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        # A hypothesis is never rejected where one of a smaller p-value is not.
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = highest
+    return adjusted
+
+
+def difference_by_clip(answered: Sequence[tuple[Row, Row]]) -> dict:
+    """Return the change of the accuracy with its 95 % interval, by a bootstrap over clips: the
+    questions about one clip are right and wrong together, which McNemar's test does not know."""
+    import numpy as np
+
+    gained, asked = Counter(), Counter()
+    for old, new in answered:
+        clip = new.media or new.video_id
+        gained[clip] += int(new.correct) - int(old.correct)
+        asked[clip] += 1
+    # Clips of equal numbers are alike: a draw of clips is a draw of how many of each kind.
+    kinds = Counter((gained[clip], asked[clip]) for clip in asked)
+    table = np.array(list(kinds), dtype=float)
+    shares = np.array(list(kinds.values())) / len(asked)
+    drawn = np.random.default_rng(0).multinomial(len(asked), shares, size=RESAMPLED)
+    differences = (drawn @ table[:, 0]) / (drawn @ table[:, 1])
+    low, high = np.percentile(differences, [2.5, 97.5])
+    return {
+        "clips": len(asked),
+        "difference": round(sum(gained.values()) / len(answered), 6),
+        "difference_interval": [round(float(low), 6), round(float(high), 6)],
+    }
+
+
+def verdict(part: dict, p_value: float) -> str:
+    """Say in words what a comparison shows. A difference counts where McNemar's test and the
+    interval over clips both show it."""
+    low, high = part.get("difference_interval", (0.0, 0.0))
+    is_shown = p_value < CHANCE and (low > 0 or high < 0)
+    chance = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+    if is_shown:
+        said = f"better ({chance})" if low > 0 else f"worse ({chance})"
+    elif p_value < CHANCE:
+        said = f"not shown to be better: {chance}, but too few clips differ"
+    else:
+        said = f"not shown to be better ({chance})"
+    if part.get("below_always") is not None:
+        said += f"; below always answering {part['below_always']!r}"
+    return said
 
 
 def no_better_than_commonest(pair: dict) -> str:

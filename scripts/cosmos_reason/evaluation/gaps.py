@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cosmos_reason.answers import CLOSED_TYPES
+from cosmos_reason.answers import CLOSED_TYPES, options
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.data import annotations
@@ -48,14 +48,15 @@ ROW_COLUMNS = {
     "rule": "rule",
     "error": "error",
 }
-GAP_COLUMNS = ("error_type", "confusion", "cluster")
+GAP_COLUMNS = ("error_type", "confusion", "cluster", "before")
 COUNT_COLUMNS = ("clip_gaps", "clip_rows")
 
 
 @dataclass(slots=True)
 class Gap:
     """One wrong row. `path` is the full media path, `cluster` the question without options and
-    numbers."""
+    numbers, `before` what became of the same question in the earlier run (Row.outcome): "right"
+    is one that the second run broke."""
 
     row: Row
     path: str
@@ -64,15 +65,19 @@ class Gap:
     cluster: str
     clip_gaps: int
     clip_rows: int
+    before: str | None = None
 
 
-def find(rows: Sequence[Row], paths: dict[str, str]) -> list[Gap]:
+def find(
+    rows: Sequence[Row], paths: dict[str, str], before: Sequence[Row] | None = None
+) -> list[Gap]:
     """Return the wrong rows in order; `paths` maps a row's video_id to the file. Clips are counted
     by file: a record of an annotation file is often one question of several about its clip."""
     path_of = {row.video_id: paths.get(row.video_id) or row.media or row.video_id for row in rows}
     wrong = [row for row in rows if not row.correct]
     clip_rows = Counter(path_of[row.video_id] for row in rows)
     clip_gaps = Counter(path_of[row.video_id] for row in wrong)
+    earlier = {(row.id, row.question, row.gt): row.outcome for row in before or ()}
     gaps = []
     for row in wrong:
         path = path_of[row.video_id]
@@ -84,6 +89,7 @@ def find(rows: Sequence[Row], paths: dict[str, str]) -> list[Gap]:
             cluster(row.question),
             clip_gaps[path],
             clip_rows[path],
+            earlier.get((row.id, row.question, row.gt)),
         )
         gaps.append(gap)
     return gaps
@@ -105,8 +111,14 @@ def confusion(row: Row) -> str:
     """Return `expected -> given` for closed types, else empty."""
     if row.type not in CLOSED_TYPES or row.expected is None:
         return ""
-    given = row.answer if row.outcome == "wrong" else f"({row.outcome})"
-    return f"{row.expected} -> {given}"
+    if row.outcome != "wrong":
+        return f"{named(row, row.expected)} -> ({row.outcome})"
+    return f"{named(row, row.expected)} -> {named(row, row.answer)}"
+
+
+def named(row: Row, answer: str) -> str:
+    """Return an answer by the text of its option: a letter means another thing in each question."""
+    return options(row.question).get(answer) or answer if row.type == "mcq" else answer
 
 
 @functools.lru_cache(maxsize=1 << 18)
@@ -216,26 +228,28 @@ def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
 
 
 def next_data(rows: Iterable[Row]) -> list[dict]:
-    """Return the classes of closed questions worth more examples, worst first: EXAMPLES_PER_GAP new
-    ones per wrong answer.
+    """Return the answers to closed questions worth more examples, most wrong ones first:
+    EXAMPLES_PER_GAP new ones per wrong answer, which is a rule of thumb and no forecast.
 
     Unparseable and failed rows ask for a better prompt or readable media, not for more clips of a
     class."""
     asked, wrong = Counter(), Counter()
     for row in rows:
         if row.type in CLOSED_TYPES and row.expected is not None:
-            asked[row.type, row.expected] += 1
+            answer = row.type, cluster(row.question), named(row, row.expected)
+            asked[answer] += 1
             if row.outcome == "wrong":
-                wrong[row.type, row.expected] += 1
+                wrong[answer] += 1
     lines = []
-    for kind, label in sorted(asked, key=lambda answer: wrong[answer], reverse=True)[:LISTED]:
-        count = wrong[kind, label]
+    for kind, question, label in sorted(asked, key=lambda one: wrong[one], reverse=True)[:LISTED]:
+        count = wrong[kind, question, label]
         if not count:
             break
         line = {
             "type": kind,
+            "question": question,
             "class": label,
-            "rows": asked[kind, label],
+            "rows": asked[kind, question, label],
             "gaps": count,
             "collect": count * EXAMPLES_PER_GAP,
         }
