@@ -23,7 +23,7 @@ from pathlib import Path
 # What reads jobs, datasets or checkpoints is imported where it is used: most specs begin with the
 # template, and a start takes as long as its imports.
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import bundle, files, site
 from cosmos_reason.base import findings as f
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import checking as rules
@@ -121,6 +121,7 @@ def parser() -> cli.Parser:
         metavar="KEY",
         help="a key that cosmos-rl 0.4.7 lacks",
     )
+    add("--site", metavar="FILE", help="site.yaml: the place that runs it, not this machine")
     add("--force", action="store_true", help="replace a file that build_spec did not write")
     add("--explain", metavar="WORD", help="what a key, word or rule id means")
     add("--list-rules", action="store_true", help="id and reason of every rule")
@@ -335,9 +336,12 @@ def main(args) -> cli.Outcome:
         return cli.Outcome({"text": text}, text=text)
     if args.list_rules:
         return listing()
+    place = take_site(args)
     recognised = recognise(args)
     draft = build(args)
     found = check(args, draft) + recognised
+    if place:
+        found = by_site(place, found)
     if not args.force:
         found += occupied(args.output, draft.files)
     if f.has_errors(found) and draft.exit_code == f.EXIT_BAD_INPUT:
@@ -345,6 +349,30 @@ def main(args) -> cli.Outcome:
     if f.has_errors(found):
         return cli.Outcome({"spec": None}, found, "nothing written")
     return written(args, draft, found)
+
+
+def take_site(args) -> site.Site | None:
+    """Read the site, and name what its paths mean where that lies here."""
+    if not args.site:
+        return None
+    place = site.read(Path(args.site))
+    args.train_root = [place.here(root) for root in args.train_root or ()] or None
+    for name in ("eval_root", "guard_root", "model"):
+        if getattr(args, name):
+            setattr(args, name, place.here(getattr(args, name)))
+    settings = []
+    for setting in args.set:
+        key, equals, value = setting.partition("=")
+        settings.append(f"{key}{equals}{place.here(value)}")
+    args.set = settings
+    return place
+
+
+def by_site(place: site.Site, found: list[f.Finding]) -> list[f.Finding]:
+    """Say of paths that are not here what the site does not: all in one warning."""
+    absent = [one.where for one in found if one.id == "SPEC-PATH-NOT-HERE"]
+    lines = [f"paths: {{{path}: HERE}}" for path in absent if not place.is_placed(path)]
+    return [one for one in found if one.id != "SPEC-PATH-NOT-HERE"] + place.unknown(lines)
 
 
 def recognise(args) -> list[f.Finding]:
@@ -446,6 +474,8 @@ def following(args, case: Case, found: list[f.Finding], laid_out: int | None) ->
     words = ["check_tao_launch_preflight.py", "--platform", platforms[0], "--spec", args.output]
     if count != nodes.count(None, case.needed_gpus):
         words += ["--nodes", str(count)]
+    if args.site:
+        words[1:3] = ["--site", args.site]
     if args.dataset_facts:
         words += ["--dataset-facts", args.dataset_facts]
     return tuple(words)

@@ -74,6 +74,7 @@ def parser() -> cli.Parser:
     parser = cli.Parser(__doc__, COMMON, usage="%(prog)s --platform NAME [flags]")
     add = parser.add_argument
     add("--platform", metavar="NAME", help="local, docker, slurm, kubernetes")
+    add("--site", metavar="FILE", help="site.yaml of the place")
     add("--spec", metavar="FILE", help="to be launched")
     add("--engine", choices=bundle.ENGINES, metavar="NAME", help="default: the spec's")
     add("--dataset-facts", metavar="FILE", help="of check_dataset.py --facts")
@@ -117,7 +118,7 @@ def add_gpu_flags(add: Callable) -> None:
         "--target-gpu-count",
         type=partial(cli.positive, most=1024),
         metavar="N",
-        help="if nvidia-smi cannot tell",
+        help="if nobody tells",
     )
     add("--target-gpu-memory-gb", type=cli.above_0, metavar="GIB", help="memory of each")
     add(
@@ -234,6 +235,12 @@ def main(args: argparse.Namespace) -> cli.Outcome:
         described = checks.descriptions()
         lines = [f"{name:20} {looks_at}" for name, looks_at in described.items()]
         return cli.Outcome({"checks": described}, text="\n".join(lines))
+    if args.site:
+        from pathlib import Path
+
+        from cosmos_reason.base import site
+
+        args.platform = args.platform or site.read(Path(args.site)).platform
     options = options_of(args)
     refuse_unknown(args, options)
     preflight = of_options(options, PLATFORMS[args.platform], args.engine)
@@ -360,7 +367,8 @@ def submit(preflight: Preflight, image: str | None) -> tuple[str, ...]:
     elif options.jobs_dir:
         where = ["--jobs-dir", options.jobs_dir]
     command = ["launch_job.py", verb, launch.action, "--spec", options.spec]
-    command += ["--platform", launch.platform, "--engine", launch.engine]
+    command += ["--site", options.site] if options.site else ["--platform", launch.platform]
+    command += ["--engine", launch.engine]
     return (*command, *launch_options.words(said), *where)
 
 

@@ -21,6 +21,7 @@ import argparse
 import collections
 import dataclasses
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -48,7 +49,7 @@ from cosmos_reason.jobs.record import Job
 # Of a record, what is known before there is a job.
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
            "resources", "inputs", "outputs")  # fmt: skip
-COMMON = "--spec --platform --gpu-ids --engine --image --docker-host --checkpoint"
+COMMON = "--spec --platform --site --gpu-ids --engine --image --checkpoint"
 
 
 # -- the command line --------------------------------------------------------------------------
@@ -79,7 +80,7 @@ def parser() -> cli.Parser:
         "--output",
         type=cli.local,
         metavar="DIR",
-        help="docker: write run.sh and spec.toml for a machine not seen from here",
+        help="write what starts it elsewhere, a folder to copy (run.sh, job.sbatch, manifests)",
     )
     planned.add_argument(
         "--host-user",
@@ -131,7 +132,13 @@ def add_request(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--spec", required=True, type=cli.local, help="the action's spec (build_spec.py makes one)"
     )
-    verb.add_argument("--platform", required=True, choices=options.ANYWHERE, help="where to run")
+    verb.add_argument("--platform", choices=options.ANYWHERE, help="where to run (or --site)")
+    verb.add_argument(
+        "--site",
+        type=cli.local,
+        metavar="FILE",
+        help="the place that runs it (references/site_template.yaml)",
+    )
     verb.add_argument(
         "--engine",
         choices=bundle.ENGINES,
@@ -160,15 +167,25 @@ def user_and_group(written: str) -> str:
 
 
 def launch_of(args: argparse.Namespace, **more: Any) -> options.Launch:
+    from cosmos_reason.base import site
     from cosmos_reason.jobs import launch
 
+    place = site.read(args.site) if args.site else None
+    platform = args.platform or (place.platform if place else None)
+    if platform is None:
+        message = "--platform is required, or --site with a file that names one"
+        raise bad_input("USAGE", "launch_job.py", message, Fix(flags={"--platform": "local"}))
+    if place and platform != place.platform:
+        message = f"got --platform {platform}, and {args.site} says {place.platform}"
+        raise bad_input("USAGE", "--platform", message, f"drop --platform {platform}")
     return launch.read(
         args.spec.absolute(),
-        args.platform,
+        platform,
         jobs.root(args.jobs_dir),
         Path.cwd(),
         action=args.action,
         engine=args.engine,
+        site=place,
         **{name: getattr(args, name) for name in options.FLAGGED},
         **more,
     )
@@ -188,13 +205,17 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     if args.host_user and not args.output:
         message = "it has no effect without --output, which alone writes a run.sh"
         fix = Fix(flags={"--output": "DIR"})
-        if args.platform != "docker":
+        if args.platform not in ("docker", None):
             fix = f"drop --host-user {args.host_user}"
         raise bad_input("USAGE", "--host-user", message, fix)
-    if args.output and args.output.exists():
-        message = "something is there already: name a folder that is yet to be made"
+    is_empty = args.output and args.output.is_dir() and not any(args.output.iterdir())
+    if args.output and args.output.exists() and not is_empty:
+        message = "something is there already: name an empty folder, or one that is yet to be made"
         raise bad_input("JOB-OUTPUT-EXISTS", args.output, message)
-    asked = launch_of(args, carried=bool(args.output))
+    asked = launch_of(args, carried=bool(args.output or args.site))
+    if args.host_user and asked.platform != "docker":
+        message = f"it has no effect on {asked.platform}"
+        raise bad_input("USAGE", "--host-user", message, f"drop --host-user {args.host_user}")
     if args.output:
         job, found = launch.carry(asked, args.output, args.host_user)
     else:
@@ -205,8 +226,11 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     cost = run_time.of_launch(asked, args.seconds_per_step)
     told = {"time": cost.to_json()} if cost else {}
     if args.output:
-        lines = [f"wrote {args.output}: copy it there, then bash run.sh"]
+        lines = [
+            f"wrote {args.output}: {args.output}/README.md says how to copy, start and watch it"
+        ]
         lines += [cost.text()] if cost else []
+        lines += copying(asked)
         result = {"output": str(args.output), "image": job.image} | told
         return cli.Outcome(result, found, "\n".join(lines))
     result = {key: getattr(job, key) for key in PLANNED} | told
@@ -221,6 +245,23 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         words = cli.without(cli.without(words, "--json", options.SPEED), "--json", "--save")
         following = ("launch_job.py", "submit", *words)
     return cli.Outcome(result, found, "\n".join(lines), following)
+
+
+def copying(asked: options.Launch) -> list[str]:
+    """The line that copies each input of this machine to the site, with its size."""
+    if asked.site is None:
+        return []
+    lines = []
+    for here in dict.fromkeys(entry["path"] for entry in asked.inputs):
+        there, path = asked.site.there(here), Path(here)
+        if there == here or not path.exists():
+            continue
+        inside = path.rglob("*") if path.is_dir() else [path]
+        mib = sum(one.stat().st_size for one in inside if one.is_file()) / 2**20
+        slash = "/" if path.is_dir() else ""
+        words = shlex.join(["rsync", "-aL", "--mkpath", f"{here}{slash}", f"HOST:{there}{slash}"])
+        lines.append(f"{words}   # {mib:.1f} MiB")
+    return lines
 
 
 def submit(args: argparse.Namespace) -> cli.Outcome:

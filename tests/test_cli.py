@@ -10,7 +10,7 @@ from support import ROOT, run_script
 
 from cosmos_reason import cli
 from cosmos_reason.base import files
-from cosmos_reason.jobs import carried
+from cosmos_reason.jobs import containers
 
 SCRIPT = "build_spec.py"
 
@@ -74,8 +74,10 @@ def test_a_package_that_is_not_installed_is_a_finding_with_the_way_to_get_it():
 
 
 def test_a_package_that_an_image_lacks_is_a_finding_of_the_copy_that_runs_there(tmp_path):
-    carried.copy_programs(tmp_path)
-    command = [sys.executable, "-S", str(tmp_path / "scripts" / SCRIPT), "train", "-o", "x.toml"]
+    containers.copy_programs(tmp_path)
+    program = str(tmp_path / "scripts" / "run_with_transformers.py")
+    (tmp_path / "x.toml").write_text("[train]\nepoch = 1\n")
+    command = [sys.executable, "-S", program, "train", "--config", str(tmp_path / "x.toml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3 and "Traceback" not in done.stderr
     assert "an image that has what requirements-engine.txt names" in done.stderr

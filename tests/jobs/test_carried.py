@@ -52,7 +52,7 @@ def test_a_carried_plan_starts_elsewhere_as_it_was_planned(site):
     assert job and not [one for one in found.values() if one.severity == f.ERROR], found
     plan = site.root / "plan"
     assert subprocess.run(["bash", "-n", str(plan / "run.sh")]).returncode == 0
-    assert len((plan / "README").read_text().splitlines()) == 5
+    assert "run.sh" in (plan / "README.md").read_text()
     code, said, words = run(site)
     assert code == 0, said
     (folder,) = (site.root / "there" / "jobs").iterdir()
@@ -160,8 +160,6 @@ def test_what_cannot_be_carried_is_refused(site):
     assert (job, found["JOB-NOT-CARRIED"].severity) == (None, f.ERROR)
     assert "hf download nvidia/Cosmos-Reason2-2B " in found["JOB-NOT-CARRIED"].message
     assert not (site.root / "plan").exists()
-    job, found = carry(site, platform="local", engine="transformers")
-    assert (job, found["JOB-FLAG"].where) == (None, "--output")
 
 
 @pytest.mark.parametrize("beside", ["-data/mine.py", "/examples/mine.py"])

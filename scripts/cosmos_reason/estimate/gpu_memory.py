@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from cosmos_reason.base import bundle
+from cosmos_reason.base import bundle, site
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions
@@ -131,7 +131,8 @@ class Geometry:
 def geometry(model: str) -> Geometry | None:
     """The widths of a known model or of a local folder's config.json; None when they cannot be
     known."""
-    known = bundle.skill_info()["models"].get(model.removeprefix(model_names.HUB))
+    named = site.MODELS.get(model, model.removeprefix(model_names.HUB))
+    known = bundle.skill_info()["models"].get(named)
     if known:
         return Geometry(**known["geometry"])
     try:

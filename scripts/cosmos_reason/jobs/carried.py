@@ -1,24 +1,27 @@
-"""A plan as a folder to carry to the machine that runs it: spec.toml as the trainer reads it,
-run.sh as it is started there, and the programs of this skill that the container runs. Enter at
-`write`."""
+"""A plan as a folder to carry to the place that runs it: spec.toml as the trainer reads it, what
+starts it there (run.sh, job.sbatch, manifests/), and the programs of this skill that it needs.
+Enter at `write`.
+
+On docker each run has a folder of its own below ./jobs there; elsewhere the folder that is written
+is the job's, at the path that it will have there."""
 
 from __future__ import annotations
 
 import csv
 import shlex
-import shutil
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.jobs import containers, mounts, reward_files
+from cosmos_reason.base.site import Site
+from cosmos_reason.jobs import containers, reward_files
 from cosmos_reason.jobs import record as jobs
-from cosmos_reason.jobs.platforms import docker
+from cosmos_reason.jobs.platforms import docker, kubernetes, local, slurm
+from cosmos_reason.jobs.platforms.slurm import script
 from cosmos_reason.jobs.record import Job
+from cosmos_reason.spec import document
 
 JOB = Path("/job")  # where the container has the job's folder, whatever its name is outside
 SKILL = "skill"  # the folder with the programs
-CREDENTIALS = ("HF_TOKEN", "WANDB_API_KEY", "NGC_API_KEY", "AWS_ACCESS_KEY_ID",
-               "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION")  # fmt: skip
 RUN = """#!/usr/bin/env bash
 # {title}: starts the job in a container, with spec.toml beside this file.
 # Each run has an id and a folder of its own below ./jobs (or ${jobs_variable}).
@@ -40,55 +43,183 @@ grep -v '^#:schema ' "$here/{spec}" >"$job/{container_spec}"
 {command}
 echo "job $id is in $job; follow it with: docker logs -f $id"
 """
-README = """{title}, planned for another machine.
-1. Copy this folder there. The inputs must be at these paths: {inputs}.
-2. There, in the folder that is to hold jobs/: bash {folder}/run.sh
-3. It pulls {image}, makes jobs/ID and starts the container; `docker logs -f ID` follows it.
-4. Results: {results}. This plan was rendered and never run.
+LOCAL = """#!/usr/bin/env bash
+# {title}: runs the job in this folder, in the background.
+set -euo pipefail
+cd "$(dirname "$0")"
+if [ "$(pwd -P)" != "$(realpath -m {folder})" ]; then
+  echo "expected this folder at "{folder} >&2; exit 2
+fi
+[ ! -e {started} ] || {{ echo "it ran here already: see log.txt" >&2; exit 2; }}
+for path in {inputs}; do
+  [ -e "$path" ] || {{ echo "got no $path on this machine, expected it there" >&2; exit 2; }}
+done
+mkdir -p {outputs}
+{exports}date +%s >{started}
+nohup setsid sh -c '"$@" >>log.txt 2>&1; echo $? >{exit_code}' sh \\
+  {command} </dev/null >/dev/null 2>&1 &
+echo "started; follow it with: tail -f {folder}/log.txt"
 """
+SBATCH = """#!/bin/bash
+{directives}
+# {title}. `sbatch job.sbatch` in this folder starts it; secrets are those of the submitting shell.
+if [ -e {folder}/{started} ]; then echo "it ran here already: see log.txt" >&2; exit 2; fi
+mkdir -p {outputs}
+set -- {program}
+"""
+SUBMIT = """#!/bin/sh
+# Hands the job to SLURM; prints its number.
+cd "$(dirname "$0")" && exec sbatch --parsable job.sbatch
+"""
+README = """# {title}
+
+Rendered by launch_job.py plan, and not run there yet.{place}
+
+- start: `{start}`
+- watch: `{watch}`
+- bring results back: `{back}`
+
+Expected there:
+{expected}
+"""
+STARTED, EXIT_CODE = "run.started", "run.exit"
 
 
-def write(job: Job, spec: dict, output: Path, host_user: str | None) -> None:
-    """Fill the folder `output`. `spec` has the container's paths; `host_user` is UID:GID, else that
-    of whoever runs run.sh."""
-    inputs = list(dict.fromkeys(entry["path"] for entry in job.inputs))
+def write(job: Job, spec: dict, site: Site | None, output: Path, host_user: str | None) -> None:
+    """Fill the folder `output`, which is new or empty. `spec` has the paths of the place;
+    `host_user` is UID:GID, else that of whoever starts it."""
+    with files.only_run(output), files.whole_folder(output) as work:
+        title = f"{job.action} with {job.engine} on {job.platform}"
+        if site is None or not site.get("skill_dir"):
+            containers.copy_programs(work / SKILL)
+        {"docker": _docker, "local": _local, "slurm": _slurm, "kubernetes": _kubernetes}[
+            job.platform
+        ](work, job, spec, host_user, title)
+        record = job.to_json() | {"site": site.name if site else None}
+        files.write_json(work / "launch.json", record)
+        files.write_text(work / "README.md", _readme(work, job, site, output, title))
+
+
+def _inputs(job: Job, spec: dict) -> list[str]:
+    named = list(dict.fromkeys(entry["path"] for entry in job.inputs))
     script = job.options.get("entry_script", "")
     if Path(script).is_absolute():
-        inputs.append(script)
-    inputs += map(str, reward_files.files(spec))
+        named.append(script)
+    return named + [str(path) for path in reward_files.files(spec)]
+
+
+def _readme(work: Path, job: Job, site: Site | None, output: Path, title: str) -> str:
+    """Return the page that tells whoever has the folder to start, watch and bring back."""
+    name = output.name
+    there = "HOST:" + (name if job.platform == "docker" else str(job.folder))
+    start, watch = f"bash {name}/run.sh", f"tail -f {job.folder}/log.txt"
+    if job.platform == "docker":
+        watch = "docker logs -f ID"
+        there = "HOST:jobs/ID"
+    elif job.platform == "slurm":
+        start, watch = f"bash {name}/submit.sh", f"squeue --me; tail -f {job.folder}/log.txt"
+    elif job.platform == "kubernetes":
+        start = f"kubectl apply -f {name}/manifests/"
+        watch = f"kubectl logs -f job/{job.job_id}"
+    lines = [f"- {path}" for path in dict.fromkeys(_inputs(job, {}))]
+    if job.image:
+        lines.append(f"- image {job.image}")
+    if site:
+        for path, model in site.models.items():
+            if not any(entry["path"] == path for entry in job.inputs):
+                continue
+            billions = bundle.skill_info()["models"].get(model, {}).get("parameters_billion", 0)
+            size = f", about {2e9 * billions / 2**30:.0f} GiB" if billions else ""
+            how = f"`hf download {model} --local-dir DIR` where the Hub is in reach, then rsync it"
+            lines.append(f"- {path} holds {model}{size}: {how}")
+    if job.options["carried"].get("offline"):
+        lines.append("- the Hub is out of reach: jobs run with HF_HUB_OFFLINE=1")
+    if (work / SKILL).is_dir():
+        size = sum(path.stat().st_size for path in (work / SKILL).rglob("*") if path.is_file())
+        lines.append(f"- skill/: the programs of the skill, {size / 2**20:.1f} MiB")
+    if job.platform == "kubernetes":
+        names = " ".join(f'--from-literal={name}="${name}"' for name in containers.CREDENTIALS[:2])
+        lines.append(f"- secrets: `kubectl create secret generic {job.job_id} {names}`")
+    place = f" Copy it: `rsync -aL {name}/ {there}/`."
+    if job.platform == "docker":
+        place = f" Copy it: `rsync -aL {name} HOST:`."
+    return README.format(
+        title=title,
+        place=place,
+        start=start,
+        watch=watch,
+        back=f"rsync -a {there}/ jobs/ID/",
+        expected="\n".join(lines),
+    )
+
+
+def _local(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+    document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
+    values = local.environment(job, job.command[0])
+    exports = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
+    text = LOCAL.format(
+        title=title,
+        folder=shlex.quote(str(job.folder)),
+        started=STARTED,
+        exit_code=EXIT_CODE,
+        inputs=" ".join(map(shlex.quote, _inputs(job, spec))),
+        outputs=" ".join(map(shlex.quote, job.outputs.values())),
+        exports="".join(exports),
+        command=shlex.join(job.command),
+    )
+    files.write_text(work / "run.sh", text)
+    (work / "run.sh").chmod(0o755)
+
+
+def _slurm(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+    """Write job.sbatch: what submit hands to sbatch as flags and arguments stands in the file."""
+    document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
+    job = slurm.write(work, job, spec)
+    batch = str(job.folder / script.BATCH)
+    flags = job.command[1 : job.command.index(batch)]
+    names = containers.passed(job, spec)
+    flags = [flag for flag in flags if not flag.startswith(("--parsable", "--export="))]
+    flags.append(f"--export={','.join(['HOME', 'USER', 'PATH', *names])}")
+    head = SBATCH.format(
+        title=title,
+        directives="\n".join(f"#SBATCH {shlex.quote(flag)}" for flag in flags),
+        folder=shlex.quote(str(job.folder)),
+        started=script.STARTED,
+        outputs=" ".join(map(shlex.quote, job.outputs.values())),
+        program=shlex.join(job.command[job.command.index(batch) + 1 :]),
+    )
+    written = files.read_text(work / script.BATCH)
+    files.write_text(work / "job.sbatch", head + written.partition("\n")[2])
+    (work / script.BATCH).unlink()
+    files.write_text(work / "submit.sh", SUBMIT)
+    (work / "submit.sh").chmod(0o755)
+
+
+def _kubernetes(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+    containers.write(work, job, spec)
+    (work / "manifests").mkdir()
+    files.write_text(work / "manifests" / "job.yaml", kubernetes.manifest(job, spec))
+
+
+def _docker(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+    spec = containers.spec_inside(job, spec)
     outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
     homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
-    outputs = dict.fromkeys(job.outputs.values())
-    results = ", ".join(path.replace(str(JOB), "jobs/ID", 1) for path in outputs)
     facts = {
-        "title": f"{job.action} with {job.engine}",
+        "title": title,
         "action": job.action,
         "jobs_variable": jobs.JOBS_DIR_VARIABLE,
         "user": shlex.quote(host_user) if host_user else '"$(id -u):$(id -g)"',
-        "inputs": " ".join(map(shlex.quote, inputs)),
+        "inputs": " ".join(map(shlex.quote, _inputs(job, spec))),
         "image": shlex.quote(job.image),
         "folders": " ".join([*homes, *map(shlex.quote, outside)]),
         "spec": jobs.SPEC,
         "container_spec": jobs.CONTAINER_SPEC,
         "command": _command(job),
-        "results": results,
     }
-    with files.only_run(output), files.whole_folder(output) as work:
-        containers.write_spec(work / jobs.SPEC, job, spec)
-        files.write_text(work / "run.sh", RUN.format(**facts))
-        (work / "run.sh").chmod(0o755)
-        said = facts | {"folder": output.name}
-        files.write_text(work / "README", README.format(**said))
-        copy_programs(work / SKILL)
-
-
-def copy_programs(skill: Path) -> None:
-    """Copy what the container runs of this bundle, with what that reads."""
-    without_caches = shutil.ignore_patterns("__pycache__")
-    for part in ("scripts", "schemas"):
-        shutil.copytree(bundle.ROOT / part, skill / part, ignore=without_caches)
-    for name in ("skill_info.yaml", bundle.ENGINE_PACKAGES):
-        shutil.copyfile(bundle.ROOT / name, skill / name)
+    containers.write_spec(work / jobs.SPEC, job, spec)
+    files.write_text(work / "run.sh", RUN.format(**facts))
+    (work / "run.sh").chmod(0o755)
 
 
 def _command(job: Job) -> str:
@@ -106,9 +237,9 @@ def _command(job: Job) -> str:
         if value:
             lines.append(f"{flag} {value}")
     lines.append(f'--mount "type=bind,source=$here/{SKILL},target=/{SKILL},readonly"')
-    asked = [*CREDENTIALS, *job.options.get("env", [])]
+    asked = [*containers.CREDENTIALS, *job.options.get("env", [])]
     lines += [f"--env {name}" for name in dict.fromkeys(asked)]
-    program = [_moved(job, word) for word in words[after_image + 1 :]]
+    program = words[after_image + 1 :]
     lines.append(f"{shlex.quote(job.image)} {shlex.join(program)}")
     return " \\\n  ".join(lines)
 
@@ -138,14 +269,3 @@ def _mount(value: str) -> str:
     if fields[1] != f"source={JOB}":
         return shlex.quote(value)
     return f'"type=bind,source=$job,target={JOB}"'
-
-
-def _moved(job: Job, word: str) -> str:
-    """Return a word of the command: for a program of this bundle, where run.sh mounts it. A dataset
-    script of somebody's own stays where it is."""
-    programs = mounts.inside(bundle.ROOT)
-    script = job.options.get("entry_script", "")
-    is_own_script = Path(script).is_absolute() and word == mounts.inside(script)
-    if is_own_script or not word.startswith(f"{programs}/"):
-        return word
-    return f"/{SKILL}{word.removeprefix(programs)}"

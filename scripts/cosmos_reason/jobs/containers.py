@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from cosmos_reason.spec import document, images
 PASSED_VARIABLES = re.compile(
     r"HF_TOKEN|HUGGING_FACE_HUB_TOKEN|WANDB_API_KEY|NGC_API_KEY|HF_ENDPOINT|AWS_\w+", re.ASCII
 )
+CREDENTIALS = ("HF_TOKEN", "WANDB_API_KEY", "NGC_API_KEY", "AWS_ACCESS_KEY_ID",
+               "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION")  # fmt: skip
 # What needs a place to write for a user that the image does not know, in the job's folder.
 CACHES = (
     "XDG_CACHE_HOME",
@@ -34,6 +37,9 @@ CACHES = (
     "MPLCONFIGDIR",
 )
 HOME_VARIABLES = {"HOME": "home"} | {name: f"home/.cache/{name.lower()}" for name in CACHES}
+# Of this bundle, what a job starts, and the packages that it never imports.
+STARTED_THERE = ("run_with_transformers.py", "train_with_cosmos_rl.py")
+NOT_THERE = ["pages", "jobs", "preflight", "tuning", "demo"]  # packages
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][\w.:/@-]*", re.ASCII)  # in a registry
 # What an image of one's own has to have, for the engines that have none.
 IMAGE_NEEDS = {
@@ -102,7 +108,7 @@ def command(job: Job, spec: dict) -> list[str]:
         cosmos_rl="cosmos-rl",
         config=mounts.inside(job.folder / jobs.CONTAINER_SPEC),
         job=mounts.inside(job.folder),
-        scripts=mounts.inside(bundle.ROOT / "scripts"),
+        scripts=mounts.inside(engines.programs(job) / "scripts"),
     )
 
 
@@ -123,6 +129,8 @@ def _image_facts(job: Job) -> dict:
 def values(job: Job) -> dict[str, str]:
     """The variables of a container that are no secrets."""
     user = os.environ.get("USER") or f"uid{os.getuid()}"
+    if "carried" in job.options:
+        user = "user"  # nothing of this machine goes elsewhere
     found = {"USER": user, "LOGNAME": user, "PYTHONUNBUFFERED": "1"}
     found |= engines.environment(job)
     for name, value in _image_facts(job).get("environment", {}).items():
@@ -138,6 +146,8 @@ def values(job: Job) -> dict[str, str]:
 def passed(job: Job, spec: dict) -> list[str]:
     """Names of the variables with a value here that the container gets. The image is somebody
     else's program: it gets what it may need and what was asked for by name."""
+    if "carried" in job.options:  # what the submitting shell there has is not known here
+        return list(dict.fromkeys([*CREDENTIALS, *job.options.get("env", [])]))
     names = sorted(name for name in os.environ if PASSED_VARIABLES.fullmatch(name))
     names += job.options.get("env", [])
     if job.options.get("endpoint"):
@@ -156,3 +166,21 @@ def write(folder: Path, job: Job, spec: dict) -> Job:
         cache.mkdir(parents=True, exist_ok=True)
     digest = files.sha256(folder / jobs.CONTAINER_SPEC)
     return replace(job, spec=job.spec | {"container_sha256": digest})
+
+
+def copy_programs(skill: Path) -> None:
+    """Copy what the container runs of this bundle, with what that reads: neither the commands of
+    people nor the packages that stand behind the engine's."""
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        found = [name for name in names if name == "__pycache__"]
+        if Path(folder) == bundle.ROOT / "scripts":
+            found += [name for name in names if name.endswith(".py") and name not in STARTED_THERE]
+        if Path(folder) == bundle.ROOT / "scripts" / "cosmos_reason":
+            found += NOT_THERE
+        return found
+
+    for part in ("scripts", "schemas"):
+        shutil.copytree(bundle.ROOT / part, skill / part, ignore=left_out)
+    for name in ("skill_info.yaml", bundle.ENGINE_PACKAGES):
+        shutil.copyfile(bundle.ROOT / name, skill / name)

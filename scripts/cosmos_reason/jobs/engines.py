@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.jobs.record import Job
@@ -23,9 +24,15 @@ TORCHRUN = (
 ALONE = ("--standalone", "--local-addr=127.0.0.1")
 
 
+def programs(job: Job) -> Path:
+    """Return the folder of this skill where the job runs: this one, or for a launch that is written
+    out for elsewhere the one that the site names or the folder brings."""
+    return Path(job.options["carried"]["skill"]) if "carried" in job.options else bundle.ROOT
+
+
 def dataset_script(job: Job) -> str:
     """Return what reads the data of a training: ours, or the one that was asked for."""
-    ours = bundle.ROOT / "scripts" / "train_with_cosmos_rl.py"
+    ours = programs(job) / "scripts" / "train_with_cosmos_rl.py"
     return job.options.get("entry_script") or str(ours)
 
 
@@ -35,6 +42,8 @@ def environment(job: Job) -> dict[str, str]:
     found = dict(facts.get("environment", {}))
     if job.resources["nodes"] == 1:
         found |= facts.get("one_node_environment", {})
+    if job.options.get("carried", {}).get("offline"):
+        found["HF_HUB_OFFLINE"] = "1"
     return found
 
 

@@ -51,6 +51,9 @@ def resolve(launch: Launch) -> tuple[list[dict], dict[str, str]]:
             is_name = kind == "model" and model_names.HUB_NAME.fullmatch(written)
             if is_name and not os.path.exists(path):  # a folder of that name wins over the Hub
                 path = model_names.HUB + written
+        if launch.site:  # a path of the site where it lies here, a model of the Hub where it has it
+            path = launch.site.here(path)
+            path = launch.site.folder_of(path.removeprefix(model_names.HUB)) or path
         document.set_value(launch.spec, key, path)
         if kind == "output":
             outputs[key.rpartition(".")[2]] = path
@@ -98,6 +101,8 @@ def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding
         named.append(("--entry-script", launch.own_script))
     else:
         named += [(reward_files.KEY, path) for path in reward_files.files(launch.spec)]
+    if launch.site and launch.carried:
+        return []  # what the site does not place is told with what else it leaves out
     is_elsewhere = launch.carried or (machine is not None and not machine.is_here)
     found = []
     for role, path in named:
@@ -106,13 +111,13 @@ def absences(launch: Launch, machine: Host | None, acting: bool) -> list[Finding
         elif path.exists():
             continue
         elif is_elsewhere:
-            who = "run.sh looks for it" if launch.carried else f"submit asks {machine.name}"
+            who = "the plan looks for it" if launch.carried else f"submit asks {machine.name}"
             message = f"not here; {who} before it starts anything"
             found.append(findings.warning("JOB-INPUT-ELSEWHERE", path, message, role=role))
         else:
             message = f"no such file or folder on the machine that launches: {role} names it"
-            if launch.platform == "docker":
-                message += " (launch_job.py plan --output DIR is for another machine)"
+            message += "; for another machine: --site FILE (references/site_template.yaml) with "
+            message += "plan --output DIR; or run this command there"
             nearest = next(folder for folder in path.parents if folder.is_dir())
             is_root = nearest.parent == nearest
             fix = "" if is_root else f"ls {shlex.quote(str(nearest))}"

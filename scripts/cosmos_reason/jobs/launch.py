@@ -25,6 +25,7 @@ from cosmos_reason.base.findings import (
     say,
 )
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.base.site import Site
 from cosmos_reason.jobs import claims, inputs, nodes, platforms
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch, flag_of, is_taken, of_record
@@ -51,12 +52,15 @@ def read(
     retry_of: str | None = None,
     resume: str | None = None,
     facts: Path | None = None,
+    site: Site | None = None,
     **options: Any,
 ) -> Launch:
     """Read what a launch is: the one place where its spec is loaded, completed and checked.
 
     Without `action` and `engine` they are those of the spec; `options` are fields of `Options`,
-    `facts` the dataset_facts.json that the rules look at. Asks no platform and fetches nothing.
+    `facts` the dataset_facts.json that the rules look at. With a `site` what the flags leave
+    out is the site's, and paths of the site are looked at where they lie here. Asks no platform and
+    fetches nothing.
     Raises Failure: exit 2 for what is no spec and for checkpoints that are none, exit 1 for the
     spec of another trainer or action.
     """
@@ -74,6 +78,11 @@ def read(
     if resume:
         document.set_value(spec, "train.resume", resume)
     options["checkpoints"] = inputs.models_below(options.get("checkpoints"))
+    if site:
+        for name, value in site.options().items():
+            is_taken_there = name in ("slurm_host", "context") or is_taken(name, platform)
+            if is_taken_there and options.get(name) is None:
+                options[name] = value
     launch = Launch(
         action=action,
         engine=engine,
@@ -83,6 +92,7 @@ def read(
         working_dir=working_dir,
         folder=jobs_dir / PLANNED,
         retry_of=retry_of,
+        site=site,
         written=written,
         spec=spec,
         **options,
@@ -144,11 +154,17 @@ def plan(launch: Launch) -> tuple[Job | None, list[Finding]]:
 
 def carry(launch: Launch, output: Path, host_user: str | None) -> tuple[Job | None, list[Finding]]:
     """Write the plan as a folder to carry to the machine that runs it."""
-    from cosmos_reason.jobs import carried, containers  # what a docker run is: no other verb asks
+    from cosmos_reason.jobs import carried  # no other verb writes one
 
-    job, spec, found = _prepare(_in_folder(launch, carried.JOB), acting=False)
+    folder = carried.JOB
+    if (
+        launch.platform != "docker"
+    ):  # its folder there is the one that is written, by its path there
+        folder = Path(os.path.abspath(output))
+        folder = Path(launch.site.there(str(folder))) if launch.site else folder
+    job, spec, found = _prepare(_in_folder(launch, folder), acting=False)
     if job:
-        carried.write(job, containers.spec_inside(job, spec), output, host_user)
+        carried.write(job, spec, launch.site, output, host_user)
     return job, found
 
 
@@ -239,7 +255,43 @@ def in_itself(launch: Launch) -> list[Finding]:
     found += inputs.contents(launch) + inputs.check_outputs(launch)
     if has_errors(found + launch.completed + launch.broken):
         return found  # of such a spec nobody knows how many GPUs it needs
-    return found + (nodes.check(_laid_out(launch)) or _gpu_findings(launch))
+    return found + (nodes.check(_laid_out(launch)) or _gpu_findings(launch) + _of_site(launch))
+
+
+def _of_site(launch: Launch) -> list[Finding]:
+    """Return what the site's own words say against the launch, and what they leave out."""
+    site = launch.site
+    if site is None:
+        return []
+    found, lines = [], []
+    node_count = nodes.count(nodes.asked(launch), launch.needed_gpus)
+    needed = max(1, launch.needed_gpus // node_count)
+    there = site.get("gpus.count")
+    on_cpu = launch.gpu_ids == [] or bool(launch.endpoint)
+    if there is None and not on_cpu:
+        lines.append("gpus: {type: TYPE, count: N}")
+    if there is not None and there < needed and not on_cpu:
+        message = f"{site.path} says {there} GPUs of a node, the spec needs {needed}"
+        fix = nodes.rebuilt(launch, there) if there in (1, 2, 4, 8) else ""
+        found.append(error("JOB-GPU-COUNT", "gpus.count", message, fix))
+    for one in launch.gpu_ids or []:
+        if there is not None and one.isdigit() and int(one) >= there:
+            message = f"got GPU {one}; {site.path} says {there} GPUs, numbered from 0"
+            found.append(error("JOB-GPU-IDS", "--gpu-ids", message))
+    if site.get("nodes") and node_count > site.get("nodes"):
+        message = f"got {node_count} nodes, {site.path} says {site.get('nodes')}"
+        found.append(error("JOB-NODES-THERE", "nodes", message))
+    for entry in launch.inputs:
+        path = entry["path"]
+        if "://" in path or site.is_placed(path):
+            continue
+        if os.path.exists(path):
+            lines.append(f"paths: {{THERE: {path}}}")
+        elif document.keys(launch.action).get(entry["role"], {}).get("x-path") == "model":
+            lines.append(f"models: {{{path}: ORG/NAME}}")
+        else:
+            lines.append(f"paths: {{{path}: HERE}}")
+    return found + site.unknown(lines)
 
 
 def _laid_out(launch: Launch) -> Launch:
@@ -279,8 +331,6 @@ def _flag_findings(launch: Launch) -> list[Finding]:
     others."""
     useless = set(launch.useless(launch.platform))
     given = {flag_of(name): value for name, value in launch.given().items()}
-    if launch.carried and launch.platform != "docker":
-        useless.add("--output")
     asks = launch.action in bundle.skill_info()["endpoint_actions"]
     if not asks or launch.engine != "transformers":
         useless |= {"--endpoint", "--checkpoint"} & given.keys()
@@ -371,6 +421,9 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
         found += inputs.go_on_anew(launch)
         if has_errors(found):
             return None, spec, found
+    if launch.carried:
+        launch = _there(launch)
+        spec = launch.spec
     job = _job(launch)
     if acting:
         found += platform.unseen(job, spec) + _unserved(launch)
@@ -383,6 +436,19 @@ def _prepare(launch: Launch, acting: bool) -> tuple[Job | None, dict, list[Findi
     return platform.prepare(job, spec), spec, found
 
 
+def _there(launch: Launch) -> Launch:
+    """Return the launch with every path as the site calls it."""
+    if launch.site is None:
+        return launch
+
+    def moved(value):
+        return job_folder.walked(value, launch.site.there)
+
+    own = {name: moved(getattr(launch, name)) for name in ("spec", "inputs", "outputs")}
+    own |= {name: moved(getattr(launch, name)) for name in ("entry_script", "checkpoints")}
+    return replace(launch, **own)
+
+
 def _job(launch: Launch) -> Job:
     """Return the record of a job before it starts. The hash of its spec is known once that is
     written; the platform fills in the command and what it chooses of the options."""
@@ -393,6 +459,8 @@ def _job(launch: Launch) -> Job:
     if launch.gpu_ids is not None:
         gpus = len(launch.gpu_ids)
     sources = [entry["path"] for entry in launch.inputs] + (launch.checkpoints or [])
+    if launch.carried:
+        return _job_elsewhere(launch, node_count, gpus)
     return Job(
         folder=launch.folder,
         job_id=launch.folder.name,
@@ -416,6 +484,35 @@ def _job(launch: Launch) -> Job:
         parent_job=jobs.owner(sources),
         retry_of=launch.retry_of,
     )
+
+
+def _job_elsewhere(launch: Launch, node_count: int, gpus: int | None) -> Job:
+    """Return the record of a launch that is written out: without a time, an id, or anything of this
+    machine, so that the same request gives the same bytes."""
+    place = {"skill": f"{launch.folder}/skill"}
+    if launch.platform == "docker":
+        place["skill"] = "/skill"  # run.sh mounts it there
+    if launch.site:
+        place["skill"] = launch.site.get("skill_dir") or place["skill"]
+        place["environment"] = launch.site.get("environment")
+        place["offline"] = launch.site.is_offline
+    return Job(
+        folder=launch.folder,
+        job_id=launch.folder.name,
+        action=launch.action,
+        engine=launch.engine,
+        platform=launch.platform,
+        created_at="",
+        spec={"path": str(launch.folder / jobs.SPEC), "sha256": None, "source": None,
+              "source_sha256": files.sha256(launch.spec_path)},
+        working_dir=str(launch.folder),
+        image=launch.image,
+        options=launch.record() | {"carried": place},
+        resources={"nodes": node_count, "gpus_per_node": gpus, "gpu_ids": launch.gpu_ids},
+        inputs=launch.inputs,
+        outputs=launch.outputs,
+        platform_ref={},
+    )  # fmt: skip
 
 
 def _recorded(job: Job, launch: Launch, spec: dict) -> tuple[Job, int]:

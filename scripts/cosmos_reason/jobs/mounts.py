@@ -10,10 +10,9 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.data import annotations
-from cosmos_reason.jobs import reward_files
+from cosmos_reason.jobs import engines, reward_files
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote import hub
 from cosmos_reason.spec import actions, document
@@ -40,7 +39,9 @@ def places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     the inputs are read, the job's folder and its outputs written. Raises Failure (exit 2) for media
     it could not show."""
     named = [entry["path"] for entry in job.inputs] + job.options.get("checkpoints", [])
-    programs = set() if job.options.get("carried") else {bundle.ROOT}  # run.sh has its own copy
+    programs = {engines.programs(job)}
+    if job.platform == "docker" and "carried" in job.options:
+        programs = set()  # run.sh mounts its own copy
     own = _of_own_script(job) | visible(set(reward_files.files(spec)))
     inputs = {Path(path) for path in named if "://" not in path} | own
     linked = set()
@@ -59,8 +60,10 @@ def hub_cache(job: Job) -> Path | None:
     here."""
     options = job.options
     cache = Path(os.path.abspath(hub.cache()))
+    if "carried" in options:
+        return None
     if job.platform == "docker":
-        is_seen = options["docker_host"].startswith("unix:") and not options.get("carried")
+        is_seen = options["docker_host"].startswith("unix:")
     elif job.platform == "slurm":  # inputs are fetched into it, or it was named: on shared storage
         named = any(os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE"))
         is_seen = named or any(entry["path"].startswith(f"{cache}/") for entry in job.inputs)

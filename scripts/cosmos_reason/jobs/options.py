@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cosmos_reason.base.findings import Finding, bad_input
+from cosmos_reason.base.site import Site
 from cosmos_reason.spec import images
 
 if TYPE_CHECKING:  # supervisors of jobs, which import this too, look at no spec
@@ -373,7 +374,8 @@ class Launch(Options):
     the job will run it: what is fetched for it later is written there. `case` is what the rules
     look at, invalid values replaced by the template's. `inputs` and `outputs` are what the spec
     names, `completed` tells what was written for the trainer, `broken` what the rules have against
-    the spec. `folder` is the job's, whose name is its id.
+    the spec. `folder` is the job's, whose name is its id. `site` describes the place where it is to
+    run, None for what can be asked from here.
     """
 
     action: str
@@ -384,6 +386,7 @@ class Launch(Options):
     working_dir: Path
     folder: Path
     retry_of: str | None = None
+    site: Site | None = None
     written: dict = field(default_factory=dict)
     spec: dict = field(default_factory=dict)
     case: Case | None = None

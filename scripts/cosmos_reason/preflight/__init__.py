@@ -86,6 +86,17 @@ UNKNOWN_GPUS = (
     "PRE-MEMORY-UNSEEN",
     "PRE-GPU-ARCH-UNKNOWN",
 )
+# Warnings that something is not known -> the line of a site.yaml that says it. Paths that are not
+# here are told by the plan.
+OF_SITE = dict.fromkeys(
+    ("PRE-GPU-NONE", "PRE-GPU-UNKNOWN", "PRE-GPU-MEMORY-UNKNOWN", "PRE-MEMORY-UNSEEN"),
+    "gpus: {type: TYPE, count: N, memory_gib: GIB}",
+) | {
+    "PRE-GPU-ARCH-UNKNOWN": "gpus: {arch: sm_NN}",
+    "PRE-DISK-UNKNOWN": "disk: {FOLDER: FREE_GIB}",
+    "PRE-MEMORY-UNKNOWN": "models: {PATH: ORG/NAME}",
+    "PRE-PATH-UNSEEN": "",
+}
 # Flags that stand alone in a fix: build_spec takes them, but for `--image` and `--image-version`,
 # which this command and launch_job take.
 BARE_FLAGS = {"--tuning", "--model", "--gpus-per-node", "--engine", "--image", "--image-version"}
@@ -118,7 +129,11 @@ def run(preflight: Preflight) -> list[Finding]:
     for name, check in CHECKS.items():
         if preflight.case or name not in NEED_A_SPEC:
             checks[name] = check
-    if preflight.options.skip_platform_access:
+    if preflight.site:
+        before = {}
+        for name in ("uploads", "model"):  # what they ask this machine and its tokens says nothing
+            checks.pop(name, None)
+    elif preflight.options.skip_platform_access:
         message = f"platform {preflight.platform} was not contacted, as --skip-platform-access says"
         found.append(findings.warning("PRE-PLATFORM-SKIPPED", "--platform", message))
         if preflight.platform != "local":
@@ -127,8 +142,25 @@ def run(preflight: Preflight) -> list[Finding]:
         checks[preflight.platform] = PLATFORMS[preflight.platform]
     for stage in (before, checks, AFTER):
         found += gather(stage, preflight)
+    if preflight.site:
+        found = by_site(preflight.site, found)
     found = merge_descriptions(found)
     return [shown(finding, preflight.options) for finding in without_repetitions(found)]
+
+
+def by_site(site, found: list[Finding]) -> list[Finding]:
+    """Return the findings with one warning for all that the site does not say, in place of those
+    about this machine and its flags."""
+    kept, lines = [], []
+    for finding in found:
+        line = OF_SITE.get(finding.id)
+        if line is None or finding.severity == findings.ERROR:
+            if finding.id != "JOB-SITE-UNKNOWN":
+                kept.append(finding)
+            lines += finding.data.get("lines", [])
+        elif line:
+            lines.append(line)
+    return kept + site.unknown(lines)
 
 
 def gather(checks: dict[str, Check], preflight: Preflight) -> list[Finding]:

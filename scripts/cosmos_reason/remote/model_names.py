@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from cosmos_reason.base import bundle, families, findings
+from cosmos_reason.base import bundle, families, findings, site
 from cosmos_reason.base.families import FAMILIES, Family
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.base.fix import Fix
@@ -162,6 +162,9 @@ def family(name: str) -> tuple[str | None, bool]:
     known = published().get(name.removeprefix(HUB))
     if known:
         return known["family"], known["omni"]
+    declared = published().get(site.MODELS.get(name, ""))
+    if declared:  # as the engine is to load it: converted where it is published as Omni
+        return declared["family"], False
     model_type = read_table(Path(name) / "config.json").get("model_type")
     if model_type == "cosmos3_omni":
         return "qwen3_vl", True
@@ -172,7 +175,7 @@ def family(name: str) -> tuple[str | None, bool]:
 
 def positions(name: str) -> int | None:
     """The longest sequence that a known model, or one in a local folder, has positions for."""
-    known = bundle.skill_info()["models"].get(name.removeprefix(HUB))
+    known = bundle.skill_info()["models"].get(site.MODELS.get(name, name.removeprefix(HUB)))
     if known:
         return known["positions"]
     config = read_table(Path(name) / "config.json")

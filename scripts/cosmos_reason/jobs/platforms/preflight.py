@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cosmos_reason.base import site
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure
 from cosmos_reason.jobs import launch as jobs_launch
 from cosmos_reason.jobs import nodes, record, reward_files
-from cosmos_reason.jobs.options import Launch, Options, taken
+from cosmos_reason.jobs.options import FLAGGED, Launch, Options, taken
 from cosmos_reason.jobs.platforms.gpus import Driver
 from cosmos_reason.remote import model_names
 from cosmos_reason.remote.machine import Host
@@ -39,6 +40,7 @@ class PreflightOptions(Options):
     gpu_smoke_image: str | None = None
     pull_smoke_image: bool = False
     jobs_dir: str | None = None
+    site: str | None = None
     storage_class: str | None = None
     # The GPUs to run on, where nvidia-smi cannot tell.
     target_gpu_index: list[int] | None = None
@@ -80,6 +82,7 @@ class Preflight:
     image: str = ""
     case: Case | None = None  # the launch's
     launch: Launch | None = None
+    site: site.Site | None = None
     paths: dict[str, str] = field(default_factory=dict)  # by label, or by the key of the spec
     models: list[str] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
@@ -149,6 +152,9 @@ def of_options(options: PreflightOptions, platform: str, engine: str | None = No
     """Return the preflight that was asked for, its launch read and nothing looked at. Raises
     Failure for a spec that cannot be launched by anybody, as `launch.read` does."""
     engine = engine or origins.engine_of(options.spec, platform)
+    place = site.read(Path(options.site)) if options.site else None
+    if place:
+        options = _described(options, place)
     preflight = Preflight(
         platform=platform,
         options=options,
@@ -157,6 +163,7 @@ def of_options(options: PreflightOptions, platform: str, engine: str | None = No
         image=options.image or images.default(engine) or "",
         paths=dict(options.path),
         nodes=options.nodes or 1,
+        site=place,
     )
     if preflight.has_own_data:
         preflight.paths["--entry-script"] = options.entry_script
@@ -164,6 +171,21 @@ def of_options(options: PreflightOptions, platform: str, engine: str | None = No
         _take_launch(preflight)
     preflight.gpus_per_node = max(preflight.gpus_per_node, options.gpu_min_count or 1)
     return preflight
+
+
+def _described(options: PreflightOptions, place: site.Site) -> PreflightOptions:
+    """Return the options with what the site says where no flag does; nobody is asked."""
+    arch = place.gpu_architecture()
+    said = {
+        "target_gpu_count": options.target_gpu_count or place.get("gpus.count"),
+        "target_gpu_memory_gb": options.target_gpu_memory_gb or place.gpu_gib(),
+        "gpu_arch": options.gpu_arch or ([arch] if arch else []),
+        "skip_platform_access": True,
+    }
+    for name, value in place.options().items():
+        if name in FLAGGED and getattr(options, name) is None:
+            said[name] = value
+    return replace(options, **said)
 
 
 def _take_launch(preflight: Preflight) -> None:
@@ -179,6 +201,7 @@ def _take_launch(preflight: Preflight) -> None:
             Path.cwd(),
             engine=preflight.engine,
             facts=Path(options.dataset_facts) if options.dataset_facts else None,
+            site=preflight.site,
             **said,
         )
     except Failure as failure:
@@ -219,6 +242,8 @@ def _take_launch(preflight: Preflight) -> None:
 
 def _is_carried(preflight: Preflight) -> bool:
     """Whether the plan is for a machine that nothing here asks, and that has what is not here."""
+    if preflight.site:
+        return True
     if preflight.platform != "docker" or not preflight.options.skip_platform_access:
         return False
     address = preflight.options.docker_host or os.environ.get("DOCKER_HOST", "")

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import files
 from cosmos_reason.base.findings import (
     ERROR,
     EXIT_CHECKS_FAILED,
@@ -29,7 +29,15 @@ from cosmos_reason.base.findings import (
     say,
     warning,
 )
-from cosmos_reason.jobs import carried, containers, evidence, more_memory, mounts, nodes, progress
+from cosmos_reason.jobs import (
+    containers,
+    engines,
+    evidence,
+    more_memory,
+    mounts,
+    nodes,
+    progress,
+)
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.platforms.kubernetes import kubectl, manifests, needs, options, pods
@@ -55,7 +63,7 @@ GONE_SECONDS = 60  # until a Job that was deleted is gone, besides the grace
 
 def machine(launch: Launch) -> Host:
     """This one has the volumes at the same paths; a pod looks again before it starts."""
-    return Host()
+    return None if launch.carried else Host()
 
 
 def check_words(launch: Launch) -> list[Finding]:
@@ -65,12 +73,14 @@ def check_words(launch: Launch) -> list[Finding]:
     if launch.gpu_ids:
         message = "got ids, and the cluster chooses the GPUs: their number is the spec's"
         found.append(error("JOB-FLAG", "--gpu-ids", message))
-    return found + options.outside([(launch.jobs_dir, True)], asked)
+    return found if launch.carried else found + options.outside([(launch.jobs_dir, True)], asked)
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
     """Whether the cluster answers, has what the job needs and lets this account make it; nothing
     is made there."""
+    if launch.carried:
+        return []
     needed = launch.needed_gpus
     try:
         target = _target(launch.kubernetes)
@@ -159,8 +169,9 @@ def prepare(job: Job, spec: dict) -> Job:
     """Raises Failure (exit 1) for paths that no volume holds."""
     asked = dict(job.options.get("kubernetes", {}))
     with contextlib.suppress(Failure):  # while planning; to act, check() has asked already
-        target = _target(asked)
-        asked |= {"context": target.context, "namespace": target.namespace}
+        if "carried" not in job.options:
+            target = _target(asked)
+            asked |= {"context": target.context, "namespace": target.namespace}
     count = job.resources["nodes"]
     job = replace(
         job,
@@ -186,14 +197,15 @@ def _places(job: Job, spec: dict) -> list[tuple[Path, bool]]:
     in a plan some of it is still elsewhere."""
     found = []
     for path, is_written in mounts.places(job, spec):
-        if path != bundle.ROOT:
+        if path != engines.programs(job):
             found.append((path, is_written))
     return found
 
 
 def _moved(job: Job, word: str) -> str:
     """A word of the command, with this bundle where the job has its copy."""
-    ours, copy = (mounts.inside(root / "scripts") for root in (bundle.ROOT, job.folder / SKILL))
+    ours = mounts.inside(engines.programs(job) / "scripts")
+    copy = mounts.inside(job.folder / SKILL / "scripts")
     return f"{copy}{word.removeprefix(ours)}" if word.startswith(f"{ours}/") else word
 
 
@@ -224,9 +236,14 @@ def _nearest(path: Path, asked: dict) -> Path:
     return next(folder for folder in (path, *path.parents) if folder.is_dir() or folder == volume)
 
 
+def manifest(job: Job, spec: dict) -> str:
+    """Return the objects of the job, as submit makes them and as a person applies them."""
+    return manifests.shown(_work(job, spec))
+
+
 def write(folder: Path, job: Job, spec: dict) -> Job:
-    files.write_text(folder / MANIFEST, manifests.shown(_work(job, spec)))
-    carried.copy_programs(folder / SKILL)
+    files.write_text(folder / MANIFEST, manifest(job, spec))
+    containers.copy_programs(folder / SKILL)
     return containers.write(folder, job, spec)
 
 
@@ -248,9 +265,10 @@ def _work(job: Job, spec: dict) -> Work:
         volumes=volumes,
         writable=writable,
         looked_for=looked_for,
-        user=_user(),
+        user=None if "carried" in job.options else _user(),
         nodes=job.resources["nodes"],
         gpus=job.resources["gpus_per_node"],
+        secret_may_lack="carried" in job.options,
     )
     return _with_options(work, asked, job.options.get("cpus"), job.options.get("memory"))
 

@@ -45,7 +45,7 @@ class Work:
     volumes: list[tuple[str, str]]
     writable: list[str]
     looked_for: list[tuple[str, str]]
-    user: tuple[int, int, list[int]]
+    user: tuple[int, int, list[int]] | None
     nodes: int = 1
     gpus: int = 0
     gpu_resource: str = GPUS
@@ -55,6 +55,7 @@ class Work:
     node_selector: dict[str, str] = field(default_factory=dict)
     tolerations: list[dict] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
+    secret_may_lack: bool = False  # values that whoever applies the manifest does not have
 
     @property
     def own_label(self) -> dict[str, str]:
@@ -157,7 +158,10 @@ def shown(work: Work) -> str:
     text = yaml.safe_dump_all(documents, sort_keys=False, width=100, allow_unicode=True)
     if work.secret_variables:
         names = ", ".join(work.secret_variables)
-        text = f"# Needs the Secret {work.name} with {names}; submit makes it.\n{text}"
+        told = f"Needs the Secret {work.name} with {names}; submit makes it."
+        if work.secret_may_lack:
+            told = f"Reads the Secret {work.name}, where there is one, for\n# {names}."
+        text = f"# {told}\n{text}"
     return text
 
 
@@ -190,6 +194,8 @@ def _pod_spec(work: Work) -> dict:
 def _user(work: Work) -> dict:
     """The files are written by who launches. No fsGroup: it would change the owner of what lies in
     the volumes."""
+    if work.user is None:  # the image's own
+        return {"seccompProfile": {"type": "RuntimeDefault"}}
     uid, gid, groups = work.user
     context = {"runAsUser": uid, "runAsGroup": gid, "seccompProfile": {"type": "RuntimeDefault"}}
     if uid:
@@ -207,7 +213,9 @@ def _container(work: Work) -> dict:
         {"name": name, "value": literal(value)} for name, value in work.environment.items()
     ]
     for name in work.secret_variables:
-        source = {"secretKeyRef": {"name": work.name, "key": name}}
+        source: dict = {"secretKeyRef": {"name": work.name, "key": name}}
+        if work.secret_may_lack:
+            source["secretKeyRef"]["optional"] = True
         variables.append({"name": name, "valueFrom": source})
     return {
         "name": WORK,

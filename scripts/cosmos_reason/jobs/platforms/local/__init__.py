@@ -36,17 +36,21 @@ GPU_LINE = re.compile(r"^GPU (\d+): (.*) \(UUID: ([^)]*)\)", re.MULTILINE)
 SECONDS_TO_DIE = 5  # after SIGKILL
 
 
-def machine(launch: Launch) -> Host:
-    return Host()
+def machine(launch: Launch) -> Host | None:
+    return None if launch.carried else Host()
 
 
 def check_words(launch: Launch) -> list[Finding]:
     """Whether the GPUs that are asked for are there."""
-    return _absent_gpus(launch, _listed_gpus()) if launch.gpu_ids else []
+    if not launch.gpu_ids or launch.carried:
+        return []
+    return _absent_gpus(launch, _listed_gpus())
 
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
     """What cosmos-rl needs of this machine, and a GPU for each rank."""
+    if launch.carried:
+        return []
     needed = launch.needed_gpus
     on_cosmos = launch.engine == COSMOS_RL
     has_ranks = needed > 1 and launch.action in actions.TRAINING
@@ -134,14 +138,18 @@ def _listed_gpus() -> str:
 
 def prepare(job: Job, spec: dict) -> Job:
     programs = {"python": sys.executable}
-    if job.engine == COSMOS_RL:
+    if "carried" in job.options:
+        there = job.options["carried"].get("environment")
+        for name, program in (("python", "python3"), ("cosmos_rl", COSMOS_RL)):
+            programs[name] = f"{there}/bin/{program}" if there else program
+    elif job.engine == COSMOS_RL:
         programs["cosmos_rl"] = cosmos_environment.folder() / cosmos_environment.PROGRAM
     command = engines.words(
         job,
         spec,
         config=job.folder / jobs.SPEC,
         job=job.folder,
-        scripts=bundle.ROOT / "scripts",
+        scripts=engines.programs(job) / "scripts",
         entry_script=engines.dataset_script(job),
         **programs,
     )
@@ -155,7 +163,7 @@ def environment(job: Job, program: str) -> dict[str, str]:
     gpu_ids = job.resources["gpu_ids"]
     if gpu_ids is not None:
         added |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpu_ids)}
-    if job.engine == COSMOS_RL:
+    if job.engine == COSMOS_RL and "carried" not in job.options:
         added |= cosmos_environment.added(Path(program).parent)
     return added
 

@@ -52,13 +52,14 @@ KILLED_BY_SRUN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
 # -- before the start --------------------------------------------------------------------------
 
 
-def machine(launch: Launch) -> Host:
-    return cluster.host(launch.slurm_host)
+def machine(launch: Launch) -> Host | None:
+    return None if launch.carried else cluster.host(launch.slurm_host)
 
 
 def check_words(launch: Launch) -> list[Finding]:
     """The forms of what goes to sbatch, and the image."""
-    launch = _with_variables(launch)
+    if not launch.carried:
+        launch = _with_variables(launch)
     found = []
     for name, (form, expected) in FORMS.items():
         value = getattr(launch, name)
@@ -88,6 +89,8 @@ def _with_variables(launch: Launch):
 
 def check(launch: Launch, acting: bool) -> list[Finding]:
     """Whether the cluster answers and has what is asked for (a plan may do without)."""
+    if launch.carried:
+        return []
     needed = launch.needed_gpus
     launch = _with_variables(launch)
     where = machine(launch)
@@ -142,12 +145,13 @@ def _gpus(launch: Launch, needed: int, count: int) -> int:
 def prepare(job: Job, spec: dict) -> Job:
     """The sbatch command, the program at its end."""
     image = job.image or images.default(job.engine)
-    where = cluster.host(job.options.get("slurm_host"))
     options = dict(job.options)
-    if not where.is_here:
-        options["slurm_host"] = where.name
-    said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
-    options = {name: value for name, value in said.items() if value} | options
+    if "carried" not in options:
+        where = cluster.host(options.get("slurm_host"))
+        if not where.is_here:
+            options["slurm_host"] = where.name
+        said = {name: partitions.from_variables(name) for name in partitions.VARIABLES}
+        options = {name: value for name, value in said.items() if value} | options
     job = replace(job, image=image, options=options)
     if job.image is None:
         words = local.prepare(job, spec).command
@@ -210,6 +214,8 @@ def _minutes(job: Job) -> int:
     written = job.options.get("time_limit")
     if written:
         return partitions.minutes(written)
+    if "carried" in job.options:
+        return WARNING_SECONDS  # of a limit that nobody said: as long as any
     rows = partitions.latest(cluster.host(job.options.get("slurm_host")))
     return partitions.default_minutes(rows, partitions.wanted(rows, job.options.get("partition")))
 

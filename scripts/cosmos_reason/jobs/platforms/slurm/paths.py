@@ -7,9 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Finding, bad_input, error, warning
-from cosmos_reason.jobs import inputs, mounts
+from cosmos_reason.jobs import engines, inputs, mounts
 from cosmos_reason.jobs.platforms.slurm import cluster, modules, script
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.remote.machine import Answer, Host
@@ -124,7 +123,7 @@ def _tested(read: list[str], written: list[Path]) -> list[tuple[str, Path]]:
 
 def _read(job: Job) -> list[str]:
     read = [entry["path"] for entry in job.inputs if not inputs.cache_of(entry["path"])]
-    read += [*job.options.get("checkpoints", []), str(bundle.ROOT)]
+    read += [*job.options.get("checkpoints", []), str(engines.programs(job))]
     if job.image is None:
         program = script.program(job)
         read += [job.working_dir, *([program] if os.path.isabs(program) else [])]

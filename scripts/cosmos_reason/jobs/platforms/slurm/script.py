@@ -163,7 +163,7 @@ def text(job: Job, spec: dict, needed: list[tuple[str, Path]]) -> str:
         environment=ENVIRONMENT,
         started=STARTED,
         ended=ENDED,
-        begin=(ANEW if is_requeued else ONCE).format(**names),
+        begin="" if "carried" in job.options else (ANEW if is_requeued else ONCE).format(**names),
         finish=ANEW_END.format(**names) if is_requeued else "",
         profile=modules.PROFILE if load else "",
         modules=f"{load} || {{ note {ENDED} 1; exit 1; }}\n" if load else "",
@@ -237,6 +237,9 @@ def unmountable(job: Job, spec: dict) -> list[Finding]:
 def environment(job: Job, spec: dict, values: dict[str, str]) -> bytes:
     """A file of the shell that sets the job's variables. `values` are those that every such job
     gets; of this machine's it gets what it needs, and what was asked for by name."""
+    if "carried" in job.options:  # secrets come with the submitting shell, by name
+        lines = [f"{name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
+        return "".join(lines).encode()
     names = containers.passed(job, spec)
     found = values | {name: os.environ[name] for name in names}
     if job.image is None:

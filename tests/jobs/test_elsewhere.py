@@ -1,0 +1,234 @@
+"""A launch for a place that is described by a site.yaml: planned here, started there."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from launch_site import Site
+from support import ROOT
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base import site as sites
+from cosmos_reason.spec import document
+
+THERE = "/lustre/me"
+MORE = {
+    "local": {"environment": f"{THERE}/venv"},
+    "slurm": {"environment": f"{THERE}/venv", "slurm": {"partition": "h100", "time": "8:00:00"}},
+    "docker": {"image": "example.com/own:1"},
+    "kubernetes": {
+        "image": "example.com/own:1",
+        "kubernetes": {"namespace": "n", "volumes": [f"claim:{THERE}"]},
+    },
+}
+START = {"local": "run.sh", "docker": "run.sh", "slurm": "job.sbatch",
+         "kubernetes": "manifests/job.yaml"}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    return Site(tmp_path, monkeypatch)
+
+
+def describe(place, platform, **more):
+    facts = {
+        "schema_version": 1,
+        "name": "there",
+        "platform": platform,
+        "gpus": {"type": "H100 80GB", "count": 8},
+        "paths": {THERE: str(place.root)},
+        "network": {"hub": False},
+    }
+    path = place.root / f"{platform}.yaml"
+    path.write_text(yaml.safe_dump(facts | MORE[platform] | more))
+    return path
+
+
+def command(script, place, *words):
+    """(exit code, the document that --json prints) on a PATH without docker, sbatch and kubectl."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), *map(str, words), "--json"],
+        cwd=place.root,
+        env={"PATH": "/nowhere", "HOME": str(place.root), "SECRET_TOKEN": "x"},
+        capture_output=True,
+        text=True,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def render(place, platform, output, *words, **more):
+    site = describe(place, platform, **more)
+    launch = ["--spec", "train.toml", "--engine", "transformers", "--site", site]
+    return command("launch_job.py", place, "plan", "train", *launch, "--output", output, *words)
+
+
+def text_of(folder):
+    """Every file that is rendered, without the copy of the skill."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "skill" not in path.relative_to(folder).parts:
+            found[str(path.relative_to(folder))] = path.read_text()
+    return found
+
+
+@pytest.mark.parametrize("platform", MORE)
+def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, platform):
+    code, printed = render(place, platform, "out")
+    assert code == 0, printed["findings"]
+    files = text_of(place.root / "out")
+    assert START[platform] in files and "README.md" in files and "launch.json" in files
+    for name, text in files.items():
+        assert str(place.root) not in text, f"{name} names a path of the machine that rendered it"
+        assert "SECRET_TOKEN" not in text
+    assert f"{THERE}/model" in files["README.md"] and "HF_HUB_OFFLINE=1" in files["README.md"]
+    assert "HF_HUB_OFFLINE" in files[START[platform]] + files.get("environment", "")
+    size = sum(path.stat().st_size for path in (place.root / "out/skill").rglob("*"))
+    assert size < 3 << 20
+
+
+@pytest.mark.parametrize("platform", MORE)
+def test_the_same_request_renders_the_same_bytes(place, platform):
+    render(place, platform, "out")
+    first = text_of(place.root / "out")
+    subprocess.run(["rm", "-r", str(place.root / "out")], check=True)
+    (place.root / "out").mkdir()  # an empty folder is as good as none
+    assert render(place, platform, "out")[0] == 0
+    assert text_of(place.root / "out") == first
+
+
+@pytest.mark.parametrize("platform", MORE)
+def test_what_is_rendered_is_well_formed(place, platform):
+    render(place, platform, "out")
+    out = place.root / "out"
+    if platform == "kubernetes":
+        (job,) = yaml.safe_load_all((out / START[platform]).read_text())
+        (work,) = job["spec"]["template"]["spec"]["containers"]
+        assert work["resources"]["limits"] == {"nvidia.com/gpu": 1}
+        assert f"{THERE}/out/container.toml" in work["command"]
+        spec = document.load(out / "container.toml")
+    else:
+        assert subprocess.run(["bash", "-n", str(out / START[platform])]).returncode == 0
+        spec = document.load(out / "spec.toml")
+    assert spec["policy"]["model_name_or_path"] == f"{THERE}/model"
+
+
+def test_sbatch_takes_the_file_alone(place):
+    render(place, "slurm", "out")
+    text = (place.root / "out/job.sbatch").read_text()
+    directives = [line for line in text.splitlines() if line.startswith("#SBATCH ")]
+    assert "#SBATCH --partition=h100" in directives and "#SBATCH --gres=gpu:1" in directives
+    assert text.splitlines()[1].startswith("#SBATCH"), "sbatch reads none behind a command"
+    assert f"set -- {THERE}/venv/bin/python3 {THERE}/out/skill/scripts/run_with" in text
+    assert "HF_TOKEN" in next(line for line in directives if "--export=" in line)
+
+
+def test_the_batch_script_is_the_one_that_submit_writes(place):
+    """But for the head with flags and program, and the file with secrets that submit removes."""
+    from cosmos_reason.jobs import launch
+    from cosmos_reason.jobs.platforms import slurm
+    from cosmos_reason.jobs.platforms.slurm import script
+
+    render(place, "slurm", "out")
+    rendered = (place.root / "out/job.sbatch").read_text()
+    fields = {"platform": "slurm", "partition": "h100", "time_limit": "8:00:00"}
+    asked = place.request("train", **fields)
+    job, found = launch.plan(asked)
+    assert job, found
+    folder = place.root / "submitted"
+    folder.mkdir()
+    slurm.write(folder, job, asked.spec)
+    submitted = (folder / script.BATCH).read_text()
+
+    paths = ("environment", "until look", "look say -", "folder=", "end=")
+
+    def body(text):
+        lines = text[text.index("trap : TERM") :].splitlines()
+        return [line for line in lines if not any(word in line for word in paths)]
+
+    assert body(rendered) == body(submitted)
+
+
+def test_a_local_rendering_runs_and_notes_its_end(place):
+    """Its paths there are those here; the program is a stand-in."""
+    venv = place.root / "venv" / "bin"
+    venv.mkdir(parents=True)
+    (venv / "python3").write_text('#!/bin/sh\necho "$HF_HUB_OFFLINE $@"\nexit 3\n')
+    (venv / "python3").chmod(0o755)
+    same = {str(place.root): str(place.root)}
+    code, printed = render(place, "local", "out", paths=same, environment=str(place.root / "venv"))
+    assert code == 0, printed["findings"]
+    out = place.root / "out"
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(["bash", str(out / "run.sh")], env=environment, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 60
+    while not ((out / "run.exit").exists() and (out / "run.exit").read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (out / "run.exit").read_text() == "3\n"
+    assert (out / "log.txt").read_text().startswith(f"1 {out}/skill/scripts/run_with_transformers")
+    again = subprocess.run(["bash", str(out / "run.sh")], env=environment, capture_output=True)
+    assert again.returncode == 2, "a folder is one run"
+
+
+def test_the_site_alone_says_what_gpus_there_are(place):
+    code, printed = render(place, "local", "out", gpus={"count": 0})
+    assert code == 1
+    assert "JOB-GPU-COUNT" in {one["id"] for one in printed["findings"]}
+    code, printed = render(place, "docker", "out", "--gpu-ids", "9")
+    assert code == 1 and "JOB-GPU-IDS" in {one["id"] for one in printed["findings"]}
+    assert not (place.root / "out").exists()
+
+
+def test_what_a_site_does_not_say_is_one_warning_with_the_lines_to_add(place):
+    code, printed = render(place, "local", "out", gpus={}, paths={})
+    told = [one for one in printed["findings"] if one["id"] == "JOB-SITE-UNKNOWN"]
+    assert code == 0 and len(told) == 1
+    assert "gpus: {type: TYPE, count: N}" in told[0]["data"]["lines"]
+    assert any(str(place.root / "a.json") in line for line in told[0]["data"]["lines"])
+
+
+@pytest.mark.parametrize(
+    "fault", [{"platfrom": "slurm"}, {"gpus": {"number": 8}}, {"paths": {"a": "b"}}, {"nodes": 0}]
+)
+def test_a_broken_site_is_told_with_all_that_is_wrong(place, fault):
+    code, printed = render(place, "local", "out", **fault)
+    assert code == 2 and {one["id"] for one in printed["findings"]} == {"JOB-SITE"}
+
+
+def test_the_template_is_a_site(monkeypatch):
+    monkeypatch.setattr(sites, "MODELS", {})
+    read = sites.read(ROOT / "references" / "site_template.yaml")
+    assert read.gpu_gib() == 79.6 and read.gpu_architecture() == "sm_90"
+    assert read.is_offline and read.options()["partition"] == "h100"
+    assert len((ROOT / "references" / "site_template.yaml").read_text().splitlines()) <= 10
+    (folder,) = read.models
+    from cosmos_reason.estimate import gpu_memory
+
+    assert gpu_memory.geometry(folder) == gpu_memory.geometry("nvidia/Cosmos3-Nano")
+
+
+def test_a_preflight_for_a_site_asks_nobody(place):
+    site = describe(place, "slurm")
+    words = ["--site", site, "--spec", "train.toml", "--engine", "transformers"]
+    _, printed = command("check_tao_launch_preflight.py", place, *words)
+    found = {one["id"]: one for one in printed["findings"]}
+    assert not {"PRE-TOOL-MISSING", "PRE-PLATFORM-SKIPPED", "PRE-PATH-UNSEEN"} & found.keys()
+    errors = {one["id"] for one in printed["findings"] if one["severity"] == f.ERROR}
+    assert errors <= {"CKPT-TOKENIZER"}, "the model of the fixture has no tokenizer"
+    assert printed["result"]["gpus"][0]["gib"] == 79.6
+
+
+def test_a_spec_is_built_for_paths_of_the_site(place):
+    site = describe(place, "slurm", models={"/models/c3": "nvidia/Cosmos3-Nano"})
+    data = ["--set", f"train_annotations={THERE}/a.json", "--set", f"train_media={THERE}/media"]
+    words = ["train", "--engine", "transformers", "--model", "/models/c3", *data, "--site", site]
+    code, printed = command("build_spec.py", place, *words, "-o", "new.toml")
+    ids = {one["id"] for one in printed["findings"]}
+    assert code == 0 and "SPEC-PATH-NOT-HERE" not in ids, printed["findings"]
+    assert "SPEC-DATA-MISSING" not in ids and "SPEC-MODEL-OMNI" not in ids
