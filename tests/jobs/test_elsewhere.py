@@ -76,6 +76,13 @@ def text_of(folder):
     return found
 
 
+def test_docker_mounts_the_skill_where_the_site_has_it(place):
+    render(place, "docker", place.root / "out", skill_dir=f"{THERE}/skill")
+    script = (place.root / "out" / "run.sh").read_text()
+    assert f"type=bind,source={THERE}/skill,target=/skill,readonly" in script
+    assert "$here/skill" not in script
+
+
 @pytest.mark.parametrize("platform", MORE)
 def test_a_launch_is_rendered_for_every_platform_without_its_programs(place, platform):
     code, printed = render(place, platform, "out")

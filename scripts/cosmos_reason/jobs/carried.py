@@ -90,11 +90,12 @@ def write(job: Job, spec: dict, site: Site | None, output: Path, host_user: str 
     `host_user` is UID:GID, else that of whoever starts it."""
     with files.only_run(output), files.whole_folder(output) as work:
         title = f"{job.action} with {job.engine} on {job.platform}"
-        if site is None or not site.get("skill_dir"):
+        skill_dir = site.get("skill_dir") if site else None
+        if not skill_dir:
             containers.copy_programs(work / SKILL)
         {"docker": _docker, "local": _local, "slurm": _slurm, "kubernetes": _kubernetes}[
             job.platform
-        ](work, job, spec, host_user, title)
+        ](work, job, spec, host_user, title, skill_dir)
         record = job.to_json() | {"site": site.name if site else None}
         files.write_json(work / "launch.json", record)
         files.write_text(work / "README.md", _readme(work, job, site, output, title))
@@ -153,7 +154,9 @@ def _readme(work: Path, job: Job, site: Site | None, output: Path, title: str) -
     )
 
 
-def _local(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+def _local(
+    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+) -> None:
     document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
     values = local.environment(job, job.command[0])
     exports = [f"export {name}={shlex.quote(value)}\n" for name, value in sorted(values.items())]
@@ -171,7 +174,9 @@ def _local(work: Path, job: Job, spec: dict, host_user: str | None, title: str) 
     (work / "run.sh").chmod(0o755)
 
 
-def _slurm(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+def _slurm(
+    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+) -> None:
     """Write job.sbatch: what submit hands to sbatch as flags and arguments stands in the file."""
     document.dump(spec, work / jobs.SPEC, job.action, engine=job.engine)
     job = slurm.write(work, job, spec)
@@ -195,13 +200,17 @@ def _slurm(work: Path, job: Job, spec: dict, host_user: str | None, title: str) 
     (work / "submit.sh").chmod(0o755)
 
 
-def _kubernetes(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+def _kubernetes(
+    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+) -> None:
     containers.write(work, job, spec)
     (work / "manifests").mkdir()
     files.write_text(work / "manifests" / "job.yaml", kubernetes.manifest(job, spec))
 
 
-def _docker(work: Path, job: Job, spec: dict, host_user: str | None, title: str) -> None:
+def _docker(
+    work: Path, job: Job, spec: dict, host_user: str | None, title: str, skill_dir: str | None
+) -> None:
     spec = containers.spec_inside(job, spec)
     outside = [path for path in job.outputs.values() if JOB not in Path(path).parents]
     homes = [f'"$job/{below}"' for below in containers.HOME_VARIABLES.values()]
@@ -215,16 +224,16 @@ def _docker(work: Path, job: Job, spec: dict, host_user: str | None, title: str)
         "folders": " ".join([*homes, *map(shlex.quote, outside)]),
         "spec": jobs.SPEC,
         "container_spec": jobs.CONTAINER_SPEC,
-        "command": _command(job),
+        "command": _command(job, skill_dir),
     }
     containers.write_spec(work / jobs.SPEC, job, spec)
     files.write_text(work / "run.sh", RUN.format(**facts))
     (work / "run.sh").chmod(0o755)
 
 
-def _command(job: Job) -> str:
+def _command(job: Job, skill_dir: str | None) -> str:
     """Return the `docker run` of the plan, a flag per line, with what differs from run to run as
-    variables of the shell."""
+    variables of the shell. `skill_dir` is where the skill lies there, None where it is copied."""
     words = job.command[job.command.index("run") + 1 :]
     after_image = words.index(job.image)
     lines = ["docker run --detach"]
@@ -236,7 +245,10 @@ def _command(job: Job) -> str:
         value = _value(flag, next(flags))
         if value:
             lines.append(f"{flag} {value}")
-    lines.append(f'--mount "type=bind,source=$here/{SKILL},target=/{SKILL},readonly"')
+    programs = f'"type=bind,source=$here/{SKILL},target=/{SKILL},readonly"'
+    if skill_dir:
+        programs = shlex.quote(f"type=bind,source={skill_dir},target=/{SKILL},readonly")
+    lines.append(f"--mount {programs}")
     asked = [*containers.CREDENTIALS, *job.options.get("env", [])]
     lines += [f"--env {name}" for name in dict.fromkeys(asked)]
     program = words[after_image + 1 :]
