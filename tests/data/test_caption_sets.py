@@ -8,7 +8,7 @@ import pytest
 from clip_files import write_clip
 from support import run_script
 
-from cosmos_reason.data import caption_sets
+from cosmos_reason.data import nested_rows
 
 MSR_VTT = {
     "info": {"year": "2016"},
@@ -60,7 +60,7 @@ def test_the_command_that_is_named_builds_them_as_it_is(tmp_path, name):
 
 def test_captions_without_one_of_the_whole_are_joined():
     parts = SHAREGPT4VIDEO[0] | {"captions": [{"idx": n, "content": f"{n}."} for n in (1, 2)]}
-    assert caption_sets.rows([parts]) == [{"video": "video0.mp4", "caption": "1. 2."}]
+    assert nested_rows.rows([parts], set(), "") == [{"video": "video0.mp4", "caption": "1. 2."}]
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,10 @@ def test_captions_without_one_of_the_whole_are_joined():
         {"videos": [], "sentences": []},
         {"videos": ["a.mp4"], "messages": []},
         {"a": {"timestamps": [[0, 1]], "sentences": []}},
-        {"video_path": "a.mp4", "captions": ["text"]},
         {},
         [],
         None,
     ],
 )
 def test_other_records_stay_as_they_are(record):
-    assert caption_sets.rows([record]) == [record]
+    assert nested_rows.rows([record], set(), "") == [record]

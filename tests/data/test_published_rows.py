@@ -37,7 +37,7 @@ def found(report, id):
 
 def test_objects_nested_without_end_are_refused(source):
     row = json.dumps({"video": "0.mp4", "answer": "yes"})
-    report, talks = build(written(source, '[{"a": ' * 400 + row + "}]" * 400))
+    report, talks = build(written(source, '[{"a": ' * 480 + row + "}]" * 480))
     assert found(report, "BUILD-TABLE") and not talks
 
 

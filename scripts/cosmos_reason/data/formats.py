@@ -23,8 +23,9 @@ from pathlib import Path
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import caption_sets, option_columns, question_rows, thoughts
+from cosmos_reason.data import nested_rows, option_columns, thoughts
 from cosmos_reason.data.json_stream import check_regular
+from cosmos_reason.data.nested_rows import are_pairs
 from cosmos_reason.data.roles import OF_CLIPS, OF_TEXTS, names_medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
 from cosmos_reason.spec.prompts import CHOOSE
@@ -61,16 +62,6 @@ def form(record: dict) -> str:
     return DAFT if is_pair else ""
 
 
-def are_pairs(value: object) -> bool:
-    """Whether it is a list of questions with their answers."""
-    if not isinstance(value, list) or not value:
-        return False
-    first = value[0]
-    if isinstance(first, dict):
-        return {"question", "answer"} <= first.keys() or {"q", "a"} <= first.keys()
-    return isinstance(first, list) and len(first) == 2
-
-
 def _prompt(record: dict) -> tuple[str, str] | None:
     """The keys of a record's one question and its answer, where trainers of texts named them."""
     return next((pair for pair in PROMPTS if record.keys() >= set(pair)), None)
@@ -98,10 +89,9 @@ def row_of_table(record: dict) -> str:
         return ""
     if answers_by_number(record):
         return "a row whose answer is the number of an option"
-    if question_rows.holds_rows(record):
-        return f"questions or events in lists ({shown(next(iter(record)), 60)}, ...)"
-    if _is_by_clip(record):
-        return f"labels by clip ({shown(next(iter(record)), 60)}, ...)"
+    several = nested_rows.told(record)
+    if several:
+        return f"{several} ({shown(next(iter(record)), 60)}, ...)"
     unread = second_name(record) or unread_media(record)
     if unread:
         return f"a row that names its clip by {unread!r}"
@@ -147,13 +137,6 @@ def answers_by_number(record: dict) -> bool:
     except ValueError:  # told where the record is read
         return False
     return bool(texts) and not _meant(texts, answer)
-
-
-def _is_by_clip(record: dict) -> bool:
-    """Whether one record holds the labels or the captions of many clips."""
-    if caption_sets.has_sentences(record) or caption_sets.is_timed(record):
-        return True
-    return bool(record) and all(map(names_medium, record))
 
 
 def unread_media(record: dict) -> str:

@@ -1,127 +1,224 @@
-"""Rows of exports that keep things in one another: clips below the trips of a vehicle, questions or
-labels below a clip."""
+"""Rows of JSON that keeps things in one another: sets whose way to their rows is published, clips
+below the trips of a vehicle, questions, captions or labels below a clip. Enter at `rows`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.formats import are_pairs
+from cosmos_reason.data.published_sets import WAYS
 from cosmos_reason.data.roles import NAMES, OF_CLIPS, OF_TEXTS, names_medium
 
 # What is said of each clip, and never of all that lie below one object.
-KNOWN = {name for role, names in NAMES.items() if role not in ("group", "tag") for name in names}
+OF_A_CLIP = {
+    name for role, names in NAMES.items() if role not in ("group", "tag") for name in names
+}
+ASKING = set(NAMES["question"])
+OF_A_QUESTION = {name for role in ("question", "answer", "options", "id") for name in NAMES[role]}
+OF_A_QUESTION -= {*NAMES["video"], *NAMES["image"]}
 SHORT = {"q": "question", "a": "answer"}
-ASKED = {*NAMES["question"], *NAMES["answer"]}
+DEEPEST = 32  # objects around a clip: no published set has more than a few
+WHOLE = "-1"  # the caption of ShareGPT4Video that is about the whole clip
+TIMED = "Describe each event in the video, with its start and end in seconds."
 
 
-def flattened(rows: list, given: set[str], where: object) -> list:
-    """A row for each object with a clip in a list below `rows`, with the plain values around it:
-    {"trip": 1, "clips": [{"file": "a.mp4"}]} is {"trip": 1, "file": "a.mp4"}; a row for each
-    question of a clip that has a list of them; other rows as they are. `given`: the columns of
-    questions and answers that are declared. Raises Failure for clips in two lists of an object, and
-    for objects nested without end.
-    """
-    asked = ASKED | given
-    try:
-        clips = [inner for row in rows for inner in _below(row, asked, where) or [row]]
-    except RecursionError:
-        message = "got objects nested too deep, expected rows"
-        raise f.bad_input("BUILD-TABLE", where, message) from None
-    return [one for row in clips for one in _each_question(row)]
+def rows(records: list, declared: set[str], where: object) -> list:
+    """Return a row for each clip, question or caption below the `records`, with the plain values
+    around it: {"trip": 1, "clips": [{"file": "a.mp4"}]} is {"trip": 1, "file": "a.mp4"}; other
+    records as they are. `declared` are columns of questions and answers. Raises Failure for clips
+    in two lists of an object, and for more than DEEPEST objects around one."""
+    if len(records) == 1:
+        listed = _of_published_set(records[0])
+        if listed:
+            return listed
+    asked = {*ASKING, *NAMES["answer"], *declared}
+    # A record without clips stays as it is, and one whose clips are asked about together.
+    clips = [clip for one in records for clip in _named_below(one, asked, where, 0) or [one]]
+    return by_clip([row for clip in clips for row in _of_clip(clip)])
 
 
-def by_clip(rows: list) -> list:
-    """{"a.mp4": "rain", ...} as rows, or as records with their questions; other rows as they
-    are."""
-    if len(rows) != 1 or not isinstance(rows[0], dict) or not all(map(names_medium, rows[0])):
-        return rows
-    return [_of_clip(name, value) for name, value in rows[0].items()]
+def told(record: dict) -> str:
+    """Return what a record that stands for several rows holds; "" for any other."""
+    if _is_timed(record) or (record and all(map(names_medium, record))):
+        return "labels by clip"
+    is_list = _of_published_set(record) or _lists_of_questions(record)
+    return "questions or events in lists" if is_list else ""
 
 
-def _of_clip(name: str, value: object) -> dict:
-    if are_pairs(value):
-        return {"video": name, "qa_pairs": value}
-    if isinstance(value, dict) and {"q", "a"} <= value.keys():
-        return {"video": name, "qa_pairs": [value]}
-    if isinstance(value, dict) and OF_TEXTS & value.keys():
-        return {"video": name, **value}
-    return {"video": name, "answer": value}
+def _of_published_set(record: object) -> list[dict]:
+    """Return the rows of a document of `published_sets.WAYS`; [] for any other."""
+    if _is_timed(record):
+        return [_with_times(name, said) for name, said in record.items()]
+    for way, columns in WAYS.values():
+        found = _along(way.split(), columns, record, {})
+        for row in found or ():
+            if "{video}" in way and "id" in row:  # other clips may have the same numbers
+                row["id"] = f"{row['video']}-{row['id']}"
+        if found:
+            return found
+    return []
 
 
-def each_caption(rows: list) -> Iterator:
-    """A row for each text of those that have several captions; other rows as they are."""
-    for row in rows:
-        captions = row.get("captions") if isinstance(row, dict) else None
-        if isinstance(captions, list) and all(isinstance(text, str) for text in captions):
-            others = {name: value for name, value in row.items() if name != "captions"}
-            yield from ({**others, "caption": text} for text in captions)
-        else:
-            yield row
+def _along(way: list[str], columns: set[str], value: object, around: dict) -> list[dict] | None:
+    """Return the rows at the end of a way, None where a value is not as it says."""
+    if not way:
+        return (
+            [{**around, **value}] if isinstance(value, dict) and columns <= value.keys() else None
+        )
+    step, rest = way[0], way[1:]
+    if step == "[]":
+        inner = [(part, around) for part in value] if isinstance(value, list) else None
+    elif not isinstance(value, dict):
+        inner = None
+    elif step == "{video}":
+        inner = [(part, {"video": name}) for name, part in value.items()]
+    else:
+        around = {**around, **_plain(value, OF_A_QUESTION)}
+        if step != "*":
+            return _along(rest, columns, value.get(step), around)
+        below = [_along(rest, columns, part, around) for part in value.values()]
+        return [row for rows in below for row in rows or ()] or None
+    found = []
+    for part, beside in inner or ():
+        rows = _along(rest, columns, part, beside)
+        if rows is None:
+            return None
+        found += rows
+    return None if inner is None else found
 
 
-def _each_question(row: object) -> list:
-    """{"file": "a.mp4", "questions": [{"q": "Rain?", "a": "no"}]} as rows of one question."""
-    if not isinstance(row, dict) or not _names_clip(row):
-        return [row]
-    lists = [name for name, value in row.items() if _are_questions(value)]
-    if len(lists) != 1:
-        return [row]
-    around = {name: value for name, value in row.items() if name not in (*lists, *ASKED)}
-    return [{**around, **_in_full(pair)} for pair in row[lists[0]]]
+def _plain(row: dict, without: set[str]) -> dict:
+    """Return the texts and numbers of an object that may stand in the rows below it."""
+    return {
+        name: value
+        for name, value in row.items()
+        if isinstance(value, str | int | float) and name.lower() not in without
+    }
 
 
-def _are_questions(value: object) -> bool:
-    if not are_pairs(value):
+def _is_timed(record: object) -> bool:
+    """Whether it is ActivityNet Captions: for each clip its sentences and their times."""
+    if not isinstance(record, dict) or not record:
         return False
-    keys = ({"question", "answer"}, {"q", "a"})
-    return all(isinstance(pair, dict) and any(two <= pair.keys() for two in keys) for pair in value)
+    for said in record.values():
+        if not isinstance(said, dict):
+            return False
+        times, sentences = said.get("timestamps"), said.get("sentences")
+        if not isinstance(times, list) or not isinstance(sentences, list):
+            return False
+        if len(times) != len(sentences) or not all(isinstance(one, str) for one in sentences):
+            return False
+        if not all(isinstance(span, list) and len(span) == 2 for span in times):
+            return False
+    return True
 
 
-def _in_full(pair: dict) -> dict:
-    """A pair with the keys that columns are known by."""
-    return {SHORT.get(name, name): value for name, value in pair.items()}
+def _with_times(name: str, said: dict) -> dict:
+    lines = []
+    for (start, end), sentence in zip(said["timestamps"], said["sentences"], strict=True):
+        lines.append(f"{start}s - {end}s: {sentence.strip()}")
+    return {"video": name, "question": TIMED, "answer": "\n".join(lines)}
 
 
-def _below(row: object, asked: set[str], where: object) -> list[dict]:
-    """The rows that an object stands for; none where no clip is named in it."""
+def _named_below(row: object, asked: set[str], where: object, depth: int) -> list[dict]:
+    """Return the objects below a row that name clips, with the plain values around them."""
     if not isinstance(row, dict):
         return []
-    if _names_clip(row):
+    if depth > DEEPEST:
+        message = f"got objects in more than {DEEPEST} others, expected rows"
+        raise f.bad_input("BUILD-TABLE", where, message)
+    texts = {name: value for name, value in row.items() if isinstance(value, str)}
+    if OF_CLIPS & texts.keys() or any(map(names_medium, texts.values())):
         return [row]
-    if asked & row.keys():  # several clips that are asked about together
+    if asked & row.keys():
         return []
     found = {}
     for name, value in row.items():
-        inner = _in_list(value, asked, where)
+        parts = by_clip([value]) if isinstance(value, dict) else value
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            continue
+        inner = [clip for part in parts for clip in _named_below(part, asked, where, depth + 1)]
         if inner:
             found[name] = inner
     if len(found) > 1:
         message = f"got clips in several lists of one object: {', '.join(found)}, expected one"
         raise f.bad_input("BUILD-TABLE", where, message, "write each list to a file of its own")
-    around = {name: value for name, value in row.items() if _is_plain(name, value)}
+    around = _plain(row, OF_A_CLIP)
     # What is said of a clip comes first, and counts.
-    return [{**inner, **around, **inner} for rows in found.values() for inner in rows]
+    return [{**inner, **around, **inner} for clips in found.values() for inner in clips]
 
 
-def _in_list(value: object, asked: set[str], where: object) -> list[dict]:
-    """Those of a list of objects, or of an object of clips by their names."""
-    if isinstance(value, dict):
-        value = by_clip([value])
-    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+def by_clip(records: list) -> list:
+    """Return {"a.mp4": "rain", ...} as rows, or as records with their questions; others as they
+    are."""
+    if len(records) != 1 or not isinstance(records[0], dict):
+        return records
+    if not records[0] or not all(map(names_medium, records[0])):
+        return records
+    made = []
+    for name, value in records[0].items():
+        if are_pairs(value):
+            made.append({"video": name, "qa_pairs": value})
+        elif isinstance(value, dict) and {"q", "a"} <= value.keys():
+            made.append({"video": name, "qa_pairs": [value]})
+        elif isinstance(value, dict) and OF_TEXTS & value.keys():
+            made.append({"video": name, **value})
+        else:
+            made.append({"video": name, "answer": value})
+    return made
+
+
+def are_pairs(value: object) -> bool:
+    """Whether it is a list of questions with their answers."""
+    if not isinstance(value, list) or not value:
+        return False
+    first = value[0]
+    if isinstance(first, dict):
+        return {"question", "answer"} <= first.keys() or {"q", "a"} <= first.keys()
+    return isinstance(first, list) and len(first) == 2
+
+
+def _of_clip(row: object) -> list:
+    """Return a row for each question, or each caption, of a clip."""
+    if not isinstance(row, dict):
+        return [row]
+    lists = _lists_of_questions(row)
+    if lists:
+        around = {
+            name: value
+            for name, value in row.items()
+            if name not in lists and name.lower() not in OF_A_QUESTION
+        }
+        asked = [question for name in lists for question in row[name]]
+        return [
+            {**around, **{SHORT.get(name, name): value for name, value in question.items()}}
+            for question in asked
+        ]
+    captions = row.get("captions")
+    if not isinstance(captions, list):
+        return [row]
+    if all(isinstance(text, str) for text in captions):
+        others = {name: value for name, value in row.items() if name != "captions"}
+        return [{**others, "caption": text} for text in captions]
+    are_numbered = all(
+        isinstance(one, dict) and {"idx", "content"} <= one.keys() for one in captions
+    )
+    if not are_numbered or "video_path" not in row:
+        return [row]
+    whole = [one["content"] for one in captions if str(one["idx"]) == WHOLE]
+    texts = whole or [one["content"] for one in captions]
+    return [{"video": row["video_path"], "caption": " ".join(map(str, texts))}]
+
+
+def _lists_of_questions(row: dict) -> list[str]:
+    """Return the names of the lists of questions of an object that asks nothing itself."""
+    if ASKING & row.keys():
         return []
-    return [inner for part in value for inner in _below(part, asked, where)]
+    return [name for name, value in row.items() if _are_questions(value)]
 
 
-def _names_clip(row: dict) -> bool:
-    """Whether one of its values is a clip's name, or stands where such names do."""
-    texts = {name: value for name, value in row.items() if isinstance(value, str)}
-    return bool(OF_CLIPS & texts.keys()) or any(map(names_medium, texts.values()))
-
-
-def _is_plain(name: str, value: object) -> bool:
-    """Whether it may stand in a row of its clips: the id or path of a trip is none of a clip."""
-    return isinstance(value, str | int | float) and name.lower() not in KNOWN
+def _are_questions(value: object) -> bool:
+    if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
+        return False
+    return all(ASKING & one.keys() or {"q", "a"} <= one.keys() for one in value)
 
 
 def with_fields(rows: list[dict], fields: tuple[str, ...]) -> tuple[list[dict], str]:

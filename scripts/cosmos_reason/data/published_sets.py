@@ -49,6 +49,17 @@ SETS = {
     },
     "CLEVRER": {"video_filename": "video", "question": "question", "answer": "answer"},
 }
+# Sets whose JSON holds their rows in one another -> (the way from the document to its rows, columns
+# that every row has). A step is a key, * any key, [] each of a list, {video} each value of an
+# object whose keys are names of clips.
+WAYS = {
+    "MSR-VTT": ("sentences []", {"video_id", "caption"}),
+    "ActivityNet, HACS, THUMOS, YouCook2": ("database {video} annotations []", {"segment"}),
+    "Perception Test": ("{video} mc_question []", {"question"}),
+    "HourVideo": ("{video} benchmark_dataset []", {"question"}),
+    "TempCompass": ("{video} * []", {"question"}),
+    "questions by clip": ("{video} []", {"question"}),
+}
 # Columns that count options from 0 wherever they are met.
 COUNTED_FROM_0 = {
     name for roles in SETS.values() for name, role in roles.items() if role == "answer_from_0"

@@ -18,13 +18,11 @@ from typing import NamedTuple
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
-    caption_sets,
     converted,
     label_files,
     label_studio,
     named_splits,
     nested_rows,
-    question_rows,
     raw_clips,
     slices,
     source_files,
@@ -268,10 +266,8 @@ def _read_tables(
             if exported is not here:
                 here = exported
             elif not is_flat:
-                here = question_rows.expanded(caption_sets.rows(here))
-                asked = {reading.declared("question"), reading.declared("answer")} - {""}
-                here = nested_rows.by_clip(nested_rows.flattened(here, asked, opened.path))
-                here = list(nested_rows.each_caption(here))
+                declared = {reading.declared("question"), reading.declared("answer")} - {""}
+                here = nested_rows.rows(here, declared, opened.path)
             tally.take(opened)
             if not is_flat and here and _is_annotation(here[0]):  # questions by clip
                 listed = table_files.Rows(opened.path, enumerate(here))
