@@ -28,7 +28,9 @@ from pathlib import Path
 
 from cosmos_reason import cli
 from cosmos_reason.base import files, findings
+from cosmos_reason.data import label_tools
 from cosmos_reason.evaluation import comparison, evaluation_record, gaps, grading, guard
+from cosmos_reason.media.files import IMAGE_SUFFIXES
 from cosmos_reason.pages import loss_chart, report, training_remarks
 from cosmos_reason.remote import s3
 
@@ -55,6 +57,11 @@ def parser() -> cli.Parser:
     )
     parser.add_argument("--html", help="page to write: one file that opens offline")
     parser.add_argument("--baseline", help="results of an earlier run, shown as before")
+    again = (
+        "tasks to import into Label Studio, to label gaps again with the model's answers as "
+        "predictions; the labelling interface is written beside it as .xml"
+    )
+    parser.add_argument("--label-studio", metavar="FILE.json", help=again)
     parser.add_argument(
         "--training-metrics",
         type=Path,
@@ -100,6 +107,8 @@ def main(args) -> cli.Outcome:
         )
     write(args.gaps_parquet, wrong, args.html, page)
     result["gaps_parquet"] = args.gaps_parquet
+    if args.label_studio:
+        result["label_studio"] = write_tasks(Path(args.label_studio), wrong, file)
     if general:
         result["guard"] = general.to_json()
         found.append(guard.verdict(result["guard"], file))
@@ -130,6 +139,29 @@ def write(parquet: str, wrong: list[gaps.Gap], html: str | None, page: str | Non
             s3.send(target, parquet)
 
 
+def write_tasks(target: Path, wrong: list[gaps.Gap], results: Path) -> dict:
+    """Write the tasks of Label Studio and their interface; what must be said of them."""
+    again = [
+        {
+            "path": gap.path,
+            "kind": "image" if gap.path.lower().endswith(IMAGE_SUFFIXES) else "video",
+            "question": gap.row.question,
+            "answer": gap.row.answer or gap.row.response,
+            "gt": gap.row.gt,
+            "id": gap.row.id,
+        }
+        for gap in wrong
+    ]
+    tasks, interface, root = label_tools.tasks(again, str(results))
+    files.write_text(target.with_suffix(".xml"), interface)
+    files.write_json(target, tasks)
+    return {
+        "tasks": str(target),
+        "interface": str(target.with_suffix(".xml")),
+        "local_files_root": root,
+    }
+
+
 def as_text(result: dict) -> str:
     lines = [f"{result['gaps']} of {result['rows']} questions are wrong: {result['gaps_parquet']}"]
     for kind, count in result["error_types"].items():
@@ -138,6 +170,13 @@ def as_text(result: dict) -> str:
         lines.append(
             f"  collect {line['collect']} more with answer {line['class']!r} to "
             f"{line['question'][:QUESTION_SHOWN]!r} ({line['gaps']} of {line['rows']} wrong)"
+        )
+    if "label_studio" in result:
+        written = result["label_studio"]
+        lines.append(
+            f"Label Studio: {written['tasks']}, interface {written['interface']}; serve clips with "
+            "LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
+            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={written['local_files_root']}"
         )
     if result["html"]:
         shown = f"{result['html_examples']} of {result['gaps']} wrong answers as clips"

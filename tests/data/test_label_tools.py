@@ -1,4 +1,6 @@
-"""Exports that Label Studio itself wrote (1.x, with SQLite) become records."""
+"""Exports of label tools become records. Those of Label Studio (1.x, with SQLite) it wrote itself,
+those of CVAT for images and of COCO's boxes datumaro did; the others have the shape that their
+tools document, and were not exported here."""
 
 import json
 import shutil
@@ -6,19 +8,43 @@ from pathlib import Path
 
 import pytest
 from clip_files import write_clip
+from PIL import Image
 from support import run_script
 
-from cosmos_reason.data import annotations
+from cosmos_reason.base.findings import Failure
+from cosmos_reason.data import annotations, label_tools
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+
+def write_picture(path, tint):
+    Image.new("RGB", (64, 48), (40 * tint, 90, 90)).save(path)
+
+
+def said(samples):
+    """The last answer of each record, with the times of its part."""
+    return [sample.turns[-1].text for sample in samples]
+
+
+def cut(tmp_path):
+    cuts = json.loads((tmp_path / "out" / "train" / "cuts.json").read_text())
+    return sorted((one["start"], one["end"]) for one in cuts.values())
 
 
 def build(tmp_path, export, *flags, expect=0):
     """(the findings by id, the records) of an export with its media as they lie elsewhere."""
     for name in ("0.mp4", "clips/1.mp4", "0123abcd-2.mp4", "0123abcd-3.mp4"):
         write_clip(tmp_path / "src" / name, frames=16, tint=ord(name[-5]))
-    shutil.copy(FIXTURES / f"label_studio_{export}.json", tmp_path / "src" / "export.json")
-    words = (tmp_path / "src" / "export.json", "-o", tmp_path / "out", *flags, "--json")
+    for number in range(3):
+        write_picture(tmp_path / "src" / f"pic{number}.jpg", number)
+    if isinstance(export, str):
+        name = export if "." in export else f"label_studio_{export}.json"
+        source = tmp_path / "src" / f"export{Path(name).suffix}"
+        shutil.copy(FIXTURES / name, source)
+    else:
+        source = tmp_path / "src" / "export.json"
+        source.write_text(json.dumps(export))
+    words = (source, "-o", tmp_path / "out", *flags, "--json")
     done = run_script("build_dataset.py", *words)
     assert done.returncode == expect, done.stdout + done.stderr
     found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
@@ -58,3 +84,131 @@ def test_results_that_no_row_holds_are_refused(tmp_path):
     done = run_script("build_dataset.py", *words)
     (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == "error"]
     assert done.returncode == 2 and "--convert" in found["message"]
+
+
+def test_tracks_of_cvat_are_parts_in_which_nothing_changes(tmp_path):
+    """Frames are those of the clip, of which the task took every other one."""
+    flags = ("--question", "In which state is the {label}?", "--column", "answer=state")
+    _, samples = build(tmp_path, "cvat_video.xml", *flags)
+    assert sorted(said(samples)) == ["open", "open", "shut"] and cut(tmp_path) == [
+        (0.0, 0.5),
+        (0.5, 1.0),
+        (1.5, 2.0),
+    ]
+    assert all("state is the door?" in sample.turns[0].text for sample in samples)
+
+
+def test_tags_and_boxes_of_pictures(tmp_path):
+    flags = ("--question", "What is it?")
+    _, samples = build(tmp_path / "tags", "cvat_images.xml", *flags)
+    assert said(samples) == ["person", "car", "person"]
+    for name in ("cvat_images.xml", "coco_boxes.json"):
+        flags = ("--question", "Find all.", "--column", "answer=boxes")
+        _, samples = build(tmp_path / name, name, *flags)
+        # 4, 6 to 24, 18 of 64 x 48
+        assert json.loads(said(samples)[1]) == [{"bbox_2d": [62, 125, 375, 375], "label": "person"}]
+
+
+def test_captions_of_coco(tmp_path):
+    pictures = [{"id": 7, "file_name": "pic0.jpg", "width": 64, "height": 48}]
+    captions = [{"id": n, "image_id": 7, "caption": text} for n, text in enumerate("ab")]
+    document = {"info": {}, "images": pictures, "annotations": captions}
+    assert said(build(tmp_path, document)[1]) == ["a", "b"]
+    captions[1]["image_id"] = 8
+    assert "BUILD-TABLE" in build(tmp_path / "unknown", document, expect=2)[0]
+
+
+VIA = {
+    "project": {"pid": "__VIA_PROJECT_ID__", "data_format_version": "3.1.2", "vid_list": ["1"]},
+    "config": {},
+    "attribute": {
+        "1": {"aname": "happens", "type": 4, "options": {"0": "falls", "1": "runs"}},
+        "2": {"aname": "seen", "type": 2, "options": {"0": "a car", "1": "rain"}},
+    },
+    "file": {"1": {"fid": 1, "fname": "0.mp4", "type": 4, "loc": 1, "src": ""}},
+    "metadata": {
+        "1_nPnQ": {"vid": "1", "flg": 0, "z": [0.5, 1.25], "xy": [], "av": {"1": "1"}},
+        "1_uJCl": {"vid": "1", "flg": 0, "z": [1.5, 2.0], "xy": [], "av": {"1": "0", "2": "0,1"}},
+    },
+    "view": {"1": {"fid_list": [1]}},
+}  # fmt: skip
+
+
+def test_segments_of_via(tmp_path):
+    flags = ("--question", "What happens?", "--column", "answer=happens")
+    found, samples = build(tmp_path, VIA, *flags)
+    assert said(samples) == ["runs", "falls"] and cut(tmp_path) == [(0.5, 1.25), (1.5, 2.0)]
+    assert found["BUILD-COLUMN-UNUSED"]["data"]["columns"] == ["seen"]
+    together = VIA | {"view": {"1": {"fid_list": [1, 2]}}}
+    assert "BUILD-TABLE" in build(tmp_path / "two", together, *flags, expect=2)[0]
+
+
+def test_attributes_of_pictures_of_via_2(tmp_path):
+    file = {"filename": "pic1.jpg", "size": 12, "regions": [], "file_attributes": {"door": "open"}}
+    other = file | {"filename": "pic2.jpg", "file_attributes": {"door": {"shut": True}}}
+    flags = ("--question", "How is it?", "--column", "answer=door")
+    _, samples = build(tmp_path, {"_via_img_metadata": {"a": file, "b": other}}, *flags)
+    assert said(samples) == ["open", "shut"]
+
+
+def sample_of_fiftyone(clip, **labels):
+    return {"_id": {"$oid": clip[0] * 24}, "_media_type": "video", "filepath": clip, **labels}
+
+
+def test_labels_and_temporal_detections_of_fiftyone(tmp_path):
+    label = {"_cls": "Classification", "label": "open"}
+    _, samples = build(
+        tmp_path / "whole", {"samples": [sample_of_fiftyone("0.mp4", door=label)]},
+        "--column", "answer=door", "--question", "How is it?",
+    )  # fmt: skip
+    assert said(samples) == ["open"] and samples[0].id == "0" * 24
+    detections = [
+        {"_cls": "TemporalDetection", "label": text, "support": support}
+        for text, support in (("falls", [1, 8]), ("runs", [9, 16]))
+    ]
+    events = {"_cls": "TemporalDetections", "detections": detections}
+    flags = ("--column", "answer=events", "--question", "What happens?")
+    _, samples = build(tmp_path, {"samples": [sample_of_fiftyone("0.mp4", events=events)]}, *flags)
+    assert said(samples) == ["falls", "runs"] and cut(tmp_path) == [(0.0, 1.0), (1.0, 2.0)]
+    both = {"samples": [sample_of_fiftyone("0.mp4", events=events, door=label)]}
+    found, _ = build(tmp_path / "both", both, *flags, expect=2)
+    assert "--convert" in found["BUILD-TABLE"]["message"]
+
+
+@pytest.mark.parametrize("text", ["<annotations>", "<annotation><object/></annotation>"])
+def test_other_xml_is_refused(tmp_path, text):
+    (tmp_path / "export.xml").write_text(text)
+    words = (tmp_path / "export.xml", "-o", tmp_path / "out", "--json")
+    done = run_script("build_dataset.py", *words)
+    assert done.returncode == 2 and "BUILD-TABLE" in done.stdout
+
+
+def test_gaps_come_back_labelled(tmp_path):
+    """What is written for Label Studio is read back as its export is, without a flag."""
+    clips = [str(write_clip(tmp_path / "clips" / f"{n} a.mp4")) for n in range(2)]
+    gaps = [
+        {
+            "path": path,
+            "kind": "video",
+            "question": f"{n}?",
+            "answer": text,
+            "gt": "no",
+            "id": str(n),
+        }
+        for n, (path, text) in enumerate(zip(clips, ("yes", None), strict=True))
+    ]
+    made, interface, root = label_tools.tasks(gaps, "run-1")
+    assert root == str(tmp_path / "clips") and made[1]["predictions"] == []
+    assert '<Choice value="no" />' in interface and 'toName="video"' in interface
+    (result,) = made[0]["predictions"][0]["result"]
+    assert result["value"] == {"choices": ["yes"]}
+    for task in made:  # a person accepts the prediction
+        task["annotations"] = [{"id": 1, "completed_by": 1, "result": [result]}]
+    (tmp_path / "clips" / "export.json").write_text(json.dumps(made))
+    words = (tmp_path / "clips" / "export.json", "-o", tmp_path / "out", "--json")
+    assert run_script("build_dataset.py", *words).returncode == 0
+    samples, _ = annotations.read(tmp_path / "out" / "train" / "annotations.json")
+    assert [(s.turns[0].text, s.turns[1].text) for s in samples] == [("0?", "yes"), ("1?", "yes")]
+    gaps[0]["kind"] = "image"
+    with pytest.raises(Failure):
+        label_tools.tasks(gaps, "run-1")

@@ -118,10 +118,30 @@ def test_times_of_two_units_or_of_another_unit_are_refused(source, long_clip):
     assert "USAGE" in build(source, lines, *roles, *ASKED)[0]
     roles = ("--column", "start=a", "--column", "end=b")
     finding = build(source, lines, *roles, *ASKED)[0]["BUILD-SPAN-OUTSIDE"]
-    assert finding["severity"] == "error" and not finding.get("fix")  # nothing would be left
+    assert finding["severity"] == "error" and finding["fix"] == (
+        "replace --column start=a --column end=b with --column start_ms=a --column end_ms=b"
+    )
     roles = ("--column", "start_ms=a", "--column", "end_ms=b")
     lines = ["video,a,b,answer", "long.mp4,0:01,0:02,yes"]
     assert "BUILD-SPAN" in build(source, lines, *roles, *ASKED)[0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "roles"),
+    [
+        ("0:00,0:01", "start=From end=To"),
+        ("0,2.5", "start=From end=To"),  # no number of frames, and 2.5 ms show no frame
+        ("0,2500", "start_ms=From end_ms=To"),
+        ("12,24", "start_frame=From end_frame=To"),
+        ("0,1", ""),  # seconds or frames
+    ],
+)
+def test_a_unit_is_proposed_where_the_lengths_of_the_clips_prove_it(
+    source, long_clip, cells, roles
+):
+    lines = ["video,From,To,answer", f"long.mp4,{cells},yes", f"long.mp4,{cells},no"]
+    finding = build(source, lines, *ASKED)[0]["BUILD-SPAN"]
+    assert finding["fix"] == " ".join(f"--column {role}" for role in roles.split())
 
 
 TIMES = ("--column", "start=start", "--column", "end=end")

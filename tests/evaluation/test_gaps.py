@@ -154,3 +154,16 @@ def test_questions_that_differ_in_numbers_case_and_options_are_one_cluster(numbe
         gaps.cluster(f"what happens at second {number}? A. {word} B. x")
         == "what happens at second #?"
     )
+
+
+def test_gaps_are_written_for_label_studio(evaluation):
+    tasks = evaluation / "again.json"
+    code, document = analyze(evaluation, "--label-studio", tasks)
+    written = document["result"]["label_studio"]
+    assert code == 0 and written["local_files_root"] == str(evaluation / "data")
+    by_row = {task["data"]["row"]: task for task in json.loads(tasks.read_text())}
+    assert by_row.keys() == KINDS.keys() and not by_row["broken"]["predictions"]
+    assert by_row["turn"]["data"]["video"].endswith("?d=b.mp4")
+    (prediction,) = by_row["hit-yes"]["predictions"]
+    assert prediction["result"][0]["value"] in ({"choices": ["yes"]}, {"text": ["yes"]})
+    assert "<View>" in (evaluation / "again.xml").read_text()

@@ -1,14 +1,25 @@
-"""Exports of Label Studio as rows: JSON (tasks with their annotations) in the columns that its own
-JSON-MIN has, whose roles are a row of `published_sets`.
+"""Exports of label tools as rows, whose columns have their roles in `published_sets`.
 
-https://labelstud.io/guide/export and https://labelstud.io/guide/task_format
+Parts of clips are frames counted from 0, `end_frame` being the first that no longer belongs to
+them. Boxes are written as Qwen3-VL answers: [x1, y1, x2, y2] in thousandths of the picture.
+
+Label Studio  JSON (tasks with annotations), JSON-MIN     https://labelstud.io/guide/export
+CVAT          XML 1.1 of videos (tracks) and of images    https://docs.cvat.ai/docs/manual/advanced/xml_format
+VIA           projects of version 3 and 2                 https://www.robots.ox.ac.uk/~vgg/software/via
+COCO          captions, or boxes by picture               https://cocodataset.org/#format-data
+FiftyOne      samples.json                                https://docs.voxel51.com/user_guide/export_datasets.html
 """
 
 from __future__ import annotations
 
+import json
+import os
 import posixpath
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
+from xml.etree import ElementTree
 
 from cosmos_reason.base import findings as f
 
@@ -16,14 +27,249 @@ OF_MIN = {"annotator", "annotation_id", "lead_time"}  # columns of every row of 
 TEXTS = ("choices", "text", "taxonomy", "rating", "number", "datetime")  # results about the whole
 TIMELINE = "timelinelabels"  # labels of ranges of frames, counted from 1, the last one included
 UPLOADS, LOCAL_FILES = "/data/upload/", "/data/local-files/"
+VIA_PICTURE, VIA_CHECKBOX = 2, 2  # the type of a file, the type of an attribute
+FEW_ANSWERS = 12  # so many are offered as choices when gaps are labelled again
 
 
-def rows(records: list, where: Path, problems: list[f.Finding]) -> list:
-    """The rows of an export; records of anything else as they are. Tasks that nobody annotated join
-    the `problems`. Raises Failure for results that say nothing that a row can hold."""
-    are_tasks = bool(records) and all(map(_is_task, records))
-    if not are_tasks and not all(isinstance(one, dict) and one.keys() >= OF_MIN for one in records):
-        return records
+def rows(records: list, header: dict, where: Path, problems: list[f.Finding]) -> list | None:
+    """Return the rows of an export, `header` being what stands around its records; None for records
+    of anything else. Tasks that nobody annotated join the `problems`. Raises Failure for results
+    that say nothing that a row can hold."""
+    objects = [one for one in records if isinstance(one, dict)]
+    if not objects or len(objects) < len(records):
+        return None
+    first = objects[0]
+    if all(map(_is_task, objects)) or all(one.keys() >= OF_MIN for one in objects):
+        return _label_studio_rows(objects, where, problems)
+    if len(objects) == 1 and {"file", "view", "metadata", "attribute"} <= first.keys():
+        return _via3_rows(first, where)
+    files = first.get("_via_img_metadata", first)
+    are_files = isinstance(files, dict) and bool(files) and all(map(_is_via2_file, files.values()))
+    if len(objects) == 1 and are_files:
+        return [_via2_row(file) for file in files.values()]
+    if isinstance(header.get("images"), list) and all("image_id" in one for one in objects):
+        return _coco_rows(objects, header, where)
+    if "filepath" in first and any(_class_of(value) for value in first.values()):
+        return [
+            row for number, one in enumerate(objects) for row in _fiftyone_rows(one, where, number)
+        ]
+    return None
+
+
+def in_parts(row: dict, parts: dict[str, list[tuple]], said: list[str], where: str) -> list[dict]:
+    """Return the row, or one of each (label, start, end) of its one control of `parts`. Raises
+    Failure where other controls `said` something: to which part it belongs, nobody knows."""
+    if not parts:
+        return [row]
+    if len(parts) > 1 or said:
+        message = (
+            f"got parts of a clip in {', '.join([*parts, *said])} together, expected one control "
+            "of them and no other: which answers belong to which, --convert says"
+        )
+        raise f.bad_input("BUILD-TABLE", where, message)
+    ((name, spans),) = parts.items()
+    return [
+        {**row, name: label, "start_frame": start, "end_frame": end} for label, start, end in spans
+    ]
+
+
+def _boxes(boxes: list[tuple[str, list[float]]], width: float, height: float) -> dict[str, str]:
+    """Return the columns of (label, [left, top, right, bottom]) in a picture of that size."""
+    sides = (width, height, width, height)
+    listed = [
+        {
+            "bbox_2d": [round(1000 * at / side) for at, side in zip(box, sides, strict=True)],
+            "label": label,
+        }
+        for label, box in boxes
+    ]
+    objects = ", ".join(sorted({label for label, _ in boxes}))
+    return {"objects": objects or "none", "boxes": json.dumps(listed, ensure_ascii=False)}
+
+
+# -- CVAT ----------------------------------------------------------------------------------------
+
+
+def cvat_rows(path: Path) -> Iterator[dict]:
+    """Yield a row of each picture, or of each stretch of frames in which a track is seen and its
+    attributes stay the same. Raises Failure for any other XML."""
+    expected = "expected XML of CVAT, of one task (CVAT for video 1.1, CVAT for images 1.1)"
+    try:
+        root = ElementTree.parse(path).getroot()
+        if root.tag != "annotations" or root.find("version") is None:
+            raise ValueError("other elements")
+        pictures = root.findall("image")
+        for picture in pictures:
+            yield _cvat_picture(picture)
+        sources = {one.text for one in root.iterfind("meta//source") if one.text}
+        tracks = root.findall("track")
+        if tracks and len(sources) != 1:
+            raise ValueError(f"{len(sources)} names of clips")
+        step = (root.findtext("meta//frame_filter") or "").rpartition("step=")[2]
+        for track in tracks:
+            for row in _cvat_stretches(track, int(step or 1)):
+                yield {"video": next(iter(sources)), **row}
+    except (ElementTree.ParseError, ValueError, TypeError, KeyError) as problem:
+        raise f.bad_input("BUILD-TABLE", path, f"got {problem}, {expected}") from None
+
+
+def _cvat_picture(picture: ElementTree.Element) -> dict:
+    row = {"image": picture.attrib["name"]}
+    tags = picture.findall("tag")
+    if tags:
+        row["label"] = ", ".join(tag.attrib["label"] for tag in tags)
+    for tag in tags:
+        row |= {one.attrib["name"]: one.text for one in tag.iterfind("attribute")}
+    boxes = [
+        (box.attrib["label"], [float(box.attrib[side]) for side in ("xtl", "ytl", "xbr", "ybr")])
+        for box in picture.iterfind("box")
+    ]
+    if boxes or not tags:
+        row |= _boxes(boxes, float(picture.attrib["width"]), float(picture.attrib["height"]))
+    return row
+
+
+def _cvat_stretches(track: ElementTree.Element, step: int) -> Iterator[dict]:
+    shapes = [shape for shape in track if "frame" in shape.attrib]
+    seen = []  # (frame, attributes; None where the object is outside of the picture)
+    for shape in sorted(shapes, key=lambda one: int(one.attrib["frame"])):
+        said = {one.attrib["name"]: one.text for one in shape.iterfind("attribute")}
+        is_outside = shape.attrib.get("outside") == "1"
+        seen.append((int(shape.attrib["frame"]), None if is_outside else said))
+    if seen:
+        seen.append((seen[-1][0] + step, None))
+    start = None
+    for (frame, said), (following, then) in pairwise(seen):
+        start = frame if start is None else start
+        if said is not None and then != said:
+            place = {"start_frame": start, "end_frame": following}
+            yield {"track": track.attrib["id"], "label": track.attrib["label"], **said, **place}
+        if then != said:
+            start = None
+
+
+# -- VIA, COCO, FiftyOne -------------------------------------------------------------------------
+
+
+def _via3_rows(project: dict, where: Path) -> list[dict]:
+    """Return a row of each segment of a clip, or of each whole file, that has attributes."""
+    made = []
+    try:
+        for name, entry in project["metadata"].items():
+            ids = project["view"][str(entry["vid"])]["fid_list"]
+            if len(ids) != 1:
+                raise ValueError("a view of several files")
+            file = project["file"][str(ids[0])]
+            kind = "image" if file["type"] == VIA_PICTURE else "video"
+            row = {kind: file["fname"], "via_id": name}
+            if entry["z"]:
+                row |= {"start": entry["z"][0], "end": entry["z"][-1]}
+            if entry["xy"]:
+                row["region"] = entry["xy"]
+            for id, value in entry["av"].items():
+                attribute = project["attribute"][id]
+                options = attribute.get("options") or {}
+                chosen = [value]
+                if attribute["type"] == VIA_CHECKBOX:
+                    chosen = [one for one in value.split(",") if one]
+                row[attribute["aname"]] = ", ".join(options.get(one, one) for one in chosen)
+            made.append(row)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        message = f"got {problem!r}, expected a project of VIA 3 with one file in each view"
+        raise f.bad_input("BUILD-TABLE", where, message) from None
+    return made
+
+
+def _is_via2_file(file: object) -> bool:
+    return isinstance(file, dict) and {"filename", "regions", "file_attributes"} <= file.keys()
+
+
+def _via2_row(file: dict) -> dict:
+    row = {"image": file["filename"]}
+    for name, value in file["file_attributes"].items():
+        if isinstance(value, dict):  # of a checkbox: {"rain": true}
+            value = ", ".join(one for one, is_set in value.items() if is_set)
+        row[name] = value
+    if file["regions"]:
+        row["regions"] = file["regions"]
+    return row
+
+
+def _coco_rows(annotations: list[dict], header: dict, where: Path) -> list[dict]:
+    """Return a row of each caption, else one of each picture with its boxes."""
+    try:
+        pictures = {one["id"]: one for one in header["images"]}
+        if all("caption" in one for one in annotations):
+            return [
+                {
+                    "image": pictures[one["image_id"]]["file_name"],
+                    "id": one["id"],
+                    "caption": one["caption"],
+                }
+                for one in annotations
+            ]
+        names = {one["id"]: one["name"] for one in header["categories"]}
+        boxes: dict[object, list] = {id: [] for id in pictures}
+        for one in annotations:
+            left, top, width, height = one["bbox"]
+            box = [left, top, left + width, top + height]
+            boxes[one["image_id"]].append((names[one["category_id"]], box))
+        return [
+            {"image": one["file_name"], **_boxes(boxes[id], one["width"], one["height"])}
+            for id, one in pictures.items()
+        ]
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as problem:
+        message = f"got {problem!r}, expected captions or boxes of COCO, whose pictures it lists"
+        raise f.bad_input("BUILD-TABLE", where, message) from None
+
+
+def _class_of(value: object) -> str:
+    """Return what FiftyOne calls the class of a label; "" for what is none."""
+    return value.get("_cls", "") if isinstance(value, dict) else ""
+
+
+def _fiftyone_rows(sample: dict, where: Path, number: int) -> list[dict]:
+    row: dict = {"video": sample["filepath"], "fiftyone_id": _id_of(sample.get("_id"), number)}
+    parts: dict[str, list[tuple]] = {}
+    said = []
+    try:
+        for name, value in sample.items():
+            kind = _class_of(value)
+            if kind == "Classification":
+                row[name] = value["label"]
+            elif kind == "Classifications":
+                row[name] = ", ".join(one["label"] for one in value["classifications"])
+            elif kind == "Regression":
+                row[name] = value["value"]
+            elif kind == "TemporalDetections":
+                spans = [(one["label"], *one["support"]) for one in value["detections"]]
+                parts[name] = [(label, start - 1, end) for label, start, end in spans]
+            elif kind == "Detections":
+                boxes = [(one["label"], one["bounding_box"]) for one in value["detections"]]
+                corners = [(label, [x, y, x + w, y + h]) for label, (x, y, w, h) in boxes]
+                row |= {f"{name}_{key}": text for key, text in _boxes(corners, 1, 1).items()}
+            elif name not in ("filepath", "metadata") and not name.startswith("_"):
+                row[name] = value
+                continue
+            else:
+                continue
+            if kind != "TemporalDetections":
+                said.append(name)
+    except (KeyError, TypeError, ValueError) as problem:
+        message = f"got {problem!r} in {name}, expected a label as samples.json of FiftyOne has it"
+        raise f.bad_input("BUILD-TABLE", f"{where}#{number}", message) from None
+    return in_parts(row, parts, said, f"{where}#{number}")
+
+
+def _id_of(written: object, number: int) -> str:
+    return str(written.get("$oid", number)) if isinstance(written, dict) else str(written or number)
+
+
+# -- Label Studio --------------------------------------------------------------------------------
+
+
+def _label_studio_rows(records: list[dict], where: Path, problems: list[f.Finding]) -> list[dict]:
+    are_tasks = _is_task(records[0])
     made = []
     unanswered = []
     for number, record in enumerate(records):
@@ -86,28 +332,22 @@ def _results(annotation: dict, where: str) -> dict[str, object]:
 
 
 def _with_times(row: dict, results: dict, where: str) -> list[dict]:
-    """A row, or one of each range of frames, with names of files as they are outside of the
+    """Return a row, or one of each range of frames, with names of files as they are outside of the
     program."""
     whole = {name: _file(value) for name, value in {**row, **results}.items()}
     timelines = {name: value for name, value in whole.items() if _is_timeline(value)}
     if not timelines:
         return [{name: _text(value) for name, value in whole.items()}]
     others = {name: value for name, value in whole.items() if name not in timelines}
-    said = sorted(results.keys() - timelines.keys())
-    if len(timelines) > 1 or said:
-        message = (
-            f"got ranges of frames in {', '.join([*timelines, *said])} together, expected one "
-            "control of them and no other: which answers belong to which, --convert says"
-        )
-        raise f.bad_input("BUILD-TABLE", where, message)
-    ((name, values),) = timelines.items()
-    found = []
-    for value in values:
-        for span in value["ranges"]:
-            for label in value[TIMELINE]:
-                times = {"start_frame": span["start"] - 1, "end_frame": span["end"]}
-                found.append({**others, name: label, **times})
-    return found
+    parts = {}
+    for name, values in timelines.items():
+        parts[name] = [
+            (label, span["start"] - 1, span["end"])
+            for value in values
+            for span in value["ranges"]
+            for label in value[TIMELINE]
+        ]
+    return in_parts(others, parts, sorted(results.keys() - timelines.keys()), where)
 
 
 def _is_timeline(value: object) -> bool:
@@ -137,3 +377,43 @@ def _file(value: object) -> object:
     if value.startswith(LOCAL_FILES):
         return (parse_qs(urlsplit(value).query).get("d") or [value])[0]
     return value
+
+
+def tasks(gaps: list[dict], version: str) -> tuple[list[dict], str, str]:
+    """Return what Label Studio imports to label gaps again, with the model's answers as predictions
+    (the tasks, the labelling interface that they need, and the folder that must be the root of its
+    local files), in the form that `rows` reads back.
+
+    `gaps`: path, kind, question, answer (None where the model gave none), gt and id of each. Raises
+    Failure for pictures and clips together, which no interface shows."""
+    kinds = sorted({gap["kind"] for gap in gaps}) or ["video"]
+    if len(kinds) > 1:
+        message = "got gaps of pictures and of clips, which are labelled in projects of their own"
+        raise f.bad_input("USAGE", "--label-studio", message)
+    here = [gap["path"] for gap in gaps if "://" not in gap["path"]]
+    root = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in here] or [os.sep])
+    answers = sorted({text for gap in gaps for text in (gap["answer"], gap["gt"]) if text})
+    are_choices = len(answers) <= FEW_ANSWERS and all("\n" not in text for text in answers)
+    made = []
+    for gap in gaps:
+        address = gap["path"]
+        if "://" not in address:
+            below = os.path.relpath(os.path.abspath(address), root)
+            address = f"{LOCAL_FILES}?d={quote(below)}"
+        data = {gap["kind"]: address, "question": gap["question"], "labelled": gap["gt"]}
+        task: dict = {"data": data | {"row": gap["id"]}, "predictions": []}
+        if gap["answer"]:
+            kind, key = ("choices", "choices") if are_choices else ("textarea", "text")
+            result = {"from_name": "answer", "to_name": gap["kind"], "type": kind}
+            result["value"] = {key: [gap["answer"]]}
+            task["predictions"] = [{"model_version": version, "result": [result]}]
+        made.append(task)
+    view = ElementTree.Element("View")
+    (shown,) = kinds
+    ElementTree.SubElement(view, shown.capitalize(), name=shown, value=f"${shown}")
+    ElementTree.SubElement(view, "Header", value="$question")
+    tag = "Choices" if are_choices else "TextArea"
+    control = ElementTree.SubElement(view, tag, name="answer", toName=shown)
+    for text in answers if are_choices else ():
+        ElementTree.SubElement(control, "Choice", value=text)
+    return made, ElementTree.tostring(view, encoding="unicode"), root

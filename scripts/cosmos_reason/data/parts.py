@@ -6,7 +6,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import shlex
 from collections import defaultdict
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
@@ -14,14 +16,17 @@ from typing import NamedTuple
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import answer_forms, raw_clips
+from cosmos_reason.data import answer_forms, published_sets, raw_clips
 from cosmos_reason.data.items import UNNAMED, Row, by_row
-from cosmos_reason.data.roles import Cells, Column, time_roles
+from cosmos_reason.data.roles import Cells, Column, of_flags, time_roles
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.media import cut
-from cosmos_reason.media import files as media
+from cosmos_reason.media import files as media_files
 from cosmos_reason.media.files import VIDEO_SUFFIXES
 
+# How a message calls the units of times that a flag declares.
+UNITS = {"": "seconds, or H:M:S", "ms": "milliseconds", "frame": "numbers of frames"}
+MOST_MEASURED = 1000  # rows whose clips are looked at to prove a unit
 PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
 UNREAD, WHOLE = "unread", "whole"  # of rows: what they are told as
 ROUNDING = Fraction(1, 20)  # s behind the end that nobody means: times have one decimal
@@ -67,9 +72,66 @@ def of_rows(
         else:
             part = _part(medium, start, end, unit, row, files, told)
         cut_out.append((kind, part))
-    some_stay = any(medium for _, medium in cut_out)
-    problems += _told(told, is_skipping, some_stay)
+    fix = Fix()
+    if told[OUTSIDE] and not is_skipping:
+        if any(medium for _, medium in cut_out):
+            fix = Fix(flags={"--skip-missing": True})
+        # One row outside is a wrong row; where most of them are, the unit may be another.
+        are_most = 2 * len(told[OUTSIDE]) > len(rows)
+        proved = proved_unit(media, starts, ends) if are_most else None
+        if proved is not None and proved != unit:
+            row, message = told[OUTSIDE][0]
+            told[OUTSIDE][0] = row, f"{message}; all rows fit their clips as {UNITS[proved]} only"
+            fix = _replacing(edges, proved)
+    kinds = {
+        UNREAD: ("BUILD-SPAN", f.ERROR, Fix()),
+        WHOLE: ("BUILD-SPAN", f.WARNING, Fix()),
+        OUTSIDE: (OUTSIDE, f.WARNING if is_skipping else f.ERROR, fix),
+        PAST: (PAST, f.WARNING, Fix()),
+    }
+    for kind, (id, severity, way_out) in kinds.items():
+        if told[kind]:
+            problems.append(by_row(id, severity, told[kind], way_out))
     return cut_out
+
+
+def proved_unit(media: list[Named], starts: Sequence, ends: Sequence) -> str | None:
+    """Return the one unit in which every part lies within its clip and shows a frame or more; None
+    where several units fit, or none, or a clip is not here to be measured."""
+    fitting = set(UNITS)
+    for (_, medium), start, end in list(zip(media, starts, ends, strict=True))[:MOST_MEASURED]:
+        if start in (None, "") and end in (None, ""):
+            continue
+        if not isinstance(medium, Path) or not medium.is_file():
+            return None
+        try:
+            facts, _ = media_files.probe_video(medium)
+        except f.Failure:  # told as one that does not open
+            return None
+        for unit in list(fitting):
+            try:
+                begin, stop, counts = _span(start, end, unit)
+            except ValueError:
+                fitting.remove(unit)
+                continue
+            if counts == "frames":
+                is_within = stop <= facts.frames and begin.denominator == stop.denominator == 1
+            else:
+                is_within = stop <= Fraction(facts.seconds) + ROUNDING
+                is_within &= (stop - begin) * Fraction(facts.fps or 1) >= 1
+            if not is_within:
+                fitting.remove(unit)
+    return fitting.pop() if len(fitting) == 1 else None
+
+
+def _replacing(edges: tuple[Column, Column], unit: str) -> Fix:
+    """Return how the flags say another unit; nothing where no flag said the columns."""
+    if any(edge.source != "--column" for edge in edges):
+        return Fix()
+    written = [f"--column {shlex.quote(f'{edge.written}={edge.name}')}" for edge in edges]
+    others = [edge._replace(unit=unit) for edge in edges]
+    new = [f"--column {shlex.quote(f'{edge.written}={edge.name}')}" for edge in others]
+    return Fix(command=f"replace {' '.join(written)} with {' '.join(new)}")
 
 
 def _declared(chosen: list[Column]) -> tuple[Column, Column] | None:
@@ -86,24 +148,6 @@ def _declared(chosen: list[Column]) -> tuple[Column, Column] | None:
         )
         raise f.bad_input("USAGE", "--column", message)
     return given[0], given[1]
-
-
-def _told(
-    told: dict[str, list[tuple[Row, str]]], is_skipping: bool, some_stay: bool
-) -> list[f.Finding]:
-    """What is said of rows as findings."""
-    fix = Fix(flags={"--skip-missing": True}) if some_stay and not is_skipping else Fix()
-    kinds = {
-        UNREAD: ("BUILD-SPAN", f.ERROR, Fix()),
-        WHOLE: ("BUILD-SPAN", f.WARNING, Fix()),
-        OUTSIDE: (OUTSIDE, f.WARNING if is_skipping else f.ERROR, fix),
-        PAST: (PAST, f.WARNING, Fix()),
-    }
-    return [
-        by_row(id, severity, told[kind], fix)
-        for kind, (id, severity, fix) in kinds.items()
-        if told[kind]
-    ]
 
 
 def _part(
@@ -158,8 +202,7 @@ def _span(start: object, end: object, unit: str) -> Span:
         else:
             span = Span(_number(start), _number(end), "frames")
     except ValueError:
-        kinds = {"": "seconds, or H:M:S", "ms": "milliseconds", "frame": "numbers of frames"}
-        raise ValueError(f"got {start!r} and {end!r}, expected {kinds[unit]}") from None
+        raise ValueError(f"got {start!r} and {end!r}, expected {UNITS[unit]}") from None
     if not 0 <= span.begin < span.end:
         message = f"got a part from {start} to {end}, expected one that ends after it begins"
         raise ValueError(message)
@@ -179,7 +222,7 @@ def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str
 
     It is none where less than half of it is there (the label would be about what is not shown), or
     where it is longer than the whole clip by more than a second (the clip would be taken whole)."""
-    facts, shown = media.probe_video(clip) if span.counts == "frames" else (None, None)
+    facts, shown = media_files.probe_video(clip) if span.counts == "frames" else (None, None)
     length = Fraction(raw_clips.length_of(clip, "seconds")).limit_denominator(cut.MOST)
     begin, end = span.begin, span.end
     if shown is not None:
@@ -262,5 +305,13 @@ def contradictions(
         f"start_frame and end_frame), or declare --column ignore=NAME of {listed}"
     )
     declared = time_roles(cells, times)
-    fix = Fix(flags={"--column": declared}) if declared else Fix()
+    fix = Fix()
+    if declared:  # a name may say the unit; else the lengths of the clips prove it, or nobody knows
+        columns = of_flags(declared)
+        unit = columns[0].unit
+        if not unit and times[0] not in published_sets.IN_SECONDS:
+            unit = proved_unit(media, *_times(cells, *(one.name for one in columns)))
+        if unit is not None:
+            words = [f"{one._replace(unit=unit).written}={one.name}" for one in columns]
+            fix = Fix(flags={"--column": words})
     return [f.error("BUILD-SPAN", times[0], message, fix, columns=times)]

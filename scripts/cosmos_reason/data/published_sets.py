@@ -37,13 +37,20 @@ SETS = {
     # `video_id` is the number of a video in the set: the files are called by `videoID`.
     "Video-MME": {"videoID": "video", "question": "question", "options": "options"},
     "SUTD-TrafficQA": {"vid_filename": "video", "q_body": "question", "answer": "answer"},
-    # Both of its exports, as label_studio.py reads them.
+    # Label tools, in the columns that label_tools.py makes of their exports.
     "Label Studio": {
         "annotator": "annotator",
         "annotation_id": "ignore",
         "lead_time": "ignore",
         "created_at?": "ignore",
         "updated_at?": "ignore",
+        "start_frame?": "start_frame",
+        "end_frame?": "end_frame",
+    },
+    "CVAT": {"track": "ignore", "start_frame": "start_frame", "end_frame": "end_frame"},
+    "VIA": {"via_id": "id", "start?": "start", "end?": "end"},
+    "FiftyOne": {
+        "fiftyone_id": "id",
         "start_frame?": "start_frame",
         "end_frame?": "end_frame",
     },
@@ -60,6 +67,7 @@ WAYS = {
     "TempCompass": ("{video} * []", {"question"}),
     "questions by clip": ("{video} []", {"question"}),
 }
+IN_SECONDS = {"segment"}  # columns of a begin and an end together
 # Columns that count options from 0 wherever they are met.
 COUNTED_FROM_0 = {
     name for roles in SETS.values() for name, role in roles.items() if role == "answer_from_0"

@@ -473,7 +473,8 @@ def plain_tables(files: Folder) -> list[str]:
     """The tables of a folder that is no dataset of the Hub: all of a kind, or Failure."""
     found = [name for name in files.names if name.endswith((".csv", ".tsv", ".xlsx", ".jsonl"))]
     near = [name for name in _json_tables(files) if "/" not in name or _is_of_split(name)]
-    return _of_one_kind(files, found or near)
+    exports = [name for name in files.names if name.endswith("annotations.xml")]  # as CVAT calls it
+    return _of_one_kind(files, found or near or exports)
 
 
 def _is_of_split(name: str) -> bool:

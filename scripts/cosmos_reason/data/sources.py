@@ -20,7 +20,7 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     converted,
     label_files,
-    label_studio,
+    label_tools,
     named_splits,
     nested_rows,
     raw_clips,
@@ -150,7 +150,7 @@ def _kind_of(path: Path) -> str:
         return "hf"
     if path.is_dir():
         return "llava" if locate(path).is_file() else "csv"
-    if path.suffix.lower() in (*FLAT, *OTHER_SPREADSHEETS):
+    if path.suffix.lower() in (*FLAT, *OTHER_SPREADSHEETS, ".xml"):
         return "csv"
     first = next(iter(JsonRecords(path)), None)
     return "llava" if _is_annotation(first) else "csv"
@@ -262,8 +262,10 @@ def _read_tables(
             items += [item._replace(split=item.split or split) for item in records]
         else:
             here = list(opened)
-            exported = here if is_flat else label_studio.rows(here, opened.path, problems)
-            if exported is not here:
+            exported = None
+            if not is_flat:
+                exported = label_tools.rows(here, opened.header, opened.path, problems)
+            if exported is not None:
                 here = exported
             elif not is_flat:
                 declared = {reading.declared("question"), reading.declared("answer")} - {""}

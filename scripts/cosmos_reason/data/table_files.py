@@ -1,4 +1,4 @@
-"""Tables row by row: CSV, XLSX, JSON, parquet, arrow."""
+"""Tables row by row: CSV, XLSX, JSON, parquet, arrow, XML of CVAT."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.data import label_tools
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.roles import names_medium
 from cosmos_reason.data.source_files import Folder, Held
@@ -60,6 +61,8 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
         return Rows(path, _numbered_rows(path))
     if table.lower().endswith(WORKBOOK):
         return Rows(path, _sheet_rows(path))
+    if table.lower().endswith(".xml"):
+        return Rows(path, enumerate(label_tools.cvat_rows(path)))
     if table.lower().endswith(OTHER_SPREADSHEETS):
         message = f"got a spreadsheet of another program, expected {WORKBOOK}, or CSV in UTF-8"
         raise f.bad_input("BUILD-TABLE", path, message)

@@ -312,7 +312,9 @@ def _unused(rows: list[Row], cells: roles.Cells, names: list[str]) -> list[f.Fin
         message += f"; {' and '.join(alike)} may be {meant}, which changes nothing here"
         if meant == roles.TIME:
             words = [f"--column {shlex.quote(role)}" for role in roles.time_roles(cells, alike)]
-            message += f": {' '.join(words)} cuts the parts out" if words else ""
+            if words:
+                message += f": {' '.join(words)} cuts the parts out (start is seconds, others are "
+                message += "start_ms and start_frame)"
         else:
             role = roles.DECLARED_BY[meant]
             message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
