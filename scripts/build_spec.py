@@ -138,6 +138,8 @@ def flags_given(args) -> dict[str, str]:
     if args.train_root:
         roots = [f"--train-root {shlex.quote(root)}" for root in args.train_root]
         flags["--train-root"] = " ".join(roots)
+    if args.fix:
+        flags["--fix"] = "--fix"
     return flags
 
 
@@ -213,7 +215,7 @@ def take_base(draft: Draft, args, asked: set[str]) -> None:
     resumes = args.parent_job and args.action == "train"
     if args.spec and resumes:
         message = "got --spec and --parent-job, each of which is a whole train spec; expected one"
-        draft.refuse("SPEC-SOURCES", "--spec", message, f"drop {draft.flags['--spec']}")
+        draft.refuse("SPEC-SOURCES", "--spec", message, f"drop {draft.spec_given}")
     elif args.spec:
         from cosmos_reason.rules import inherited
 

@@ -1,4 +1,4 @@
-"""Configs of LLaMA-Factory and ms-swift: none is taken over in part, and the fix says it here."""
+"""Configs of other trainers: none is taken over in part, and the fix says it here."""
 
 import json
 import shlex
@@ -37,6 +37,39 @@ learning_rate: 1.0e-5
 num_train_epochs: 20
 max_length: 40960
 """
+TRL = """
+model_name_or_path: nvidia/Cosmos-Reason2-2B
+dataset_name: mine
+use_peft: true
+lora_r: 8
+lora_alpha: 16
+per_device_train_batch_size: 4
+gradient_accumulation_steps: 2
+gradient_checkpointing_kwargs: {use_reentrant: false}
+learning_rate: 1.0e-4
+num_train_epochs: 20
+save_strategy: epoch
+save_steps: 500
+"""
+HF = """
+model_name_or_path: nvidia/Cosmos-Reason2-2B
+per_device_train_batch_size: 8
+learning_rate: 1.0e-5
+num_train_epochs: 20
+bf16: true
+"""
+AXOLOTL = """
+base_model: nvidia/Cosmos-Reason2-2B
+datasets: [{path: train.jsonl, type: chat_template}]
+adapter: lora
+lora_r: 8
+lora_alpha: 16
+lora_target_linear: true
+micro_batch_size: 4
+gradient_accumulation_steps: 2
+num_epochs: 20
+learning_rate: 1.0e-4
+"""
 DATA = ["--set", "train_annotations=data.json", "--set", "train_media=."]
 DATA += ["--set", "train.train_policy.dataloader_drop_last=false"]
 
@@ -48,7 +81,14 @@ def here(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "is_lora", "rate"), [(LLAMA_FACTORY, True, 1e-4), (MS_SWIFT, False, 1e-5)]
+    ("text", "is_lora", "rate"),
+    [
+        (LLAMA_FACTORY, True, 1e-4),
+        (MS_SWIFT, False, 1e-5),
+        (TRL, True, 1e-4),
+        (HF, False, 1e-5),
+        (AXOLOTL, True, 1e-4),
+    ],
 )
 def test_the_fix_says_in_our_words_what_the_config_says(here, text, is_lora, rate):
     (here / "theirs.yaml").write_text(text)
@@ -58,7 +98,7 @@ def test_the_fix_says_in_our_words_what_the_config_says(here, text, is_lora, rat
     )
     (error,) = [one for one in json.loads(refused.stdout)["findings"] if one["severity"] == "error"]
     assert error["id"] == "SPEC-ACTION" and not (here / "spec.toml").exists()
-    _, _, instead = error["fix"].partition("replace --spec theirs.yaml with ")
+    _, _, instead = error["fix"].partition("replace --spec theirs.yaml --fix with ")
     done = run_script("build_spec.py", *words, *shlex.split(instead), cwd=here)
     assert done.returncode == 0, done.stdout + done.stderr
     spec = tomllib.loads((here / "spec.toml").read_text())
@@ -96,9 +136,13 @@ def test_a_batch_of_each_gpu_stays_one_of_each_gpu(here):
     assert json.loads(done.stdout)["result"]["global_batch"] == 32  # 2 x 4 on each of 4
 
 
-@pytest.mark.parametrize("more", ["stage: dpo", "rlhf_type: grpo"])
+@pytest.mark.parametrize(
+    "more", ["stage: dpo", "rlhf_type: grpo", "stage: sft\nfinetuning_type: freeze", "rl: simpo"]
+)
 def test_a_config_of_another_kind_of_training_gets_no_fix(here, more):
-    (here / "theirs.yaml").write_text(LLAMA_FACTORY.replace("stage: sft", more))
+    (here / "theirs.yaml").write_text(
+        LLAMA_FACTORY.replace("finetuning_type: lora\n", "").replace("stage: sft", more)
+    )
     words = ["train", "-o", "spec.toml", "--spec", "theirs.yaml", "--json"]
     refused = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
     (error,) = [one for one in refused if one["severity"] == "error"]
@@ -146,3 +190,12 @@ def test_the_command_that_a_plan_gives_makes_a_spec_that_it_takes(here):
     assert done.returncode == 0, done.stderr
     found = json.loads(run_script(*plan, "spec.toml", cwd=here).stdout)["findings"]
     assert not {one["id"] for one in found if one["id"].startswith(("SPEC-KEY", "SPEC-ACTION"))}
+
+
+def test_two_names_for_one_key_are_left_out_and_named(here):
+    (here / "theirs.yaml").write_text(HF + "warmup_ratio: 0.1\nwarmup_steps: 20\n")
+    words = ["train", "-o", "spec.toml", "--spec", "theirs.yaml", "--json"]
+    refused = json.loads(run_script("build_spec.py", *words, cwd=here).stdout)["findings"]
+    (error,) = [one for one in refused if one["severity"] == "error"]
+    assert error["data"]["left_out"] == ["warmup_ratio", "warmup_steps"]
+    assert "warmup" not in error["fix"]

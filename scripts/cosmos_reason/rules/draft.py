@@ -58,6 +58,12 @@ class Draft:
     def params(self) -> dict:
         return actions.places(self.action)
 
+    @property
+    def spec_given(self) -> str:
+        """How --spec was given; --fix goes with it, since it has nothing to mend without."""
+        given = self.flags["--spec"]
+        return f"{given} --fix" if "--fix" in self.flags else given
+
     def attempt(self, act, *words, **options):
         """What `act(*words, **options)` returns; None, and a finding among the others, when it
         cannot read its input."""

@@ -38,8 +38,8 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
     table = document.load(Path(file))
     if draft.action in actions.TRAINING and flat_configs.is_one(table):
         said = dict.fromkeys(asked, "") | draft.flags
-        given = draft.flags["--spec"]
-        draft.findings.append(flat_configs.refusal(file, table, given=given, said=said))
+        options = {"given": draft.spec_given, "said": said, "action": draft.action}
+        draft.findings.append(flat_configs.refusal(file, table, **options))
         return
     if draft.action == "evaluate" and "datasets" in table:
         from cosmos_reason.rules import benchmark  # imports every reader of datasets
@@ -55,7 +55,7 @@ def take_file(draft: Draft, file: str, asked: set[str]) -> None:
         draft.overlay(table, file, origins.of_values(file))
         return
     message = f"got {actions.a_spec(other)}, expected {actions.a_spec(draft.action)}"
-    given = draft.flags["--spec"]
+    given = draft.spec_given
     fix = Fix(command=f"drop {given}")
     kept = _view_worth_keeping(draft, table, asked)
     kept = {key: value for key, value in kept.items() if value != ""}

@@ -237,6 +237,8 @@ def _of_other_trainer(action: str, key: str, value, told: Word) -> findings.Find
         fix = Fix(changes={key: None}, flags={told.flag: value})
     if told.key in document.keys(action) and told.takes(value):
         fix = _renaming(action, key, told.key, value)
+    if fix and told.key.startswith("policy.lora."):  # the table has other keys, which it needs
+        fix |= Fix(flags={"--tuning": "lora"})
     use = f"use {told.key}: " if told.key else ""
     message = f"got a name no trainer here reads; {use}{told.note}"
     return findings.error("SPEC-KEY-FORMER", key, message, fix, key=told.key, note=told.note)
