@@ -736,7 +736,7 @@ def test_epochs_that_a_limit_of_steps_cuts_are_beyond_the_run(facts):
     epochs = {"train__ckpt__save_freq_in_epoch": 1, "validation__freq_in_epoch": 1}
     one = found("train", facts=facts, **changes, **epochs)
     save, validation = one["SPEC-SAVE-NEVER"], one["SPEC-VALIDATION-NEVER"]
-    assert "(3 steps)" in save.message and "(3 steps)" in validation.message
+    assert "3 steps)" in save.message and "3 steps)" in validation.message
     assert validation.fix.changes == {"validation.freq_in_epoch": None, "validation.freq": 1}
     whole = found("train", facts=facts, **epochs, validation__enable=True)
     assert not whole.keys() & {"SPEC-SAVE-NEVER", "SPEC-VALIDATION-NEVER"}

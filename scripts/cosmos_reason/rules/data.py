@@ -9,7 +9,8 @@ from pathlib import Path
 
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.rules.keys import LOADERS, PREFETCH, SAVE_INTERVAL
+from cosmos_reason.rules import steps
+from cosmos_reason.rules.keys import LOADERS, PREFETCH, SAVE_INTERVAL, STEPS
 from cosmos_reason.rules.rule import LATER, TRAINING, Rule
 from cosmos_reason.spec.keys import DROP_LAST, OF_GUIDES, RESPONSE_MODE, TRAIN_ANNOTATIONS
 
@@ -78,6 +79,8 @@ def saves_between_validations(case):
     both = case("validation.enable") and case("train.ckpt.enable_checkpoint")
     if not both or not case.cosmos or case.has("validation.freq_in_epoch"):
         return False
+    if case.action == "train" and steps.first_validation_beyond_run(case):
+        return False  # SPEC-VALIDATION-NEVER says it, and saving as late would save nothing
     if not case.save_interval:
         return True
     if case.save_interval % case("validation.freq"):
@@ -188,7 +191,7 @@ RULES = (
         "best is found only when every save (save_freq, save_freq_in_epoch) falls on a validation",
         saves_between_validations,
         reads=(
-            "validation.enable", "validation.freq_in_epoch", "train.ckpt.enable_checkpoint",
+            "validation.enable", "validation.freq_in_epoch", "train.ckpt.enable_checkpoint", *STEPS,
             *SAVE_INTERVAL,
         ),
         fix=validate_at_saves,

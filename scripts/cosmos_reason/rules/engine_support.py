@@ -58,15 +58,17 @@ def unapplied_findings(case: Case) -> list[f.Finding]:
         if schema is None or case.engine in schema["x-engines"]:
             continue
         ours = document.get(template, key, document.MISSING)
-        if ours is document.MISSING:
+        # No value of it counts steps: the template's own would be refused as well.
+        if key == "validation.freq_in_epoch" and case("validation.enable"):
+            nothing = document.MISSING
+            fix = Fix(changes={key: None})
+        elif ours is document.MISSING:
             nothing = schema.get("default", document.MISSING)
             fix = Fix(changes={key: None})
         else:
             nothing = ours
             fix = Fix(changes={key: ours})
-        if value == nothing and not (
-            key == "validation.freq_in_epoch" and case("validation.enable")
-        ):
+        if value == nothing:
             continue
         able = schema.get("x-instead") or f"only {', '.join(schema['x-engines'])}"
         got = spec_values.shown(value)

@@ -105,11 +105,12 @@ def interval_beyond_run(case, steps_key: str, epochs_key: str) -> str | None:
     steps, run_epochs = case(steps_key), case("train.epoch")
     epochs = case(epochs_key) if case.is_read(epochs_key) else 0
     if epochs and epochs > run_epochs:
-        return f"{run_epochs} epochs"
+        return f"{epochs} epochs by {epochs_key}, of {run_epochs}"
+    by_epochs = f"{epochs} epochs by {epochs_key}, of " if epochs else ""
     if epochs:
         steps = epochs * (case.steps_per_epoch or 0)
     if case.steps and steps > case.steps:
-        return f"{case.steps} steps"
+        return f"{by_epochs}{case.steps} steps"
     return None
 
 
