@@ -29,13 +29,13 @@ from cosmos_reason.data import (
     converted,
     held_out,
     mapping,
-    overlap,
     parts,
     raw_clips,
     roles,
     source_files,
 )
 from cosmos_reason.data import sources as dataset_sources
+from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
 
@@ -112,10 +112,10 @@ def parser() -> cli.Parser:
         "recording, or what a column or the source itself calls test; default clip, group where "
         "such a column is"
     )
-    parser.add_argument("--split-by", choices=dataset_writer.SPLITS_BY, default="clip", help=by)
+    parser.add_argument("--split-by", choices=dataset_splits.SPLITS_BY, default="clip", help=by)
     apart = "seconds before the held-out time that are left out by --split-by time; default 10"
     parser.add_argument(
-        "--margin", type=seconds, default=overlap.NEAR, metavar="SECONDS", help=apart
+        "--margin", type=seconds, default=dataset_splits.NEAR, metavar="SECONDS", help=apart
     )
     folded = (
         "cross-validation: fold-1/{train,eval}, ..., each record held out once; default 0, none"
@@ -159,7 +159,7 @@ def main(args) -> cli.Outcome:
     source, items, found = read_source(args)
     refuse_media_below(output, items)
     columns, unused = source.files.columns, source.files.unused
-    plan = dataset_writer.Plan(
+    plan = dataset_splits.Plan(
         eval_fraction=args.eval_fraction,
         subset=args.subset,
         seed=args.seed,
@@ -172,7 +172,7 @@ def main(args) -> cli.Outcome:
         folds=args.folds,
     )
     document = mapping.document(args.source, columns, unused, args, plan.split_by)
-    splits, between = dataset_writer.planned(items, plan)
+    splits, between = dataset_splits.planned(items, plan)
     found = [*found, *between]
     counts = {name: len(kept) for name, kept in splits.items()}
     result = {"kind": source.kind, "read": len(items), "tables": source.tables}
@@ -220,16 +220,16 @@ def sample(item: Item) -> dict:
     return {"id": item.name, "media": media, "turns": turns, "reasoning": item.reasoning}
 
 
-def about_share(items: list[Item], plan: dataset_writer.Plan, args) -> list[f.Finding]:
+def about_share(items: list[Item], plan: dataset_splits.Plan, args) -> list[f.Finding]:
     """What is said of the share that is held out: none, or too little. Of a source that names its
     splits BUILD-SPLIT-NAMED says more."""
     if args.folds or any(item.split for item in items):
         return []
     if "eval_fraction" not in args.given:
-        return [nothing_held_out(dataset_writer.fraction(items, plan), args.force)]
+        return [nothing_held_out(dataset_splits.fraction(items, plan), args.force)]
     if not args.eval_fraction:
         return []
-    return thin_held_out(*dataset_writer.eval_shortage(items, plan), args)
+    return thin_held_out(*dataset_splits.eval_shortage(items, plan), args)
 
 
 def held_out_share(written: dict[str, int]) -> float:

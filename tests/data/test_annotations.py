@@ -13,7 +13,7 @@ from support import run_script
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations, json_stream
-from cosmos_reason.data.answer_options import unoffered
+from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import CHECKS, Tally
 from cosmos_reason.data.samples import Media, Sample, Turn
 

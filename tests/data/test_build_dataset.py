@@ -14,6 +14,7 @@ from support import run_script, tokens
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations
 from cosmos_reason.data import sources as dataset_sources
+from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
 from cosmos_reason.data.samples import Turn
@@ -288,7 +289,7 @@ def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, s
     if len(set(clips.values())) * fraction < 1:
         return
     try:
-        splits = dataset_writer.split(items, dataset_writer.Plan(fraction, seed=seed))
+        splits = dataset_splits.split(items, dataset_splits.Plan(fraction, seed=seed))
     except Failure as refused:  # one clip has most records: they would all be held out
         assert "more than half" in refused.findings[0].message and fraction <= 0.5
         return
@@ -296,12 +297,12 @@ def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, s
     train, held_out = ({clips[name] for name in splits[part]} for part in ("train", "eval"))
     assert not train & held_out
     assert abs(len(held_out) - fraction * len(set(clips.values()))) <= 1
-    assert splits == dataset_writer.split(items, dataset_writer.Plan(fraction, seed=seed))
+    assert splits == dataset_splits.split(items, dataset_splits.Plan(fraction, seed=seed))
 
 
 @given(st.lists(st.text(), max_size=20))
 def test_ids_are_unique_and_fit_for_files(names):
-    ids = dataset_writer._ids([Item(name, (), ()) for name in names])
+    ids = list(dataset_splits.named([Item(name, (), ()) for name in names], dataset_splits.Plan()))
     assert len(set(ids)) == len(ids)
     assert all(
         name.isascii() and 0 < len(name) < 140 and "/" not in name and name[0] != "."

@@ -10,7 +10,7 @@ from support import run_script
 
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import label_questions
-from cosmos_reason.data import writer as dataset_writer
+from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.samples import Turn
 
@@ -218,8 +218,8 @@ def test_the_share_proposed_is_near_a_tenth_and_always_works():
                 )
                 for n in range(clips)
             ]
-            share = dataset_writer.fraction(items, dataset_writer.Plan())
-            assert dataset_writer.split(
-                {item.name: item for item in items}, dataset_writer.Plan(share)
+            share = dataset_splits.fraction(items, dataset_splits.Plan())
+            assert dataset_splits.split(
+                {item.name: item for item in items}, dataset_splits.Plan(share)
             )["eval"]
             assert clips < 11 or share == 0.1

@@ -14,6 +14,7 @@ from support import run_script
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.data import annotations, source_files
 from cosmos_reason.data import sources as dataset_sources
+from cosmos_reason.data import splits as dataset_splits
 from cosmos_reason.data import writer as dataset_writer
 from cosmos_reason.data.items import Item, Reading
 from cosmos_reason.data.samples import Turn
@@ -259,8 +260,8 @@ def test_a_clip_of_the_hub_with_several_questions_is_written_once(
     items, _ = dataset_sources.read(
         dataset_sources.open_source("org/name", "auto", reading), reading
     )
-    plan = dataset_writer.Plan(media=mode)
-    dataset_writer.write(dataset_writer.planned(items, plan)[0], tmp_path / "out", plan)
+    plan = dataset_splits.Plan(media=mode)
+    dataset_writer.write(dataset_splits.planned(items, plan)[0], tmp_path / "out", plan)
     assert len(list((tmp_path / "out" / "train" / "media").iterdir())) == 2
     named = [sample["video"] for sample in records(tmp_path / "out")]
     assert len(named) == 6 and named[0::2] == [named[0]] * 3 and named[1::2] == [named[1]] * 3
@@ -287,12 +288,12 @@ def test_records_that_share_a_clip_stay_together(tmp_path, monkeypatch):
     for seed in range(20):
         others = [item(f"other{number}.mp4") for number in range(15)]
         items = {f"r{number}": one for number, one in enumerate(same + others)}
-        splits = dataset_writer.split(items, dataset_writer.Plan(0.2, seed=seed))
+        splits = dataset_splits.split(items, dataset_splits.Plan(0.2, seed=seed))
         assert sum(bool(set(names) & {f"r{n}" for n in range(5)}) for names in splits.values()) == 1
 
 
 def test_one_name_for_many_costs_no_time():
-    ids = dataset_writer._ids([Item("same", (), ())] * 50_000)
+    ids = list(dataset_splits.named([Item("same", (), ())] * 50_000, dataset_splits.Plan()))
     assert len(set(ids)) == 50_000 and ids[-1] == "same-50000"
 
 

@@ -13,7 +13,7 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import annotations, conversations, mixture, survey
+from cosmos_reason.data import annotations, conversations, survey
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.data.samples import Media
 from cosmos_reason.estimate import record_tokens
@@ -22,6 +22,7 @@ from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions, frame_indices
 from cosmos_reason.preflight.data import look_at_clips
 from cosmos_reason.rules import checking as rules
+from cosmos_reason.rules import mixture
 from cosmos_reason.spec import document
 
 OPTIONS = VisionOptions(nframes=8)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import run_script
 
 from cosmos_reason import answers
-from cosmos_reason.data.formats import with_options
+from cosmos_reason.data.options import written_into as with_options
 
 LEFT_RIGHT = {"A": "turn left", "B": "turn right", "C": "Stop"}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import slices
+from cosmos_reason.data.source_files import wanted_part
 
 
 @pytest.mark.parametrize(
@@ -24,17 +24,17 @@ from cosmos_reason.data import slices
     ],
 )
 def test_the_rows_of_a_slice(written, rows):
-    part = slices.parsed(written)
+    part = wanted_part(written)
     assert part.split == written.partition("[")[0]
     assert list(part.rows.bounds(10)) == rows
 
 
 def test_a_split_alone_is_all_of_it():
-    assert slices.parsed("reasoning") == ("reasoning", None)
-    assert slices.parsed("") == ("", None)
+    assert wanted_part("reasoning") == ("reasoning", None)
+    assert wanted_part("") == ("", None)
 
 
 @pytest.mark.parametrize("written", ["train[3]", "train[:100", "train[a:b]", "train[:1]x", "]"])
 def test_brackets_that_are_no_slice_are_refused(written):
     with pytest.raises(f.Failure, match=r"train\[:100\]"):
-        slices.parsed(written)
+        wanted_part(written)

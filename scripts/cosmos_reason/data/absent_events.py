@@ -10,9 +10,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import answer_forms, parts
+from cosmos_reason.data import parts
 from cosmos_reason.data.items import UNNAMED, Reading, Row
 from cosmos_reason.data.roles import Column, cell_text
+from cosmos_reason.data.samples import alike
 from cosmos_reason.media import files as media
 
 FLAG = "--also-ask-absent"
@@ -76,8 +77,8 @@ def asked(
         except ValueError:  # told where the parts are cut
             continue
         text = cell_text(row.values.get(event.name))
-        written.setdefault(answer_forms.alike(text), text)
-        spans[answer_forms.alike(text)].append((medium, begin, stop))
+        written.setdefault(alike(text), text)
+        spans[alike(text)].append((medium, begin, stop))
     lengths = {clip: seconds for clip in first if (seconds := _length(clip)) is not None}
     left_out = {one.name for one in chosen if one.role in ("id", "reasoning", "tag")}
     made: list[Row] = []

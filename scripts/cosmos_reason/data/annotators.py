@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data.answer_forms import alike
 from cosmos_reason.data.items import Row, by_row
+from cosmos_reason.data.samples import alike
 
 MAJORITY, DROP = "majority", "drop"
 WAYS = (MAJORITY, DROP)

@@ -15,199 +15,97 @@ from cosmos_reason.data.survey import Survey
 from cosmos_reason.spec.keys import DROP_LAST, RESPONSE_MODE
 
 # id -> (severity, what is checked, how to mend it)
+# fmt: off
 CHECKS = RECORD_CHECKS | {
     **ANSWER_CHECKS,
     "DATA-EMPTY": (f.ERROR, "the file has records", "check the path"),
-    "DATA-ID-UNSAFE": (
-        f.WARNING,
-        "ids can be file names (evaluation needs it)",
-        "use letters, digits, . _ - in ids",
-    ),
-    "DATA-ID-DUPLICATE": (
-        f.WARNING,
-        "ids are unique (evaluation needs it)",
-        "give every record its own id",
-    ),
-    "DATA-QUESTION-DUPLICATE": (
-        f.WARNING,
-        "a clip is asked a question once",
-        "remove the repeated records",
-    ),
-    "DATA-ANSWER-CONFLICT": (
-        f.WARNING,
-        "the same question on the same clip has one answer",
-        "decide which is right",
-    ),
-    "DATA-ANSWER-ONE": (
-        f.ERROR,
-        "a dataset has two answers or more",
-        "add records with another answer (build_dataset.py --also-ask-absent makes them of events)",
-    ),
-    "DATA-SHORTCUT": (
-        f.WARNING,
+    "DATA-ID-UNSAFE": (f.WARNING, "ids can be file names (evaluation needs it)",
+        "use letters, digits, . _ - in ids"),
+    "DATA-ID-DUPLICATE": (f.WARNING, "ids are unique (evaluation needs it)",
+        "give every record its own id"),
+    "DATA-QUESTION-DUPLICATE": (f.WARNING, "a clip is asked a question once",
+        "remove the repeated records"),
+    "DATA-ANSWER-CONFLICT": (f.WARNING, "the same question on the same clip has one answer",
+        "decide which is right"),
+    "DATA-ANSWER-ONE": (f.ERROR, "a dataset has two answers or more",
+        "add records with another answer (build_dataset.py --also-ask-absent makes them of "
+        "events)"),
+    "DATA-SHORTCUT": (f.WARNING,
         "neither the question alone nor length, frames, rate or size of a clip give answers away",
         "cut or choose clips so that each answer has all lengths and sizes, each question all "
-        "answers",
-    ),
-    "DATA-SHORTCUT-NAME": (
-        f.INFO,
+        "answers"),
+    "DATA-SHORTCUT-NAME": (f.INFO,
         "names of clips do not give the answer away (a model does not see them, but the camera or "
-        "the recording that they are called by)",
-        "record every answer with every camera",
-    ),
-    "DATA-MEDIA-OUTSIDE": (
-        f.WARNING,
-        "media are below the media path",
-        "mount that folder too, or copy the media",
-    ),
+        "the recording that they are called by)", "record every answer with every camera"),
+    "DATA-MEDIA-OUTSIDE": (f.WARNING, "media are below the media path",
+        "mount that folder too, or copy the media"),
     "DATA-MEDIA-MISSING": (f.ERROR, "media files exist", "copy the files or correct --media-path"),
-    "DATA-MEDIA-UNOPENED": (
-        f.INFO,
-        "media are opened, not only listed",
-        Fix(flags={"--decode": "sampled"}),
-    ),
+    "DATA-MEDIA-UNOPENED": (f.INFO, "media are opened, not only listed",
+        Fix(flags={"--decode": "sampled"})),
     "DATA-MEDIA-EMPTY": (f.ERROR, "media files are not empty", "copy the files again"),
-    "DATA-MEDIA-UNDECODABLE": (
-        f.ERROR,
-        "media decode",
-        "encode the files again or remove the records",
-    ),
-    "DATA-MEDIA-TIMEOUT": (
-        f.ERROR,
-        "media decode in time",
-        "--timeout 120, or encode the files again",
-    ),
-    "DATA-MEDIA-CRASH": (
-        f.ERROR,
-        "media do not crash the decoder",
-        "encode the files again or remove the records",
-    ),
-    "DATA-MEDIA-KIND": (
-        f.ERROR,
-        "videos are videos, images are images",
-        'name images by "image", clips by "video"',
-    ),
-    "DATA-MEDIA-FRAMES": (
-        f.WARNING,
-        "containers tell how many frames decode (some readers ask for that many), and folders "
-        "of pictures have one for each number",
-        "encode the files again",
-    ),
-    "DATA-FRAMES-RATE": (
-        f.WARNING,
-        "videos of pictures state how many a second they are",
-        'write "sample_fps" beside "video"',
-    ),
-    "DATA-FRAMES-SIZE": (
-        f.ERROR,
-        "the pictures of a video have one size",
-        "write them again in one size",
-    ),
-    "DATA-FRAMES-ALL": (
-        f.WARNING,
+    "DATA-MEDIA-UNDECODABLE": (f.ERROR, "media decode",
+        "encode the files again or remove the records"),
+    "DATA-MEDIA-TIMEOUT": (f.ERROR, "media decode in time",
+        "--timeout 120, or encode the files again"),
+    "DATA-MEDIA-CRASH": (f.ERROR, "media do not crash the decoder",
+        "encode the files again or remove the records"),
+    "DATA-MEDIA-KIND": (f.ERROR, "videos are videos, images are images",
+        'name images by "image", clips by "video"'),
+    "DATA-MEDIA-FRAMES": (f.WARNING,
+        "containers tell how many frames decode (some readers ask for that many), and folders of "
+        "pictures have one for each number", "encode the files again"),
+    "DATA-FRAMES-RATE": (f.WARNING, "videos of pictures state how many a second they are",
+        'write "sample_fps" beside "video"'),
+    "DATA-FRAMES-SIZE": (f.ERROR, "the pictures of a video have one size",
+        "write them again in one size"),
+    "DATA-FRAMES-ALL": (f.WARNING,
         "lists of pictures are no longer than what the spec samples (all of them are shown)",
-        "name the folder of the pictures instead of a list: folders are sampled",
-    ),
-    "DATA-MEDIA-DEPTH": (
-        f.ERROR,
-        "images have 8 bits per value (readers cut off at 255)",
-        "convert the images",
-    ),
-    "DATA-MEDIA-ANIMATED": (
-        f.ERROR,
-        "images do not move (readers show the first picture)",
-        "convert them to clips, or to still images",
-    ),
-    "DATA-MEDIA-TURNED": (
-        f.WARNING,
-        "pixels stand upright in the file (readers differ)",
-        "turn the pixels",
-    ),
-    "DATA-ARCHIVE": (
-        f.ERROR,
+        "name the folder of the pictures instead of a list: folders are sampled"),
+    "DATA-MEDIA-DEPTH": (f.ERROR, "images have 8 bits per value (readers cut off at 255)",
+        "convert the images"),
+    "DATA-MEDIA-ANIMATED": (f.ERROR, "images do not move (readers show the first picture)",
+        "convert them to clips, or to still images"),
+    "DATA-MEDIA-TURNED": (f.WARNING, "pixels stand upright in the file (readers differ)",
+        "turn the pixels"),
+    "DATA-ARCHIVE": (f.ERROR,
         "archives can be read to their end and hold ordinary files of different names",
-        "pack the files again: tar --dereference --hard-dereference -czf videos.tar.gz -C FOLDER .",
-    ),
-    "DATA-ARCHIVE-DISK": (
-        f.ERROR,
-        "archives have room to be unpacked",
-        "set COSMOS_CACHE and TMPDIR to a larger disk",
-    ),
-    "DATA-CACHE": (
-        f.INFO,
-        "examined files are remembered for the next run",
-        "set COSMOS_CACHE to a writable folder",
-    ),
-    overlap.CLIP: (
-        f.ERROR,
-        "evaluation clips, or times of them, are not in the training data",
-        "",
-    ),
+        "pack the files again: tar --dereference --hard-dereference -czf videos.tar.gz -C FOLDER "
+        "."),
+    "DATA-ARCHIVE-DISK": (f.ERROR, "archives have room to be unpacked",
+        "set COSMOS_CACHE and TMPDIR to a larger disk"),
+    "DATA-CACHE": (f.INFO, "examined files are remembered for the next run",
+        "set COSMOS_CACHE to a writable folder"),
+    overlap.CLIP: (f.ERROR, "evaluation clips, or times of them, are not in the training data", ""),
     overlap.QUESTION: (f.ERROR, "evaluation questions are not in the training data", ""),
-    overlap.NEARBY: (
-        f.WARNING,
-        f"parts of one recording in training and evaluation are {overlap.NEAR:g} s apart",
-        "",
-    ),
-    overlap.ALIKE: (
-        f.WARNING,
-        "no evaluation clip is one of training, encoded, scaled or cut anew",
-        "build both sides of one source, where --column group=NAME keeps copies together",
-    ),
-    "DATA-LEAK-PREFIX": (
-        f.INFO,
-        "clips of one camera or recording are not in both",
-        "hold out whole cameras or recordings",
-    ),
-    "DATA-SIZE": (
-        f.INFO,
+    overlap.NEARBY: (f.WARNING,
+        f"parts of one recording in training and evaluation are {overlap.NEAR:g} s apart", ""),
+    overlap.ALIKE: (f.WARNING, "no evaluation clip is one of training, encoded, scaled or cut anew",
+        "build both sides of one source, where --column group=NAME keeps copies together"),
+    "DATA-LEAK-PREFIX": (f.INFO, "clips of one camera or recording are not in both",
+        "hold out whole cameras or recordings"),
+    "DATA-SIZE": (f.INFO,
         "training data have 1,000 questions at least, better 10,000, for production 50,000",
-        "label more; until then build_spec.py train --profile small-dataset",
-    ),
-    "DATA-EVAL-SMALL": (
-        f.WARNING,
-        "held-out data have 30 questions, and 5 of each answer",
-        "",
-    ),
-    "DATA-EVAL-WORDING": (
-        f.INFO,
-        "evaluation asks in the words of training",
-        "word the questions alike",
-    ),
-    "DATA-TOKENS": (
-        f.ERROR,
-        "samples fit policy.model_max_length",
-        "raise it, or take fewer frames or pixels",
-    ),
-    "DATA-CLIP-TOO-SHORT": (
-        f.ERROR,
-        "clips have the frames the spec samples",
-        "remove the records: 2 is the least",
-    ),
-    "DATA-FPS-MISSING": (
-        f.WARNING,
-        "records give video_fps when the spec samples by fps "
-        "(an error in training with engine tao)",
-        'add "video_fps" to the records, as build_dataset does',
-    ),
-    "DATA-VIDEO-FPS-OTHER": (
-        f.ERROR,
-        "video_fps is the rate of the clip (tao samples by it)",
-        'correct "video_fps"',
-    ),
+        "label more; until then build_spec.py train --profile small-dataset"),
+    "DATA-EVAL-SMALL": (f.WARNING, "held-out data have 30 questions, and 5 of each answer", ""),
+    "DATA-EVAL-WORDING": (f.INFO, "evaluation asks in the words of training",
+        "word the questions alike"),
+    "DATA-TOKENS": (f.ERROR, "samples fit policy.model_max_length",
+        "raise it, or take fewer frames or pixels"),
+    "DATA-CLIP-TOO-SHORT": (f.ERROR, "clips have the frames the spec samples",
+        "remove the records: 2 is the least"),
+    "DATA-FPS-MISSING": (f.WARNING,
+        "records give video_fps when the spec samples by fps (an error in training with engine "
+        "tao)", 'add "video_fps" to the records, as build_dataset does'),
+    "DATA-VIDEO-FPS-OTHER": (f.ERROR, "video_fps is the rate of the clip (tao samples by it)",
+        'correct "video_fps"'),
     "DATA-CLIP-EMPTY": (f.ERROR, "clips have frames and a rate", "encode the files again"),
     "DATA-MEDIA-RATIO": (f.ERROR, "sides of media are within 200:1", "crop the files"),
-    "DATA-REASONING": (
-        f.WARNING,
-        "reasoning beside the answers is trained",
-        Fix(changes={RESPONSE_MODE: "think"}),
-    ),
-    "DATA-STEPS-NONE": (
-        f.ERROR,
-        "at least one optimizer step runs",
-        Fix(changes={DROP_LAST: False}),
-    ),
+    "DATA-REASONING": (f.WARNING, "reasoning beside the answers is trained",
+        Fix(changes={RESPONSE_MODE: "think"})),
+    "DATA-STEPS-NONE": (f.ERROR, "at least one optimizer step runs",
+        Fix(changes={DROP_LAST: False})),
 }
+# fmt: on
 # Questions that training data have -> what so many are.
 SIZES = {1_000: "the least", 10_000: "recommended", 50_000: "for production"}
 EVALUATION_ERRORS = ("DATA-ID-MISSING", "DATA-ID-UNSAFE", "DATA-ID-DUPLICATE")

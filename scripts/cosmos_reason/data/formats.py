@@ -15,30 +15,23 @@ the record, in its "metadata" or in the part of a message that shows the video.
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import json
-import re
 from pathlib import Path
 
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import nested_rows, option_columns, thoughts
+from cosmos_reason.data import nested_rows, options
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.data.nested_rows import are_pairs
-from cosmos_reason.data.roles import OF_CLIPS, OF_TEXTS, names_medium
+from cosmos_reason.data.roles import OF_CLIPS, OF_TEXTS
+from cosmos_reason.data.samples import names_medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES, resolve
-from cosmos_reason.spec.prompts import CHOOSE
 from cosmos_reason.spec.values import shown
 
 TALKS = {"conversations", "messages"}
 DAFT = "tao-vl-reason-v1.0"
 PAIRS = ("captions", "qa", "QA", "qas")
 PROMPTS = (("query", "response"), ("instruction", "output"))
-OPTIONS = ("index2ans", "options", "choices", "candidates", "option")
-# An option as some benchmarks write it: "B. left".
-LETTERED = re.compile(r"\(?([A-Z])[.):]\s*(.*)", re.S)
-NUMBER = re.compile(r"\d+")
 MEDIA = {"video", "videos", "image", "images", "video_id", "image_id"}
 # Keys of pictures a second, the surest first: of qwen-vl-utils, of cosmos-rl, and what else is met.
 # `raw_fps` beside `sample_fps` is the rate of the clip that the pictures were taken from.
@@ -129,14 +122,14 @@ def answers_by_number(record: dict) -> bool:
     """Whether its answer is a number beside options in a list or in columns: all rows together tell
     which option it is the number of."""
     answer = record.get("answer")
-    if isinstance(answer, bool) or not NUMBER.fullmatch(str(answer)):
+    if isinstance(answer, bool) or not options.NUMBER.fullmatch(str(answer)):
         return False
-    listed = next((record[key] for key in OPTIONS if isinstance(record.get(key), list)), [])
+    listed = next((record[key] for key in options.OPTIONS if isinstance(record.get(key), list)), [])
     try:
-        texts = options(listed) or option_columns.of_row(record, "")[0]
+        texts = options.of_value(listed) or options.in_columns(record, "")[0]
     except ValueError:  # told where the record is read
         return False
-    return bool(texts) and not _meant(texts, answer)
+    return bool(texts) and not options.meant(texts, answer)
 
 
 def unread_media(record: dict) -> str:
@@ -255,125 +248,10 @@ def _qa_turns(pair: object) -> list[dict]:
     if isinstance(pair.get("i"), str) and pair["i"]:  # an instruction before the question
         question = f"{pair['i']}\n{question}"
     answer = pair.get("correct_answer") or pair.get("answer", pair.get("a"))
-    options = options_of(pair)
-    if not options:
-        options, answer = option_columns.of_row(pair, str(answer).strip())
-    return _two_turns(*with_options(question, options, answer))
-
-
-def options_of(record: dict) -> dict[str, object]:
-    """{"A": text} of a question. Raises ValueError for an `index2ans` that is no table."""
-    if not isinstance(record.get("index2ans") or {}, dict):
-        raise ValueError('got no table in "index2ans", expected {"A": "..."}')
-    return next((options(record[key]) for key in OPTIONS if record.get(key)), {})
-
-
-def options(value: object) -> dict[str, object]:
-    """{"A": text} from a table or a list; {} for anything else. A table with one column per letter
-    has None where a question has fewer options."""
-    if isinstance(value, list):
-        texts = [str(_text_of(option)) for option in value if option != ""]
-        return _without_letters({chr(ord("A") + place): text for place, text in enumerate(texts)})
-    if isinstance(value, dict):
-        return {letter: text for letter, text in value.items() if text is not None}
-    return {}
-
-
-def written_options(text: str, separator: str = "") -> object:
-    """A list or table as JSON or Python writes it, else the parts between the declared separator,
-    or |. Raises ValueError for what begins as a list and is none."""
-    if separator or not text.startswith(("[", "{")):
-        return [part.strip() for part in text.split(separator or "|")]
-    for read in (json.loads, ast.literal_eval):  # as pandas writes lists into a table
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            return read(text)
-    expected = "expected a list as JSON or Python writes it, or a | b | c"
-    raise ValueError(f"got {shown(text, 60)}, {expected}")
-
-
-def _text_of(option: object) -> object:
-    """An option of a list, which may be an object with its number beside it (STAR). Raises
-    ValueError for an object with several texts."""
-    if not isinstance(option, dict):
-        return option
-    found = [text for text in option.values() if isinstance(text, str)]
-    if len(found) != 1:
-        raise ValueError(f"got the option {shown(option, 60)}, expected its text")
-    return found[0]
-
-
-def _without_letters(told: dict[str, str]) -> dict[str, str]:
-    """The texts of a list, which may all begin with their letters."""
-    found = {letter: LETTERED.fullmatch(text) for letter, text in told.items()}
-    if all(match and match[1] == letter for letter, match in found.items()):
-        return {letter: match[2] for letter, match in found.items()}
-    return told
-
-
-def with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
-    """(the question with its options, which it may list itself, the letter of the answer, which may
-    be given as the text of an option, or as letter and text). Reasoning in <think> stays before it.
-
-    Raises ValueError for an answer that is neither, or could mean two options; a number may count
-    from 0 or from 1, and is no letter."""
-    if not isinstance(answer, str):
-        return _with_options(question, options, answer)
-    _, said = thoughts.apart(answer)
-    before = answer[: len(answer) - len(said)]
-    asked, meant = _with_options(question, options, said)
-    return asked, f"{before}{meant}"
-
-
-def _with_options(question: str, options: dict, answer: object) -> tuple[str, object]:
-    if all(_is_listed_in(question, letter, text) for letter, text in options.items()):
-        meant = _meant(options, answer)
-        is_letter = len(meant) == 1 and _bare(answer).casefold() == meant[0].casefold()
-        return question, meant[0] if is_letter else answer
-    lines = [f"({letter}) {text}" for letter, text in options.items()]
-    asked = "\n".join([question, *lines, CHOOSE])
-    meant = _meant(options, answer)
-    if len(meant) != 1:
-        raise ValueError(
-            f"got the answer {answer!r}, "
-            f"expected one of {', '.join(options)} or the text of one option"
-        )
-    return asked, meant[0]
-
-
-def _meant(options: dict, answer: object) -> list[str]:
-    """The letters of the options that an answer can mean. A letter or text as the options have it
-    means that one, whatever else differs from it in case alone; so does a letter with its text."""
-    bare = _bare(answer)
-    if bare in options:
-        return [bare]
-    bare_options = {letter: _bare(text) for letter, text in options.items()}
-    named = [letter for letter in options if bare.casefold() == letter.casefold()]
-    named += _with_text(bare_options, bare)
-    both = [letter for letter, text in bare_options.items() if _is_letter_with(text, letter, bare)]
-    return list(dict.fromkeys(named)) or both
-
-
-def _with_text(bare_options: dict[str, str], said: str) -> list[str]:
-    """The letters of the options with that text, if need be in another case."""
-    exact = [letter for letter, text in bare_options.items() if said == text]
-    folded = said.casefold()
-    return exact or [letter for letter, text in bare_options.items() if folded == text.casefold()]
-
-
-def _bare(text: object) -> str:
-    return thoughts.untagged(str(text)).strip("(). \n")
-
-
-def _is_letter_with(text: str, letter: str, answer: str) -> bool:
-    """Whether an answer is the letter of an option with its text: "B. left", "(b) left"."""
-    marked = rf"{re.escape(letter)}\s*[.):]\s*{re.escape(text)}"
-    return re.fullmatch(marked, answer, re.I) is not None
-
-
-def _is_listed_in(question: str, letter: str, text: object) -> bool:
-    """Whether a question lists an option itself, as "A. text" or "(A) text"."""
-    marked = rf"(?<!\w){re.escape(letter)}\s*[.):]\s*{re.escape(str(text))}"
-    return re.search(marked, question) is not None
+    offered = options.of_record(pair)
+    if not offered:
+        offered, answer = options.in_columns(pair, str(answer).strip())
+    return _two_turns(*options.written_into(question, offered, answer))
 
 
 def _daft_record(record: dict) -> dict:

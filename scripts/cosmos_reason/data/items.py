@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import slices
-from cosmos_reason.data.roles import Column
+from cosmos_reason.data.roles import Column, cell_text
 from cosmos_reason.data.samples import Turn
-from cosmos_reason.data.source_files import Folder, Held, Medium
+from cosmos_reason.data.source_files import Folder, Held, Medium, Part, files_of, wanted_part
 
 # of readings; those that are missing here are called as their field
 FLAGS = {
@@ -40,6 +40,11 @@ class Item(NamedTuple):
     tags: tuple[str, ...] = ()
     split: str = ""
     groups: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> list[Path | Held]:
+        """The files of its media, the pictures of a video each."""
+        return [file for _, medium in self.media for file in files_of(medium)]
 
 
 class Row(NamedTuple):
@@ -84,8 +89,8 @@ class Reading:
         return next((one.name for one in named if one.role == role), "")
 
     @property
-    def part(self) -> slices.Part:
-        return slices.parsed(self.split)
+    def part(self) -> Part:
+        return wanted_part(self.split)
 
 
 def refuse_unused(reading: Reading, names: Iterable[str], what: str) -> None:
@@ -136,3 +141,45 @@ def name_of(medium: Medium, files: Folder, otherwise: str) -> str:
 def exchange(question: str, answer: str) -> tuple[Turn, ...]:
     """A question and its answer, as the turns of an item."""
     return Turn("user", question), Turn("assistant", answer)
+
+
+def joined_turns(
+    made: list[tuple[Item, Row]], column: str, problems: list[f.Finding]
+) -> list[Item]:
+    """Return one item of each id (the role `id`), whose turns follow the numbers in `column`; what
+    cannot be joined is an error among the `problems`. Media are shown once, in order."""
+    of_id: dict[str, list[tuple[float, Item, Row]]] = defaultdict(list)
+    wrong: list[tuple[Row, str]] = []
+    for item, row in made:
+        try:
+            number = float(cell_text(row.values.get(column)))
+        except ValueError:
+            number = float("nan")
+        if number != number:
+            told = f"got {cell_text(row.values.get(column))!r} in {column}, expected a number"
+            wrong.append((row, told))
+            continue
+        of_id[item.name].append((number, item, row))
+    whole = []
+    for rows in of_id.values():
+        rows.sort(key=lambda one: one[0])
+        _, first, _ = rows[0]
+        _, last, _ = rows[-1]
+        for (before, *_), (number, item, row) in pairwise(rows):
+            if number == before:
+                wrong.append((row, f"got turn {number:g} of {item.name} again, expected it once"))
+            if item.split != first.split:
+                told = f"got the split {item.split!r} for a turn of one in {first.split!r}"
+                wrong.append((row, told))
+        for _, item, row in rows[:-1]:
+            if item.reasoning:
+                told = "got reasoning of an earlier turn, expected it beside the last answer only"
+                wrong.append((row, told))
+        media = dict.fromkeys(medium for _, item, _ in rows for medium in item.media)
+        groups = dict.fromkeys(group for _, item, _ in rows for group in item.groups)
+        turns = [turn for _, item, _ in rows for turn in item.turns]
+        joined_item = first._replace(media=tuple(media), turns=tuple(turns), groups=tuple(groups))
+        whole.append(joined_item._replace(reasoning=last.reasoning))
+    if wrong:
+        problems.append(by_row("BUILD-TURN", f.ERROR, wrong))
+    return whole

@@ -9,10 +9,11 @@ from pathlib import Path
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import read_json
-from cosmos_reason.data import answer_forms, label_questions, roles, split_names
+from cosmos_reason.data import label_questions, split_names
 from cosmos_reason.data.items import Item, Reading, exchange, one_per_id
 from cosmos_reason.data.json_stream import check_regular
 from cosmos_reason.data.roles import cell_text
+from cosmos_reason.data.samples import in_one_form, is_void, names_medium
 
 
 def folders(source: Path) -> list[Path]:
@@ -39,7 +40,7 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
         if len(reading.fields) == 1:
             answers[name] = cell_text(label[reading.fields[0]])
     problems += [*one_per_id(refused), *_without_values(answers, paths)]
-    answers = dict(zip(answers, answer_forms.in_one_form([*answers.values()]), strict=True))
+    answers = dict(zip(answers, in_one_form([*answers.values()]), strict=True))
     question = f.attempt(problems, _question, list(answers.values()), fields, reading)
     for (folder, name), answer in answers.items():
         media = (("video", videos[folder, name][0]),)
@@ -63,7 +64,7 @@ def _labelled(source: Path) -> tuple[dict, dict]:
 
 
 def _without_values(answers: dict[tuple, str], paths: dict[tuple, Path]) -> list[f.Finding]:
-    void = [name for name, answer in answers.items() if not answer or answer_forms.is_void(answer)]
+    void = [name for name, answer in answers.items() if not answer or is_void(answer)]
     if not void:
         return []
     message = f"got {answers[void[0]] or 'nothing'} for {len(void)} labels, expected a value"
@@ -106,7 +107,7 @@ def _videos(source: Path, names: set[str]) -> dict[str, list[Path]]:
     itself: the longest name that fits counts."""
     found = defaultdict(list)
     for path in sorted(source.glob("videos/*")):
-        if not roles.names_medium(path.name):
+        if not names_medium(path.name):
             continue
         name = path.name.rpartition(".")[0]
         while name and name not in names:

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import answer_forms, published_sets, raw_clips
+from cosmos_reason.data import published_sets, raw_clips
 from cosmos_reason.data.items import UNNAMED, Row, by_row
 from cosmos_reason.data.roles import Cells, Column, of_flags, time_roles
+from cosmos_reason.data.samples import alike
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
 from cosmos_reason.media import cut
 from cosmos_reason.media import files as media_files
@@ -295,7 +296,7 @@ def contradictions(
     (`times`) are called as the times of each would be."""
     given: dict[tuple, set[str]] = defaultdict(set)
     for (_, medium), question, answer in zip(media, questions, answers, strict=True):
-        given[medium, question].add(answer_forms.alike(answer))
+        given[medium, question].add(alike(answer))
     if not times or all(len(labels) < 2 for labels in given.values()):
         return []
     listed = " and ".join(times)

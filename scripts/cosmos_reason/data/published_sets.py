@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 # set -> {column: role}. A set is known by these columns, all of which its tables have but for those
 # with a question mark. Its other columns have the roles of their names.
 SETS = {
@@ -72,16 +70,3 @@ IN_SECONDS = {"segment"}  # columns of a begin and an end together
 COUNTED_FROM_0 = {
     name for roles in SETS.values() for name, role in roles.items() if role == "answer_from_0"
 }
-
-
-def known(columns: Collection[str]) -> tuple[str, dict[str, str]]:
-    """Return (the set that a table with these columns is of, {column: role}), the set with the most
-    columns where several fit; ("", {}) for none."""
-    here = set(columns)
-    best, roles_of_best = "", {}
-    for name, roles in SETS.items():
-        present = {key.rstrip("?"): role for key, role in roles.items() if key.rstrip("?") in here}
-        required = {key for key in roles if not key.endswith("?")}
-        if required <= here and len(present) > len(roles_of_best):
-            best, roles_of_best = name, present
-    return best, roles_of_best

@@ -54,116 +54,60 @@ class Tally:
 
 ONE_EACH = "write one record per question, or keep our dataset script, which trains all turns"
 # id -> (severity, what is checked, how to mend it)
+# fmt: off
 CHECKS = {
-    "DATA-JSON-KEY-TWICE": (
-        f.ERROR,
-        "an object has each key once (readers keep the last)",
-        "remove one of the two",
-    ),
-    "DATA-JSON-CONSTANT": (
-        f.WARNING,
-        "numbers are numbers, not NaN or Infinity",
-        "write a number or null",
-    ),
+    "DATA-JSON-KEY-TWICE": (f.ERROR, "an object has each key once (readers keep the last)",
+        "remove one of the two"),
+    "DATA-JSON-CONSTANT": (f.WARNING, "numbers are numbers, not NaN or Infinity",
+        "write a number or null"),
     "DATA-RECORD-TYPE": (f.ERROR, "a record is a JSON object", "write each record as an object"),
-    "DATA-NOT-BUILT": (
-        f.ERROR,
-        "a record is a conversation, not a row of labels or captions",
-        "scripts/build_dataset.py SOURCE -o DIR",
-    ),
-    "DATA-RECORD-FORMAT": (
-        f.ERROR,
-        "a record follows the format it looks like",
-        "correct the record",
-    ),
-    "DATA-MEDIA-ESCAPE": (
-        f.ERROR,
-        "files are named below the dataset",
-        "write names below the media path",
-    ),
+    "DATA-NOT-BUILT": (f.ERROR, "a record is a conversation, not a row of labels or captions",
+        "scripts/build_dataset.py SOURCE -o DIR"),
+    "DATA-RECORD-FORMAT": (f.ERROR, "a record follows the format it looks like",
+        "correct the record"),
+    "DATA-MEDIA-ESCAPE": (f.ERROR, "files are named below the dataset",
+        "write names below the media path"),
     "DATA-ID-TYPE": (f.ERROR, "an id is text or an integer", 'write "id" as text'),
-    "DATA-ID-MISSING": (
-        f.INFO,
-        "a record has an id (evaluation needs it)",
-        'give each record a unique "id"',
-    ),
-    "DATA-TURNS-MISSING": (
-        f.ERROR,
-        "a record has conversation turns",
-        'add "conversations": a human and a gpt turn',
-    ),
-    "DATA-TURN-TYPE": (
-        f.ERROR,
-        "a turn has a role and text",
-        'write turns as {"from": "human", "value": "..."}',
-    ),
+    "DATA-ID-MISSING": (f.INFO, "a record has an id (evaluation needs it)",
+        'give each record a unique "id"'),
+    "DATA-TURNS-MISSING": (f.ERROR, "a record has conversation turns",
+        'add "conversations": a human and a gpt turn'),
+    "DATA-TURN-TYPE": (f.ERROR, "a turn has a role and text",
+        'write turns as {"from": "human", "value": "..."}'),
     "DATA-TURN-ROLE": (f.ERROR, "roles are known", 'use "human", "gpt" or "system" as "from"'),
-    "DATA-TURN-ORDER": (
-        f.ERROR,
-        "turns alternate, starting with the user",
-        "start with human, then gpt, ...",
-    ),
-    "DATA-ANSWER-MISSING": (
-        f.ERROR,
-        "the last turn is the assistant's",
-        "end the record with a gpt turn",
-    ),
+    "DATA-TURN-ORDER": (f.ERROR, "turns alternate, starting with the user",
+        "start with human, then gpt, ..."),
+    "DATA-ANSWER-MISSING": (f.ERROR, "the last turn is the assistant's",
+        "end the record with a gpt turn"),
     "DATA-ANSWER-EMPTY": (f.ERROR, "answers have text", "write the answer or remove the record"),
     "DATA-QUESTION-EMPTY": (f.WARNING, "questions have text", "write what the model is asked"),
-    "DATA-TURNS-MANY": (
-        f.INFO,
-        "one question per record (NVIDIA's own dataset script keeps two turns)",
-        ONE_EACH,
-    ),
-    "DATA-TEXT-SURROGATE": (
-        f.ERROR,
-        "texts are whole characters",
-        "write the text again, as UTF-8",
-    ),
-    "DATA-SPECIAL-TOKEN": (
-        f.ERROR,
-        "texts contain no vision or chat control tokens",
-        "remove the <|...|> tokens, and the rest of a prompt (USER:, ASSISTANT:) around them",
-    ),
-    "DATA-REGION-MARK": (
-        f.WARNING,
-        "questions name no regions by <mask> or <region>",
-        "draw the regions into the pictures, each with a number, and ask by these",
-    ),
-    "DATA-TAG-ANSWER": (
-        f.WARNING,
-        "no <video>/<image> in answers (they are trained as words)",
-        "remove the tags",
-    ),
-    "DATA-TAG-COUNT": (
-        f.ERROR,
-        "<video>/<image> tags agree with the media",
-        'write one tag per medium, or none; name the medium ("video") where none is named',
-    ),
-    "DATA-MEDIA-TYPE": (
-        f.ERROR,
-        "media are named by text",
-        'write "video" or "image" as a path or a list of paths',
-    ),
+    "DATA-TURNS-MANY": (f.INFO,
+        "one question per record (NVIDIA's own dataset script keeps two turns)", ONE_EACH),
+    "DATA-TEXT-SURROGATE": (f.ERROR, "texts are whole characters",
+        "write the text again, as UTF-8"),
+    "DATA-SPECIAL-TOKEN": (f.ERROR, "texts contain no vision or chat control tokens",
+        "remove the <|...|> tokens, and the rest of a prompt (USER:, ASSISTANT:) around them"),
+    "DATA-REGION-MARK": (f.WARNING, "questions name no regions by <mask> or <region>",
+        "draw the regions into the pictures, each with a number, and ask by these"),
+    "DATA-TAG-ANSWER": (f.WARNING, "no <video>/<image> in answers (they are trained as words)",
+        "remove the tags"),
+    "DATA-TAG-COUNT": (f.ERROR, "<video>/<image> tags agree with the media",
+        'write one tag per medium, or none; name the medium ("video") where none is named'),
+    "DATA-MEDIA-TYPE": (f.ERROR, "media are named by text",
+        'write "video" or "image" as a path or a list of paths'),
     "DATA-MEDIA-NONE": (f.INFO, "a record names a medium", 'add "video" or "image"'),
-    "DATA-VIDEO-FPS": (
-        f.ERROR,
-        "video_fps and the rate of pictures are positive numbers",
-        "write it as a number above 0",
-    ),
+    "DATA-VIDEO-FPS": (f.ERROR, "video_fps and the rate of pictures are positive numbers",
+        "write it as a number above 0"),
 }
+# fmt: on
 
 # What is no fault of a record's form: a dataset is checked for it, an evaluation counts such
 # answers as wrong.
+# fmt: off
 ANSWER_CHECKS = {
-    "DATA-ANSWER-OPTION": (
-        f.ERROR,
-        "letters that answer are letters of an option",
-        "correct the answer or the options",
-    ),
-    "DATA-ANSWER-UNLISTED": (
-        f.WARNING,
-        "short answers are one of the options",
-        "write the letter of the option",
-    ),
+    "DATA-ANSWER-OPTION": (f.ERROR, "letters that answer are letters of an option",
+        "correct the answer or the options"),
+    "DATA-ANSWER-UNLISTED": (f.WARNING, "short answers are one of the options",
+        "write the letter of the option"),
 }
+# fmt: on

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import thoughts
 from cosmos_reason.data.formats import are_pictures, rates, unread_media
 from cosmos_reason.data.record_checks import Tally
-from cosmos_reason.data.samples import Media, Sample, Turn
+from cosmos_reason.data.samples import Media, Sample, Turn, bare_thought
 from cosmos_reason.spec.values import shown
 
 ROLES = {
@@ -53,7 +52,7 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
         groups = tuple(tag for tag in stated if isinstance(tag, str))
     reasoning = record.get("reasoning")
     if isinstance(reasoning, str):
-        reasoning = thoughts.bare(LONE_SURROGATE.sub("�", reasoning))
+        reasoning = bare_thought(LONE_SURROGATE.sub("�", reasoning))
         _check_control(reasoning, found)
     else:
         reasoning = ""

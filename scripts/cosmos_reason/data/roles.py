@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import option_columns, published_sets
+from cosmos_reason.data import options, published_sets
 from cosmos_reason.data.label_questions import LABELS, SENTENCES
-from cosmos_reason.data.option_columns import NUMBERED
-from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from cosmos_reason.data.samples import names_medium
 
-MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
 # role -> the exact names it is known by, best first
 NAMES = {
     "video": (
@@ -160,7 +158,13 @@ def resolve(
     if saved is not None:
         there = [one._replace(name=_present(one, cells, problems)) for one in saved]
         return chosen + _left(chosen, there)
-    set_name, of_set = published_sets.known(cells)
+    set_name, of_set = "", {}  # of several that fit the one with the most columns
+    for title, of_columns in published_sets.SETS.items():
+        there = {key.rstrip("?"): role for key, role in of_columns.items()}
+        there = {key: role for key, role in there.items() if key in cells}
+        required = {key for key in of_columns if not key.endswith("?")}
+        if required <= cells.keys() and len(there) > len(of_set):
+            set_name, of_set = title, there
     chosen += _left(chosen, [column(role, name, set_name) for name, role in of_set.items()])
     families = {one.family for one in chosen}
     used = {one.name for one in chosen}
@@ -171,7 +175,7 @@ def resolve(
             chosen.append(column(role, free[0], BY_NAME))
             used.add(free[0])
     if not any(one.role == "options" for one in chosen):
-        listed = option_columns.named(name for name in cells if name not in used)
+        listed = options.columns(name for name in cells if name not in used)
         chosen += [column("options", name, BY_NAME) for name in listed]
     return chosen
 
@@ -241,7 +245,7 @@ def _are_questions(values: list) -> bool:
 def _may_be_labels(name: str, values: list) -> bool:
     """Whether a column can be proposed as labels: it has several values of which some repeat, and
     is neither an id of rows, an option, nor of a MEANING."""
-    if OF_ROWS.search(name) or NUMBERED.fullmatch(name) or meaning(name):
+    if OF_ROWS.search(name) or options.NUMBERED.fullmatch(name) or meaning(name):
         return False
     filled = [cell_text(value) for value in values if value not in (None, "")]
     return 1 < len(set(filled)) <= max(len(filled) - 1, 2)
@@ -279,10 +283,6 @@ def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
         unit = "_frame" if words[named[0]] & FRAMES else unit
         roles.append(f"{edge}{unit}={named[0]}")
     return roles
-
-
-def names_medium(name: str) -> bool:
-    return name.lower().endswith(MEDIA_SUFFIXES)
 
 
 def cell_text(value: object) -> str:

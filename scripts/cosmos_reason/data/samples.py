@@ -1,12 +1,24 @@
 """What an annotation file holds in any format: samples, the questions that they ask, and the texts
-that they train."""
+that they train; how people and programs write answers, and the reasoning before them."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from cosmos_reason.data.roles import names_medium
+from cosmos_reason.media.files import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from cosmos_reason.spec.prompts import THOUGHT
+
+MEDIA_SUFFIXES = VIDEO_SUFFIXES + IMAGE_SUFFIXES
+# What a model thought before its answer, and the answer: "<think>...</think> B".
+THOUGHTFUL = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
+THOUGHT_ALONE = re.compile(r"\s*<think>\s*(.*?)\s*(?:</think>\s*)?", re.S)
+ANSWER_TAGS = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.S)
+# What programs write for no value, and a spreadsheet for a formula that failed. "none" is a word.
+VOID = {"NaN", "nan", "NAN", "None", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT"}
+FAILED_FORMULA = re.compile(r"#[¡¿]?(?:[^\W\d_]+(?:/0)?[!?]|N/A|NV)")
 
 
 class Turn(NamedTuple):
@@ -88,3 +100,42 @@ def _thinking(sample: Sample) -> Sample:
     *others, answer = sample.turns
     answer = answer._replace(text=THOUGHT.format(sample.reasoning, answer.text))
     return sample._replace(turns=(*others, answer))
+
+
+def thought_apart(answer: str) -> tuple[str, str]:
+    """(reasoning, answer) of an answer that may begin with its reasoning; "" without one."""
+    thought = THOUGHTFUL.fullmatch(answer)
+    return (thought[1], thought[2]) if thought else ("", answer)
+
+
+def bare_thought(text: str) -> str:
+    """Reasoning without its tags."""
+    tagged = THOUGHT_ALONE.fullmatch(text)
+    return tagged[1] if tagged else text
+
+
+def untagged(answer: str) -> str:
+    """What stands in <answer>; any other answer as it is."""
+    tagged = ANSWER_TAGS.fullmatch(answer)
+    return tagged[1].strip() if tagged else answer
+
+
+def is_void(text: str) -> bool:
+    return text in VOID or FAILED_FORMULA.fullmatch(text) is not None
+
+
+def alike(text: str) -> str:
+    """The same for answers that differ in case and blanks only."""
+    return " ".join(text.casefold().split())
+
+
+def in_one_form(answers: Sequence[str]) -> list[str]:
+    """The answers, each in the form that most of those alike have, else the first of them."""
+    forms: dict[str, Counter] = defaultdict(Counter)
+    for answer in answers:
+        forms[alike(answer)][answer] += 1
+    return [forms[alike(answer)].most_common(1)[0][0] for answer in answers]
+
+
+def names_medium(name: str) -> bool:
+    return name.lower().endswith(MEDIA_SUFFIXES)

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import split_names
-from cosmos_reason.data.roles import names_medium
-from cosmos_reason.data.samples import Media
+from cosmos_reason.data.samples import Media, names_medium
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
 from cosmos_reason.remote import hub
@@ -38,6 +37,8 @@ NO_TABLES = (
 )
 FRONT_MATTER = re.compile(r"\A---\r?\n(.*?)\n---", re.S)
 UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # what Label Studio writes before the name of an upload
+# A split and the part of it that is wanted, as the datasets library writes them.
+WRITTEN = re.compile(r"(?P<split>[^\[\]]*)\[(?P<first>(-?\d+%?)?):(?P<last>(-?\d+%?)?)\]")
 SHARD = re.compile(r"-\d{5}-of-\d{5}.*")
 
 
@@ -438,7 +439,7 @@ def _by_default(found: list[str]) -> tuple[list[str], list[str]]:
         chosen = _with_part("split", "train", found)
     chosen = {
         *chosen,
-        *(one for one in found if split_names.is_held_out(split_names.of_table(one))),
+        *(one for one in found if split_names.of_table(one) in split_names.HELD_OUT),
     }
     left_out = [name for name in found if name not in chosen]
     return [name for name in found if name in chosen], left_out
@@ -453,7 +454,7 @@ def _declared_tables(
     left_out = []
     for name, patterns in splits.items():
         called = split_names.word(name)
-        if name == chosen or (not split and split_names.is_held_out(called)):
+        if name == chosen or (not split and called in split_names.HELD_OUT):
             matching = [table for table in found if _matches_any(table, patterns)]
             kept |= dict.fromkeys(matching, called)
         elif not split:
@@ -560,3 +561,44 @@ def _parts(name: str) -> list[str]:
     """The folders of a table and its name without shard number and suffix."""
     *folders, last = name.split("/")
     return [*folders, SHARD.sub("", posixpath.splitext(last)[0])]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows `first` to before `last`: numbers or percents, negative ones from the end, "" an end."""
+
+    first: str = ""
+    last: str = ""
+
+    def bounds(self, rows: int) -> range:
+        first = _place(self.first, rows, 0)
+        return range(first, max(first, _place(self.last, rows, rows)))
+
+
+class Part(NamedTuple):
+    """A split's name and which of its rows; None: all."""
+
+    split: str
+    rows: Slice | None
+
+
+def wanted_part(written: str) -> Part:
+    """Raises Failure for brackets that are no slice."""
+    if "[" not in written and "]" not in written:
+        return Part(written, None)
+    match = WRITTEN.fullmatch(written)
+    if match is None:
+        message = f"got {written!r}, expected a split such as train, train[:100] or train[10%:20%]"
+        raise f.bad_input("USAGE", "--hf-split", message)
+    return Part(match["split"], Slice(match["first"], match["last"]))
+
+
+def _place(written: str, rows: int, otherwise: int) -> int:
+    if not written:
+        return otherwise
+    place = int(written.rstrip("%"))
+    if written.endswith("%"):
+        place = round(place * rows / 100)
+    if place < 0:
+        place += rows
+    return min(max(place, 0), rows)

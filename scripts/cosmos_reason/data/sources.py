@@ -21,24 +21,23 @@ from cosmos_reason.data import (
     converted,
     label_files,
     label_tools,
-    named_splits,
     nested_rows,
     raw_clips,
-    slices,
     source_files,
     split_names,
+    splits,
     table_files,
     table_items,
 )
 from cosmos_reason.data.annotations import locate, stream
-from cosmos_reason.data.answer_options import unoffered
 from cosmos_reason.data.formats import DAFT, answers_by_number, form, second_name
 from cosmos_reason.data.items import UNNAMED, Item, Reading, Row, name_of, one_per_id, refuse_unused
 from cosmos_reason.data.json_stream import JsonRecords, check_regular
+from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
 from cosmos_reason.data.records import parse
-from cosmos_reason.data.roles import Column, names_medium
-from cosmos_reason.data.samples import Sample, Turn
+from cosmos_reason.data.roles import Column
+from cosmos_reason.data.samples import Sample, Turn, names_medium
 from cosmos_reason.data.source_files import MARKER, Folder, Medium, Repository
 from cosmos_reason.data.table_files import COLUMNAR, FLAT, OTHER_SPREADSHEETS
 from cosmos_reason.remote import model_names
@@ -112,7 +111,7 @@ def _hub_tables(files: Folder, reading: Reading) -> tuple[dict[str, str], list[s
     part = reading.part
     splits, left_out = source_files.tables(files, reading.subset, part.split)
     if part.rows and not part.split:
-        left_out += [name for name, split in splits.items() if split_names.is_held_out(split)]
+        left_out += [name for name, split in splits.items() if split in split_names.HELD_OUT]
     return {name: split for name, split in splits.items() if name not in left_out}, left_out
 
 
@@ -220,7 +219,7 @@ def read(source: Source, reading: Reading) -> tuple[list[Item], list[f.Finding]]
     else:
         items = _read_tables(source, reading, tally, problems)
     problems += _found_elsewhere(source)
-    items, of_splits = named_splits.settle(items, source.files, problems)
+    items, of_splits = splits.settle(items, source.files, problems)
     if source.left_out:
         message = f"left out {', '.join(source.left_out[:20])}: --hf-split NAME reads one of them"
         of_splits.append(f.info("BUILD-SPLIT-LEFT", source.files.root, message))
@@ -285,7 +284,7 @@ def _read_tables(
     return items + _row_items(rows, names, source, reading, problems)
 
 
-def _labelled_rows(files: Folder, part: slices.Part) -> list[Row]:
+def _labelled_rows(files: Folder, part: source_files.Part) -> list[Row]:
     rows = table_items.labelled_by_folder(files, part.split)
     if part.rows:
         wanted = part.rows.bounds(len(rows))
@@ -307,10 +306,10 @@ def _row_items(
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
     column = reading.declared("split")
-    by_column = named_splits.of_column([row.values for row in rows], column, problems)
+    by_column = splits.of_column([row.values for row in rows], column, problems)
     rows, reading = _with_fields(rows, reading)
-    splits = [one or other for one, other in zip(by_column, names, strict=True)]
-    return list(table_items.items(rows, source.files, reading, problems, splits))
+    called = [one or other for one, other in zip(by_column, names, strict=True)]
+    return list(table_items.items(rows, source.files, reading, problems, called))
 
 
 def _located(rows: list, opened: table_files.Rows | JsonRecords, table: str) -> list[Row]:
@@ -347,7 +346,7 @@ def _with_fields(rows: list[Row], reading: Reading) -> tuple[list[Row], Reading]
 
 
 def _opened_tables(
-    source: Source, wanted: slices.Slice | None
+    source: Source, wanted: source_files.Slice | None
 ) -> Iterator[tuple[str, table_files.Rows | JsonRecords]]:
     """(name, its rows) of the tables; of a slice the rows of all together are counted."""
     if wanted is None:

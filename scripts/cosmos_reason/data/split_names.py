@@ -10,28 +10,24 @@ TRAIN, EVAL, TEST = "train", "eval", "test"
 NAMES = dict.fromkeys(("train", "training"), TRAIN)
 NAMES |= dict.fromkeys(("validation", "valid", "val", "dev", "eval", "evaluation"), EVAL)
 NAMES |= dict.fromkeys(("test", "testing"), TEST)
+HELD_OUT = {name for name, folder in NAMES.items() if folder != TRAIN}  # not to be trained on
 BESIDE_TRAIN = "valid"  # may be a label as well, where nothing is called train
 WORDS = re.compile(r"[^a-z]+")
 
 
 def word(name: str) -> str:
-    """The one of NAMES that is a word of a name (test_sft, val-00000-of-00001); "" for none, or
-    where two words contradict each other."""
+    """Return the one of NAMES that is a word of a name (test_sft, val-00000-of-00001); "" for none,
+    or where two words contradict each other."""
     found = [part for part in WORDS.split(name.lower()) if part in NAMES]
     return found[0] if len({NAMES[part] for part in found}) == 1 else ""
 
 
 def of_folders(path: str) -> str:
-    """The first folder of a path that has one of NAMES; "" without one."""
+    """Return the first folder of a path that has one of NAMES; "" without one."""
     folders = posixpath.dirname(path).lower().split("/")
     return next((folder for folder in folders if folder in NAMES), "")
 
 
 def of_table(path: str) -> str:
-    """What the name of a table, or else its folders, call its split."""
+    """Return what the name of a table, or else its folders, call its split."""
     return word(posixpath.splitext(posixpath.basename(path))[0]) or of_folders(path)
-
-
-def is_held_out(name: str) -> bool:
-    """Whether a split of this name is not to be trained on."""
-    return NAMES.get(name, TRAIN) != TRAIN

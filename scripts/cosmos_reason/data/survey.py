@@ -12,13 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from cosmos_reason import answers
-from cosmos_reason.data import answer_forms
 from cosmos_reason.data.annotations import stream
-from cosmos_reason.data.answer_options import unoffered
 from cosmos_reason.data.json_stream import JsonRecords
+from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.data.records import parse
-from cosmos_reason.data.samples import Media, Sample
+from cosmos_reason.data.samples import Media, Sample, alike
 from cosmos_reason.estimate import text_tokens
 from cosmos_reason.media.files import ClipReport
 
@@ -122,7 +121,7 @@ class Survey:
                 self.tally.add(check, sample.index, sample.id, message)
             if sample.reasoning or "<think>" in gt:
                 self.reasoned += 1
-            self.answer_keys.append(hash(answer_forms.alike(gt)))
+            self.answer_keys.append(hash(alike(gt)))
             first = first or (kind, answer)
         kind, answer = first or ("", None)
         self.kinds.append(kind)

@@ -17,7 +17,7 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.data import label_tools
 from cosmos_reason.data.json_stream import JsonRecords
-from cosmos_reason.data.roles import names_medium
+from cosmos_reason.data.samples import names_medium
 from cosmos_reason.data.source_files import Folder, Held
 
 DELIMITED = (".csv", ".tsv")

@@ -16,25 +16,14 @@ from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     absent_events,
     annotators,
-    answer_forms,
-    conversation_rows,
     label_questions,
-    option_columns,
-    option_numbers,
     parts,
     roles,
     source_files,
     split_names,
-    thoughts,
 )
-from cosmos_reason.data.formats import (
-    RATES,
-    are_pictures,
-    rates,
-    with_options,
-    written_options,
-)
-from cosmos_reason.data.formats import options as options_in
+from cosmos_reason.data import options as choices
+from cosmos_reason.data.formats import RATES, are_pictures, rates
 from cosmos_reason.data.items import (
     UNNAMED,
     Item,
@@ -42,13 +31,23 @@ from cosmos_reason.data.items import (
     Row,
     by_row,
     exchange,
+    joined_turns,
     name_of,
     one_per_id,
     refuse_unused,
 )
 from cosmos_reason.data.records import TAG
 from cosmos_reason.data.roles import Column, cell_text
-from cosmos_reason.data.samples import Media, Turn
+from cosmos_reason.data.samples import (
+    Media,
+    Turn,
+    alike,
+    bare_thought,
+    in_one_form,
+    is_void,
+    names_medium,
+    untagged,
+)
 from cosmos_reason.data.source_files import Folder, Held, Medium
 from cosmos_reason.media.files import IMAGE_SUFFIXES
 
@@ -63,7 +62,7 @@ def labelled_by_folder(files: Folder, split: str) -> list[Row]:
     """One row per medium of a source without tables, whose folder names are the labels."""
     rows = []
     for name in files.names:
-        if not roles.names_medium(name):
+        if not names_medium(name):
             continue
         if split and split not in name.split("/"):
             continue
@@ -146,12 +145,12 @@ def _with_values(
     """The rows with what declared values mean in the place of them. A value without a meaning, and
     a column that there is not, join the `problems`."""
     for name, meanings in values.items():
-        means = {answer_forms.alike(old): new for old, new in meanings.items()}
+        means = {alike(old): new for old, new in meanings.items()}
         unknown: list[tuple[Row, str]] = []
         changed = []
         for row in rows:
             text = cell_text(row.values.get(name))
-            new = means.get(answer_forms.alike(text))
+            new = means.get(alike(text))
             if new is None and text:
                 message = f"got {text!r} in {name}, which no value of --values stands for"
                 unknown.append((row, message if not unknown else repr(text)))
@@ -240,7 +239,7 @@ def _items_of(
             unnamed = f"row-{row.number}"
             name = texts["id"][number] or name_of(named[0][1], files, unnamed) or unnamed
             reasoning = texts["reasoning"][number]
-            reasoning = thoughts.bare(reasoning) if reasoning else ""
+            reasoning = bare_thought(reasoning) if reasoning else ""
             tags = _tags(row.values, chosen) if has_tags else ()
             groups = _groups(row.values, chosen) if has_groups else ()
             item = Item(
@@ -251,7 +250,7 @@ def _items_of(
             else:
                 yield item
     if turn:
-        yield from conversation_rows.joined(made, turn.name, problems)
+        yield from joined_turns(made, turn.name, problems)
     problems += [*one_per_id(refused), *_unused(rows, cells, files.unused)]
 
 
@@ -357,7 +356,7 @@ def _without_values(
         void = [
             (row, text)
             for row, text, offered in zip(rows, texts[role], options, strict=True)
-            if answer_forms.is_void(text) and text not in offered.values()
+            if is_void(text) and text not in offered.values()
         ]
         if void:
             (first, text), *others = void
@@ -375,7 +374,7 @@ def _in_one_form(
 ) -> tuple[list[str], list[f.Finding]]:
     """The answers in one form each, but for those that choose an option, and what is said of it."""
     free = [place for place, offered in enumerate(options) if not offered]
-    formed = answer_forms.in_one_form([answers[place] for place in free])
+    formed = in_one_form([answers[place] for place in free])
     written = list(answers)
     told = []
     for place, form in zip(free, formed, strict=True):
@@ -524,10 +523,10 @@ def _asked(question: str, options: dict[str, str], answer: str) -> tuple[Turn, .
     if "<" in question:
         question = TAG.sub("", question)  # the record's own tags are written before it
     if "<answer>" in answer and "<answer>" not in question:
-        answer = thoughts.untagged(answer)
+        answer = untagged(answer)
     if not options:
         return exchange(question, answer)
-    return exchange(*with_options(question, options, answer))
+    return exchange(*choices.written_into(question, options, answer))
 
 
 def _options_and_answers(
@@ -545,17 +544,17 @@ def _options_and_answers(
     for place, row in enumerate(rows):
         try:
             if names[1:]:
-                options[place], lettered[place] = option_columns.of_columns(
+                options[place], lettered[place] = choices.of_columns(
                     row.values, names, answers[place]
                 )
             else:
                 value = row.values.get(names[0])
                 if isinstance(value, str):
-                    value = written_options(value.strip(), separator)
-                options[place] = options_in(value)
+                    value = choices.of_text(value.strip(), separator)
+                options[place] = choices.of_value(value)
         except ValueError as problem:
             refused += f.bad_input("BUILD-OPTIONS", row.where, str(problem)).findings
     answered = next(one for one in chosen if one.role == "answer")
     where = [row.where for row in rows]
     numbered = (options, lettered, answered.name, answered.numbered_from, where)
-    return options, f.attempt(refused, option_numbers.letters, *numbered) or lettered
+    return options, f.attempt(refused, choices.letters, *numbered) or lettered

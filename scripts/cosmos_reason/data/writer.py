@@ -3,29 +3,24 @@ annotations."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
-import random
-import re
 import shutil
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import defaultdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json, write_text
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import overlap, thoughts
 from cosmos_reason.data.annotations import locate
-from cosmos_reason.data.held_out import balance, shortage
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.mapping import FILE
-from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium, files_of
-from cosmos_reason.data.unopened import Unopened
-from cosmos_reason.media.files import content, frame_rate
+from cosmos_reason.data.samples import thought_apart
+from cosmos_reason.data.source_files import MARKER, Frames, Held, Medium
+from cosmos_reason.data.splits import CUTS, Plan
+from cosmos_reason.media.files import content, conversion, frame_rate
 from cosmos_reason.spec.prompts import THOUGHT
 
 DAFT, COSMOS_REASON = "tao-vl-reason-v1.0", "cosmos-reason-v1.0"
@@ -33,30 +28,6 @@ FORMATS = ("llava", DAFT, COSMOS_REASON)
 MEDIA_MODES = ("link", "copy", "reference")
 SPEAKERS = {"system": "system", "user": "human", "assistant": "gpt"}
 SUFFIX = {"video": ".mp4", "image": ".png"}
-LONGEST_ID = 120
-LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
-SPLITS_BY = ("clip", "group", "time", "column", "source")
-MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
-SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to write: share of clips held out, records kept (0: all), seed, media mode, format,
-    license of the data, whether records whose medium does not open are left out; what a split is
-    made by, the seconds between two parts of a recording on either side of a split by time, and
-    how many folds there are (0: one split)."""
-
-    eval_fraction: float = 0.0
-    subset: int = 0
-    seed: int = 0
-    media: str = "link"
-    format: str = "llava"
-    license: str = "unknown"
-    skip_missing: bool = False
-    split_by: str = "clip"
-    margin: float = overlap.NEAR
-    folds: int = 0
 
 
 class Placed(NamedTuple):
@@ -76,24 +47,75 @@ class Placed(NamedTuple):
         return {"video": self.name, **rate}
 
 
-def planned(
-    items: Sequence[Item], plan: Plan
-) -> tuple[dict[str, dict[str, Item]], list[f.Finding]]:
-    """The items of each split by the ids they will have, and what is said of those that are in
-    none. Raises Failure for a share, or a number of folds, that splits nothing."""
-    kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
-    splits = of_source(kept) or (folds(kept, plan) if plan.folds else split(kept, plan))
-    told = []
-    in_one = {name for ids in splits.values() for name in ids}
-    between = [name for name in kept if name not in in_one]
-    if between:
+SHOWN = 5  # names that a message holds
+MENDED = 20  # files that one command names
+BY_CONVERSION = ("DATA-MEDIA-DEPTH", "DATA-MEDIA-ANIMATED")
+UNOPENED = (
+    *("DATA-MEDIA-EMPTY", "DATA-MEDIA-MISSING", "DATA-MEDIA-UNDECODABLE", "BUILD-CUT"),
+    "BUILD-SPAN-OUTSIDE",
+    *BY_CONVERSION,
+)
+
+
+class Unopened:
+    """What does not open, among `total` records. `is_skipping`: the records that name it are left
+    out, unless a conversion makes it readable."""
+
+    def __init__(self, total: int, is_skipping: bool):
+        self.total = total
+        self.is_skipping = is_skipping
+        # (record, finding) by the finding's id
+        self.refused: dict[str, list[tuple[str, f.Finding]]] = defaultdict(list)
+        self.records: dict[str, None] = {}  # those that are left out
+
+    def attempt(self, name: str, call, *args):
+        """What `call` returns for the record `name`; None for a medium that does not open."""
+        problems: list[f.Finding] = []
+        made = f.attempt(problems, call, name, *args)
+        for problem in problems:
+            if problem.id not in UNOPENED:
+                raise f.Failure(problems, f.EXIT_BAD_INPUT)
+            if (name, problem) not in self.refused[problem.id]:  # an earlier fold had it
+                self.refused[problem.id].append((name, problem))
+        return made
+
+    def findings(self) -> list[f.Finding]:
+        """What is said of them, one finding per problem. Raises Failure unless all are left out."""
+        found = [self._told(id, refused) for id, refused in self.refused.items()]
+        if f.has_errors(found):
+            raise f.Failure(found, f.EXIT_BAD_INPUT)
+        if not found:
+            return []
+        names = [problem.where for told in self.refused.values() for _, problem in told]
         message = (
-            f"left out {len(between)} of {len(kept)} records, whose times lie less than "
-            f"{plan.margin:g} s before those that are held out (--margin)"
+            f"left out {len(self.records)} of {self.total} records, because their media do not "
+            f"open: {_some(names)}"
         )
-        data = {"record_ids": between[: f.MAX_RECORD_IDS], "count": len(between)}
-        told.append(f.info("BUILD-SPLIT-MARGIN", "--split-by", message, **data))
-    return {name: {item: kept[item] for item in ids} for name, ids in splits.items()}, told
+        data = {"record_ids": list(self.records)[: f.MAX_RECORD_IDS], "count": len(self.records)}
+        data["files"] = names[: f.MAX_RECORD_IDS]
+        return [f.warning("BUILD-MEDIA-SKIPPED", names[0], message, **data)]
+
+    def _told(self, id: str, refused: list[tuple[str, f.Finding]]) -> f.Finding:
+        """One finding about all media with a problem: a warning where they are left out."""
+        _, first = refused[0]
+        names = [problem.where for _, problem in refused]
+        message = first.message
+        if names[1:]:
+            message += f" ({len(names)} files: {_some(names)})"
+        records = [name for name, _ in refused]
+        data = {"record_ids": records[: f.MAX_RECORD_IDS], "files": names[: f.MAX_RECORD_IDS]}
+        if id not in BY_CONVERSION:
+            if self.is_skipping:
+                return f.warning(id, first.where, message, **data)
+            return f.error(id, first.where, message, Fix(flags={"--skip-missing": True}), **data)
+        local = [name for name in names if os.path.isfile(name)]
+        fix = conversion(local[:MENDED]) if local else ""
+        return f.error(id, first.where, message, fix, **data)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:SHOWN])
+    return f"{shown}, ..." if names[SHOWN:] else shown
 
 
 def write(
@@ -123,21 +145,16 @@ def write(
     return counts, left_out
 
 
-def of_source(items: dict[str, Item]) -> dict[str, list[str]]:
-    """Ids per split that the source names; {} where it names none."""
-    splits = {name: [] for name in ("train", "eval", "test")}
-    for name, item in items.items():
-        if item.split:
-            splits[item.split].append(name)
-    return {name: ids for name, ids in splits.items() if ids}
-
-
 def _refuse_shared(root: Path, counts: dict[str, int]) -> None:
     """Raise Failure where held-out records show what training shows. A share of the clips is held
     out with all their parts and copies; the splits of a source may not be."""
     if "train" not in counts:  # folds are made of whole clips and groups
         return
+    from cosmos_reason.data import overlap
+
     train, *others = (str(locate(root / name)) for name in counts)
+    if not others:
+        return
     for name, held_out in zip(list(counts)[1:], others, strict=True):
         found = overlap.of_files((train, ""), (held_out, ""), {})
         ids = [*found.ids[overlap.QUESTION], *found.ids[overlap.CLIP]] if found else []
@@ -162,227 +179,6 @@ def _names(folder: Path) -> str:
     """A digest of the names of all files and folders."""
     names = sorted(os.fsencode(path.relative_to(folder)) for path in folder.rglob("*"))
     return hashlib.sha256(b"\0".join(name for name in names if name != MARKER.encode())).hexdigest()
-
-
-def split(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
-    """Ids per split in their order. By clip, records of one clip or group stay together and the
-    held-out clips have every answer's share; by time, the last of each recording are held out.
-    Raises Failure where that leaves nothing on one side."""
-    if not plan.eval_fraction:
-        return {"train": list(items)}
-    train, held_out = _sides(items, plan)
-    share = len(held_out) / max(len(items), 1)
-    wrong = ""
-    if not train or not held_out:
-        wrong = "expected one or more on either side"
-    elif share > MOST_HELD_OUT >= plan.eval_fraction:
-        wrong = (
-            f"which would hold out {share:.0%} of the records, as those of one clip or recording "
-            "stay together: more than half is held out only by a share above 0.5"
-        )
-    if wrong:
-        clips = len(set(_sources(items).values()))
-        message = f"got {clips} different clips and the share {plan.eval_fraction:g}, {wrong}"
-        fits = next((one for one in SHARES if _fits(items, plan, one)), None)
-        fix = Fix(flags={"--eval-fraction": fits}) if fits else ""
-        raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, fix)
-    return {"train": train, "eval": held_out}
-
-
-def _sides(items: dict[str, Item], plan: Plan) -> tuple[list[str], list[str]]:
-    """The ids to train on and those that are held out."""
-    if plan.split_by == "time":
-        return _by_time(items, plan)
-    source = _sources(items)
-    held_out = _held_out(_strata(items, source), plan.eval_fraction, plan.seed)
-    train = [name for name in items if source[name] not in held_out]
-    return train, [name for name in items if source[name] in held_out]
-
-
-def _by_time(items: dict[str, Item], plan: Plan) -> tuple[list[str], list[str]]:
-    """The ids of parts of recordings: the last of each recording are held out, and those that end
-    less than the margin before them are on neither side. Raises Failure for a record that is no
-    part of one recording."""
-    recordings: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
-    whole = []
-    source = _sources(items)
-    for name, item in items.items():
-        spans = [getattr(medium, "span", None) for _, medium in item.media]
-        if len(spans) == 1 and spans[0]:
-            recordings[source[name]].append((*spans[0], name))
-        else:
-            whole.append(name)
-    if whole:
-        message = (
-            f"got {len(whole)} records that are no part of one recording, expected times of each "
-            "(--column start=NAME --column end=NAME)"
-        )
-        data = {"record_ids": whole[: f.MAX_RECORD_IDS], "count": len(whole)}
-        raise f.Failure([f.error("BUILD-SPLIT", "--split-by", message, **data)], f.EXIT_BAD_INPUT)
-    train, held_out = set(), set()
-    for parts in recordings.values():
-        parts.sort()
-        first = len(parts) - round(len(parts) * plan.eval_fraction)
-        if first == len(parts):
-            train |= {name for *_, name in parts}
-            continue
-        begin = parts[first][0]
-        # Parts that begin together with the first held-out one are held out with it.
-        held_out |= {name for start, _, name in parts if start >= begin}
-        train |= {
-            name for start, end, name in parts if start < begin and end <= begin - plan.margin
-        }
-    return [name for name in items if name in train], [name for name in items if name in held_out]
-
-
-def folds(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
-    """Ids of fold-1/train, fold-1/eval, ...: each record is held out once, with its clip and group,
-    and every fold has every answer's share. Raises Failure for more folds than clips."""
-    source = _sources(items)
-    fold_of: dict[str, int] = {}
-    for answer, sources in sorted(_strata(items, source).items()):
-        for one in random.Random(f"{plan.seed} {answer}").sample(sorted(sources), len(sources)):
-            fold_of[one] = len(fold_of) % plan.folds  # one stratum goes on where another ends
-    if len(fold_of) < plan.folds:
-        message = f"got {len(fold_of)} different clips or groups for {plan.folds} folds"
-        fix = Fix(command=f"replace --folds {plan.folds} with --folds {len(fold_of)}")
-        raise f.bad_input("BUILD-SPLIT", "--folds", message, fix if len(fold_of) > 1 else "")
-    splits = {}
-    for number in range(plan.folds):
-        held_out = [name for name in items if fold_of[source[name]] == number]
-        train = [name for name in items if fold_of[source[name]] != number]
-        splits |= {f"fold-{number + 1}/train": train, f"fold-{number + 1}/eval": held_out}
-    return splits
-
-
-def _fits(items: dict[str, Item], plan: Plan, share: float) -> bool:
-    """Whether a share leaves records on either side, at most half of them held out."""
-    train, held_out = _sides(items, replace(plan, eval_fraction=share))
-    return bool(train) and 0 < len(held_out) <= MOST_HELD_OUT * len(items)
-
-
-def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
-    """(what the held-out data of a plan have too little of, a share of the clips that has enough);
-    "" when they have enough, 0 when no share has."""
-    kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
-    short = _shortage(kept, plan)
-    enough = 0.0
-    if short:
-        larger = [share for share in LARGER_SHARES if share > plan.eval_fraction]
-        fitting = (
-            share
-            for share in larger
-            if _fits(kept, plan, share) and not _shortage(kept, replace(plan, eval_fraction=share))
-        )
-        enough = next(fitting, 0.0)
-    return short, enough
-
-
-def _shortage(items: dict[str, Item], plan: Plan) -> str:
-    """What the items that a share holds out have too little of."""
-    held_out = balance(items[name].turns for name in split(items, plan)["eval"])
-    everything = balance(item.turns for item in items.values())
-    return shortage(held_out, everything, sum(map(Counter.total, held_out.values())))
-
-
-def fraction(items: Sequence[Item], plan: Plan) -> float:
-    """A share of the clips that can be held out, near a tenth; 0 when there is none."""
-    kept = _subset(dict(zip(_ids(items), items, strict=True)), plan)
-    return next((share for share in SHARES if _fits(kept, plan, share)), 0)
-
-
-def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[str]]:
-    """The clips by the answer most of their records have."""
-    answers: dict[str, Counter] = defaultdict(Counter)
-    for name, item in items.items():
-        answers[source[name]][item.turns[-1].text] += 1
-    strata: dict[str, list[str]] = defaultdict(list)
-    for group, counted in answers.items():
-        strata[counted.most_common(1)[0][0]].append(group)
-    return strata
-
-
-def _held_out(strata: dict[str, list[str]], share: float, seed: int) -> set[str]:
-    held_out: set[str] = set()
-    due = 0.0
-    for answer in sorted(strata):
-        sources = sorted(strata[answer])
-        random.Random(f"{seed} {answer}").shuffle(sources)
-        due += len(sources) * share
-        take = round(due)
-        due -= take
-        held_out |= set(sources[:take])
-    return held_out
-
-
-def _sources(items: dict[str, Item]) -> dict[str, str]:
-    """What each item was filmed from: the same text for items that share a medium or a copy of
-    it, be it through others. Items without media belong together when they ask the same."""
-    above: dict[str, str] = {}
-
-    def top(key: str) -> str:
-        above.setdefault(key, key)
-        while above[key] != key:
-            above[key] = above[above[key]]
-            key = above[key]
-        return key
-
-    first = {}
-    copies = _copies(items)
-    for name, item in items.items():
-        files = [_whole(file) for _, medium in item.media for file in files_of(medium)]
-        keys = [file.key if isinstance(file, Held) else os.path.realpath(file) for file in files]
-        keys = [copies.get(key, key) for key in keys]
-        keys = keys or [" ".join(turn.text for turn in item.turns[:-1])]
-        first[name], *others = [*keys, *item.groups]
-        for other in others:
-            above[top(other)] = top(first[name])
-    return {name: top(key) for name, key in first.items()}
-
-
-def _whole(file: Path | Held) -> Path | Held:
-    """What a part was cut from: its other parts show the same scene."""
-    is_part = isinstance(file, Held) and file.whole is not None
-    return file.whole if is_part else file
-
-
-def _copies(items: dict[str, Item]) -> dict[str, str]:
-    """{path: what is the same for every copy} of the clips and images whose size another has.
-    Pictures of videos are none: one may be black in all of them."""
-    by_size = defaultdict(set)
-    for item in items.values():
-        for _, medium in item.media:
-            if isinstance(medium, Path) and medium.is_file():
-                by_size[medium.stat().st_size].add(os.path.realpath(medium))
-    alike = [path for paths in by_size.values() if len(paths) > 1 for path in paths]
-    return {path: _content(path, os.stat(path).st_mtime_ns) for path in alike}
-
-
-@functools.cache
-def _content(path: str, _changed: int) -> str:
-    """Kept, as a dataset is split several times to find a share that holds enough."""
-    return content(Path(path))
-
-
-def _subset(items: dict[str, Item], plan: Plan) -> dict[str, Item]:
-    if not plan.subset or plan.subset >= len(items):
-        return items
-    chosen = set(random.Random(f"{plan.seed} subset").sample(sorted(items), plan.subset))
-    return {name: item for name, item in items.items() if name in chosen}
-
-
-def _ids(items: Sequence[Item]) -> list[str]:
-    """Unique names fit for files, from the items' own names; the second of a name is `<name>-2`."""
-    taken: dict[str, int] = {}
-    for item in items:
-        plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._-")
-        plain = plain[:LONGEST_ID] or "record"
-        name = plain
-        while name in taken:
-            taken[plain] += 1
-            name = f"{plain}-{taken[plain]}"
-        taken[name] = 1
-    return list(taken)
 
 
 def _write_split(
@@ -430,7 +226,7 @@ def _write_cuts(placed: dict[Medium, Placed | None], folder: Path) -> None:
                 recording, size = content(medium.whole), medium.whole.stat().st_size
             cuts[here.name] = {"recording": recording, "bytes": size, "start": start, "end": end}
     if cuts:
-        write_json(folder / overlap.CUTS, cuts)
+        write_json(folder / CUTS, cuts)
 
 
 def _write_records(records: list, folder: Path, plan: Plan) -> None:
@@ -579,7 +375,7 @@ def _llava_turns(item: Item, kinds: list[str]) -> list[dict]:
 def _apart(item: Item) -> tuple[str, str]:
     """(reasoning, answer) of an item whose answer may begin with its reasoning, even when it stands
     beside it, too."""
-    thought, answer = thoughts.apart(item.turns[-1].text)
+    thought, answer = thought_apart(item.turns[-1].text)
     return item.reasoning or thought, answer
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from cosmos_reason import answers
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
-from cosmos_reason.data import formats, option_columns, option_numbers
+from cosmos_reason.data import options as choices
 from cosmos_reason.data.published_sets import COUNTED_FROM_0
 
-KEYS = frozenset(formats.OPTIONS)
+KEYS = frozenset(choices.OPTIONS)
 
 
 class Offered:
@@ -31,7 +31,7 @@ class Offered:
         if not found and isinstance(document, dict):
             found = _options(document)
         if not found and self._in_columns is not False:
-            found, _ = option_columns.of_row(record, "")
+            found, _ = choices.in_columns(record, "")
             self._in_columns = bool(found)
         if not found and listed_in:
             found = answers.options(listed_in)
@@ -50,12 +50,12 @@ class Offered:
         options = [self.by_row[number] for number in numbers]
         truths = [rows[number].gt for number in numbers]
         responses = [(rows[number].response or "").strip() for number in numbers]
-        if any(map(formats.NUMBER.fullmatch, responses)):  # a number was asked for
+        if any(map(choices.NUMBER.fullmatch, responses)):  # a number was asked for
             return []
         found = []
         try:
             begin = 0 if self.column in COUNTED_FROM_0 else None
-            truths = option_numbers.letters(
+            truths = choices.letters(
                 options, truths, self.column, begin, [rows[number].id for number in numbers]
             )
         except Failure as failure:
@@ -67,7 +67,7 @@ class Offered:
         for number, truth in zip(numbers, truths, strict=True):
             row = rows[number]
             with contextlib.suppress(ValueError):  # an answer that is none of them
-                row.question, row.gt = formats.with_options(
+                row.question, row.gt = choices.written_into(
                     row.question, self.by_row[number], truth
                 )
         return found
@@ -77,12 +77,12 @@ def _options(record: Mapping) -> dict[str, object]:
     """Return {"A": text} of a record; {} without options, or with some that cannot be read."""
     if not KEYS & record.keys():
         return {}
-    for name in formats.OPTIONS:
+    for name in choices.OPTIONS:
         value = record.get(name)
         with contextlib.suppress(ValueError):
             if isinstance(value, str) and value.startswith(("[", "{")):
-                value = formats.written_options(value)
-            found = formats.options(value)
+                value = choices.of_text(value)
+            found = choices.of_value(value)
             if found:
                 return found
     return {}

@@ -9,12 +9,12 @@ import shlex
 
 from cosmos_reason.base.findings import Failure, Finding, bad_input, error, info, warning
 from cosmos_reason.base.fix import Fix, value_text
-from cosmos_reason.data import annotations, mixture, raw_clips
+from cosmos_reason.data import annotations, raw_clips
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
 from cosmos_reason.media import archives
 from cosmos_reason.media.files import resolve
-from cosmos_reason.rules import command_line
+from cosmos_reason.rules import command_line, mixture
 from cosmos_reason.rules.draft import Draft, absolute
 from cosmos_reason.spec import document
 

@@ -240,7 +240,7 @@ def take_root(draft: Draft, flag: str, root: str) -> None:
 def take_train_roots(draft: Draft, roots: list[str], output: str) -> None:
     """One root as it is; several, or a share of one, as one annotation file beside the spec, which
     is written with it. Raises Failure."""
-    from cosmos_reason.data import mixture
+    from cosmos_reason.rules import mixture
 
     flag = mixture.FLAG
     parts = [mixture.part(root) for root in roots]

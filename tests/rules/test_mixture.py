@@ -9,7 +9,7 @@ from support import run_script
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.data import mixture
+from cosmos_reason.rules import mixture
 from cosmos_reason.spec import document
 
 

@@ -1,0 +1,349 @@
+"""Which records are trained and which are held out: splits that a source names itself stay; others
+are made by clip, by group, by time or as folds."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cosmos_reason.base import findings as f
+from cosmos_reason.base.fix import Fix
+from cosmos_reason.data.items import Item
+from cosmos_reason.data.source_files import Folder, Frames, Held, Repository
+from cosmos_reason.data.split_names import (
+    BESIDE_TRAIN,
+    EVAL,
+    HELD_OUT,
+    NAMES,
+    TEST,
+    TRAIN,
+    of_folders,
+)
+from cosmos_reason.media.files import content
+
+CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of what a clip is
+LONGEST_ID = 120
+NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
+SPLITS_BY = ("clip", "group", "time", "column", "source")
+MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
+SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
+LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to write: share of clips held out, records kept (0: all), seed, media mode, format,
+    license of the data, whether records whose medium does not open are left out; what a split is
+    made by, the seconds between two parts of a recording on either side of a split by time, and
+    how many folds there are (0: one split)."""
+
+    eval_fraction: float = 0.0
+    subset: int = 0
+    seed: int = 0
+    media: str = "link"
+    format: str = "llava"
+    license: str = "unknown"
+    skip_missing: bool = False
+    split_by: str = "clip"
+    margin: float = NEAR
+    folds: int = 0
+
+
+# -- named by the source -------------------------------------------------------------------------
+
+
+def of_column(rows: list[dict], column: str, problems: list[f.Finding]) -> list[str]:
+    """Return what a column calls the split of each row. A column that nobody named and that holds
+    other words is left alone; one of some words of NAMES and others joins the `problems`."""
+    name = column or next((key for row in rows for key in row if key.lower() == "split"), "")
+    values = [str(row.get(name) or "").strip().lower() for row in rows]
+    others = sorted(set(values) - NAMES.keys())
+    if not others:
+        return values
+    if column or len(others) < len(set(values)):
+        shown = ", ".join(map(repr, others[:5]))
+        message = f"got {shown} as split, expected one of {', '.join(NAMES)} in every row"
+        problems.append(f.error("BUILD-SPLIT-NAME", name, message, values=others[:20]))
+    return [""] * len(rows)
+
+
+def settle(
+    items: Sequence[Item], files: Folder, problems: list[f.Finding]
+) -> tuple[list[Item], list[f.Finding]]:
+    """Return the items with the folder that each becomes part of ("" where the source holds out
+    nothing), and what is said of it. Clips below train/ and test/ name the split of items without
+    one; an item to train on whose clip lies in a held-out folder joins the `problems`."""
+    root = files.repo if isinstance(files, Repository) else os.path.abspath(files.root)
+    by_media = []  # what the folders of the source call the split of each item's clips
+    for item in items:
+        called = []
+        for file in item.files:
+            path = getattr(file, "key", None) or os.path.abspath(file)
+            if path.startswith(f"{root}/"):
+                called.append(of_folders(path[len(root) + 1 :]))
+        held_out = [name for name in called if name in HELD_OUT]
+        by_media.append(next(iter(held_out or called), ""))
+    if all(NAMES.get(name) != TRAIN for name in by_media):  # folders, but no splits
+        by_media = [""] * len(items)
+    names = [item.split or name for item, name in zip(items, by_media, strict=True)]
+    if all(NAMES.get(name) != TRAIN for name in names):
+        names = ["" if name == BESIDE_TRAIN else name for name in names]  # it may be a label
+    wrong = []
+    for item, name, beside in zip(items, names, by_media, strict=True):
+        if beside in HELD_OUT and name not in HELD_OUT:
+            wrong.append(item.name)
+    if wrong:
+        message = f"got {len(wrong)} records to train on whose clips lie in a held-out folder"
+        data = {"record_ids": wrong[: f.MAX_RECORD_IDS], "count": len(wrong)}
+        problems.append(f.error("BUILD-SPLIT-NAME", files.root, message, **data))
+    counts = Counter(names)
+    if HELD_OUT.isdisjoint(counts):
+        return [item._replace(split="") for item in items], []
+    becomes = {name: NAMES.get(name, TRAIN) for name in counts}
+    if EVAL not in becomes.values():  # test becomes eval/ where there is no validation
+        becomes = {name: EVAL if to == TEST else to for name, to in becomes.items()}
+    told = [
+        f"{name or 'without one'} ({count}) -> {becomes[name]}/" for name, count in counts.items()
+    ]
+    message = f"got a source that names its splits, which stay as they are: {', '.join(told)}"
+    if TRAIN not in becomes.values():
+        message += "; nothing is left to train on"
+    found = [f.info("BUILD-SPLIT-NAMED", files.root, message, splits=becomes)]
+    return [
+        one._replace(split=becomes[name]) for one, name in zip(items, names, strict=True)
+    ], found
+
+
+# -- made here -----------------------------------------------------------------------------------
+
+
+def planned(
+    items: Sequence[Item], plan: Plan
+) -> tuple[dict[str, dict[str, Item]], list[f.Finding]]:
+    """Return the items of each split by the ids they will have, and what is said of those that are
+    in none. Raises Failure for a share, or a number of folds, that splits nothing."""
+    kept = named(items, plan)
+    splits: dict[str, list[str]] = {name: [] for name in ("train", "eval", "test")}
+    for name, item in kept.items():
+        if item.split:
+            splits[item.split].append(name)
+    splits = {name: ids for name, ids in splits.items() if ids}
+    if not splits:
+        splits = folds(kept, plan) if plan.folds else split(kept, plan)
+    told = []
+    in_one = {name for ids in splits.values() for name in ids}
+    between = [name for name in kept if name not in in_one]
+    if between:
+        message = (
+            f"left out {len(between)} of {len(kept)} records, whose times lie less than "
+            f"{plan.margin:g} s before those that are held out (--margin)"
+        )
+        data = {"record_ids": between[: f.MAX_RECORD_IDS], "count": len(between)}
+        told.append(f.info("BUILD-SPLIT-MARGIN", "--split-by", message, **data))
+    return {name: {item: kept[item] for item in ids} for name, ids in splits.items()}, told
+
+
+def named(items: Sequence[Item], plan: Plan) -> dict[str, Item]:
+    """Return the items that are kept by unique names fit for files, made of their own; the second
+    of a name is `<name>-2`."""
+    taken: dict[str, int] = {}
+    for item in items:
+        plain = re.sub(r"[^\w.+=-]+", "_", item.name, flags=re.ASCII).strip("._-")
+        plain = plain[:LONGEST_ID] or "record"
+        name = plain
+        while name in taken:
+            taken[plain] += 1
+            name = f"{plain}-{taken[plain]}"
+        taken[name] = 1
+    whole = dict(zip(taken, items, strict=True))
+    if not plan.subset or plan.subset >= len(whole):
+        return whole
+    chosen = set(random.Random(f"{plan.seed} subset").sample(sorted(whole), plan.subset))
+    return {name: item for name, item in whole.items() if name in chosen}
+
+
+def split(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
+    """Return the ids of each split in their order. By clip, records of one clip or group stay
+    together and the held-out clips have every answer's share; by time, the last of each recording
+    are held out. Raises Failure where that leaves nothing on one side."""
+    if not plan.eval_fraction:
+        return {"train": list(items)}
+    source = _sources(items)
+    train, held_out = _sides(items, plan, source)
+    share = len(held_out) / max(len(items), 1)
+    wrong = ""
+    if not train or not held_out:
+        wrong = "expected one or more on either side"
+    elif share > MOST_HELD_OUT >= plan.eval_fraction:
+        wrong = (
+            f"which would hold out {share:.0%} of the records, as those of one clip or recording "
+            "stay together: more than half is held out only by a share above 0.5"
+        )
+    if wrong:
+        clips = len(set(source.values()))
+        message = f"got {clips} different clips and the share {plan.eval_fraction:g}, {wrong}"
+        fits = next((one for one in SHARES if _fits(items, plan, one, source)), None)
+        fix = Fix(flags={"--eval-fraction": fits}) if fits else ""
+        raise f.bad_input("BUILD-SPLIT", "--eval-fraction", message, fix)
+    return {"train": train, "eval": held_out}
+
+
+def _sides(
+    items: dict[str, Item], plan: Plan, source: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return the ids to train on and those that are held out. By time those that end less than the
+    margin before them are on neither side. Raises Failure for a record that is then no part of one
+    recording."""
+    if plan.split_by != "time":
+        chosen: set[str] = set()
+        due = 0.0
+        for answer, sources in sorted(_strata(items, source).items()):
+            shuffled = sorted(sources)
+            random.Random(f"{plan.seed} {answer}").shuffle(shuffled)
+            due += len(shuffled) * plan.eval_fraction
+            take = round(due)
+            due -= take
+            chosen |= set(shuffled[:take])
+        train = [name for name in items if source[name] not in chosen]
+        return train, [name for name in items if source[name] in chosen]
+    recordings: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
+    whole = []
+    for name, item in items.items():
+        spans = [getattr(medium, "span", None) for _, medium in item.media]
+        if len(spans) == 1 and spans[0]:
+            recordings[source[name]].append((*spans[0], name))
+        else:
+            whole.append(name)
+    if whole:
+        message = (
+            f"got {len(whole)} records that are no part of one recording, expected times of each "
+            "(--column start=NAME --column end=NAME)"
+        )
+        data = {"record_ids": whole[: f.MAX_RECORD_IDS], "count": len(whole)}
+        raise f.Failure([f.error("BUILD-SPLIT", "--split-by", message, **data)], f.EXIT_BAD_INPUT)
+    trained, held_out = set(), set()
+    for parts in recordings.values():
+        parts.sort()
+        first = len(parts) - round(len(parts) * plan.eval_fraction)
+        # Parts that begin together with the first held-out one are held out with it.
+        begin = parts[first][0] if first < len(parts) else float("inf")
+        for start, end, name in parts:
+            if start >= begin:
+                held_out.add(name)
+            elif end <= begin - plan.margin:
+                trained.add(name)
+    return [one for one in items if one in trained], [one for one in items if one in held_out]
+
+
+def folds(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
+    """Return the ids of fold-1/train, fold-1/eval, ...: each record is held out once, with its clip
+    and group, and every fold has every answer's share. Raises Failure for more folds than clips."""
+    source = _sources(items)
+    fold_of: dict[str, int] = {}
+    for answer, sources in sorted(_strata(items, source).items()):
+        for one in random.Random(f"{plan.seed} {answer}").sample(sorted(sources), len(sources)):
+            fold_of[one] = len(fold_of) % plan.folds  # one stratum goes on where another ends
+    if len(fold_of) < plan.folds:
+        message = f"got {len(fold_of)} different clips or groups for {plan.folds} folds"
+        fix = Fix(command=f"replace --folds {plan.folds} with --folds {len(fold_of)}")
+        raise f.bad_input("BUILD-SPLIT", "--folds", message, fix if len(fold_of) > 1 else "")
+    splits = {}
+    for number in range(plan.folds):
+        held_out = [name for name in items if fold_of[source[name]] == number]
+        train = [name for name in items if fold_of[source[name]] != number]
+        splits |= {f"fold-{number + 1}/train": train, f"fold-{number + 1}/eval": held_out}
+    return splits
+
+
+def _strata(items: dict[str, Item], source: dict[str, str]) -> dict[str, list[str]]:
+    """Return the clips by the answer most of their records have."""
+    answers: dict[str, Counter] = defaultdict(Counter)
+    for name, item in items.items():
+        answers[source[name]][item.turns[-1].text] += 1
+    strata: dict[str, list[str]] = defaultdict(list)
+    for group, counted in answers.items():
+        strata[counted.most_common(1)[0][0]].append(group)
+    return strata
+
+
+def _fits(items: dict[str, Item], plan: Plan, share: float, source: dict[str, str]) -> bool:
+    """Whether a share leaves records on either side, at most half of them held out."""
+    train, held_out = _sides(items, replace(plan, eval_fraction=share), source)
+    return bool(train) and 0 < len(held_out) <= MOST_HELD_OUT * len(items)
+
+
+def fraction(items: Sequence[Item], plan: Plan) -> float:
+    """Return a share of the clips that can be held out, near a tenth; 0 when there is none."""
+    kept = named(items, plan)
+    source = _sources(kept)
+    return next((share for share in SHARES if _fits(kept, plan, share, source)), 0)
+
+
+def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
+    """Return (what the held-out data of a plan have too little of, a share of the clips that has
+    enough); "" when they have enough, 0 when no share has."""
+    from cosmos_reason.data.held_out import balance, shortage
+
+    kept = named(items, plan)
+    source = _sources(kept)
+    everything = balance(item.turns for item in kept.values())
+    first = ""
+    for share in (plan.eval_fraction, *(one for one in LARGER_SHARES if one > plan.eval_fraction)):
+        if first and not _fits(kept, plan, share, source):
+            continue
+        _, ids = _sides(kept, replace(plan, eval_fraction=share), source)
+        held_out = balance(kept[name].turns for name in ids)
+        short = shortage(held_out, everything, sum(map(Counter.total, held_out.values())))
+        if not short:
+            return first, share if first else 0.0
+        first = first or short
+    return first, 0.0
+
+
+def _sources(items: dict[str, Item]) -> dict[str, str]:
+    """Return what each item was filmed from: the same text for items that share a medium, a part of
+    it or a copy of it, be it through others. Items without media belong together when they ask the
+    same."""
+    above: dict[str, str] = {}
+
+    def top(key: str) -> str:
+        above.setdefault(key, key)
+        while above[key] != key:
+            above[key] = above[above[key]]
+            key = above[key]
+        return key
+
+    # Copies are clips and images of one content, which is read where two have one size. Pictures of
+    # videos are none: one may be black in all of them.
+    by_size = defaultdict(set)
+    for item in items.values():
+        for _, medium in item.media:
+            if isinstance(medium, Path) and medium.is_file():
+                by_size[medium.stat().st_size].add(os.path.realpath(medium))
+    alike = [path for paths in by_size.values() if len(paths) > 1 for path in paths]
+    copies = {path: _content(path, os.stat(path).st_mtime_ns) for path in alike}
+    first = {}
+    for name, item in items.items():
+        keys = []
+        for _, medium in item.media:
+            for file in medium.files if isinstance(medium, Frames) else (medium,):
+                whole = file.whole if isinstance(file, Held) and file.whole is not None else file
+                key = whole.key if isinstance(whole, Held) else os.path.realpath(whole)
+                keys.append(copies.get(key, key))
+        keys = keys or [" ".join(turn.text for turn in item.turns[:-1])]
+        first[name], *others = [*keys, *item.groups]
+        for other in others:
+            above[top(other)] = top(first[name])
+    return {name: top(key) for name, key in first.items()}
+
+
+@functools.cache
+def _content(path: str, _changed: int) -> str:
+    """Kept, as a dataset is split several times to find a share that holds enough."""
+    return content(Path(path))
