@@ -435,8 +435,8 @@ def _not_installed(missing: ModuleNotFoundError) -> f.Finding:
     message = f"got no package {missing.name!r} in {sys.executable}"
     engine = (bundle.ROOT / bundle.ENGINE_PACKAGES).read_text(encoding="utf-8")
     if not (bundle.ROOT / "Makefile").is_file():  # the copy that a container has
-        fix = f"an image that has what {bundle.ENGINE_PACKAGES} names"
-        return f.error("PACKAGE-MISSING", missing.name, message, fix)
+        message += f"; expected an image that has what {bundle.ENGINE_PACKAGES} names"
+        return f.error("PACKAGE-MISSING", missing.name, message)
     target = "setup" if f"\n{missing.name}==" in engine else "tools"
     command = shlex.join(["make", "-C", str(bundle.ROOT), target])
     return f.error("PACKAGE-MISSING", missing.name, message, command)

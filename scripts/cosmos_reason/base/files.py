@@ -179,9 +179,8 @@ def only_run(output: Path, keep: Path | None = None) -> Iterator[None]:
                 break
         except BlockingIOError:
             handle.close()
-            raise outside(
-                "CKPT-OUTPUT-BUSY", output, "got another run that is writing it", "wait for it"
-            ) from None
+            message = "got another run that is writing it; wait for its end"
+            raise outside("CKPT-OUTPUT-BUSY", output, message) from None
         except FileNotFoundError:
             pass
         handle.close()  # the run that held this lock has just removed it: take the next one

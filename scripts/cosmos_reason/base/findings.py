@@ -40,7 +40,7 @@ EXIT_OUTSIDE = 3
 class Finding:
     """One observation. `id` is stable; `where` is a spec key, `file#record` or a host.
 
-    A `fix` that is given as plain text is a command, or words: `Fix(command=text)`.
+    A `fix` that is given as plain text is a command: `Fix(command=text)`.
     """
 
     id: str

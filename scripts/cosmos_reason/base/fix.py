@@ -1,4 +1,4 @@
-"""What to do about a finding: other values in the spec, other flags, or a command."""
+"""What mends a finding: other values in the spec, other flags, or a command."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ SCRIPT = re.compile(r"(?<!\S)scripts/(\w+\.py)(?!\S)")
 class Fix:
     """`changes` are keys of the spec and the values they should have; None removes the key. `flags`
     are to be added to the command that was run, or to `command`: each with its value, True where it
-    takes none, a list where it is given several times. `command` is a command line, or in words
-    what to do where no command helps; `scripts/NAME.py` in it is a script of this bundle. `sure` is
+    takes none, a list where it is given several times. `command` is a command line that can be
+    pasted; `scripts/NAME.py` in it is a script of this bundle. What has to be said in words is part
+    of the message. `sure` is
     false when the changes are one of several that may have been meant.
 
     `str(fix)` is what people and agents paste: nothing reads that text again, but `changes`,
@@ -58,7 +59,7 @@ class Fix:
 
 
 def as_fix(fix: Fix | str) -> Fix:
-    """A plain string is a command, or words."""
+    """A plain string is a command."""
     if isinstance(fix, Fix):
         return fix
     return Fix(command=fix)

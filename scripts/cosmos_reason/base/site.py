@@ -122,8 +122,8 @@ class Site:
         if not wanted:
             return []
         message = f"it does not say all that is asked of {self.name}: what it lacks is not checked"
-        fix = f"add to {self.path}: {'; '.join(wanted)}"
-        return [findings.warning("JOB-SITE-UNKNOWN", self.path, message, fix, lines=wanted)]
+        message += f"; these lines would say it: {'; '.join(wanted)}"
+        return [findings.warning("JOB-SITE-UNKNOWN", self.path, message, lines=wanted)]
 
 
 def _moved(path: str, old: str, new: str) -> str | None:

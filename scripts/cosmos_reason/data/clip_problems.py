@@ -161,7 +161,7 @@ def _propose_encoding(found: Survey, problems: dict[int, list[tuple[str, str]]])
             command = INSTALL + command
         if check != "DATA-MEDIA-FRAMES":
             command += REFUSED_CLIPS
-        found.tally.fixes[check] = command
+        found.tally.fixes[check] = Fix(command=command)
 
 
 def _propose_conversion(found: Survey, problems: dict[int, list[tuple[str, str]]]) -> None:
@@ -170,7 +170,7 @@ def _propose_conversion(found: Survey, problems: dict[int, list[tuple[str, str]]
         damaged = _media_with(check, found, problems)
         local = [file for medium in damaged[:MENDED] for file in _local_files(found, medium)]
         if local:
-            found.tally.fixes[check] = media.conversion(local)
+            found.tally.fixes[check] = Fix(command=media.conversion(local))
 
 
 def _media_with(check: str, found: Survey, problems: dict) -> list[Media]:

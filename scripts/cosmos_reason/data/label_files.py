@@ -92,9 +92,9 @@ def _label(path: Path, clips: list[Path], fields: tuple[str, ...]) -> dict:
         names = ", ".join(clip.name for clip in clips) or "none"
         message = (
             f"got the clips {names} and a label {type(label).__name__}, "
-            "expected one clip and an object"
+            "expected one clip of its id in videos/, and an object"
         )
-        raise f.bad_input("BUILD-LABEL", path, message, "keep one clip of each id in videos/")
+        raise f.bad_input("BUILD-LABEL", path, message)
     for field in fields:
         if field not in label:
             message = f"got no field {field}.{f.did_you_mean(field, label)}"

@@ -140,8 +140,9 @@ def _named_below(row: object, asked: set[str], where: object, depth: int) -> lis
         if inner:
             found[name] = inner
     if len(found) > 1:
-        message = f"got clips in several lists of one object: {', '.join(found)}, expected one"
-        raise f.bad_input("BUILD-TABLE", where, message, "write each list to a file of its own")
+        message = f"got clips in several lists of one object: {', '.join(found)}, "
+        message += "expected one: write each list to a file of its own"
+        raise f.bad_input("BUILD-TABLE", where, message)
     around = _plain(row, OF_A_CLIP)
     # What is said of a clip comes first, and counts.
     return [{**inner, **around, **inner} for clips in found.values() for inner in clips]

@@ -117,7 +117,7 @@ def check_rates(found: Survey, is_gate: bool) -> None:
     if not s3.is_uri(found.source) and beside == folder:
         output = f"{os.path.abspath(folder)}-with-rates"
         command = ["scripts/build_dataset.py", str(found.annotations), "-o", output]
-        found.tally.fixes["DATA-FPS-MISSING"] = shlex.join(command)
+        found.tally.fixes["DATA-FPS-MISSING"] = Fix(command=shlex.join(command))
 
 
 def _loading(found: Survey, spec: dict, vision_tokens: int) -> dict:

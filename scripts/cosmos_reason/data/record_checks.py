@@ -37,7 +37,8 @@ class Tally:
         self, checks: dict[str, tuple[str, str, Fix | str]], path: str | Path, records: int = 0
     ) -> list[f.Finding]:
         """One finding per check with its record ids (the first MAX_RECORD_IDS), and how many
-        `records` it is about, when their number is known; `checks` is shaped as CHECKS."""
+        `records` it is about, when their number is known; `checks` is shaped as CHECKS, whose words
+        are advice, part of the message."""
         found = []
         for check, (index, message) in self.first.items():
             severity, _, fix = checks[check]
@@ -48,7 +49,11 @@ class Tally:
             more = f" ({count} of {max(records, count)} records)" if count > 1 else ""
             data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": count}
             fix = self.fixes.get(check, fix)
-            found.append(f.Finding(check, severity, f"{path}#{index}", message + more, fix, data))
+            advice = ""
+            if isinstance(fix, str):
+                advice, fix = f"; {fix}" if fix else "", Fix()
+            message += more + advice
+            found.append(f.Finding(check, severity, f"{path}#{index}", message, fix, data))
         return found
 
 
@@ -62,7 +67,7 @@ CHECKS = {
         "write a number or null"),
     "DATA-RECORD-TYPE": (f.ERROR, "a record is a JSON object", "write each record as an object"),
     "DATA-NOT-BUILT": (f.ERROR, "a record is a conversation, not a row of labels or captions",
-        "scripts/build_dataset.py SOURCE -o DIR"),
+        Fix(command="scripts/build_dataset.py SOURCE -o DIR")),
     "DATA-RECORD-FORMAT": (f.ERROR, "a record follows the format it looks like",
         "correct the record"),
     "DATA-MEDIA-ESCAPE": (f.ERROR, "files are named below the dataset",

@@ -330,9 +330,9 @@ def _closest(name: str, places: list[str], near: list[tuple[str, Any]]) -> tuple
     closest = [one for one, parts in zip(near, common, strict=True) if parts == max(common)]
     if len(closest) > 1:
         listed = ", ".join(path for path, _ in closest[:2])
-        message = f"got {len(closest)} files of that name ({listed}, ...), expected one"
-        fix = "write the path of the file in the table"
-        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", name, message, fix)
+        message = f"got {len(closest)} files of that name ({listed}, ...), expected one; "
+        message += "write the path of the file in the table"
+        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", name, message)
     return closest[0] if closest else None
 
 
@@ -348,10 +348,10 @@ def _claimed(files: Folder, path: str, medium: Path | Held, guessed: str = "") -
     if before != guessed:
         message = (
             f"got one file ({path}) for this name and for {before or path}, "
-            "expected a file for each"
+            "expected a file for each; add the file that is missing, or write the path of the file "
+            "in the table"
         )
-        fix = "add the file that is missing, or write the path of the file in the table"
-        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", guessed or path, message, fix)
+        raise f.bad_input("BUILD-MEDIA-AMBIGUOUS", guessed or path, message)
     return medium
 
 

@@ -414,7 +414,8 @@ def _media_missing(message: str, source: Source, data: dict, is_all: bool) -> f.
     elif source.files.raw:
         message += f", and for raw data of {raw_clips.SETS} in {source.files.raw.root}"
     elif isinstance(source.files, Repository):
-        fix = Fix(command="add the clips to a local copy of the source and build that")
+        message += "; add the clips to a local copy of the source and build that"
+        fix = Fix()
     elif source.tables:
         message += _looked_further(source.files, data["files"])
     where = ", ".join(source.tables[:3]) or source.files.root

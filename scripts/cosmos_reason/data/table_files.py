@@ -107,10 +107,10 @@ def _numbered_rows(path: Path) -> Iterator[tuple[int, dict]]:
             separator = max(SEPARATORS, key=header.count)
             yield from _below_header(path, csv.reader(handle, strict=True, delimiter=separator))
     except UnicodeDecodeError:
-        message = "got text that is not UTF-8, expected a UTF-8 CSV table with a header"
+        message = "got text that is not UTF-8, expected a UTF-8 CSV table with a header; Windows "
+        message += "writes WINDOWS-1252 in Western Europe, other names of codes elsewhere"
         name = shlex.quote(str(path))
         fix = f"iconv -f WINDOWS-1252 -t UTF-8 {name} -o {name}.utf8.csv"
-        fix += "  # what Windows writes in Western Europe: name another code where it is another"
         raise f.bad_input("BUILD-TABLE", path, message, fix) from None
     except (csv.Error, ValueError) as problem:
         raise f.bad_input(

@@ -71,12 +71,10 @@ def labelled_by_folder(files: Folder, split: str) -> list[Row]:
     labels = {row.values["answer"] for row in rows}
     are_splits = {label.lower() for label in labels} <= split_names.NAMES.keys()
     if len(labels) < 2 or "" in labels or are_splits:
-        message = f"got {len(rows)} media files in {len(labels)} folders and no labels"
-        fix = (
-            "write a table labels.csv beside them (video,label), "
-            "or put them into one folder per label"
-        )
-        raise f.bad_input("BUILD-NO-LABELS", files.root, message, fix)
+        message = f"got {len(rows)} media files in {len(labels)} folders and no labels; "
+        message += "write a table labels.csv beside them (video,label), or put them into one "
+        message += "folder per label"
+        raise f.bad_input("BUILD-NO-LABELS", files.root, message)
     return rows
 
 

@@ -195,7 +195,8 @@ def grade(graded: list[Row], type: str = "auto", tolerance: float = 0.0) -> list
     message = "row(s) whose ground truth is no answer of their type; they count as wrong"
     fix = BY_THE_DATA
     if type == "auto":
-        fix = "correct the answers of these records in the annotations"
+        message += "; correct the answers of these records in the annotations"
+        fix = ""
     return rows.about(unread, "EVAL-GT-TYPE", findings.ERROR, "rows", message, fix)
 
 
@@ -284,8 +285,8 @@ def convert_boxes(graded: list[Row], written: str, media_dir: str) -> list[Findi
             _convert_box(row, written, sizes[name])
     folder = media_dir or "a known folder"
     message = f"row(s) whose medium is not below {folder}, so that their boxes cannot be converted"
-    fix = "score where the evaluation's media are, or without --boxes"
-    return rows.about(unknown, "EVAL-BOX-SIZE", findings.ERROR, "--boxes", message, fix)
+    message += "; score where the evaluation's media are, or without --boxes"
+    return rows.about(unknown, "EVAL-BOX-SIZE", findings.ERROR, "--boxes", message, "")
 
 
 def _convert_box(row: Row, written: str, size: tuple[int, int]) -> None:

@@ -56,11 +56,11 @@ def check_image(
     the platform runs `paths` too."""
     image = launch.image or images.default(launch.engine)
     if not image:
-        message = f"got none, and engine {launch.engine} has no image of its own"
-        fix = f"--image NAME, {IMAGE_NEEDS[launch.engine]}"
+        message = f"got none, and engine {launch.engine} has no image of its own; "
+        message += f"expected the name of one, {IMAGE_NEEDS[launch.engine]}"
         if launch.action in bundle.skill_info()["engines"][images.ENGINE]["actions"]:
-            fix += f"; or a spec made with --engine {images.ENGINE}, which has one"
-        return [error("JOB-IMAGE", "--image", message, fix)]
+            message += f"; or a spec made with --engine {images.ENGINE}, which has one"
+        return [error("JOB-IMAGE", "--image", message, Fix(flags={"--image": "NAME"}))]
     if not IMAGE_NAME.fullmatch(image) and not (paths and paths.fullmatch(image)):
         forms = f"REGISTRY/NAME:TAG or {example}" if paths else "REGISTRY/NAME:TAG"
         return [error("JOB-IMAGE", "--image", f"got {image!r}, expected a name such as {forms}")]

@@ -212,9 +212,9 @@ def retry(
         fix = jobs.command("cancel", folder) if job.state == jobs.RUNNING else ""
         raise bad_input("JOB-NOT-FAILED", folder.name, message, fix)
     if job.spec_edited():
-        message = "got a spec that was edited after submit, expected the one that ran"
-        fix = "submit it as a new job, with train.resume if it is to go on from a checkpoint"
-        raise bad_input("JOB-SPEC-EDITED", job.spec_path, message, fix)
+        message = "got a spec that was edited after submit, expected the one that ran; "
+        message += "submit it as a new job, with train.resume if it is to go on from a checkpoint"
+        raise bad_input("JOB-SPEC-EDITED", job.spec_path, message)
     options = job.options | {"memory": memory} if memory else job.options
     launch = read(
         job.spec_path,

@@ -145,10 +145,9 @@ def visible(folders: set[Path]) -> set[Path]:
         if is_root or inside(path) != str(path):
             message = (
                 "got media or a link's target in a folder that containers have themselves, "
-                "expected them elsewhere"
+                "expected them elsewhere; copy them to a data folder, and name them relative to it"
             )
-            fix = "copy them to a data folder, and name them relative to it"
-            raise bad_input("JOB-MEDIA-HIDDEN", path, message, fix)
+            raise bad_input("JOB-MEDIA-HIDDEN", path, message)
     return found
 
 

@@ -134,10 +134,9 @@ def _damage(archive: Path) -> Iterator[None]:
     except OSError as problem:
         if problem.errno != errno.ENOSPC:
             raise
-        fix = "export COSMOS_CACHE=DIR TMPDIR=DIR, on a larger disk"
-        raise outside(
-            "DATA-ARCHIVE-DISK", archive, "got a full disk, expected room to unpack it", fix
-        ) from None
+        message = "got a full disk, expected room to unpack it: DIR on a larger one"
+        fix = "export COSMOS_CACHE=DIR TMPDIR=DIR"
+        raise outside("DATA-ARCHIVE-DISK", archive, message, fix) from None
 
 
 def _is_zip(archive: Path) -> bool:

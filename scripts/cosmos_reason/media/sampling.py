@@ -123,8 +123,10 @@ def frame_count(
         message = (
             f"got {total_frames} frames, expected {max(count, FRAME_FACTOR)} or more to sample"
         )
-        fix = Fix(command="remove its records")
-        if total_frames >= FRAME_FACTOR:
+        fix = Fix()
+        if total_frames < FRAME_FACTOR:
+            message += "; remove its records"
+        else:
             fix = Fix(changes={f"{options.table}.nframes": total_frames // 2 * 2})
         raise bad_input("DATA-CLIP-TOO-SHORT", CLIP, message, fix)
     return int(count)

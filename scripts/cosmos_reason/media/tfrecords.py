@@ -94,8 +94,8 @@ def _checksum(data: bytes) -> int:
 
 
 def _damaged(shard: Path, at: int, got: str) -> Failure:
-    message = f"got {got}, at byte {at}; expected whole TFRecords"
-    return bad_input("DATA-TFRECORD", shard, message, "download the file again")
+    message = f"got {got}, at byte {at}; expected whole TFRecords; download the file again"
+    return bad_input("DATA-TFRECORD", shard, message)
 
 
 def _varint(data: Buffer, at: int) -> tuple[int, int]:

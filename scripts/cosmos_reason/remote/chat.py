@@ -157,8 +157,8 @@ class ChatServer:
             if self.stopped.wait(delay):
                 break
         if outcome.is_unreachable:
-            message = f"got {outcome.text} {attempt} times"
-            raise outside("EVAL-ENDPOINT-UNREACHABLE", self.url, message, "start the server")
+            message = f"got {outcome.text} {attempt} times, expected a server that answers there"
+            raise outside("EVAL-ENDPOINT-UNREACHABLE", self.url, message)
         message = f"got {outcome.text}, after {attempt} attempt(s)"
         raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, message, status=outcome.status)
 

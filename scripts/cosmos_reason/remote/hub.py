@@ -252,9 +252,9 @@ def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
     except errors.GatedRepoError as problem:
         raise _gated(repo, kind, problem.response.status_code) from None
     except errors.RepositoryNotFoundError:
-        message = f"got no such folder here, and no such {kind} there that this token may see"
-        fix = f"look at {_page(repo, kind)}; set HF_TOKEN if it is private"
-        raise outside("HUB-NOT-FOUND", where, message, fix) from None
+        message = f"got no such folder here, and no such {kind} there that this token may see; "
+        message += f"{_page(repo, kind)} shows it; HF_TOKEN is wanted where it is private"
+        raise outside("HUB-NOT-FOUND", where, message) from None
     except errors.LocalTokenNotFoundError:
         message = f"got no token, expected one of {TOKENS_PAGE}"
         raise outside("HUB-NO-TOKEN", where, message, "export HF_TOKEN=...") from None
@@ -264,9 +264,8 @@ def _api(repo: str, secret: str | None, kind: str = "model") -> Iterator:
         raise _unreachable(where, problem) from None
     except (OSError, httpx.HTTPError, RuntimeError, ValueError) as problem:
         if getattr(problem, "errno", None) == errno.ENOSPC:
-            message = "got a full disk while it was fetched"
-            fix = "export HF_HOME=DIR, on a larger disk"
-            raise outside("HUB-DISK-FULL", where, message, fix) from None
+            message = "got a full disk while it was fetched, expected DIR on a larger one"
+            raise outside("HUB-DISK-FULL", where, message, "export HF_HOME=DIR") from None
         raise _unreachable(where, problem) from None
 
 
@@ -280,12 +279,12 @@ def _gated(repo: str, kind: str, status: int) -> Failure:
     page = _page(repo, kind)
     if status == 401:
         actual = "no token"
-        fix = f"accept it at {page}, then set HF_TOKEN"
+        advice = f"accept it at {page} and set HF_TOKEN"
     else:
         actual = "an account that did not"
-        fix = f"accept it at {page}, with the account of your HF_TOKEN"
+        advice = f"accept it at {page} with the account of your HF_TOKEN"
     message = f"got {actual}, expected a token of an account that accepted the {kind}'s agreement"
-    return outside("HUB-GATED", f"hf_{kind}://{repo}", message, fix)
+    return outside("HUB-GATED", f"hf_{kind}://{repo}", f"{message}; {advice}")
 
 
 def _denied(where: str, status: int) -> Failure:
@@ -296,6 +295,5 @@ def _denied(where: str, status: int) -> Failure:
 
 def _unreachable(where: str, problem: Exception) -> Failure:
     first_line = (str(problem) or "no answer").splitlines()[0][:200]
-    message = f"got {type(problem).__name__}: {first_line}"
-    fix = "check the network and run it again, or use a local folder"
-    return outside("HUB-UNREACHABLE", where, message, fix)
+    message = f"got {type(problem).__name__}: {first_line}; a local folder needs no network"
+    return outside("HUB-UNREACHABLE", where, message)

@@ -208,9 +208,8 @@ def _fetch_all(wanted: list[Object], connection) -> list[Path]:
     to_come = sum(found.size for found in wanted if not _cached(found).is_file())
     free = shutil.disk_usage(cache()).free
     if to_come > free:
-        message = f"got {free:,} bytes free, expected {to_come:,}"
-        fix = "export COSMOS_CACHE=DIR, on a larger disk"
-        raise outside("S3-DISK-FULL", cache(), message, fix)
+        message = f"got {free:,} bytes free, expected {to_come:,}: DIR on a larger disk"
+        raise outside("S3-DISK-FULL", cache(), message, "export COSMOS_CACHE=DIR")
     copied = progress.of_bytes(to_come, "download")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(lambda found: fetch(found, connection, copied), wanted))
@@ -243,8 +242,8 @@ def send(
             Config=TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES),
         )
     if not is_same(path, uri, connection):
-        message = f"got another checksum than that of {path}"
-        raise outside("S3-CHECKSUM", uri, message, "run it again")
+        message = f"got another checksum than that of {path}; another run sends it again"
+        raise outside("S3-CHECKSUM", uri, message)
 
 
 def is_same(path: Path, uri: str, connection=None) -> bool:
@@ -292,8 +291,10 @@ def failures(uri: str) -> Iterator[None]:
         raise _answered(uri, problem.response.get("Error", {}).get("Code", "?")) from None
     except (BotoCoreError, Boto3Error, ValueError) as problem:
         text = f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}"
-        fix = "check AWS_ENDPOINT_URL and AWS_REGION, or the network"
-        raise outside("S3-UNREACHABLE", uri, f"got {text}", fix) from None
+        message = (
+            f"got {text}; is the network there, and are AWS_ENDPOINT_URL and AWS_REGION right?"
+        )
+        raise outside("S3-UNREACHABLE", uri, message) from None
 
 
 def _answered(uri: str, code: str) -> Failure:

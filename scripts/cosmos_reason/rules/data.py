@@ -67,12 +67,7 @@ def validate_at_saves(case) -> Fix:
         return Fix(changes={"train.ckpt.save_freq": case("validation.freq")})
     if case.engine == "tao":
         return Fix(changes={"validation.freq_in_epoch": epochs})
-    if case.save_interval:
-        return Fix(changes={"validation.freq": case.save_interval})
-    return Fix(
-        command="scripts/check_dataset.py ROOT --facts dataset_facts.json, then",
-        flags={"--dataset-facts": "dataset_facts.json"},
-    )
+    return Fix(changes={"validation.freq": case.save_interval} if case.save_interval else {})
 
 
 def saves_between_validations(case):
@@ -82,7 +77,7 @@ def saves_between_validations(case):
     if case.action == "train" and steps.first_validation_beyond_run(case):
         return False  # SPEC-VALIDATION-NEVER says it, and saving as late would save nothing
     if not case.save_interval:
-        return True
+        return "steps of an epoch are not known without --dataset-facts of check_dataset.py"
     if case.save_interval % case("validation.freq"):
         return f"saves every {case.save_interval} steps"
     return None
@@ -108,25 +103,30 @@ def saved_on_disk(theirs) -> str | None:
     return path if is_saved else None
 
 
-def built_of(saved: str) -> Fix:
+def without_training_data(case):
+    """Words where a dataset is named that has to be built first."""
+    if case(TRAIN_ANNOTATIONS) or case.has_own_data:
+        return None
+    saved = saved_on_disk(case(OF_GUIDES))
+    if not saved:
+        return True
     output = f"{Path(saved).resolve().name}-data"
-    command = f"scripts/build_dataset.py {shlex.quote(saved)} -o {shlex.quote(output)}, then"
-    return Fix(command=command, flags={"--train-root": f"{output}/train"})
+    command = f"build_dataset.py {shlex.quote(saved)} -o {shlex.quote(output)}"
+    return f"{command} makes {output}/train, for --train-root, of the dataset that is named"
 
 
 def data_of_guides(case) -> Fix:
     """Name the data where this project reads them, when NVIDIA's guides named them in their own
-    table; the script that reads them, when they are named otherwise."""
+    table."""
     theirs = case(OF_GUIDES)
     name = case(NAME_OF_GUIDES)
-    saved = saved_on_disk(theirs)
-    if saved:
-        return built_of(saved)
+    if saved_on_disk(theirs):
+        return Fix()
     annotations = theirs.get("annotation_path") if isinstance(theirs, dict) else None
     if not annotations or not isinstance(annotations, str):
         is_named = name and not case.has(TRAIN_ANNOTATIONS)
         if case.cosmos and (theirs or is_named):
-            return Fix(command="add --entry-script FILE to preflight and scripts/launch_job.py")
+            return Fix()  # the script that reads them is named when it is launched
         return Fix(flags={"--train-root": "DIR"})
     changes = {TRAIN_ANNOTATIONS: annotations}
     if isinstance(theirs.get("media_path"), str):
@@ -217,7 +217,7 @@ RULES = (
         "SPEC-DATA-TRAIN", LATER, TRAINING, TRAIN_ANNOTATIONS,
         "must be known before a launch, unless a dataset script of your own reads other data "
         "(launch_job.py --entry-script FILE)",
-        lambda case: not case(TRAIN_ANNOTATIONS) and not case.has_own_data,
+        without_training_data,
         reads=(OF_GUIDES, NAME_OF_GUIDES), fix=data_of_guides,
     ),
     Rule(

@@ -191,16 +191,16 @@ def _policy_beside(model: Path) -> str | None:
 
 def _take_last_model(draft: Draft, checkpoint: str, is_adapter: bool, origin: str) -> None:
     key = draft.params["model"]
-    choose = f"scripts/select_checkpoint.py {shlex.quote(str(Path(checkpoint).parents[2]))}"
+    choose = f"select_checkpoint.py {shlex.quote(str(Path(checkpoint).parents[2]))}"
     draft.put(key, checkpoint, origin)
     if is_adapter and draft.action == "grpo":
-        message = "got a LoRA adapter, expected a merged model to start reinforcement learning from"
-        fix = Fix(command=f"{choose} --merge DIR, then", flags={"--model": "DIR"})
-        draft.refuse("SPEC-PARENT-ADAPTER", key, message, fix)
+        message = "got a LoRA adapter, expected a merged model to start reinforcement learning "
+        message += f"from; {choose} --merge DIR makes one, for --model"
+        draft.refuse("SPEC-PARENT-ADAPTER", key, message)
         return
-    message = "this is the model of the last step; another may be better"
-    fix = Fix(command=f"{choose} --by METRIC, then", flags={"--model": "DIR"})
-    draft.findings.append(findings.info("SPEC-PARENT-LAST", key, message, fix))
+    message = f"this is the model of the last step; {choose} --by METRIC names a better one, if "
+    message += "there is one"
+    draft.findings.append(findings.info("SPEC-PARENT-LAST", key, message))
 
 
 def _take_view(draft: Draft, parent: dict, origin: str) -> None:
@@ -302,12 +302,10 @@ def compare_with_resumed(draft: Draft) -> None:
             "or train on in a new run that starts from it (--model)"
         )
         model = Path(draft.finished)
-        fix = Fix(command=f"scripts/select_checkpoint.py {shlex.quote(str(model.parents[2]))}")
         if model.is_dir() and run_outputs.kind(model) == run_outputs.ADAPTER:
-            merge = f"scripts/select_checkpoint.py {shlex.quote(str(model))} --merge DIR"
-            message += "; an adapter is merged with its base first"
-            fix = Fix(command=f"{merge}, then --model DIR without {draft.flags['--parent-job']}")
-        draft.refuse("SPEC-RESUME-DONE", "train.resume", message, fix)
+            merge = f"select_checkpoint.py {shlex.quote(str(model))} --merge DIR"
+            message += f"; {merge} merges the adapter with its base first"
+        draft.refuse("SPEC-RESUME-DONE", "train.resume", message)
     key = draft.params["model"]
     before, value = document.get(draft.resumed, key), document.get(draft.spec, key)
     if before != value:

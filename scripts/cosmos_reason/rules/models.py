@@ -94,9 +94,10 @@ def model_of_a_later_version(case):
     return known((case(base) if base else "") or "") or known(case.model)
 
 
-def merged_first(case) -> Fix:
+def model_is_an_adapter(case):
     adapter = shlex.quote(str(case.model))
-    return Fix(command=f"scripts/select_checkpoint.py {adapter} --merge DIR, then --model DIR")
+    merge = f"select_checkpoint.py {adapter} --merge DIR makes it"
+    return bool(case.adapter_base) and merge
 
 
 RULES = (
@@ -145,6 +146,6 @@ RULES = (
     Rule(
         "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",
         "a LoRA adapter; training starts from a whole model",
-        lambda case: bool(case.adapter_base), fix=merged_first,
+        model_is_an_adapter,
     ),
 )  # fmt: skip

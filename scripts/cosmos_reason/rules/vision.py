@@ -96,15 +96,15 @@ def complete_size(case) -> Fix | int:
     return Fix(changes={case.vision + "resized_width": 448})
 
 
-def fewer_frames(case) -> int | Fix:
-    """The most frames, below those asked for, that every clip has; a clip that cannot be sampled at
-    all is to go."""
+def fewer_frames(case) -> int | None:
+    """The most frames, below those asked for, that every clip has; none where a clip cannot be
+    sampled at all."""
     asked = sampled(case, "nframes") or 0
     for frames in range(asked - 2, 0, -2):
         records = case.tokens_with({case.vision + "nframes": frames})
         if not any(record.problem for record in records):
             return frames
-    return Fix(command="remove the records that check_dataset.py names")
+    return None
 
 
 def clips_too_short(case):
@@ -199,7 +199,8 @@ RULES = (
     ),
     # The sampler raises unless 2 <= frames <= those of the clip.
     Rule(
-        "SPEC-FRAMES-CLIP", ERROR, ANY, "{vision}.nframes", "these clips cannot be sampled so",
+        "SPEC-FRAMES-CLIP", ERROR, ANY, "{vision}.nframes",
+        "these clips cannot be sampled so; check_dataset.py --spec names their records",
         clips_too_short, reads=("{vision}", "{model}"), fix=fewer_frames,
     ),
     Rule(

@@ -40,7 +40,7 @@ def _writing(folder: Path) -> Iterator[Path]:
         with whole_folder(folder) as unfinished:
             yield unfinished
     except (OSError, SafetensorError) as problem:
-        fix = Fix(command="free space there, or", changes={"train.ckpt.max_keep": 1})
+        fix = Fix(changes={"train.ckpt.max_keep": 1})
         raise outside("ENGINE-SAVE-FAILED", folder, f"got {problem}", fix) from None
 
 

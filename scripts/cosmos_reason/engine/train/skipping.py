@@ -121,9 +121,10 @@ class Skipped:
         """A finding for each file, and what they come to."""
         message = (
             f"got {len(lost):,} of {len(self.samples):,} records whose media cannot be read, "
-            f"expected at most {self.most:,}, or {self.most_of_one_file:,} of one file"
+            f"expected at most {self.most:,}, or {self.most_of_one_file:,} of one file; "
+            "bring the files back before it goes on"
         )
-        fix = Fix(command="bring the files back, then", changes={"train.resume": True})
+        fix = Fix(changes={"train.resume": True})
         breaking = error("DATA-MEDIA-BREAKING", f"{self.name} data", message, fix)
         return TooMany([breaking, *_by_file(lost).values()], EXIT_BAD_INPUT)
 

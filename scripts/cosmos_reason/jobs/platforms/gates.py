@@ -282,5 +282,5 @@ def _version(name: str, version: str, least: str | int, command: str) -> Iterato
         message = f"got no version, expected {least} or newer"
         yield findings.warning("PRE-HOST-VERSION-UNKNOWN", where, message, command)
     elif older(version, least):
-        message = f"got {version}, expected {least} or newer"
-        yield findings.error("PRE-HOST-VERSION", where, message, f"install NVIDIA {name} {least}")
+        message = f"got {version}, expected {least} or newer to be installed"
+        yield findings.error("PRE-HOST-VERSION", where, message)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 
 from cosmos_reason.base import findings
 from cosmos_reason.base.findings import Failure, Finding
@@ -16,8 +15,8 @@ from cosmos_reason.jobs.platforms.slurm import cluster as slurm_cluster
 from cosmos_reason.remote.machine import Host
 
 FROM_ELSEWHERE = (
-    "run this command on the machine with the GPUs, or add what they are "
-    "(an H100: 80, sm_90; an L40S: 44, sm_89):"
+    "; the machine with the GPUs is asked when this command runs there, and flags say what they "
+    "are (an H100: 80, sm_90; an L40S: 44, sm_89)"
 )
 
 
@@ -76,7 +75,7 @@ def ask_for_gpus(preflight: Preflight, machine: Host | None) -> Iterator[Finding
     report = findings.warning if preflight.options.describes_gpus else findings.error
     fix = missing_description(preflight.options)
     if fix:
-        fix = replace(fix, command=FROM_ELSEWHERE)
+        message += FROM_ELSEWHERE
     yield report("PRE-GPU-NONE", "nvidia-smi", message, fix)
 
 

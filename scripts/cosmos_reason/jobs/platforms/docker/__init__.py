@@ -92,9 +92,9 @@ def check(launch: Launch, acting: bool) -> list[Finding]:
             message += "; --gpu-ids none says that it should work on the CPU"
         found.append(warning("JOB-DOCKER-GPUS", "--gpu-ids", message, RUNTIME))
     if os.getuid() == 0 and not is_rootless(facts):
-        message = "the work runs as root in the container, and its results belong to root"
-        fix = "submit it as an ordinary user"
-        found.append(warning("JOB-DOCKER-ROOT", "--platform docker", message, fix))
+        message = "the work runs as root in the container, and its results belong to root; "
+        message += "an ordinary user's belong to that user"
+        found.append(warning("JOB-DOCKER-ROOT", "--platform docker", message))
     return found
 
 

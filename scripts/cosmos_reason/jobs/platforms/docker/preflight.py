@@ -146,9 +146,9 @@ def _entry_script(preflight: Preflight) -> Iterator[Finding]:
     if answer.code == 0 and not answer.out.strip():
         return
     got = f"no {answer.out.strip()}" if answer.code == 0 else answer.last_words
-    message = f"got {got} in the image, expected {', '.join(SCRIPT_NEEDS)} for our dataset script"
-    fix = "add --entry-script image to scripts/launch_job.py submit"
-    yield findings.warning("PRE-ENTRY-SCRIPT", preflight.image, message, fix)
+    message = f"got {got} in the image, expected {', '.join(SCRIPT_NEEDS)} for our dataset script; "
+    message += "launch_job.py submit --entry-script image takes the image's own"
+    yield findings.warning("PRE-ENTRY-SCRIPT", preflight.image, message)
 
 
 def _cosmos_rl(preflight: Preflight) -> Iterator[Finding]:

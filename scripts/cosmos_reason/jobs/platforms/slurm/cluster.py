@@ -110,9 +110,9 @@ def check_pyxis(where: Host) -> list[Finding]:
     """An error where srun starts no containers."""
     if "--container-image" in where.call("srun", "--help").out:
         return []
-    message = "got an srun without --container-image, expected Pyxis and Enroot for containers"
-    fix = "install Pyxis and Enroot on the cluster"
-    return [error("PRE-SLURM-PYXIS", where.name, message, fix)]
+    message = "got an srun without --container-image, expected Pyxis and Enroot, installed on "
+    message += "the cluster, for containers"
+    return [error("PRE-SLURM-PYXIS", where.name, message)]
 
 
 def check_variables() -> list[Finding]:

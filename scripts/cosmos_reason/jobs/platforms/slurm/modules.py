@@ -79,7 +79,7 @@ def complaints(lines: list[str], node: str, options: dict, where: Host) -> list[
             fix = cluster.look(where, "module avail")
             found.append(error("JOB-SLURM-MODULE", f"--module {names}", message, fix))
         elif kind == "python":
-            message = f"got {what} on {node}, expected Python 3.11 with {', '.join(NEEDED)}"
-            fix = "--module with one that has them, or none of them and this Python"
-            found.append(error("JOB-SLURM-MODULE", f"{PYTHON} of {names}", message, fix))
+            message = f"got {what} on {node}, expected Python 3.11 with {', '.join(NEEDED)}; "
+            message += "name a --module that has them, or none, and this Python is taken"
+            found.append(error("JOB-SLURM-MODULE", f"{PYTHON} of {names}", message))
     return found

@@ -165,8 +165,9 @@ def flags(options: dict, count: int = 1) -> list[str]:
 
 def _unseen(flag: str, path: Path, node: str, caches: list[Path]) -> Finding:
     what = "that may be written to" if flag == "-w" else "that can be read"
-    message = f"got nothing {what} on node {node}, expected what this machine has there"
-    fix = "use storage that the nodes share"
+    message = f"got nothing {what} on node {node}, expected what this machine has there; use "
+    message += "storage that the nodes share"
+    fix = ""
     if path in caches:
         message = f"got nothing {what} on node {node}, expected the folder that inputs are "
         message += "fetched into"

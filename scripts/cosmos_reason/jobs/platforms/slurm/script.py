@@ -228,9 +228,9 @@ def unmountable(job: Job, spec: dict) -> list[Finding]:
         if NOT_IN_MOUNTS.search(str(path)):
             message = (
                 "got a space, a colon, a comma or an unusual character in a path, which Pyxis "
-                "cannot mount"
+                "cannot mount; rename it, or link to it"
             )
-            found.append(error("JOB-SLURM-MOUNT", path, message, "rename it, or link to it"))
+            found.append(error("JOB-SLURM-MOUNT", path, message))
     return found
 
 
