@@ -56,7 +56,7 @@ def test_an_empty_or_damaged_model_folder_is_refused(site):
 def test_an_adapter_is_refused_where_the_spec_says_full_model(site):
     write_adapter(site.root / "adapter")
     change(site, "train", policy__model_name_or_path="adapter")
-    assert "select_checkpoint.py" in str(refused(site)["SPEC-MODEL-ADAPTER"].fix)
+    assert "select_checkpoint.py" in refused(site)["SPEC-MODEL-ADAPTER"].message
     change(site, "evaluate", model__model_name="adapter")
     assert "--set model.enable_lora=true" in str(
         refused(site, "evaluate")["SPEC-ADAPTER-FOLDER"].fix
@@ -343,7 +343,7 @@ def test_cosmos_rl_runs_in_an_image_of_ones_own(site, monkeypatch):
     usual = {"platform": "docker", "engine": "cosmos-rl", "docker_host": "unix:///x"}
     _, found = launch.plan(site.request("train", **usual))
     lacking = next(finding for finding in found if finding.id == "JOB-IMAGE")
-    assert "requirements-cosmos-rl.txt" in str(lacking.fix)
+    assert "requirements-cosmos-rl.txt" in lacking.message
 
 
 def test_the_images_own_dataset_script_is_taken_when_it_is_asked_for(site, monkeypatch):

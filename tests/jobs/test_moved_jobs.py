@@ -117,7 +117,7 @@ def test_status_and_specs_tell_the_paths_of_the_named_folder(job, original, tmp_
         "build_spec.py", "evaluate", "--parent-job", job, "-o", tmp_path / "made.toml"
     )
     (last,) = [one for one in document["findings"] if one["id"] == "SPEC-PARENT-LAST"]
-    assert str(job / "results") in last["fix"]
+    assert str(job / "results") in last["message"]
     assert str(original) not in json.dumps(document)
     assert json.loads((job / "job.json").read_text())["outputs"]["output_dir"].startswith(
         str(original)

@@ -251,9 +251,7 @@ def test_no_gpu_is_told_once_with_what_is_still_to_say(
         preflight.Preflight("local", PreflightOptions(**given), 0, engine), Host()
     )
     assert (found.id, found.severity) == ("PRE-GPU-NONE", severity)
-    words, _, flags = str(found.fix).partition(": --")
-    assert bool(flags) == bool(unsaid) and unsaid in f"--{flags}"
-    assert words.startswith("run this command on the machine with the GPUs" if unsaid else "")
+    assert bool(found.fix) == bool(unsaid) and unsaid in str(found.fix)
 
 
 def test_a_launch_gets_as_many_gpus_as_the_spec_needs():

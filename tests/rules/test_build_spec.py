@@ -368,7 +368,7 @@ def test_a_finished_job_has_no_step_to_train(parent, here):
     code, found, _ = run(f"train --engine transformers --parent-job {parent} --set epochs=4")
     done = found["SPEC-RESUME-DONE"]
     assert (code, done.severity, "step_20" in done.message) == (1, f.ERROR, True)
-    assert str(done.fix) == f"scripts/select_checkpoint.py {here / 'out'}"
+    assert not done.fix
     code, found, made = run(f"train --engine transformers --parent-job {parent} --set resume=false")
     assert (code, made["train"]["resume"]) == (0, False)
 
@@ -383,7 +383,7 @@ def test_a_running_job_is_not_continued(parent):
 
 def test_reinforcement_learning_wants_the_adapter_merged(parent):
     code, found, _ = run(f"grpo --engine cosmos-rl --parent-job {parent}")
-    assert (code, "--merge" in str(found["SPEC-PARENT-ADAPTER"].fix)) == (1, True)
+    assert (code, "--merge" in found["SPEC-PARENT-ADAPTER"].message) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -219,11 +219,8 @@ def test_a_folder_with_an_adapter_is_noticed(here, job):
     fix = str(found["SPEC-ADAPTER-FOLDER"].fix)
     assert (code, "model.enable_lora=true" in fix) == (1, True)
     code, found, _ = run(f"train --model {job}")
-    fix = str(found["SPEC-MODEL-ADAPTER"].fix)
-    assert (code, fix) == (
-        1,
-        f"scripts/select_checkpoint.py {job} --merge DIR, then --model DIR",
-    )
+    advice = f"select_checkpoint.py {job} --merge DIR"
+    assert (code, advice in found["SPEC-MODEL-ADAPTER"].message) == (1, True)
 
 
 def test_a_training_that_goes_on_takes_the_engine_of_its_parent_job(here, job):
@@ -233,7 +230,7 @@ def test_a_training_that_goes_on_takes_the_engine_of_its_parent_job(here, job):
     code, found, _ = run(f"train --parent-job {JOB}")
     assert (code, "SPEC-RESUME-OTHER" in found) == (1, False)
     merge = f"select_checkpoint.py {job} --merge DIR"
-    assert merge in str(found["SPEC-RESUME-DONE"].fix)
+    assert merge in found["SPEC-RESUME-DONE"].message
     _, found, _ = support_specs.run(f"train --engine tao --parent-job {JOB}")
     fixes = {str(one.fix) for one in found if one.id == "SPEC-RESUME-OTHER"}
     assert fixes == {"replace --engine tao with --engine transformers"}
@@ -515,9 +512,6 @@ def test_intervals_that_were_asked_for_stay(here):
     assert "SPEC-VALIDATION-NEVER" in run(f"train --spec mine.toml --dataset-facts {facts}")[1]
 
 
-GONE = "remove the records that check_dataset.py names"
-
-
 @pytest.mark.parametrize(
     ("frames", "asked", "fits"), [([64, 17], 32, 16), ([64, 6], 8, 6), ([64, 1], 8, None)]
 )
@@ -527,14 +521,14 @@ def test_the_most_frames_that_fit_every_clip_are_proposed(here, frames, asked, f
         line = f"{action} --engine transformers --dataset-facts {facts} --set nframes={asked}"
         finding = run(line)[1]["SPEC-FRAMES-CLIP"]
         assert str(finding.fix) == (
-            f"replace --set nframes={asked} with --set {key}={fits}" if fits else GONE
+            f"replace --set nframes={asked} with --set {key}={fits}" if fits else ""
         )
 
 
 def test_a_rate_of_frames_is_not_blamed_for_clips_of_one_frame(here):
     facts = write_facts(here, 2, [64, 1])
     finding = run(f"train --dataset-facts {facts} --set fps=2")[1]["SPEC-FRAMES-CLIP"]
-    assert str(finding.fix) == GONE
+    assert not finding.fix
 
 
 @pytest.mark.parametrize("batch", [32, 512, 4096])
@@ -726,7 +720,7 @@ def test_profiles_that_save_by_epoch_validate_by_epoch(here, profile):
     _, found, made = run(f"{line} --engine cosmos-rl --dataset-facts {write_facts(here, 80)}")
     assert "SPEC-BEST" not in found and made["train"]["ckpt"]["save_freq_in_epoch"] == 1
     finding = run(f"{line} --engine cosmos-rl")[1]["SPEC-BEST"]
-    assert "save_freq" not in str(finding.fix) and "--dataset-facts" in str(finding.fix)
+    assert not finding.fix and "--dataset-facts" in finding.message
     made = run(f"{line} --set validation.freq=7")[2]  # asked for
     assert made["validation"] == {
         "enable": True,

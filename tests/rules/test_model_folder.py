@@ -175,7 +175,7 @@ def test_a_train_output_is_a_parent(output, part):
     assert made["model"]["model_name"] == str(step(output, 20))
     assert made["model"]["base_model_path"] == str(output.parent / "base")
     assert made["vision"] == TRAINED["custom"]["vision"]
-    assert str(output) in str(found["SPEC-PARENT-LAST"].fix)
+    assert str(output) in found["SPEC-PARENT-LAST"].message
 
 
 def test_one_model_of_an_output_is_a_parent(output):
@@ -253,7 +253,7 @@ def test_an_output_that_cannot_be_a_parent_is_refused(output, here):
     code, found, _ = run(f"train --engine cosmos-rl --parent-job {output}")
     assert (code, "own spec" in found["SPEC-PARENT"].message) == (2, True)
     code, found, _ = run(f"grpo --engine cosmos-rl --parent-job {output}")
-    assert (code, "--merge" in str(found["SPEC-PARENT-ADAPTER"].fix)) == (1, True)
+    assert (code, "--merge" in found["SPEC-PARENT-ADAPTER"].message) == (1, True)
     write_halves(step(output, 20), parts="A")
     code, found, _ = run(f"evaluate --engine transformers --parent-job {output}")
     assert (code, "damaged" in found["SPEC-PARENT"].message) == (2, True)
