@@ -251,7 +251,8 @@ def main(args: argparse.Namespace) -> cli.Outcome:
         best = submit(preflight, better_image(preflight, found))
         preflight.result["launch"] = cli.suggested(best)
     following = submit(preflight, options.image) if preflight.launch else ()
-    return cli.Outcome(preflight.result, found, text(preflight), following)
+    # A check that was abandoned goes on in its thread and may add to the result while this prints.
+    return cli.Outcome(dict(preflight.result), found, text(preflight), following)
 
 
 def options_of(args: argparse.Namespace) -> PreflightOptions:

@@ -1,5 +1,6 @@
 """Kills of all that takes part in a local job, its cancellation, and its retry."""
 
+import contextlib
 import os
 import random
 import signal
@@ -29,7 +30,8 @@ def site(tmp_path, monkeypatch):
 def kill_all(folder):
     """Kill a job's processes, and wait until none is left."""
     for process in marked(folder):
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     while marked(folder):
         time.sleep(0.01)
 
@@ -61,7 +63,8 @@ def test_kills_at_random_moments_leave_a_truthful_record(site):
         time.sleep(chance.uniform(0, 0.6))
         victims = marked(folder)
         for process in chance.sample(victims, chance.randint(0, len(victims))):
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended by itself
+                process.kill()
         record = ended(folder)
         whole = (
             folder / "results" / "20260101000000" / "safetensors" / "step_3" / "chat_template.json"

@@ -65,3 +65,24 @@ def test_a_silent_endpoint_never_holds_the_run(tmp_path):
         ]
         _, found = preflight_json("--platform", "local", "--timeout", "2", *paths, env=env)
         assert time.monotonic() - started < 300 and found["PRE-TIMEOUT"]["where"] == "paths"
+
+
+def test_what_an_abandoned_check_still_notes_changes_no_result(monkeypatch):
+    monkeypatch.setattr(machine, "OVER", threading.Event())
+    goes_on, over = threading.Event(), threading.Event()
+
+    def late(launch):
+        yield f.info("PRE-EARLY", "x", "in time")
+        assert goes_on.wait(300)
+        over.set()
+
+    options = preflight.PreflightOptions(timeout=0.5)
+    launch = preflight.Preflight("local", options, time.monotonic() + 0.5, "tao")
+    preflight.gather({"late": late}, launch)
+    checks = launch.result["checks"]
+    goes_on.set()
+    assert over.wait(300)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and thread.daemon:
+            thread.join(1)
+    assert checks == {} and launch.result["checks"] is checks

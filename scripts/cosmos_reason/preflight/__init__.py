@@ -117,8 +117,8 @@ def descriptions() -> dict[str, str]:
 
 
 def run(preflight: Preflight) -> list[Finding]:
-    """All findings, in the order of the checks; `launch.result` tells how each check ended and
-    after how long."""
+    """All findings, in the order of the checks; `preflight.result` tells after how long
+    each check ended."""
     found = []
     adopted = secrets.adopt_former_s3_names()
     if adopted:
@@ -166,8 +166,7 @@ def by_site(site, found: list[Finding]) -> list[Finding]:
 def gather(checks: dict[str, Check], preflight: Preflight) -> list[Finding]:
     """Run checks side by side. What is not done in time is abandoned, its commands killed, and
     reported."""
-    ended: dict[str, list[Finding]] = {}
-    times = preflight.result.setdefault("checks", {})
+    ended: dict[str, tuple[list[Finding], float]] = {}
 
     def work(name: str, check: Check) -> None:
         started = time.monotonic()
@@ -181,8 +180,7 @@ def gather(checks: dict[str, Check], preflight: Preflight) -> list[Finding]:
             message = f"this check could not be finished: {reason}"
             fix = files.way_out(problem) if isinstance(problem, OSError) else ""
             found.append(findings.error("PRE-CHECK-BROKEN", name, message, fix))
-        ended[name] = found
-        times[name] = round(time.monotonic() - started, 2)
+        ended[name] = found, round(time.monotonic() - started, 2)
 
     threads = []
     for name, check in checks.items():
@@ -196,8 +194,10 @@ def gather(checks: dict[str, Check], preflight: Preflight) -> list[Finding]:
     if late:
         machine.stop()
     found = []
-    for name in checks:
-        found += in_time.get(name, [])
+    for name in in_time:
+        found += in_time[name][0]
+    times = {name: seconds for name, (_, seconds) in in_time.items()}
+    preflight.result = preflight.result | {"checks": preflight.result.get("checks", {}) | times}
     limit = preflight.options.timeout
     for name in late:
         message = f"got no answer within --timeout {limit:g} s, so this is not checked"

@@ -36,7 +36,8 @@ def check(preflight: Preflight, plan: Plan) -> Iterator[Finding]:
     if case.action in actions.TRAINING:
         terms = host_memory.terms(plan, node_of(preflight))
     needed = sum(terms.values())
-    preflight.result["prediction"] |= {"host_gib": round(needed, 1), "host_terms": terms}
+    host = {"host_gib": round(needed, 1), "host_terms": terms}
+    preflight.result["prediction"] = preflight.result["prediction"] | host
     parts = ", ".join(f"{name} {gib:g}" for name, gib in terms.items())
     asked = _asked(preflight)
     if asked and needed > asked:

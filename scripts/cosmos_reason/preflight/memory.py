@@ -142,7 +142,7 @@ def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) ->
     """Compare the prediction with the smallest of `count` GPUs, which has `gib`."""
     needed = gpu_memory.total(plan)
     verdict = gpu_memory.verdict(needed, gib)
-    preflight.result["prediction"]["verdict"] = verdict
+    preflight.result["prediction"] = preflight.result["prediction"] | {"verdict": verdict}
     terms = ", ".join(f"{name} {size:g}" for name, size in gpu_memory.terms(plan).items())
     samples = f"{plan.tokens} tokens x {plan.batch}"
     message = f"{verdict}: {needed:.1f} GiB of {gib:.1f} at {samples} ({terms})"

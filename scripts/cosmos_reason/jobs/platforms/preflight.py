@@ -91,6 +91,7 @@ class Preflight:
     machine: Host | None = None  # where paths without a scheme lie; None when it cannot be asked
     docker: dict[str, str] | None = None  # variables that name the engine to the docker command
     driver: Driver = field(default_factory=Driver)
+    # What --json shows. A value is replaced, never changed: it may be printed meanwhile.
     result: dict = field(default_factory=dict)
 
     @property
