@@ -13,7 +13,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.roles import Column, cell_text
 from cosmos_reason.data.samples import Turn
-from cosmos_reason.data.source_files import Folder, Held, Medium, Part, files_of, wanted_part
+from cosmos_reason.data.source_files import Folder, Frames, Held, Medium, Part, wanted_part
 
 # of readings; those that are missing here are called as their field
 FLAGS = {
@@ -44,7 +44,10 @@ class Item(NamedTuple):
     @property
     def files(self) -> list[Path | Held]:
         """The files of its media, the pictures of a video each."""
-        return [file for _, medium in self.media for file in files_of(medium)]
+        found: list[Path | Held] = []
+        for _, medium in self.media:
+            found += medium.files if isinstance(medium, Frames) else (medium,)
+        return found
 
 
 class Row(NamedTuple):

@@ -221,7 +221,8 @@ def find(files: Folder, name: str, folder: str) -> Path | Held:
             message = "got an absolute name, expected one below the repository"
             raise f.bad_input("DATA-MEDIA-ESCAPE", name, message)
         return Path(in_folder)
-    media.resolve("", in_folder)
+    if ".." in in_folder or "\0" in in_folder:
+        media.resolve("", in_folder)  # raises Failure for one that leads out
     places = _places(name, folder)
     for place in places:
         if files.has(place):
@@ -295,7 +296,7 @@ def find_video(files: Folder, medium: Media, folder: str) -> Medium:
         return Frames(found, medium.fps, is_list=True)
     found = find(files, medium.path, folder)
     pictures = ()
-    if medium.may_be_folder and isinstance(found, Path) and not found.is_file():
+    if isinstance(found, Path) and not found.is_file() and medium.may_be_folder:
         pictures = files.pictures(found) or _packed_pictures(files, medium.path, folder)
     return Frames(pictures, medium.fps, is_list=False) if pictures else found
 

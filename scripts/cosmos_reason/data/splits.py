@@ -83,10 +83,11 @@ def settle(
     by_media = []  # what the folders of the source call the split of each item's clips
     for item in items:
         called = []
-        for file in item.files:
-            path = getattr(file, "key", None) or os.path.abspath(file)
-            if path.startswith(f"{root}/"):
-                called.append(of_folders(path[len(root) + 1 :]))
+        for _, medium in item.media:
+            for file in medium.files if isinstance(medium, Frames) else (medium,):
+                path = getattr(file, "key", None) or os.path.abspath(file)
+                if path.startswith(f"{root}/"):
+                    called.append(of_folders(path[len(root) + 1 :]))
         held_out = [name for name in called if name in HELD_OUT]
         by_media.append(next(iter(held_out or called), ""))
     if all(NAMES.get(name) != TRAIN for name in by_media):  # folders, but no splits
