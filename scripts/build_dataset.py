@@ -30,7 +30,6 @@ from cosmos_reason.data import (
     held_out,
     mapping,
     parts,
-    raw_clips,
     roles,
     source_files,
 )
@@ -101,7 +100,7 @@ def parser() -> cli.Parser:
         "held out",
     )
     raw = (
-        f"raw data of {raw_clips.SETS}, to cut clips from that Cosmos-Reason1's sets "
+        f"raw data of {source_files.RAW_SETS}, to cut clips from that Cosmos-Reason1's sets "
         "name and do not hold"
     )
     parser.add_argument("--raw", default="", metavar="DIR", help=raw)

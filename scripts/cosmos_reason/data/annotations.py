@@ -15,7 +15,6 @@ from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import CHECKS, Tally
 from cosmos_reason.data.records import id_and_media, parse
 from cosmos_reason.data.samples import Sample
-from cosmos_reason.remote import s3
 from cosmos_reason.spec.values import shown
 
 ROOT_FILES = ("annotations.json", "annotations.jsonl", "meta.json")
@@ -34,6 +33,8 @@ def locate(path: str | Path) -> Path:
 def fetch(uri: str) -> tuple[str, Path]:
     """(s3:// name, local copy) of an annotation file, or of the one in a dataset root; Failure when
     there is none."""
+    from cosmos_reason.remote import s3
+
     if not uri.endswith((".json", ".jsonl")):
         connection = s3.client()
         names = [name for name in ROOT_FILES if s3.head(s3.join(uri, name), connection)]

@@ -8,9 +8,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from cosmos_reason import answers
-from cosmos_reason.data.survey import Survey, short_answer
+if TYPE_CHECKING:
+    from cosmos_reason.data.survey import Survey
 
 FEWEST_QUESTIONS = 30
 FEWEST_PER_ANSWER = 5
@@ -30,6 +31,9 @@ Balance = Mapping[str, Counter]  # of each kind of question, how often it has wh
 
 def balance(conversations: Iterable[Sequence]) -> Balance:
     """The balance of turns (each a role and a text), in the form that a survey of a dataset has."""
+    from cosmos_reason import answers
+    from cosmos_reason.data.survey import short_answer
+
     counts: dict[str, Counter] = defaultdict(Counter)
     for turns in conversations:
         for (_, question), (role, answer) in pairwise(turns):

@@ -24,6 +24,7 @@ LETTERED = re.compile(r"\(?([A-Z])[.):]\s*(.*)", re.S)
 NUMBER = re.compile(r"\d+")
 LETTER_ANSWER = re.compile(r"\W*([A-Za-z])(?:\W*|[).:]\s.*)", re.S)
 SEVERAL_LETTERS = re.compile(r"(?:[A-Z]\b|[A-Z]{2,}|\W|and\b)+")
+SECOND = re.compile(r"[Bb]\W")  # stands in every question that lists options
 SHORT_ANSWER = 60  # characters
 
 
@@ -249,6 +250,8 @@ def unoffered(question: str, answer: str) -> tuple[str, str] | None:
     if len(answer) > SHORT_ANSWER and "<think>" not in answer:
         return None
     if len(answer) == 1 and any(answer + mark in question for mark in ".):"):
+        return None
+    if question.isascii() and "*" not in question and not SECOND.search(question):
         return None
     from cosmos_reason import answers
 

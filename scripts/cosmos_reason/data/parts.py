@@ -16,17 +16,17 @@ from typing import NamedTuple
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.data import published_sets, raw_clips
+from cosmos_reason.data import published_sets
 from cosmos_reason.data.items import UNNAMED, Row, by_row
 from cosmos_reason.data.roles import Cells, Column, of_flags, time_roles
 from cosmos_reason.data.samples import alike
 from cosmos_reason.data.source_files import Folder, Frames, Held, Medium
-from cosmos_reason.media import cut
 from cosmos_reason.media import files as media_files
 from cosmos_reason.media.files import VIDEO_SUFFIXES
 
 # How a message calls the units of times that a flag declares.
 UNITS = {"": "seconds, or H:M:S", "ms": "milliseconds", "frame": "numbers of frames"}
+MOST = 90000  # of the denominators that times have, as media.cut has them
 MOST_MEASURED = 1000  # rows whose clips are looked at to prove a unit
 PAST, OUTSIDE = "BUILD-SPAN-PAST", "BUILD-SPAN-OUTSIDE"
 UNREAD, WHOLE = "unread", "whole"  # of rows: what they are told as
@@ -161,6 +161,8 @@ def _part(
     told: dict[str, list[tuple[Row, str]]],
 ) -> Medium | None:
     """The part of a clip that a row is about; None where what is told says why not."""
+    from cosmos_reason.data import raw_clips
+
     try:
         span = _span(start, end, unit)
     except ValueError as problem:
@@ -223,8 +225,10 @@ def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str
 
     It is none where less than half of it is there (the label would be about what is not shown), or
     where it is longer than the whole clip by more than a second (the clip would be taken whole)."""
+    from cosmos_reason.data import raw_clips
+
     facts, shown = media_files.probe_video(clip) if span.counts == "frames" else (None, None)
-    length = Fraction(raw_clips.length_of(clip, "seconds")).limit_denominator(cut.MOST)
+    length = Fraction(raw_clips.length_of(clip, "seconds")).limit_denominator(MOST)
     begin, end = span.begin, span.end
     if shown is not None:
         begin, end = (shown.at(min(int(edge), 2 * facts.frames)) for edge in (begin, end))
@@ -242,6 +246,8 @@ def _within(clip: Path, span: Span) -> tuple[tuple[Fraction, Fraction], str, str
 
 def _cut(medium: Held, name: str, span: Span, row: Row, files: Folder) -> Path:
     """The part of a clip whose length is known when it is had. Raises Failure."""
+    from cosmos_reason.data import raw_clips
+
     loaded = medium.load()
     if isinstance(loaded, bytes):
         key = hashlib.sha256(loaded).hexdigest()
@@ -273,7 +279,7 @@ def seconds(written: object) -> Fraction:
         if not math.isfinite(number):
             raise ValueError(written)
         total = 60 * total + Fraction(number)
-    return total.limit_denominator(cut.MOST)
+    return total.limit_denominator(MOST)
 
 
 def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:

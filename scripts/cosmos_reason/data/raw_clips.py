@@ -41,7 +41,6 @@ BRIDGE_ROOT = "bridge_data_all/"  # what stands before it in a file_path tells w
 FILE_PATH, EPISODE = "episode_metadata/file_path", "episode_metadata/episode_id"
 CAMERA = "steps/observation/image_0"
 BRIDGE_FPS = 30  # as the guide writes them, whatever the robot's own rate
-SETS = "AgiBot World, BridgeData V2 or HoloAssist"
 
 
 def is_cut(name: str) -> bool:

@@ -23,8 +23,8 @@ from cosmos_reason.data import split_names
 from cosmos_reason.data.samples import Media, names_medium
 from cosmos_reason.media import archives
 from cosmos_reason.media import files as media
-from cosmos_reason.remote import hub
 
+RAW_SETS = "AgiBot World, BridgeData V2 or HoloAssist"  # whose clips raw_clips cuts
 TABLES = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 MARKER = "build_dataset.json"  # stands in what build_dataset wrote, beside train/ and eval/
 NO_TABLES = (
@@ -171,6 +171,8 @@ class Repository(Folder):
     """A dataset repository. Its files are downloaded one by one, when they are asked for."""
 
     def __init__(self, name: str):
+        from cosmos_reason.remote import hub
+
         repo, _, revision = name.partition("@")
         super().__init__(Path())
         self.repo = repo
@@ -181,6 +183,8 @@ class Repository(Folder):
         return name in self.by_last_part.get(posixpath.basename(name), ()) or name in self.folders
 
     def path(self, name: str) -> Path:
+        from cosmos_reason.remote import hub
+
         return hub.dataset_file(self.repo, self.commit, name, self.secret)
 
     def medium(self, name: str) -> Path | Held:

@@ -38,7 +38,6 @@ from cosmos_reason.data.roles import Column
 from cosmos_reason.data.samples import Sample, Turn, names_medium
 from cosmos_reason.data.source_files import MARKER, Folder, Repository
 from cosmos_reason.data.table_files import COLUMNAR, FLAT, OTHER_SPREADSHEETS
-from cosmos_reason.remote import model_names
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")  # folders of DAFT's metropolis format, which its own tool converts
@@ -73,6 +72,8 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
 
         raw = RawClips(Path(reading.raw))
     if not path.exists():
+        from cosmos_reason.remote import model_names
+
         written = model_names.dataset(written)
         name, _, _ = written.partition("@")
         if kind not in ("auto", "hf") or not model_names.HUB_NAME.fullmatch(name):
@@ -351,10 +352,10 @@ def _without_missing(
     message = f"got no file for {counted}: looked for {shown}"
     fix = Fix() if not present else Fix(flags={"--skip-missing": True})
     if files.raw is None and any(map(raw_clips.is_cut, data["files"])):
-        message += f"; such clips are cut from the raw data of {raw_clips.SETS}"
+        message += f"; such clips are cut from the raw data of {source_files.RAW_SETS}"
         fix = Fix(flags={"--raw": "DIR"})
     elif files.raw:
-        message += f", and for raw data of {raw_clips.SETS} in {files.raw.root}"
+        message += f", and for raw data of {source_files.RAW_SETS} in {files.raw.root}"
     elif isinstance(files, Repository):
         message += "; add the clips to a local copy of the source and build that"
         fix = Fix()
