@@ -82,6 +82,11 @@ def parser() -> cli.Parser:
     parser.add_argument("--adjudicate", choices=annotators.WAYS, default="", help=counts)
     made = "Python file with convert(row) -> a row, a list of rows or None, run on every row"
     parser.add_argument("--convert", default="", metavar="FILE.py", help=made)
+    anew = (
+        "folder for clips that not all trainers read alike (HEVC, 10 bits, WMV, GIF, turned, a "
+        "damaged end), written anew as H.264 and used in their place; a next run goes on there"
+    )
+    parser.add_argument("--transcode", default="", metavar="DIR", help=anew)
     parser.add_argument("--system", default="", help="system prompt (or @FILE)")
     parser.add_argument(
         "--fields", default="", metavar="A,B", help="label fields that make the answer; default all"
@@ -294,6 +299,7 @@ def read_source(args) -> tuple[dataset_sources.Source, list[Item], list[f.Findin
         skip_missing=args.skip_missing,
         raw=args.raw,
         convert=args.convert,
+        transcode="" if args.dry_run else args.transcode,
         columns=tuple(declared),
         saved=saved,
         question=args.question,

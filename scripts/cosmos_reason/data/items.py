@@ -84,6 +84,7 @@ class Reading:
     system: str = ""
     skip_missing: bool = False
     raw: str = ""
+    transcode: str = ""  # the folder for clips that trainers do not read alike, written anew
     convert: str = ""  # a Python file whose function makes rows of the source's (converted)
 
     def declared(self, role: str) -> str:

@@ -19,7 +19,7 @@ OF_COLUMN = ("role", "unit", "separator", "numbered_from")
 MOST_PROBLEMS = 20  # that are told of one file
 # Flags that say which records are made of a source, by the names of argparse.
 FLAGS = ("kind", "fields", "system", "hf_subset", "hf_split", "raw", "subset", "skip_missing")
-FLAGS += ("also_ask_absent", "adjudicate")
+FLAGS += ("also_ask_absent", "adjudicate", "transcode")
 SAMPLES, LONGEST = 3, 240  # shown records, characters of each text
 
 

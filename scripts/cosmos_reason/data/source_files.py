@@ -10,7 +10,7 @@ import re
 import shlex
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from itertools import takewhile
@@ -106,6 +106,7 @@ class Folder:
         self.past: list = []
         # names that rows have for files of another name, or in another folder: the file's
         self.renamed: dict[str, str] = {}
+        self.transcode = ""  # the folder of clips that are written anew
         self.raw = None  # where clips that are nowhere are cut from (raw_clips.RawClips)
 
     @functools.cached_property
@@ -303,6 +304,25 @@ def find_video(files: Folder, medium: Media, folder: str) -> Medium:
     if isinstance(found, Path) and not found.is_file() and medium.may_be_folder:
         pictures = files.pictures(found) or _packed_pictures(files, medium.path, folder)
     return Frames(pictures, medium.fps, is_list=False) if pictures else found
+
+
+def transcoded(
+    files: Folder, media: Iterable[Medium | None], problems: list[f.Finding]
+) -> dict[Medium, Medium]:
+    """Return {file: the clip that was written for it}, where `files.transcode` says that those are
+    that not all trainers read alike."""
+    if not files.transcode:
+        return {}
+    from cosmos_reason.media import convert
+
+    here = [one for one in media if isinstance(one, Path) and one.is_file()]
+    made = convert.transcode_all(here, Path(files.transcode))
+    if made:
+        some = ", ".join(f"{path.name} ({why})" for path, (_, why) in [*made.items()][:5])
+        message = f"wrote {len(made)} clips anew into {files.transcode}: {some}"
+        message += ", ..." if made.keys() - set([*made][:5]) else ""
+        problems.append(f.info("BUILD-TRANSCODED", files.root, message, count=len(made)))
+    return {path: target for path, (target, _) in made.items()}
 
 
 def files_of(medium: Medium) -> tuple[Path | Held, ...]:

@@ -84,6 +84,7 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
             raise f.bad_input("BUILD-SOURCE", written, message)
         files = Repository(written)
         files.raw = raw
+        refuse_unused(reading, ["transcode"], "clips of the Hub")
         return Source("hf", files, *_hub_tables(files, reading))
     if (path / MARKER).is_file():
         fix = f"scripts/build_dataset.py {shlex.quote(str(path / 'train'))} -o data-new"
@@ -96,6 +97,7 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
         path = locate(path)
     files = Folder(path if path.is_dir() else path.parent)
     files.raw = raw
+    files.transcode = reading.transcode
     if path.is_dir() and kind == "hf":
         return Source(kind, files, *_hub_tables(files, reading))
     refuse_unused(reading, ("subset", "split"), f"{kind} sources")
@@ -409,6 +411,7 @@ def _record_items(
     root = records.header.get("media_root")
     folder = posixpath.join(folder, root) if isinstance(root, str) else folder
     refused: list[f.Finding] = []
+    whole: list[tuple[Sample, str, list]] = []
     for sample, split in samples:
         found = []
         for medium in sample.media:
@@ -417,6 +420,11 @@ def _record_items(
                 found = []
                 break
             found.append((medium.kind, there))
+        whole.append((sample, split, found))
+    media = [medium for _, _, found in whole for _, medium in found]
+    made = source_files.transcoded(files, media, problems)
+    for sample, split, found in whole:
+        found = [(kind, made.get(medium, medium)) for kind, medium in found]
         unnamed = found and sample.id == f"record-{sample.index}"
         name = name_of(found[0][1], files, sample.id) if unnamed else sample.id
         more = (sample.reasoning, sample.video_fps, sample.tags, split)

@@ -447,6 +447,9 @@ def _media(
             is_image = isinstance(medium, Path | Held) and medium.suffix.lower() in IMAGE_SUFFIXES
             media.append(("image" if is_image else kind, medium))
         shown.append(media)
+    made = source_files.transcoded(files, known.values(), problems)
+    if made:
+        shown = [[(kind, made.get(one, one)) for kind, one in media] for media in shown]
     problems += one_per_id(refused)
     return shown or [[("video", None)] * len(rows)]
 

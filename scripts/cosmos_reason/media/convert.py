@@ -12,15 +12,19 @@ FILE.original. An animation becomes a clip beside it, FILE.mp4, which the annota
 from __future__ import annotations
 
 import filecmp
+import hashlib
+import os
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import IO
 
+from cosmos_reason.base import progress
 from cosmos_reason.base.files import whole_file
 from cosmos_reason.base.findings import Failure, bad_input, printable, say
 from cosmos_reason.media import files as media
@@ -30,6 +34,10 @@ CONTAINERS = {
     ".mov": "mov",
     ".mkv": "matroska",
 }  # besides mp4, those that can say how a clip is turned
+# suffix -> FFmpeg's name of a container that is opened to be transcoded only
+OTHER_CONTAINERS = {".wmv": "asf", ".asf": "asf", ".ogv": "ogg", ".gif": "gif"}
+OTHER_CONTAINERS |= dict.fromkeys((".mpg", ".mpeg", ".vob"), "mpeg")
+PLAIN_PIXELS = ("yuv420p", "yuvj420p")
 TICKS = 90000  # a second, in the clips written
 SHOWN_FOR = 100  # ms, of an animation's picture that says nothing
 
@@ -115,6 +123,122 @@ def _upright(path: Path) -> Iterator[tuple[Fraction, object]]:
         pixels = frame.to_ndarray(format="rgb24")
         turned = np.rot90(pixels, -media.rotation(frame) // media.QUARTER)
         yield shown.at(index + 1) - shown.at(index), turned
+
+
+def transcode_all(paths: Iterable[Path], folder: Path) -> dict[Path, tuple[Path, str]]:
+    """Return {file: (the H.264 clip that stands for it below `folder`, why)} of the files that not
+    all trainers read alike; others, and those that do not open, are left out. What an earlier run
+    wrote is not written again. All cores work, with a bar."""
+    todo = list(dict.fromkeys(paths))
+    made = {}
+    with ThreadPoolExecutor(os.cpu_count()) as pool, progress.bar(len(todo), "transcode") as bar:
+        jobs = {pool.submit(_transcode, path, folder): path for path in todo}
+        try:
+            for job in as_completed(jobs):
+                bar.update()
+                found = job.result()
+                if found:
+                    made[jobs[job]] = found
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return made
+
+
+def _transcode(path: Path, folder: Path) -> tuple[Path, str] | None:
+    import av
+
+    try:
+        why = _unlike(path)
+        if not why:
+            return None
+        version = path.stat()
+        made_of = f"{path.resolve()}\0{version.st_size}\0{version.st_mtime_ns}"
+        key = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+        target = folder / key / f"{path.stem}.mp4"
+        if not target.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(target, "wb") as file:
+                write_clip(file, "mp4", _as_shown(path))
+        return target, why
+    except (Failure, av.FFmpegError, OSError):  # told where the file is brought into the dataset
+        return None
+
+
+def _unlike(path: Path) -> str:
+    """Return why some reader shows a clip otherwise, or not at all; "" for 8-bit 4:2:0 H.264 as it
+    stands in the file, of which the container says the truth."""
+    if media.is_image(path):
+        from PIL import Image
+
+        with Image.open(path) as image:
+            is_animation = image.format in media.ANIMATIONS
+            return "an animation" if is_animation and getattr(image, "is_animated", False) else ""
+    if path.suffix.lower() in OTHER_CONTAINERS:
+        return f"a container of {path.suffix[1:]}"
+    with _opened(path) as container:
+        stream = container.streams.video[0]
+        codec, pixels, declared = stream.codec.name, stream.codec_context.pix_fmt, stream.frames
+        first = next(container.decode(stream), None)
+        if codec != "h264" or pixels not in PLAIN_PIXELS:
+            return f"{codec} of {pixels}"
+        if first is None or media.rotation(first):
+            return "a note that turns it"
+    try:
+        facts, _ = media.probe_video(path)
+    except Failure:
+        return "a damaged end"
+    return "" if declared in (0, facts.frames) else "frames that its container hides"
+
+
+@contextmanager
+def _opened(path: Path):
+    """Open a clip, also in a container that nothing else here opens, chosen by its suffix: others
+    of FFmpeg's demuxers draw texts, or open what a playlist names."""
+    import av
+
+    form = OTHER_CONTAINERS.get(path.suffix.lower())
+    if form is None:
+        with media.opened_video(path) as container:
+            yield container
+        return
+    with av.open(str(path), format=form) as container:
+        if not container.streams.video:
+            raise bad_input("DATA-MEDIA-UNDECODABLE", path, "got no video stream, expected one")
+        yield container
+
+
+def _as_shown(path: Path) -> Iterator[tuple[Fraction, object]]:
+    """Yield (seconds it is shown, RGB pixels turned upright) of each frame that decodes, by its
+    stamp, or by the usual rate where stamps are no order."""
+    import av
+    import numpy as np
+
+    if media.is_image(path):
+        from PIL import Image
+
+        with Image.open(path) as image:
+            yield from _pictures(image)
+        return
+    with _opened(path) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        usual = 1 / Fraction(stream.average_rate or stream.guessed_rate or 30)
+        before = None
+        try:
+            for frame in container.decode(stream):
+                at = None if frame.pts is None else frame.pts * stream.time_base
+                turned = -media.rotation(frame) // media.QUARTER
+                pixels = np.rot90(frame.to_ndarray(format="rgb24"), turned)
+                if before is not None:
+                    is_later = at is not None and before[0] is not None and at > before[0]
+                    yield at - before[0] if is_later else usual, before[1]
+                before = at, pixels
+        except av.FFmpegError:  # a damaged end: what was decoded before is the clip
+            if before is None:
+                raise
+        if before is not None:
+            yield usual, before[1]
 
 
 def write_clip(
