@@ -1,9 +1,11 @@
 """Bad command lines: each is a finding, nothing is written, and what a fix says repairs the very
 line it is about."""
 
+import contextlib
 import copy
 import shlex
 
+import applied_fixes
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,13 +19,16 @@ from cosmos_reason.rules import explain
 from cosmos_reason.spec import document, names
 
 JOB = "jobs/train-20260101-000000-abcdef"
-FILLED_IN = {
+FILLED = {
+    "--parent-job DIR": f"--parent-job {JOB}",
+    "--eval-root DIR": "--eval-root data/held_out",
+    "--train-root DIR": "--train-root data/train",
     "MODEL": "nvidia/Cosmos-Reason2-8B",
     "PATH": "/data/in",
     "NAME": "mine",
-    "TEXT": "What happens?",
+    "TEXT": "Bright?",
+    "DIR": "/data/in",
 }
-PLACEHOLDERS = {"--parent-job": JOB, "--eval-root": "data/held_out", "--train-root": "data/train"}
 
 # (command line, exit code, finding)
 BAD = [
@@ -199,8 +204,12 @@ BAD = [
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working folder with train/ and held_out/ dataset roots and a finished train job."""
     monkeypatch.chdir(tmp_path)
+    return make(tmp_path)
+
+
+def make(tmp_path):
+    """A working folder with train/ and held_out/ dataset roots and a finished train job."""
     for name in ("train", "held_out"):
         files.write_text(tmp_path / "data" / name / "annotations.json", RECORDS)
     run("train --train-root data/train --model reason2-2b", f"{JOB}/spec.toml")
@@ -265,72 +274,42 @@ def as_line(action, engine, changes):
     return shlex.join(words)
 
 
-def is_meant(word, value):
-    """Values that are long are told by their beginning."""
-    return word == value or (value.endswith("...") and word.startswith(value[:-3]))
-
-
-def filled_in(value):
-    key, _, word = value.partition("=")
-    return f"{key}={FILLED_IN[word]}" if word in FILLED_IN else value
-
-
 def pasted(line, fix):
     """The line with a fix applied as a person would."""
-    words = shlex.split(line)
-    old, new = [], fix
-    if fix.startswith("drop "):
-        old, new = fix.removeprefix("drop "), ""
-    elif fix.startswith("replace "):
-        old, new = fix.removeprefix("replace ").split(" with ", 1)
-    old = shlex.split(old) if old else []
-    for flag, value in zip(old[::2], old[1::2], strict=True):
-        at = next(
-            n for n in range(len(words)) if words[n] == flag and is_meant(words[n + 1], value)
-        )
-        del words[at : at + 2]
-    added = shlex.split(new)
-    for flag, value in zip(added[::2], added[1::2], strict=True):
-        value = PLACEHOLDERS.get(flag, value) if value == "DIR" else filled_in(value)
-        words += [flag, value]
-    return shlex.join(words)
+    words, meant = shlex.split(line), shlex.split(fix)
+    if meant[0].startswith("-"):
+        return shlex.join([*words, *meant])
+    made, _, missing = applied_fixes.replaced(words, *applied_fixes.split_at_with(meant))
+    assert not missing, missing
+    return shlex.join(made)
 
 
-def check_fixes(line):
-    """Every finding with a fix for the command line is gone after pasting it, and no new error
-    appears."""
-    _, found, _ = run(line)
-    errors = {(one.id, one.where) for one in found if one.severity == f.ERROR}
-    for one in found:
-        assert str(one.fix).startswith(("--", "replace ", "drop ", "scripts/")) or not str(
-            one.fix
-        ), one
-        if not str(one.fix).startswith(("--", "replace ", "drop ")):
-            continue
-        _, after, _ = run(pasted(line, str(one.fix)))
-        assert (one.id, one.where) not in {(other.id, other.where) for other in after}, (line, one)
-        new = [
-            other
-            for other in after
-            if other.severity == f.ERROR and (other.id, other.where) not in errors
-        ]
-        assert not new, (line, one, new)
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("specs") / "here"
+    folder.mkdir()
+    with contextlib.chdir(folder):
+        make(folder)
+    return applied_fixes.World(folder)
+
+
+def check_fixes(world, line, finding="", code=None):
+    line = f"build_spec.py {line.format(JOB=JOB)} -o made.toml"
+    broken = applied_fixes.Broken(line, line, finding, FILLED, code)
+    problems = applied_fixes.failures(broken, world)
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize(("line", "code", "finding"), BAD, ids=lambda value: str(value)[:50])
-def test_bad_input_is_a_finding_whose_fix_holds_and_nothing_is_written(here, line, code, finding):
-    before = sorted(here.rglob("*"))
-    got, found, _ = run(line.format(JOB=JOB))
-    assert (got, finding in {one.id for one in found}) == (code, True), found
-    assert sorted(here.rglob("*")) == before
-    check_fixes(line.format(JOB=JOB))
+def test_bad_input_is_a_finding_whose_fix_holds_and_nothing_is_written(world, line, code, finding):
+    check_fixes(world, line, finding, code)
 
 
 @pytest.mark.parametrize(
     ("rule", "action", "engine", "changes"), BREAKS, ids=lambda value: str(value)[:40]
 )
-def test_fixes_of_rules_hold_when_pasted(here, rule, action, engine, changes):
-    check_fixes(as_line(action, engine, changes))
+def test_fixes_of_rules_hold_when_pasted(world, rule, action, engine, changes):
+    check_fixes(world, as_line(action, engine, changes))
 
 
 @pytest.mark.parametrize(

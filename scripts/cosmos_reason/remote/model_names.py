@@ -126,7 +126,10 @@ def _unknown_name(written: str, name: str, aliases: dict[str, str], flag: str) -
         return findings.bad_input("SPEC-MODEL-NAME", flag, message)
     (meant,) = close
     message += f". Did you mean {meant}?"
-    return findings.bad_input("SPEC-MODEL-NAME", flag, message, _given_as(flag, meant))
+    # One of its sizes is the alias of a family: which was meant, only who wrote the name knows.
+    names_size = all(digits in written for digits in re.findall(r"\d+", meant))
+    fix = _given_as(flag, meant) if names_size else ""
+    return findings.bad_input("SPEC-MODEL-NAME", flag, message, fix)
 
 
 def _given_as(flag: str, value: str) -> Fix:

@@ -100,10 +100,9 @@ RULES = (
     ),
     Rule(
         "SPEC-LORA-MERGE", INFO, TRAINING, "policy.lora.target_modules",
-        "vLLM loads no adapter on these layers; serve the merged model",
-        adapters_to_be_merged,
-        reads=("policy.lora",),
-        fix=Fix(command="scripts/select_checkpoint.py OUTPUT_DIR --merge DIR"),
+        "vLLM loads no adapter on these layers; serve the merged model (select_checkpoint.py "
+        "--merge makes it)",
+        adapters_to_be_merged, reads=("policy.lora",),
     ),
     Rule(
         "SPEC-LORA-GRPO-TP", ERROR, "grpo", GRID + "tp_size", "LoRA needs tp_size 1",

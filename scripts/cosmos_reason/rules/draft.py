@@ -132,6 +132,12 @@ def pasteable(draft: Draft, fix: Fix) -> Fix:
     if not given:
         return fix
     old = " ".join(brief(flag) for flag in given)
+    for key, value in fix.changes.items():
+        inside = [named for named in draft.named if named.startswith(f"{key}.")]
+        if value is None and inside and _was_in_base(draft, key):
+            return Fix()  # what the flags say below a table of the spec would be lost with it
+    if _only_gives_back(draft, given, fix):
+        return Fix(command=f"drop {old}")
     changes = {}
     for key, value in fix.changes.items():
         is_undone = value is None and _flags_about(draft, [key]) and not _was_in_base(draft, key)
@@ -140,6 +146,12 @@ def pasteable(draft: Draft, fix: Fix) -> Fix:
     if changes or fix.flags:
         return Fix(command=f"replace {old} with", changes=changes, flags=fix.flags)
     return Fix(command=f"drop {old}")
+
+
+def _only_gives_back(draft: Draft, given: list[str], fix: Fix) -> bool:
+    """Return whether a fix writes again what --unset took away, and nothing else."""
+    was_there = [document.get(draft.base, key) == value for key, value in fix.changes.items()]
+    return not fix.flags and all(was_there) and all(flag.startswith("--unset") for flag in given)
 
 
 def _flags_in_the_way(draft: Draft, fix: Fix) -> list[str]:
