@@ -61,67 +61,43 @@ def shortage(held_out: Balance, everything: Balance, questions: int) -> str:
 
 
 def check(train: Survey, evaluation: Survey) -> None:
-    """Report what makes a score on the held-out data say little, as problems of theirs."""
-    _check_size(train, evaluation)
-    _check_wording(train, evaluation)
-    _check_prefixes(train, evaluation)
-
-
-def _check_size(train: Survey, evaluation: Survey) -> None:
+    """Report what makes a score on the held-out data say little, as problems of theirs: too few
+    questions, questions that no training record asks, where training asks the same again and again,
+    and clips whose names begin alike in both, as those of one camera or recording do."""
     everything = {}
     for kind in CLASSES:
         trained = train.balance.get(kind, Counter())
         everything[kind] = trained + evaluation.balance.get(kind, Counter())
     questions = sum(evaluation.asked)
     short = shortage(evaluation.balance, everything, questions)
-    if not short:
-        return
-    half = {
-        kind: Counter({a: n // 2 for a, n in counts.items()}) for kind, counts in everything.items()
-    }
-    way_out = "hold out more"
-    if shortage(half, everything, (questions + sum(train.asked)) // 2):
-        way_out = ADD_CLIPS
-    evaluation.tally.add("DATA-EVAL-SMALL", 0, "-", f"got {short}, {EXPECTED}; {way_out}")
-
-
-def _check_wording(train: Survey, evaluation: Survey) -> None:
-    """Questions that no training record asks, where training asks the same again and again."""
+    if short:
+        half = {}
+        for kind, counts in everything.items():
+            half[kind] = Counter({answer: count // 2 for answer, count in counts.items()})
+        way_out = "hold out more"
+        if shortage(half, everything, (questions + sum(train.asked)) // 2):
+            way_out = ADD_CLIPS
+        evaluation.tally.add("DATA-EVAL-SMALL", 0, "-", f"got {short}, {EXPECTED}; {way_out}")
     asked = set(train.text_keys)
-    if 2 * len(asked) > len(train.text_keys):
-        return
     start = 0
-    for row, count in enumerate(evaluation.asked):
+    for row, count in enumerate(evaluation.asked if 2 * len(asked) <= len(train.text_keys) else ()):
         texts = evaluation.text_keys[start : start + count]
         start += count
         if any(text not in asked for text in texts):
             message = "got a question in words that no training record has"
             index, name = evaluation.indices[row], evaluation.ids[row]
             evaluation.tally.add("DATA-EVAL-WORDING", index, name, message)
-
-
-def _check_prefixes(train: Survey, evaluation: Survey) -> None:
-    """Clips whose names begin alike in both, as those of one camera or recording do."""
-    trained = _by_prefix(train)
-    held_out = _by_prefix(evaluation)
-    both = sorted(trained.keys() & held_out.keys())
-    groups = trained.keys() | held_out.keys()
+    by_prefix = []
+    for found in (train, evaluation):
+        names = [posixpath.basename(medium.path) for medium in found.clips]
+        by_prefix.append({match[1] for name in names if (match := PREFIX.match(name))})
+    both = sorted(by_prefix[0] & by_prefix[1])
+    groups = by_prefix[0] | by_prefix[1]
     clips = len(train.clips) + len(evaluation.clips)
-    if not both or len(groups) < 2 or 2 * len(groups) > clips:
-        return
-    shown = ", ".join(f"{prefix}_*" for prefix in both[:MOST_SHOWN])
-    message = (
-        f"got clips called {shown} in both; when a prefix is a camera or a recording, "
-        "the held-out clips are not unseen"
-    )
-    evaluation.tally.add("DATA-LEAK-PREFIX", 0, "-", message)
-
-
-def _by_prefix(found: Survey) -> dict[str, int]:
-    """How many clips have names that begin with the same word."""
-    counts: dict[str, int] = defaultdict(int)
-    for medium in found.clips:
-        match = PREFIX.match(posixpath.basename(medium.path))
-        if match:
-            counts[match[1]] += 1
-    return counts
+    if both and len(groups) > 1 and 2 * len(groups) <= clips:
+        shown = ", ".join(f"{prefix}_*" for prefix in both[:MOST_SHOWN])
+        message = (
+            f"got clips called {shown} in both; when a prefix is a camera or a recording, "
+            "the held-out clips are not unseen"
+        )
+        evaluation.tally.add("DATA-LEAK-PREFIX", 0, "-", message)

@@ -65,41 +65,31 @@ def _check_lengths(found: Survey, costs: list, action: str, spec: dict) -> None:
 
 
 def _check_sampling(found: Survey, costs: list, spec: dict) -> None:
-    """Clips that cannot be sampled as `spec` says."""
+    """Report clips that cannot be sampled as `spec` says, and lists of more pictures than it
+    samples, all of which are shown; propose the number of frames that every clip has."""
     for index, cost in zip(found.indices, costs, strict=True):
         if cost.problem:
             found.tally.add(cost.problem.id, index, cost.id, cost.problem.message)
     options = sampling.VisionOptions.from_spec(spec)
-    _check_lists(found, options)
-    if options.nframes:
-        _propose_frames(found, options)
-
-
-def _propose_frames(found: Survey, options: sampling.VisionOptions) -> None:
-    """The number of frames that every clip has; one of a single frame has none to offer."""
-    opened = [report.facts for report in found.reports.values() if report.facts]
-    videos = [facts for facts in opened if facts.kind == "video"]
-    lengths = [facts.frames for facts in videos if not facts.is_sampled]
-    shortest = min((length for length in lengths if length > 1), default=0)
-    if 1 < shortest < options.nframes:
-        multiple_of_2 = shortest // 2 * 2
-        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(
-            changes={f"{options.table}.nframes": multiple_of_2}
-        )
-
-
-def _check_lists(found: Survey, options: sampling.VisionOptions) -> None:
-    """Videos given as lists of more pictures than the spec samples: all of them are shown."""
     most = options.nframes or options.max_frames or sampling.MAX_FRAMES
     longer = {}
+    lengths = []  # of clips; one of a single frame has none to offer
     for number, report in found.reports.items():
-        if report.facts and report.facts.is_sampled and report.facts.frames > most:
+        if not report.facts or report.facts.kind != "video":
+            continue
+        if not report.facts.is_sampled:
+            lengths.append(report.facts.frames)
+        elif report.facts.frames > most:
             longer[number] = report.facts.frames
     for row, used in enumerate(found.used()):
         frames = [longer[number] for number in used if number in longer]
         if frames:
             message = f"got a list of {frames[0]} pictures, expected at most {most} frames"
             found.tally.add("DATA-FRAMES-ALL", found.indices[row], found.ids[row], message)
+    shortest = min((length for length in lengths if length > 1), default=0)
+    if options.nframes and 1 < shortest < options.nframes:
+        even = {f"{options.table}.nframes": shortest // 2 * 2}
+        found.tally.fixes["DATA-CLIP-TOO-SHORT"] = Fix(changes=even)
 
 
 def check_rates(found: Survey, is_gate: bool) -> None:
