@@ -108,5 +108,5 @@ def test_training_data_are_told_how_many_questions_are_wanted(tmp_path, question
         sizes = [one for one in json.loads(done.stdout)["findings"] if one["id"] == "DATA-SIZE"]
         assert len(sizes) == (fix is not None)
         for size in sizes:
-            assert size["severity"] == "info" and fix in size["fix"]
+            assert size["severity"] == "info" and fix in size["message"]
             assert f"got {questions:,} questions: 1,000 are the least" in size["message"]
