@@ -3,6 +3,7 @@ pasted."""
 
 import io
 import json
+import re
 import resource
 import runpy
 import shlex
@@ -404,13 +405,59 @@ safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLar
 }
 
 
-@pytest.mark.parametrize("before", ["", "[pod/train-0/main] ", "2026-01-01T10:00:00.123Z "])
-@pytest.mark.parametrize("id", POSTED)
-def test_what_people_post_is_known(id, before):
+BEFORE = ("", "[pod/train-0/main] ", "2026-01-01T10:00:00.123Z ")
+
+
+def test_what_people_post_is_known(tmp_path):
     """One cause of each excerpt, also with what kubectl and docker print before each line."""
-    lines = [f"{before}{line}" for line in POSTED[id].splitlines()]
-    found = diagnosis.diagnose([*INNOCENT, *lines, *INNOCENT])
-    assert [one.id for one in found] == [id]
+    expected = {}
+    for id, text in POSTED.items():
+        for number, before in enumerate(BEFORE):
+            lines = [f"{before}{line}" for line in text.splitlines()]
+            log = tmp_path / f"{id}-{number}.log"
+            log.write_text("\n".join([*INNOCENT, *lines, *INNOCENT]) + "\n")
+            expected[str(log)] = id
+    done = run_script("diagnose_log.py", *expected, "--json")
+    assert done.returncode == 1
+    known = {}
+    for one in json.loads(done.stdout)["findings"]:
+        if one["severity"] == f.ERROR:
+            known.setdefault(one["where"].rpartition(":")[0], []).append(one["id"])
+    assert known == {log: [id] for log, id in expected.items()}
+
+
+@pytest.mark.parametrize("id", [entry.id for entry in ENTRIES])
+def test_no_log_alone_names_a_platform(id):
+    """What ran where is not said by most errors: a command for another place starts nothing."""
+    entry = next(entry for entry in ENTRIES if entry.id == id)
+    fix = str(entry.fix)
+    assert not re.search(r"--platform (?!PLATFORM)|docker run|docker login", fix), fix
+    if fix.startswith(("srun", "kubectl", "scontrol", "sudo nvidia-ctk")):
+        assert id in ("LOG-FOLDER-UNSEEN", "LOG-DISK-POD", "LOG-GPUS-TAKEN", "LOG-CONTAINER-GPU")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ImportError: cannot import name 'Conv3dLayer' from 'vllm.model_executor.layers.conv'",
+        "RuntimeError: GET was unable to find an engine to execute this computation",
+    ],
+)
+@pytest.mark.parametrize(
+    ("platform", "options", "words"),
+    [
+        ("slurm", {"partition": "gpu", "account": "a"}, "slurm --partition gpu --account a"),
+        ("docker", {}, "docker"),
+    ],
+)
+def test_a_job_s_fix_is_for_its_own_platform(line, platform, options, words, tmp_path):
+    job = "train-20260101-120000-0a1b2c"
+    more = {"platform": platform, "options": options | {"image": "nvcr.io/x:1"}}
+    folder = job_folder(tmp_path, job, "tao", **more)
+    (folder / "log.txt").write_text(line)
+    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
+    fixes = [one["fix"] for one in json.loads(done.stdout)["findings"]]
+    assert len(fixes) == 1 and fixes[0].endswith(f" --platform {words}"), fixes
 
 
 @pytest.mark.parametrize(

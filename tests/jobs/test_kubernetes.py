@@ -320,3 +320,19 @@ def test_a_pod_that_was_taken_away_is_tried_again(site):
     failed = dataclasses.replace(job, state="ERROR")
     (told,) = kubernetes._with_causes(failed, [pods.taken_away()]).diagnosis
     assert told["fix"] == jobs.command("retry", job.folder)
+
+
+@pytest.mark.parametrize(
+    ("used", "fix"), [(" Container work was using 90Gi, request is 0.", "180G"), ("", "")]
+)
+def test_a_pod_that_lost_its_node_s_memory_asks_for_its_own(site, used, fix):
+    job, found = launch.plan(site.request())
+    assert job, found
+    text = f"The node was low on resource: memory.{used}"
+    gone = pod(phase="Failed", reason="Evicted", message=text)
+    failed = dataclasses.replace(job, state="ERROR")
+    cause, *more = kubernetes._with_causes(failed, pods.read(FAILED, [gone]).causes).diagnosis
+    assert cause["id"] == "JOB-K8S-EVICTED" and "--memory" in cause["message"]
+    retry = f"{jobs.command('retry', job.folder)} --memory {fix}"
+    assert cause["fix"] == (retry if fix else "")
+    assert [one["id"] for one in more] == ([] if fix else ["LOG-HOST-MEMORY"])

@@ -20,6 +20,8 @@ from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.failed_run import FailedRun
+from cosmos_reason.jobs.options import of_record
+from cosmos_reason.jobs.options import words as launch_words
 from cosmos_reason.jobs.record import Job
 from cosmos_reason.spec import actions, document
 from cosmos_reason.spec.keys import RATE
@@ -87,6 +89,7 @@ PLACEHOLDERS = {
     "run": "OUTPUT_DIR",
     "page": "ORG/NAME",
     "job": "JOB_ID",
+    "place": "PLATFORM",  # a log alone does not say where the run was
 }
 NAMED_PAGE = re.compile(
     r"(?<![\w.-])huggingface\.co/(?:api/)?+(?!(?:docs|settings|join|spaces|papers|blog)/)"
@@ -102,6 +105,7 @@ DIMS = re.compile(
     r" != WORLD_SIZE\((\d+)\)"
 )
 LAYOUT = "policy.parallelism."
+OF_IMAGE = ("image", "image_version")
 BY_LAYOUT = ("LOG-REPLICATE-1D",)  # what its fix changes depends on the spec
 
 
@@ -606,6 +610,9 @@ def _is_better_already(key: str, old: object, new: object) -> bool:
 def _places(entry: Entry, job: Job) -> dict[str, str]:
     """The job's folders and data, as words for the placeholders of the entry's command."""
     words = {"job": shlex.join(jobs.words("retry", job.folder)[2:])}
+    # The flags of its launch, but for the image: those errors are of an image.
+    said = {name: value for name, value in of_record(job.options).items() if name not in OF_IMAGE}
+    words["place"] = shlex.join([job.platform, *launch_words(said)])
     output = next(iter(job.outputs.values()), "")
     if output:
         words["output"] = shlex.quote(output)

@@ -486,7 +486,8 @@ def _with_causes(job: Job, causes: list[Finding]) -> Job:
         return job
     told = [_with_retry(job, cause) for cause in causes if cause.severity == ERROR]
     diagnosis = [cause.to_json() for cause in told] + job.diagnosis
-    if any(cause.id == pods.OUT_OF_MEMORY and not cause.fix for cause in told):
+    of_memory = [cause for cause in told if cause.id == pods.OUT_OF_MEMORY or "used" in cause.data]
+    if any(not cause.fix for cause in of_memory):
         diagnosis += more_memory.causes(job)
     return replace(job, diagnosis=diagnosis)
 
@@ -496,6 +497,9 @@ def _with_retry(job: Job, cause: Finding) -> Finding:
     if cause.id == pods.OUT_OF_MEMORY:
         had = more_memory.mebibytes(cause.data["limit"])
         return replace(cause, fix=more_memory.retry(job, had))
+    if "used" in cause.data:
+        used = more_memory.mebibytes(cause.data["used"])
+        return replace(cause, fix=more_memory.retry(job, used))
     if cause.id == pods.EVICTED:
         return replace(cause, fix=jobs.command("retry", job.folder))
     return cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from cosmos_reason.base import secrets
@@ -17,6 +18,7 @@ FOR_EVER = (*IMAGE_PROBLEMS[1:], "CreateContainerConfigError", "CreateContainerE
 UNPLACED = "Unschedulable"
 OUT_OF_MEMORY = "JOB-K8S-OOM"
 EVICTED = "JOB-K8S-EVICTED"
+USING = re.compile(r"was using (\w+)")  # of a container, in the kubelet's words
 OWN_DISK = ("ephemeral", "nodefs", "imagefs", "inodes")  # of a node, in the kubelet's words
 NOT_FOUND = 127  # of a shell, and of what starts the program of a pod
 
@@ -176,6 +178,13 @@ def _evicted(name: str, reason: str, text: str) -> Finding:
     if any(word in text for word in OWN_DISK):  # another try fills it again
         message += "; what it writes besides its volumes (/tmp, caches) filled the node's own disk"
         return error("JOB-K8S-DISK", name, secrets.hidden(message))
+    if "low on resource: memory" in text:  # another try with the same request fares the same
+        message += (
+            "; of the pods on a node that runs out of memory, those that take more than they "
+        )
+        message += "asked for go first, and --memory asks for it"
+        used = USING.search(text)
+        return error(EVICTED, name, secrets.hidden(message), used=used[1] if used else "")
     return error(EVICTED, name, secrets.hidden(message))
 
 
