@@ -39,7 +39,7 @@ def test_a_trained_model_is_asked_as_it_was_trained(checkpoint, videos, tmp_path
     assert done.stdout.count("eval-000") == 4 and "wrote out/predictions.json" in done.stdout
     assert tokens(done.stdout + done.stderr) < 600
     if meant == "the output":
-        assert "select_checkpoint.py" in done.stderr and f"replace {model} with" in done.stderr
+        assert f"select_checkpoint.py {model} --by METRIC" in done.stderr
     record = files.read_json(tmp_path / "out" / "inference.json")
     assert record["vision"] == {"nframes": 4, "resized_height": 64, "resized_width": 64}
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
