@@ -275,39 +275,59 @@ def start(job: Job, lock: int) -> None:
 
 
 def judged(job: Job) -> Job:
-    """As the job's folder and the cluster tell. What one of them tells later than the other is
-    awaited, by whoever asks again: nobody is kept here."""
+    """Return the job as its folder and the cluster tell together. Raises Failure (exit 3) when the
+    cluster does not answer and is needed.
+
+    What is told later than the other is awaited, by whoever asks again: nobody is kept here.
+
+    | its script noted      | the cluster says            | the job                            |
+    | --------------------- | --------------------------- | ---------------------------------- |
+    | 0, and 0 on each node | (is not asked)              | ended with 0                       |
+    | an exit code          | nothing: it does not answer | ended as noted                     |
+    | an exit code          | waits or runs               | awaited, PATIENCE; ended as noted  |
+    | an exit code          | ended, or forgotten         | ended as noted, with SLURM's note  |
+    | a code, of --requeue  | waits or runs               | as the cluster says: begun anew    |
+    | nothing               | waits or runs               | as the cluster says                |
+    | nothing               | COMPLETED or FAILED         | awaited, NOTE_SECONDS; then so     |
+    | nothing               | ended by something else     | as the cluster says                |
+    | nothing               | forgotten                   | awaited, NOTE_SECONDS; then lost   |
+    """
     if jobs.END_SEEN in job.platform_ref:
         os.listdir(job.folder)  # NFS then looks whether the folder has changed
     started_before = job.started_at
     job = _as_started(job)
-    exit_code = _noted_exit(job)
-    codes = list(_node_exit_codes(job).values())
-    if exit_code == 0 and codes == [0] * job.resources["nodes"]:
+    noted = _noted_exit(job)
+    if noted == 0 and list(_node_exit_codes(job).values()) == [0] * job.resources["nodes"]:
         return _ended(job, 0)
-    where = cluster.host(job.options.get("slurm_host"))
-    if exit_code is not None and "requeue" not in job.options:
-        return _ended_as_told(where, job, exit_code)
-    if exit_code is None and _is_awaited(job, NOTE_SECONDS):
+    if noted is None and _is_awaited(job, NOTE_SECONDS):
         return job  # the cluster was asked when it told of the end
     # One that may be begun anew ends when the cluster says so, whatever its script noted.
-    is_news = exit_code is not None or job.started_at != started_before
-    seen = cluster.find(where, job.job_id, job.created_at, fresh=is_news)
-    if seen is None:
-        cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
-    if seen is None or seen.state in cluster.ENDED:
-        return _judged_at_its_end(job, seen)
-    return _as_seen(job, seen)
-
-
-def _judged_at_its_end(job: Job, seen: cluster.Seen | None) -> Job:
-    """Of a job that the cluster calls ended, or knows no more: by its notes, or without them when
-    they do not arrive."""
-    os.listdir(job.folder)
-    job = _as_started(job)
-    exit_code = _noted_exit(job)  # since the first look it may have ended as it should
-    if exit_code is not None:
-        return _ended_as_noted(job, exit_code, seen.note if seen else "")
+    is_final = noted is not None and "requeue" not in job.options
+    is_news = noted is not None or job.started_at != started_before
+    where = cluster.host(job.options.get("slurm_host"))
+    try:
+        seen = cluster.find(where, job.job_id, job.created_at, fresh=is_news)
+    except Failure:
+        if is_final:
+            return _ended(job, noted)
+        raise
+    if seen and seen.state not in cluster.ENDED:
+        if not is_final:
+            return _as_seen(job, seen)
+        # For a moment more SLURM calls it running, and only then says why it ended it.
+        awaiting = _awaiting(job, f"its script ended; SLURM: {seen.state}")
+        if _is_awaited(awaiting, PATIENCE):
+            return awaiting
+    if not is_final:
+        if seen is None:
+            cluster.refuse_other_cluster(where, job.platform_ref.get("cluster"), job.job_id)
+        os.listdir(job.folder)
+        job = _as_started(job)
+        noted = _noted_exit(job)  # since the first look it may have ended as it should
+    if noted is not None:
+        note = seen.note if seen else ""
+        # Of work that was lost with its node srun says 0: then the cluster's word counts.
+        return _ended(job, None if noted == 0 and note else noted, note)
     is_expected = "slurm_job_id" in job.platform_ref and not jobs.cancel_requested(job.folder)
     told = "SLURM knows it no more"
     if seen:
@@ -316,7 +336,7 @@ def _judged_at_its_end(job: Job, seen: cluster.Seen | None) -> Job:
     awaiting = _awaiting(job, f"{told}; what its nodes noted is awaited for a minute")
     if is_expected and _is_awaited(awaiting, NOTE_SECONDS):
         return awaiting
-    return _never_seen(job) if seen is None else _as_seen(job, seen)
+    return _as_seen(job, seen) if seen else _never_seen(job)
 
 
 def _awaiting(job: Job, why: str) -> Job:
@@ -335,25 +355,6 @@ def _is_awaited(job: Job, patience: float) -> bool:
 def _without_end_seen(job: Job) -> Job:
     reference = {name: told for name, told in job.platform_ref.items() if name != jobs.END_SEEN}
     return replace(job, platform_ref=reference)
-
-
-def _ended_as_told(where: Host, job: Job, exit_code: int) -> Job:
-    """A job whose script has noted its end: for a moment more SLURM calls it running, and only then
-    says why it ended it. Where it cannot be asked, the note alone tells."""
-    try:
-        seen = cluster.find(where, job.job_id, job.created_at, fresh=True)
-    except Failure:
-        return _ended_as_noted(job, exit_code, "")
-    if seen and seen.state not in cluster.ENDED:
-        awaiting = _awaiting(job, f"its script ended; SLURM: {seen.state}")
-        if _is_awaited(awaiting, PATIENCE):
-            return awaiting
-    return _ended_as_noted(job, exit_code, seen.note if seen else "")
-
-
-def _ended_as_noted(job: Job, exit_code: int, note: str) -> Job:
-    """Of work that was lost with its node srun says 0: then the cluster's word counts."""
-    return _ended(job, None if exit_code == 0 and note else exit_code, note)
 
 
 def _as_seen(job: Job, seen: cluster.Seen) -> Job:
