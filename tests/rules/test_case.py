@@ -67,6 +67,10 @@ BOUNDARIES = {
     "SPEC-LENGTH-POSITIONS-TRAIN": (
         "train", "tao", "policy__model_max_length", 262144, 262145, {},
     ),
+    "SPEC-SAVE-NEVER": (
+        "train", "tao", "train__ckpt__save_freq", 10, 11,
+        {"train__max_num_steps": 10, "train__ckpt__save_freq_in_epoch": 0},
+    ),
     "SPEC-KL-ZERO": ("grpo", "cosmos-rl", "train__train_policy__kl_beta", 1e-9, 0.0, {}),
     "SPEC-KL-HIGH": ("grpo", "cosmos-rl", "train__train_policy__kl_beta", 0.2, 0.21, {}),
     "SPEC-ROLLOUT-ROOM": (
