@@ -173,6 +173,83 @@ def test_what_a_source_holds_out_is_not_trained_on(tmp_path, clip, write, name):
     ]
 
 
+@pytest.mark.parametrize(
+    "write", [csv_in_folders, csv_by_name, one_table], ids=lambda w: w.__name__
+)
+@pytest.mark.parametrize(
+    ("trained", "held_out"),
+    [
+        ("train_clips", "test_clips"),
+        ("Train Set", "Test Set"),
+        ("trainset", "valset"),
+        ("train2017", "val2017"),
+        ("TrainingData", "TestData"),
+        ("train", "held_out"),
+        ("split-train", "hold-out"),
+    ],
+)
+def test_splits_are_known_however_they_are_spelt(tmp_path, clip, write, trained, held_out):
+    root = tmp_path / "source"
+    root.mkdir()
+    write(root, clip, trained, ["a", "b", "c"])
+    write(root, clip, held_out, ["x", "y"])
+    assert build(root)["result"]["written"] == {"train": 3, "eval": 2}
+    assert answers(tmp_path / "out" / "eval") == ["x", "y"]
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
+def test_archives_called_like_splits_are_splits(tmp_path, clip, suffix):
+    for name, ids in (("train", ["a", "b"]), ("test", ["x"])):
+        clips(tmp_path / name, clip, ids)
+        kind = {"zip": "zip", "tar.gz": "gztar"}[suffix]
+        shutil.make_archive(tmp_path / "source" / name, kind, tmp_path / name)
+    (tmp_path / "source" / "labels.csv").write_text(table(["a.mp4", "b.mp4", "x.mp4"]))
+    assert build(tmp_path / "source")["result"]["written"] == {"train": 2, "eval": 1}
+
+
+@pytest.mark.parametrize("column", ["subset", "set", "usage"])
+def test_a_column_of_splits_is_kept_to_or_left_out_by_the_users_word(tmp_path, clip, column):
+    a_column(tmp_path / "s", clip, "train", ["a", "b"])
+    a_column(tmp_path / "s", clip, "Hold-out", ["x"])
+    labels = tmp_path / "s" / "labels.csv"
+    labels.write_text(labels.read_text().replace("question,split", f"question,{column}"))
+    refused = build(tmp_path / "s", expect=2)
+    (found,) = (row for row in refused["findings"] if row["severity"] == "error")
+    assert (found["id"], found["where"]) == ("BUILD-SPLIT-NAME", column)
+    kept = build(tmp_path / "s", *found["fix"].split(), out="kept")
+    assert kept["result"]["written"] == {"train": 2, "eval": 1}
+    left = build(tmp_path / "s", "--column", f"ignore={column}", out="left")
+    assert left["result"]["written"] == {"train": 3}
+
+
+def test_flags_of_rows_are_splits_by_what_they_are_said_to_mean(tmp_path, clip):
+    clips(tmp_path / "s", clip, ["a", "b", "x"])
+    rows = "clip,label,question,is_test\na.mp4,yes,On?,0\nb.mp4,no,On?,0\nx.mp4,yes,On?,1\n"
+    (tmp_path / "s" / "labels.csv").write_text(rows)
+    (told,) = (row for row in build(tmp_path / "s")["findings"] if row["severity"] == "warning")
+    assert (told["id"], told["data"]["meanings"]) == ("BUILD-COLUMN-UNUSED", {"is_test": "a split"})
+    split = ["--column", "split=is_test"]
+    refused = build(tmp_path / "s", *split, out="1", expect=2)
+    assert refused["findings"][0]["id"] == "BUILD-SPLIT-NAME"
+    kept = build(tmp_path / "s", *split, "--values", "is_test: 0=train, 1=test", out="2")
+    assert kept["result"]["written"] == {"train": 2, "eval": 1}
+
+
+def test_a_table_beside_the_training_table_is_trained_on_by_the_users_word(tmp_path, clip):
+    csv_by_name(tmp_path / "s", clip, "train", ["a", "b"])
+    csv_by_name(tmp_path / "s", clip, "benchmark", ["x"])
+    refused = build(tmp_path / "s", expect=2)
+    assert [row["id"] for row in refused["findings"]] == ["BUILD-SPLIT-NAME"]
+    assert "benchmark.csv" in refused["findings"][0]["message"]
+    assert build(tmp_path / "s" / "train.csv")["result"]["written"] == {"train": 2}
+
+
+def test_folders_called_by_labels_stay_labels(tmp_path, clip):
+    for name in ("train", "test_track", "bus"):
+        clips(tmp_path / "s" / name, clip, [f"{name}-1", f"{name}-2"])
+    assert build(tmp_path / "s", "--question", "?")["result"]["written"] == {"train": 6}
+
+
 def test_validation_and_test_are_both_kept_and_a_test_alone_is_not_trained_on(tmp_path, clip):
     root = tmp_path / "source"
     for name, ids in (("train", ["a", "b"]), ("validation", ["v", "w"]), ("test", ["x"])):
@@ -197,7 +274,7 @@ def test_words_that_name_no_split_are_left_alone(tmp_path, clip):
     refused = build(tmp_path / "b", "--question", "?", out="2", expect=2)
     assert refused["findings"][0]["id"] == "BUILD-NO-LABELS"
     a_column(tmp_path / "c", clip, "train", ["a", "b"])
-    a_column(tmp_path / "c", clip, "holdout", ["c"])
+    a_column(tmp_path / "c", clip, "spare", ["c"])
     refused = build(tmp_path / "c", out="3", expect=2)
     assert refused["findings"][0]["id"] == "BUILD-SPLIT-NAME"
 

@@ -21,7 +21,7 @@ def folders(source: Path) -> list[Path]:
     if any(source.glob("metas/*.label.json")):
         return [source]
     found = {path.parent.parent for path in source.glob("*/metas/*.label.json")}
-    return sorted(folder for folder in found if folder.name.lower() in split_names.NAMES)
+    return sorted(folder for folder in found if split_names.exact(folder.name))
 
 
 def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator[Item]:
@@ -44,7 +44,7 @@ def items(source: Path, reading: Reading, problems: list[f.Finding]) -> Iterator
     question = f.attempt(problems, _question, list(answers.values()), fields, reading)
     for (folder, name), answer in answers.items():
         media = (("video", videos[folder, name][0]),)
-        split = "" if folder == source else folder.name.lower()
+        split = "" if folder == source else split_names.exact(folder.name)
         yield Item(name, media, exchange(question or "", answer), split=split)
 
 

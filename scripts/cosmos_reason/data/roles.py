@@ -4,6 +4,7 @@ stay without a role are named with the line that would declare them."""
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -74,7 +75,8 @@ FRAMES = {"frame", "frames"}
 TIME = "a time"
 MEANINGS = {
     TIME: BEGINS | ENDS | TIMES,
-    "a split": {"split", "splits", "subset", "fold", "folds", "partition"},
+    "a split": {"split", "splits", "subset", "fold", "folds", "partition", "train", "test", "val"}
+    | {"validation", "holdout", "heldout"},
     "a group": {"group", "camera", "cam", "site", "session", "recording", "scene", "subject"}
     | {"participant", "patient", "location", "shift", "person", "driver", "vehicle"},
     "an annotator": {"annotator", "annotators", "labeler", "labeller", "rater", "coder"},
@@ -262,6 +264,7 @@ def unused(cells: Cells, chosen: Sequence[Column]) -> list[str]:
     return [name for name in cells if name not in used and any(map(cell_text, cells[name]))]
 
 
+@functools.cache
 def meaning(name: str) -> str:
     """What a column may mean by the words of its name; "" for nothing of MEANINGS."""
     words = {word.lower() for word in WORDS.findall(name)}

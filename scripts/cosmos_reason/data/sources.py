@@ -34,7 +34,7 @@ from cosmos_reason.data.json_stream import JsonRecords, check_regular
 from cosmos_reason.data.options import unoffered
 from cosmos_reason.data.record_checks import ANSWER_CHECKS, CHECKS, Tally
 from cosmos_reason.data.records import parse
-from cosmos_reason.data.roles import Column
+from cosmos_reason.data.roles import Column, meaning
 from cosmos_reason.data.samples import Sample, Turn, names_medium
 from cosmos_reason.data.source_files import MARKER, Folder, Repository
 from cosmos_reason.data.table_files import COLUMNAR, FLAT, OTHER_SPREADSHEETS
@@ -115,6 +115,17 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
         fix = Fix(command=f"pip install nvidia-tao-daft && {shlex.join(words)}")
         raise f.bad_input("BUILD-SOURCE", path, message, fix)
     tables = {name: split_names.of_table(name) for name in source_files.plain_tables(files)}
+    becomes = {split_names.NAMES.get(called, "") for called in tables.values()}
+    if becomes == {split_names.TRAIN, ""}:  # the others may be what it holds out
+        (one, *_), (other, *_) = (
+            [name for name, called in tables.items() if bool(called) is is_named]
+            for is_named in (True, False)
+        )
+        message = (
+            f"got {one} and {other}, whose name says not whether it is trained on too: name one "
+            "table as the source, or call it train or test"
+        )
+        raise f.bad_input("BUILD-SPLIT-NAME", path, message)
     return Source(kind, files, tables, [])
 
 
@@ -288,7 +299,7 @@ def _read_tables(
         message = "got a row that is no object, expected objects"
         raise f.bad_input("BUILD-TABLE", source.files.root, message)
     column = reading.declared("split")
-    by_column = splits.of_column([row.values for row in rows], column, problems)
+    by_column = splits.of_column([row.values for row in rows], column, reading.values, problems)
     names = [one or other for one, other in zip(by_column, names, strict=True)]
     if reading.fields:  # of an object, which are the answers then
         plain, column = nested_rows.with_fields([row.values for row in rows], reading.fields)
@@ -404,8 +415,9 @@ def _record_items(
 
     def with_split(index: int, record: dict, tally: Tally) -> tuple[Sample, str] | None:
         sample = parse(index, record, tally)
-        called = str(record.get("split", "")).strip().lower()
-        return (sample, called if called in split_names.NAMES else "") if sample else None
+        named = [value for key, value in record.items() if meaning(key) == "a split"]
+        called = next(filter(None, map(split_names.exact, map(str, named))), "")
+        return (sample, called) if sample else None
 
     samples = list(stream(records, tally, make=with_split))
     root = records.header.get("media_root")

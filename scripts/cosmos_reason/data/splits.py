@@ -15,6 +15,8 @@ from pathlib import Path
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.items import Item
+from cosmos_reason.data.roles import cell_text
+from cosmos_reason.data.samples import alike
 from cosmos_reason.data.source_files import Folder, Frames, Held, Repository
 from cosmos_reason.data.split_names import (
     BESIDE_TRAIN,
@@ -23,6 +25,7 @@ from cosmos_reason.data.split_names import (
     NAMES,
     TEST,
     TRAIN,
+    exact,
     of_folders,
 )
 from cosmos_reason.media.files import content
@@ -58,17 +61,29 @@ class Plan:
 # -- named by the source -------------------------------------------------------------------------
 
 
-def of_column(rows: list[dict], column: str, problems: list[f.Finding]) -> list[str]:
-    """Return what a column calls the split of each row. A column that nobody named and that holds
-    other words is left alone; one of some words of NAMES and others joins the `problems`."""
+def of_column(
+    rows: list[dict],
+    column: str,
+    meanings: dict[str, dict[str, str]],
+    problems: list[f.Finding],
+) -> list[str]:
+    """Return what a column calls the split of each row; `meanings`: what its values stand for, by
+    column. A column that nobody named and that holds other words is left alone; one of some words
+    of NAMES and others joins the `problems`."""
     name = column or next((key for row in rows for key in row if key.lower() == "split"), "")
-    values = [str(row.get(name) or "").strip().lower() for row in rows]
+    means = {alike(old): new for old, new in meanings.get(name, {}).items()}
+    cells = [cell_text(row.get(name)) for row in rows]
+    texts = [means.get(alike(text), text) for text in cells]
+    values = [exact(text) or text.lower() for text in texts]
     others = sorted(set(values) - NAMES.keys())
     if not others:
         return values
     if column or len(others) < len(set(values)):
         shown = ", ".join(map(repr, others[:5]))
-        message = f"got {shown} as split, expected one of {', '.join(NAMES)} in every row"
+        message = (
+            f"got {shown} as split, expected one of {', '.join(NAMES)} in every row (--values "
+            f"'{name}: OLD=NEW' says which one a word means)"
+        )
         problems.append(f.error("BUILD-SPLIT-NAME", name, message, values=others[:20]))
     return [""] * len(rows)
 
@@ -85,7 +100,8 @@ def settle(
         called = []
         for _, medium in item.media:
             for file in medium.files if isinstance(medium, Frames) else (medium,):
-                path = getattr(file, "key", None) or os.path.abspath(file)
+                path = getattr(file, "key", None) or str(file)
+                path = path if isinstance(files, Repository) else os.path.abspath(path)
                 if path.startswith(f"{root}/"):
                     called.append(of_folders(path[len(root) + 1 :]))
         held_out = [name for name in called if name in HELD_OUT]

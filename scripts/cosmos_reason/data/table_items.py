@@ -7,6 +7,7 @@ import json
 import posixpath
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +67,7 @@ def labelled_by_folder(files: Folder, split: str) -> list[Row]:
         label = posixpath.basename(posixpath.dirname(name))
         rows.append(Row({"video": name, "answer": label}, "", name, len(rows)))
     labels = {row.values["answer"] for row in rows}
-    are_splits = {label.lower() for label in labels} <= split_names.NAMES.keys()
+    are_splits = all(map(split_names.exact, labels))
     if len(labels) < 2 or "" in labels or are_splits:
         message = f"got {len(rows)} media files in {len(labels)} folders and no labels; "
         message += "write a table labels.csv beside them (video,label), or put them into one "
@@ -161,6 +162,23 @@ def _unused(rows: list[Row], cells: roles.Cells, names: list[str]) -> list[f.Fin
     return [f.Finding("BUILD-COLUMN-UNUSED", severity, rows[0].where, message, Fix(), data)]
 
 
+def _unnamed_split(cells: roles.Cells, unused: list[str]) -> list[f.Finding]:
+    """The first column without a role whose cells name splits, one that is held out among them:
+    whether to keep to it is for the user to say."""
+    for name in unused:
+        counts = Counter(split_names.exact(cell_text(value)) for value in cells[name])
+        is_split = split_names.HELD_OUT & counts.keys() and "" not in counts
+        if is_split and set(counts) != {split_names.BESIDE_TRAIN}:
+            said = ", ".join(f"{word} ({count})" for word, count in counts.items())
+            message = (
+                f"got {said} in a column without a role, and all of it would be trained on: "
+                f"--column split={name} keeps to it, --column ignore={name} does not"
+            )
+            fix = Fix(flags={"--column": f"split={name}"})
+            return [f.error("BUILD-SPLIT-NAME", name, message, fix)]
+    return []
+
+
 def _table(
     rows: list[Row], files: Folder, reading: Reading, problems: list[f.Finding]
 ) -> tuple[roles.Cells, list[Column]]:
@@ -223,6 +241,8 @@ def _items_of(
     files.columns = chosen
     in_question = set(PLACE.findall(reading.question))
     files.unused = [name for name in roles.unused(cells, chosen) if name not in in_question]
+    if not any(splits) and reading.saved is None:
+        problems += _unnamed_split(cells, files.unused)
     columns = {one.role: one for one in reversed(chosen)}  # the first of each role
     texts = {role: [""] * len(rows) for role in TEXT_ROLES}
     for role in TEXT_ROLES:
