@@ -253,6 +253,7 @@ MISTAKES = {
     "DATA-REGION-MARK": turns(("human", "Is <mask> left of <mask>?"), ("gpt", "Yes")),
     "DATA-MEDIA-NONE": turns(("human", "q"), ("gpt", "a")) | {"video": None},
     "DATA-VIDEO-FPS": change(video_fps=0),
+    "DATA-TIMES-UNUSED": change(start_time="0:03", end_time="0:06"),
     "DATA-TEXT-SURROGATE": turns(("human", "q"), ("gpt", "\ud800")),
     "DATA-RECORD-FORMAT": {"video": "v.mp4", "qa_pairs": [{"question": 3}]},
     "DATA-MEDIA-ESCAPE": {"id": "a", "conversation": "../secret.json", "media": "media/a.mp4"},

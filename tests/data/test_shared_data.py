@@ -103,6 +103,18 @@ def test_several_roots_and_keys_of_the_spec_are_compared_too(data):
     assert "SPEC-DATA-SHARED" not in built(*keys, "--train-root", "train")[1]
 
 
+def test_clips_that_no_spec_opens_are_said_to_be_compared_by_name_alone(data):
+    for split in ("train", "eval"):
+        shutil.make_archive(split, "gztar", data / split, "clips")
+        shutil.rmtree(data / split / "clips")
+        os.replace(f"{split}.tar.gz", data / split / "videos.tar.gz")
+    code, found = built("--train-root", "train", "--eval-root", "eval")
+    assert code == 0 and "eval/videos.tar.gz" in found["SPEC-DATA-UNREAD"]["message"]
+    shutil.copy(data / "train" / "videos.tar.gz", data / "eval" / "videos.tar.gz")
+    code, found = built("--train-root", "train", "--eval-root", "eval")
+    assert code == 1 and "SPEC-DATA-UNREAD" not in found
+
+
 def test_a_spec_of_somebody_is_refused_by_preflight_and_launch(data, tmp_path):
     assert built("--train-root", "train", "--eval-root", "eval")[0] == 0
     copy_of_a_clip(data)

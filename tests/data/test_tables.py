@@ -77,11 +77,26 @@ def test_every_unused_column_is_named_and_what_it_may_mean(source):
         "camera": "a group",
         "time": "a time",
         "fold": "a split",
+        "weight": "a weight",
     }
     assert "--column group=camera" in told["message"]
     lines = ["video,answer,note", "0.mp4,yes,n1"]
     told = build(source, lines, *ASKED)[0]["BUILD-COLUMN-UNUSED"]
     assert told["severity"] == "info" and told["data"]["columns"] == ["note"]
+
+
+@pytest.mark.parametrize("names", ["t0,t1", "in,out", "debut,fin"])
+@pytest.mark.parametrize(("last", "code"), [("yes", "BUILD-COLUMN-UNUSED"), ("no", "BUILD-SPAN")])
+def test_what_tells_rows_of_one_clip_apart_as_times_do_is_told_whatever_its_name(
+    source, names, last, code
+):
+    lines = [f"video,{names},answer", "0.mp4,0,3,yes", f"0.mp4,0:03,0:06,{last}"]
+    findings, answers, _ = build(source, lines, *ASKED)
+    told = findings[code]
+    assert told["severity"] == ("error" if last == "no" else "warning")
+    assert names.replace(",", " and ") in told["message"]
+    ignored = [word for name in names.split(",") for word in ("--column", f"ignore={name}")]
+    assert build(source, lines, *ignored, *ASKED)[1] == ["yes", last]
 
 
 def test_an_answer_is_proposed_only_where_one_column_can_be_it(source):

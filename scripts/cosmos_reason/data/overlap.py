@@ -95,10 +95,12 @@ def _by_key(found: Survey, shown: dict[int, Shown], wanted: set) -> tuple[dict, 
 
 
 class Compared(NamedTuple):
-    """How many held-out records there are, and the ids of those of each check."""
+    """How many held-out records there are, the ids of those of each check, and an archive whose
+    clips were compared by their names alone ("" without one)."""
 
     records: int
     ids: dict[str, list[str]]
+    unread: str
 
 
 Root = tuple[str, str]  # an annotation file, and where its media are ("": beside it)
@@ -146,7 +148,9 @@ def _compared(
         surveys.append(found)
     rows = compare(*surveys)
     ids = {check: [surveys[1].ids[row] for row in found] for check, found in rows.items()}
-    return Compared(len(surveys[1].ids), ids)
+    packed = {str(one.media_path) for one in surveys if archives.is_archive(one.media_path)}
+    is_one = surveys[0].media_path == surveys[1].media_path
+    return Compared(len(surveys[1].ids), ids, "" if is_one else min(packed, default=""))
 
 
 def _gap(span: Span, others: set[Span]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 import shlex
 from collections import defaultdict
@@ -293,6 +294,30 @@ def _times(cells: Cells, start: str, end: str) -> tuple[list, list]:
 
 def _is_pair(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2
+
+
+def unnamed_times(
+    media: list[Named], questions: list[str], names: Sequence[str], cells: Cells
+) -> list[str]:
+    """Return the two columns without a role that may be times whatever their names are: rows of one
+    clip and question differ in them, and in every row the one is a time before the other."""
+    asked: dict[tuple, list[int]] = defaultdict(list)
+    for number, ((_, medium), question) in enumerate(zip(media, questions, strict=True)):
+        asked[medium, question].append(number)
+    several = [numbers for numbers in asked.values() if len(numbers) > 1]
+    told_apart = [
+        name
+        for name in names
+        if any(len({str(cells[name][one]) for one in numbers}) > 1 for numbers in several)
+    ]
+    for start, end in itertools.pairwise(told_apart):
+        try:
+            for begin, stop in zip(cells[start], cells[end], strict=True):
+                _span(begin, stop, "")
+        except ValueError:
+            continue
+        return [start, end]
+    return []
 
 
 def contradictions(

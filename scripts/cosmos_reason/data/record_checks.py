@@ -101,6 +101,9 @@ CHECKS = {
     "DATA-MEDIA-TYPE": (f.ERROR, "media are named by text",
         'write "video" or "image" as a path or a list of paths'),
     "DATA-MEDIA-NONE": (f.INFO, "a record names a medium", 'add "video" or "image"'),
+    "DATA-TIMES-UNUSED": (f.WARNING, "a record shows its whole clip (no trainer reads its times)",
+        "build_dataset.py cuts the parts of a table with --column start=NAME --column end=NAME; "
+        "--convert FILE.py makes its rows of these records"),
     "DATA-VIDEO-FPS": (f.ERROR, "video_fps and the rate of pictures are positive numbers",
         "write it as a number above 0"),
 }

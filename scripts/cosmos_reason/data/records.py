@@ -7,6 +7,7 @@ import re
 from cosmos_reason.base import findings as f
 from cosmos_reason.data.formats import are_pictures, rates, unread_media
 from cosmos_reason.data.record_checks import Tally
+from cosmos_reason.data.roles import TIME, meaning, time_roles
 from cosmos_reason.data.samples import Media, Sample, Turn, bare_thought
 from cosmos_reason.spec.values import shown
 
@@ -56,6 +57,10 @@ def parse(index: int, record: dict, tally: Tally) -> Sample | None:
         _check_control(reasoning, found)
     else:
         reasoning = ""
+    times = [key for key, value in record.items() if meaning(key) == TIME and value is not None]
+    if times and media and time_roles({key: [record[key]] for key in times}, times):
+        message = f"got {' and '.join(times)} of a clip, all of which is shown to a model"
+        found.append(("DATA-TIMES-UNUSED", message))
     fps = next((medium.fps for medium in media if medium.fps), None) or _video_fps(record, found)
     sample = Sample(index, name, turns, media, fps, groups, reasoning)
     for check, message in found:

@@ -67,6 +67,8 @@ OF_ROWS = re.compile(r"(?:^|[_ ])(?:id|ids|uid|uuid|qid|idx|index|url|token)$|^q
 WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 BEGINS = {"start", "starts", "begin", "begins", "from", "onset"}
 ENDS = {"end", "ends", "stop", "stops", "to", "until", "till", "offset"}
+# Names that are all of a column's name: as words of others they mean many things.
+BEGIN_NAMES, END_NAMES = {"t0", "in", "tstart", "tbegin"}, {"t1", "out", "tend", "tstop"}
 TIMES = {"time", "times", "timestamp", "timestamps", "timecode", "sec", "secs", "second", "seconds"}
 TIMES |= {"ms", "msec", "millisecond", "milliseconds", "frame", "segment", "span", "interval"}
 MILLISECONDS = {"ms", "msec", "millisecond", "milliseconds"}
@@ -79,6 +81,7 @@ MEANINGS = {
     | {"validation", "holdout", "heldout"},
     "a group": {"group", "camera", "cam", "site", "session", "recording", "scene", "subject"}
     | {"participant", "patient", "location", "shift", "person", "driver", "vehicle"},
+    "a weight": {"weight", "weights"},
     "an annotator": {"annotator", "annotators", "labeler", "labeller", "rater", "coder"},
 }
 DECLARED_BY = {"a split": "split", "a group": "group", "an annotator": "annotator"}
@@ -268,6 +271,8 @@ def unused(cells: Cells, chosen: Sequence[Column]) -> list[str]:
 def meaning(name: str) -> str:
     """What a column may mean by the words of its name; "" for nothing of MEANINGS."""
     words = {word.lower() for word in WORDS.findall(name)}
+    if name.lower() in BEGIN_NAMES | END_NAMES:
+        return TIME
     return next((meant for meant, known in MEANINGS.items() if words & known), "")
 
 
@@ -278,8 +283,8 @@ def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
         return [f"start={names[0]}", f"end={names[0]}"]
     roles = []
     words = {name: {word.lower() for word in WORDS.findall(name)} for name in names}
-    for edge, known in (("start", BEGINS), ("end", ENDS)):
-        named = [name for name in names if words[name] & known]
+    for edge, known, whole in (("start", BEGINS, BEGIN_NAMES), ("end", ENDS, END_NAMES)):
+        named = [name for name in names if words[name] & known or name.lower() in whole]
         if len(named) != 1:
             return []
         unit = "_ms" if words[named[0]] & MILLISECONDS else ""

@@ -8,7 +8,7 @@ import posixpath
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,8 +135,11 @@ def items(
     problems += _unused(rows, {name: [] for name in left}, files.unused)
 
 
-def _unused(rows: list[Row], cells: roles.Cells, names: list[str]) -> list[f.Finding]:
-    """The columns without a role by their names: a warning where one may mean more than it says."""
+def _unused(
+    rows: list[Row], cells: roles.Cells, names: list[str], times: Sequence[str] = ()
+) -> list[f.Finding]:
+    """The columns without a role by their names: a warning where one may mean more than it says, as
+    `times` do, whatever they are called."""
     names = [name for name in names if name not in RATES]  # which are read beside pictures
     if not names:
         return []
@@ -144,6 +147,7 @@ def _unused(rows: list[Row], cells: roles.Cells, names: list[str]) -> list[f.Fin
     if names[COLUMNS_NAMED:]:
         message += f" and {len(names) - COLUMNS_NAMED} more"
     meanings = {name: meant for name in names if (meant := roles.meaning(name))}
+    meanings |= dict.fromkeys((name for name in times if name in names), roles.TIME)
     for meant in roles.MEANINGS:
         alike = [name for name, meaning in meanings.items() if meaning == meant]
         if not alike:
@@ -154,7 +158,7 @@ def _unused(rows: list[Row], cells: roles.Cells, names: list[str]) -> list[f.Fin
             if words:
                 message += f": {' '.join(words)} cuts the parts out (start is seconds, others are "
                 message += "start_ms and start_frame)"
-        else:
+        elif meant in roles.DECLARED_BY:
             role = roles.DECLARED_BY[meant]
             message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
     severity = f.WARNING if meanings else f.INFO
@@ -260,8 +264,10 @@ def _items_of(
     asking = (rows, texts["question"], answers, options, shown[0], reading, cells, chosen)
     asked = f.attempt(problems, _questions, *asking) or texts["question"]
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
+    if not times and "start" not in columns:
+        times = parts.unnamed_times(shown[0], asked, files.unused, cells)
     if columns["answer"].name and "start" not in columns:
-        of_times = (shown[0], texts["answer"], texts["question"], times, cells)
+        of_times = (shown[0], texts["answer"], asked, times, cells)
         problems += parts.contradictions(*of_times)
     stays = [True] * len(rows)
     if "annotator" in columns:
@@ -329,7 +335,7 @@ def _items_of(
         yield from joined_turns(made, turn.name, problems)
     else:
         yield from (item for item, _ in made)
-    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused)]
+    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused, times)]
 
 
 def _chosen_options(

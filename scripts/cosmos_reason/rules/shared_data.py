@@ -77,6 +77,12 @@ def of_training(
             message = f"got {len(ids)} of {compared.records} records {what}"
             data = {"record_ids": ids[: f.MAX_RECORD_IDS], "count": len(ids)}
             found.append(f.Finding(name, severity, keys.annotations, message, "", data))
+    if compared.unread and not shared:
+        message = (
+            f"got clips in {compared.unread}, which are compared with those of training by their "
+            "names alone; check_dataset.py TRAIN --eval EVAL compares what they show"
+        )
+        found.append(f.info("SPEC-DATA-UNREAD", keys.annotations, message))
     return found
 
 
