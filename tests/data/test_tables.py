@@ -162,6 +162,29 @@ def test_a_unit_is_proposed_where_the_lengths_of_the_clips_prove_it(
 TIMES = ("--column", "start=start", "--column", "end=end")
 
 
+@pytest.mark.parametrize("suffix", ["ts", "flv", "mkv", "mov", "mp4"])
+def test_a_part_of_a_clip_with_frames_out_of_order_has_its_own_frames(source, suffix):
+    """B-frames; MPEG-TS begins at 1.4 s of its own clock, and has no index."""
+    import av
+    import numpy as np
+
+    with av.open(str(source / f"b.{suffix}"), "w") as container:
+        stream = container.add_stream("libx264", rate=10, options={"g": "12", "crf": "1"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.max_b_frames = 3
+        for number in range(40):
+            level = np.full((48, 64, 3), number * 6, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(level, format="rgb24")))
+        container.mux(stream.encode(None))
+    lines = ["video,start,end,answer", f"b.{suffix},0,1,yes", f"b.{suffix},1.3,2.6,no"]
+    assert build(source, lines, *TIMES, *ASKED)[2] == [10, 13]
+    parts = sorted((source.parent / "out" / "train" / "media").iterdir())
+    for part, first in zip(parts, (0, 13), strict=True):
+        with av.open(str(part)) as container:
+            shown = next(container.decode(video=0)).to_ndarray(format="rgb24").mean()
+        assert abs(shown - 6 * first) < 4
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
     ("span", "frames", "told"),

@@ -170,7 +170,12 @@ def _part(
         told[UNREAD].append((row, str(problem)))
         return None
     if isinstance(medium, Frames) or medium.suffix.lower() not in VIDEO_SUFFIXES:
-        told[UNREAD].append((row, "got a part of pictures, expected one of a video file"))
+        what = "pictures" if isinstance(medium, Frames) else f"a file {medium.suffix}"
+        message = (
+            f"got a part of {what}, expected one of a video file ({', '.join(VIDEO_SUFFIXES)}; "
+            "--transcode DIR writes others anew)"
+        )
+        told[UNREAD].append((row, message))
         return None
     name = f"{medium.stem}_{float(span.begin):g}-{float(span.end):g}{unit}.mp4"
     whole = medium.key if isinstance(medium, Held) else str(medium)
