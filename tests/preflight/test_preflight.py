@@ -692,6 +692,29 @@ def test_an_8b_model_that_does_not_fit_comes_with_the_cheapest_change(site, hub)
     )
 
 
+def test_a_gpu_that_policy_and_rollouts_share_is_compared_with_both(site, hub):
+    model = ["--engine", "cosmos-rl", "--model", "nvidia/Cosmos-Reason2-8B", "--gpus-per-node", "1"]
+    adapter = ["--tuning", "lora", "--set", "train.master_dtype=bfloat16"]
+    share = ["--set", "rollout.gpu_memory_utilization=0.7", "--train-root", site / "data/train"]
+    words = (*model, *adapter, *share)
+    done = run_script("build_spec.py", "grpo", *words, "-o", "one.toml", cwd=site)
+    assert done.returncode == 0, done.stderr
+    target = [SKIP, "--target-gpu-count", "1", "--target-gpu-memory-gb", "79.6"]
+    args = ["--platform", "docker", "--image", "mine:1", *target, "--spec"]
+    document, found = preflight_json(*args, "one.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    told = found["PRE-MEMORY"]
+    assert told["severity"] == "error" and "vllm's share 55.72" in told["message"]
+    assert "weights on their way to vllm" in document["result"]["prediction"]["terms"]
+    fix = told["fix"].split()
+    assert "rollout.gpu_memory_utilization=" in told["fix"]
+    words = ("--spec", "one.toml", *fix)
+    done = run_script("build_spec.py", "grpo", *words, "-o", "fits.toml", cwd=site)
+    assert done.returncode == 0, done.stderr
+    _, found = preflight_json(*args, "fits.toml", cwd=site, env={"HF_ENDPOINT": hub})
+    told = found["PRE-MEMORY"]
+    assert told["severity"] == "info" and "gpu_memory_utilization fits from 0.3" in told["message"]
+
+
 def test_what_the_job_would_not_find(site, hub):
     """A model folder that is not there, a file where results go, a Hub that is away when it is to
     be written to."""

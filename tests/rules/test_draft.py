@@ -2,6 +2,7 @@
 paths, origins."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -664,7 +665,7 @@ def test_the_nodes_of_a_layout_are_noted_and_kept(here):
 
 @pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (2, 1), (4, 2), (8, 1), (8, 2)])
 def test_colocated_layouts_use_every_gpu_for_both_sides(here, gpus, nodes):
-    line = "grpo --engine cosmos-rl --set mode=colocated_separated"
+    line = "grpo --engine cosmos-rl --model reason2-2b --set mode=colocated_separated"
     code, found, made = run(f"{line} --gpus-per-node {gpus} --nodes {nodes}")
     assert code == 0 and not {"SPEC-GPUS-IDLE", "SPEC-GPUS-GRPO"} & found.keys()
     assert Case("grpo", "cosmos-rl", made).needed_gpus == gpus * nodes
@@ -702,14 +703,26 @@ def test_separated_sides_may_differ_and_need_the_gpus_of_the_policy(here):
 
 
 def test_one_gpu_is_shared_unless_the_mode_is_named(here):
-    code, found, made = run("grpo --engine cosmos-rl --gpus-per-node 1")
+    small = "grpo --engine cosmos-rl --gpus-per-node 1 --model reason2-2b"
+    code, found, made = run(small)
     assert (code, made["mode"]) == (0, "colocated_separated") and "SPEC-GPU-SHARED" in found
     assert made["rollout"]["gpu_memory_utilization"] == 0.3
     assert Case("grpo", "cosmos-rl", made).needed_gpus == 1
-    line = "grpo --engine cosmos-rl --gpus-per-node 1 --set rollout.gpu_memory_utilization=0.2"
-    assert run(line)[2]["rollout"]["gpu_memory_utilization"] == 0.2
-    line = "grpo --engine cosmos-rl --gpus-per-node 1 --set mode=disaggregated"
-    assert "SPEC-GPUS-GRPO" in run(line)[1]
+    made = run(f"{small} --set rollout.gpu_memory_utilization=0.2")[2]
+    assert made["rollout"]["gpu_memory_utilization"] == 0.2
+    assert "SPEC-GPUS-GRPO" in run(f"{small} --set mode=disaggregated")[1]
+
+
+def test_a_whole_8b_is_refused_on_one_gpu_with_what_it_would_take(here):
+    line = "grpo --engine cosmos-rl --gpus-per-node 1 --model reason2-8b"
+    code, found, _ = run(line)
+    refused = found["SPEC-SHARED-MEMORY"]
+    assert code == 1 and refused.severity == f.ERROR and "on a B200" in refused.message
+    assert float(re.search(r"\((\d+) GiB", refused.message)[1]) > 160
+    code, found, _ = run(f"{line} {refused.fix}")
+    assert code == 0 and "H100" not in found["SPEC-SHARED-FITS"].message
+    told = run(f"{line} {refused.fix} --set train.master_dtype=bfloat16")[1]
+    assert "H100 80GB 0.3" in told["SPEC-SHARED-FITS"].message
 
 
 @pytest.mark.parametrize("profile", ["small-dataset", "tao-default"])

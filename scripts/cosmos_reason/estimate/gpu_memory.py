@@ -11,6 +11,7 @@ high (benchmarks/RESULTS.md); all of them stand here, at the top.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,15 @@ ADAPTER = 16  # bytes per adapter parameter: float32 weight, gradient, two momen
 PATCHES = 4  # vision patches per token
 CONTEXT_GIB, WORKSPACE_GIB = 1.0, 0.4  # CUDA context with its kernels; cuBLAS and the like
 TIGHT_ABOVE = 0.9  # part of a GPU beyond which fragmentation may end the run
+# A policy and vllm on the same GPU (benchmarks/RESULTS.md, GRPO on one GPU). Whatever the master
+# precision, the policy holds a bfloat16 copy of all weights, and so much more, while they go to
+# vllm.
+TRANSFER_GIB = 1.5
+# vllm keeps so much of its share besides weights and cache, takes so much beyond its share, and
+# that once more when weights have come.
+ENGINE_KEEPS_GIB, BESIDE_SHARE_GIB, AFTER_TRANSFER_GIB = 3.1, 2.5, 2.5
+SHARE = "rollout.gpu_memory_utilization"
+COMPLETED = ("tokens", "loss_tokens", "new_tokens")  # that a completion is part of
 # Names of linear layers, by parts of which a spec says where adapters go.
 TEXT_LAYER, VISION_LAYER = "model.language_model.layers.0.", "model.visual.blocks.0."
 PARTS = {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn", "o_proj": "self_attn",
@@ -157,9 +167,12 @@ def geometry(model: str) -> Geometry | None:
 class Plan:
     """What one GPU has to hold. `tokens` and `vision_tokens` are those of the longest sample;
     `loss_tokens` how many of a sample's positions get logits; `shards` over how many GPUs the
-    states are spread; `reference`: the weights before training are kept as well (grpo); `rollouts`:
-    sequences generated at a time on the same GPU; `kept_layers`: those that do not recompute where
-    the others do; `accumulates`: a step takes several passes, whose gradients are added up."""
+    states are spread; `kept_layers`: those that do not recompute where the others do;
+    `accumulates`: a step takes several passes, whose gradients are added up.
+
+    `is_rl`: it is the policy of GRPO; `reference`: the host keeps the weights before training (as
+    cosmos-rl 0.4.7 does); `rollout_share`: part of the same GPU that vllm is given, 0 where it has
+    GPUs of its own, and `longest` the sequence in tokens that its cache must hold."""
 
     geometry: Geometry
     tokens: int
@@ -177,8 +190,10 @@ class Plan:
     activations_on_host: bool = False
     fused_loss: bool = False
     new_tokens: int = 0
+    is_rl: bool = False
     reference: bool = False
-    rollouts: int = 0
+    rollout_share: float = 0.0
+    longest: int = 0
     kept_layers: int = 0
     accumulates: bool = True
 
@@ -223,23 +238,25 @@ def saved_state(plan: Plan) -> int:
     return plan.master * (weights + 2 * plan.trained)
 
 
-def terms(plan: Plan) -> dict[str, float]:
-    """GiB of one GPU by name, those that show; the prediction is their sum."""
-    return {name: gib for name, size in _bytes(plan).items() if (gib := round(size / GIB, 2))}
+def terms(plan: Plan, gpu: float = 0.0) -> dict[str, float]:
+    """GiB of one GPU by name, those that show; the prediction is their sum. vllm takes its share of
+    a GPU of `gpu` GiB; where that is not known it counts at the least that it starts with."""
+    sizes = _bytes(plan, gpu).items()
+    return {name: gib for name, size in sizes if (gib := round(size / GIB, 2))}
 
 
-def total(plan: Plan) -> float:
-    """GiB of one GPU."""
-    return sum(_bytes(plan).values()) / GIB
+def total(plan: Plan, gpu: float = 0.0) -> float:
+    """GiB of one GPU: the sum of `terms`."""
+    return sum(_bytes(plan, gpu).values()) / GIB
 
 
-def _bytes(plan: Plan) -> dict[str, float]:
+def _bytes(plan: Plan, gpu: float) -> dict[str, float]:
     fixed = {"workspace": WORKSPACE_GIB * GIB, "CUDA context": CONTEXT_GIB * GIB}
     if not plan.train:
         return {**_states(plan), **_gathered(plan), **_forward_only(plan), **fixed}
     if plan.sharded_engine:
         work = _kept(plan) | {"layer at work": _decoder_work(plan) + _vision_work(plan)}
-        return {**_states(plan), **_gathered(plan), **work, **_rollout(plan), **fixed}
+        return {**_states(plan), **_gathered(plan), **work, **_rollout(plan, gpu), **fixed}
     moments = (_backward_begins(plan), _backward_ends(plan))
     return {**max(moments, key=_sum), **fixed}
 
@@ -396,14 +413,33 @@ def _forward_only(plan: Plan) -> dict[str, float]:
     }
 
 
-def _rollout(plan: Plan) -> dict[str, float]:
-    """What reinforcement learning keeps besides the policy. The engine counts at its least:
-    weights, and the cache of one prompt's completions."""
+def _rollout(plan: Plan, gpu: float) -> dict[str, float]:
+    """What a policy holds for a vllm on its own GPU, and what that takes."""
+    if not plan.rollout_share:
+        return {}
+    weights = plan.geometry.parameters * ACTIVATION / plan.shards
+    held = plan.rollout_share * gpu if gpu else least_of_engine(plan)
+    return {
+        "weights on their way to vllm": weights + TRANSFER_GIB * GIB,
+        "vllm's share": held * GIB,
+        "vllm beside it": (BESIDE_SHARE_GIB + AFTER_TRANSFER_GIB) * GIB,
+    }
+
+
+def least_of_engine(plan: Plan) -> float:
+    """GiB without which vllm does not start: weights, what it keeps for itself, and the cache of
+    one sequence of `longest` tokens."""
     sizes = plan.geometry
-    held = plan.geometry.parameters * ACTIVATION / plan.shards
-    cache = plan.rollouts * plan.tokens * sizes.layers * 2 * sizes.keys * ACTIVATION / plan.shards
-    engine = {"rollout engine": held + cache} if plan.rollouts else {}
-    return ({"reference model": held} if plan.reference else {}) | engine
+    cache = plan.longest * sizes.layers * 2 * sizes.keys * ACTIVATION
+    return (sizes.parameters * ACTIVATION + cache) / plan.shards / GIB + ENGINE_KEEPS_GIB
+
+
+def shares(plan: Plan, gpu: float) -> tuple[float, float]:
+    """(least, largest) part of a GPU of `gpu` GiB that vllm can have beside the policy, in
+    hundredths; none when the least is the larger."""
+    beside = total(dataclasses.replace(plan, rollout_share=1.0), gpu) - gpu
+    least = math.ceil(100 * least_of_engine(plan) / gpu) / 100
+    return least, math.floor(100 * (TIGHT_ABOVE - beside / gpu)) / 100
 
 
 def verdict(needed: float, gpu: float) -> str:
@@ -413,6 +449,13 @@ def verdict(needed: float, gpu: float) -> str:
     if needed > TIGHT_ABOVE * gpu:
         return TIGHT
     return FITS
+
+
+def of_gpu(plan: Plan, gpu: float) -> str:
+    """Whether a plan fits on a GPU of `gpu` GiB: vllm beside a policy has to start, too."""
+    if plan.rollout_share and plan.rollout_share * gpu < least_of_engine(plan):
+        return DOES_NOT_FIT
+    return verdict(total(plan, gpu), gpu)
 
 
 def of_spec(case, tokens: int, vision_tokens: int, text_tokens: int) -> Plan | None:
@@ -455,9 +498,10 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         targets = case("policy.lora.target_modules")
         lora_targets = (targets,) if isinstance(targets, str) else tuple(targets or ())
     loss_tokens = tokens if case.cosmos else min(tokens, text_tokens)
-    rollouts = 0
-    if case.action == "grpo" and case("mode") != "disaggregated":
-        rollouts = case("rollout.n_generation")
+    is_rl = case.action == "grpo"
+    rollout_share = 0.0
+    if is_rl and case("mode") != "disaggregated":
+        rollout_share = case(SHARE)
     return Plan(
         geometry=sizes,
         tokens=tokens,
@@ -472,9 +516,13 @@ def _training_plan(case, tokens: int, vision_tokens: int, text_tokens: int) -> P
         checkpointing=case("policy.model_gradient_checkpointing"),
         states_on_host=case.cosmos and case("train.fsdp_offload"),
         activations_on_host=case.cosmos and case("train.activation_offload"),
-        fused_loss=case.cosmos and case("policy.enable_liger_fused_cross_entropy"),
-        reference=case.action == "grpo" and case("train.train_policy.kl_beta") > 0,
-        rollouts=rollouts,
+        # The policy of GRPO needs its logits (cosmos-rl's util.py fuses them for sft alone).
+        fused_loss=case.cosmos and not is_rl and case("policy.enable_liger_fused_cross_entropy"),
+        is_rl=is_rl,
+        new_tokens=case("rollout.max_response_length") if is_rl else 0,
+        reference=is_rl and case("train.train_policy.kl_beta") > 0,
+        rollout_share=rollout_share,
+        longest=case("policy.model_max_length"),
         accumulates=_accumulates(case, tokens),
     )
 
@@ -512,18 +560,28 @@ def cheapest_fix(
     """The first change, in order of what it costs, with which the plan fits on GPUs of `gpu` GiB,
     and GiB then; several when no single one is enough; None when all of them are not.
     `token_pixels`: pixels that make one vision token, 0 where frames have a size that is given."""
-    single = []
+    single = [(Fix(), plan)] if plan.rollout_share else []
     several = []
     together = Fix()
     changed = plan
     for fix, change in _changes(plan, most_gpus, token_pixels):
-        single.append((fix, total(dataclasses.replace(plan, **change))))
+        single.append((fix, dataclasses.replace(plan, **change)))
         after = dataclasses.replace(changed, **change)
         if total(after) < total(changed):
             changed = after
             together |= fix
-            several.append((together, total(after)))
-    return next(((fix, gib) for fix, gib in (*single, *several) if verdict(gib, gpu) == FITS), None)
+            several.append((together, after))
+    for fix, after in (*single, *several):
+        if plan.rollout_share:
+            least, most = shares(after, gpu)
+            if least > most:
+                continue
+            if not least <= after.rollout_share <= most:
+                after = dataclasses.replace(after, rollout_share=most)
+                fix |= Fix(changes={SHARE: most})
+        if of_gpu(after, gpu) == FITS:
+            return fix, total(after, gpu)
+    return None
 
 
 def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fix, dict]]:
@@ -542,18 +600,22 @@ def _changes(plan: Plan, most_gpus: int, token_pixels: int) -> Iterator[tuple[Fi
     elif not plan.lora_rank:
         yield from _more_shards(plan, most_gpus)
     if not plan.lora_rank:
-        yield from _smaller_states(plan)
+        yield Fix(flags={"--tuning": "lora"}), _adapter(plan)
+    # A base that is frozen is sharded in the master precision, too.
+    if plan.master == 4 and (plan.rollout_share or not plan.lora_rank):
+        yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}  # rounds small steps
     if token_pixels and plan.vision_tokens // 2 > 128:
         yield _fewer_pixels(plan, token_pixels)
-    if plan.sharded_engine and not plan.states_on_host:
+    yield from _shorter_completions(plan)
+    length = max(4096, math.ceil(1.25 * plan.tokens / 1024) * 1024)
+    if plan.rollout_share and length < plan.longest:  # of which vllm's cache holds one
+        yield Fix(changes={"policy.model_max_length": length}), {"longest": length}
+    if plan.sharded_engine and not plan.states_on_host and not plan.rollout_share:
         yield Fix(changes={"train.fsdp_offload": True}), {"states_on_host": True}
 
 
-def _smaller_states(plan: Plan) -> Iterator[tuple[Fix, dict]]:
-    adapter = {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
-    yield Fix(flags={"--tuning": "lora"}), adapter
-    if plan.master == 4:  # rounds small steps away
-        yield Fix(changes={"train.master_dtype": "bfloat16"}), {"master": 2}
+def _adapter(plan: Plan) -> dict:
+    return {"lora_rank": 16, "lora_targets": tuple(plan.geometry.linears)}
 
 
 def _one_record_a_pass(plan: Plan) -> Fix:
@@ -564,11 +626,21 @@ def _one_record_a_pass(plan: Plan) -> Fix:
 
 def _sharded_changes(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:
     """Those of the engines that shard every model."""
-    if not plan.fused_loss:
+    if not plan.fused_loss and not plan.is_rl:
         yield Fix(changes={"policy.enable_liger_fused_cross_entropy": True}), {"fused_loss": True}
     yield from _more_shards(plan, most_gpus)
-    if not plan.activations_on_host:
+    # Offloads were never tried where vllm has a part of the GPU.
+    if not plan.activations_on_host and not plan.rollout_share:
         yield Fix(changes={"train.activation_offload": True}), {"activations_on_host": True}
+
+
+def _shorter_completions(plan: Plan) -> Iterator[tuple[Fix, dict]]:
+    """Of GRPO, whose policy makes logits of every position."""
+    for parts in (2, 4, 8, 16):
+        fewer = plan.new_tokens - plan.new_tokens // parts
+        if plan.is_rl and plan.new_tokens // parts >= 128:
+            change = {name: getattr(plan, name) - fewer for name in COMPLETED}
+            yield Fix(changes={"rollout.max_response_length": change["new_tokens"]}), change
 
 
 def _more_shards(plan: Plan, most_gpus: int) -> Iterator[tuple[Fix, dict]]:

@@ -44,6 +44,7 @@ def terms(plan: Plan, node: Node) -> dict[str, float]:
         "frames kept": node.frames,
         "features kept": node.features,
         "offloaded states": states,
+        "reference model": referred(plan, node) / GIB,
     }
     if node.in_background:
         running["a copy of the state to be saved"] = copied(plan, node) / GIB
@@ -71,6 +72,13 @@ def copied(plan: Plan, node: Node) -> float:
     """Bytes that cosmos-rl copies to the host before its `save_mode = async` writes them: the
     processes of one replica copy their shards."""
     return gpu_memory.saved_state(plan) * min(node.processes, plan.shards) / plan.shards
+
+
+def referred(plan: Plan, node: Node) -> float:
+    """Bytes of the weights before training, which cosmos-rl's GRPO exchanges with those of the GPU
+    in each step."""
+    weights = plan.geometry.parameters * plan.master * plan.reference
+    return weights * min(node.processes, plan.shards) / plan.shards
 
 
 def exported(plan: Plan) -> float:

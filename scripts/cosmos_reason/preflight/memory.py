@@ -132,7 +132,7 @@ def prediction(preflight: Preflight, plan: gpu_memory.Plan, measured: bool) -> d
         "measured": measured,
         "gib": round(needed, 1),
         "terms": gpu_memory.terms(plan),
-        "gpu_types": {name: gpu_memory.verdict(needed, gib) for name, gib in types.items()},
+        "gpu_types": {name: gpu_memory.of_gpu(plan, gib) for name, gib in types.items()},
         "steps": steps,
         "hours": hours,
     }
@@ -140,12 +140,17 @@ def prediction(preflight: Preflight, plan: gpu_memory.Plan, measured: bool) -> d
 
 def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) -> Iterator[Finding]:
     """Compare the prediction with the smallest of `count` GPUs, which has `gib`."""
-    needed = gpu_memory.total(plan)
-    verdict = gpu_memory.verdict(needed, gib)
-    preflight.result["prediction"] = preflight.result["prediction"] | {"verdict": verdict}
-    terms = ", ".join(f"{name} {size:g}" for name, size in gpu_memory.terms(plan).items())
+    needed = gpu_memory.total(plan, gib)
+    verdict = gpu_memory.of_gpu(plan, gib)
+    by_name = gpu_memory.terms(plan, gib)
+    preflight.result["prediction"] |= {
+        "verdict": verdict, "gib": round(needed, 1), "terms": by_name,
+    }  # fmt: skip
+    terms = ", ".join(f"{name} {size:g}" for name, size in by_name.items())
     samples = f"{plan.tokens} tokens x {plan.batch}"
     message = f"{verdict}: {needed:.1f} GiB of {gib:.1f} at {samples} ({terms})"
+    if plan.rollout_share:
+        message += f"; {_share_in_words(plan, gib)}"
     if verdict == gpu_memory.FITS:
         yield findings.info("PRE-MEMORY", "GPU memory", message)
         return
@@ -157,11 +162,19 @@ def _fit(preflight: Preflight, plan: gpu_memory.Plan, gib: float, count: int) ->
     else:
         message += "; no change of the spec is enough: take larger GPUs"
     without_samples = dataclasses.replace(plan, tokens=0, vision_tokens=0, loss_tokens=0)
-    too_large_anyway = gpu_memory.total(without_samples) > gib
+    too_large_anyway = gpu_memory.of_gpu(without_samples, gib) == gpu_memory.DOES_NOT_FIT
     is_certain = preflight.result["prediction"]["measured"] or too_large_anyway
     is_error = verdict == gpu_memory.DOES_NOT_FIT and is_certain
     report = findings.error if is_error else findings.warning
     yield report("PRE-MEMORY", "GPU memory", message, fix)
+
+
+def _share_in_words(plan: gpu_memory.Plan, gib: float) -> str:
+    """Which part of the GPU vllm can have beside the policy."""
+    least, most = gpu_memory.shares(plan, gib)
+    if least > most:
+        return f"no {gpu_memory.SHARE} fits: vllm starts with {least:g}, {max(most, 0):g} is left"
+    return f"{gpu_memory.SHARE} fits from {least:g} to {most:g}"
 
 
 def _token_pixels(case: Case) -> int:

@@ -2,15 +2,104 @@
 
 from __future__ import annotations
 
+from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.remote import model_names
+from cosmos_reason.rules.keys import GRID
+from cosmos_reason.rules.layout import SHARED
+from cosmos_reason.rules.lengths import TOKENS
 from cosmos_reason.rules.rule import Rule
 
 KL = "train.train_policy.kl_beta"
+MASTER = "train.master_dtype"
+SHARING = (
+    *TOKENS, "mode", gpu_memory.SHARE, MASTER, "policy.lora", "policy.lora.r",
+    "policy.lora.target_modules", KL, "train.fsdp_offload", "train.activation_offload",
+    "policy.model_max_length",
+    "policy.model_gradient_checkpointing", "rollout.max_response_length",
+    "train.train_policy.mini_batch", GRID + "dp_shard_size", GRID + "tp_size",
+)  # fmt: skip
+
+
+def shared_plan(case) -> gpu_memory.Plan | None:
+    """What a GPU that policy and rollouts share has to hold, with the longest record where records
+    are counted and with none where not; None in the other modes and for an unknown model."""
+    if case("mode") != SHARED:
+        return None
+    longest = max(case.tokens, key=lambda record: record.total, default=None)
+    completion = case("rollout.max_response_length")
+    total = longest.total + completion if longest else 0
+    vision = longest.vision if longest else 0
+    return gpu_memory.of_spec(case, total, vision, total)
+
+
+def no_gpu_holds(case) -> str:
+    plan = shared_plan(case)
+    name, largest = max(bundle.skill_info()["gpu_types"].items(), key=lambda item: item[1])
+    if plan is None or _fits(plan, largest):
+        return ""
+    least = gpu_memory.least_of_engine(plan)
+    policy = gpu_memory.total(plan) - least
+    return f"{policy:.0f} GiB besides the {least:.0f} of vllm, {largest:.0f} on a {name}"
+
+
+def gpus_that_hold(case) -> str:
+    """The GPUs that are large enough, and which part of them vllm can have."""
+    plan = shared_plan(case)
+    if plan is None:
+        return ""
+    fitting = []
+    for name, gib in bundle.skill_info()["gpu_types"].items():
+        if _fits(plan, gib):
+            least, most = gpu_memory.shares(plan, gib)
+            fitting.append(f"{name} {least:g} to {most:g}")
+    return ", ".join(fitting)
+
+
+def _fits(plan: gpu_memory.Plan, gib: float) -> bool:
+    least, most = gpu_memory.shares(plan, gib)
+    return least <= most
+
+
+def smaller_policy(case) -> Fix:
+    largest = max(bundle.skill_info()["gpu_types"].values())
+    found = gpu_memory.cheapest_fix(shared_plan(case), largest, 1, 0)
+    return found[0] if found else Fix()
+
+
+def offloads(case) -> str:
+    asked = [key for key in ("fsdp_offload", "activation_offload") if case(f"train.{key}")]
+    return f"train.{asked[0]}" if asked and case("mode") == SHARED else ""
 
 
 RULES = (
+    Rule(
+        "SPEC-SHARED-MEMORY", ERROR, "grpo", "mode",
+        "policy and rollouts fit on no GPU that is known here",
+        no_gpu_holds, reads=SHARING, fix=smaller_policy,
+    ),
+    Rule(
+        "SPEC-SHARED-FITS", INFO, "grpo", gpu_memory.SHARE,
+        "GPUs that hold policy and vllm, each with the values that leave room for both; records "
+        "that nobody counted are not in it",
+        gpus_that_hold, reads=SHARING,
+    ),
+    Rule(
+        "SPEC-SHARED-OFFLOAD", WARNING, "grpo", "mode",
+        "nobody has tried offloads where vllm has a part of the GPU",
+        offloads, reads=("train.fsdp_offload", "train.activation_offload"),
+        fix=Fix(changes={"train.fsdp_offload": False, "train.activation_offload": False}),
+    ),
+    # merge_lora_weights_ and its reverse, in place and in the masters' precision.
+    Rule(
+        "SPEC-LORA-GRPO-BFLOAT16", WARNING, "grpo", MASTER,
+        "at each transfer of weights cosmos-rl adds the adapter to the base and takes it off "
+        "again, which rounds a bfloat16 base each time; compare the exported model before you keep "
+        "it",
+        lambda case: case("policy.lora") and case(MASTER) != "float32", reads=("policy.lora",),
+    ),
     Rule(
         "SPEC-ROLLOUT-ROOM", ERROR, "grpo", "rollout.max_response_length",
         "leaves no room for the prompt",
