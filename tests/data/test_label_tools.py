@@ -2,6 +2,7 @@
 those of CVAT for images and of COCO's boxes datumaro did; the others have the shape that their
 tools document, and were not exported here."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -37,7 +38,9 @@ def build(tmp_path, export, *flags, expect=0):
         write_clip(tmp_path / "src" / name, frames=16, tint=ord(name[-5]))
     for number in range(3):
         write_picture(tmp_path / "src" / f"pic{number}.jpg", number)
-    if isinstance(export, str):
+    if isinstance(export, Path):
+        source = shutil.copy(export, tmp_path / "src" / f"export{export.suffix}")
+    elif isinstance(export, str):
         name = export if "." in export else f"label_studio_{export}.json"
         source = tmp_path / "src" / f"export{Path(name).suffix}"
         shutil.copy(FIXTURES / name, source)
@@ -212,3 +215,73 @@ def test_gaps_come_back_labelled(tmp_path):
     gaps[0]["kind"] = "image"
     with pytest.raises(Failure):
         label_tools.tasks(gaps, "run-1")
+
+
+def of_every_kind(**results):
+    """What Label Studio's JSON-MIN has for one annotation, beside the results by their controls."""
+    dates = dict.fromkeys(("created_at", "updated_at"), "2026-11-26T22:17:06.692094Z")
+    video = {"video": "/data/upload/1/0a1b2c3d-0.mp4", "id": 1, "annotator": 2, "annotation_id": 2}
+    return video | dates | {"lead_time": None} | results
+
+
+@pytest.mark.parametrize("form", ["min", "csv"])
+def test_every_kind_of_result_is_one_text(tmp_path, form):
+    """JSON-MIN and CSV as Label Studio 1.23 writes them: ratings and numbers in lists of objects,
+    several choices or texts in an object, which were trained as JSON."""
+    rows = [
+        of_every_kind(
+            stars=[{"rating": 2}], count=[{"number": 0}], note={"text": ["a", 'b"c']}, door="open",
+            seen={"choices": ["car", "big dog"]},
+        )
+    ]  # fmt: skip
+    asked = ("stars", "count", "note", "seen", "door")
+    flags = [word for name in asked for word in ("--ask", f"{name}: {name}?")]
+    export = rows
+    if form == "csv":
+        cells = {
+            name: json.dumps(value) if isinstance(value, list | dict) else value or ""
+            for name, value in rows[0].items()
+        }
+        export = tmp_path / "labels.csv"
+        with export.open("w", newline="") as file:
+            writer = csv.DictWriter(file, cells, quoting=csv.QUOTE_NONNUMERIC)
+            writer.writeheader()
+            writer.writerow(cells)
+    _, samples = build(tmp_path, export, *flags)
+    assert said(samples) == ["2", "0", 'a, b"c', "car, big dog", "open"]
+
+
+def test_annotations_without_a_part_are_told(tmp_path):
+    """A clip in which nothing happens is no event; in a table of events it stands without one."""
+    task = json.loads((FIXTURES / "label_studio_timeline_json.json").read_text())[0]
+    bare = task | {"id": 99, "annotations": [task["annotations"][0] | {"id": 99, "result": []}]}
+    flags = ("--question", "What happens?", "--column", "answer=events")
+    found, samples = build(tmp_path, [task, bare], *flags)
+    assert found["BUILD-ROWS-BLANK"]["data"]["rows"] == [99] and len(samples) == 2
+
+
+def test_pictures_with_other_shapes_than_boxes_have_no_boxes(tmp_path):
+    """A picture whose polygons were passed over was trained as one with nothing in it."""
+    shapes = '<polygon label="car" occluded="0" points="1,1;9,1;9,9" z_order="0"></polygon>'
+    text = (FIXTURES / "cvat_images.xml").read_text()
+    (tmp_path / "shapes.xml").write_text(text.replace("</image>", f"{shapes}</image>", 1))
+    flags = ("--question", "Which?", "--column", "answer=objects")
+    _, samples = build(tmp_path / "named", tmp_path / "shapes.xml", *flags)
+    assert "car" in said(samples)[0]
+    flags = ("--question", "Which?", "--column", "answer=boxes")
+    found, _ = build(tmp_path / "boxed", tmp_path / "shapes.xml", *flags, expect=2)
+    assert found["BUILD-ANSWER-EMPTY"]["data"]["count"] == 1
+
+
+def test_pictures_of_coco_lie_beside_the_folder_of_its_annotations(tmp_path):
+    pictures = [{"id": n, "file_name": f"{n}.jpg", "width": 64, "height": 48} for n in (7, 8)]
+    document = {"images": pictures, "annotations": [{"id": 1, "image_id": 7, "caption": "rain"}]}
+    for folder in ("annotations", "images/default"):
+        (tmp_path / folder).mkdir(parents=True)
+    write_picture(tmp_path / "images" / "default" / "7.jpg", 1)
+    export = tmp_path / "annotations" / "captions_default.json"
+    export.write_text(json.dumps(document))
+    done = run_script("build_dataset.py", export, "-o", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stdout
+    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    assert found["BUILD-ROWS-BLANK"]["data"]["rows"] == [8]  # a picture without a caption

@@ -84,6 +84,38 @@ def test_rows_in_several_sheets_are_refused_and_empty_ones_are_not(source):
     assert build(saved(source / "labels.xlsx", rows, old=[]), *ASKED)[2] == ["yes", "no"]
 
 
+def test_cells_read_as_the_sheet_shows_them(source):
+    """A merged cell stands for each of its rows, a share with its percent sign, a number with the
+    zeros before it, and the list that a hidden sheet has for a menu is no table."""
+    rows = [["video", "answer", "shift", "nr"], ["0.mp4", 0.5, "night", 7], ["1.mp4", 0.126, "", 8]]
+    book = openpyxl.load_workbook(saved(source / "labels.xlsx", rows, menu=["yes"]))
+    sheet = book["Sheet"]
+    sheet.merge_cells("C2:C3")
+    sheet["B2"].number_format, sheet["B3"].number_format = "0%", "0.0%"
+    sheet["D2"].number_format = sheet["D3"].number_format = "0000"
+    book["menu"].sheet_state = "hidden"
+    book.save(source / "labels.xlsx")
+    flags = ("--column", "tag=shift", "--column", "id=nr")
+    code, findings, answers = build(source / "labels.xlsx", *flags, *ASKED)
+    assert code == 0 and answers == ["50%", "12.6%"], findings
+    assert findings["BUILD-SHEET-HIDDEN"]["data"]["sheets"] == ["menu"]
+    records = json.loads((source.parent / "out" / "train" / "annotations.json").read_text())
+    said = [(one["id"], one["tags"]) for one in records]
+    assert said == [("0007", ["night"]), ("0008", ["night"])]
+
+
+@pytest.mark.parametrize("cell, merged", [("=1+1", ""), ("night", "C2:D3")])
+def test_cells_that_no_csv_has_are_refused(source, cell, merged):
+    """A formula without its value would read as nothing; openpyxl computes none."""
+    rows = [["video", "answer", "shift", "nr"], ["0.mp4", "yes", cell, None], ["1.mp4", "no"]]
+    book = openpyxl.load_workbook(saved(source / "labels.xlsx", rows))
+    if merged:
+        book.active.merge_cells(merged)
+    book.save(source / "labels.xlsx")
+    code, findings, _ = build(source / "labels.xlsx", *ASKED)
+    assert code == 2 and ("C2" if not merged else "row 2") in findings["BUILD-TABLE"]["message"]
+
+
 def test_a_folder_with_a_workbook_is_a_source(source):
     saved(source / "labels.xlsx", [["video", "answer"], ["0.mp4", "yes"], ["1.mp4", "no"]])
     out = source.parent / "out"

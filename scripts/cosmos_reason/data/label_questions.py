@@ -75,7 +75,10 @@ def form(answers: list[str]) -> str:
         and len(answers) > len(classes)
         and max(map(len, classes)) <= SHORT_CLASS
     )
-    return f"Answer with one of: {', '.join(classes)}." if few else ""
+    between = (
+        "; " if any("," in one for one in classes) else ", "
+    )  # else nobody sees where one ends
+    return f"Answer with one of: {between.join(classes)}." if few else ""
 
 
 def _are_captions(names: list[str], answers: list[str]) -> bool:

@@ -3,7 +3,7 @@
 Parts of clips are frames counted from 0, `end_frame` being the first that no longer belongs to
 them. Boxes are written as Qwen3-VL answers: [x1, y1, x2, y2] in thousandths of the picture.
 
-Label Studio  JSON (tasks with annotations), JSON-MIN     https://labelstud.io/guide/export
+Label Studio  JSON (tasks with annotations), JSON-MIN, CSV    https://labelstud.io/guide/export
 CVAT          XML 1.1 of videos (tracks) and of images    https://docs.cvat.ai/docs/manual/advanced/xml_format
 VIA           projects of version 3 and 2                 https://www.robots.ox.ac.uk/~vgg/software/via
 COCO          captions, or boxes by picture               https://cocodataset.org/#format-data
@@ -12,9 +12,11 @@ FiftyOne      samples.json                                https://docs.voxel51.c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import posixpath
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +30,7 @@ TEXTS = ("choices", "text", "taxonomy", "rating", "number", "datetime")  # resul
 TIMELINE = "timelinelabels"  # labels of ranges of frames, counted from 1, the last one included
 UPLOADS, LOCAL_FILES = "/data/upload/", "/data/local-files/"
 VIA_PICTURE, VIA_CHECKBOX = 2, 2  # the type of a file, the type of an attribute
+BOX = ("xtl", "ytl", "xbr", "ybr")  # the sides of a box of CVAT
 FEW_ANSWERS = 12  # so many are offered as choices when gaps are labelled again
 
 
@@ -48,12 +51,27 @@ def rows(records: list, header: dict, where: Path, problems: list[f.Finding]) ->
     if len(objects) == 1 and are_files:
         return [_via2_row(file) for file in files.values()]
     if isinstance(header.get("images"), list) and all("image_id" in one for one in objects):
-        return _coco_rows(objects, header, where)
+        return _coco_rows(objects, header, where, problems)
     if "filepath" in first and any(_class_of(value) for value in first.values()):
         return [
             row for number, one in enumerate(objects) for row in _fiftyone_rows(one, where, number)
         ]
     return None
+
+
+def of_table(rows: list[dict]) -> list[dict]:
+    """Return rows of Label Studio's CSV as its JSON-MIN has them."""
+    made = []
+    for row in rows:
+        values: dict[str, object] = {
+            name: text for name, text in row.items() if text or name in OF_MIN
+        }
+        for name, text in row.items():
+            if isinstance(text, str) and text.startswith(('{"', '[{"')):
+                with contextlib.suppress(ValueError):  # a text that only looks so
+                    values[name] = json.loads(text)
+        made.append(values)
+    return made
 
 
 def in_parts(row: dict, parts: dict[str, list[tuple]], said: list[str], where: str) -> list[dict]:
@@ -114,18 +132,23 @@ def cvat_rows(path: Path) -> Iterator[dict]:
 
 
 def _cvat_picture(picture: ElementTree.Element) -> dict:
+    """Return the row of a picture. `boxes` stand in it only where all of its shapes are boxes."""
     row = {"image": picture.attrib["name"]}
     tags = picture.findall("tag")
     if tags:
         row["label"] = ", ".join(tag.attrib["label"] for tag in tags)
+    said: dict[str, list[str]] = defaultdict(list)
     for tag in tags:
-        row |= {one.attrib["name"]: one.text for one in tag.iterfind("attribute")}
-    boxes = [
-        (box.attrib["label"], [float(box.attrib[side]) for side in ("xtl", "ytl", "xbr", "ybr")])
-        for box in picture.iterfind("box")
-    ]
-    if boxes or not tags:
-        row |= _boxes(boxes, float(picture.attrib["width"]), float(picture.attrib["height"]))
+        for one in tag.iterfind("attribute"):
+            said[one.attrib["name"]].append(one.text or "")
+    row |= {name: ", ".join(values) for name, values in said.items()}
+    shapes = [shape for shape in picture if shape.tag != "tag" and "label" in shape.attrib]
+    if all(shape.tag == "box" for shape in shapes):
+        boxes = [(box.attrib["label"], [float(box.attrib[side]) for side in BOX]) for box in shapes]
+        if boxes or not tags:
+            row |= _boxes(boxes, float(picture.attrib["width"]), float(picture.attrib["height"]))
+    else:
+        row["objects"] = ", ".join(sorted({shape.attrib["label"] for shape in shapes}))
     return row
 
 
@@ -195,11 +218,17 @@ def _via2_row(file: dict) -> dict:
     return row
 
 
-def _coco_rows(annotations: list[dict], header: dict, where: Path) -> list[dict]:
-    """Return a row of each caption, else one of each picture with its boxes."""
+def _coco_rows(
+    annotations: list[dict], header: dict, where: Path, problems: list[f.Finding]
+) -> list[dict]:
+    """Return a row of each caption, else one of each picture with its boxes. Pictures without a
+    caption join the `problems`."""
     try:
         pictures = {one["id"]: one for one in header["images"]}
         if all("caption" in one for one in annotations):
+            bare = [*pictures.keys() - {one["image_id"] for one in annotations}]
+            if bare:
+                _pass_over("pictures without a caption", bare, where, problems)
             return [
                 {
                     "image": pictures[one["image_id"]]["file_name"],
@@ -289,11 +318,22 @@ def _label_studio_rows(records: list[dict], where: Path, problems: list[f.Findin
                 "lead_time": annotation.get("lead_time"),
             }
             made += _with_times(row, _results(annotation, f"{where}#{number}"), f"{where}#{number}")
+    # Where parts of clips are labelled, a clip without any has only what all rows have.
+    named = set().union(*made)
+    common = set.intersection(*map(set, made)) if made else named
+    bare = [row for row in made if row.keys() == common] if "start_frame" in named - common else []
     if unanswered:
-        message = f"passed over tasks that nobody annotated: {len(unanswered)}"
-        data = {"rows": unanswered[: f.MAX_RECORD_IDS], "count": len(unanswered)}
-        problems.append(f.info("BUILD-ROWS-BLANK", f"{where}#{unanswered[0]}", message, **data))
-    return made
+        _pass_over("tasks that nobody annotated", unanswered, f"{where}#{unanswered[0]}", problems)
+    if bare:
+        numbers = [row.get("annotation_id") for row in bare]
+        _pass_over("annotations without a part of the clip", numbers, where, problems)
+    return [row for row in made if row.keys() != common] if bare else made
+
+
+def _pass_over(what: str, numbers: list, where: object, problems: list[f.Finding]) -> None:
+    message = f"passed over {what}: {len(numbers)}"
+    data = {"rows": numbers[: f.MAX_RECORD_IDS], "count": len(numbers)}
+    problems.append(f.info("BUILD-ROWS-BLANK", where, message, **data))
 
 
 def _is_task(record: object) -> bool:
@@ -359,12 +399,20 @@ def _is_timeline(value: object) -> bool:
 
 
 def _text(value: object) -> object:
-    """Several choices as one text; JSON-MIN writes them as {"choices": [...]}."""
-    if isinstance(value, dict) and value.keys() == {"choices"}:
-        value = value["choices"]
-    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
-        return ", ".join(value)
-    return value
+    """Return what a control says as one text or number. JSON-MIN writes several choices or texts as
+    {"choices": [...]}, and ratings and numbers as [{"rating": 3}]."""
+    said = [_only(one) for one in value] if isinstance(value, list) else _only(value)
+    if not isinstance(said, list) or not said:
+        return said
+    if all(isinstance(one, str) for one in said):
+        return ", ".join(said)
+    return said[0] if len(said) == 1 and isinstance(said[0], int | float) else value
+
+
+def _only(value: object) -> object:
+    """Return what stands below the name of a kind of result."""
+    is_named = isinstance(value, dict) and len(value) == 1 and value.keys() <= set(TEXTS)
+    return next(iter(value.values())) if is_named else value
 
 
 def _file(value: object) -> object:

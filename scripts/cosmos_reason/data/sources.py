@@ -20,6 +20,7 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import (
     label_files,
+    label_tools,
     nested_rows,
     source_files,
     split_names,
@@ -41,6 +42,7 @@ from cosmos_reason.data.table_files import COLUMNAR, FLAT, OTHER_SPREADSHEETS
 
 KINDS = ("csv", "labels", "hf", "qa", "daft", "llava")
 SCENE = ("raw", "task")  # folders of DAFT's metropolis format, which its own tool converts
+ANNOTATIONS = "annotations"
 USED_BY_ROWS = ("columns", "question", "asks", "absent", "adjudicate", "values", "fields")
 RUNNABLE = ("scripts/", "pip ")  # how a fix begins that is a command, and no words
 SHOWN_MISSING = 5  # names of missing files that a message holds
@@ -95,7 +97,10 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
     kind = _kind_of(path) if kind == "auto" else kind
     if kind in ("qa", "daft", "llava"):
         path = locate(path)
-    files = Folder(path if path.is_dir() else path.parent)
+    root = path if path.is_dir() else path.parent
+    if not path.is_dir() and root.name == ANNOTATIONS:  # COCO has its pictures beside that folder
+        root = root.parent
+    files = Folder(root)
     files.raw = raw
     files.transcode = reading.transcode
     if path.is_dir() and kind == "hf":
@@ -107,7 +112,7 @@ def open_source(written: str, kind: str, reading: Reading) -> Source:
         whole = path.resolve()
         is_ours = (whole.parents[1] / MARKER).is_file()
         called = split_names.word(whole.parent.name if is_ours else whole.stem)
-        return Source(kind, files, {path.name: called}, [])
+        return Source(kind, files, {path.relative_to(root).as_posix(): called}, [])
     if all((path / name).is_dir() for name in SCENE):
         words = ["tao-daft", "convert", "metropolis-v3.0", "tao-vl-reason-v1.0"]
         words += ["--path", str(path), "--output", f"{path}-converted"]
@@ -258,9 +263,10 @@ def _read_tables(
             continue
         here = list(opened)
         tally.take(opened)
+        if convert is None and is_flat and here and label_tools.OF_MIN <= here[0].keys():
+            of_min = label_tools.of_table(here)
+            here = label_tools.rows(of_min, {}, opened.path, problems) or here
         if convert is None and not is_flat:
-            from cosmos_reason.data import label_tools
-
             exported = label_tools.rows(here, opened.header, opened.path, problems)
             if exported is None:
                 declared = {reading.declared("question"), reading.declared("answer")} - {""}
@@ -287,6 +293,10 @@ def _read_tables(
             data = {"rows": blank[: f.MAX_RECORD_IDS], "count": len(blank)}
             told = f.info("BUILD-ROWS-BLANK", f"{table} row {blank[0]}", message, **data)
             problems.append(told)
+        hidden = getattr(opened, "hidden", [])
+        if hidden:
+            message = f"passed over sheets that are hidden: {', '.join(hidden)}"
+            problems.append(f.info("BUILD-SHEET-HIDDEN", table, message, sheets=hidden))
     if not source.tables:  # names of folders are the labels
         rows = table_items.labelled_by_folder(source.files, reading.part.split)
         if reading.part.rows:

@@ -8,6 +8,7 @@ import datetime
 import functools
 import hashlib
 import json
+import re
 import shlex
 import zipfile
 from collections import Counter
@@ -27,12 +28,23 @@ FLAT = (*DELIMITED, WORKBOOK)  # a line is a row, and no cell holds others
 OTHER_SPREADSHEETS = (".xls", ".ods")
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 COLUMNAR = (".parquet", ".arrow")
+PERCENT = re.compile(r"0+(\.0+)?%")  # formats of numbers: 0%, 0.0%
+ZEROS = re.compile("00+")  # 0007
+SCANNED, LONGEST_FORMULA = 1 << 20, 1 << 14  # bytes
+# What the reader of rows passes over in the XML of a sheet: merged cells, formulas without a value.
+NOT_IN_ROWS = re.compile(
+    rb'<(?:\w+:)?mergeCell [^>]*?ref="(?P<merged>[A-Z]+\d+:[A-Z]+\d+)"'
+    rb"|<(?:\w+:)?c (?P<cell>[^>]*)>\s*<(?:\w+:)?f(?:\s[^>]*)?(?:/>|>[^<]*</(?:\w+:)?f>)\s*"
+    rb"(?:<(?:\w+:)?v\s*/>|<(?:\w+:)?v></(?:\w+:)?v>|</(?:\w+:)?c>)"
+)
+CELL_NAME = re.compile(rb'\br="([A-Z]+\d+)"')
 ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 
 class Rows:
     """The rows of a table as annotations.stream reads the records of a file. `numbers` are those of
-    the rows read so far, `blank` those of rows without anything, which are passed over."""
+    the rows read so far, `blank` those of rows without anything, which are passed over, `hidden` the
+    sheets with rows that a workbook does not show."""
 
     def __init__(self, path: Path, rows: Iterable[tuple[int, dict]]):
         self.path = path
@@ -40,6 +52,7 @@ class Rows:
         self.index = 0
         self.numbers: list[int] = []
         self.blank: list[int] = []
+        self.hidden: list[str] = []
         self.oddities = []
         self.header = {}
 
@@ -60,7 +73,9 @@ def opened(files: Folder, table: str) -> Rows | JsonRecords:
     if table.lower().endswith(DELIMITED):
         return Rows(path, _numbered_rows(path))
     if table.lower().endswith(WORKBOOK):
-        return Rows(path, _sheet_rows(path))
+        rows = Rows(path, ())
+        rows.rows = _sheet_rows(path, rows.hidden)
+        return rows
     if table.lower().endswith(".xml"):
         return Rows(path, enumerate(label_tools.cvat_rows(path)))
     if table.lower().endswith(OTHER_SPREADSHEETS):
@@ -134,10 +149,11 @@ def _below_header(path: Path, lines: Iterable[list[str]]) -> Iterator[tuple[int,
         yield number, {} if is_blank else dict(zip(names, values, strict=True))
 
 
-def _sheet_rows(path: Path) -> Iterator[tuple[int, dict]]:
+def _sheet_rows(path: Path, hidden: list[str]) -> Iterator[tuple[int, dict]]:
     """Yield what `_numbered_rows` yields of the same table saved as CSV: texts as the sheet shows
-    them. A formula is what the program that saved it last computed. Raises Failure for a workbook
-    whose rows lie in several sheets."""
+    them, in each of merged rows. A formula is what the program that saved it last computed. Sheets
+    with rows that are not shown join `hidden`. Raises Failure for a workbook whose rows lie in
+    several sheets, and for cells that no CSV has."""
     import openpyxl
 
     try:
@@ -148,20 +164,68 @@ def _sheet_rows(path: Path) -> Iterator[tuple[int, dict]]:
     try:
         for sheet in book.worksheets:
             sheet.reset_dimensions()  # some programs write a size that is too small
-        filled = [one for one in book.worksheets if any(map(any, one.iter_rows(values_only=True)))]
-        if len(filled) > 1:
-            titles = ", ".join(sheet.title for sheet in filled)
+        filled = [
+            one
+            for one in book.worksheets
+            if any(cell is not None for row in one.iter_rows(values_only=True) for cell in row)
+        ]
+        shown = [one for one in filled if one.sheet_state == "visible"] or filled
+        if len(shown) > 1:
+            titles = ", ".join(sheet.title for sheet in shown)
             message = f"got rows in several sheets: {titles}; save the one that is meant by itself"
             raise f.bad_input("BUILD-TABLE", path, message)
-        for sheet in filled:
-            rows = ([_shown(cell) for cell in row] for row in sheet.iter_rows())
-            yield from _below_header(path, _without_tail(rows))
+        hidden += [one.title for one in filled if one not in shown]
+        for sheet in shown:
+            yield from _below_header(path, _without_tail(_sheet_lines(sheet)))
     except (zipfile.BadZipFile, KeyError, ValueError, SyntaxError) as problem:
         raise f.bad_input(
             "BUILD-TABLE", path, f"got {problem}, expected one table with a header"
         ) from None
     finally:
         book.close()
+
+
+def _sheet_lines(sheet) -> Iterator[list[str]]:
+    """Yield the texts of each row. Cells merged over several rows have their text in each. Raises
+    ValueError for cells merged over several columns, and for a formula that was never computed,
+    which reads as nothing."""
+    from openpyxl.utils.cell import range_boundaries
+
+    merged = set()
+    with sheet.parent._archive.open(sheet._worksheet_path) as content:  # openpyxl passes over both
+        before = b""
+        while block := content.read(SCANNED):
+            for match in NOT_IN_ROWS.finditer(before + block):
+                if match["merged"]:
+                    merged.add(match["merged"].decode())
+                elif b't="str"' not in match["cell"]:  # a text that is empty
+                    name = CELL_NAME.search(match["cell"])
+                    where = name[1].decode() if name else "a cell"
+                    raise ValueError(
+                        f"a formula in {where} of {sheet.title} that no program has computed (open "
+                        "and save the workbook in one)"
+                    )
+            before = block[-LONGEST_FORMULA:]
+    starts = {}  # (row, column) of the first cell -> (last row, last column)
+    for written in merged:
+        left, top, right, bottom = range_boundaries(written)
+        starts[top, left - 1] = bottom, right - 1
+    below: dict[int, tuple[int, str]] = {}  # column -> (last row, text) of a merge that goes on
+    for number, row in enumerate(sheet.iter_rows(), 1):
+        texts = [_shown(cell) for cell in row]
+        for column, (last, text) in list(below.items()):
+            if number > last:
+                del below[column]
+                continue
+            texts += [""] * (column + 1 - len(texts))
+            texts[column] = text
+        for column, text in enumerate(texts) if starts else ():
+            last, right = starts.get((number, column), (0, 0))
+            if text and right > column:
+                raise ValueError(f"{text!r} in columns merged in row {number}")
+            if text and last > number:
+                below[column] = last, text
+        yield texts
 
 
 def _without_tail(rows: Iterable[list[str]]) -> Iterator[list[str]]:
@@ -185,8 +249,14 @@ def _shown(cell) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).upper()  # as both programs and their CSV write it
-    if isinstance(value, float):
-        return f"{value:.15g}"  # the digits that a sheet keeps
+    if isinstance(value, int | float):
+        written = cell.number_format
+        if percent := PERCENT.match(written):
+            return f"{value:.{len(percent[1] or '.') - 1}%}"
+        if ZEROS.fullmatch(written) and value == int(value):
+            return f"{int(value):0{len(written)}}"
+        # the digits that a sheet keeps
+        return f"{value:.15g}" if isinstance(value, float) else str(value)
     if isinstance(value, datetime.datetime):
         is_day = not (value.hour or value.minute or value.second or value.microsecond)
         return value.date().isoformat() if is_day else value.isoformat(sep=" ")
