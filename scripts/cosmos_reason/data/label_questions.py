@@ -75,9 +75,8 @@ def form(answers: list[str]) -> str:
         and len(answers) > len(classes)
         and max(map(len, classes)) <= SHORT_CLASS
     )
-    between = (
-        "; " if any("," in one for one in classes) else ", "
-    )  # else nobody sees where one ends
+    # With a comma in one of them nobody sees where it ends.
+    between = "; " if any("," in one for one in classes) else ", "
     return f"Answer with one of: {between.join(classes)}." if few else ""
 
 

@@ -132,7 +132,7 @@ def cvat_rows(path: Path) -> Iterator[dict]:
 
 
 def _cvat_picture(picture: ElementTree.Element) -> dict:
-    """Return the row of a picture. `boxes` stand in it only where all of its shapes are boxes."""
+    """Return the row of a picture. `boxes` stand in it where all its shapes are upright boxes."""
     row = {"image": picture.attrib["name"]}
     tags = picture.findall("tag")
     if tags:
@@ -143,7 +143,7 @@ def _cvat_picture(picture: ElementTree.Element) -> dict:
             said[one.attrib["name"]].append(one.text or "")
     row |= {name: ", ".join(values) for name, values in said.items()}
     shapes = [shape for shape in picture if shape.tag != "tag" and "label" in shape.attrib]
-    if all(shape.tag == "box" for shape in shapes):
+    if all(shape.tag == "box" and not float(shape.get("rotation", 0)) for shape in shapes):
         boxes = [(box.attrib["label"], [float(box.attrib[side]) for side in BOX]) for box in shapes]
         if boxes or not tags:
             row |= _boxes(boxes, float(picture.attrib["width"]), float(picture.attrib["height"]))

@@ -263,7 +263,7 @@ def _read_tables(
             continue
         here = list(opened)
         tally.take(opened)
-        if convert is None and is_flat and here and label_tools.OF_MIN <= here[0].keys():
+        if convert is None and is_flat and here and here[0].keys() >= label_tools.OF_MIN:
             of_min = label_tools.of_table(here)
             here = label_tools.rows(of_min, {}, opened.path, problems) or here
         if convert is None and not is_flat:

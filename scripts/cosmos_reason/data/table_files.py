@@ -43,8 +43,8 @@ ROWS_AT_ONCE = 64  # of a table whose cells may hold whole clips
 
 class Rows:
     """The rows of a table as annotations.stream reads the records of a file. `numbers` are those of
-    the rows read so far, `blank` those of rows without anything, which are passed over, `hidden` the
-    sheets with rows that a workbook does not show."""
+    the rows read so far, `blank` those of rows without anything, which are passed over, `hidden`
+    the sheets with rows that are not shown."""
 
     def __init__(self, path: Path, rows: Iterable[tuple[int, dict]]):
         self.path = path
