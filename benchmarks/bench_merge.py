@@ -13,7 +13,8 @@ from pathlib import Path
 from bench_conversion import ROOT, against_cp, arguments, layout
 from omni_layouts import write_tensors
 
-from cosmos_reason.checkpoints import adapters, qwen3_vl
+from cosmos_reason.base.families import qwen3_vl
+from cosmos_reason.checkpoints import adapters
 
 RANK = 16
 

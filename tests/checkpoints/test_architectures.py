@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from cosmos_reason.checkpoints import architectures, qwen2_5_vl, run_outputs
+from cosmos_reason.base.families import qwen2_5_vl
+from cosmos_reason.checkpoints import architectures, run_outputs
 
 # Of nvidia/Cosmos-Reason1-7B: the text's keys stand at the top.
 REASON1 = {

@@ -17,6 +17,7 @@ import pytest
 from omni_layouts import as_export, contents, convert, edit_json, finding_ids
 from support import ROOT, run_script
 
+from cosmos_reason.base.families import cosmos3_omni
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.checkpoints import conversion, omni, safetensors_files
 from cosmos_reason.demo import tiny_omni
@@ -200,9 +201,9 @@ sys.exit(cli.run(script.parser(), script.main))
     assert conversion.check_output(out, omni.open_source(published).fingerprint) == []
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     expected = {
-        omni.target_name(name): value
+        cosmos3_omni.target_name(name): value
         for name, value in contents(published).items()
-        if omni.target_name(name)
+        if cosmos3_omni.target_name(name)
     }
     assert contents(out) == expected
 
@@ -316,9 +317,9 @@ def test_shards_of_a_changed_source_are_not_mixed_with_new_ones(published, tmp_p
         overwrite(shard)
     assert convert(folder, out, ["--max-shard-size", "300KB"]).returncode == 0
     new = {
-        omni.target_name(name): value
+        cosmos3_omni.target_name(name): value
         for name, value in contents(folder).items()
-        if omni.target_name(name)
+        if cosmos3_omni.target_name(name)
     }
     assert contents(out) == new
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_reason.base import bundle
-from cosmos_reason.checkpoints import qwen3_vl
+from cosmos_reason.base.families import qwen3_vl
 from cosmos_reason.estimate import gpu_memory, host_memory
 from cosmos_reason.estimate.gpu_memory import Plan
 from cosmos_reason.rules.case import Case

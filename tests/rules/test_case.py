@@ -9,7 +9,7 @@ from support_specs import BREAKS, QWEN2, REASON1, changed, legal_values, write_f
 
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
-from cosmos_reason.checkpoints import qwen3_vl
+from cosmos_reason.base.families import qwen3_vl
 from cosmos_reason.estimate import record_tokens
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling

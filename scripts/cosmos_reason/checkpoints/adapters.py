@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from cosmos_reason.base import files
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, error, outside
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
-    qwen2_5_vl,
     safetensors_files,
     tensor_numbers,
     training_settings,
@@ -260,9 +260,12 @@ def refuse_other_base(adapter: Adapter, base: Path, tensors: Mapping[str, Tensor
 
 
 def _stored_name(name: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return the name under which a model stores a tensor: its own, or the one that Qwen2.5-VL
-    still uses."""
-    return name if name in tensors else qwen2_5_vl.stored_name(name)
+    """Return the name under which a model stores a tensor: its own, or what a family stores it
+    under."""
+    if name in tensors:
+        return name
+    stored = [family.stored_name(name) for family in FAMILIES.values()]
+    return next((one for one in stored if one in tensors), name)
 
 
 def _merged_chunks(half_a: Tensor, half_b: Tensor, scale: float, base: Tensor) -> Iterator[bytes]:

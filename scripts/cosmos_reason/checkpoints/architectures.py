@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, Finding, error
-from cosmos_reason.checkpoints import qwen2_5_vl, qwen3_vl, safetensors_files
-
-# What lists the tensors of a model_type: the `expected_tensors` of a config, by the `stored_name`
-# of each.
-ARCHITECTURES = {"qwen3_vl": qwen3_vl, "qwen2_5_vl": qwen2_5_vl}
-
+from cosmos_reason.checkpoints import safetensors_files
 
 # What stands in a prompt for media, by whose number the model knows it.
 TOKEN_IDS = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
@@ -24,7 +20,7 @@ def read_config(folder: Path) -> dict:
     config = safetensors_files.read_object(path)
     found = check_config(str(path), config)
     without = [key for key in TOKEN_IDS if type(config.get(key)) is not int]
-    if without and not found and config["model_type"] in ARCHITECTURES:
+    if without and not found and config["model_type"] in FAMILIES:
         message = f"the config has no whole number as {', '.join(without)}"
         found = [error("CKPT-CONFIG-PARTIAL", path, message)]
     if found:
@@ -38,10 +34,10 @@ def check_config(where: str, config: Mapping) -> list[Finding]:
     if not isinstance(model_type, str) or not model_type:
         message = f"got the model_type {model_type!r} in the config, expected a non-empty string"
         return [error("CKPT-CONFIG-BAD", where, message)]
-    if model_type not in ARCHITECTURES:
+    if model_type not in FAMILIES:
         return []
     try:
-        ARCHITECTURES[model_type].expected_tensors(config)
+        FAMILIES[model_type].expected_tensors(config)
     except KeyError as problem:
         message = f"the config of {model_type} lacks {problem}"
         return [error("CKPT-CONFIG-PARTIAL", where, message)]
@@ -57,11 +53,11 @@ def compare(where: str, config: Mapping, shapes: Mapping[str, tuple[int, ...]]) 
     A loader fills a missing tensor with random numbers and says nothing, so this is checked here.
     """
     findings = check_config(where, config)
-    if findings or config["model_type"] not in ARCHITECTURES:
+    if findings or config["model_type"] not in FAMILIES:
         return findings
-    architecture = ARCHITECTURES[config["model_type"]]
-    shapes = {architecture.stored_name(name): shape for name, shape in shapes.items()}
-    expected = architecture.expected_tensors(config)
+    family = FAMILIES[config["model_type"]]
+    shapes = {family.stored_name(name): shape for name, shape in shapes.items()}
+    expected = family.expected_tensors(config)
     counts = f"got {len(shapes)} tensors, expected {len(expected)}"
     missing = sorted(expected.keys() - shapes.keys())
     if missing:

@@ -23,7 +23,7 @@ from cosmos_reason.base.findings import (
     outside,
 )
 from cosmos_reason.base.fix import Fix
-from cosmos_reason.checkpoints import omni, run_outputs, safetensors_files
+from cosmos_reason.checkpoints import run_outputs, safetensors_files
 from cosmos_reason.checkpoints.omni import Source
 from cosmos_reason.checkpoints.safetensors_files import Copied, Tensor
 from cosmos_reason.remote import model_names
@@ -45,7 +45,7 @@ def convert(
     copied: Copied = lambda count: None,
     hashed: bool = False,
 ) -> str:
-    """Write the Qwen3-VL folder, or find that it is there already; returns CONVERTED or SKIPPED.
+    """Write the converted folder, or find that it is there already; returns CONVERTED or SKIPPED.
 
     `output` appears when it is whole and verified. A run that was killed left its finished shards
     in a hidden sibling, and the next run goes on from them. `jobs` shards are copied at a time;
@@ -64,7 +64,7 @@ def convert(
     if not _is_free(output) and not _is_model(output):
         message = "something stands there that is no plain model folder; not even --force "
         message += "replaces it"
-        fix = Fix(flags={"--output-path": f"{output}-qwen3-vl"})
+        fix = Fix(flags={"--output-path": f"{output}-{source.layout.suffix}"})
         raise bad_input("CKPT-OUTPUT-FOREIGN", output, message, fix)
     if not force and _is_reusable(output, source, hashed):
         return SKIPPED
@@ -167,7 +167,7 @@ def _provenance(work: Path, source: Source, hashed: bool) -> dict:
         donor = {**_origin(source.donor), "supplied": list(source.supplied)}
     return {
         "schema_version": 1,
-        "mapping_version": omni.MAPPING_VERSION,
+        "mapping_version": source.layout.version,
         "source": {**_origin(source.folder), "fingerprint": source.fingerprint},
         "donor": donor,
         "tensors": len(source.tensors),
@@ -266,14 +266,15 @@ def validate(folder: Path, image: str | None) -> Finding:
     """
     program = bundle.ROOT / "scripts/cosmos_reason/engine/loadable.py"
     code = program.read_text(encoding="utf-8")
+    model_type = model_names.family(str(folder))[0]
     if image:
         where = image
         command = ["docker", "run", "--rm", "--network", "none"]
         command += ["-v", f"{folder.resolve()}:/converted:ro", "--entrypoint", "python3"]
-        command += [image, "-c", code, "/converted"]
+        command += [image, "-c", code, "/converted", model_type]
     else:
         where = sys.executable
-        command = [sys.executable, "-c", code, str(folder)]
+        command = [sys.executable, "-c", code, str(folder), model_type]
     offline = os.environ | {"HF_HUB_OFFLINE": "1"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=offline)

@@ -1,4 +1,4 @@
-"""Cosmos3 Omni checkpoints (`cosmos3_omni`) as Qwen3-VL folders, by renaming tensors and copying
+"""Omni checkpoints as folders that loaders read, by renaming tensors and copying
 their bytes.
 
 An Omni checkpoint holds two towers that share their layers (a reasoner and a generator), a vision
@@ -17,44 +17,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cosmos_reason.base import files
+from cosmos_reason.base import bundle, families, files
+from cosmos_reason.base.families import Layout
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import architectures, safetensors_files, tensor_numbers
 from cosmos_reason.checkpoints.safetensors_files import Tensor
 from cosmos_reason.remote import model_names, s3
 
-MAPPING_VERSION = 2
-
-# Applied in this order; a tensor that no rule renames is an error. The names are those of the
-# published layout (diffusers) and of the exports of fine-tunes (`model.net.`).
-_PREFIX = re.compile(r"^(transformer\.|vision_encoder\.|model\.net\.)")
-_DROPPED = re.compile(
-    r"_moe_gen|\.(add_[qkv]_proj|to_add_out|norm_added_[qk]|k_norm_und_for_gen)\."
-    r"|^(proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
-    r"|^(llm2(vae|sound|action)|(vae|sound|action)2llm)\.|^(audio|sound|action)_modality_embed$"
-)
-_TEXT, VISION = "model.language_model.", "model.visual."
-_RENAMED = (
-    (re.compile(r"^language_model\.(model\.)?(?=layers\.|embed_tokens\.|norm\.)"), _TEXT),
-    (re.compile(r"^(language_model|model)\.visual\."), VISION),
-    (re.compile(r"^(language_model\.)?lm_head\.(?=weight$)"), "lm_head."),
-    (re.compile(r"^(?=(layers|embed_tokens|norm)\.)"), _TEXT),
-    (re.compile(r"^(?=(blocks|merger|patch_embed|pos_embed|deepstack_merger_list)\.)"), VISION),
-)
-_ATTENTION = {
-    "to_q": "q_proj",
-    "to_k": "k_proj",
-    "to_v": "v_proj",
-    "to_out": "o_proj",
-    "norm_q": "q_norm",
-    "norm_k": "k_norm",
-}
-_ATTENTION_NAME = re.compile(rf"(?<=\.self_attn\.)({'|'.join(_ATTENTION)})(?=\.)")
 _FLOATS = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 _QUANTIZED_TYPES = ("F8", "F6", "F4", "U8", "I8")
 _QUANTIZED = re.compile(r"_scale(_\w+|\.\w+)?$")
-_ROPE_THETA = 5_000_000  # what the class of Qwen3-VL assumes
 
 _REQUIRED = (
     "tokenizer.json",
@@ -70,7 +43,6 @@ _OPTIONAL = (
     "generation_config.json",
 )
 COPIED = (*_REQUIRED, *_OPTIONAL)
-DONOR_FIX = Fix(flags={"--vlm-model-name": "Qwen/Qwen3-VL-8B-Instruct"})
 # What a conversion needs of a published repository, of a donor, and of its vision tower.
 SMALL_FILES = ["*.json", "*.jinja", "merges.txt", "text_tokenizer/*"]
 HUB_FILES = [*SMALL_FILES, "transformer/*", "vision_encoder/*", "model*.safetensors"]
@@ -88,6 +60,7 @@ class Source:
 
     folder: Path
     donor: Path | None
+    layout: Layout
     supplied: tuple[str, ...]
     tensors: dict[str, Tensor]
     dropped: int
@@ -99,19 +72,6 @@ class Source:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def target_name(name: str) -> str | None:
-    """Return the Qwen3-VL name of a stored tensor, None for one that is dropped. Raises KeyError
-    for an unknown one."""
-    name = _PREFIX.sub("", name)
-    if _DROPPED.search(name):
-        return None
-    for pattern, replacement in _RENAMED:
-        renamed, count = pattern.subn(replacement, name, count=1)
-        if count:
-            return _ATTENTION_NAME.sub(lambda match: _ATTENTION[match[1]], renamed)
-    raise KeyError(name)
-
-
 def open_source(folder: Path, donor: Path | None = None) -> Source:
     """Read and check a whole Omni checkpoint: headers only, no tensor data. Raises Failure with all
     that is wrong.
@@ -121,13 +81,13 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
     """
     _refuse_folders(folder, donor)
     omni_config = safetensors_files.read_object(folder / "config.json")
-    _refuse_other_models(folder, omni_config)
+    layout = _layout(folder, omni_config)
     stored, findings = safetensors_files.read_folder(folder)
-    tensors, dropped, mapping_findings = _map(folder, stored)
+    tensors, dropped, mapping_findings = _map(folder, layout, stored)
     findings += mapping_findings
     supplied = []
-    if donor and not any(name.startswith(VISION) for name in tensors):
-        tensors |= _vision_tower(donor)
+    if donor and not any(name.startswith(layout.vision) for name in tensors):
+        tensors |= _vision_tower(donor, layout)
         supplied.append("vision tower")
     full_config = omni_config
     if donor and not {"text_config", "vision_config"} <= omni_config.keys():
@@ -135,8 +95,8 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
         supplied.append("config")
     tensors, dtype, dtype_findings = _single_dtype(folder, tensors)
     findings += dtype_findings
-    config = _qwen3_vl_config(folder, full_config, dtype)
-    texts, texts_supplied, text_findings = _small_files(folder, donor, config)
+    config = _config(folder, layout, full_config, dtype)
+    texts, texts_supplied, text_findings = _small_files(folder, donor, layout, config)
     supplied += texts_supplied
     findings += text_findings
     if stored and not mapping_findings:
@@ -144,17 +104,17 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
         findings += architectures.compare(str(folder), config, shapes)
     if findings:
         raise Failure(findings, EXIT_CHECKS_FAILED)
-    fingerprint = _fingerprint(tensors, texts)
-    return Source(folder, donor, tuple(supplied), tensors, dropped, texts, fingerprint)
+    fingerprint = _fingerprint(layout, tensors, texts)
+    return Source(folder, donor, layout, tuple(supplied), tensors, dropped, texts, fingerprint)
 
 
 def _refuse_folders(folder: Path, donor: Path | None) -> None:
     if not folder.is_dir():
-        message = "there is no such folder; name a Cosmos3 Omni checkpoint"
+        message = f"there is no such folder; name a {families.OMNI.title} checkpoint"
         raise bad_input("CKPT-SOURCE-MISSING", folder, message)
     if donor and not donor.is_dir():
-        message = "there is no such folder; name a Qwen3-VL model"
-        raise bad_input("CKPT-DONOR-MISSING", donor, message, DONOR_FIX)
+        message = f"there is no such folder; name a {families.OMNI.family.title} model"
+        raise bad_input("CKPT-DONOR-MISSING", donor, message, _donor(families.OMNI))
     snapshots = sorted(folder.glob("snapshots/*/config.json"))
     if snapshots:
         message = "it is the whole Hub cache of a model; name one snapshot of it"
@@ -162,27 +122,30 @@ def _refuse_folders(folder: Path, donor: Path | None) -> None:
         raise bad_input("CKPT-HUB-CACHE", folder, message, fix)
 
 
-def _refuse_other_models(folder: Path, config: dict) -> None:
+def _layout(folder: Path, config: dict) -> Layout:
+    """Return the layout of the checkpoint. Raises Failure for anything else than a whole one."""
     config_file = folder / "config.json"
     model_type = config.get("model_type")
-    if model_type in ("qwen3_vl", "qwen2_5_vl"):
+    layout = families.layout_of(config)
+    if layout is None and model_type in families.FAMILIES:
         message = (
             f"model_type {model_type!r} needs no conversion: "
             "scripts/build_spec.py takes the folder as --model"
         )
         raise bad_input("CKPT-NOT-OMNI", config_file, message)
-    if model_type == "cosmos3_edge":
-        message = "Cosmos3 Edge (Nemotron with a SigLIP tower) has no Qwen3-VL form; "
-        message += "convert a cosmos3_omni"
-        fix = Fix(flags={"--checkpoint-path": "nvidia/Cosmos3-Nano"})
+    if model_type in families.WITHOUT_LAYOUT:
+        message = families.WITHOUT_LAYOUT[model_type]
+        fix = Fix(flags={"--checkpoint-path": bundle.skill_info()["default_model"]})
         raise bad_input("CKPT-EDGE", config_file, message, fix)
-    if model_type != "cosmos3_omni":
-        message = f"got model_type {model_type!r}, expected 'cosmos3_omni'"
+    if layout is None:
+        known = ", ".join(map(repr, families.PUBLISHED))
+        message = f"got model_type {model_type!r}, expected {known}"
         raise bad_input("CKPT-NOT-OMNI", config_file, message)
     component = model_names.read_table(folder / "transformer" / "config.json")
     for table in (config, component):
         if table.get("quantization_config") is not None:
             raise _quantized(config_file, "it has a quantization_config")
+    return layout
 
 
 def _quantized(where: Path, got: str) -> Failure:
@@ -192,7 +155,7 @@ def _quantized(where: Path, got: str) -> Failure:
 
 
 def _map(
-    folder: Path, stored: Mapping[str, Tensor]
+    folder: Path, layout: Layout, stored: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], int, list[Finding]]:
     """Return (tensors under their new names, how many are dropped, what cannot be mapped)."""
     tensors: dict[str, Tensor] = {}
@@ -202,7 +165,7 @@ def _map(
         is_known = True
         target = None
         try:
-            target = target_name(name)
+            target = layout.target_name(name)
         except KeyError:
             is_known = False
         if is_known and target is None:
@@ -230,37 +193,44 @@ def _unmapped(folder: Path, names: list[str], problem: str) -> Finding:
 
 
 def vision_shards(folder: Path) -> list[str]:
-    """Return the files of an Omni or Qwen3-VL model that hold its vision tower, told from its
+    """Return the files of an Omni model or a donor that hold its vision tower, told from its
     index: the others need no download. Without an index it is the one file, unless that is here and
     holds none."""
+    config = model_names.read_table(folder / "config.json")
+    return _vision_shards(folder, families.layout_of(config) or families.OMNI)
+
+
+def _vision_shards(folder: Path, layout: Layout) -> list[str]:
     index = folder / safetensors_files.INDEX_NAME
     if index.exists():
         weight_map = safetensors_files.read_index(index)
-        return sorted({file for name, file in weight_map.items() if _vision_name(name)})
+        return sorted({file for name, file in weight_map.items() if _vision_name(name, layout)})
     single = folder / safetensors_files.SINGLE
-    if single.exists() and not any(map(_vision_name, safetensors_files.read_header(single))):
-        return []
+    if single.exists():
+        names = safetensors_files.read_header(single)
+        if not any(_vision_name(name, layout) for name in names):
+            return []
     return [single.name]
 
 
-def _vision_tower(donor: Path) -> dict[str, Tensor]:
+def _vision_tower(donor: Path, layout: Layout) -> dict[str, Tensor]:
     tower = {}
-    for file in vision_shards(donor):
+    for file in _vision_shards(donor, layout):
         for name, tensor in safetensors_files.read_header(donor / file).items():
-            target = _vision_name(name)
+            target = _vision_name(name, layout)
             if target:
                 tower[target] = tensor
     return tower
 
 
-def _vision_name(name: str) -> str | None:
-    """Return the Qwen3-VL name of a stored tensor of the vision tower, Omni's or Qwen3-VL's; None
-    for any other."""
+def _vision_name(name: str, layout: Layout) -> str | None:
+    """Return the name in the result of a stored tensor of the vision tower, an Omni model's or a
+    donor's; None for any other."""
     try:
-        target = target_name(name)
+        target = layout.target_name(name)
     except KeyError:
         return None
-    if target and target.startswith(VISION):
+    if target and target.startswith(layout.vision):
         return target
     return None
 
@@ -292,42 +262,25 @@ def _single_dtype(
     return rounded, "bfloat16", []
 
 
-def _qwen3_vl_config(folder: Path, omni: Mapping, dtype: str) -> dict:
-    """Return the config in the words of transformers 4.57, which 5.x reads too (the reverse is not
-    true)."""
+def _config(folder: Path, layout: Layout, published: Mapping, dtype: str) -> dict:
+    """Return the config of the result."""
     for part in ("text_config", "vision_config"):
-        if not isinstance(omni.get(part), dict):
+        if not isinstance(published.get(part), dict):
             message = "it lacks text_config or vision_config, and no donor supplies them"
-            raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, DONOR_FIX)
-    text = dict(omni["text_config"], model_type="qwen3_vl_text", dtype=dtype)
-    rope = {}
-    for table in (text.pop("rope_parameters", None), text.get("rope_scaling")):
-        if isinstance(table, dict):
-            rope |= table
-    if not rope.get("mrope_section"):
-        message = "neither rope_scaling nor rope_parameters has an mrope_section"
-        raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message)
-    text["rope_theta"] = rope.pop("rope_theta", None) or text.get("rope_theta") or _ROPE_THETA
-    text["rope_scaling"] = rope
-    token_ids = (
-        "image_token_id",
-        "video_token_id",
-        "vision_start_token_id",
-        "vision_end_token_id",
-    )
-    return {
-        "architectures": ["Qwen3VLForConditionalGeneration"],
-        "model_type": "qwen3_vl",
-        **{key: omni[key] for key in token_ids if key in omni},
-        "tie_word_embeddings": omni.get("tie_word_embeddings", False),
-        "text_config": text,
-        "vision_config": dict(omni["vision_config"], model_type="qwen3_vl"),
-        "transformers_version": "4.57.1",
-    }
+            raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, _donor(layout))
+    try:
+        return layout.config(published, dtype)
+    except KeyError as problem:
+        message = f"neither rope_scaling nor rope_parameters has an {problem.args[0]}"
+        raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message) from None
+
+
+def _donor(layout: Layout) -> Fix:
+    return Fix(flags={"--vlm-model-name": layout.donor})
 
 
 def _small_files(
-    folder: Path, donor: Path | None, config: dict
+    folder: Path, donor: Path | None, layout: Layout, config: dict
 ) -> tuple[dict[str, bytes], list[str], list[Finding]]:
     """Return name -> content of config, tokenizer, processors and chat template; and which of them
     the donor gave."""
@@ -354,7 +307,8 @@ def _small_files(
         missing.append("chat_template.jinja")
     if missing:
         message = "the file is missing, and no donor supplies it"
-        findings = [error("CKPT-FILE-MISSING", folder / n, message, DONOR_FIX) for n in missing]
+        fix = _donor(layout)
+        findings = [error("CKPT-FILE-MISSING", folder / n, message, fix) for n in missing]
         return {}, supplied, findings
 
     tables = {}
@@ -387,14 +341,14 @@ def _json_bytes(value) -> bytes:
     return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def _fingerprint(tensors: Mapping[str, Tensor], texts: Mapping[str, bytes]) -> str:
+def _fingerprint(layout: Layout, tensors: Mapping[str, Tensor], texts: Mapping[str, bytes]) -> str:
     stamps = {file: _stamp(file) for file in {tensor.file for tensor in tensors.values()}}
     facts: list[tuple] = []
     for name, tensor in tensors.items():
         facts.append((name, tensor.dtype, tensor.shape, stamps[tensor.file], tensor.begin))
     for name, text in texts.items():
         facts.append((name, hashlib.sha256(text).hexdigest()))
-    return hashlib.sha256(repr((MAPPING_VERSION, sorted(facts))).encode()).hexdigest()
+    return hashlib.sha256(repr((layout.version, sorted(facts))).encode()).hexdigest()
 
 
 def _stamp(file: Path) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cosmos_reason.base import files, findings, progress, secrets
+from cosmos_reason.base import families, files, findings, progress, secrets
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import (
@@ -65,7 +65,7 @@ def collect(folder: Path) -> tuple[dict[str, Path], list[str], list[Finding]]:
     if not weights <= set(names):
         message = "its weights lie in folders below it, as in an Omni checkpoint; convert it first"
         prepare = ["scripts/prepare_cosmos3_vlm_checkpoint.py", "--checkpoint-path", str(folder)]
-        fix = shlex.join([*prepare, "--output-path", f"{folder}-qwen3-vl"])
+        fix = shlex.join([*prepare, "--output-path", f"{folder}-{families.OMNI.suffix}"])
         raise findings.bad_input("CKPT-NOT-MODEL", folder, message, fix)
     # Weights first: what makes a model load comes last, so that an interrupted publication does not
     # look complete.

@@ -11,8 +11,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from cosmos_reason.base.families import qwen3_vl
 from cosmos_reason.base.files import whole_folder, write_json, write_text
-from cosmos_reason.checkpoints import qwen3_vl, safetensors_files
+from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.demo.tiny_parts import (
     STD,
     VOCABULARY,

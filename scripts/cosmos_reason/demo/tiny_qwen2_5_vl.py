@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cosmos_reason.base.families import FAMILIES
+from cosmos_reason.base.families import qwen2_5_vl
 from cosmos_reason.base.files import read_json, whole_folder, write_json
-from cosmos_reason.checkpoints import qwen2_5_vl, safetensors_files
+from cosmos_reason.checkpoints import safetensors_files
 from cosmos_reason.demo.tiny_parts import (
     STD,
     VOCABULARY,
@@ -17,7 +17,7 @@ from cosmos_reason.demo.tiny_parts import (
     write_tokenizer,
 )
 
-FAMILY = FAMILIES["qwen2_5_vl"]
+FAMILY = qwen2_5_vl.FAMILY
 TEXT = {
     "attention_dropout": 0.0,
     "hidden_act": "silu",
@@ -91,7 +91,7 @@ def build(folder: Path, seed: int, text: str, vocabulary: int = VOCABULARY) -> N
 def _config(ids: dict[str, int]) -> dict:
     return {
         "architectures": [FAMILY.model_class],
-        "model_type": "qwen2_5_vl",
+        "model_type": FAMILY.model_type,
         **TEXT,
         "vocab_size": vocab_size(ids),
         "bos_token_id": ids["<|endoftext|>"],
@@ -116,7 +116,7 @@ def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
         "merge_size": VISION["spatial_merge_size"],
         "min_pixels": 3136,
         "patch_size": VISION["patch_size"],
-        "processor_class": "Qwen2_5_VLProcessor",
+        "processor_class": FAMILY.processor_class,
         "temporal_patch_size": VISION["temporal_patch_size"],
     }
     generation = {

@@ -1,5 +1,5 @@
-"""Whether transformers itself reads a converted folder (the argument): config, tokenizer,
-processor, names, shapes.
+"""Whether transformers itself reads a converted folder as the model_type that it should be (the
+arguments): config, tokenizer, processor, names, shapes.
 
 It stands alone, because it also runs inside containers that have nothing of this library. Prints
 one line, or fails.
@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoProcessor, AutoTokenizer, Qwen3VLForConditionalGeneration
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, model_type: str) -> None:
     config = AutoConfig.from_pretrained(folder)
-    if config.model_type != "qwen3_vl":
+    if config.model_type != model_type:
         raise SystemExit(f"model_type is {config.model_type}")
     if not AutoTokenizer.from_pretrained(folder).chat_template:
         raise SystemExit("the tokenizer has no chat template")
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     if importlib.util.find_spec("torchvision"):  # which the processor's video part needs
         processor = type(AutoProcessor.from_pretrained(folder)).__name__
     with torch.device("meta"):
-        model = Qwen3VLForConditionalGeneration(config)
+        model = AutoModelForImageTextToText.from_config(config)
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
     stored = stored_shapes(folder)
     if stored != expected:
@@ -45,4 +45,4 @@ def stored_shapes(folder: Path) -> dict[str, list[int]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -14,7 +14,7 @@ import transformers
 from transformers import AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from cosmos_reason.base import bundle
+from cosmos_reason.base import bundle, families
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import (
@@ -91,8 +91,9 @@ def check_architecture(folder: Path) -> dict:
     to do instead, and for a config that does not describe one."""
     config = architectures.read_config(folder)
     model_type = config["model_type"]
-    if model_type == "cosmos3_omni":
-        message = "got a Cosmos3 Omni checkpoint, expected its Qwen3-VL form"
+    layout = families.layout_of(config)
+    if layout:
+        message = f"got a {layout.title} checkpoint, expected its {layout.family.title} form"
         fix = (
             f"scripts/prepare_cosmos3_vlm_checkpoint.py --checkpoint-path {folder} "
             f"--output-path {folder}-vlm"

@@ -4,7 +4,7 @@ makes it fit.
 The longest sample decides, and the largest of the moments of a step: where its backward pass begins
 (all activations) and where it ends (all gradients). Bytes per parameter: what mixed-precision AdamW
 keeps (weight, gradient, two moments in the master precision). The constants of activations and
-logits were fitted to measured peaks of 2B and 8B Qwen3-VL, so that the prediction is a few per cent
+logits were fitted to measured peaks of 2B and 8B models, so that the prediction is a few per cent
 high (benchmarks/RESULTS.md); all of them stand here, at the top.
 """
 
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosmos_reason.base import bundle, site
+from cosmos_reason.base.families import FAMILIES, Geometry
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
 from cosmos_reason.spec import actions
@@ -48,94 +49,7 @@ TRANSFER_GIB = 1.5
 ENGINE_KEEPS_GIB, BESIDE_SHARE_GIB, AFTER_TRANSFER_GIB = 3.1, 2.5, 2.5
 SHARE = "rollout.gpu_memory_utilization"
 COMPLETED = ("tokens", "loss_tokens", "new_tokens")  # that a completion is part of
-# Names of linear layers, by parts of which a spec says where adapters go.
-TEXT_LAYER, VISION_LAYER = "model.language_model.layers.0.", "model.visual.blocks.0."
-PARTS = {"q_proj": "self_attn", "k_proj": "self_attn", "v_proj": "self_attn", "o_proj": "self_attn",
-         "gate_proj": "mlp", "up_proj": "mlp", "down_proj": "mlp"}  # fmt: skip
-QWEN3_VISION = ("attn.qkv", "attn.proj", "mlp.linear_fc1", "mlp.linear_fc2")
-QWEN25_VISION = ("attn.qkv", "attn.proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Widths of a model. `vision_matrices`: linear layers of a vision MLP; `mergers`: with those of
-    deepstack."""
-
-    layers: int
-    hidden: int
-    inner: int
-    queries: int
-    keys: int
-    vocabulary: int
-    tied: bool
-    vision_depth: int
-    vision_hidden: int
-    vision_inner: int
-    vision_matrices: int = 2
-    mergers: int = 4
-
-    @property
-    def linears(self) -> dict[str, tuple[int, int]]:
-        """(in, out) of the linear layers of one language layer, by name."""
-        return {
-            "q_proj": (self.hidden, self.queries),
-            "k_proj": (self.hidden, self.keys),
-            "v_proj": (self.hidden, self.keys),
-            "o_proj": (self.queries, self.hidden),
-            "gate_proj": (self.hidden, self.inner),
-            "up_proj": (self.hidden, self.inner),
-            "down_proj": (self.inner, self.hidden),
-        }
-
-    @property
-    def layer_parameters(self) -> int:
-        return sum(wide * high for wide, high in self.linears.values())
-
-    @property
-    def table(self) -> int:
-        """Parameters of the embedding, and again of the output head."""
-        return self.vocabulary * self.hidden
-
-    @property
-    def merged(self) -> int:
-        """Inputs of a vision merger."""
-        return 4 * self.vision_hidden
-
-    @property
-    def vision_parameters(self) -> int:
-        block = (
-            4 * self.vision_hidden**2
-            + self.vision_matrices * self.vision_hidden * self.vision_inner
-        )
-        mergers = self.mergers * self.merged * (self.merged + self.hidden)
-        return self.vision_depth * block + mergers
-
-    @property
-    def vision_adapted(self) -> int:
-        """Inputs and outputs of all linear layers of the vision tower."""
-        block = 6 * self.vision_hidden
-        block += self.vision_matrices * (self.vision_hidden + self.vision_inner)
-        return self.vision_depth * block + self.mergers * (3 * self.merged + self.hidden)
-
-    @property
-    def other_parameters(self) -> int:
-        """Those of no decoder layer."""
-        return self.table * (1 if self.tied else 2) + self.vision_parameters
-
-    @property
-    def parameters(self) -> int:
-        return self.layers * self.layer_parameters + self.other_parameters
-
-    @property
-    def layer_activations(self) -> int:
-        """Elements per token that one language layer makes."""
-        return 2 * self.hidden + 2 * self.queries + 2 * self.keys + 3 * self.inner
-
-    @property
-    def vision_activations(self) -> int:
-        """Elements per patch that one vision layer makes."""
-        return 6 * self.vision_hidden + self.vision_matrices * self.vision_inner
 
 
 def geometry(model: str) -> Geometry | None:
@@ -144,22 +58,11 @@ def geometry(model: str) -> Geometry | None:
     named = site.MODELS.get(model, model.removeprefix(model_names.HUB))
     known = bundle.skill_info()["models"].get(named)
     if known:
-        return Geometry(**known["geometry"])
+        return Geometry(FAMILIES[known["family"]], **known["geometry"])
+    config = model_names.read_table(Path(model) / "config.json")
     try:
-        config = model_names.read_table(Path(model) / "config.json")
-        text = config.get("text_config", config)
-        vision = config["vision_config"]
-        heads = text["num_attention_heads"]
-        head = text.get("head_dim") or text["hidden_size"] // heads
-        qwen3 = "deepstack_visual_indexes" in vision
-        return Geometry(
-            text["num_hidden_layers"], text["hidden_size"], text["intermediate_size"], heads * head,
-            text["num_key_value_heads"] * head, text["vocab_size"],
-            bool(config.get("tie_word_embeddings")),
-            vision["depth"], vision["hidden_size"], vision["intermediate_size"],
-            2 if qwen3 else 3, 1 + len(vision.get("deepstack_visual_indexes", ())),
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return model_names.known_family(model).geometry(config)
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
         return None
 
 
@@ -207,13 +110,13 @@ class Plan:
         """(in, out) of the linear layers of a language layer that get an adapter."""
         if not self.lora_rank:
             return []
-        linears = self.geometry.linears.items()
-        return [size for name, size in linears if self._hits(f"{TEXT_LAYER}{PARTS[name]}.{name}")]
+        sizes = self.geometry
+        names = sizes.family.decoder_layers
+        return [sizes.linears[name.rpartition(".")[2]] for name in names if self._hits(name)]
 
     @property
     def adapts_vision(self) -> bool:
-        names = QWEN3_VISION if self.geometry.vision_matrices == 2 else QWEN25_VISION
-        return bool(self.lora_rank) and any(self._hits(VISION_LAYER + name) for name in names)
+        return bool(self.lora_rank) and any(map(self._hits, self.geometry.family.block_layers))
 
     @property
     def trains_vision(self) -> bool:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from cosmos_reason import answers
 from cosmos_reason.base import findings
-from cosmos_reason.base.families import FAMILIES, Family
+from cosmos_reason.base.families import DEFAULT, Family
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import annotations
@@ -125,9 +125,7 @@ def conversation(question: Question, spec: dict) -> list[Turn]:
     return with_system([*earlier, asked], system)
 
 
-def added(
-    question: str, answer_type: str, family: Family = FAMILIES["qwen3_vl"], system: str = ""
-) -> str:
+def added(question: str, answer_type: str, family: Family = DEFAULT, system: str = "") -> str:
     """Return what the answer type adds to a question, as the family was asked in its training. A
     letter is asked for where there are options; nothing is asked twice, in the question or by the
     system prompt."""

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from cosmos_reason.base import bundle, families, findings, site
-from cosmos_reason.base.families import FAMILIES, Family
+from cosmos_reason.base.families import DEFAULT, FAMILIES, Family
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.spec.actions import HUB_NAME
@@ -168,9 +168,11 @@ def family(name: str) -> tuple[str | None, bool]:
     declared = published().get(site.MODELS.get(name, ""))
     if declared:  # as the engine is to load it: converted where it is published as Omni
         return declared["family"], False
-    model_type = read_table(Path(name) / "config.json").get("model_type")
-    if model_type == "cosmos3_omni":
-        return "qwen3_vl", True
+    config = read_table(Path(name) / "config.json")
+    layout = families.layout_of(config)
+    if layout:
+        return layout.family.model_type, True
+    model_type = config.get("model_type")
     if not isinstance(model_type, str):
         model_type = families.by_name(name)
     return model_type, False
@@ -188,9 +190,8 @@ def positions(name: str) -> int | None:
 
 
 def known_family(name: str) -> Family:
-    """The facts of a model's architecture; those of Qwen3-VL, which most have, for a model that is
-    not known."""
-    return FAMILIES.get(family(name)[0], FAMILIES["qwen3_vl"])
+    """The family of a model; the default one, which most are of, for a model that is not known."""
+    return FAMILIES.get(family(name)[0], DEFAULT)
 
 
 def adapter_base(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import ERROR, INFO
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.keys import GRID
@@ -13,19 +14,10 @@ from cosmos_reason.spec.values import shown
 
 FEATURES = "custom.transformers_engine.feature_cache_gib"
 FREEZE, TRAIN = "policy.freeze_pattern", "policy.trainable_pattern"
-LAYERS_OF_TABLE = {  # where an adapter can be, in the Qwen3-VL and Qwen2.5-VL models
-    "language_model.layers.0.self_attn": "q_proj k_proj v_proj o_proj",
-    "language_model.layers.0.mlp": "gate_proj up_proj down_proj",
-    "visual.blocks.0.attn": "qkv proj",
-    "visual.blocks.0.mlp": "linear_fc1 linear_fc2 gate_proj up_proj down_proj",
-    "visual.merger": "linear_fc1 linear_fc2 mlp.0 mlp.2",
-    "visual.deepstack_merger_list.0": "linear_fc1 linear_fc2",
-}
-LAYERS = "lm_head " + " ".join(
-    f"model.{table}.{name}" for table, names in LAYERS_OF_TABLE.items() for name in names.split()
-)
+# Where an adapter can be, in a model of any family.
+LAYERS = " ".join(name for family in FAMILIES.values() for name in family.linear_layers)
 # The number of a layer stands between dots, first, or last after the list's name. Others are parts
-# of names: linear_fc1 of Qwen3-VL, merger.mlp.2 of Qwen2.5-VL.
+# of names: linear_fc1, merger.mlp.2.
 LAYER_NUMBER = re.compile(
     r"(?<![^.])\d+(?=\.)|(?<=layers\.)\d+$|(?<=blocks\.)\d+$|(?<=_list\.)\d+$"
 )

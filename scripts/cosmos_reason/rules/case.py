@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.families import DEFAULT, FAMILIES
 from cosmos_reason.estimate import steps as schedule
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
@@ -85,15 +86,15 @@ class Case(dict):
         return model_names.adapter_base(self.model)
 
     @property
-    def qwen3(self) -> bool | str:
+    def is_wrapped(self) -> bool | str:
         """Whether cosmos-rl has no model of its own for the family and wraps the Hugging Face one;
-        words when the family is not known, which is this one for most models."""
+        words when the family is not known, which is so for most models."""
         if not self.cosmos:
             return False
         family, _ = model_names.family(self.model)
         if family is None:
-            return "model not visible here, taken for Qwen3-VL"
-        return family == "qwen3_vl"
+            return f"model not visible here, taken for {DEFAULT.title}"
+        return family in FAMILIES and not FAMILIES[family].own_in_cosmos_rl
 
     @property
     def omni(self) -> bool:

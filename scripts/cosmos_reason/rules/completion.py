@@ -7,6 +7,7 @@ import copy
 from collections.abc import Collection
 
 from cosmos_reason.base import bundle, findings
+from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.base.fix import value_text
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
@@ -18,7 +19,8 @@ POLICY_TYPE = "train.train_policy.type"
 # Where the trainer's own default hurts: it is not written, and this is why.
 HURTING = {
     "policy.parallelism.tp_size": "the trainer would share every layer between 2 GPUs",
-    "train.compile": "the trainer would compile the model, which ends a run of a Qwen3-VL model",
+    "train.compile": "the trainer would compile the model, which ends a run of a "
+    f"{DEFAULT.title} model",
     "train.ckpt.enable_checkpoint": "the trainer would save nothing",
     "policy.model_name_or_path": "the trainer would take Qwen/Qwen2.5-VL-7B-Instruct",
     POLICY_TYPE: "without train.train_policy the trainer would take grpo",
@@ -27,9 +29,9 @@ TENTH = 0.1
 SPLIT_OFF = "validation has no data, and the trainer splits off a tenth of the training data"
 NO_SPLIT = "validation has no data, and our dataset script splits none off; --eval-root names some"
 FRAMES = "no frames are given, and the processor would take 2 for each second of a clip"
-# What the dataset scripts of Reason1's and Reason2's guides take where a spec says nothing.
+# What the dataset scripts of the guides take where a spec says nothing.
 GUIDES = "none is given, and the guides' own dataset scripts take that"
-GUIDES_FPS, REASON1_PIXELS = 1, 81920
+GUIDES_FPS = 1
 SIZES = {"min_pixels", "max_pixels", "total_pixels", "resized_height", "resized_width"}
 ONE_GPU = "the launcher counts -1 as one GPU"
 COUNTED = ("policy.parallelism.dp_shard_size", "rollout.parallelism.dp_shard_size")
@@ -169,9 +171,9 @@ def _frames(action: str, whole: dict, kept: Collection[str]) -> list[findings.Fi
         return [_written(key, value, FRAMES)]
     values = {"fps": GUIDES_FPS}
     model = actions.model_of(whole)
-    is_reason1 = isinstance(model, str) and model_names.known_family(model).tags_answers
-    if is_reason1 and not vision.keys() & SIZES:
-        values |= {"min_pixels": REASON1_PIXELS, "max_pixels": REASON1_PIXELS}
+    pixels = model_names.known_family(model).guide_pixels if isinstance(model, str) else 0
+    if pixels and not vision.keys() & SIZES:
+        values |= {"min_pixels": pixels, "max_pixels": pixels}
     found = []
     for name, value in values.items():
         document.set_value(whole, f"{table}.{name}", value)

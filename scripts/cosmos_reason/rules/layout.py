@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.rules.keys import (
@@ -72,12 +73,12 @@ def shards_for_gpus(case) -> Fix | int:
 
 
 def moved_to_shards(size: str) -> Callable:
-    """A fix: 1 for a size, and for those that Qwen3-VL models have not, on as many GPUs as
+    """A fix: 1 for a size, and for those that wrapped models have not, on as many GPUs as
     before."""
 
     def fix(case) -> Fix:
         names = {size}
-        if case.qwen3:
+        if case.is_wrapped:
             names |= {"cp_size", "pp_size"}
         keys = [GRID + name for name in POLICY_SIZES if name in names]
         shards = case(SHARD) * math.prod(case(key) for key in keys)
@@ -161,23 +162,24 @@ RULES = (
         lambda case: case("mode") == "disaggregated" and case.gpus and case.gpus < 4,
         reads=("mode",),
     ),
-    # cosmos-rl registers no Qwen3-VL: its wrapper around transformers asserts cp_size 1, pp_size 1
-    # and no compile, whose default there is true.
+    # cosmos-rl's wrapper around a model of transformers asserts cp_size 1, pp_size 1 and no
+    # compile, whose default there is true.
     Rule(
         "SPEC-QWEN3-COMPILE", ERROR, TRAINING, "train.compile",
-        "cosmos-rl runs Qwen3-VL as a plain Hugging Face model",
-        lambda case: case("train.compile") and case.qwen3, reads=("{model}",), fix=False,
+        f"cosmos-rl runs {DEFAULT.title} as a plain Hugging Face model",
+        lambda case: case("train.compile") and case.is_wrapped, reads=("{model}",), fix=False,
     ),
     Rule(
         "SPEC-QWEN3-CONTEXT", ERROR, TRAINING, GRID + "cp_size",
-        "context parallelism does not exist for Qwen3-VL models",
-        lambda case: case("policy.parallelism.cp_size") > 1 and case.qwen3,
+        f"context parallelism does not exist for {DEFAULT.title} models",
+        lambda case: case("policy.parallelism.cp_size") > 1 and case.is_wrapped,
         reads=MOVED, fix=moved_to_shards("cp_size"),
     ),
     Rule(
         "SPEC-QWEN3-PIPELINE", ERROR, TRAINING, GRID + "pp_size",
-        "pipeline stages do not exist for Qwen3-VL models",
-        lambda case: in_pipeline(case) and case.qwen3, reads=MOVED, fix=moved_to_shards("pp_size"),
+        f"pipeline stages do not exist for {DEFAULT.title} models",
+        lambda case: in_pipeline(case) and case.is_wrapped,
+        reads=MOVED, fix=moved_to_shards("pp_size"),
     ),
     Rule(
         "SPEC-REPLICATE-GRPO", ERROR, "grpo", GRID + "dp_replicate_size",
@@ -189,7 +191,7 @@ RULES = (
         "SPEC-REPLICATE-1D", ERROR, "train", SHARD,
         "replicas with tp_size above 1 need sharding too",
         lambda case: case(SHARD) <= 1 and replicated(case) and in_tensor_parallel(case)
-        and case.qwen3,
+        and case.is_wrapped,
         reads=(*MOVED, GRID + "dp_replicate_size", GRID + "tp_size"),
         fix=moved_to_shards("tp_size"),
     ),

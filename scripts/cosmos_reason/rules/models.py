@@ -131,8 +131,9 @@ RULES = (
     ),
     Rule(
         "SPEC-MODEL-ASSUMED", WARNING, ANY, "{model}",
-        f"taken for {families.DEFAULT}, whose tokens are counted; a name with qwen2.5 or reason1 "
-        "in it, or the model's config.json in that folder here, says otherwise",
+        f"taken for {families.DEFAULT.title}, whose tokens are counted; a name with one of "
+        f"{', '.join(families.OTHER_WORDS)} in it, or the model's config.json in that folder here, "
+        "says otherwise",
         assumed, reads=("{base}",),
     ),
     Rule(

@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Callable
 from importlib import metadata
 
+from cosmos_reason.base.families import DEFAULT
+
 ONE_NODE = "COSMOS_REASON_ONE_NODE"  # set to 1 by launch_job: all processes run on this machine
 # After the package's own lines, of which redis takes the last:
 # its port would be open to the network.
@@ -107,13 +109,15 @@ def choose_attention() -> str:
 
 def name_parts() -> str:
     """cosmos-rl looks for the layers that LoRA wraps below `model.language_model`."""
-    from transformers import Qwen3VLForConditionalGeneration as Model
+    import transformers
 
+    Model = getattr(transformers, DEFAULT.model_class)
     if hasattr(Model, "language_model"):
         return ""
     Model.language_model = property(lambda self: self.model.language_model)
     Model.visual = property(lambda self: self.model.visual)
-    return f"Qwen3-VL's parts have the names that LoRA looks for ({_transformers()} has moved them)"
+    moved = f"{_transformers()} has moved them"
+    return f"{DEFAULT.title}'s parts have the names that LoRA looks for ({moved})"
 
 
 def mark_clips_once() -> str:
@@ -121,9 +125,10 @@ def mark_clips_once() -> str:
     frames; 5.x leaves the template's own around them besides."""
     if int(metadata.version("transformers").partition(".")[0]) < 5:
         return ""
-    from transformers import Qwen3VLProcessor
+    import transformers
 
-    official = Qwen3VLProcessor.__call__
+    processor = getattr(transformers, DEFAULT.processor_class)
+    official = processor.__call__
 
     def call(self, images=None, text=None, videos=None, **options):
         marked = self.vision_start_token + self.video_token + self.vision_end_token
@@ -131,7 +136,7 @@ def mark_clips_once() -> str:
         texts = [one.replace(marked, self.video_token) for one in texts]
         return official(self, images=images, text=texts, videos=videos, **options)
 
-    Qwen3VLProcessor.__call__ = call
+    processor.__call__ = call
     return (
         "a clip's marks stand around its frames only, as the model was trained "
         f"({_transformers()} doubles them)"

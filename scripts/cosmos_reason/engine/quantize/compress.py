@@ -96,7 +96,8 @@ def save(model, source: Path, work: Path) -> None:
     model.save_pretrained(work, save_compressed=True, max_shard_size=SHARD_SIZE)
     written = files.read_json(work / "config.json")
     config = files.read_json(source / "config.json")
-    # The library lists modules by name; Qwen2.5-VL's are stored under others than they load under.
+    # The library lists modules by name; those of some families are stored under others than
+    # they load under.
     ignored = {"ignore": quantized.LEFT_ALONE}
     config["quantization_config"] = written["quantization_config"] | ignored
     files.write_json(work / "config.json", config)

@@ -1,14 +1,13 @@
-"""The Qwen3-VL architecture as names and shapes: what a complete checkpoint holds, derived from its
-config alone."""
+"""Qwen3-VL, and what is published in its layout or becomes it by conversion: Cosmos-Reason2, and
+the reasoners of Cosmos3-Nano and Cosmos3-Super."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-Shapes = dict[str, tuple[int, ...]]
+from cosmos_reason.base.families.family import Family, Geometry, Shapes, sizes
+
 TEXT, VISION = "model.language_model.", "model.visual."
-MOST_LAYERS = 1000
-LARGEST_SIZE = 1 << 20
 
 
 def expected_tensors(config: Mapping) -> Shapes:
@@ -26,14 +25,24 @@ def stored_name(name: str) -> str:
     return name
 
 
-def sizes(table: Mapping, *keys: str) -> list[int]:
-    """Return numbers of a config. Raises KeyError, or ValueError for one without sense."""
-    for key in keys:
-        most = MOST_LAYERS if key in ("depth", "num_hidden_layers") else LARGEST_SIZE
-        if type(table[key]) is not int or not 0 < table[key] <= most:
-            written = str(table[key])[:50]
-            raise ValueError(f"{key} = {written!r}, expected a whole number from 1 to {most:,}")
-    return [table[key] for key in keys]
+def geometry(config: Mapping) -> Geometry:
+    """Return the widths of a model. Raises KeyError or ValueError for a config without them."""
+    text, vision = config["text_config"], config["vision_config"]
+    head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
+    return Geometry(
+        FAMILY,
+        layers=text["num_hidden_layers"],
+        hidden=text["hidden_size"],
+        inner=text["intermediate_size"],
+        queries=text["num_attention_heads"] * head,
+        keys=text["num_key_value_heads"] * head,
+        vocabulary=text["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings")),
+        vision_depth=vision["depth"],
+        vision_hidden=vision["hidden_size"],
+        vision_inner=vision["intermediate_size"],
+        mergers=1 + len(vision.get("deepstack_visual_indexes", ())),
+    )
 
 
 def _language_tensors(config: Mapping) -> Shapes:
@@ -99,3 +108,32 @@ def _vision_tensors(vision: Mapping) -> Shapes:
         tensors[f"{VISION}{name}.weight"] = shape
         tensors[f"{VISION}{name}.bias"] = shape[:1]
     return tensors
+
+
+FAMILY = Family(
+    model_type="qwen3_vl",
+    title="Qwen3-VL",
+    model_class="Qwen3VLForConditionalGeneration",
+    processor_class="Qwen3VLProcessor",
+    decoder_layer="Qwen3VLTextDecoderLayer",
+    words=("qwen3-vl", "qwen3_vl", "qwen3vl", "reason2", "cosmos3-nano", "cosmos3_nano"),
+    own_in_cosmos_rl=False,
+    patch=16,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.5, 0.5, 0.5),
+    writes_times=True,
+    text_linears={
+        "language_model.layers.0.self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
+        "language_model.layers.0.mlp": ("gate_proj", "up_proj", "down_proj"),
+    },
+    vision_linears={
+        "visual.blocks.0.attn": ("qkv", "proj"),
+        "visual.blocks.0.mlp": ("linear_fc1", "linear_fc2"),
+        "visual.merger": ("linear_fc1", "linear_fc2"),
+        "visual.deepstack_merger_list.0": ("linear_fc1", "linear_fc2"),
+    },
+    vision_block="visual.blocks.0.",
+    expected_tensors=expected_tensors,
+    stored_name=stored_name,
+    geometry=geometry,
+)

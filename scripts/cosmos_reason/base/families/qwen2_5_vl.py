@@ -1,11 +1,11 @@
-"""The Qwen2.5-VL architecture as names and shapes, derived from its config alone; the names are
-those that its checkpoints are stored under (of transformers before 4.52)."""
+"""Qwen2.5-VL, which Cosmos-Reason1 is. Its checkpoints are stored under the names of transformers
+before 4.52, and a published config has the text's keys at its top."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cosmos_reason.checkpoints.qwen3_vl import Shapes, sizes
+from cosmos_reason.base.families.family import Family, Geometry, Shapes, sizes
 
 # What the class of the vision tower assumes.
 VISION_DEFAULTS = {
@@ -27,10 +27,30 @@ def expected_tensors(config: Mapping) -> Shapes:
     KeyError on a partial config, ValueError on one without sense.
 
     Source: the parameter list of the transformers class on the meta device, under the names that
-    it saves (729 tensors for the 7B config). A published config has the text's keys at its top.
+    it saves (729 tensors for the 7B config).
     """
     text = config.get("text_config", config)
     return _language_tensors(config, text) | _vision_tensors(config["vision_config"])
+
+
+def geometry(config: Mapping) -> Geometry:
+    """Return the widths of a model. Raises KeyError or ValueError for a config without them."""
+    text, vision = config.get("text_config", config), config["vision_config"]
+    head = text["hidden_size"] // text["num_attention_heads"]
+    return Geometry(
+        FAMILY,
+        layers=text["num_hidden_layers"],
+        hidden=text["hidden_size"],
+        inner=text["intermediate_size"],
+        queries=text["num_attention_heads"] * head,
+        keys=text["num_key_value_heads"] * head,
+        vocabulary=text["vocab_size"],
+        tied=bool(config.get("tie_word_embeddings")),
+        vision_depth=vision["depth"],
+        vision_hidden=vision["hidden_size"],
+        vision_inner=vision["intermediate_size"],
+        mergers=1,
+    )
 
 
 def _language_tensors(config: Mapping, text: Mapping) -> Shapes:
@@ -87,3 +107,35 @@ def _vision_tensors(table: Mapping) -> Shapes:
         tensors[f"visual.{name}.weight"] = shape
         tensors[f"visual.{name}.bias"] = shape[:1]
     return tensors
+
+
+FAMILY = Family(
+    model_type="qwen2_5_vl",
+    title="Qwen2.5-VL",
+    model_class="Qwen2_5_VLForConditionalGeneration",
+    processor_class="Qwen2_5_VLProcessor",
+    decoder_layer="Qwen2_5_VLDecoderLayer",
+    words=("qwen2.5", "qwen2_5", "reason1"),
+    own_in_cosmos_rl=True,
+    patch=14,
+    mean=(0.48145466, 0.4578275, 0.40821073),
+    std=(0.26862954, 0.26130258, 0.27577711),
+    writes_times=False,
+    positions_per_second=4,
+    default_system=11,  # "You are a helpful assistant."
+    tags_answers=True,
+    guide_pixels=81920,
+    text_linears={
+        "language_model.layers.0.self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
+        "language_model.layers.0.mlp": ("gate_proj", "up_proj", "down_proj"),
+    },
+    vision_linears={
+        "visual.blocks.0.attn": ("qkv", "proj"),
+        "visual.blocks.0.mlp": ("gate_proj", "up_proj", "down_proj"),
+        "visual.merger": ("mlp.0", "mlp.2"),
+    },
+    vision_block="visual.blocks.0.",
+    expected_tensors=expected_tensors,
+    stored_name=stored_name,
+    geometry=geometry,
+)

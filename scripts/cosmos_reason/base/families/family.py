@@ -1,0 +1,180 @@
+"""What a module of a family says: `Family`, and `Geometry` for the widths of one of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+Channels = tuple[float, float, float]
+Shapes = dict[str, tuple[int, ...]]
+MOST_LAYERS = 1000
+LARGEST_SIZE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Family:
+    """An architecture. `title` is its name for people; `model_class`, `processor_class` and
+    `decoder_layer` are names in transformers, `words` are parts of the names of its models.
+    `own_in_cosmos_rl`: cosmos-rl has a model of its own for it, and does not wrap the one of
+    transformers.
+
+    `patch`: pixels per side of a vision patch. `mean` and `std` of red, green and blue (0 to 1), as
+    its pre-processor takes them off.
+
+    `writes_times`: how the model learns when a frame was. True: each pair of frames is a block of
+    its own, behind a text `<T seconds>`, and the model counts positions itself. False: a clip is
+    one block, and the positions of its tokens count its seconds (`Encoder.positions`); then
+    `positions_per_second` holds where a config does not say it.
+
+    `default_system`: tokens that the chat template writes where there is no system turn.
+    `tags_answers`: asked to reason, it puts its answer between <answer> tags, else right after
+    </think>. `guide_pixels`: of a frame, which the dataset script of its guide takes where a spec
+    says nothing; 0 where the processor decides.
+
+    `text_linears` and `vision_linears`: path of a part below `model.` -> the linear layers there,
+    all of which can have an adapter; the path of a vision block begins with `vision_block`.
+
+    `expected_tensors` lists the tensors that its class loads, name -> shape, under the names that
+    its checkpoints are stored under, from a config. It raises KeyError for a partial config,
+    ValueError for one without sense. `stored_name` gives such a name for one of the class.
+    `geometry` reads the widths from a config; it raises the same.
+    """
+
+    model_type: str
+    title: str
+    model_class: str
+    processor_class: str
+    decoder_layer: str
+    words: tuple[str, ...]
+    own_in_cosmos_rl: bool
+    patch: int
+    mean: Channels
+    std: Channels
+    writes_times: bool
+    text_linears: Mapping[str, tuple[str, ...]]
+    vision_linears: Mapping[str, tuple[str, ...]]
+    vision_block: str
+    expected_tensors: Callable[[Mapping], Shapes]
+    stored_name: Callable[[str], str]
+    geometry: Callable[[Mapping], Geometry]
+    positions_per_second: int = 0
+    default_system: int = 0
+    tags_answers: bool = False
+    guide_pixels: int = 0
+
+    @property
+    def linear_layers(self) -> list[str]:
+        """The names of all linear layers; of layers in a list the first stands for all."""
+        return ["lm_head", *self.decoder_layers, *_names(self.vision_linears)]
+
+    @property
+    def decoder_layers(self) -> list[str]:
+        """The names of the linear layers of a decoder layer."""
+        return _names(self.text_linears)
+
+    @property
+    def block_layers(self) -> list[str]:
+        """The names of the linear layers of a vision block."""
+        names = _names(self.vision_linears)
+        return [name for name in names if name.startswith(f"model.{self.vision_block}")]
+
+
+def _names(tables: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [f"model.{path}.{name}" for path, names in tables.items() for name in names]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Widths of a model of a family. `mergers`: with those of deepstack; `merger_inner`: what is
+    between the two layers of one, where that is not as wide as its inputs."""
+
+    family: Family
+    layers: int
+    hidden: int
+    inner: int
+    queries: int
+    keys: int
+    vocabulary: int
+    tied: bool
+    vision_depth: int
+    vision_hidden: int
+    vision_inner: int
+    mergers: int = 4
+    merger_inner: int | None = None
+
+    @property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """(in, out) of the linear layers of one language layer, by name."""
+        (queries, *keys_values, output), (*inwards, outwards) = self.family.text_linears.values()
+        return {
+            queries: (self.hidden, self.queries),
+            **dict.fromkeys(keys_values, (self.hidden, self.keys)),
+            output: (self.queries, self.hidden),
+            **dict.fromkeys(inwards, (self.hidden, self.inner)),
+            outwards: (self.inner, self.hidden),
+        }
+
+    @property
+    def vision_matrices(self) -> int:
+        """Linear layers of a vision MLP."""
+        return sum(".mlp." in name for name in self.family.block_layers)
+
+    @property
+    def layer_parameters(self) -> int:
+        return sum(wide * high for wide, high in self.linears.values())
+
+    @property
+    def table(self) -> int:
+        """Parameters of the embedding, and again of the output head."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def merged(self) -> int:
+        """Inputs of a vision merger."""
+        return 4 * self.vision_hidden
+
+    @property
+    def vision_parameters(self) -> int:
+        block = 4 * self.vision_hidden**2
+        block += self.vision_matrices * self.vision_hidden * self.vision_inner
+        inner = self.merger_inner or self.merged
+        return self.vision_depth * block + self.mergers * inner * (self.merged + self.hidden)
+
+    @property
+    def vision_adapted(self) -> int:
+        """Inputs and outputs of all linear layers of the vision tower."""
+        attention = len(self.family.block_layers) - self.vision_matrices
+        block = (attention + 4) * self.vision_hidden
+        block += self.vision_matrices * (self.vision_hidden + self.vision_inner)
+        inner = self.merger_inner or self.merged
+        return self.vision_depth * block + self.mergers * (self.merged + 2 * inner + self.hidden)
+
+    @property
+    def other_parameters(self) -> int:
+        """Those of no decoder layer."""
+        return self.table * (1 if self.tied else 2) + self.vision_parameters
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer_parameters + self.other_parameters
+
+    @property
+    def layer_activations(self) -> int:
+        """Elements per token that one language layer makes."""
+        mlp = len(self.linears) - 4  # its layers; those of attention are four
+        return 2 * self.hidden + 2 * self.queries + 2 * self.keys + mlp * self.inner
+
+    @property
+    def vision_activations(self) -> int:
+        """Elements per patch that one vision layer makes."""
+        return 6 * self.vision_hidden + self.vision_matrices * self.vision_inner
+
+
+def sizes(table: Mapping, *keys: str) -> list[int]:
+    """Return numbers of a config. Raises KeyError, or ValueError for one without sense."""
+    for key in keys:
+        most = MOST_LAYERS if key in ("depth", "num_hidden_layers") else LARGEST_SIZE
+        if type(table[key]) is not int or not 0 < table[key] <= most:
+            written = str(table[key])[:50]
+            raise ValueError(f"{key} = {written!r}, expected a whole number from 1 to {most:,}")
+    return [table[key] for key in keys]
