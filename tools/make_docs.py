@@ -11,12 +11,14 @@ examples:
 import re
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from cosmos_reason.base import bundle, files
+from cosmos_reason.estimate import gpu_memory
 from cosmos_reason.jobs import options
 from cosmos_reason.spec import document, names
 
@@ -34,6 +36,7 @@ def models() -> str:
     for name, facts in bundle.skill_info()["models"].items():
         notes = ["published as Omni: convert it first"] if facts["omni"] else []
         notes += ["agreement and `HF_TOKEN`"] if facts["gated"] else []
+        notes += ["never run here"] if "unproven" in facts else []
         rows.append(
             [
                 f"`{name}`",
@@ -209,6 +212,49 @@ def hosts() -> str:
     )
 
 
+def fitting() -> str:
+    """What of each size fits where, by the memory model, of records of 4,096 tokens."""
+    gpus = {name: bundle.skill_info()["gpu_types"][name] for name in ("H100 80GB", "H200")}
+    sizes: dict[gpu_memory.Geometry, list[str]] = {}
+    for name in bundle.skill_info()["models"]:
+        sizes.setdefault(gpu_memory.geometry(name), []).append(name.removeprefix("nvidia/"))
+    rows = []
+    for geometry, models_of_size in sizes.items():
+        answering = gpu_memory.Plan(geometry, 4096, 3072, 1, train=False, master=2, new_tokens=512)
+        halved = geometry.layers * geometry.layer_parameters / gpu_memory.GIB
+        needed = gpu_memory.total(answering)
+        training = gpu_memory.Plan(geometry, 4096, 3072, 4096)
+        adapter = replace(training, lora_rank=16, lora_targets=("q_proj", "v_proj"))
+        alone = gpu_memory.total(replace(adapter, sharded_engine=False, loss_tokens=128))
+        rows.append(
+            [
+                ", ".join(models_of_size),
+                f"{needed:.0f} / {needed - halved:.0f}",
+                f"{alone:.0f}",
+                least_gpus(adapter, gpus),
+                least_gpus(training, gpus),
+                least_gpus(replace(training, master=2), gpus),
+            ]
+        )
+    head = ["model", "answers bf16 / FP8, GiB", "LoRA embedded, GiB"]
+    return table([*head, "LoRA cosmos-rl", "full, float32", "full, bfloat16"], rows)
+
+
+def least_gpus(plan: gpu_memory.Plan, gpus: dict[str, float]) -> str:
+    """The fewest GPUs of each type that hold a training that is sharded over them."""
+    found = []
+    for gib in gpus.values():
+        counts = (1, 2, 4, 8, 16, 32)
+        fits = [
+            count
+            for count in counts
+            if gpu_memory.verdict(gpu_memory.total(replace(plan, shards=count)), gib)
+            == gpu_memory.FITS
+        ]
+        found.append(str(fits[0]) if fits else "no")
+    return " / ".join(found)
+
+
 def searched() -> str:
     schema = bundle.schema("train")
     varied, left = (
@@ -228,6 +274,7 @@ def flags_of(platform: str) -> str:
 
 TABLES = {
     "models": models,
+    "fitting": fitting,
     "engines": engines,
     "limits": limits,
     "run on slurm": partial(run_on, "slurm"),

@@ -242,8 +242,9 @@ def test_a_training_that_goes_on_takes_the_engine_of_its_parent_job(here, job):
     [
         ("nvidia/Cosmos-Reason2-7B", "SPEC-MODEL-UNKNOWN"),
         ("hf_model://nvidia/Cosmos3-Nanoo", "SPEC-MODEL-UNKNOWN"),
-        ("nvidia/Cosmos-Reason2-32B", "SPEC-MODEL-NOT-YET"),
-        ("reason2-32b", "SPEC-MODEL-NOT-YET"),
+        ("nvidia/Cosmos-Reason2-32B", "SPEC-MODEL-UNPROVEN"),
+        ("reason2-32b", "SPEC-MODEL-UNPROVEN"),
+        ("nvidia/Cosmos3-Super", "SPEC-MODEL-UNPROVEN"),
         ("/not/here", "SPEC-PATH-NOT-HERE"),
     ],
 )
@@ -254,7 +255,24 @@ def test_models_that_may_not_exist_are_a_warning_and_no_other_is_proposed(here, 
         assert not [one for one in found.values() if "--model" in str(one.fix)]
 
 
-@pytest.mark.parametrize("written", ["nvidia/Cosmos3-Edge", "cosmos3-super", "lab/cosmos3-edge-x"])
+@pytest.mark.parametrize("engine", ["tao", "cosmos-rl"])
+@pytest.mark.parametrize("written", ["nvidia/Cosmos-Reason2-32B", "nvidia/Cosmos3-Super"])
+def test_a_32b_model_is_sharded_over_all_nodes_where_all_its_weights_are_trained(
+    here, written, engine
+):
+    grid = "policy.parallelism."
+    for tuning, shards, replicas in (("full", 16, 1), ("lora", 8, 2)):
+        words = f"train --engine {engine} --model {written} --tuning {tuning} --train-root data"
+        code, found, made = run(f"{words} --gpus-per-node 8 --nodes 2")
+        assert code == 0 and "SPEC-GPUS" not in found
+        assert not [one for one in found.values() if one.severity == f.ERROR]
+        sizes = [document.get(made, grid + key) for key in ("dp_shard_size", "dp_replicate_size")]
+        assert sizes == [shards, replicas]
+    _, found, _ = run(f"train --engine {engine} --model {written} --tuning full --gpus-per-node 1")
+    assert "SPEC-GPUS-FEW" in found  # though "2B" is part of its name
+
+
+@pytest.mark.parametrize("written", ["nvidia/Cosmos3-Edge", "lab/cosmos3-edge-x"])
 @pytest.mark.parametrize("action", ["train", "quantize"])
 def test_a_model_that_no_engine_loads_is_told_and_no_other_is_proposed(here, action, written):
     for engine in ("tao", "transformers"):

@@ -114,7 +114,7 @@ def _refuse_folders(folder: Path, donor: Path | None) -> None:
         raise bad_input("CKPT-SOURCE-MISSING", folder, message)
     if donor and not donor.is_dir():
         message = f"there is no such folder; name a {families.OMNI.family.title} model"
-        raise bad_input("CKPT-DONOR-MISSING", donor, message, _donor(families.OMNI))
+        raise bad_input("CKPT-DONOR-MISSING", donor, message, _donor(families.OMNI, {}))
     snapshots = sorted(folder.glob("snapshots/*/config.json"))
     if snapshots:
         message = "it is the whole Hub cache of a model; name one snapshot of it"
@@ -267,7 +267,8 @@ def _config(folder: Path, layout: Layout, published: Mapping, dtype: str) -> dic
     for part in ("text_config", "vision_config"):
         if not isinstance(published.get(part), dict):
             message = "it lacks text_config or vision_config, and no donor supplies them"
-            raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, _donor(layout))
+            fix = _donor(layout, published)
+            raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message, fix)
     try:
         return layout.config(published, dtype)
     except KeyError as problem:
@@ -275,8 +276,12 @@ def _config(folder: Path, layout: Layout, published: Mapping, dtype: str) -> dic
         raise bad_input("CKPT-CONFIG-PARTIAL", folder / "config.json", message) from None
 
 
-def _donor(layout: Layout) -> Fix:
-    return Fix(flags={"--vlm-model-name": layout.donor})
+def _donor(layout: Layout, published: Mapping) -> Fix:
+    """Name the donor of that width; the smallest for a config that tells none."""
+    text = published.get("text_config")
+    width = text.get("hidden_size") if isinstance(text, dict) else None
+    donor = layout.donors.get(width) or next(iter(layout.donors.values()))
+    return Fix(flags={"--vlm-model-name": donor})
 
 
 def _small_files(
@@ -307,7 +312,7 @@ def _small_files(
         missing.append("chat_template.jinja")
     if missing:
         message = "the file is missing, and no donor supplies it"
-        fix = _donor(layout)
+        fix = _donor(layout, config)
         findings = [error("CKPT-FILE-MISSING", folder / n, message, fix) for n in missing]
         return {}, supplied, findings
 

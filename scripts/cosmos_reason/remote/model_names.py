@@ -149,6 +149,13 @@ def is_unknown_of_nvidia(name: str) -> bool:
     return repository.startswith("nvidia/") and repository not in published()
 
 
+def unproven(name: str) -> str:
+    """What nobody here has seen of a supported model; "" where it was run."""
+    named = site.MODELS.get(name, name.removeprefix(HUB))
+    facts = bundle.skill_info()["models"].get(named, {})
+    return " ".join(facts.get("unproven", "").split())
+
+
 def not_supported_yet(name: str) -> str:
     """What is known of a published model that this version does not support; "" for others."""
     facts = bundle.skill_info()["not_supported_yet"].get(name.removeprefix(HUB), {})
@@ -182,7 +189,7 @@ def positions(name: str) -> int | None:
     """The longest sequence that a known model, or one in a local folder, has positions for."""
     known = bundle.skill_info()["models"].get(site.MODELS.get(name, name.removeprefix(HUB)))
     if known:
-        return known["positions"]
+        return known.get("positions")
     config = read_table(Path(name) / "config.json")
     text = config.get("text_config")
     told = (text if isinstance(text, dict) else config).get("max_position_embeddings")

@@ -15,6 +15,7 @@ from cosmos_reason.base import files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.families import DEFAULT, FAMILIES
 from cosmos_reason.estimate import steps as schedule
+from cosmos_reason.estimate.gpu_memory import geometry
 from cosmos_reason.media import sampling
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules.keys import POLICY_GPUS, RANKS_OF_REPLICA, REPLICAS, ROLLOUT_GPUS
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cosmos_reason.estimate.record_tokens import RecordTokens
 
 COSMOS = ("tao", "cosmos-rl")
+SMALL = 3e9  # parameters
 COUNTED_BYTES = 16 << 20  # of annotations, in a third of a second
 
 
@@ -95,6 +97,17 @@ class Case(dict):
         if family is None:
             return f"model not visible here, taken for {DEFAULT.title}"
         return family in FAMILIES and not FAMILIES[family].own_in_cosmos_rl
+
+    @property
+    def parameters(self) -> int | None:
+        """Those of the model, None where its widths are not known."""
+        widths = geometry(self.model)
+        return widths.parameters if widths else None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the model has up to 3 billion parameters, as far as is known."""
+        return bool(self.parameters) and self.parameters <= SMALL
 
     @property
     def omni(self) -> bool:

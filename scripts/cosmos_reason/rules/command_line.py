@@ -17,10 +17,16 @@ from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
+from cosmos_reason.rules.case import COSMOS
 from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
 from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
 from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, WARMUP, WARMUP_EPOCHS
-from cosmos_reason.rules.layout import SHARED, SHARED_MEMORY, standard_layout
+from cosmos_reason.rules.layout import (
+    SHARED,
+    SHARED_MEMORY,
+    needs_all_gpus,
+    standard_layout,
+)
 from cosmos_reason.spec import actions, document, legal, names, own_paths, values
 from cosmos_reason.spec.keys import BATCH, RATE
 
@@ -100,7 +106,10 @@ def take_gpus(draft: Draft, per_node: int | None, nodes: int | None) -> None:
         nodes = 1
     if draft.action == "grpo" and per_node * nodes == 1 and "mode" not in draft.named:
         _share_one_gpu(draft, origin)
-    sizes = standard_layout(draft.action, per_node, nodes, str(document.get(draft.spec, "mode")))
+    model, lora = (document.get(draft.spec, key) for key in (draft.params["model"], LORA))
+    replicates = draft.engine not in COSMOS or not needs_all_gpus(model, lora)
+    mode = str(document.get(draft.spec, "mode"))
+    sizes = standard_layout(draft.action, per_node, nodes, mode, replicates)
     if not _nodes_can_be_had(draft, per_node, nodes):
         return
     for key, value in sizes.items():

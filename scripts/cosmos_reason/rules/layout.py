@@ -8,6 +8,7 @@ from collections.abc import Callable
 from cosmos_reason.base.families import DEFAULT
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.estimate.gpu_memory import geometry
 from cosmos_reason.rules.keys import (
     GRID,
     POLICY_GPUS,
@@ -20,15 +21,27 @@ from cosmos_reason.rules.rule import TRAINING, Rule
 from cosmos_reason.spec.keys import BATCH
 
 PRODUCT = " x ".join(POLICY_SIZES)
+LARGE = 20e9  # parameters of a model whose states no node of 8 GPUs holds well
 SHARED = "colocated_separated"  # policy and rollouts in processes of their own on the same GPUs
 # Of the GPU's memory, for rollouts beside a policy; on GPUs of their own the template's 0.7.
 SHARED_MEMORY = 0.3
 
 
-def standard_layout(action: str, per_node: int, nodes: int, mode: str = "") -> dict[str, int]:
-    """Shards over the GPUs of a node, replicas over nodes; GRPO gives half of the GPUs to the
-    rollouts, or has replicas of up to 4 GPUs that policy and rollouts share. Replicas of its policy
-    are whole ones: its trainer refuses dp_replicate_size."""
+def needs_all_gpus(model: object, lora: object) -> bool:
+    """Whether a full fine-tuning has to be sharded over the GPUs of all nodes: the states of one
+    node's share of the model (16 bytes a parameter) would leave too little of 80 GB."""
+    widths = geometry(model) if isinstance(model, str) and not lora else None
+    return widths is not None and widths.parameters > LARGE
+
+
+def standard_layout(
+    action: str, per_node: int, nodes: int, mode: str = "", replicates: bool = True
+) -> dict[str, int]:
+    """Shards over the GPUs of a node, replicas over nodes, or shards over all GPUs; GRPO gives half
+    of the GPUs to the rollouts, or has replicas of up to 4 GPUs that policy and rollouts share.
+    Replicas of its policy are whole ones: its trainer refuses dp_replicate_size."""
+    if action == "train" and not replicates:
+        return {SHARD: per_node * nodes, GRID + "dp_replicate_size": 1}
     if action == "train":
         return {SHARD: per_node, GRID + "dp_replicate_size": nodes}
     if action != "grpo":
@@ -59,7 +72,10 @@ def layout_for_gpus(case) -> Fix:
     if case.action == "grpo" and case("mode") == "disaggregated" and case.gpus < 2:
         return Fix()
     keys = [*POLICY_GPUS, *ROLLOUT_GPUS] if case.action == "grpo" else POLICY_GPUS
-    standard = standard_layout(case.action, case.gpus_per_node, case.nodes, case("mode") or "")
+    replicates = not case.cosmos or not needs_all_gpus(case.model, case("policy.lora"))
+    standard = standard_layout(
+        case.action, case.gpus_per_node, case.nodes, case("mode") or "", replicates
+    )
     return Fix(changes=dict.fromkeys(keys, 1) | standard)
 
 
@@ -152,7 +168,7 @@ RULES = (
         "SPEC-GPUS-FEW", WARNING, "train", SHARD,
         "full fine-tuning of the 7B and 8B models needs at least 2 GPUs, better 4 of 80 GB",
         lambda case: case.cosmos and case.gpus == 1 and not case("policy.lora")
-        and "2B" not in case.model,
+        and not case.is_small,
         reads=("policy.lora", "{model}"), fix=Fix(flags={"--tuning": "lora"}),
     ),
     Rule(

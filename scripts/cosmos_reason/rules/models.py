@@ -94,6 +94,12 @@ def model_of_a_later_version(case):
     return known((case(base) if base else "") or "") or known(case.model)
 
 
+def model_that_never_ran(case):
+    base = case.params.get("base")
+    known = model_names.unproven
+    return known((case(base) if base else "") or "") or known(case.model)
+
+
 def model_is_an_adapter(case):
     adapter = shlex.quote(str(case.model))
     merge = f"select_checkpoint.py {adapter} --merge DIR makes it"
@@ -143,6 +149,10 @@ RULES = (
     Rule(
         "SPEC-MODEL-NOT-YET", WARNING, ANY, "{model}", "not supported yet",
         model_of_a_later_version, reads=("{base}",),
+    ),
+    Rule(
+        "SPEC-MODEL-UNPROVEN", WARNING, ANY, "{model}", "it has never run here",
+        model_that_never_ran, reads=("{base}",),
     ),
     Rule(
         "SPEC-MODEL-ADAPTER", ERROR, TRAINING, "{model}",

@@ -11,7 +11,7 @@ MOST_LAYERS = 1000
 LARGEST_SIZE = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Family:
     """An architecture. `title` is its name for people; `model_class`, `processor_class` and
     `decoder_layer` are names in transformers, `words` are parts of the names of its models.

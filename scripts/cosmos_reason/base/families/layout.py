@@ -15,9 +15,9 @@ class Layout:
     `target_name` gives the name under which the family stores a tensor, None for one that is left
     out; it raises KeyError for a name that it does not know. `config` makes the family's config of
     the published one and of the dtype of the weights; it raises KeyError for one that lacks a key.
-    `vision` begins the names of the vision tower in the family. `donor` names a model that can
-    supply what an export lacks, `suffix` what a folder of the result is
-    called by. A change of the rules has a new `version`.
+    `vision` begins the names of the vision tower in the family. `donors` names, by the width of the
+    language model, what can supply what an export lacks, the smallest first; `suffix` is what a
+    folder of the result is called by. A change of the rules has a new `version`.
     """
 
     model_type: str
@@ -25,7 +25,7 @@ class Layout:
     family: Family
     version: int
     vision: str
-    donor: str
+    donors: Mapping[int, str]
     suffix: str
     target_name: Callable[[str], str | None]
     config: Callable[[Mapping, str], dict]
