@@ -1,7 +1,7 @@
 # Every target sets up what it needs. Python 3.11 or newer: make PYTHON=python3.12 ...
 PYTHON ?= python3
 SEED ?= 0
-# What `make demo` trains: cosmos3 or reason1.
+# What `make demo` trains: cosmos3, reason1 or edge.
 MODEL ?= cosmos3
 BIN := .venv/bin
 # Stamps of what is installed: what the commands need, the training engine besides, what tests and linting need besides.

@@ -8,12 +8,13 @@
 #   "tokenizers==0.23.3", "safetensors==0.8.0", "peft==0.21.2", "accelerate==1.15.0",
 # ]
 # ///
-"""The whole loop on a laptop: make clips and a tiny Cosmos3 (or Cosmos-Reason1) checkpoint, then
-convert (Cosmos3), check, train, evaluate, report.
+"""The whole loop on a laptop: make clips and a tiny Cosmos3 (or Cosmos-Reason1, Cosmos3-Edge)
+checkpoint, then convert it, check, train, evaluate, report.
 
 examples:
   scripts/run_demo.py
   scripts/run_demo.py --model reason1
+  scripts/run_demo.py --model edge
   scripts/run_demo.py --seed 3 --output /tmp/demo
 
 Each command is printed before it runs, so the output reads as a tutorial. No GPU and no download is
@@ -40,10 +41,12 @@ CLIPS = {"train": 400, "validation": 40, "eval": 100}
 VISION = {
     "cosmos3": ["nframes=8", "resized_height=64", "resized_width=64"],
     "reason1": ["nframes=4", "resized_height=56", "resized_width=56"],
+    "edge": ["nframes=4", "resized_height=64", "resized_width=64"],
 }
 CHECKPOINTS = {
     "cosmos3": "a tiny Cosmos3 Omni checkpoint",
     "reason1": "a tiny Cosmos-Reason1 (Qwen2.5-VL) checkpoint",
+    "edge": "a tiny Cosmos3-Edge checkpoint",
 }
 # A model this small starts from random weights:
 # a high learning rate, full fine-tuning, many epochs.
@@ -144,8 +147,8 @@ def set_flags(settings: list[str]) -> list[str]:
 
 def make_world(root: Path, model: str, seed: int) -> None:
     """Clips with questions, and a checkpoint with random weights whose tokenizer knows their
-    words: of Cosmos3 in its Omni form, of Reason1 as it is trained."""
-    from cosmos_reason.demo import clips, tiny_omni, tiny_qwen2_5_vl
+    words: of Cosmos3 as it is published, of Reason1 as it is trained."""
+    from cosmos_reason.demo import clips, tiny_edge, tiny_omni, tiny_qwen2_5_vl
 
     for split, count in CLIPS.items():
         clips.write_split(root / "data", split, count, seed)
@@ -153,6 +156,8 @@ def make_world(root: Path, model: str, seed: int) -> None:
     words = [turn["value"] for record in records for turn in record["conversations"]]
     if model == "reason1":
         tiny_qwen2_5_vl.build(root / "model", seed, words)
+    elif model == "edge":
+        tiny_edge.build(root / "omni", seed, words)
     else:
         tiny_omni.build(root / "omni", seed, words)
 
@@ -187,7 +192,7 @@ def loop(shell: Shell, root: Path, seed: int) -> tuple[dict, dict, float, str]:
     Returns the metrics before and after, the seconds of training, and the checkpoint."""
     data, model = root / "data", root / "model"
     if not model.exists():
-        shell.say("Convert the Omni checkpoint to the Qwen3-VL form that trainers load")
+        shell.say("Convert the published checkpoint to the form that trainers load")
         convert = ["--checkpoint-path", root / "omni", "--output-path", model]
         shell.run("prepare_cosmos3_vlm_checkpoint.py", *convert)
     shell.say("Check the data before anything is trained on it")

@@ -13,7 +13,7 @@ import warm
 
 from cosmos_reason.base import files
 from cosmos_reason.checkpoints import conversion, omni
-from cosmos_reason.demo import clips, tiny_omni, tiny_qwen2_5_vl
+from cosmos_reason.demo import clips, tiny_edge, tiny_omni, tiny_qwen2_5_vl
 from cosmos_reason.remote import chat
 from cosmos_reason.spec import document
 
@@ -78,6 +78,24 @@ def tiny_reason1(tmp_path_factory, dataset):
     records = files.read_json(dataset / "train" / "annotations.json")
     texts = [turn["value"] for record in records for turn in record["conversations"]]
     tiny_qwen2_5_vl.build(folder, 7, texts)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def published_edge(tmp_path_factory, dataset):
+    """A Cosmos3-Edge checkpoint of a million random parameters, as NVIDIA publishes it."""
+    folder = tmp_path_factory.mktemp("models") / "published"
+    records = files.read_json(dataset / "train" / "annotations.json")
+    texts = [turn["value"] for record in records for turn in record["conversations"]]
+    tiny_edge.build(folder, 7, texts)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_edge_model(published_edge):
+    """The folder that loaders read, made of `published_edge`."""
+    folder = published_edge.with_name("edge")
+    conversion.convert(omni.open_source(published_edge), folder, 10**9, force=False, jobs=1)
     return folder
 
 

@@ -226,16 +226,13 @@ def fitting() -> str:
         training = gpu_memory.Plan(geometry, 4096, 3072, 4096)
         adapter = replace(training, lora_rank=16, lora_targets=("q_proj", "v_proj"))
         alone = gpu_memory.total(replace(adapter, sharded_engine=False, loss_tokens=128))
-        rows.append(
-            [
-                ", ".join(models_of_size),
-                f"{needed:.0f} / {needed - halved:.0f}",
-                f"{alone:.0f}",
-                least_gpus(adapter, gpus),
-                least_gpus(training, gpus),
-                least_gpus(replace(training, master=2), gpus),
-            ]
-        )
+        row = [", ".join(models_of_size), f"{needed:.0f} / {needed - halved:.0f}", f"{alone:.0f}"]
+        plans = (adapter, training, replace(training, master=2))
+        if geometry.family.model_type in bundle.architectures("cosmos-rl", "train"):
+            row += [least_gpus(plan, gpus) for plan in plans]
+        else:
+            row += ["no engine"] * len(plans)
+        rows.append(row)
     head = ["model", "answers bf16 / FP8, GiB", "LoRA embedded, GiB"]
     return table([*head, "LoRA cosmos-rl", "full, float32", "full, bfloat16"], rows)
 

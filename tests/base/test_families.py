@@ -17,7 +17,8 @@ from cosmos_reason.estimate import gpu_memory
 LIBRARY = ROOT / "scripts" / "cosmos_reason"
 # Who may name a family, besides its module: what writes a checkpoint of it.
 MAY_NAME = {
-    "demo/__init__.py", "demo/tiny_omni.py", "demo/tiny_parts.py", "demo/tiny_qwen2_5_vl.py",
+    "demo/__init__.py", "demo/tiny_edge.py", "demo/tiny_omni.py", "demo/tiny_parts.py",
+    "demo/tiny_qwen2_5_vl.py",
     "rules/completion.py",  # the model that cosmos-rl takes where a spec names none
     "rules/models.py",  # the default model, as an example
 }  # fmt: skip
@@ -92,6 +93,13 @@ OF_7B = {"hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads":
                            "num_heads": 16, "out_hidden_size": 3584, "patch_size": 14,
                            "in_channels": 3, "spatial_merge_size": 2,
                            "temporal_patch_size": 2}}  # fmt: skip
+OF_EDGE = {"text_config": {"hidden_size": 2048, "intermediate_size": 9216, "num_hidden_layers": 28,
+                           "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128,
+                           "vocab_size": 131072},
+           "vision_config": {"hidden_size": 1152, "intermediate_size": 4304,
+                             "num_hidden_layers": 27, "num_attention_heads": 16, "patch_size": 16,
+                             "spatial_merge_size": 2, "num_patches": 256},
+           "projector_hidden_size": 11520}  # fmt: skip
 # The config of each published model, its tensors, and its parameters (those of Cosmos3 are what is
 # kept of it).
 PUBLISHED_MODELS = {
@@ -100,6 +108,7 @@ PUBLISHED_MODELS = {
     "nvidia/Cosmos-Reason2-8B": (OF_8B, 750, 8_767_123_696),
     "nvidia/Cosmos-Reason2-32B": (OF_32B, 1058, 33_357_390_064),
     "nvidia/Cosmos3-Super": (OF_32B, 1058, 33_357_390_064),
+    "nvidia/Cosmos3-Edge": (OF_EDGE, 670, 2_435_616_496),
     "nvidia/Cosmos-Reason1-7B": (OF_7B, 729, 8_292_166_656),
 }
 

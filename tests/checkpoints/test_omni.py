@@ -273,7 +273,7 @@ def loop(source):
     [
         (lambda source: shutil.rmtree(source), "CKPT-SOURCE-MISSING", 2),
         (lambda source: (source / "config.json").write_text("{"), "FILE-NOT-JSON", 2),
-        (set_config(model_type="cosmos3_edge"), "CKPT-EDGE", 2),
+        (set_config(model_type="llama"), "CKPT-NOT-OMNI", 2),
         (set_config(model_type="qwen3_vl"), "CKPT-NOT-OMNI", 2),
         (set_config(model_type="llama"), "CKPT-NOT-OMNI", 2),
         (set_config(text_config=None), "CKPT-CONFIG-PARTIAL", 2),

@@ -274,16 +274,40 @@ def test_a_32b_model_is_sharded_over_all_nodes_where_all_its_weights_are_trained
 
 @pytest.mark.parametrize("written", ["nvidia/Cosmos3-Edge", "lab/cosmos3-edge-x"])
 @pytest.mark.parametrize("action", ["train", "quantize"])
-def test_a_model_that_no_engine_loads_is_told_and_no_other_is_proposed(here, action, written):
-    for engine in ("tao", "transformers"):
-        code, found, _ = run(f"{action} --engine {engine} --model {written}")
-        assert code == 1 and found["SPEC-MODEL-FAMILY"].severity == f.ERROR
-        assert ("SPEC-MODEL-NOT-YET" in found) == (not written.startswith("lab/"))
-        assert not [one for one in found.values() if "--model" in str(one.fix)]
+def test_a_model_that_one_engine_loads_is_sent_there_and_no_other_is_proposed(
+    here, action, written
+):
+    code, found, _ = run(f"{action} --engine tao --model {written}")
+    assert code == 1 and found["SPEC-MODEL-FAMILY"].severity == f.ERROR
+    assert found["SPEC-MODEL-FAMILY"].fix == Fix(flags={"--engine": "transformers"})
+    assert ("SPEC-MODEL-UNPROVEN" in found) == (not written.startswith("lab/"))
+    if not written.startswith("lab/"):
+        assert "cosmos-framework" in found["SPEC-MODEL-UNPROVEN"].message
+    assert not [one for one in found.values() if "--model" in str(one.fix)]
+    code, found, _ = run(f"{action} --engine transformers --model {written}")
+    assert code == 0 and "SPEC-MODEL-FAMILY" not in found
+    _, found, _ = run(f"grpo --engine cosmos-rl --model {written}")
+    assert found["SPEC-MODEL-FAMILY"].fix == Fix()
     assert (
         not {"SPEC-MODEL-UNKNOWN", "SPEC-PATH-NOT-HERE"}
         & run("train --model Qwen/Qwen3-VL-2B-Instruct")[1].keys()
     )
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_edge_has_the_frames_pixels_and_length_that_tao_gives_it_where_nobody_chose(here, tuning):
+    words = f"train --engine transformers --model nvidia/Cosmos3-Edge --tuning {tuning}"
+    _, found, made = run(words)
+    assert made["custom"]["vision"] == {"nframes": 6, "total_pixels": 5_529_600}
+    assert made["policy"]["model_max_length"] == 16_000 and "SPEC-LENGTH-LOW" not in found
+    if tuning == "lora":
+        targets = made["policy"]["lora"]["target_modules"]
+        assert targets == ["q_proj", "k_proj", "v_proj", "o_proj", "fc1", "fc2"]
+    _, _, made = run(f"{words} --set fps=2 --set total_pixels=90000 --set max_length=9000")
+    assert made["custom"]["vision"] == {"fps": 2, "total_pixels": 90000}
+    assert made["policy"]["model_max_length"] == 9000
+    made = run("train --engine transformers --model nvidia/Cosmos3-Nano")[2]
+    assert made["custom"]["vision"] == {"nframes": 8}
 
 
 # ---- warm-up, frames, loaders with dataset facts -------------------------------------------------

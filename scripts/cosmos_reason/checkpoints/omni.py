@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from cosmos_reason.base import bundle, families, files
+from cosmos_reason.base import families, files
 from cosmos_reason.base.families import Layout
 from cosmos_reason.base.findings import EXIT_CHECKS_FAILED, Failure, Finding, bad_input, error
 from cosmos_reason.base.fix import Fix
@@ -82,7 +82,7 @@ def open_source(folder: Path, donor: Path | None = None) -> Source:
     _refuse_folders(folder, donor)
     omni_config = safetensors_files.read_object(folder / "config.json")
     layout = _layout(folder, omni_config)
-    stored, findings = safetensors_files.read_folder(folder)
+    stored, findings = safetensors_files.read_folder(folder, partial(_is_dropped, layout))
     tensors, dropped, mapping_findings = _map(folder, layout, stored)
     findings += mapping_findings
     supplied = []
@@ -133,10 +133,6 @@ def _layout(folder: Path, config: dict) -> Layout:
             "scripts/build_spec.py takes the folder as --model"
         )
         raise bad_input("CKPT-NOT-OMNI", config_file, message)
-    if model_type in families.WITHOUT_LAYOUT:
-        message = families.WITHOUT_LAYOUT[model_type]
-        fix = Fix(flags={"--checkpoint-path": bundle.skill_info()["default_model"]})
-        raise bad_input("CKPT-EDGE", config_file, message, fix)
     if layout is None:
         known = ", ".join(map(repr, families.PUBLISHED))
         message = f"got model_type {model_type!r}, expected {known}"
@@ -152,6 +148,13 @@ def _quantized(where: Path, got: str) -> Failure:
     message = f"{got}, and only unquantized weights convert, for bytes are copied as they are; "
     message += "convert the bfloat16 checkpoint, then quantize the result"
     return bad_input("CKPT-QUANTIZED", where, message)
+
+
+def _is_dropped(layout: Layout, name: str) -> bool:
+    try:
+        return layout.target_name(name) is None
+    except KeyError:
+        return False
 
 
 def _map(

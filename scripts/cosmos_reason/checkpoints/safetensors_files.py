@@ -175,12 +175,14 @@ def _leaves_folder(file: str) -> bool:
     return "\\" in file or "\0" in file
 
 
-def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
+def read_folder(
+    folder: Path, may_be_unlisted: Callable[[str], bool] = lambda name: False
+) -> tuple[dict[str, Tensor], list[Finding]]:
     """Return the tensors of a sharded or single-file model folder, and what is wrong with it (all
-    of it)."""
+    of it). What an index need not list is passed over where it does not."""
     single = folder / SINGLE
     if (folder / INDEX_NAME).exists():
-        return _read_sharded(folder)
+        return _read_sharded(folder, may_be_unlisted)
     if not single.exists():
         count = len(list(folder.glob("*.safetensors")))
         message = (
@@ -194,7 +196,9 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
         return {}, failure.findings
 
 
-def _read_sharded(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
+def _read_sharded(
+    folder: Path, may_be_unlisted: Callable[[str], bool]
+) -> tuple[dict[str, Tensor], list[Finding]]:
     try:
         index = read_index(folder / INDEX_NAME)
     except Failure as failure:
@@ -215,7 +219,8 @@ def _read_sharded(folder: Path) -> tuple[dict[str, Tensor], list[Finding]]:
         except Failure as failure:
             findings += failure.findings
             continue
-        findings += _mismatches(folder / file, listed[file], stored.keys())
+        needless = {name for name in stored.keys() - listed[file] if may_be_unlisted(name)}
+        findings += _mismatches(folder / file, listed[file], stored.keys() - needless)
         for name, tensor in stored.items():
             if name in listed[file]:
                 tensors[name] = tensor

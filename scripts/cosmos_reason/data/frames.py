@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Vision:
-    """One medium ready for the model: uint8 `frames` [n, h, w, 3] (n even) and, for videos, the
+    """One medium ready for the model: uint8 `frames` [n, h, w, 3] and, for videos, the
     time of each in s and their `rate` in frames per second, as qwen-vl-utils tells it: the sampled
     frames over the length of the whole clip."""
 
@@ -67,10 +67,12 @@ class Sampler:
     options: sampling.VisionOptions
     patch_size: int
     merge_size: int = 2
-    temporal_patch_size: int = 2
+    temporal_patch_size: int | None = None  # of the options' family, unless it is given
     cache: FrameCache = field(default_factory=lambda: FrameCache(0))
 
     def __post_init__(self):
+        if self.temporal_patch_size is None:
+            self.temporal_patch_size = self.options.family.frames_per_token
         self.media_path = archives.media_folder(self.media_path)
 
     def load(self, item: Media) -> Vision:

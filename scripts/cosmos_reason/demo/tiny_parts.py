@@ -35,9 +35,12 @@ _PIECES = (
 )
 
 
-def write_tokenizer(target: Path, text: str, vocabulary: int) -> dict[str, int]:
+def write_tokenizer(
+    target: Path, text: str, vocabulary: int, more: tuple[str, ...] = (), kind="Qwen2Tokenizer"
+) -> dict[str, int]:
     """Train the tokenizer on `text` and write it into a folder; returns the ids of the special
-    tokens."""
+    tokens, `more` among them. `kind` is its class."""
+    special = (*SPECIAL_TOKENS, *more)
     from tokenizers import (
         AddedToken,
         Regex,
@@ -63,9 +66,9 @@ def write_tokenizer(target: Path, text: str, vocabulary: int) -> dict[str, int]:
     tokenizer.train_from_iterator([text], trainer)
     # A short text may give fewer merges than asked for: the special tokens follow what there is.
     tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+        [AddedToken(token, special=True, normalized=False) for token in special]
     )
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+    ids = {token: tokenizer.token_to_id(token) for token in special}
     tokenizer.save(str(target / "tokenizer.json"))
     tokenizer.model.save(str(target))
     flags = {
@@ -76,16 +79,14 @@ def write_tokenizer(target: Path, text: str, vocabulary: int) -> dict[str, int]:
         "special": True,
     }
     config = {
-        "added_tokens_decoder": {
-            str(ids[token]): {"content": token, **flags} for token in SPECIAL_TOKENS
-        },
-        "additional_special_tokens": list(SPECIAL_TOKENS[1:]),
+        "added_tokens_decoder": {str(ids[token]): {"content": token, **flags} for token in special},
+        "additional_special_tokens": list(special[1:]),
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",
         "model_max_length": 262144,
         "pad_token": "<|endoftext|>",
-        "tokenizer_class": "Qwen2Tokenizer",
+        "tokenizer_class": kind,
         "unk_token": None,
     }
     write_json(target / "tokenizer_config.json", config)

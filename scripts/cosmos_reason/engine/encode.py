@@ -10,6 +10,7 @@ and vision_end, and positions that count the seconds. What differs stands in bas
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -54,10 +55,10 @@ class Encoder:
         self.tells_content = tells_content
         self.patch_size = vision["patch_size"]
         self.merge_size = vision["spatial_merge_size"]
-        self.temporal_patch_size = vision["temporal_patch_size"]
+        self.temporal_patch_size = vision.get("temporal_patch_size", self.family.frames_per_token)
         self.sampler = Sampler(
             media_path,
-            options,
+            replace(options, family=self.family),
             self.patch_size,
             self.merge_size,
             self.temporal_patch_size,
@@ -76,6 +77,8 @@ class Encoder:
         mean, std = torch.tensor(self.family.mean), torch.tensor(self.family.std)
         pixels = (torch.from_numpy(vision.frames).float() / 255.0 - mean) / std
         blocks = pixels.view(t, self.temporal_patch_size, h // m, m, p, w // m, m, p, 3)
+        if self.family.channels_last:
+            return blocks.permute(0, 2, 5, 3, 6, 4, 7, 8, 1).reshape(t * h * w, -1)
         return blocks.permute(0, 2, 5, 3, 6, 8, 1, 4, 7).reshape(t * h * w, -1)
 
     def no_patches(self) -> torch.Tensor:
@@ -99,13 +102,19 @@ class Encoder:
         return text
 
     def render(
-        self, turns: Sequence[Turn], media_items: Sequence[Media], visions, prompt: bool
+        self,
+        turns: Sequence[Turn],
+        media_items: Sequence[Media],
+        visions,
+        prompt: bool,
+        thinks: bool = False,
     ) -> str:
         """The chat text of `turns` with every medium expanded; media stand at the start of the
-        first user turn."""
+        first user turn. `thinks`: the answer to come begins with a thought."""
         messages = chat(turns, [{"type": item.kind} for item in media_items])
+        options = {"enable_thinking": thinks} if self.family.opens_thought else {}
         rest = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=prompt
+            messages, tokenize=False, add_generation_prompt=prompt, **options
         )
         pieces = []
         for item, vision in zip(media_items, visions, strict=True):
@@ -128,7 +137,8 @@ class Encoder:
         for index, turn in enumerate(turns):
             if turn.role != "assistant":
                 continue
-            prompt = self.render(turns[:index], media_items, visions, prompt=True)
+            thinks = turn.text.startswith("<think>")
+            prompt = self.render(turns[:index], media_items, visions, prompt=True, thinks=thinks)
             whole = self.render(turns[: index + 1], media_items, visions, prompt=False)
             answer, found_end, tail = whole[len(prompt) :].rpartition(end_token)
             keeps_turns = prompt.startswith(rendered) and whole.startswith(prompt)
@@ -178,8 +188,16 @@ class Encoder:
     ) -> dict[str, torch.Tensor]:
         """Inputs of a conversation that waits for the assistant's next words."""
         visions = [self.sampler.load(item) for item in media_items]
-        text = self.render(turns, media_items, visions, prompt=True)
+        text = self.render(
+            turns, media_items, visions, prompt=True, thinks=self.opening(turns) != ""
+        )
         return self._tensors(self.tokenizer(text, add_special_tokens=False)["input_ids"], visions)
+
+    def opening(self, turns: Sequence[Turn]) -> str:
+        """What the template writes of the answer to come itself: the begin of the thought that the
+        question, or the system prompt, asks for."""
+        is_asked = any("<think>" in turn.text for turn in turns if turn.role != "assistant")
+        return "<think>\n" if self.family.opens_thought and is_asked else ""
 
     def _tensors(
         self, ids: list[int], visions: list[Vision], has_pixels: bool = True

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from cosmos_reason.base import bundle, families
-from cosmos_reason.base.families import FAMILIES
+from cosmos_reason.base.families import FAMILIES, Family
 from cosmos_reason.base.files import read_json
 from cosmos_reason.base.findings import (
     EXIT_CHECKS_FAILED,
@@ -239,7 +239,8 @@ def _lora_targets(model, wanted: list[str] | str) -> list[str]:
     linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     if wanted == "all-linear":
         return [name for name in linear if name != "lm_head"]
-    unmatched = [word for word in wanted if not _containing([word], linear)]
+    family = FAMILIES[model.config.model_type]
+    unmatched = [word for word in wanted if not _meant(family, [word], linear)]
     if unmatched or not wanted:
         leaves = sorted({name.rpartition(".")[2] for name in linear})
         message = (
@@ -247,12 +248,12 @@ def _lora_targets(model, wanted: list[str] | str) -> list[str]:
             f"{', '.join(leaves)}.{did_you_mean(str(unmatched[:1]), leaves)}"
         )
         raise bad_input("ENGINE-LORA-TARGET", "policy.lora.target_modules", message)
-    return _containing(wanted, linear)
+    return _meant(family, wanted, linear)
 
 
-def _containing(words: list[str], names: list[str]) -> list[str]:
-    """The names that contain one of the words."""
-    return [name for name in names if any(word in name for word in words)]
+def _meant(family: Family, words: list[str], names: list[str]) -> list[str]:
+    """The names of layers that one of the words means."""
+    return [name for name in names if any(family.has_target(word, name) for word in words)]
 
 
 def decoder_layers(network, folder: Path) -> list[torch.nn.Module]:

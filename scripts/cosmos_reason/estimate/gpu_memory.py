@@ -103,7 +103,9 @@ class Plan:
     def _hits(self, path: str) -> bool:
         """Whether a linear layer of that name gets an adapter."""
         targets = self.lora_targets
-        return "all-linear" in targets or any(target in path for target in targets)
+        return "all-linear" in targets or any(
+            self.geometry.family.has_target(target, path) for target in targets
+        )
 
     @property
     def adapted(self) -> list[tuple[int, int]]:

@@ -164,13 +164,11 @@ def _asked_besides(spec: dict) -> str:
     return ADDED.get(answer_type, "")
 
 
-def timestamp_tokens(indices: list[int], video_fps: float, counts) -> int:
-    """Tokens of Qwen3-VL's frame markers: per two frames `<T seconds>` and two marks; `counts` is
+def timestamp_tokens(indices: list[int], video_fps: float, counts, frames: int = 2) -> int:
+    """Tokens of frame markers: per so many `frames` `<T seconds>` and two marks; `counts` is
     text_tokens' own."""
-    pairs = zip(indices[::2], indices[1::2], strict=True)
-    return sum(
-        counts.marker((first / video_fps + second / video_fps) / 2) for first, second in pairs
-    )
+    blocks = zip(indices[::frames], indices[frames - 1 :: frames], strict=True)
+    return sum(counts.marker((first / video_fps + last / video_fps) / 2) for first, last in blocks)
 
 
 def room_for_prompt(action: str, spec: dict) -> tuple[str, int, int]:
@@ -217,7 +215,9 @@ def _clip_cost(
         if kind == "image":
             return image_tokens(height, width, options, patch) + VISION_BLOCK, 1
         indices = frame_indices(frames, fps, options, pictures == LIST)
-        markers = timestamp_tokens(indices, fps, counts) if writes_times else VISION_BLOCK
+        markers = VISION_BLOCK
+        if writes_times:
+            markers = timestamp_tokens(indices, fps, counts, options.family.frames_per_token)
         return video_tokens(height, width, len(indices), options, patch) + markers, len(indices)
     except Failure as failure:
         if failure.findings[0].id.startswith("SPEC-"):

@@ -14,6 +14,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from cosmos_reason.base.families import DEFAULT, Family
 from cosmos_reason.base.files import read_json, read_text
 from cosmos_reason.base.findings import bad_input
 from cosmos_reason.remote import model_names
@@ -24,6 +25,8 @@ END = 2  # <|im_end|> \n
 VISION_BLOCK = 2  # <|vision_start|> and <|vision_end|> around the vision tokens
 # Reasoning between its tags: so many with the tokenizers of Qwen2.5-VL, 5 with those of Qwen3-VL.
 THINKING = 10
+# What a template that opens a thought writes before an answer without one; its tags are two tokens.
+EMPTY_THOUGHT, EMPTY_THOUGHT_TOKENS = "<think></think>", 2
 
 LETTERS = bytes(code for code in range(128) if chr(code).isalpha()) + bytes(range(128, 256))
 NOT_DIGITS = bytes(code for code in range(256) if not 48 <= code < 58)
@@ -47,12 +50,13 @@ def estimate(text: str) -> int:
 
 class Estimate:
     """Counts without a tokenizer. `default_system` is what the template writes where there is no
-    system turn."""
+    system turn, `thought` what it writes before an answer without one."""
 
     method = "estimate: 8 letters are 3 tokens, digits and signs one each"
 
-    def __init__(self, default_system: int = 0):
+    def __init__(self, default_system: int = 0, thought: int = 0):
         self.default_system = default_system
+        self.thought = thought
 
     def text(self, text: str) -> int:
         return estimate(text)
@@ -60,6 +64,7 @@ class Estimate:
     def conversation(self, turns: Sequence, media: bool) -> int:
         """`turns` have a role and a text."""
         extra = 0 if turns[0].role == "system" else self.default_system
+        extra += self.thought * sum(role == "assistant" for role, _ in turns)
         return sum(estimate(text) + TURN for _, text in turns) + extra
 
     def system(self, prompt: str) -> int:
@@ -80,7 +85,7 @@ class Tokenizer:
     """Counts with the tokenizer and the chat template in a folder. Raises Failure when its
     tokenizer.json is none."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, family: Family = DEFAULT):
         import tokenizers
 
         file = folder / "tokenizer.json"
@@ -91,6 +96,7 @@ class Tokenizer:
             raise bad_input("CKPT-TOKENIZER", file, message) from None
         self.method = f"tokenizer: {file}"
         self.template = _template(folder)
+        self.thought = self.text(EMPTY_THOUGHT) if family.opens_thought else 0
         self.around = functools.cache(self._around)
         self.marker = functools.cache(self._marker)
 
@@ -115,7 +121,8 @@ class Tokenizer:
         return self.text(prompt) + added
 
     def reasoning(self, reasoning: str, answer: str) -> int:
-        return self.text(THOUGHT.format(reasoning, answer)) - self.text(answer)
+        added = self.text(THOUGHT.format(reasoning, answer)) - self.text(answer)
+        return added - self.thought  # in the place of the empty one
 
     def answer(self, answer: str) -> int:
         return self.text(answer) + self.text(self._pieces(("user", "assistant"))[-1])
@@ -195,6 +202,8 @@ def _refuse(message: str):
 @functools.lru_cache(maxsize=2)
 def of_model(model: str) -> Estimate | Tokenizer:
     """How to count for a model: with the tokenizer in its folder when there is one."""
+    family = model_names.known_family(model)
     if model and (Path(model) / "tokenizer.json").is_file():
-        return Tokenizer(Path(model))
-    return Estimate(model_names.known_family(model).default_system)
+        return Tokenizer(Path(model), family)
+    thought = EMPTY_THOUGHT_TOKENS if family.opens_thought else 0
+    return Estimate(family.default_system, thought)

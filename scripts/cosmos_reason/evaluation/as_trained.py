@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def _check_prompt(trained: dict, spec: dict) -> list[Finding]:
 
 def _check_vision(trained: dict, spec: dict) -> list[Finding]:
     training = VisionOptions.from_spec(trained)
-    evaluation = VisionOptions.from_table(spec["vision"])
+    evaluation = replace(VisionOptions.from_table(spec["vision"]), family=training.family)
     if training == evaluation:
         return []
     clips = _some_clips(spec["dataset"])
@@ -143,7 +143,9 @@ def _check_vision(trained: dict, spec: dict) -> list[Finding]:
 
 
 def _written(options: VisionOptions) -> dict:
-    return {name: value for name, value in asdict(options).items() if value is not None}
+    values = {one.name: getattr(options, one.name) for one in fields(options)}
+    del values["family"]
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _in_words(options: dict, tokens: int | None) -> str:

@@ -9,13 +9,14 @@ square and two frames.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
+from cosmos_reason.base.families import DEFAULT, Family
 from cosmos_reason.base.findings import bad_input, did_you_mean
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.remote import model_names
-from cosmos_reason.spec import images, names
+from cosmos_reason.spec import actions, images, names
 
 FRAME_FACTOR = 2
 DEFAULT_FPS = 2.0
@@ -44,6 +45,7 @@ class VisionOptions:
     resized_width: int | None = None
     burn_timestamps: bool | None = None  # None: the frames stay as they are
     table: str = field(default="custom.vision", repr=False, compare=False)
+    family: Family = field(default=DEFAULT, repr=False, compare=False)  # which samples and bounds
 
     @classmethod
     def from_spec(cls, spec: dict) -> VisionOptions:
@@ -54,20 +56,20 @@ class VisionOptions:
             theirs = images.passed_on("evaluate")
             table = spec["vision"] or {}
             ours = {key: value for key, value in table.items() if f"vision.{key}" not in theirs}
-            return cls.from_table(ours, "vision")
+            return replace(cls.from_table(ours, "vision"), family=_family_of(spec))
         table = spec.get("custom", {}).get("vision") or {}
         ours = {
             key: value
             for key, value in table.items()
             if not names.is_free("train", f"custom.vision.{key}")
         }
-        return cls.from_table(ours, "custom.vision")
+        return replace(cls.from_table(ours, "custom.vision"), family=_family_of(spec))
 
     @classmethod
     def from_table(cls, table: dict, name: str = "custom.vision") -> VisionOptions:
         """Raises Failure for an unknown key, a value that is not a positive number, or `fps` beside
         `nframes`."""
-        known = {option.name for option in fields(cls)} - {"table"}
+        known = {option.name for option in fields(cls)} - {"table", "family"}
         table = dict(table)
         burns = table.pop("burn_timestamps", None)
         if burns not in (None, False, True):
@@ -94,11 +96,18 @@ class VisionOptions:
         return options
 
 
+def _family_of(spec: dict) -> Family:
+    named = actions.model_of(spec)
+    return model_names.known_family(named) if isinstance(named, str) else DEFAULT
+
+
 def frame_count(
     total_frames: int, video_fps: float, options: VisionOptions, is_sampled: bool = False
 ) -> int:
-    """Frames sampled from a clip: even, at least 2. Raises Failure when the clip is too short for
-    the options. Of frames that were sampled before all are taken, the last twice to be even."""
+    """Frames sampled from a clip: a multiple of those of a token, and no fewer. Raises Failure
+    when the clip is too short for the options. Of frames that were sampled before all are taken,
+    the last twice to be a multiple."""
+    factor = options.family.frames_per_token
     if total_frames < 1 or not video_fps > 0:
         message = (
             f"got {total_frames} frames at {video_fps} fps, "
@@ -106,28 +115,22 @@ def frame_count(
         )
         raise bad_input("DATA-CLIP-EMPTY", CLIP, message)
     if is_sampled:
-        return math.ceil(total_frames / FRAME_FACTOR) * FRAME_FACTOR
+        return math.ceil(total_frames / factor) * factor
     if options.nframes is not None:
-        count = round(options.nframes / FRAME_FACTOR) * FRAME_FACTOR
+        count = round(options.nframes / factor) * factor
     else:
-        lowest = math.ceil(_given(options.min_frames, MIN_FRAMES) / FRAME_FACTOR) * FRAME_FACTOR
-        highest = (
-            _given(options.max_frames, min(MAX_FRAMES, total_frames)) // FRAME_FACTOR * FRAME_FACTOR
-        )
+        lowest = math.ceil(_given(options.min_frames, MIN_FRAMES) / factor) * factor
+        highest = _given(options.max_frames, min(MAX_FRAMES, total_frames)) // factor * factor
         wanted = total_frames / video_fps * _given(options.fps, DEFAULT_FPS)
-        count = (
-            math.floor(min(max(wanted, lowest), highest, total_frames) / FRAME_FACTOR)
-            * FRAME_FACTOR
-        )
-    if not FRAME_FACTOR <= count <= total_frames:
-        message = (
-            f"got {total_frames} frames, expected {max(count, FRAME_FACTOR)} or more to sample"
-        )
+        count = math.floor(min(max(wanted, lowest), highest, total_frames) / factor) * factor
+    if not factor <= count <= total_frames:
+        message = f"got {total_frames} frames, expected {max(count, factor)} or more to sample"
         fix = Fix()
-        if total_frames < FRAME_FACTOR:
+        if total_frames < factor:
             message += "; remove its records"
         else:
-            fix = Fix(changes={f"{options.table}.nframes": total_frames // 2 * 2})
+            fewer = total_frames // factor * factor
+            fix = Fix(changes={f"{options.table}.nframes": fewer})
         raise bad_input("DATA-CLIP-TOO-SHORT", CLIP, message, fix)
     return int(count)
 
@@ -142,6 +145,8 @@ def frame_indices(
     count = frame_count(total_frames, video_fps, options, is_sampled)
     if is_sampled:
         return list(range(count))
+    if options.family.clip_pixels:  # whose processor is numpy's linspace
+        return np.linspace(0, total_frames - 1, count).round().astype(int).tolist()
     # torch.linspace works in float32 from both ends; half-way positions would round differently in
     # float64.
     last = np.float32(total_frames - 1)
@@ -155,6 +160,8 @@ def frame_size(
     height: int, width: int, nframes: int, options: VisionOptions, patch: int, merge: int = 2
 ) -> tuple[int, int]:
     """(height, width) in pixels of each of `nframes` sampled frames after the official resize."""
+    if options.family.clip_pixels:
+        return _within(height, width, nframes, options, patch * merge, options.family.clip_pixels)
     _refuse_conflict(options, patch, merge, "video")
     factor = patch * merge
     token = factor * factor
@@ -173,6 +180,8 @@ def image_size(
     height: int, width: int, options: VisionOptions, patch: int, merge: int = 2
 ) -> tuple[int, int]:
     """(height, width) in pixels of a still image after the official resize."""
+    if options.family.image_pixels:
+        return _within(height, width, 1, options, patch * merge, options.family.image_pixels)
     _refuse_conflict(options, patch, merge, "image")
     factor = patch * merge
     low = _given(options.min_pixels, IMAGE_MIN_TOKENS * factor**2)
@@ -186,6 +195,8 @@ def pixel_conflict(
     """The floor that `max_pixels` is below, which the official resize refuses, and the option that
     repairs it. A given `min_pixels` is the floor, else 128 tokens for each frame of a "video" and 4
     for an "image"."""
+    if options.family.clip_pixels:
+        return None  # its processor takes any bounds
     token = (patch * merge) ** 2
     least = IMAGE_MIN_TOKENS * token
     most = IMAGE_MAX_TOKENS * token if kind == "image" else math.inf
@@ -214,12 +225,46 @@ def video_tokens(height: int, width: int, nframes: int, options: VisionOptions, 
     """Vision tokens of a clip sampled at `nframes` frames (timestamps and vision markers not
     included)."""
     resized = frame_size(height, width, nframes, options, patch)
-    return math.ceil(nframes / FRAME_FACTOR) * math.prod(resized) // (2 * patch) ** 2
+    frames = options.family.frames_per_token
+    return math.ceil(nframes / frames) * math.prod(resized) // (2 * patch) ** 2
 
 
 def image_tokens(height: int, width: int, options: VisionOptions, patch: int) -> int:
     """Vision tokens of a still image (vision markers not included)."""
     return math.prod(image_size(height, width, options, patch)) // (2 * patch) ** 2
+
+
+def _within(
+    height: int,
+    width: int,
+    nframes: int,
+    options: VisionOptions,
+    factor: int,
+    bounds: tuple[int, int],
+) -> tuple[int, int]:
+    """The size where the processor bounds all frames together, as transformers' Cosmos3 Edge and
+    GLM-4V do: `total_pixels` is the most of all frames, `min_pixels` and `max_pixels` are of each.
+    """
+    if options.resized_height is not None and options.resized_width is not None:
+        height, width = options.resized_height, options.resized_width
+    if min(height, width) < factor:  # it grows first
+        scale = max(factor / height, factor / width)
+        height, width = int(height * scale), int(width * scale)
+    least = _given(options.min_pixels and options.min_pixels * nframes, bounds[0])
+    most = _given(options.total_pixels, bounds[1])
+    if options.max_pixels is not None:
+        most = min(most, options.max_pixels * nframes)
+    _refuse_ratio(height, width)
+    resized = [round(side / factor) * factor for side in (height, width)]
+    if nframes * math.prod(resized) > most:
+        shrink = math.sqrt(nframes * height * width / most)
+        resized = [
+            max(factor, math.floor(side / shrink / factor) * factor) for side in (height, width)
+        ]
+    elif nframes * math.prod(resized) < least:
+        grow = math.sqrt(least / (nframes * height * width))
+        resized = [math.ceil(side * grow / factor) * factor for side in (height, width)]
+    return resized[0], resized[1]
 
 
 def _fitted(
@@ -231,14 +276,18 @@ def _fitted(
     return smart_resize(height, width, factor, low, high)
 
 
+def _refuse_ratio(height: int, width: int) -> None:
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        message = f"got {width}x{height}, expected an aspect ratio of at most {MAX_ASPECT_RATIO}"
+        raise bad_input("DATA-MEDIA-RATIO", MEDIUM, message)
+
+
 def smart_resize(
     height: int, width: int, factor: int, min_pixels: float, max_pixels: float
 ) -> tuple[int, int]:
     """Nearest size with sides divisible by `factor` and area within the bounds, keeping the aspect
     ratio."""
-    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
-        message = f"got {width}x{height}, expected an aspect ratio of at most {MAX_ASPECT_RATIO}"
-        raise bad_input("DATA-MEDIA-RATIO", MEDIUM, message)
+    _refuse_ratio(height, width)
     resized = tuple(max(factor, round(side / factor) * factor) for side in (height, width))
     if math.prod(resized) > max_pixels:
         shrink = math.sqrt(height * width / max_pixels)

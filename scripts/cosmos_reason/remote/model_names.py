@@ -72,13 +72,12 @@ def _is_local(name: str, local: Path) -> bool:
 
 
 def published() -> dict[str, dict]:
-    """The facts of each model that NVIDIA is known to publish, supported here or not yet."""
-    info = bundle.skill_info()
-    return info["models"] | info["not_supported_yet"]
+    """The facts of each model that NVIDIA is known to publish."""
+    return bundle.skill_info()["models"]
 
 
 def _aliases() -> dict[str, str]:
-    """The known models, supported or not, by their plain names and aliases."""
+    """The known models by their plain names and aliases."""
     found = {}
     for model, facts in published().items():
         for alias in (model, *facts["aliases"]):
@@ -150,16 +149,10 @@ def is_unknown_of_nvidia(name: str) -> bool:
 
 
 def unproven(name: str) -> str:
-    """What nobody here has seen of a supported model; "" where it was run."""
+    """What nobody here has seen of a known model; "" where it was run."""
     named = site.MODELS.get(name, name.removeprefix(HUB))
     facts = bundle.skill_info()["models"].get(named, {})
     return " ".join(facts.get("unproven", "").split())
-
-
-def not_supported_yet(name: str) -> str:
-    """What is known of a published model that this version does not support; "" for others."""
-    facts = bundle.skill_info()["not_supported_yet"].get(name.removeprefix(HUB), {})
-    return " ".join(facts.get("known", "").split())
 
 
 def family(name: str) -> tuple[str | None, bool]:

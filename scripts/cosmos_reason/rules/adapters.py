@@ -7,6 +7,7 @@ import re
 from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import ERROR, INFO
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules.keys import GRID
 from cosmos_reason.rules.layout import MOVED, moved_to_shards
 from cosmos_reason.rules.rule import TRAINING, Rule
@@ -39,18 +40,22 @@ def targets(case) -> list[str] | str:
     return (case("policy.lora") and case("policy.lora.target_modules")) or []
 
 
-def is_part_of_a_layer(entry: str) -> bool:
-    return " " not in entry and LAYER_NUMBER.sub("0", entry) in LAYERS
+def is_part_of_a_layer(case, entry: str) -> bool:
+    """Whether an entry is part of the name of a layer of the model, or of any family where that is
+    not known."""
+    family = FAMILIES.get(model_names.family(case.model)[0])
+    layers = " ".join(family.linear_layers) if family else LAYERS
+    return " " not in entry and LAYER_NUMBER.sub("0", entry) in layers
 
 
 def unmatched_targets(case) -> list[str]:
     if not isinstance(targets(case), list):
         return []
-    return [entry for entry in targets(case) if not is_part_of_a_layer(entry)]
+    return [entry for entry in targets(case) if not is_part_of_a_layer(case, entry)]
 
 
 def matched_targets(case) -> list[str] | str:
-    return [entry for entry in targets(case) if is_part_of_a_layer(entry)] or "all-linear"
+    return [entry for entry in targets(case) if is_part_of_a_layer(case, entry)] or "all-linear"
 
 
 def adapters_to_be_merged(case):

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base import findings as f
+from cosmos_reason.base.families import Family
 from cosmos_reason.base.fix import Fix, value_text
 from cosmos_reason.remote import model_names
 from cosmos_reason.rules import completion, placeholders
 from cosmos_reason.rules.case import COSMOS
-from cosmos_reason.rules.draft import LORA, Draft, absolute, brief, located
+from cosmos_reason.rules.draft import LORA, TEMPLATE, Draft, absolute, brief, located
 from cosmos_reason.rules.engine_switch import SAVE, SAVE_EPOCHS, VALIDATE, VALIDATE_EPOCHS
 from cosmos_reason.rules.keys import GRID, MINI_BATCH, SHARD, WARMUP, WARMUP_EPOCHS
 from cosmos_reason.rules.layout import (
@@ -218,6 +219,27 @@ def take_model(draft: Draft, written: str) -> None:
     key = draft.params["model"]
     if draft.name(key, draft.flags["--model"]):
         draft.put(key, model, "--model")
+        _take_defaults(draft, model_names.known_family(model))
+
+
+def _take_defaults(draft: Draft, family: Family) -> None:
+    """A family's own frames, pixels, length and layers with adapters, where nobody chose any."""
+    if family.defaults is None or "vision" not in draft.params:
+        return
+    vision = draft.params["vision"]
+    chosen = {f"{vision}.nframes": family.defaults["nframes"]}
+    chosen[f"{vision}.total_pixels"] = family.defaults["total_pixels"]
+    limit, _ = actions.LENGTHS.get(draft.action, ("", ""))
+    if limit and draft.action in actions.TRAINING:
+        chosen[limit] = family.defaults["max_length"]
+    if document.get(draft.spec, LORA):
+        chosen[f"{LORA}.target_modules"] = [
+            name.rpartition(".")[2] for name in family.decoder_layers
+        ]
+    for key, value in chosen.items():
+        origin = draft.origins.get(key, TEMPLATE)
+        if origin.startswith((TEMPLATE, "--tuning")) and key in document.keys(draft.action):
+            draft.put(key, value, origin)  # nobody chose it: a training's own values go before
 
 
 def take_root(draft: Draft, flag: str, root: str) -> None:

@@ -213,8 +213,10 @@ def _floor_of_pixels(action: str, whole: dict, kept: Collection[str]) -> list[fi
     if type(largest) is not int or is_sized or is_named or "min_pixels" in vision:
         return []
     model = actions.model_of(whole)
-    patch = sampling.patch_size(model if isinstance(model, str) else "")
-    options = sampling.VisionOptions(max_pixels=largest)
+    named = model if isinstance(model, str) else ""
+    patch = sampling.patch_size(named)
+    family = model_names.known_family(named)
+    options = sampling.VisionOptions(max_pixels=largest, family=family)
     conflict = sampling.pixel_conflict(options, patch, 2, "video")
     if not conflict or "min_pixels" not in conflict[1]:
         return []

@@ -92,7 +92,8 @@ def facts_of_other_data(case):
 
 
 def short_length(case):
-    usual = min(DEFAULT_LENGTH, model_names.positions(case.model) or DEFAULT_LENGTH)
+    own = (model_names.known_family(case.model).defaults or {}).get("max_length", DEFAULT_LENGTH)
+    usual = min(own, model_names.positions(case.model) or DEFAULT_LENGTH)
     return case("policy.model_max_length") < usual and not are_lengths_known(case)
 
 

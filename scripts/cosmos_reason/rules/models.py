@@ -88,12 +88,6 @@ def assumed(case) -> bool | str:
     return not (families.names_default(whole) or is_looked_at)
 
 
-def model_of_a_later_version(case):
-    base = case.params.get("base")
-    known = model_names.not_supported_yet
-    return known((case(base) if base else "") or "") or known(case.model)
-
-
 def model_that_never_ran(case):
     base = case.params.get("base")
     known = model_names.unproven
@@ -145,10 +139,6 @@ RULES = (
     Rule(
         "SPEC-MODEL-UNKNOWN", WARNING, ANY, "{model}", "a name that this version does not know",
         lambda case: model_names.is_unknown_of_nvidia(case.model),
-    ),
-    Rule(
-        "SPEC-MODEL-NOT-YET", WARNING, ANY, "{model}", "not supported yet",
-        model_of_a_later_version, reads=("{base}",),
     ),
     Rule(
         "SPEC-MODEL-UNPROVEN", WARNING, ANY, "{model}", "it has never run here",

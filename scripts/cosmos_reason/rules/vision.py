@@ -7,6 +7,7 @@ import math
 from cosmos_reason.base.findings import ERROR, WARNING
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.media import sampling
+from cosmos_reason.remote import model_names
 from cosmos_reason.rules.rule import ANY, Rule
 from cosmos_reason.spec import document
 
@@ -45,7 +46,8 @@ def lowers_floor(case) -> bool:
 def pixel_conflict(case) -> tuple[int, dict] | None:
     """The floor that max_pixels is below, and the changes that repair it; media of unknown kind
     count as clips."""
-    options = sampling.VisionOptions(**{name: sampled(case, name) for name in PIXEL_SIZES})
+    sizes = {name: sampled(case, name) for name in PIXEL_SIZES}
+    options = sampling.VisionOptions(**sizes, family=model_names.known_family(case.model))
     only_images = document.get(case.facts or {}, "media.frames.max", 1) is None
     is_image = only_images or case("type") == "image"
     kind = "image" if is_image else "video"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cosmos_reason.base.families import cosmos3_omni, qwen2_5_vl, qwen3_vl
+from cosmos_reason.base.families import cosmos3_edge, cosmos3_omni, qwen2_5_vl, qwen3_vl
 from cosmos_reason.base.families.family import Family, Geometry
 from cosmos_reason.base.families.layout import Layout
 
@@ -19,14 +19,9 @@ __all__ = ["DEFAULT", "FAMILIES", "PUBLISHED", "Family", "Geometry", "Layout"]
 
 # What a model is taken for whose name and folder tell nothing.
 DEFAULT = qwen3_vl.FAMILY
-FAMILIES = {one.model_type: one for one in (DEFAULT, qwen2_5_vl.FAMILY)}
-PUBLISHED = {cosmos3_omni.LAYOUT.model_type: cosmos3_omni.LAYOUT}
+FAMILIES = {one.model_type: one for one in (DEFAULT, qwen2_5_vl.FAMILY, cosmos3_edge.FAMILY)}
+PUBLISHED = {one.model_type: one for one in (cosmos3_omni.LAYOUT, cosmos3_edge.LAYOUT)}
 OMNI = cosmos3_omni.LAYOUT  # what a checkpoint that is not here yet is taken for
-# Published, and in no layout that is converted here: why.
-WITHOUT_LAYOUT = {
-    "cosmos3_edge": "Cosmos3 Edge (Nemotron with a SigLIP tower) has no Qwen3-VL form; convert a "
-    "cosmos3_omni"
-}
 # Words in the name of a model that is not of the default family, and its model_type; the first that
 # fits counts.
 OTHER_WORDS = {
@@ -35,13 +30,17 @@ OTHER_WORDS = {
     if family is not DEFAULT
     for word in family.words
 }
-OTHER_WORDS |= {"qwen2-vl": "qwen2_vl", "cosmos3-edge": "cosmos3_edge"}  # which have no module here
+OTHER_WORDS |= {"qwen2-vl": "qwen2_vl"}  # which has no module here
 
 
 def layout_of(config: Mapping) -> Layout | None:
-    """The published layout of a model with that config.json, None for one that loaders read."""
+    """The published layout of a model with that config.json, None for one that loaders read. Where
+    a layout goes by the name of its family, only what is published lets weights lie in folders."""
     model_type = config.get("model_type")
-    return PUBLISHED.get(model_type) if isinstance(model_type, str) else None
+    layout = PUBLISHED.get(model_type) if isinstance(model_type, str) else None
+    if layout and model_type in FAMILIES and "allow_patterns_overrides" not in config:
+        return None
+    return layout
 
 
 def names_default(name: str) -> bool:

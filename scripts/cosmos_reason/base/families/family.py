@@ -19,7 +19,11 @@ class Family:
     transformers.
 
     `patch`: pixels per side of a vision patch. `mean` and `std` of red, green and blue (0 to 1), as
-    its pre-processor takes them off.
+    its pre-processor takes them off. `channels_last`: how the pixels of a patch are ordered.
+    `frames_per_token`: frames that one vision token covers. `clip_pixels` and `image_pixels`: the
+    least and the most that its processor lets a whole clip (frames x height x width) or an image
+    have; None where it bounds each frame by its tokens, as qwen-vl-utils does (media/sampling.py).
+    `defaults`: frames, pixels and length of a training where nobody says any.
 
     `writes_times`: how the model learns when a frame was. True: each pair of frames is a block of
     its own, behind a text `<T seconds>`, and the model counts positions itself. False: a clip is
@@ -29,10 +33,14 @@ class Family:
     `default_system`: tokens that the chat template writes where there is no system turn.
     `tags_answers`: asked to reason, it puts its answer between <answer> tags, else right after
     </think>. `guide_pixels`: of a frame, which the dataset script of its guide takes where a spec
-    says nothing; 0 where the processor decides.
+    says nothing; 0 where the processor decides. `opens_thought`: the chat template begins an answer
+    with <think>, or with an empty thought where none is asked for (`enable_thinking`).
 
     `text_linears` and `vision_linears`: path of a part below `model.` -> the linear layers there,
     all of which can have an adapter; the path of a vision block begins with `vision_block`.
+    `names_repeat`: the tower has layers of the same names, and a target without a path means those
+    of the language model. `features`: what of the tower's output is the same whenever the tower is
+    frozen. `saved_by_class`: transformers saves it under the names that it is stored under.
 
     `expected_tensors` lists the tensors that its class loads, name -> shape, under the names that
     its checkpoints are stored under, from a config. It raises KeyError for a partial config,
@@ -61,6 +69,24 @@ class Family:
     default_system: int = 0
     tags_answers: bool = False
     guide_pixels: int = 0
+    channels_last: bool = False
+    frames_per_token: int = 2
+    clip_pixels: tuple[int, int] | None = None
+    image_pixels: tuple[int, int] | None = None
+    opens_thought: bool = False
+    names_repeat: bool = False
+    saved_by_class: bool = True
+    features: str = "pooler_output"
+    defaults: Mapping[str, int] | None = None
+
+    def has_target(self, entry: str, layer: str) -> bool:
+        """Whether an entry of LoRA's target_modules means a layer: it is part of its name. Where
+        names repeat, one without the tower's path is of the language model."""
+        if entry not in layer:
+            return False
+        is_of_tower = not layer.startswith(("model.language_model.", "lm_head"))
+        names_tower = any(part in entry for part in ("visual", "projector"))
+        return not (self.names_repeat and is_of_tower) or names_tower
 
     @property
     def linear_layers(self) -> list[str]:

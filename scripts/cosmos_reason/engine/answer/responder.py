@@ -195,6 +195,7 @@ class Responder:
                 answers.append(Answer(question, None, problem))
                 continue
             response, is_cut, tokens = answered
+            response = self.encoder.opening(conversation(question, self.spec)) + response
             vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
             answers.append(Answer(question, response, None, vision_tokens, is_cut, tokens, seconds))
         return answers

@@ -25,6 +25,7 @@ import psutil
 import torch
 
 from cosmos_reason.base import bundle, files, findings
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.checkpoints import adapters, quantized, safetensors_files
@@ -155,7 +156,8 @@ def host_bytes(config: dict, model_bytes: int, tokens: int) -> int:
     token the pixels it came from and the hidden states that enter the first layers, all in
     bfloat16."""
     vision = config["vision_config"]
-    pixels = 3 * vision["temporal_patch_size"] * vision["patch_size"] ** 2
+    frames = FAMILIES[config["model_type"]].frames_per_token
+    pixels = 3 * vision.get("temporal_patch_size", frames) * vision["patch_size"] ** 2
     pixels *= vision["spatial_merge_size"] ** 2
     states = 1 + len(vision.get("deepstack_visual_indexes", ()))
     width = config.get("text_config", config)["hidden_size"]

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.files import read_json, whole_folder, write_json
 from cosmos_reason.base.findings import bad_input, outside, say
 from cosmos_reason.base.fix import Fix
@@ -73,7 +74,15 @@ def _write_model(network, weights: dict | None, base_folder: Path, folder: Path)
         if weights is None:
             network.save_pretrained(unfinished)
         else:
-            network.save_pretrained(unfinished, state_dict=weights, max_shard_size="5GB")
+            family = FAMILIES[network.config.model_type]
+            if not family.saved_by_class:
+                weights = {family.stored_name(name): weights[name] for name in weights}
+            network.save_pretrained(
+                unfinished,
+                state_dict=weights,
+                max_shard_size="5GB",
+                save_original_format=family.saved_by_class,
+            )
             _ensure_index(unfinished)
         for path in base_folder.iterdir():
             if path.name in NOT_OF_THE_RESULT or path.suffix not in SMALL_FILES:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from cosmos_reason.base.families import FAMILIES
 from cosmos_reason.base.findings import bad_input, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import Vision
@@ -72,6 +73,9 @@ class Features:
 
     def __init__(self, network, gib: float):
         self.tower = network.model.visual
+        family = FAMILIES[network.config.model_type]
+        self.name = family.features  # of the tower's output
+        self.merges = family.features == "pooler_output"
         without = Fix(changes={OPTION: 0})
         for name, parameter in self.tower.named_parameters():
             if parameter.requires_grad:
@@ -125,7 +129,7 @@ class Features:
             row = fresh.get(number) or self.kept[number]
             rows.append([part.to(pixels.device, non_blocking=True) for part in row])
         pooled, *deeper = [torch.cat(parts) for parts in zip(*rows, strict=True)]
-        output = self.form(pooler_output=pooled)
+        output = self.form(**{self.name: pooled})
         if deeper:
             output.deepstack_features = deeper
         return output
@@ -141,8 +145,9 @@ class Features:
         with torch.no_grad():
             output = self.compute(chosen, grid_thw=grids, **options)
         self.form = type(output)
-        lengths = (grids.prod(-1) // self.tower.spatial_merge_size**2).tolist()
-        layers = [output.pooler_output, *(getattr(output, "deepstack_features", None) or [])]
+        patches = self.tower.spatial_merge_size**2 if self.merges else 1  # of each feature
+        lengths = (grids.prod(-1) // patches).tolist()
+        layers = [output[self.name], *(getattr(output, "deepstack_features", None) or [])]
         split = zip(*(layer.split(lengths) for layer in layers), strict=True)
         fresh = {number: list(row) for number, row in zip(unknown, split, strict=True)}
         for number, row in fresh.items():

@@ -10,7 +10,7 @@ import torch
 from cosmos_reason.base.findings import Failure, bad_input, say
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import with_system
-from cosmos_reason.data.samples import Question
+from cosmos_reason.data.samples import Question, Turn
 from cosmos_reason.engine.answer.responder import generate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.samples import Inputs, Samples
@@ -62,12 +62,14 @@ class HeldOut:
 
     def __getitem__(self, number: int) -> Inputs | Failure:
         """The inputs of a chosen question; a Failure is returned as `Samples` do."""
-        question = self.chosen[number]
-        turns = with_system(question.context, self.samples.system_prompt)
+        media = self.chosen[number].sample.media
         try:
-            return self.encoder.encode_prompt(turns, question.sample.media)
+            return self.encoder.encode_prompt(self._turns(number), media)
         except Failure as failure:
             return failure
+
+    def _turns(self, number: int) -> list[Turn]:
+        return with_system(self.chosen[number].context, self.samples.system_prompt)
 
     @property
     def own(self) -> Sequence[int]:
@@ -93,7 +95,7 @@ class HeldOut:
                 encoded = [inputs for _, inputs in batch]
                 answers = self._generate(answering, encoded)
                 for (number, _), (response, _, _) in zip(batch, answers, strict=True):
-                    responses[number] = response
+                    responses[number] = self.encoder.opening(self._turns(number)) + response
         return self._graded(self.ranks.merged(responses))
 
     def _batches(

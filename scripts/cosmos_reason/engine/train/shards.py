@@ -75,12 +75,18 @@ def _reaching_the_tower(network: torch.nn.Module, logits_of: Callable) -> Callab
         logits = logits_of(batch, are_answers)
         if not torch.is_grad_enabled() or set(PIXELS_KEY.values()) & batch.keys():
             return logits
-        tower = [part for part in network.model.visual.parameters() if part.requires_grad]
+        tower = [part for part in tower_parameters(network) if part.requires_grad]
         if not tower:
             return logits
         return logits + 0 * torch.stack([part.flatten()[0] for part in tower]).sum()
 
     return answer_logits
+
+
+def tower_parameters(network: torch.nn.Module) -> list[torch.nn.Parameter]:
+    """Those that only records with media reach: all of the model but its language model."""
+    named = network.model.named_parameters()
+    return [part for name, part in named if not name.startswith("language_model.")]
 
 
 def _with_gradient(_module, _inputs, output: torch.Tensor) -> None:

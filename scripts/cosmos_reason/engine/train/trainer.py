@@ -247,7 +247,8 @@ class Trainer:
         # Shards of a vision tower that no record needed have gradients of zero, with which Adam
         # would still move them: in one process they have none.
         if not self.ranks.largest(int(have_media(samples))):
-            self.network.model.visual.zero_grad(set_to_none=True)
+            for part in shards.tower_parameters(self.network):
+                part.grad = None
 
     def try_pass(self, samples: list[Inputs]) -> None:
         """Run one pass that changes nothing."""

@@ -1,0 +1,211 @@
+"""A Cosmos3-Edge checkpoint of a million kept parameters, in the published layout. Enter at
+`build`.
+
+Layout as NVIDIA's converter writes it: a root index that lists the reasoner alone, `transformer/`
+(reasoner and generator in the same shards), `vision_encoder/` with the names of the class, and
+`text_tokenizer/`, `scheduler/`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from cosmos_reason.base.families import cosmos3_edge
+from cosmos_reason.base.files import whole_folder, write_json, write_text
+from cosmos_reason.checkpoints import safetensors_files
+from cosmos_reason.demo.tiny_parts import (
+    STD,
+    VOCABULARY,
+    total_size,
+    vocab_size,
+    write_shards,
+    write_tokenizer,
+)
+
+FAMILY = cosmos3_edge.FAMILY
+THINK = ("<think>", "</think>")
+TEXT = {
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "head_dim": 32,
+    "hidden_act": "relu2",
+    "hidden_size": 128,
+    "initializer_range": STD,
+    "intermediate_size": 384,
+    "max_position_embeddings": 4096,
+    "mlp_bias": False,
+    "model_type": "cosmos3_edge_text",
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    # Published: 100,000,000; a tiny model learns the order of frames later with it.
+    "rope_parameters": {"mrope_section": [6, 5, 5], "rope_theta": 10000.0, "rope_type": "default"},
+    "use_cache": True,
+}
+VISION = {
+    "attention_dropout": 0.0,
+    "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "layer_norm_eps": 1e-6,
+    "model_type": "cosmos3_edge_vision",
+    "num_attention_heads": 4,
+    "num_channels": 3,
+    "num_hidden_layers": 2,
+    "num_patches": 64,
+    "patch_size": FAMILY.patch,
+    "spatial_merge_size": 2,
+}
+PROJECTOR = 192  # published: 11,520
+GENERATOR = {"latent": 12, "time": 32, "domains": 4, "action": 8}
+CHAT_TEMPLATE = """\
+{%- macro content_text(content) -%}
+  {%- if content is string -%}{{ content }}
+  {%- else -%}
+    {%- for part in content -%}
+      {%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
+      {%- elif part.type == 'video' -%}<|vision_start|><|video_pad|><|vision_end|>
+      {%- elif part.type == 'text' -%}{{ part.text }}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endif -%}
+{%- endmacro -%}
+{{- '\\n' -}}
+{%- for message in messages -%}
+  {%- set text = content_text(message.content) -%}
+  {%- if message.role == 'assistant' and '<think>' not in text -%}
+    {%- set text = '<think></think>' + text -%}
+  {%- endif -%}
+  {{- '<|im_start|>' + message.role + '\\n' + text + '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- '<|im_start|>assistant\\n' -}}
+  {%- if enable_thinking is defined and not enable_thinking -%}{{- '<think></think>' -}}
+  {%- else -%}{{- '<think>\\n' -}}
+  {%- endif -%}
+{%- endif -%}
+"""
+_PROCESSOR = {
+    "image_mean": list(FAMILY.mean),
+    "image_std": list(FAMILY.std),
+    "merge_size": VISION["spatial_merge_size"],
+    "patch_size": FAMILY.patch,
+    "processor_class": FAMILY.processor_class,
+    "temporal_patch_size": FAMILY.frames_per_token,
+}
+
+
+def build(folder: Path, seed: int, text: str, vocabulary: int = VOCABULARY) -> None:
+    """Write the checkpoint; `text` trains the tokenizer. The same seed and text give the same
+    bytes."""
+    with whole_folder(folder) as work:
+        target = work / "text_tokenizer"
+        target.mkdir()
+        ids = write_tokenizer(target, text, vocabulary, THINK, "PreTrainedTokenizerFast")
+        for path in target.iterdir():
+            shutil.copy(path, work / path.name)
+        config = config_of(ids)
+        _write_small_files(work, ids, config)
+        reasoner = FAMILY.expected_tensors(config)
+        tower = {name: reasoner.pop(name) for name in list(reasoner) if name.startswith("model.")}
+        stem = "diffusion_pytorch_model"
+        shards = [f"transformer/{stem}-{number:05}-of-00002.safetensors" for number in (1, 2)]
+        stored = reasoner | generator_tensors(config["text_config"])
+        weight_map = write_shards(work, shards, stored, seed)
+        own_map = {name: file.removeprefix("transformer/") for name, file in weight_map.items()}
+        index = {"metadata": {"total_size": total_size(stored)}, "weight_map": own_map}
+        write_json(work / "transformer" / f"{stem}.safetensors.index.json", index)
+        listed = {name: weight_map[name] for name in reasoner}
+        listed |= write_shards(work, ["vision_encoder/model.safetensors"], tower, seed)
+        safetensors_files.write_index(work, listed, total_size(reasoner | tower))
+
+
+def config_of(ids: dict[str, int]) -> dict:
+    own = {
+        "vocab_size": vocab_size(ids),
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+    }
+    return {
+        "allow_patterns_overrides": ["*/*.safetensors"],
+        "architectures": [FAMILY.model_class],
+        "dtype": "bfloat16",
+        "image_token_id": ids["<|image_pad|>"],
+        "model_type": FAMILY.model_type,
+        "projector_hidden_size": PROJECTOR,
+        "text_config": TEXT | own,
+        "tie_word_embeddings": False,
+        "video_token_id": ids["<|video_pad|>"],
+        "vision_config": VISION,
+        "vision_end_token_id": ids["<|vision_end|>"],
+        "vision_start_token_id": ids["<|vision_start|>"],
+    }
+
+
+def _write_small_files(work: Path, ids: dict[str, int], config: dict) -> None:
+    image = {
+        "size": dict(zip(("shortest_edge", "longest_edge"), FAMILY.image_pixels, strict=True)),
+        "image_processor_type": "Cosmos3EdgeImageProcessor",
+    }
+    video = {
+        "size": dict(zip(("shortest_edge", "longest_edge"), FAMILY.clip_pixels, strict=True)),
+        "video_processor_type": "Cosmos3EdgeVideoProcessor",
+    }
+    generation = {
+        "bos_token_id": ids["<|endoftext|>"],
+        "do_sample": False,
+        "eos_token_id": ids["<|im_end|>"],
+        "pad_token_id": ids["<|endoftext|>"],
+    }
+    for name, value in {
+        "config.json": config,
+        "model_index.json": {"_class_name": "Cosmos3OmniPipeline"},
+        "preprocessor_config.json": _PROCESSOR | image,
+        "video_preprocessor_config.json": _PROCESSOR | video,
+        "generation_config.json": generation,
+        "scheduler/scheduler_config.json": {"_class_name": "UniPCMultistepScheduler"},
+        "transformer/config.json": {"num_layers": TEXT["num_hidden_layers"]},
+    }.items():
+        write_json(work / name, value)
+    write_text(work / "chat_template.jinja", CHAT_TEMPLATE)
+
+
+def generator_tensors(text: dict) -> dict[str, tuple[int, ...]]:
+    """What the generator has besides, as the published shards hold it."""
+    width, inner, head = text["hidden_size"], text["intermediate_size"], text["head_dim"]
+    queries = text["num_attention_heads"] * head
+    keys = text["num_key_value_heads"] * head
+    tensors = {"norm_moe_gen.weight": (width,), "action_modality_embed": (width,)}
+    for number in range(text["num_hidden_layers"]):
+        layer = f"layers.{number}."
+        tensors |= {
+            f"{layer}input_layernorm_moe_gen.weight": (width,),
+            f"{layer}post_attention_layernorm_moe_gen.weight": (width,),
+            f"{layer}self_attn.add_q_proj.weight": (queries, width),
+            f"{layer}self_attn.add_k_proj.weight": (keys, width),
+            f"{layer}self_attn.add_v_proj.weight": (keys, width),
+            f"{layer}self_attn.to_add_out.weight": (width, queries),
+            f"{layer}self_attn.norm_added_q.weight": (head,),
+            f"{layer}self_attn.norm_added_k.weight": (head,),
+            f"{layer}self_attn.k_norm_und_for_gen.weight": (head,),
+            f"{layer}mlp_moe_gen.up_proj.weight": (inner, width),
+            f"{layer}mlp_moe_gen.down_proj.weight": (width, inner),
+        }
+    latent, time, domains, action = (GENERATOR[name] for name in GENERATOR)
+    linears = {
+        "proj_in": (width, latent),
+        "proj_out": (latent, width),
+        "time_embedder.linear_1": (width, time),
+        "time_embedder.linear_2": (width, width),
+    }
+    for name, shape in linears.items():
+        tensors |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    return tensors | {
+        "action_proj_in.fc.weight": (domains, width * action),
+        "action_proj_in.bias.weight": (domains, width),
+        "action_proj_out.fc.weight": (domains, width * action),
+        "action_proj_out.bias.weight": (domains, action),
+    }
