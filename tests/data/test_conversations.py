@@ -1,5 +1,6 @@
 import copy
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -198,3 +199,27 @@ def test_a_prompt_ends_before_the_answer_and_each_answer_has_one(root, tmp_path)
     assert [turn["role"] for turn in made[0]] == ["system", "user"]
     assert [turn["role"] for turn in made[1]] == ["system", "user", "assistant", "user"]
     assert made.questions[1].gt == "Yes"
+
+
+def test_a_prompt_that_breaks_is_lost_alone_and_the_next_is_paid_by_its_own_answer(
+    root, tmp_path, capsys
+):
+    """The policy may be asked for it before the rollout, and the answer before either."""
+    records = [
+        talk("<video>\nWhich?", f"answer {number}", video=f"{number}.mp4", id=f"r{number}")
+        for number in range(3)
+    ]
+    root = shutil.copytree(root, tmp_path / "media")
+    (root / "1.mp4").write_bytes(b"broken since it was checked")
+    for first in ("answer", "prompt"):
+        made = opened(root, tmp_path, records, conversations.Prompts)
+        if first == "answer":
+            assert made.asked(1).gt == "answer 2"
+        assert made[1] == made[2] != made[0]
+        assert made.asked(1).gt == "answer 2" and made.asked(0).gt == "answer 0"
+        said = capsys.readouterr().err
+        assert said.count("skipped record r1 of train_dataset (1 of at most 1, of 3 in all)") == 1
+    (root / "2.mp4").write_bytes(b"broken, too")
+    made = opened(root, tmp_path, records, conversations.Prompts)
+    with pytest.raises(Failure, match="DATA-MEDIA-BREAKING"):
+        made[1]

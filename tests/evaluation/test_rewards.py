@@ -1,8 +1,11 @@
+from concurrent.futures import ProcessPoolExecutor
+
 import pytest
 
 from cosmos_reason import answers
 from cosmos_reason.base.findings import Failure
 from cosmos_reason.evaluation import rewards
+from cosmos_reason.spec import document
 
 CHOICE = "Which way does it move?\nA. left\nB. right"
 POLICY = {
@@ -98,3 +101,95 @@ def test_an_unknown_name_lists_the_known_ones():
 
 def test_a_question_travels_with_its_truth():
     assert rewards.question_and_truth(rewards.reference('a "b"\n视', "C")) == ('a "b"\n视', "C")
+
+
+MOVES = "Which way does the red circle move?\nA. left\nB. right\nC. up\nD. down"
+STOPS = "Does the forklift stop before the line? Answer yes or no."
+TRUCKS = "How many trucks pass the gate?"
+TURNS = "In which direction does the car turn?"
+FALLS = "When does the person fall? Answer with start and end in seconds."
+# What a policy would try that is paid for naming the right answer somewhere: hedges, lists,
+# repeats, the question itself, thoughts without an answer, length.
+UNEARNED = {
+    (MOVES, "B"): [
+        "A or B", "A, B, C, D", "B or maybe A", "It could be B, but it could also be C.",
+        "Either B or D.", "A B C D", "A. left B. right C. up D. down", "(A)(B)(C)(D)",
+        "Not A, so B or C or D.", "One of A, B, C and D is right.", MOVES, f"{MOVES}\n{MOVES}",
+        f"You ask: {MOVES}", "The options are A. left, B. right, C. up, D. down.", "A\nB\nC\nD",
+        "B\nA", "A\nB", "<answer>A</answer><answer>B</answer>",
+        "<answer>B</answer><answer>C</answer>", "<think>B</think>",
+        "<think>B</think><answer></answer>",
+        "The answer is A. The answer is B. The answer is C. The answer is D.", "B A B A B A B A",
+        "left right left right", "left or right", "I cannot tell, maybe B.", "Perhaps B?", "B? A?",
+        "I am not sure whether it is B.", "It is not B.", "word " * 2000, "A B " * 500, "",
+        "<think>" + "B " * 500,
+    ],
+    (STOPS, "Yes"): [
+        "yes or no", "Yes and no.", "yes no yes no", "Yes. No.", "Maybe yes.",
+        "<answer>yes</answer> <answer>no</answer>", STOPS, "no, or yes",
+    ],
+    (TRUCKS, "3"): ["1 2 3 4 5", "3 or 4", "between 2 and 4", "1, 2, 3", "3 trucks, or 2 trucks"],
+    (TURNS, "left"): ["left or right", "left right up down", "left, right"],
+    (FALLS, "2 to 4"): ["0 to 1, 1 to 2, 2 to 4, 4 to 6", "2 to 4 or 5 to 7"],
+}  # fmt: skip
+
+
+def test_fifty_ways_to_name_an_answer_without_giving_it_earn_nothing():
+    payer = rewards.Payer({"reward_function": ["single_choice"]}, 100, len)
+    tried = 0
+    for (question, gt), responses in UNEARNED.items():
+        assert payer.parts(question, gt, gt) == {"single_choice": 1.0}
+        paid = {text: payer.total(payer.parts(question, gt, text)) for text in responses}
+        assert not any(paid.values()), [text for text, value in paid.items() if value]
+        tried += len(responses)
+    assert tried >= 50
+
+
+def test_a_form_is_paid_where_it_is_asked_for_and_the_template_does_not_ask():
+    wrong_in_form = "<think>Seen.</think><answer>A</answer>"
+    for named, paid in ((["correct"], 0.0), (["correct", "format"], 1.0)):
+        payer = rewards.Payer({"reward_function": named}, 100, len)
+        assert payer.total(payer.parts(MOVES, "B", wrong_in_form)) == paid
+    policy = document.template("grpo")["train"]["train_policy"]
+    assert policy["reward_function"] == ["single_choice"]
+
+
+def broken_file(tmp_path, body):
+    path = tmp_path / "own.py"
+    path.write_text(f"def reward(question, gt, response):\n{body}")
+    return str(path)
+
+
+def pays_nothing(path):
+    rewards.Payer({"reward_function": [path]}, 100, len).parts(MOVES, "B", "")
+
+
+def test_a_file_that_fails_while_it_pays_names_its_line_in_whatever_process(tmp_path):
+    """cosmos-rl pays in processes of its own, whose exceptions travel."""
+    path = broken_file(tmp_path, "    found = response.split()\n    return 1 / len(found)\n")
+    with ProcessPoolExecutor(1) as pool:
+        future = pool.submit(pays_nothing, path)
+        with pytest.raises(Failure, match=r"line 3 \(return 1 / len\(found\)\) raised ZeroDiv"):
+            future.result()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("    return 1.0 if gt in respons else 0.0\n", "line 2: respons is defined nowhere"),
+        ("    return (1.0\n", "(own.py, line 2)"),
+        ("    import re\n    return re.match(gt, response) and len(question) * 1.0\n", ""),
+        ("    match response:\n        case [*rest]:\n            return len(rest)\n", ""),
+    ],
+)
+def test_an_error_that_shows_in_the_text_of_a_file_names_its_line_before_a_launch(
+    tmp_path, monkeypatch, body, said
+):
+    broken_file(tmp_path, body)
+    monkeypatch.chdir(tmp_path)
+    if not said:
+        rewards.check("own.py")
+        return
+    with pytest.raises(Failure) as failed:
+        rewards.check("own.py")
+    assert said in failed.value.findings[0].message

@@ -74,8 +74,8 @@ def test_what_cannot_pay_is_one_finding_before_the_launch(site, written, text, i
         "reward = max\n",
         "def reward(*texts, most=1): ...\n",
         "def reward(a, b, c, d=0): ...\n",
-        "def reward(completions): ...\nreward = adapted(reward)\n",
-        "@adapted\ndef reward(completions): ...\n",
+        "import mine\ndef reward(completions): ...\nreward = mine.adapted(reward)\n",
+        "from mine import *\n@adapted\ndef reward(completions): ...\n",
     ],
 )
 def test_a_file_is_taken_by_what_it_defines_and_not_run(site, text):

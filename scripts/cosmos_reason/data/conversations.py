@@ -100,8 +100,8 @@ class Conversations:
 
 class Prompts(Conversations):
     """A map-style dataset of reinforcement learning: item `index` is question `index` with what was
-    said before it. A medium that cannot be read ends the training: another prompt in its place
-    would be paid by this one's answer.
+    said before it, or the question that stands in for it where a medium cannot be read: the next
+    one that can be, in every process alike, which is paid by its own answer (`asked`).
 
     Keep the newest KEPT_PROMPTS items: a policy asks for a prompt once per completion, one after
     the other, and cosmos_rl_patches.process_prompts_once knows its pictures again.
@@ -110,23 +110,56 @@ class Prompts(Conversations):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.kept: dict[int, list[dict]] = {}
+        self.read: set[int] = set()  # samples that this process has decoded
 
     @functools.cached_property
     def questions(self) -> list[Question]:
         return [one for sample in self.samples for one in sample.questions()]
+
+    @functools.cached_property
+    def places(self) -> list[int]:
+        """The sample of each question."""
+        counts = [len(sample.questions()) for sample in self.samples]
+        return [place for place, count in enumerate(counts) for _ in range(count)]
 
     def __len__(self) -> int:
         return len(self.questions)
 
     def __getitem__(self, index: int) -> list[dict]:
         kept = self.kept  # replaced whole, never changed: another thread may read it
-        if index in kept:
-            return kept[index]
+        for offset in range(len(self)):
+            place = (index + offset) % len(self)
+            if place in kept:
+                return kept[place]
+            if self.skipped[self.places[place]]:
+                continue
+            try:
+                prompt = self.prompt(place)
+            except Failure as failure:
+                if failure.exit_code == EXIT_OUTSIDE:
+                    raise
+                self.skip(self.places[place], failure.findings[0])
+                continue
+            self.kept = dict([*kept.items()][1 - KEPT_PROMPTS :]) | {place: prompt}
+            return prompt
+        raise IndexError(index)
+
+    def prompt(self, index: int) -> list[dict]:
+        """Raises Failure for a medium that cannot be sampled."""
         question = self.questions[index]
         visions = [self.sampler.load(item) for item in question.sample.media]
-        prompt = conversation(with_system(question.context, self.system_prompt), visions)
-        self.kept = dict([*kept.items()][1 - KEPT_PROMPTS :]) | {index: prompt}
-        return prompt
+        self.read.add(self.places[index])
+        return conversation(with_system(question.context, self.system_prompt), visions)
+
+    def asked(self, index: int) -> Question:
+        """The question of which item `index` is the prompt."""
+        for offset in range(len(self)):
+            place = (index + offset) % len(self)
+            if self.places[place] not in self.read:
+                self[place]  # whether it can be decoded; if not, it is skipped from now on
+            if not self.skipped[self.places[place]]:
+                return self.questions[place]
+        raise IndexError(index)
 
 
 def conversation(turns: Sequence[Turn], visions: Sequence[Vision]) -> list[dict]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import ERROR, INFO, WARNING
 from cosmos_reason.base.fix import Fix
@@ -14,6 +16,7 @@ from cosmos_reason.rules.rule import Rule
 
 KL = "train.train_policy.kl_beta"
 MASTER = "train.master_dtype"
+ROWS = 64
 SHARING = (
     *TOKENS, "mode", gpu_memory.SHARE, MASTER, "policy.lora", "policy.lora.r",
     "policy.lora.target_modules", KL, "train.fsdp_offload", "train.activation_offload",
@@ -69,6 +72,15 @@ def smaller_policy(case) -> Fix:
     return found[0] if found else Fix()
 
 
+def padded_vocabulary(case) -> str:
+    if case("mode") != SHARED or not case.model.startswith("/"):
+        return ""
+    config = model_names.read_table(Path(case.model) / "config.json")
+    text = config.get("text_config")
+    rows = (text if isinstance(text, dict) else config).get("vocab_size")
+    return f"{rows} rows of vocabulary" if type(rows) is int and rows % ROWS else ""
+
+
 def offloads(case) -> str:
     asked = [key for key in ("fsdp_offload", "activation_offload") if case(f"train.{key}")]
     return f"train.{asked[0]}" if asked and case("mode") == SHARED else ""
@@ -85,6 +97,13 @@ RULES = (
         "GPUs that hold policy and vllm, each with the values that leave room for both; records "
         "that nobody counted are not in it",
         gpus_that_hold, reads=SHARING,
+    ),
+    # Its transfers copy tensor by tensor, and vLLM fills the vocabulary up to a multiple.
+    Rule(
+        "SPEC-SHARED-VOCABULARY", ERROR, "grpo", "{model}",
+        f"with {SHARED} the first transfer of weights fails, since vLLM fills the rows up to a "
+        f"multiple of {ROWS}: make the model's embedding that long",
+        padded_vocabulary, reads=("mode",),
     ),
     Rule(
         "SPEC-SHARED-OFFLOAD", WARNING, "grpo", "mode",

@@ -30,7 +30,7 @@ class Prompts(conversations.Prompts, Dataset):
     with."""
 
     def get_reference_answer(self, index: int) -> str:
-        question = self.questions[index]
+        question = self.asked(index)
         return rewards.reference(question.text, question.gt)
 
 
