@@ -3,6 +3,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #   "PyYAML==6.0.3", "tqdm==4.70.1", "numpy==2.4.6", "huggingface_hub==1.33.0", "boto3==1.44.5",
+#   "jinja2==3.1.6",
 # ]
 # ///
 """List and verify what a train job left, and choose one checkpoint of it by task metric,
@@ -12,6 +13,7 @@ examples:
   scripts/select_checkpoint.py results/train
   scripts/select_checkpoint.py results/train --by accuracy --json
   scripts/select_checkpoint.py results/train --by step_120 --merge models/merged
+  scripts/select_checkpoint.py results/grpo --html grpo.html
 
 Without --by it only lists. What --by names is chosen or the command fails:
 it never takes the latest instead.
@@ -21,7 +23,7 @@ import sys
 from pathlib import Path
 
 from cosmos_reason import cli
-from cosmos_reason.base import bundle, job_folder, progress
+from cosmos_reason.base import bundle, files, job_folder, progress
 from cosmos_reason.base import findings as f
 from cosmos_reason.checkpoints import adapters, run_outputs, safetensors_files, selection
 from cosmos_reason.evaluation import as_trained, guard, serving
@@ -30,7 +32,7 @@ from cosmos_reason.spec import document
 
 
 def parser() -> cli.Parser:
-    parser = cli.Parser(__doc__, "--by --merge --base-model")
+    parser = cli.Parser(__doc__, "--by --merge --html --base-model")
     parser.add_argument(
         "output_dir",
         type=cli.local,
@@ -53,6 +55,12 @@ def parser() -> cli.Parser:
     )
     made.add_argument(
         "--fix-adapter", type=cli.local, metavar="DIR", help="write a copy that PEFT loads"
+    )
+    parser.add_argument(
+        "--html",
+        type=cli.local,
+        metavar="FILE",
+        help="of reinforcement learning: page of its curves and of completions at each checkpoint",
     )
     parser.add_argument(
         "--base-model", help="with --merge: the base, when it is not where the adapter says it was"
@@ -91,6 +99,8 @@ def main(args) -> cli.Outcome:
     if args.log is not None:
         refuse_log_without_losses(args.log)
     training = selection.Training(run_outputs.output_of(job), job, args.log)
+    if args.html:
+        return pictured(training, args.html)
     if args.by:
         if args.base_model and not args.merge:
             message = "it has no effect without --merge, which alone reads a base"
@@ -128,6 +138,17 @@ def told(args, chosen: run_outputs.Checkpoint, notes: list[f.Finding]) -> cli.Ou
         return cli.Outcome(result, notes, str(path), following)
     result["serve"] = serving.command(str(path), path.name, chosen.path)
     return cli.Outcome(result, notes, str(path), following, serve=result["serve"])
+
+
+def pictured(training: selection.Training, path: Path) -> cli.Outcome:
+    """Write the page of the newest run."""
+    from cosmos_reason.pages import reinforcement
+
+    runs = run_outputs.runs(training.output_dir)
+    if not runs:
+        raise f.Failure(selection.nothing_found(training.output_dir), f.EXIT_CHECKS_FAILED)
+    files.write_text(path, reinforcement.page(runs[-1]))
+    return cli.Outcome({"html": str(path), "run": str(runs[-1])}, [], str(path))
 
 
 def refuse_log_without_losses(log: Path) -> None:

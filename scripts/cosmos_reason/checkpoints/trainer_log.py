@@ -30,6 +30,10 @@ NAMES = {
     "reward std": "train/reward_std",
     "completion length mean": "train/completion_length",
     "kl loss avg": "train/kl",
+    "effective entropy": "train/entropy",
+    "groups teaching": "train/groups_teaching",
+    "repetition": "train/repetition",
+    "generation time": "train/generation_seconds",
 }
 
 

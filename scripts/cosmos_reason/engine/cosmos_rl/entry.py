@@ -14,9 +14,10 @@ from torch.utils.data import Dataset
 from cosmos_reason.base.findings import EXIT_BAD_INPUT, Failure, as_text, bad_input, say
 from cosmos_reason.data import conversations
 from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
+from cosmos_reason.engine.cosmos_rl import watching
 from cosmos_reason.evaluation import rewards
 
-CONTROLLER = "Controller"
+CONTROLLER, ROLLOUT = "Controller", "Rollout"
 # Of a replica: its launcher then ends the other processes too (0.4.7 means broken transport by it).
 ENDS_ALL = 86
 
@@ -40,9 +41,19 @@ def run() -> None:
         cosmos_rl_patches.apply(say)
         from cosmos_rl.launcher.worker_entry import main
 
-        paid = Paid()
+        paid, rollouts, steps = Paid(), watching.Rollouts(), watching.Steps()
+
+        def watched(config) -> Records | Prompts:
+            found = training(config)
+            if isinstance(found, Prompts):
+                rollouts.begin(found, config.train.output_dir)
+                steps.begin(config.model_dump())
+            return found
+
+        if os.environ.get("COSMOS_ROLE") == ROLLOUT:
+            say(f"patch: {cosmos_rl_patches.tell_groups(rollouts)}")
         pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
-        main(dataset=training, val_dataset=validation, **pays)
+        main(dataset=watched, val_dataset=validation, custom_logger_fns=[steps.note], **pays)
 
 
 @contextmanager

@@ -11,8 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from importlib import metadata
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cosmos_reason.engine.cosmos_rl.watching import Rollouts
 
 from cosmos_reason.base.families import DEFAULT
 
@@ -166,6 +171,34 @@ def process_prompts_once() -> str:
 
     HFVLMDataPacker._process_single_sample = process
     return "a prompt is processed once for all of its completions"
+
+
+def tell_groups(rollouts: Rollouts) -> str:
+    """Let what notes of rollouts see each generation, and each prompt once its completions are
+    paid."""
+    from cosmos_rl.reward.dispatcher import RewardDispatcher
+    from cosmos_rl.rollout.worker.rollout_control import DisaggregatedRolloutControlWorker as Worker
+
+    generate, scored = Worker._call_rollout_generation, RewardDispatcher.dequeue_rewards_cal
+
+    def call(self, **given):
+        began = time.monotonic()
+        found = generate(self, **given)
+        if not given.get("is_validation"):
+            prompts = [payload.prompt_idx for payload in given["payloads"]]
+            seconds = time.monotonic() - began
+            rollouts.generated(prompts, self.config.rollout.n_generation, seconds)
+        return found
+
+    def dequeue(self):
+        payloads, is_validation, step, is_done = scored(self)
+        for payload in () if is_validation else payloads or ():
+            rollouts.scored(payload)
+        return payloads, is_validation, step, is_done
+
+    Worker._call_rollout_generation = call
+    RewardDispatcher.dequeue_rewards_cal = dequeue
+    return "each completion is reported with its group, its repetitions and its time"
 
 
 def keep_redis_here() -> str:

@@ -1,0 +1,224 @@
+"""One update of a policy by cosmos-rl 0.4.7's own trainer, on a CPU and with stored completions:
+its weights are those of a plain computation."""
+
+import json
+import subprocess
+
+import cosmos_rl_packages
+import pytest
+from support import run_script
+
+pytestmark = pytest.mark.integration
+
+# The trainer's step: packer, log-probabilities, reference pass, loss, clipping and AdamW are the
+# package's. Of a GPU it wants a clock, and FSDP around the model is left out.
+UPDATE = """
+import copy, json, os
+from cosmos_reason.engine.cosmos_rl import entry as cosmos_rl_entry
+from cosmos_reason.engine.cosmos_rl import patches as cosmos_rl_patches
+cosmos_rl_patches.apply(lambda text: None)
+import toml
+import torch.nn.functional as F
+from contextlib import nullcontext
+from transformers import AutoConfig, AutoModelForImageTextToText
+from cosmos_rl.dispatcher.data.data_fetcher import ControllerDataFetcher, WorkerDataFetcher
+from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
+from cosmos_rl.dispatcher.data.schema import Rollout
+from cosmos_rl.policy.config import Config
+from cosmos_rl.policy.model.hf_models import HFModel
+from cosmos_rl.policy.trainer.llm_trainer.grpo_trainer import GRPOTrainer
+from cosmos_rl.policy.trainer.optm import build_optimizers
+from cosmos_rl.reward.local_calculator import LocalRewardCalculator
+from cosmos_rl.utils.parallelism import ParallelDims
+
+
+class Clock:
+    def __init__(self, **_): ...
+    def record(self): ...
+    def query(self): return True
+    def elapsed_time(self, other): return 1000.0
+
+
+class Alone:
+    'What policies of several replicas reduce with; there is one.'
+    def wait_comm_ready(self): ...
+    def world_size(self): return 1
+    def allreduce(self, given, reduced, *_, **__): reduced.copy_(given)
+
+
+torch.cuda.Event = Clock
+torch.Tensor.cuda = lambda tensor, *_, **__: tensor
+torch.distributed.init_process_group(
+    "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+)
+config = Config.from_dict(toml.load(sys.argv[1]))
+policy = config.train.train_policy
+datasets = {"dataset": cosmos_rl_entry.training, "val_dataset": cosmos_rl_entry.validation}
+os.environ["COSMOS_ROLE"] = "Controller"
+controller = ControllerDataFetcher(config=config, is_rl=True, **datasets)
+payloads = controller.get_batched_prompt(2)[0]
+os.environ["COSMOS_ROLE"] = "Rollout"
+packer = HFVLMDataPacker()
+packer.setup(config)
+worker = WorkerDataFetcher(config, packer, packer, **datasets)
+calculator = LocalRewardCalculator()
+paid = cosmos_rl_entry.Paid()
+pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
+calculator.setup(config, data_packer=packer, val_data_packer=packer, **pays)
+for payload in payloads:
+    payload.prompt = worker.get_payload_by_index(payload.prompt_idx)
+    payload.reference_answer = worker.query_reference_answer(payload.prompt_idx)
+    question, gt = json.loads(payload.reference_answer)
+    payload.completions = [gt, "I cannot tell.", f"The answer is {gt}.", "up or down, or neither"]
+    payload.weight_version = 0
+scored, _, _ = calculator.compute_rewards(payloads, False, 0)
+rollouts = [
+    Rollout(prompt=one.prompt, prompt_idx=one.prompt_idx, completion=text, reward=reward,
+            advantage=advantage, n_ignore_prefix_tokens=ignored)
+    for one in scored
+    for text, reward, advantage, ignored in zip(
+        one.completions, one.rewards, one.advantages, one.n_ignore_prefix_tokens
+    )
+]
+
+path = config.policy.model_name_or_path
+plain = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32)
+reference = copy.deepcopy(plain)
+torch.manual_seed(5)
+with torch.no_grad():  # as if some steps had been made: the divergence is not 0
+    for weight in reference.parameters():
+        weight.add_(0.01 * weight.abs().mean() * torch.randn_like(weight))
+torch.set_default_dtype(torch.float32)
+trainer = GRPOTrainer.__new__(GRPOTrainer)
+trainer.config, trainer.grpo_config, trainer.device = config, policy, torch.device("cpu")
+trainer.parallel_dims = ParallelDims(1, 1, 1, 1, 1, 1)
+trainer.parallel_dims.build_mesh("cpu")
+trainer.train_stream, trainer.data_packer = None, packer
+trainer.tokenizer, trainer.global_rank, trainer.seq_len_multiple = packer.tokenizer, 0, 1
+trainer.model = HFModel(AutoConfig.from_pretrained(path), copy.deepcopy(plain), None, is_vlm=True)
+trainer.model.hf_config._attn_implementation = "sdpa"
+trainer.model_parts, trainer.model_module_path = trainer.model.separate_model_parts(), [None]
+trainer.reference_state_dict = {
+    f"model.{name}": value for name, value in reference.state_dict().items()
+}
+trainer.act_offloading_ctx_manager = nullcontext()
+trainer.mini_step, trainer.mini_batch = 0, policy.mini_batch
+trainer.batch_size_per_optimize = policy.batch_size_per_optimize
+trainer.mu_iterations, trainer.max_length = policy.mu_iterations, config.policy.model_max_length
+trainer.clear_teacher_result_cache = lambda: None
+trainer.build_optimizers()
+trainer.optimizers.zero_grad()
+trainer.lr_schedulers = trainer.build_lr_schedulers(10)
+rate = trainer.lr_schedulers.get_last_lr()[0]
+report = trainer.step_training(rollouts, 1, 10, 100, Alone(), True)
+
+# The same, plainly: every completion alone.
+def log_probabilities(model, row):
+    batch = packer.policy_collate_fn([row], len(row["input_ids"]))
+    names = ("input_ids", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids")
+    logits = model(**{name: batch[name] for name in names if name in batch}).logits[0]
+    logits = logits.float() / policy.temperature
+    chosen = torch.tensor(row["logprob_masks"], dtype=torch.bool)
+    following = torch.tensor([*row["input_ids"][1:], 0])
+    return torch.log_softmax(logits, -1).gather(1, following[:, None])[:, 0][chosen]
+
+
+rows = [
+    packer.get_policy_input(one.prompt, one.completion, one.n_ignore_prefix_tokens)
+    for one in rollouts
+]
+advantages = []
+for one in scored:
+    rewards = torch.tensor(one.rewards)
+    spread = rewards.std(correction=0) + 1e-6
+    advantages += ((rewards - rewards.mean()) / spread).tolist()
+plain.train()
+optimizer = torch.optim.AdamW(
+    plain.parameters(), lr=rate, betas=config.train.optm_betas, eps=config.train.epsilon,
+    weight_decay=config.train.optm_weight_decay,
+)
+with torch.no_grad():
+    referred = [log_probabilities(reference, row) for row in rows]
+    before = [log_probabilities(plain, row) for row in rows]
+divergences = []
+for _ in range(policy.mu_iterations):
+    optimizer.zero_grad()
+    for start in range(0, len(rows), policy.mini_batch):
+        part = range(start, start + policy.mini_batch)
+        losses, divergence = [], []
+        for number in part:
+            now = log_probabilities(plain, rows[number])
+            ratio = (now - before[number]).exp()
+            clipped = ratio.clamp(1 - policy.epsilon_low, 1 + policy.epsilon_high)
+            advantage = advantages[number]
+            loss = -torch.min(ratio * advantage, clipped * advantage)
+            if advantage < 0:
+                loss = torch.min(loss, torch.full_like(loss, -policy.lower_bound_ratio * advantage))
+            apart = referred[number] - now
+            losses.append(loss)
+            divergence.append((apart.exp() - apart - 1).clamp(max=10))
+        losses, divergence = torch.cat(losses), torch.cat(divergence)
+        divergences.append(divergence.mean().item())
+        mean = losses.mean() + policy.kl_beta * divergence.mean()
+        (mean * policy.mini_batch / len(rows)).backward()
+    torch.nn.utils.clip_grad_norm_(plain.parameters(), config.train.optm_grad_norm_clip)
+    optimizer.step()
+
+start = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).state_dict()
+theirs = trainer.model.model.state_dict()
+moved = max((theirs[name] - value).abs().max().item() for name, value in start.items())
+apart = max(
+    (theirs[name] - value).abs().max().item() for name, value in plain.state_dict().items()
+)
+print(json.dumps({
+    "advantages": [[one.advantage for one in rollouts], advantages],
+    "rewards": [one.reward for one in rollouts],
+    "kl": [report["train/kl_loss_avg"], sum(divergences) / len(divergences)],
+    "moved": moved, "apart": apart, "tensors": len(start), "loss": report["train/loss_avg"],
+    "entropy": report["train/effective_entropy"],
+}))
+"""
+
+
+def test_an_update_of_the_policy_is_that_of_a_plain_computation(tiny_model, dataset, tmp_path):
+    path = tmp_path / "grpo.toml"
+    settings = {
+        "custom.vision.nframes": 4,
+        "custom.vision.resized_height": 64,
+        "custom.vision.resized_width": 96,
+        "train.output_dir": tmp_path / "out",
+        "policy.model_max_length": 4096,
+        "policy.model_gradient_checkpointing": "false",
+        "rollout.max_response_length": 1024,
+        "generations": 4,
+        "kl": 0.05,
+        "train.train_batch_per_replica": 8,
+        "train.train_policy.mini_batch": 2,
+        "train.train_policy.mu_iterations": 2,
+        "train.param_dtype": "float32",
+        "train.optm_warmup_steps": 0,
+        "train.optm_lr": 1e-3,
+        "train.optm_impl": "for-loop",
+        "train.epsilon": 1e-4,
+    }
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = run_script(
+        *("build_spec.py", "grpo", "--engine", "cosmos-rl", "--model", tiny_model),
+        *("--train-root", dataset / "train", "--gpus-per-node", 4, *words, "-o", path),
+    )
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        cosmos_rl_packages.command(UPDATE, path),
+        env=cosmos_rl_packages.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    seen = json.loads(done.stdout.splitlines()[-1])
+    assert len(set(seen["rewards"])) > 1
+    theirs, ours = seen["advantages"]
+    assert theirs == pytest.approx(ours, abs=1e-3)
+    assert seen["kl"][0] == pytest.approx(seen["kl"][1], rel=1e-3) and seen["kl"][0] > 0
+    # Two steps of AdamW at 1e-3 move a weight by up to 2e-3.
+    assert seen["moved"] > 1e-3 > 100 * seen["apart"]
