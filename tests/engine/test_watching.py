@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import grpo_run
+import jsonschema
 import pytest
 from support import ROOT
 
@@ -51,6 +52,8 @@ def test_a_step_is_a_line_of_metrics_and_of_the_log(tmp_path, capsys):
     notes.note({"val/reward_avg": 0.4}, 3)  # a validation, which is not ours
     (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
     written = json.loads(line)
+    schema = json.loads((ROOT / "schemas/metrics_line.schema.json").read_text())
+    jsonschema.validate(written, schema)
     assert (written["step"], written["total_steps"]) == (3, 60)
     assert written["train/entropy"] == pytest.approx(0.88)  # of completions, not of prompts
     assert "train/kl" not in written  # which nobody measured

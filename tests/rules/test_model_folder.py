@@ -273,3 +273,17 @@ def test_a_miniature_is_no_model_to_judge_by(here, megabytes, is_told):
         if is_told:
             assert "2.0 MB" in found["SPEC-MODEL-MINIATURE"].message
             assert found["SPEC-MODEL-MINIATURE"].severity == severity
+
+
+@pytest.mark.parametrize(("rows", "is_refused"), [(379, True), (384, False), (151936, False)])
+def test_a_vocabulary_that_vllm_fills_up_is_refused_where_weights_are_copied_to_it(
+    here, rows, is_refused
+):
+    """With 379 rows a first transfer was seen to fail: 384 against 379."""
+    config = {"model_type": "qwen3_vl", "text_config": {"vocab_size": rows}}
+    files.write_text(here / "model" / "config.json", json.dumps(config))
+    line = f"grpo --engine cosmos-rl --model {here}/model --gpus-per-node"
+    _, found, _ = run(f"{line} 1")
+    assert ("SPEC-SHARED-VOCABULARY" in found) == is_refused
+    assert not is_refused or f"{rows} rows" in found["SPEC-SHARED-VOCABULARY"].message
+    assert "SPEC-SHARED-VOCABULARY" not in run(f"{line} 4")[1]

@@ -43,8 +43,12 @@ import toml
 from cosmos_rl.dispatcher.data.data_fetcher import ControllerDataFetcher, WorkerDataFetcher
 from cosmos_rl.dispatcher.data.packer.hf_vlm_data_packer import HFVLMDataPacker
 from cosmos_rl.policy.config import Config
-from cosmos_rl.reward.local_calculator import LocalRewardCalculator
+from cosmos_rl.reward.dispatcher import RewardDispatcher
+from cosmos_rl.utils.util import aggregate_report_data
+from cosmos_reason.engine.cosmos_rl import watching
 
+notes = watching.Rollouts()
+print(cosmos_rl_patches.tell_groups(notes))
 config = Config.from_dict(toml.load(sys.argv[1]))
 datasets = {"dataset": cosmos_rl_entry.training, "val_dataset": cosmos_rl_entry.validation}
 os.environ["COSMOS_ROLE"] = "Controller"
@@ -62,13 +66,25 @@ asked = packer.get_rollout_input(payload.prompt)
 question, gt = json.loads(payload.reference_answer)
 
 paid = cosmos_rl_entry.Paid()
-calculator = LocalRewardCalculator()
+notes.begin(rollout.dataset.train_set.dataset, config.train.output_dir)
+calculator = RewardDispatcher()
 pays = {"reward_fns": [paid.reward], "filter_reward_fns": [paid.spread]}
-calculator.setup(config, data_packer=packer, val_data_packer=packer, **pays)
+calculator.setup(config, data_packer=packer, val_data_packer=packer, num_workers=1, **pays)
 reasoned = f"<think>x</think>\\n\\n<answer>{gt}</answer>"
 payload.completions = [reasoned, gt, "", "<think>x</think>zzz"]
 payload.weight_version = 0
-(scored,), _, _ = calculator.compute_rewards([payload], False, 0)
+notes.generated([payload.prompt_idx], 4, 8.0)
+flat = payload.model_copy(deep=True)
+flat.completions = ["", "", "", ""]
+calculator.enqueue_rewards_cal([payload, flat], False, 0)
+scored = []
+while len(scored) < 2:
+    scored += calculator.dequeue_rewards_cal()[0] or []
+calculator.shutdown()
+scored, flat = scored
+reports = [*scored.report_metrics, *flat.report_metrics]
+of_step = aggregate_report_data(reports, {}, "train/")
+groups = [path.read_text() for path in (notes.folder).iterdir()]
 number, other = payload.prompt_idx, (payload.prompt_idx + 1) % 8
 processor, processed = packer.hf_processor, []
 def counting(**given):
@@ -89,6 +105,8 @@ print(json.dumps({
     "rewards": scored.rewards,
     "advantages": scored.advantages,
     "parts": scored.report_metrics[0],
+    "of_step": {key: float(value) for key, value in of_step.items()},
+    "groups": [json.loads(line) for text in groups for line in text.splitlines()],
     "learned": packer.tokenizer.decode(trained["input_ids"][-sum(trained["logprob_masks"]):]),
 }))
 """
@@ -117,7 +135,8 @@ def built(tiny_model, dataset, tmp_path):
 @pytest.mark.promise
 def test_rewards_and_prompts_through_the_classes_of_grpo(built):
     short = "policy.model_max_length=4096", "rollout.max_response_length=1024"  # the model is tiny
-    settings = [word for one in ("generations=4", *short) for word in ("--set", one)]
+    forms = 'train.train_policy.reward_function=["single_choice", "format"]'
+    settings = [word for one in ("generations=4", forms, *short) for word in ("--set", one)]
     path = built("grpo", "--gpus-per-node", 4, *settings)
     done = subprocess.run(
         cosmos_rl_packages.command(GRPO, path),
@@ -130,7 +149,15 @@ def test_rewards_and_prompts_through_the_classes_of_grpo(built):
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["rewards"] == [2.0, 1.0, 0.0, 1.0]
     assert seen["advantages"][0] > 0 == seen["advantages"][1] > seen["advantages"][2]
-    assert seen["parts"] == {"reward/single_choice": 1.0, "reward/format": 1.0}
+    parts = {"reward/single_choice": 1.0, "reward/format": 1.0}
+    noted = {"groups_teaching": 1.0, "repetition": 0.0, "generation_seconds_sum": 2.0}
+    assert seen["parts"] == parts | noted
+    # As the controller hears of a step, and W&B with it: four of eight completions taught.
+    assert seen["of_step"]["train/groups_teaching"] == 0.5
+    assert seen["of_step"]["train/generation_seconds_sum"] == 8.0
+    assert [line["kinds"] for line in seen["groups"]] == [["best", "worst"], ["worst"]]
+    assert seen["groups"][0]["gt"] in seen["groups"][0]["completions"][0]["text"]
+    assert seen["groups"][0]["question"] == seen["question"]
     assert seen["frames"] == [4, 3, 64, 96]
     # Two completions of one prompt, one of another, and the first again: three, not four.
     assert seen["processed"] == 3 and seen["alike"] == [True, True, False, True]
