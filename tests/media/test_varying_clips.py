@@ -3,6 +3,7 @@ cut, probed, sampled and shown with the times at which their frames are shown.""
 
 import json
 import re
+from fractions import Fraction
 
 import av
 import numpy as np
@@ -12,7 +13,7 @@ from support import run_script
 
 from cosmos_reason.data.frames import Sampler
 from cosmos_reason.data.samples import Media
-from cosmos_reason.media import convert
+from cosmos_reason.media import convert, cut
 from cosmos_reason.media import files as media
 from cosmos_reason.media.sampling import VisionOptions
 
@@ -163,3 +164,15 @@ def test_no_command_encodes_a_container_that_is_not_read_into_itself(tmp_path):
     _, found = check(tmp_path, expect=1)
     finding = found["DATA-MEDIA-UNDECODABLE"]
     assert "ffmpeg" not in finding.get("fix", "") and ".mp4" in finding["message"]
+
+
+@pytest.mark.parametrize("start", [1, 2, 2.5, 3.5])
+def test_a_part_of_a_container_without_an_index_begins_where_it_is_asked_for(tmp_path, start):
+    """A seek in MPEG-TS lands between key frames, so that all until the next one were lost."""
+    path = write_clip(tmp_path / "stream.ts", frames=40, rate=8)
+    with (tmp_path / "part.mp4").open("wb") as file:
+        cut.cut(path, Fraction(start), Fraction(start + 1), file, "part")
+    assert media.probe(tmp_path / "part.mp4").frames == 8
+    shown = [picture.mean() / 6 for picture in media.decode_frames(tmp_path / "part.mp4", range(8))]
+    expected = start * 8 + np.arange(8)
+    assert np.abs(shown - expected).max() < 0.5

@@ -100,26 +100,25 @@ def _stamped(path: Path, start: Fraction, is_counted: bool) -> Iterator[tuple[Fr
     """(seconds since the clip's begin, frame) from the last key frame before `start` by the frames'
     stamps, or from the beginning by their order. Raises StepsBack where stamps are no order."""
     times = media.probe_video(path)[1] if is_counted else None
-    # Containers without an index (MPEG-TS, FLV) may go to a key frame behind the one that is asked
-    # for: such a clip is read from its beginning.
-    for is_sought in (True, False) if times is None else (False,):
-        with media.opened_video(path) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
-            begins = stream.start_time or 0
-            wanted = begins + int(start / stream.time_base)
-            if is_sought:
-                container.seek(wanted, stream=stream)
-            before = None
-            for index, frame in enumerate(container.decode(stream)):
-                if times is not None:
-                    yield times.at(index), frame
-                    continue
-                if frame.pts is None or (before is not None and frame.pts <= before):
-                    raise StepsBack
-                if is_sought and before is None and frame.pts > wanted:
-                    break
-                before = frame.pts
-                yield (frame.pts - begins) * stream.time_base, frame
-            else:
-                return
+    is_sought = times is None and start > 0
+    with media.opened_video(path) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        begins = stream.start_time or 0
+        if is_sought:
+            container.seek(begins + int(start / stream.time_base), stream=stream)
+        before = None
+        for index, frame in enumerate(container.decode(stream)):
+            if times is not None:
+                yield times.at(index), frame
+                continue
+            if frame.pts is None or (before is not None and frame.pts <= before):
+                raise StepsBack
+            before = frame.pts
+            seconds = (frame.pts - begins) * stream.time_base
+            if is_sought and index == 0 and seconds > start:
+                break  # a container without an index, as MPEG-TS, seeks between key frames
+            yield seconds, frame
+        else:
+            return
+    yield from _stamped(path, Fraction(0), is_counted)
