@@ -6,6 +6,7 @@ import av
 import numpy as np
 import pytest
 from clip_files import check, record
+from support import run_script
 
 
 @pytest.fixture(autouse=True)
@@ -52,3 +53,39 @@ def test_a_copy_that_was_encoded_again_is_told_and_another_event_of_one_camera_i
     assert "clips/2.mp4" in found["message"] and "DATA-LEAK-CLIP" not in findings
     _, again = check(train, "--eval", held_out)  # from the cache
     assert again["DATA-LEAK-ALIKE"] == found
+
+
+def test_copies_that_were_encoded_again_stay_on_one_side_of_a_build(tmp_path):
+    """Whatever the seed: 0, 10 and 11 show one scene, in other sizes and qualities."""
+    rows = ["video,answer"]
+    for number in range(12):
+        is_copy = number > 9
+        scale = number - 9 if is_copy else 1
+        size = {"width": 96 * scale, "height": 64 * scale}
+        name = f"{number}.mp4"
+        quality = "34" if is_copy else "18"
+        write_scene(tmp_path / "src" / name, 0 if is_copy else number, quality=quality, **size)
+        rows.append(f"{name},{'yes' if number % 2 else 'no'}")
+    (tmp_path / "src" / "labels.csv").write_text("\n".join(rows))
+    words = (tmp_path / "src" / "labels.csv", "-o", tmp_path / "out", "--question", "Is it?")
+    for seed, split in enumerate([("--eval-fraction", "0.25")] * 4 + [("--folds", "3")]):
+        flags = (*split, "--seed", str(seed), "--force", "--json")
+        done = run_script("build_dataset.py", *words, *flags)
+        assert done.returncode == 0, done.stdout
+        found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+        assert found["BUILD-ALIKE"]["severity"] == "info"
+        for sides in (tmp_path / "out").rglob("eval"):
+            held_out = {one["id"] for one in json.loads((sides / "annotations.json").read_text())}
+            assert held_out & {"0", "10", "11"} in (set(), {"0", "10", "11"})
+
+
+def test_clips_that_are_all_alike_may_stand_on_both_sides(tmp_path):
+    rows = ["video,answer"]
+    for number in range(4):
+        write_scene(tmp_path / "src" / f"{number}.mp4", seed=0, quality=str(18 + 4 * number))
+        rows.append(f"{number}.mp4,{'yes' if number % 2 else 'no'}")
+    (tmp_path / "src" / "labels.csv").write_text("\n".join(rows))
+    words = (tmp_path / "src" / "labels.csv", "-o", tmp_path / "out", "--question", "Is it?")
+    done = run_script("build_dataset.py", *words, "--eval-fraction", "0.25", "--json")
+    found = {one["id"]: one for one in json.loads(done.stdout)["findings"]}
+    assert done.returncode == 0 and found["BUILD-ALIKE"]["severity"] == "warning"

@@ -288,8 +288,9 @@ def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, s
     clips = {name: item.media[0][1] for name, item in items.items()}
     if len(set(clips.values())) * fraction < 1:
         return
+    how = items, dataset_splits.Plan(fraction, seed=seed), dataset_splits.filmed_from(items)
     try:
-        splits = dataset_splits.split(items, dataset_splits.Plan(fraction, seed=seed))
+        splits = dataset_splits.split(*how)
     except Failure as refused:  # one clip has most records: they would all be held out
         assert "more than half" in refused.findings[0].message and fraction <= 0.5
         return
@@ -297,7 +298,7 @@ def test_splits_keep_clips_together_and_answers_in_proportion(pairs, fraction, s
     train, held_out = ({clips[name] for name in splits[part]} for part in ("train", "eval"))
     assert not train & held_out
     assert abs(len(held_out) - fraction * len(set(clips.values()))) <= 1
-    assert splits == dataset_splits.split(items, dataset_splits.Plan(fraction, seed=seed))
+    assert splits == dataset_splits.split(*how)
 
 
 @given(st.lists(st.text(), max_size=20))

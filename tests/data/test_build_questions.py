@@ -219,7 +219,7 @@ def test_the_share_proposed_is_near_a_tenth_and_always_works():
                 for n in range(clips)
             ]
             share = dataset_splits.fraction(items, dataset_splits.Plan())
-            assert dataset_splits.split(
-                {item.name: item for item in items}, dataset_splits.Plan(share)
-            )["eval"]
+            named = {item.name: item for item in items}
+            source = dataset_splits.filmed_from(named)
+            assert dataset_splits.split(named, dataset_splits.Plan(share), source)["eval"]
             assert clips < 11 or share == 0.1

@@ -288,7 +288,8 @@ def test_records_that_share_a_clip_stay_together(tmp_path, monkeypatch):
     for seed in range(20):
         others = [item(f"other{number}.mp4") for number in range(15)]
         items = {f"r{number}": one for number, one in enumerate(same + others)}
-        splits = dataset_splits.split(items, dataset_splits.Plan(0.2, seed=seed))
+        source = dataset_splits.filmed_from(items)
+        splits = dataset_splits.split(items, dataset_splits.Plan(0.2, seed=seed), source)
         assert sum(bool(set(names) & {f"r{n}" for n in range(5)}) for names in splits.values()) == 1
 
 

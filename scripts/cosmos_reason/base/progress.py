@@ -31,10 +31,14 @@ def bar(total: int, name: str, done: int = 0, unit: str = "step", **look):
     return tqdm(total=total, initial=done, desc=name, unit=unit, miniters=1, **look)
 
 
+def delay() -> float:
+    """Return after how many seconds a bar is shown: work of a few is told on a terminal only."""
+    return 0 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+
+
 def of_bytes(total: int, name: str) -> Callable[[int], None]:
     """What to call with each number of bytes that was copied or sent, from any thread. Work of a
     few seconds is told on a terminal only, and work that is not begun not at all."""
-    delay = 0 if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
     lock = threading.Lock()
     shown = None
 
@@ -42,7 +46,7 @@ def of_bytes(total: int, name: str) -> Callable[[int], None]:
         nonlocal shown
         with lock:
             if shown is None:
-                shown = bar(total, name, unit="B", unit_scale=True, delay=delay)
+                shown = bar(total, name, unit="B", unit_scale=True, delay=delay())
             shown.update(count)
             if shown.n >= total:
                 shown.close()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
-from cosmos_reason.data import clip_files, survey
+from cosmos_reason.data import clip_files, looks, survey
 from cosmos_reason.data.located import place
 from cosmos_reason.data.samples import Media
 from cosmos_reason.data.splits import CUTS, NEAR
@@ -44,7 +44,7 @@ def check(train: Survey, held_out: Survey) -> None:
             index, record = held_out.indices[row], held_out.ids[row]
             held_out.tally.add(name, index, record, MESSAGES[name])
     told = set(held_out.tally.ids.get(QUESTION, ())) | set(held_out.tally.ids.get(CLIP, ()))
-    copies = alike(train, held_out)
+    copies = looks.alike(train.reports, held_out.reports)
     names = {number: medium.path for medium, number in train.clips.items()}
     for row, used in enumerate(held_out.used()):
         copied = [names[copies[number]] for number in used if number in copies]
@@ -263,57 +263,3 @@ def _cuts(folder: Path) -> dict[str, dict]:
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         message = f"got {problem!r}, expected what build_dataset writes of the clips that it cuts"
         raise f.bad_input("DATA-CUTS", path, message) from None
-
-
-LENGTHS = 0.05  # by which the lengths of two copies may differ, as a share
-# Grey levels of 255. Two encodings of one clip differ by less than SAME on average, a plain picture
-# has less than DETAIL in it, and where less than MOTION moves, all clips of a fixed camera are
-# alike: they are not told.
-SAME, DETAIL, MOTION = 6.0, 4.0, 1.0
-CORRELATED = 0.95  # how what moves in two copies goes together, at least
-AT_ONCE = 1024  # held-out clips that are compared at a time
-
-
-def alike(train: Survey, held_out: Survey) -> dict[int, int]:
-    """{number of a held-out clip: number of the training clip that it looks like}."""
-    import numpy as np
-
-    found: dict[int, int] = {}
-    if not all(any(one.look for one in part.reports.values()) for part in (train, held_out)):
-        return found
-    trained, train_looks, train_motion, train_seconds = _looks(train)
-    asked, looks, motion, seconds = _looks(held_out)
-    for start in range(0, len(asked), AT_ONCE):
-        here = slice(start, start + AT_ONCE)
-        together = motion[here] @ train_motion.T
-        for row, column in np.argwhere(together >= CORRELATED):
-            ratio = seconds[here][row] / train_seconds[column]
-            difference = np.abs(looks[here][row] - train_looks[column]).mean()
-            if difference <= SAME and 1 - LENGTHS <= ratio <= 1 + LENGTHS:
-                found.setdefault(int(asked[start + row]), int(trained[column]))
-    return found
-
-
-def _looks(found: Survey):
-    """(numbers of the clips, their pictures, what moves in them as a vector of length 1, seconds)
-    of those that show something that moves; pictures as if all were equally bright."""
-    import numpy as np
-
-    reports = {number: one for number, one in found.reports.items() if one.look and one.facts}
-    numbers = np.array(list(reports), int)
-    pictures = np.array(
-        [np.frombuffer(bytes.fromhex(one.look), np.uint8) for one in reports.values()], np.float32
-    )
-    seconds = np.array([one.facts.seconds or 0 for one in reports.values()], float)
-    pictures = pictures.reshape(len(numbers), checks.LOOKS, checks.SIDE * checks.SIDE)
-    pictures -= pictures.mean(axis=(1, 2), keepdims=True)
-    motion = pictures - pictures.mean(axis=1, keepdims=True)
-    # What changes all over the picture at once is light, not motion.
-    motion -= motion.mean(axis=2, keepdims=True)
-    is_detailed = pictures.mean(axis=1).std(axis=1) >= DETAIL
-    is_moving = np.sqrt((motion**2).mean(axis=(1, 2))) >= MOTION
-    kept = is_detailed & is_moving & (seconds > 0)
-    pictures = pictures[kept].reshape(-1, checks.LOOKS * checks.SIDE * checks.SIDE)
-    flat = motion[kept].reshape(pictures.shape)
-    flat /= np.linalg.norm(flat, axis=1, keepdims=True)
-    return numbers[kept], pictures, flat, seconds[kept]

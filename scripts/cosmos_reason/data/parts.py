@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from cosmos_reason.base import files as storage
 from cosmos_reason.base import findings as f
+from cosmos_reason.base import progress
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data import published_sets
 from cosmos_reason.data.items import UNNAMED, Row, by_row
@@ -65,7 +66,10 @@ def of_rows(
     starts, ends = _times(cells, edges[0].name, edges[1].name)
     told: dict[str, list[tuple[Row, str]]] = defaultdict(list)
     cut_out: list[Named] = []
-    for row, start, end, (kind, medium) in zip(rows, starts, ends, media, strict=True):
+    named = zip(rows, starts, ends, media, strict=True)
+    bar = progress.bar(len(rows), "look at times", unit="row", delay=progress.delay())
+    for row, start, end, (kind, medium) in named:
+        bar.update()
         part = medium
         if medium == UNNAMED or medium is None:
             pass
@@ -74,6 +78,7 @@ def of_rows(
         else:
             part = _part(medium, start, end, unit, row, files, told)
         cut_out.append((kind, part))
+    bar.close()
     fix = Fix()
     if told[OUTSIDE] and not is_skipping:
         if any(medium for _, medium in cut_out):

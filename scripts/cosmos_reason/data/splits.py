@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.base import progress
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.items import Item
 from cosmos_reason.data.roles import cell_text
-from cosmos_reason.data.samples import alike
+from cosmos_reason.data.samples import alike, names_medium
 from cosmos_reason.data.source_files import Folder, Frames, Held, Repository
 from cosmos_reason.data.split_names import (
     BESIDE_TRAIN,
@@ -34,6 +35,7 @@ CUTS = "cuts.json"  # beside annotations that build_dataset wrote: which part of
 LONGEST_ID = 120
 NEAR = 10.0  # seconds; parts of a recording that lie closer mostly show the same scene
 SPLITS_BY = ("clip", "group", "time", "column", "source")
+LONGEST_LOOK = 60.0  # seconds that a clip may take to decode
 MOST_HELD_OUT = 0.5  # of the records, unless the user asks for more
 SHARES = (0.1, 0.2, 0.25, 0.34, 0.5)  # to propose, best first
 LARGER_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5)
@@ -151,9 +153,10 @@ def planned(
         if item.split:
             splits[item.split].append(name)
     splits = {name: ids for name, ids in splits.items() if ids}
-    if not splits:
-        splits = folds(kept, plan) if plan.folds else split(kept, plan)
     told = []
+    if not splits:
+        source = _with_near_copies(kept, plan, told)
+        splits = folds(kept, plan, source) if plan.folds else split(kept, plan, source)
     in_one = {name for ids in splits.values() for name in ids}
     between = [name for name in kept if name not in in_one]
     if between:
@@ -185,13 +188,12 @@ def named(items: Sequence[Item], plan: Plan) -> dict[str, Item]:
     return {name: item for name, item in whole.items() if name in chosen}
 
 
-def split(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
-    """Return the ids of each split in their order. By clip, records of one clip or group stay
-    together and the held-out clips have every answer's share; by time, the last of each recording
-    are held out. Raises Failure where that leaves nothing on one side."""
+def split(items: dict[str, Item], plan: Plan, source: dict[str, str]) -> dict[str, list[str]]:
+    """Return the ids of each split in their order. By clip, records of one `source` stay together
+    and the held-out clips have every answer's share; by time, the last of each recording are held
+    out. Raises Failure where that leaves nothing on one side."""
     if not plan.eval_fraction:
         return {"train": list(items)}
-    source = _sources(items)
     train, held_out = _sides(items, plan, source)
     share = len(held_out) / max(len(items), 1)
     wrong = ""
@@ -258,10 +260,10 @@ def _sides(
     return [one for one in items if one in trained], [one for one in items if one in held_out]
 
 
-def folds(items: dict[str, Item], plan: Plan) -> dict[str, list[str]]:
-    """Return the ids of fold-1/train, fold-1/eval, ...: each record is held out once, with its clip
-    and group, and every fold has every answer's share. Raises Failure for more folds than clips."""
-    source = _sources(items)
+def folds(items: dict[str, Item], plan: Plan, source: dict[str, str]) -> dict[str, list[str]]:
+    """Return the ids of fold-1/train, fold-1/eval, ...: each record is held out once, with all of
+    its `source`, and every fold has every answer's share. Raises Failure for more folds than
+    clips."""
     fold_of: dict[str, int] = {}
     for answer, sources in sorted(_strata(items, source).items()):
         for one in random.Random(f"{plan.seed} {answer}").sample(sorted(sources), len(sources)):
@@ -298,7 +300,7 @@ def _fits(items: dict[str, Item], plan: Plan, share: float, source: dict[str, st
 def fraction(items: Sequence[Item], plan: Plan) -> float:
     """Return a share of the clips that can be held out, near a tenth; 0 when there is none."""
     kept = named(items, plan)
-    source = _sources(kept)
+    source = filmed_from(kept)
     return next((share for share in SHARES if _fits(kept, plan, share, source)), 0)
 
 
@@ -308,7 +310,7 @@ def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
     from cosmos_reason.data.held_out import balance, shortage
 
     kept = named(items, plan)
-    source = _sources(kept)
+    source = filmed_from(kept)
     everything = balance(item.turns for item in kept.values())
     first = ""
     for share in (plan.eval_fraction, *(one for one in LARGER_SHARES if one > plan.eval_fraction)):
@@ -323,7 +325,7 @@ def eval_shortage(items: Sequence[Item], plan: Plan) -> tuple[str, float]:
     return first, 0.0
 
 
-def _sources(items: dict[str, Item]) -> dict[str, str]:
+def filmed_from(items: dict[str, Item]) -> dict[str, str]:
     """Return what each item was filmed from: the same text for items that share a medium, a part of
     it or a copy of it, be it through others. Items without media belong together when they ask the
     same."""
@@ -358,6 +360,65 @@ def _sources(items: dict[str, Item]) -> dict[str, str]:
         for other in others:
             above[top(other)] = top(first[name])
     return {name: top(key) for name, key in first.items()}
+
+
+def _with_near_copies(items: dict[str, Item], plan: Plan, told: list[f.Finding]) -> dict[str, str]:
+    """Return `filmed_from`, clips that look and move alike being one where a share of the clips is
+    held out. Where too little would be left on one side, as of one machine that does the same all
+    day, they are told and stay apart."""
+    source = filmed_from(items)
+    if plan.split_by == "time" or not (plan.eval_fraction or plan.folds):
+        return source
+    from cosmos_reason.data import looks
+    from cosmos_reason.media import checks
+    from cosmos_reason.media.sampling import VisionOptions
+
+    recordings: dict[str, str] = {}  # file -> its source
+    for name, item in items.items():
+        for _, medium in item.media:
+            whole = medium.whole if isinstance(medium, Held) and medium.whole else medium
+            if isinstance(whole, Path) and names_medium(whole.name) and whole.is_file():
+                recordings.setdefault(str(whole), source[name])
+    if len(set(recordings.values())) < 2:
+        return source
+    files = {number: Path(name) for number, name in enumerate(recordings)}
+    how = ("sampled", VisionOptions(nframes=looks.FRAMES), LONGEST_LOOK, checks.Cache())
+    reports = {}
+    with progress.bar(len(files), "compare clips", unit="clip", delay=progress.delay()) as bar:
+        for number, report in checks.examine_all(files, *how):
+            reports[number] = report
+            bar.update()
+    names = list(recordings)
+    above: dict[str, str] = {}
+    pairs = []
+    for number, like in looks.alike(reports, reports).items():
+        one, other = (recordings[names[place]] for place in (number, like))
+        while one in above:
+            one = above[one]
+        while other in above:
+            other = above[other]
+        if one != other:
+            above[one] = other
+            pairs.append(f"{Path(names[number]).name} and {Path(names[like]).name}")
+    if not pairs:
+        return source
+    together = {}
+    for name, one in source.items():
+        while one in above:
+            one = above[one]
+        together[name] = one
+    if plan.folds:
+        does_fit = len(set(together.values())) >= plan.folds
+    else:
+        does_fit = _fits(items, plan, plan.eval_fraction, together)
+    message = f"got clips that look and move alike: {', '.join(pairs[:5])}"
+    message += ", ..." if pairs[5:] else ""
+    if does_fit:
+        told.append(f.info("BUILD-ALIKE", "--split-by", f"{message}; they stay on one side"))
+        return together
+    message += "; they may stand on both sides, since together they are too many for one"
+    told.append(f.warning("BUILD-ALIKE", "--split-by", message))
+    return source
 
 
 @functools.cache

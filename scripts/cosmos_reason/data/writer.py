@@ -7,11 +7,13 @@ import hashlib
 import os
 import shutil
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmos_reason.base import findings as f
+from cosmos_reason.base import progress
 from cosmos_reason.base.files import only_run, read_json, whole_folder, write_json, write_text
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.annotations import locate
@@ -72,9 +74,14 @@ def write(
     left_out: dict[str, None] = {}
     counts = {}
     here: dict[Medium, Path] = {}  # media that an earlier fold has: linked, not brought again
-    with only_run(folder), whole_folder(folder) as root:
+    media = sum(
+        len({one for item in items.values() for one in item.media}) for items in splits.values()
+    )
+    bar = progress.bar(media, "bring clips", unit="clip", delay=progress.delay())
+    with only_run(folder), whole_folder(folder) as root, bar:
         for name, items in splits.items():
-            counts[name] = _write_split(items, root / name, plan, refused, left_out, here)
+            brought = (refused, left_out, here, bar.update)
+            counts[name] = _write_split(items, root / name, plan, *brought)
         total = len({name for of_split in splits.values() for name in of_split})
         told = _unopened(refused, left_out, total, plan.skip_missing)
         empty = [name for name, count in counts.items() if not count]
@@ -170,10 +177,11 @@ def _write_split(
     refused: dict[str, list[tuple[str, f.Finding]]],
     left_out: dict[str, None],
     here: dict[Medium, Path],
+    brought: Callable[[], object],
 ) -> int:
     """Write the records whose media open, and which times of which recording a clip shows, as
     `overlap` reads it; how many they are. `here`: the files of media that the dataset has already,
-    to which those of this split are added."""
+    to which those of this split are added; `brought` is called after each medium."""
     (folder / "media").mkdir(parents=True)
     placed: dict[Medium, Placed | None] = {}
     records = []
@@ -184,6 +192,7 @@ def _write_split(
                 continue
             source, mode = (here[medium], "link") if medium in here else (medium, plan.media)
             placed[medium] = None
+            brought()
             try:
                 placed[medium] = found = _place(name, kind, source, folder, mode)
             except f.Failure as failure:
