@@ -192,7 +192,9 @@ def main(args) -> cli.Outcome:
     if args.dry_run:
         said = f"{source.kind}: {counted}; nothing is written (--dry-run)"
         return cli.Outcome(result, [*found, *about_share(items, plan, args)], said)
-    written, left_out = dataset_writer.write(splits, output, plan, mapping.as_text(document))
+    agreement = [one for told in found for one in told.data.get("agreement", ())]
+    text = mapping.as_text(document)
+    written, left_out = dataset_writer.write(splits, output, plan, text, agreement)
     found = [*found, *left_out, *parts.cut_at_the_end(source.files)]
     found = [*found, *about_share(items, plan, args)]
     summary = ", ".join(f"{count} records in {output / name}" for name, count in written.items())

@@ -99,6 +99,8 @@ def parser() -> cli.Parser:
     parser.add_argument(
         "--html", metavar="FILE", help="write a page with findings, histograms and sample clips"
     )
+    strips = "records with their pictures on the page; default 12, 0 all (about 15 KB each)"
+    parser.add_argument("--html-records", type=int, default=12, metavar="N", help=strips)
     parser.add_argument(
         "--list-checks",
         action="store_true",
@@ -123,7 +125,10 @@ def main(args) -> cli.Outcome:
         found += [finding for finding in findings if finding not in found]
     found = with_flags(found, meant)
     if args.html:
-        dataset_page.write(Path(args.html), parts, result, found)
+        if args.html_records < 0:
+            message = f"got {args.html_records}, expected 0 or more"
+            raise f.bad_input("USAGE", "--html-records", message)
+        dataset_page.write(Path(args.html), parts, result, found, args.html_records)
         result["html"] = args.html
     labels = {name: name if args.eval else args.annotations for name in parts}
     text = "\n".join(as_text(labels[name], result[name]) for name in parts)

@@ -55,9 +55,10 @@ def check(found: Survey) -> None:
     told: dict[str, dict[str, list[int]]] = {SEEN: {}, NAMED: {}}
     for kind in np.unique(kinds):  # the words of a question are a rule among those of its kind
         here = np.flatnonzero(kinds == kind)
-        message = _rule(texts[here], answers[here], clips[here], side[here])
-        if message:
-            told[SEEN][f"got the question alone {message}"] = rows[here].tolist()
+        rule = _rule(texts[here], answers[here], clips[here], side[here])
+        if rule:
+            found.shortcuts.append({"feature": "the question alone", **rule})
+            told[SEEN][_told(found.shortcuts[-1])] = rows[here].tolist()
     features = _features(found)
     asked, counts = np.unique(texts, return_counts=True)
     often = asked[np.argsort(-counts, kind="stable")][:MOST_QUESTIONS]
@@ -65,9 +66,10 @@ def check(found: Survey) -> None:
         same = np.flatnonzero(texts == text)
         for name, (values, id) in features.items():
             here = same[~np.isnan(values[clips[same]])]
-            message = _rule(values[clips[here]], answers[here], clips[here], side[here])
-            if message:
-                told[id][f"got {name} {message}"] = rows[here].tolist()
+            rule = _rule(values[clips[here]], answers[here], clips[here], side[here])
+            if rule:
+                found.shortcuts.append({"feature": name, **rule})
+                told[id][_told(found.shortcuts[-1])] = rows[here].tolist()
     for id, messages in told.items():
         listed = "; ".join(list(messages)[:MOST_TOLD])
         for row in sorted({row for of_rule in messages.values() for row in of_rule}):
@@ -123,19 +125,27 @@ def _numbered(values: list[str | None]) -> np.ndarray:
     )
 
 
-def _rule(values: np.ndarray, answers: np.ndarray, clips: np.ndarray, side: np.ndarray) -> str:
-    """Say how often the rule of a feature is right where it gives answers away; "" where not.
+def _told(rule: dict) -> str:
+    return (
+        f"got {rule['feature']} as a rule that is right on {rule['right']:.0%} of "
+        f"{rule['records']} records (of clips that it was not learnt of), where "
+        f"{rule['majority']!r} for all is right on {rule['share']:.0%}"
+    )
+
+
+def _rule(values: np.ndarray, answers: np.ndarray, clips: np.ndarray, side: np.ndarray) -> dict:
+    """Return how often the rule of a feature is right where it gives answers away; {} where not.
 
     All four have one element for each record: the feature, the answer, the clip, and in which half
     of the clips it is."""
     import numpy as np
 
     if len(answers) < FEWEST_ROWS:
-        return ""
+        return {}
     names, labels = np.unique(answers, return_inverse=True)
     _, values = np.unique(values, return_inverse=True)
     if len(names) < 2 or not values.any():
-        return ""
+        return {}
     share = np.bincount(labels).max() / len(labels)
     right = np.zeros(len(labels), bool)
     for learnt in (side, ~side):
@@ -148,9 +158,10 @@ def _rule(values: np.ndarray, answers: np.ndarray, clips: np.ndarray, side: np.n
     gain = right.mean() - share
     deviation = np.sqrt(share * (1 - share) / len(np.unique(clips)))
     if gain < max(SHARE_OF_ERRORS * (1 - share), DEVIATIONS * deviation):
-        return ""
-    most = names[np.bincount(labels).argmax()]
-    return (
-        f"as a rule that is right on {right.mean():.0%} of {len(labels)} records (of clips that it "
-        f"was not learnt of), where {str(most)!r} for all is right on {share:.0%}"
-    )
+        return {}
+    return {
+        "right": float(right.mean()),
+        "records": len(labels),
+        "majority": str(names[np.bincount(labels).argmax()]),
+        "share": float(share),
+    }

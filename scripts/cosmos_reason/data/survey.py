@@ -64,6 +64,9 @@ class Survey:
     # hash of a question's text and of those before it
     text_keys: array = field(default_factory=partial(array, "q"))
     answer_keys: array = field(default_factory=partial(array, "q"))
+    # (row, earlier row) of records that answer one question about one clip otherwise
+    conflicts: list[tuple[int, int]] = field(default_factory=list)
+    shortcuts: list[dict] = field(default_factory=list)  # rules that give answers away
     # counts
     types: Counter = field(default_factory=Counter)
     balance: dict[str, Counter] = field(default_factory=lambda: defaultdict(Counter))
@@ -213,4 +216,5 @@ def _check_duplicate_questions(found: Survey) -> None:
         if found.answer_keys[question] != found.answer_keys[before]:
             check = "DATA-ANSWER-CONFLICT"
             message += ", with another answer"
+            found.conflicts.append((int(row), int(rows[before])))
         found.tally.add(check, found.indices[row], found.ids[row], message)

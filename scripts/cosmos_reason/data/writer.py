@@ -6,8 +6,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -60,10 +60,15 @@ UNOPENED = (
 
 
 def write(
-    splits: dict[str, dict[str, Item]], folder: Path, plan: Plan, mapping: str = ""
+    splits: dict[str, dict[str, Item]],
+    folder: Path,
+    plan: Plan,
+    mapping: str = "",
+    agreement: Sequence[dict] = (),
 ) -> tuple[dict[str, int], list[f.Finding]]:
     """Write `folder` (mapping.yaml, train/ and, when something is held out, eval/) whole or not at
-    all; records per split, and what is said of those left out. `splits`: what `planned` gives.
+    all; records per split, and what is said of those left out. `splits`: what `planned` gives;
+    `agreement`: what annotators.settled says of each question.
 
     Raises Failure when a medium cannot be linked, and with all that do not open.
     """
@@ -108,7 +113,13 @@ def write(
                 shared = f.error("BUILD-SPLIT-SHARED", name, message, **data)
                 raise f.Failure([shared], f.EXIT_CHECKS_FAILED)
         write_text(root / FILE, mapping)
-        write_json(root / MARKER, {"schema_version": 1, "names": _names(root)} | asdict(plan))
+        groups = {
+            name: dict(Counter(group for item in items.values() for group in item.groups))
+            for name, items in splits.items()
+        }
+        said = {"agreement": list(agreement), "groups": groups}
+        made = {"schema_version": 1, "names": _names(root)} | asdict(plan)
+        write_json(root / MARKER, made | {key: value for key, value in said.items() if value})
     return counts, told
 
 

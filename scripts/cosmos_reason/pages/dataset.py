@@ -10,19 +10,20 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cosmos_reason.base import files, findings
+from cosmos_reason.base import files, findings, progress
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.data import clip_files, located
 from cosmos_reason.data.annotations import stream
 from cosmos_reason.data.json_stream import JsonRecords
 from cosmos_reason.data.record_checks import Tally
-from cosmos_reason.data.samples import Media, Sample
+from cosmos_reason.data.samples import Media, Sample, alike
+from cosmos_reason.data.source_files import MARKER
 from cosmos_reason.data.survey import Survey
 from cosmos_reason.media import archives
 from cosmos_reason.pages.filmstrip import filmstrip
 from cosmos_reason.pages.render import render
 
-SHOWN_SAMPLES = 12
+MOST_PAIRS = 50  # of records in conflict
 DRAWN_FROM = 2000  # samples at the beginning of the file
 QUESTIONS_PER_CARD = 3
 BINS = 24
@@ -30,10 +31,14 @@ WORST_FIRST = (findings.ERROR, findings.WARNING, findings.INFO)
 
 
 def write(
-    path: Path, parts: dict[str, Survey], facts: dict[str, dict], found: Sequence[Finding]
+    path: Path,
+    parts: dict[str, Survey],
+    facts: dict[str, dict],
+    found: Sequence[Finding],
+    shown: int,
 ) -> None:
     """Write the page for `parts` (train, eval), whose facts are data.facts.facts, perhaps with a
-    prediction."""
+    prediction; with pictures of so many records as are `shown`, of all for 0."""
     described = []
     for name, part in parts.items():
         described.append(
@@ -41,14 +46,22 @@ def write(
                 "name": name,
                 "facts": facts[name],
                 "histograms": histograms(part),
-                "cards": cards(part),
+                "cards": cards(part, shown),
+                "conflicts": conflicts(part),
+                "shortcuts": part.shortcuts,
             }
         )
+    built = built_by(parts["train"])
+    splits = built.get("groups", {})
+    groups = sorted({group for counts in splits.values() for group in counts})
     page = render(
         "dataset.html.j2",
         findings=sorted(found, key=lambda finding: WORST_FIRST.index(finding.severity)),
         errors=sum(finding.severity == findings.ERROR for finding in found),
         parts=described,
+        agreement=built.get("agreement", []),
+        splits=list(splits),
+        groups=[(one, [counts.get(one, 0) for counts in splits.values()]) for one in groups],
     )
     # A path may be no UTF-8.
     files.write_text(path, page.encode(errors="backslashreplace").decode())
@@ -90,17 +103,50 @@ def histogram(title: str, values: Sequence[float]) -> dict:
     }
 
 
-def cards(survey: Survey) -> list[dict]:
-    """Return some samples with their pictures, drawn from the beginning of the file, always the
-    same ones."""
-    samples = list(islice(stream(JsonRecords(survey.annotations), Tally()), DRAWN_FROM))
-    count = min(SHOWN_SAMPLES, len(samples))
+def built_by(survey: Survey) -> dict:
+    """Return what build_dataset wrote of the set that a survey is of; {} of others."""
+    marker = survey.annotations.parent.parent / MARKER
+    return files.read_json(marker) if marker.is_file() else {}
+
+
+def conflicts(survey: Survey) -> list[dict]:
+    """Return the records that answer one question about one clip otherwise, with both answers."""
+    pairs = survey.conflicts[:MOST_PAIRS]
+    wanted = {survey.indices[row] for pair in pairs for row in pair}
+    samples = {}
+    for sample in stream(JsonRecords(survey.annotations), Tally()) if wanted else ():
+        if sample.index in wanted:
+            samples[sample.index] = sample
+    found = []
+    for pair in pairs:
+        later, earlier = (samples[survey.indices[row]] for row in pair)
+        said = {question.text: question.gt for question in earlier.questions()}
+        for question in later.questions():
+            other = said.get(question.text, question.gt)
+            if alike(other) != alike(question.gt):
+                ids, answers = (earlier.id, later.id), (other, question.gt)
+                found.append({"ids": ids, "question": question.text, "answers": answers})
+    return found
+
+
+def cards(survey: Survey, shown: int) -> list[dict]:
+    """Return all samples with their pictures, or as many as are `shown`, drawn from the beginning
+    of the file, always the same ones."""
+    most = max(DRAWN_FROM, shown) if shown else None
+    samples = list(islice(stream(JsonRecords(survey.annotations), Tally()), most))
+    count = min(shown or len(samples), len(samples))
     indices = sorted(random.Random(0).sample(range(len(samples)), count))
     drawn = [samples[index] for index in indices]
     media = [sample.media[0] for sample in drawn if sample.media]
     with TemporaryDirectory() as folder:
         local_files = pictured(survey, media, Path(folder))
-        return [card(survey, sample, local_files) for sample in drawn]
+        bar = progress.bar(count, "draw records", unit="record", delay=progress.delay())
+        with bar:
+            made = []
+            for sample in drawn:
+                made.append(card(survey, sample, local_files))
+                bar.update()
+        return made
 
 
 def pictured(survey: Survey, media: list[Media], folder: Path) -> dict:

@@ -37,6 +37,7 @@ def render(template: str, **values: object) -> str:
     environment.filters["count"] = "{:,}".format
     environment.filters["clip"] = shortened
     environment.filters["leaf"] = last_part
+    environment.filters["zip"] = zip
     style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     return environment.get_template(template).render(style=style, type_names=TYPE_NAMES, **values)
 
