@@ -335,6 +335,10 @@ def test_fixes_of_rules_hold_when_pasted(world, rule, action, engine, changes):
         ("grpo --engine cosmos-rl --set epsilon=0.2", ""),
         ("train --set learing_rate=1e-4",
          "replace --set learing_rate=1e-4 with --set train.optm_lr=0.0001"),
+        ("train --set custom.vision.num_frames=8",  # was passed on, and 8 frames were not shown
+         "replace --set custom.vision.num_frames=8 with --set custom.vision.nframes=8"),
+        ("train --set train.learning_rate=1e-5",
+         "replace --set train.learning_rate=1e-5 with --set train.optm_lr=1e-05"),
         ("train --set train.optm_lrr=2", ""),  # 2 is no learning rate, and no other value was typed
         ("train --unset policy.lora", "drop --unset policy.lora"),
         ("train --unset train.seed", "drop --unset train.seed"),

@@ -69,13 +69,17 @@ def full_name(action: str, name: str) -> str:
 
 
 def same_elsewhere(action: str, key: str) -> str:
-    """The key that another action has under another name, or that stands in another table around
-    or below that of `key`; "" where there is none, or several."""
+    """The key that another action has under another name, that its table has under a short name, or
+    that stands in another table around or below that of `key`; "" where there is none, or
+    several."""
     for other in bundle.ACTIONS:
         found = _counterpart(other, action, key) if other != action else ""
         if found:
             return found
     table, _, leaf = key.rpartition(".")
+    short = full_name(action, leaf)
+    if short in document.keys(action) and short.rpartition(".")[0] == table:
+        return short
     ends = []
     for known in document.keys(action):
         place, _, last = known.rpartition(".")
@@ -208,11 +212,16 @@ def _strangers(action: str, spec: dict) -> list[tuple[str, object]]:
 
 
 def near_in_custom(action: str, key: str) -> list[str]:
-    """Our name that one below `custom` misspells; empty when it is nothing like ours."""
+    """Our name that one below `custom` misspells or means in other words; empty when it is nothing
+    like ours."""
     table, _, leaf = key.rpartition(".")
     known = document.custom_tables(action)
     if table != "custom":
         known = known[table.removeprefix("custom.")]["properties"]
+    told = word(action, leaf)
+    meant = told.key if told else full_name(action, leaf.lower())
+    if meant in document.keys(action) and meant.rpartition(".")[0] == table:
+        return [meant]
     return [f"{table}.{name}" for name in findings.misspelt(leaf, known)]
 
 
