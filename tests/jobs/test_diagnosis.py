@@ -403,6 +403,31 @@ torch.distributed.elastic.multiprocessing.api.SignalException: Process 190834 go
 safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge""",
     "LOG-GPU-MEMORY": "[rank0]: RuntimeError: cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
 }
+# The same errors in the words of other versions.
+OTHERWISE = """\
+LOG-MEDIA-COUNT ValueError: At most 1 image(s) may be provided in one request.
+LOG-MEDIA-COUNT ValueError: You set or defaulted to '{"video": 1}' in `--limit-mm-per-prompt`, but \
+passed 2 video items in the same prompt.
+LOG-MEDIA-COUNT ValueError: The model only supports at most 0 video items, but you passed 1 video
+LOG-LORA-TARGETS ValueError: No modules were targeted for adaptation. This might be caused by a
+LOG-CHAT-TEMPLATE ValueError: As of transformers v4.44, default chat template is no longer allowed, \
+so you must provide a chat template if the tokenizer does not define one.
+LOG-TRANSFORMERS-OLD ValueError: Model architectures ['Qwen3VLForConditionalGeneration'] are not \
+supported for now. Supported architectures: dict_keys(['A'])
+LOG-TORCHVISION ImportError: /x/torchvision/_C.so: undefined symbol: _ZN3c10
+LOG-TORCHVISION RuntimeError: Detected that PyTorch and torchvision were compiled with different \
+CUDA major versions.
+LOG-BINARY-BUILD ImportError: /x/vllm/_C.abi3.so: undefined symbol: _ZN3c104cuda9SetDeviceEa
+LOG-TOKEN-TYPES TypeError: M.forward() got an unexpected keyword argument 'mm_token_type_ids'
+LOG-GPU-MEMORY RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+LOG-DISK-POD Message: Container trainer exceeded its local ephemeral storage limit "50Gi".
+LOG-DISK-POD Message: Usage of EmptyDir volume "cache" exceeds the limit "1Gi".
+LOG-REDIS-REFUSED redis.exceptions.ConnectionError: Connection closed by server.
+LOG-WEIGHTS-NEW - MISSING: those params were newly initialized because missing from the checkpoint.
+LOG-ENDED torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -15) local_rank: 0
+LOG-PTXAS ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'
+LOG-HUB-GATED Access to model nvidia/X is restricted and you are not in the authorized list.
+LOG-SHARDED-MIX RuntimeError: function got mixed torch.Tensor and DTensor""".splitlines()
 
 
 BEFORE = ("", "[pod/train-0/main] ", "2026-01-01T10:00:00.123Z ")
@@ -424,6 +449,85 @@ def test_what_people_post_is_known(tmp_path):
         if one["severity"] == f.ERROR:
             known.setdefault(one["where"].rpartition(":")[0], []).append(one["id"])
     assert known == {log: [id] for log, id in expected.items()}
+
+
+# What healthy runs say of errors, in the words of transformers, cosmos-rl, pip, git and Python.
+NOISE = """\
+[rank0]: [ERROR] `cache_position` is part of Qwen3VLModel.forward's signature, but not documented. \
+Make sure to add it to the docstring of the function in /x/modeling_qwen3_vl.py.
+[rank1]:[cosmos] 2026-01-01 10:00:00,000 - cosmos - ERROR - Failed to import OpenVLA Rollout. \
+Error: No module named 'decord'
+[cosmos] 2026-01-01 10:00:00,000 - cosmos - ERROR - Failed to import Diffusion NFT Rollout. Error: x
+ERROR: pip's dependency resolver does not currently take into account all the packages
+ERROR: ld.so: object '/x/libjemalloc.so' from LD_PRELOAD cannot be preloaded: ignored.
+fatal: not a git repository (or any of the parent directories): .git
+ERROR 03-20 07:42:38 [fa_utils.py:57] Cannot use FA version 2 is not supported due to FA3 is only
+Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>
+Traceback (most recent call last):
+  File "/lib/torch/utils/data/dataloader.py", line 1664, in __del__
+AttributeError: 'NoneType' object has no attribute 'state_dict'
+wandb: ERROR Error while calling W&B API: context deadline exceeded (<Response [500]>)""".splitlines()
+STEPS = {
+    "cosmos-rl": "[rank0]:[cosmos] 2026-01-01 10:00:00 - cosmos - INFO - Step: {}/30, Loss: 0.5, x",
+    "embedded": "train:   1% {}/30 [00:08<24:41,  8.28s/step, loss 6.94262, 182 tokens/s]",
+}
+
+
+@pytest.mark.parametrize(("trainer", "steps", "before"), [
+    ("cosmos-rl", [], BEFORE[0]), ("embedded", [1], BEFORE[1]), ("embedded", range(1, 8), BEFORE[1]),
+    ("cosmos-rl", range(1, 8), BEFORE[2]),
+])  # fmt: skip
+def test_what_healthy_runs_say_does_not_explain_a_killed_one(tmp_path, before, steps, trainer):
+    job = "grpo-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job, "cosmos-rl", reason="killed by signal 9")
+    told = [STEPS[trainer].format(step) for step in steps]
+    lines = [*NOISE[:-1], *INNOCENT, *told, *NOISE[:-1]]
+    if len(told) > 1:  # what nobody knows may stand before steps, but no end
+        lines = ["Traceback (most recent call last):", '  File "x"', "QuantumError: 1", *NOISE]
+        lines += [*INNOCENT, *told]
+    (folder / "log.txt").write_text("".join(f"{before}{line}\n" for line in lines))
+    done = run_script("diagnose_log.py", folder / "log.txt", "--json", cwd=tmp_path)
+    (end,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == f.ERROR]
+    assert (end["id"], end["message"]) == (
+        "LOG-UNKNOWN",
+        "got no known error in the log; the job's record says: killed by signal 9",
+    )
+    (tmp_path / "a.log").write_bytes((folder / "log.txt").read_bytes())
+    done = run_script("diagnose_log.py", "a.log", "--json", cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["result"]) == (0, {"cause": None})
+
+
+def test_posted_errors_are_known_between_ranks_and_noise(tmp_path):
+    """Two ranks that say the same, line by line, with what healthy runs say before and after."""
+    expected = {}
+    posted = [(line.partition(" ")[0], [line.partition(" ")[2]]) for line in OTHERWISE]
+    for id, text in POSTED.items():
+        bare = [re.sub(r"^\[rank\d+\]:\s?", "", line) for line in text.splitlines()]
+        posted.append((id, [f"[rank{rank}]: {line}" for line in bare for rank in (0, 1)]))
+    for number, (id, lines) in enumerate(posted):
+        log = tmp_path / f"{number}.log"
+        log.write_text("\n".join([*NOISE, *INNOCENT, *lines, *NOISE, *INNOCENT]) + "\n")
+        expected[str(log)] = id
+    found = json.loads(run_script("diagnose_log.py", *expected, "--json").stdout)["findings"]
+    known = {}
+    for one in found:
+        if one["severity"] == f.ERROR:
+            known.setdefault(one["where"].rpartition(":")[0], []).append(one["id"])
+    assert known == {log: [id] for log, id in expected.items()}
+
+
+@pytest.mark.parametrize(("action", "kind", "said"), [
+    ("grpo", "Video", "tokens: 0, features: 3136"), ("evaluate", "Image", "tokens: 0, features 1152"),
+])  # fmt: skip
+def test_a_text_without_a_place_for_its_clip_is_not_too_long(tmp_path, said, kind, action):
+    job = f"{action}-20260101-120000-0a1b2c"
+    folder = job_folder(tmp_path, job)
+    line = f"[rank0]: ValueError: {kind} features and {kind.lower()} tokens do not match, {said}"
+    (folder / "log.txt").write_text("\n".join([*NOISE, *INNOCENT, line, *INNOCENT]))
+    done = run_script("diagnose_log.py", job, "--json", cwd=tmp_path)
+    (found,) = [one for one in json.loads(done.stdout)["findings"] if one["severity"] == f.ERROR]
+    assert found["id"] == "LOG-VISION-TOKENS-NONE" and "check_dataset.py" in found["fix"]
+    assert "not too long" in found["message"] and "video_token_id" in found["message"]
 
 
 @pytest.mark.parametrize("id", [entry.id for entry in ENTRIES])

@@ -57,13 +57,17 @@ TROUBLE = (
     "panic:",
 )
 HARMLESS = re.compile(r"\bWARN(?:ING)?\b|Warning:")  # on a line that names an error
-RANK = r"(?:\[[^\]]*\]:?\s?)?"
+# What stands before a line: its rank, its pod, its time (docker logs -t).
+RANK = r"(?:(?:\[[^\]]*\]:?|\d{4}-\d\d-\d\dT\S+)\s?)*"
 # The last line of a traceback says an error even where its text holds a warning.
 RAISED = re.compile(
     RANK + r"(?:[\w.]*(?:Error|Exception)|StopIteration|KeyboardInterrupt)(?::(?! \w*Warning)|\s*$)"
 )
-# A line inside a traceback, perhaps with its rank before it.
-STACK = re.compile(RANK.replace(r"\s?", "") + r"\s\s")
+# Above a traceback that ends nothing: Python says it of destructors, and of what runs at its exit.
+IGNORED = re.compile(RANK + r"Exception ignored (?:in: |in atexit|while )")
+# How trainers show a step: cosmos-rl's line, and the embedded engine's.
+STEP = re.compile(r"\bStep: (\d+)/\d+, |\btrain: +\d+% (\d+)/\d+ ")
+STACK = re.compile(RANK + r"\s\s")  # a line inside a traceback
 # A finding that one of our commands printed, perhaps with its rank before it, and its fix, where
 # that stands on the same line; or the last line of a traceback, where it passed through somebody
 # else's program.
@@ -272,6 +276,9 @@ class _Search:
         # since the last may turn out to be harmless.
         self.blocks: deque[tuple[int, list[str]]] = deque(maxlen=2)
         self.plain: set[str] = set()
+        # The first and the last step told since the last line that looks like an error.
+        self.steps_since: list[str] = []
+        self.is_ignored = False  # whether a traceback that ends nothing is being told
         self._look_for(catalog())
 
     def _look_for(self, entries: Iterable[Entry]) -> None:
@@ -283,6 +290,15 @@ class _Search:
     def look(self, number: int, line: str) -> Entry | None:
         """The error this line shows."""
         self.tail.append(line)
+        if self.is_ignored:
+            self.is_ignored = "Traceback" in line or bool(STACK.match(line))
+            return None
+        if "Exception ignored" in line and IGNORED.match(line):
+            self.is_ignored = True
+            return None
+        step = STEP.search(line) if "Step: " in line or "train: " in line else None
+        if step:
+            self.steps_since = [*self.steps_since[:1], step[1] or step[2]]
         in_block = self._extend_block(number, line)
         bare = line.translate(WITHOUT_DIGITS)
         has_sign = _contains(line, self.signs_with_digits)
@@ -290,6 +306,8 @@ class _Search:
             return None
         has_sign = has_sign or _contains(line, self.other_signs)
         is_trouble = _looks_like_trouble(line)
+        if is_trouble:
+            self.steps_since.clear()
         if is_trouble and not in_block:
             self.blocks.append((number, [line]))
         self._note_contexts(line)
@@ -391,11 +409,17 @@ def _said(printed: str) -> Fix:
 
 
 def _unknown(search: _Search, name: str) -> Finding:
+    last = [quoted(line) for line in search.tail]
     if not search.blocks:
-        last = [quoted(line) for line in search.tail]
         return findings.info("LOG-NO-ERROR", name, "got no sign of an error in the log", lines=last)
     number, lines = search.blocks[-1]
     block = [quoted(line) for line in lines]
+    if len(set(search.steps_since)) > 1:  # one alone may be another rank's
+        message = (
+            f"got no sign of an error at the end of the log: after line {number} "
+            f"({_last_said(block)}) the run went on to step {search.steps_since[-1]}"
+        )
+        return findings.info("LOG-NO-ERROR", name, message, lines=last)
     message = f"no known pattern; the last error block says: {_last_said(block)}"
     return findings.error("LOG-UNKNOWN", f"{name}:{number}", message, lines=block)
 
