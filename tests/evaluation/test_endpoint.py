@@ -518,6 +518,11 @@ NO_ANSWERS = {
     "filter": said("", "content_filter"),
     "filter in the middle": said("The answer", "content_filter"),
     "refusal": said(None, refusal="I will not."),
+    "refusal beside an empty text": said("", refusal="I will not."),
+    "calls of tools": said("", "tool_calls", tool_calls=[{"id": "1", "type": "function"}]),
+    "aborted": said("The answer is", "abort"),
+    "an error of the server": said("", "error"),
+    "parts": said([{"type": "text", "text": "yes"}]),
 }
 
 

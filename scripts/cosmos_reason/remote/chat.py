@@ -33,8 +33,10 @@ TRANSIENT = {408, 409, 429, 500, 502, 503, 504}
 KEY_REFUSED = {401, 403}
 REFUSING = KEY_REFUSED | {404, 405}  # the answer would be the same for every question
 NAMES_SHOWN = 10
-FILTERED = "content_filter"  # the finish_reason of an answer that a filter took
+# The finish_reason of an answer that a filter took, or that the server gave up (vLLM: abort).
+BROKEN_OFF = ("content_filter", "abort", "error")
 THOUGHTS = ("reasoning_content", "reasoning")  # where servers put them beside the content
+BESIDE = ("refusal", "tool_calls", "function_call")  # what stands there in place of an answer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -214,7 +216,7 @@ class ChatServer:
         return reply, bytes(content)
 
     def _reply(self, content: bytes, asked: str) -> Reply:
-        """Raises Failure for what is no answer: no text, one that a filter ended, or one of another
+        """Raises Failure for what is no answer: no text, one that was broken off, or one of another
         model than was asked."""
         try:
             reply = json.loads(content)
@@ -235,9 +237,13 @@ class ChatServer:
     def _refuse_no_answer(self, message: dict, end: object) -> None:
         text = message["content"]
         thought = any(message.get(key) for key in THOUGHTS)
-        if text is not None and end != FILTERED and not (thought and not text.strip()):
+        others = [key for key in BESIDE if message.get(key)]
+        is_lacking = text is None or not text.strip() and (thought or others)
+        if not is_lacking and end not in BROKEN_OFF:
             return
-        what = "only thoughts" if thought else "no text"
+        what = "only thoughts" if thought else "no text" if is_lacking else "a part of an answer"
+        if others:
+            what += f" but {', '.join(others)}"
         problem = f"got {what} (finish_reason {end!r}), expected an answer"
         if end == "length":
             problem += ": its tokens ended first, a higher generation.max_tokens may help"
