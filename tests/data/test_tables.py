@@ -227,7 +227,9 @@ def test_a_row_without_times_among_others_is_told_to_be_whole(source, long_clip)
 
 
 @pytest.mark.parametrize(
-    "void", ["NaN", "nan", "None", "#REF!", "#DIV/0!", "#N/A", "<NA>", "#NAME?"]
+    "void",
+    ["NaN", "nan", "None", "#REF!", "#DIV/0!", "#N/A", "<NA>", "#NAME?", "#SPILL!"]
+    + ["Err:502", "#####", "=A1", "=VLOOKUP(A2;B:C;2)", "-", "?", "NA"],
 )
 def test_what_programs_write_for_no_value_is_no_answer(source, void):
     lines = ["video,answer", "0.mp4,yes", ",", f"1.mp4,{void}", f"2.mp4,{void}", "3.mp4,none"]
@@ -267,6 +269,36 @@ def test_answers_are_trained_in_one_form(source):
     findings, answers, _ = build(source, lines, *ASKED)
     assert answers == ["no", "no", "no", "Yes"]
     assert findings["BUILD-ANSWER-FORM"]["data"]["rows"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("written", "trained"), [(["1", "1.0", "1", "2"], "1112"), (["yes.", "yes", "Yes", "no"], None)]
+)
+def test_what_a_spreadsheet_makes_of_an_answer_is_the_same_answer(source, written, trained):
+    lines = ["video,answer", *(f"{number}.mp4,{text}" for number, text in enumerate(written))]
+    findings, answers, _ = build(source, lines, *ASKED)
+    assert answers == (list(trained) if trained else ["yes.", "yes.", "yes.", "no"])
+    assert findings["BUILD-ANSWER-FORM"]["severity"] == "info"
+
+
+@pytest.mark.parametrize("answers", ["ba", "21", "10"])
+@pytest.mark.parametrize(
+    ("names", "is_told"), [("opt_a,opt_b", True), ("x,y", True), ("x", False), ("camera,qid", False)]
+)
+def test_answers_that_number_unused_texts_are_told(source, answers, names, is_told):
+    texts = ",".join("left right".split()[: names.count(",") + 1])
+    lines = [f"video,{names},answer", f"0.mp4,{texts},{answers[0]}", f"1.mp4,{texts},{answers[1]}"]
+    findings, trained, _ = build(source, lines, *ASKED)
+    told = findings["BUILD-COLUMN-UNUSED"]
+    assert trained == list(answers) and ("may be the options" in told["message"]) == is_told
+    if is_told:
+        assert told["severity"] == "warning"
+        words = [word for name in names.split(",") for word in ("--column", f"options={name}")]
+        assert " ".join(words) in told["message"]
+        numbered = ["--column", f"answer_from_{min(answers)}=answer"] if answers.isdigit() else []
+        (source / "labels.csv").unlink()
+        first = {"ba": "B", "21": "B", "10": "B"}[answers]
+        assert build(source, lines, *ASKED, *words, *numbered)[1][0] == first
 
 
 def test_answers_that_differ_in_case_are_no_conflict(source):

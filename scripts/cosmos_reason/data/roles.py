@@ -276,6 +276,21 @@ def meaning(name: str) -> str:
     return next((meant for meant, known in MEANINGS.items() if words & known), "")
 
 
+def offered(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[str]:
+    """Those of the unused columns `names` that may hold the options of answers that are all one
+    letter or a small number: as many texts in each row as the answers count, or more."""
+    texts = [
+        name
+        for name in names
+        if not meaning(name) and not OF_ROWS.search(name) and all(map(cell_text, cells[name]))
+    ]
+    known = {answer.strip(" ().").upper() for answer in answers}
+    letters = {chr(ord("A") + place) for place in range(len(texts))}
+    numbers = {str(number) for number in range(len(texts) + 1)}
+    may_be = 1 < len(texts) and 1 < len(known) and (known <= letters or known <= numbers)
+    return texts if may_be else []
+
+
 def time_roles(cells: Cells, names: Sequence[str]) -> list[str]:
     """ROLE=COLUMN for the one column of begins and the one of ends among `names`, with the unit
     that these say, or for the one column of both; [] where they are not one of each."""

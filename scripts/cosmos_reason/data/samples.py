@@ -17,8 +17,13 @@ THOUGHTFUL = re.compile(r"\s*<think>\s*(.*?)\s*</think>\s*(\S.*)", re.S)
 THOUGHT_ALONE = re.compile(r"\s*<think>\s*(.*?)\s*(?:</think>\s*)?", re.S)
 ANSWER_TAGS = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.S)
 # What programs write for no value, and a spreadsheet for a formula that failed. "none" is a word.
-VOID = {"NaN", "nan", "NAN", "None", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT"}
-FAILED_FORMULA = re.compile(r"#[¡¿]?(?:[^\W\d_]+(?:/0)?[!?]|N/A|NV)")
+VOID = {"NaN", "nan", "NAN", "None", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>", "NaT", "NA"}
+# Excel's and LibreOffice's errors, a cell too narrow to show its value, a formula that was never
+# computed, and marks alone.
+FAILED_FORMULA = re.compile(
+    r"#[¡¿]?(?:[^\W\d_]+(?:/0)?[!?]|N/A|NV)|Err:\d{3}|#{2,}|=[A-Z$]+[\d$(].*|[-–—?.\s]+"
+)
+WHOLE = re.compile(r"([-+]?\d+)\.0+")  # how a spreadsheet of numbers writes 1
 
 
 class Turn(NamedTuple):
@@ -125,8 +130,8 @@ def is_void(text: str) -> bool:
 
 
 def alike(text: str) -> str:
-    """The same for answers that differ in case and blanks only."""
-    return " ".join(text.casefold().split())
+    """The same for answers that differ in case, blanks, a full stop or the zeros of 1.0 only."""
+    return WHOLE.sub(r"\1", " ".join(text.casefold().split()).removesuffix("."))
 
 
 def in_one_form(answers: Sequence[str]) -> list[str]:

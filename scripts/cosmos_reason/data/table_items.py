@@ -136,10 +136,15 @@ def items(
 
 
 def _unused(
-    rows: list[Row], cells: roles.Cells, names: list[str], times: Sequence[str] = ()
+    rows: list[Row],
+    cells: roles.Cells,
+    names: list[str],
+    times: Sequence[str] = (),
+    offered: Sequence[str] = (),
 ) -> list[f.Finding]:
-    """The columns without a role by their names: a warning where one may mean more than it says, as
-    `times` do, whatever they are called."""
+    """Report the columns without a role by their names: a warning where one may mean more than it
+    says, as `times` do, whatever they are called. `offered` may be the options that the answers are
+    letters or numbers of."""
     names = [name for name in names if name not in RATES]  # which are read beside pictures
     if not names:
         return []
@@ -161,6 +166,11 @@ def _unused(
         elif meant in roles.DECLARED_BY:
             role = roles.DECLARED_BY[meant]
             message += f": --column {shlex.quote(f'{role}={alike[0]}')} declares it"
+    if offered:
+        words = " ".join(f"--column {shlex.quote(f'options={name}')}" for name in offered)
+        message += f"; {', '.join(offered)} may be the options that the answers choose from, which "
+        message += f"are asked without them: {words} declares it"
+        meanings |= dict.fromkeys(offered, "an option")
     severity = f.WARNING if meanings else f.INFO
     data = {"columns": names, "meanings": meanings}
     return [f.Finding("BUILD-COLUMN-UNUSED", severity, rows[0].where, message, Fix(), data)]
@@ -263,6 +273,7 @@ def _items_of(
     media = [tuple(dict.fromkeys(named)) for named in zip(*shown, strict=True)]
     asking = (rows, texts["question"], answers, options, shown[0], reading, cells, chosen)
     asked = f.attempt(problems, _questions, *asking) or texts["question"]
+    offered = [] if any(options) else roles.offered(cells, files.unused, answers)
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
     if not times and "start" not in columns:
         times = parts.unnamed_times(shown[0], asked, files.unused, cells)
@@ -335,7 +346,7 @@ def _items_of(
         yield from joined_turns(made, turn.name, problems)
     else:
         yield from (item for item, _ in made)
-    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused, times)]
+    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused, times, offered)]
 
 
 def _chosen_options(
