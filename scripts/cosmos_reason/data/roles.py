@@ -282,7 +282,9 @@ def offered(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[
     texts = [
         name
         for name in names
-        if not meaning(name) and not OF_ROWS.search(name) and all(map(cell_text, cells[name]))
+        if isinstance(name, str)  # no place in an export
+        and not (meaning(name) or OF_ROWS.search(name))
+        and all(map(cell_text, cells[name]))
     ]
     known = {answer.strip(" ().").upper() for answer in answers}
     letters = {chr(ord("A") + place) for place in range(len(texts))}

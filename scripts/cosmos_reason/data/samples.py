@@ -21,7 +21,7 @@ VOID = {"NaN", "nan", "NAN", "None", "null", "NULL", "N/A", "n/a", "#N/A", "<NA>
 # Excel's and LibreOffice's errors, a cell too narrow to show its value, a formula that was never
 # computed, and marks alone.
 FAILED_FORMULA = re.compile(
-    r"#[¡¿]?(?:[^\W\d_]+(?:/0)?[!?]|N/A|NV)|Err:\d{3}|#{2,}|=[A-Z$]+[\d$(].*|[-–—?.\s]+"
+    r"#[¡¿]?(?:[^\W\d_]+(?:/0)?[!?]|N/A|NV)|Err:\d{3}|#{2,}|=[A-Z$]+[\d$(].*|[-–—.\s]+"
 )
 WHOLE = re.compile(r"([-+]?\d+)\.0+")  # how a spreadsheet of numbers writes 1
 
