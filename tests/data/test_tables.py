@@ -228,9 +228,11 @@ def test_a_row_without_times_among_others_is_told_to_be_whole(source, long_clip)
 
 @pytest.mark.parametrize(
     "void",
-    ["NaN", "nan", "None", "#REF!", "#DIV/0!", "#N/A", "<NA>", "#NAME?", "#SPILL!"]
-    + ["Err:502", "#####", "=A1", "=VLOOKUP(A2;B:C;2)", "-", "--", "NA"],
-)
+    [
+        "NaN", "nan", "None", "#REF!", "#DIV/0!", "#N/A", "<NA>", "#NAME?", "#SPILL!", "Err:502",
+        "#####", "=A1", "=VLOOKUP(A2;B:C;2)", "-", "--", "NA",
+    ],
+)  # fmt: skip
 def test_what_programs_write_for_no_value_is_no_answer(source, void):
     lines = ["video,answer", "0.mp4,yes", ",", f"1.mp4,{void}", f"2.mp4,{void}", "3.mp4,none"]
     findings, answers, _ = build(source, lines, *ASKED)
@@ -287,7 +289,7 @@ def test_what_a_spreadsheet_makes_of_an_answer_is_the_same_answer(source, writte
     [("opt_a,opt_b", True), ("x,y", True), ("x", False), ("camera,qid", False)],
 )
 def test_answers_that_number_unused_texts_are_told(source, answers, names, is_told):
-    texts = ",".join("left right".split()[: names.count(",") + 1])
+    texts = ",".join(["left", "right"][: names.count(",") + 1])
     lines = [f"video,{names},answer", f"0.mp4,{texts},{answers[0]}", f"1.mp4,{texts},{answers[1]}"]
     findings, trained, _ = build(source, lines, *ASKED)
     told = findings["BUILD-COLUMN-UNUSED"]

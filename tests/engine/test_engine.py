@@ -17,8 +17,8 @@ import torch
 from forked import Forked, one_thread
 from huggingface_hub import constants
 from safetensors.torch import load_file
-from support import files_up_to
-from training import run, short_training
+from support import files_up_to, run_script
+from training import VISION, run, short_training
 
 from cosmos_reason.base import files
 from cosmos_reason.base.findings import Failure
@@ -436,6 +436,16 @@ def test_qwen2_5_vl_generates_at_the_positions_that_it_is_trained_at(evaluate_sp
             inputs["mm_token_type_ids"] = torch.cat([kinds, kinds.new_zeros(1)])
         tokens = inputs["input_ids"][prompt:]
         assert responder.tokenizer.decode(tokens, skip_special_tokens=True).startswith(text)
+
+
+def test_a_copied_checkpoint_is_asked_as_it_was_trained(out, dataset, tmp_path):
+    copy = shutil.copytree(out / "run" / "safetensors" / "step_4", tmp_path / "copied")
+    words = ["evaluate", "--engine", "transformers", "--model", copy]
+    words += ["--eval-root", dataset / "eval", "-o", tmp_path / "copied.toml"]
+    done = run_script("build_spec.py", *words)
+    assert done.returncode == 0, done.stderr
+    vision = document.load(tmp_path / "copied.toml")["vision"]
+    assert {key: vision.get(key) for key in VISION} == VISION
 
 
 def test_a_question_has_the_tokens_it_was_trained_with(

@@ -410,8 +410,8 @@ LOG-MEDIA-COUNT ValueError: You set or defaulted to '{"video": 1}' in `--limit-m
 passed 2 video items in the same prompt.
 LOG-MEDIA-COUNT ValueError: The model only supports at most 0 video items, but you passed 1 video
 LOG-LORA-TARGETS ValueError: No modules were targeted for adaptation. This might be caused by a
-LOG-CHAT-TEMPLATE ValueError: As of transformers v4.44, default chat template is no longer allowed, \
-so you must provide a chat template if the tokenizer does not define one.
+LOG-CHAT-TEMPLATE ValueError: As of transformers v4.44, default chat template is no longer \
+allowed, so you must provide a chat template if the tokenizer does not define one.
 LOG-TRANSFORMERS-OLD ValueError: Model architectures ['Qwen3VLForConditionalGeneration'] are not \
 supported for now. Supported architectures: dict_keys(['A'])
 LOG-TORCHVISION ImportError: /x/torchvision/_C.so: undefined symbol: _ZN3c10
@@ -466,7 +466,8 @@ Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f>
 Traceback (most recent call last):
   File "/lib/torch/utils/data/dataloader.py", line 1664, in __del__
 AttributeError: 'NoneType' object has no attribute 'state_dict'
-wandb: ERROR Error while calling W&B API: context deadline exceeded (<Response [500]>)""".splitlines()
+wandb: ERROR Error while calling W&B API: context deadline exceeded (<Response [500]>)
+""".splitlines()
 STEPS = {
     "cosmos-rl": "[rank0]:[cosmos] 2026-01-01 10:00:00 - cosmos - INFO - Step: {}/30, Loss: 0.5, x",
     "embedded": "train:   1% {}/30 [00:08<24:41,  8.28s/step, loss 6.94262, 182 tokens/s]",
@@ -474,8 +475,8 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("trainer", "steps", "before"), [
-    ("cosmos-rl", [], BEFORE[0]), ("embedded", [1], BEFORE[1]), ("embedded", range(1, 8), BEFORE[1]),
-    ("cosmos-rl", range(1, 8), BEFORE[2]),
+    ("cosmos-rl", [], BEFORE[0]), ("embedded", [1], BEFORE[1]),
+    ("embedded", range(1, 8), BEFORE[1]), ("cosmos-rl", range(1, 8), BEFORE[2]),
 ])  # fmt: skip
 def test_what_healthy_runs_say_does_not_explain_a_killed_one(tmp_path, before, steps, trainer):
     job = "grpo-20260101-120000-0a1b2c"
@@ -517,7 +518,8 @@ def test_posted_errors_are_known_between_ranks_and_noise(tmp_path):
 
 
 @pytest.mark.parametrize(("action", "kind", "said"), [
-    ("grpo", "Video", "tokens: 0, features: 3136"), ("evaluate", "Image", "tokens: 0, features 1152"),
+    ("grpo", "Video", "tokens: 0, features: 3136"),
+    ("evaluate", "Image", "tokens: 0, features 1152"),
 ])  # fmt: skip
 def test_a_text_without_a_place_for_its_clip_is_not_too_long(tmp_path, said, kind, action):
     job = f"{action}-20260101-120000-0a1b2c"

@@ -168,6 +168,10 @@ ASKED = {
     "docker": "--platform", "torch compile": "train.compile",
     "base model": "model.base_model_path", "spot": "retry JOB_ID",
     "metrics": "score_predictions.py", "temperature": "rollout.sampling_config.temperature",
+    "k-fold": "--folds N writes N pairs", "audio": "Not offered", "rtsp": "Not offered",
+    "bounding boxes": "cosmos-reason-answers.md", "preempt": "retry JOB_ID", "judge": "--judge URL",
+    "learning rate finder": "train.optm_decay_type", "stuck": "watch JOB_ID", "push": "--hub",
+    "underfitting": "train.epoch", "nim": "vLLM", "AdamW8bit": "train.optm_name",
 }  # fmt: skip
 
 

@@ -289,7 +289,7 @@ def offered(cells: Cells, names: Sequence[str], answers: Sequence[str]) -> list[
     known = {answer.strip(" ().").upper() for answer in answers}
     letters = {chr(ord("A") + place) for place in range(len(texts))}
     numbers = {str(number) for number in range(len(texts) + 1)}
-    may_be = 1 < len(texts) and 1 < len(known) and (known <= letters or known <= numbers)
+    may_be = len(texts) > 1 and len(known) > 1 and (known <= letters or known <= numbers)
     return texts if may_be else []
 
 

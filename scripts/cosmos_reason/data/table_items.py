@@ -273,7 +273,7 @@ def _items_of(
     media = [tuple(dict.fromkeys(named)) for named in zip(*shown, strict=True)]
     asking = (rows, texts["question"], answers, options, shown[0], reading, cells, chosen)
     asked = f.attempt(problems, _questions, *asking) or texts["question"]
-    offered = [] if any(options) else roles.offered(cells, files.unused, answers)
+    unasked = [] if any(options) else roles.offered(cells, files.unused, answers)
     times = [name for name in files.unused if roles.meaning(name) == roles.TIME]
     if not times and "start" not in columns:
         times = parts.unnamed_times(shown[0], asked, files.unused, cells)
@@ -346,7 +346,7 @@ def _items_of(
         yield from joined_turns(made, turn.name, problems)
     else:
         yield from (item for item, _ in made)
-    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused, times, offered)]
+    problems += [*one_per_id(refused), *_unused(rows, cells, files.unused, times, unasked)]
 
 
 def _chosen_options(

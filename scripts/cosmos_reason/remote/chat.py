@@ -238,7 +238,7 @@ class ChatServer:
         text = message["content"]
         thought = any(message.get(key) for key in THOUGHTS)
         others = [key for key in BESIDE if message.get(key)]
-        is_lacking = text is None or not text.strip() and (thought or others)
+        is_lacking = text is None or (not text.strip() and (thought or others))
         if not is_lacking and end not in BROKEN_OFF:
             return
         what = "only thoughts" if thought else "no text" if is_lacking else "a part of an answer"

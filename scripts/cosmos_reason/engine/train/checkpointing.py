@@ -46,13 +46,19 @@ def _writing(folder: Path) -> Iterator[Path]:
 
 
 def export(
-    network, base_folder: Path, folder: Path, dtype: torch.dtype, ranks: Ranks = ALONE
+    network,
+    base_folder: Path,
+    folder: Path,
+    dtype: torch.dtype,
+    spec: dict,
+    ranks: Ranks = ALONE,
 ) -> None:
-    """Write a folder that loads by itself (full model) or on its base (LoRA)."""
+    """Write a folder that loads by itself (full model) or on its base (LoRA), and that says how it
+    was trained wherever it is copied to."""
     weights = None
     if not hasattr(network, "peft_config"):
         weights = _on_first(network.state_dict(), ranks, dtype)
-    ranks.by_first(partial(_write_model, network, weights, base_folder, folder))
+    ranks.by_first(partial(_write_model, network, weights, base_folder, folder, spec))
 
 
 def _on_first(
@@ -67,7 +73,9 @@ def _on_first(
     return there
 
 
-def _write_model(network, weights: dict | None, base_folder: Path, folder: Path) -> None:
+def _write_model(
+    network, weights: dict | None, base_folder: Path, folder: Path, spec: dict
+) -> None:
     """Everything but the weights is copied from the base, byte for byte: a config that
     transformers 5 writes cannot be read by 4.57."""
     with _writing(folder) as unfinished:
@@ -89,6 +97,7 @@ def _write_model(network, weights: dict | None, base_folder: Path, folder: Path)
                 continue
             if path.is_file():
                 shutil.copyfile(path, unfinished / path.name)
+        training_settings.write(unfinished, spec)
 
 
 def _ensure_index(folder: Path) -> None:

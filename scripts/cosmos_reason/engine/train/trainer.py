@@ -394,6 +394,7 @@ class Trainer:
                 self.base_folder,
                 run_dir / "safetensors" / name,
                 DTYPES[self.spec["train"]["param_dtype"]],
+                self.spec,
                 self.ranks,
             )
         self.ranks.by_first(partial(self.rank_and_send, run_dir, name, scores))
