@@ -215,7 +215,7 @@ def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding
     found = []
     for spec in specs:
         found += [finding for finding in as_trained.check(spec) if finding not in found]
-    return found + questions.without_options(complete)
+    return found + questions.without_options(complete) + questions.without_weighed(complete)
 
 
 def answer(args, specs: list[dict], servers: list) -> list[dict]:

@@ -393,6 +393,8 @@ def as_text(run: dict) -> list[str]:
         lines.append(f"{kind}: mean IoU {overlap['mean_iou']:.3f}, {', '.join(shares)}")
     if run["text"]:
         lines.append(text_line(run))
+    if "likelihood" in run:
+        lines.append(likelihood_line(run["likelihood"]))
     if "comparison" in run:
         lines.append(comparison_line(run))
     return lines
@@ -461,6 +463,16 @@ def text_line(run: dict) -> str:
         f"{run['soft_accuracy']:.1%} of all rows right "
         f"when texts that overlap by {metrics.SOFT_F1:.0%} count"
     )
+
+
+def likelihood_line(weighed: dict) -> str:
+    line = (
+        f"by likelihood: {weighed['accuracy']:.1%} of {weighed['rows']} right, calibration error "
+        f"(ECE) {weighed['ece']:.3f}; {weighed['mass']:.1%} of the probability is on these answers"
+    )
+    if weighed["yes_no"]:
+        line += f"; yes/no: ROC-AUC {weighed['yes_no']['roc_auc']:.3f}"
+    return f"{line}; the text agrees in {weighed['agreement']:.1%}"
 
 
 def comparison_line(run: dict) -> str:

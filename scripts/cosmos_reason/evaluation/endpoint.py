@@ -94,6 +94,13 @@ class Endpoint:
     def settle(self) -> list[Finding]:
         """Make sure that the server knows the model, and choose how frames are sent. Raises Failure
         for what would make every question fail."""
+        ask = self.spec["evaluation"]["ask"]
+        if ask != asked.GENERATE:
+            fix = Fix(changes={"evaluation.ask": asked.GENERATE})
+            message = (
+                f"got {ask!r}: a server is asked for text; leave out --endpoint to weigh answers"
+            )
+            raise findings.bad_input("EVAL-LIKELIHOOD-ENDPOINT", "evaluation.ask", message, fix)
         with self.server.connected():
             found = self.server.check_model(self.model)
             refusal = ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cosmos_reason.base import files, findings, job_folder
 from cosmos_reason.checkpoints import run_outputs
-from cosmos_reason.evaluation.questions import Responder
+from cosmos_reason.evaluation.questions import GENERATE, Responder
 from cosmos_reason.evaluation.rows import Row, folder_of
 
 FILE = "evaluation.json"
@@ -67,6 +67,8 @@ def compose(spec: dict, questions: int, who: Responder) -> dict:
         "vision": {key: value for key, value in spec["vision"].items() if value is not None},
         "hardware": who.where,
     }
+    if spec["evaluation"]["ask"] != GENERATE:  # which records of before do not say
+        record["prompt"]["ask"] = spec["evaluation"]["ask"]
     if "annotation_path" in dataset:
         record["annotations"] = dataset["annotation_path"]
         record["media_dir"] = dataset["media_dir"]

@@ -109,7 +109,8 @@ class Row:
     response); `error` says why a row failed. The others are set by grading.py: `expected` and
     `answer` are the ground truth and the answer in the form of their type, `rule` names what read
     the answer, `overlap` is that of spans and boxes, `labels` are those that could be answered,
-    `form` is the one that the prompt asked for.
+    `form` is the one that the prompt asked for. `probabilities` are those of the answers that were
+    weighed, where the evaluation asked so.
     """
 
     id: str
@@ -129,6 +130,7 @@ class Row:
     labels: tuple[str, ...] = ()
     is_cut: bool = False
     form: str = ""
+    probabilities: dict[str, float] | None = None
 
     @property
     def read(self) -> str | None:
@@ -322,6 +324,7 @@ class _Table:
         self.offered.take(len(self.rows), record, question if FILTERED in record else "")
         row = Row(row_id, video_id, media, question, gt, response, error, tags)
         row.is_cut = record.get("is_cut") is True
+        row.probabilities = _probabilities(record.get("probabilities"))
         self.rows.append(row)
 
     def _with_truth(self, values: list[str | None], tags: object) -> tuple[list, object]:
@@ -514,6 +517,16 @@ def _texts(record: dict, problems: list[str]) -> list[str | None]:
     if is_plain:
         return list(values.values())
     return [_text(name, value, problems) for name, value in values.items()]
+
+
+def _probabilities(given: object) -> dict[str, float] | None:
+    """Return what an evaluation by likelihood weighed; None for anything else of that name."""
+    if not isinstance(given, dict) or not given:
+        return None
+    for value in given.values():
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            return None
+    return given if sum(given.values()) > 0 else None
 
 
 def _only_one(given: object) -> object:

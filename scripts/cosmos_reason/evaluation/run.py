@@ -255,6 +255,9 @@ def _rows(spec: dict, asked: list[Question], by_id: dict[str, dict]) -> list[dic
         attempts = by_id[row.id].get("attempts") or 1
         if attempts > 1:
             columns["attempts"] = attempts
+        probabilities = by_id[row.id].get("probabilities")
+        if probabilities:
+            columns["probabilities"] = probabilities
         if row.tags:
             columns["tags"] = list(row.tags)
         rows.append(columns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -20,12 +20,19 @@ from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.train import shards
 from cosmos_reason.evaluation import run
-from cosmos_reason.evaluation.questions import Answer, conversation
+from cosmos_reason.evaluation.questions import (
+    GENERATE,
+    LIKELIHOOD,
+    Answer,
+    conversation,
+    weighed,
+)
 from cosmos_reason.media.sampling import VisionOptions
 
 CACHE_BYTES = 256 << 20  # frames of clips with several questions
 # Batches that are sorted by length together: few at first, when the model waits for them.
 FIRST_BATCHES, MOST_BATCHES = 1, 4
+GREEDY = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
 
 
 class FiniteLogits(LogitsProcessor):
@@ -48,13 +55,8 @@ def generate(
 ) -> list[tuple[str, bool, int]]:
     """Each answer as the table `generation` of an evaluate spec asks for it, whether it was cut
     (`max_tokens` came before the model ended it), and its tokens, the one that ends it included."""
-    # One by one: joining clips is quicker where the model is.
-    there = [
-        {key: part.to(hardware.device, non_blocking=True) for key, part in one.items()}
-        for one in encoded
-    ]
-    batch = collate(there, tokenizer.pad_token_id, "left")
-    sampling = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    batch = _batch(tokenizer, hardware, encoded)
+    sampling = dict(GREEDY)
     if generation["temperature"] > 0:
         sampling = {
             "do_sample": True,
@@ -82,6 +84,56 @@ def generate(
     tokens = goes_on.cumprod(dim=1).sum(dim=1) + ~is_cut
     texts = tokenizer.batch_decode(answers, skip_special_tokens=True)
     return list(zip(texts, is_cut.tolist(), tokens.tolist(), strict=True))
+
+
+def first_token_probabilities(
+    network, tokenizer, hardware: Hardware, encoded: Sequence[dict[str, torch.Tensor]]
+) -> list[torch.Tensor]:
+    """How likely each token of the vocabulary is the first one of each answer, by one forward
+    pass: float32[vocabulary] on the CPU for each of `encoded`."""
+    batch = _batch(tokenizer, hardware, encoded)
+    reading = torch.no_grad() if shards.are_in(network) else torch.inference_mode()
+    with reading, hardware.autocast_for(network):
+        done = network.generate(
+            **batch,
+            **GREEDY,
+            max_new_tokens=1,
+            output_logits=True,
+            return_dict_in_generate=True,
+            synced_gpus=shards.are_in(network),
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    logits = FiniteLogits()(batch["input_ids"], done.logits[0].float())
+    return list(logits.softmax(dim=-1).cpu())
+
+
+def first_tokens(tokenizer, choices: Sequence[str]) -> dict[str, list[int]]:
+    """The tokens that an answer may begin with, for each of the choices: behind a space or not, and
+    words with capitals too. One that begins several choices tells none of them."""
+    begun: dict[int, set[str]] = {}
+    for choice in choices:
+        words = [choice]
+        if len(choice) > 1:  # a small letter would be an article: "a red car"
+            words += [choice.capitalize(), choice.upper()]
+        for word in words:
+            for written in (word, f" {word}"):
+                token = tokenizer.encode(written, add_special_tokens=False)[0]
+                begun.setdefault(token, set()).add(choice)
+    tokens: dict[str, list[int]] = {choice: [] for choice in choices}
+    for token, named in begun.items():
+        if len(named) == 1:
+            tokens[named.pop()].append(token)
+    return tokens
+
+
+def _batch(tokenizer, hardware: Hardware, encoded: Sequence[dict[str, torch.Tensor]]) -> dict:
+    # One by one: joining clips is quicker where the model is.
+    there = [
+        {key: part.to(hardware.device, non_blocking=True) for key, part in one.items()}
+        for one in encoded
+    ]
+    return collate(there, tokenizer.pad_token_id, "left")
 
 
 class Responder:
@@ -183,21 +235,37 @@ class Responder:
     def answer(self, ready: list[tuple[Question, dict[str, torch.Tensor]]]) -> list[Answer]:
         """One answer per question. Their time counts from the batch before: waiting for clips is
         part of it."""
-        responses = self.generate_fitting([inputs for _, inputs in ready])
+        encoded = [inputs for _, inputs in ready]
+        ask = self.spec["evaluation"]["ask"]
+        weights = [None] * len(ready)
+        if ask != GENERATE:
+            weights = self.fitting(self.weigh, encoded)
+        responses = weights
+        if ask != LIKELIHOOD:
+            responses = self.fitting(self.generate, encoded)
         now = time.monotonic()
         seconds = round((now - self.since) / len(ready), 3)
         self.since = now
         answers = []
-        for (question, inputs), answered in zip(ready, responses, strict=True):
+        for (question, inputs), answered, weight in zip(ready, responses, weights, strict=True):
             if answered is None:
                 length = len(inputs["input_ids"])
                 problem = f"memory does not hold a question of {length:,} tokens with its answer"
                 answers.append(Answer(question, None, problem))
                 continue
-            response, is_cut, tokens = answered
-            response = self.encoder.opening(conversation(question, self.spec)) + response
             vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
-            answers.append(Answer(question, response, None, vision_tokens, is_cut, tokens, seconds))
+            probabilities = None if weight is None else self.probabilities(question, weight)
+            if ask != LIKELIHOOD:
+                response, is_cut, tokens = answered
+                response = self.encoder.opening(conversation(question, self.spec)) + response
+                answer = Answer(question, response, None, vision_tokens, is_cut, tokens, seconds)
+            elif probabilities is None:
+                problem = "it offers no options with letters and is answered by neither yes nor no"
+                answer = Answer(question, None, problem, vision_tokens)
+            else:
+                likeliest = max(probabilities, key=probabilities.__getitem__)
+                answer = Answer(question, likeliest, None, vision_tokens, False, 1, seconds)
+            answers.append(answer._replace(probabilities=probabilities))
         return answers
 
     def encode(self, question: Question) -> dict[str, torch.Tensor]:
@@ -209,11 +277,22 @@ class Responder:
                 inputs[key] = inputs[key].to(self.hardware.compute)
         return inputs
 
-    def generate_fitting(self, encoded: list[dict]) -> list[tuple[str, bool, int] | None]:
-        """`generate`, in halves where memory does not hold all, and from then on; None for a
-        question that it does not hold alone."""
+    def probabilities(self, question: Question, weight: torch.Tensor) -> dict[str, float] | None:
+        """The probabilities of the answers that are weighed; None where the question has none, or
+        where the tokenizer begins two of them alike."""
+        tokens = first_tokens(self.tokenizer, weighed(question))
+        if not tokens or not all(tokens.values()):
+            return None
+        return {choice: round(float(weight[ids].sum()), 6) for choice, ids in tokens.items()}
+
+    def weigh(self, encoded: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+        return first_token_probabilities(self.network, self.tokenizer, self.hardware, encoded)
+
+    def fitting(self, act: Callable[[list[dict]], list], encoded: list[dict]) -> list:
+        """What `act` (`generate` or `weigh`) returns, in halves where memory does not hold all, and
+        from then on; None for a question that it does not hold alone."""
         try:
-            return self.generate(encoded)
+            return act(encoded)
         except torch.OutOfMemoryError as problem:
             reason = str(problem).partition("\n")[0]
         # What the attempt held is free only out here.
@@ -223,8 +302,8 @@ class Responder:
             return [None]
         self.batch_size = len(encoded) // 2
         say(f"memory does not hold {len(encoded)} questions: {self.batch_size} at a time from here")
-        first = self.generate_fitting(encoded[: self.batch_size])
-        return first + self.generate_fitting(encoded[len(first) :])
+        first = self.fitting(act, encoded[: self.batch_size])
+        return first + self.fitting(act, encoded[len(first) :])
 
     def generate(self, encoded: list[dict[str, torch.Tensor]]) -> list[tuple[str, bool, int]]:
         return generate(self.network, self.tokenizer, self.hardware, encoded, self.generation)
