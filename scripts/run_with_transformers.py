@@ -210,12 +210,12 @@ def settled(args, specs: list[dict]) -> tuple[list, list[findings.Finding]]:
 
 def check_evaluation(complete: dict, specs: list[dict]) -> list[findings.Finding]:
     """Whether the models are asked as they were trained, and so that they can answer."""
-    from cosmos_reason.evaluation import as_trained, questions
+    from cosmos_reason.evaluation import as_trained, likelihood, questions
 
     found = []
     for spec in specs:
         found += [finding for finding in as_trained.check(spec) if finding not in found]
-    return found + questions.without_options(complete) + questions.without_weighed(complete)
+    return found + questions.without_options(complete) + likelihood.without_choices(complete)
 
 
 def answer(args, specs: list[dict], servers: list) -> list[dict]:

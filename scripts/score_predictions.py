@@ -37,6 +37,7 @@ from cosmos_reason.evaluation import (
     evaluation_record,
     grading,
     guard,
+    likelihood,
     metrics,
     reason1,
     rows,
@@ -71,6 +72,19 @@ def parser() -> cli.Parser:
         "--compare",
         type=Path,
         help="results of an earlier run, paired with RESULTS by id",
+    )
+    parser.add_argument(
+        "--threshold",
+        metavar="P",
+        type=threshold,
+        help="answer yes-or-no questions that were asked by likelihood with yes where its share is "
+        "P or more; auto: the P of the highest balanced accuracy on --threshold-set",
+    )
+    parser.add_argument(
+        "--threshold-set",
+        type=Path,
+        metavar="RESULTS",
+        help="results over other clips, which choose --threshold auto",
     )
     parser.add_argument(
         "--metric-file",
@@ -129,6 +143,10 @@ def parser() -> cli.Parser:
     return parser
 
 
+def threshold(text: str) -> float | str:
+    return text if text == likelihood.AUTO else cli.share(text)
+
+
 class Scored(NamedTuple):
     """Results that were scored: metrics.json (`run`), the evaluation.json beside them (`record`),
     what they were measured on, and what they got right."""
@@ -150,8 +168,10 @@ def main(args) -> cli.Outcome:
         return explain(args)
     options = options_of(args)
     judge = judge_of(args)
-    before, found = read_earlier(args, options, judge)
-    scored, problems = score_all(args, options, judge, before)
+    chooses, found = choose_threshold(args, options)
+    before, problems = read_earlier(args, options, judge)
+    found += problems
+    scored, problems = score_all(args, options, judge, before, chooses)
     found += problems
     # Written when all of them could be scored.
     written, problems = written_of(scored, args)
@@ -172,7 +192,11 @@ def main(args) -> cli.Outcome:
 
 
 def score_all(
-    args, options: grading.Options, judge, before: list[rows.Row] | None
+    args,
+    options: grading.Options,
+    judge,
+    before: list[rows.Row] | None,
+    chooses: list[rows.Row] | None,
 ) -> tuple[list[Scored], list[findings.Finding]]:
     """Score each of the results, but for those without an answer."""
     paths = [path for given in args.results for path in rows.find(given)]
@@ -181,6 +205,8 @@ def score_all(
         graded, problems = grading.read(path, options)
         found += problems
         if rows.has_answers(graded):
+            if chooses:
+                likelihood.refuse_same(graded, chooses, "--threshold-set")
             one, problems = score(path, graded, before, judge, args)
             scored.append(one)
             found += problems
@@ -237,6 +263,22 @@ def read_earlier(
     return before, found
 
 
+def choose_threshold(
+    args, options: grading.Options
+) -> tuple[list[rows.Row] | None, list[findings.Finding]]:
+    """Put the threshold that is meant into the place of `auto`. Return the rows that chose it, and
+    what there is to say of them."""
+    if (args.threshold == likelihood.AUTO) != bool(args.threshold_set):
+        message = "--threshold auto and --threshold-set RESULTS go together"
+        fix = Fix(flags={"--threshold": likelihood.AUTO, "--threshold-set": "RESULTS"})
+        raise findings.bad_input("USAGE", "--threshold", message, fix)
+    if not args.threshold_set:
+        return None, []
+    file, chooses, found = grading.read_one(args.threshold_set, options)
+    args.threshold = likelihood.chosen_threshold(chooses, file)
+    return chooses, found
+
+
 def options_of(args) -> grading.Options:
     return grading.Options(args.type, args.tolerance, args.boxes, args.annotations)
 
@@ -281,7 +323,23 @@ def score(
     if judge:
         reading |= judge.settings()
         judged, found = judge.read(graded, path)
+    weighed = likelihood.measure(graded)  # before a threshold answers otherwise
+    if args.threshold is not None:
+        reading |= {"threshold": args.threshold}
+        answered = likelihood.answer_from(graded, args.threshold)
+        if not answered:
+            message = (
+                "no yes-or-no question was asked by likelihood (evaluation.ask), so that "
+                "--threshold changes nothing"
+            )
+            found.append(findings.error("EVAL-THRESHOLD-ROWS", path, message))
+        else:
+            chosen_on = str(args.threshold_set) if args.threshold_set else None
+            told = {"value": args.threshold, "rows": answered, "chosen_on": chosen_on}
+            weighed |= {"threshold": told}
     run = measure(graded, args)
+    if weighed:
+        run["likelihood"] = weighed
     run["model"] = record.get("model")
     run["checkpoint"] = record.get("checkpoint")
     run["results"] = str(path)
@@ -472,7 +530,12 @@ def likelihood_line(weighed: dict) -> str:
     )
     if weighed["yes_no"]:
         line += f"; yes/no: ROC-AUC {weighed['yes_no']['roc_auc']:.3f}"
-    return f"{line}; the text agrees in {weighed['agreement']:.1%}"
+    line += f"; the text agrees in {weighed['agreement']:.1%}"
+    if "threshold" in weighed:
+        told = weighed["threshold"]
+        line += f"; yes from {told['value']:g} on in {told['rows']} rows"
+        line += f" (chosen on {told['chosen_on']})" if told["chosen_on"] else ""
+    return line
 
 
 def comparison_line(run: dict) -> str:

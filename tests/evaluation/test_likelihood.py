@@ -1,18 +1,22 @@
 """Questions asked by likelihood: what is weighed, and what the probabilities are worth."""
 
 import json
+import math
 import random
 
 import jsonschema
 import pytest
+import torch
+from chat_server import said
 from evaluating import rows_of
 from scoring import ids, row, score, write
 from support import run_script
 
 from cosmos_reason.base import bundle
 from cosmos_reason.base.findings import Failure
-from cosmos_reason.engine.answer.responder import Responder, first_tokens
-from cosmos_reason.evaluation import questions
+from cosmos_reason.engine.answer import weighing
+from cosmos_reason.engine.answer.responder import Responder
+from cosmos_reason.evaluation import likelihood, questions
 from cosmos_reason.evaluation.endpoint import Endpoint
 from cosmos_reason.evaluation.run import run
 
@@ -42,9 +46,9 @@ def test_options_and_yes_and_no_are_weighed_by_one_forward_pass(spec, tmp_path):
     assert len(rows) >= 3
     for number, one in enumerate(rows):
         if number % 3 == 2:
-            assert one["error"] and "probabilities" not in one
+            assert one["error"] and "choice" not in one
             continue
-        weighed = one["probabilities"]
+        weighed = one["choice"]
         assert list(weighed) == [["A", "B", "C"], ["yes", "no"]][number % 3]
         assert one["response"] == max(weighed, key=weighed.get) == one["answer"]
         assert 0 < sum(weighed.values()) <= 1.000001
@@ -56,8 +60,8 @@ def test_options_and_yes_and_no_are_weighed_by_one_forward_pass(spec, tmp_path):
     for alone, both in zip(rows, rows_of(tmp_path / "both"), strict=True):
         assert both["error"] is None
         # Padding beside longer questions moves the last digits.
-        assert both.get("probabilities") == (
-            pytest.approx(alone["probabilities"], abs=1e-3) if "probabilities" in alone else None
+        assert both.get("choice") == (
+            pytest.approx(alone["choice"], abs=1e-3) if "choice" in alone else None
         )
 
 
@@ -66,32 +70,161 @@ def test_the_probabilities_are_those_of_what_would_be_generated(spec):
     asked = questions.read(spec["dataset"], -1)[:1]
     responder.load()
     inputs = [responder.encode(asked[0])]
-    (weight,) = responder.weigh(inputs)
+    (weight,) = responder.first_tokens(inputs)
     assert float(weight.sum()) == pytest.approx(1, abs=1e-4)
     responder.generation = spec["generation"] | {"max_tokens": 1}
     ((text, _, _),) = responder.generate(inputs)
     assert responder.tokenizer.decode([int(weight.argmax())], skip_special_tokens=True) == text
 
 
-def test_a_token_that_begins_two_answers_tells_neither(spec):
-    class Letters:
-        def encode(self, text, add_special_tokens):
-            return [ord(text[0])]
+def test_answers_that_begin_alike_are_told_apart_by_more_passes(spec):
+    """The product over the tokens of a teacher-forced text is the oracle."""
+    responder = Responder(spec)
+    responder.load()
+    inputs = responder.encode(questions.read(spec["dataset"], -1)[0])
+    weighed = ("turn left", "turn right", "turn", "stop")
+    asked = questions.read(spec["dataset"], -1)[0]
+    responder.__dict__["choices"] = {asked.id: weighed}
+    (first,) = responder.first_tokens([inputs])
+    found = responder.choice(asked, inputs, first)
+    spelled = weighing.spellings(responder.tokenizer, weighed)
+    assert tuple(found) == weighed
+    end = responder.tokenizer.eos_token_id
+    ended = [(name, (*tokens, end)) for name, tokens in spelled]
+    for choice in weighed:
+        others = [tokens for name, tokens in ended if name != choice]
+        # Each text up to the token that tells it from all texts of other choices.
+        tellings = set()
+        for name, tokens in ended:
+            length = 1
+            while name == choice and any(one[:length] == tokens[:length] for one in others):
+                length += 1
+            if name == choice:
+                tellings.add(tokens[:length])
+        expected = 0.0
+        for telling in tellings:
+            share = 1.0
+            for place, token in enumerate(telling):
+                before = weighing.continued(inputs, telling[:place])
+                (weight,) = responder.first_tokens([before])
+                share *= float(weight[token])
+            expected += share
+        assert found[choice] == pytest.approx(expected, abs=2 * weighing.NEGLIGIBLE)
 
-    assert first_tokens(Letters(), ("yes", "no")) == {
-        "yes": [ord("y"), ord("Y")],
-        "no": [ord("n"), ord("N")],
-    }
-    assert first_tokens(Letters(), ("up", "under"))["up"] == []
+
+def test_a_beginning_of_several_answers_counts_for_none_of_them():
+    class Letters:
+        eos_token_id = 0
+
+        def encode(self, text, add_special_tokens):
+            return [ord(letter) for letter in text]
+
+    def after(tokens):
+        weight = torch.zeros(200)
+        weight[0 if tokens[-1] == ord("p") else ord("p")] = 1.0
+        return weight
+
+    first = torch.zeros(200)
+    first[ord("u")] = 0.6
+    first[ord("d")] = 0.4
+    spelled = weighing.spellings(Letters(), ("up", "upper", "down"))
+    assert weighing.probabilities(spelled, first, after, 0) == {"down": 0.4, "up": 0.6, "upper": 0}
+
+
+@pytest.mark.parametrize(
+    ("likely", "weighed", "expected"),
+    [
+        ({"A": 0.5, " B": 0.2, "a": 0.1, "The": 0.1}, "AB", {"A": 0.5, "B": 0.2}),
+        ({"Yes": 0.5, " yes": 0.2, "NO": 0.1, "N": 0.1}, ("yes", "no"), {"yes": 0.7, "no": 0.1}),
+        ({"fog": 0.5, "rain": 0.2}, ("foggy", "rainy", "clear"), [0.5, 0.2, 0]),
+        ({"turn": 0.5, "stop": 0.2}, ("turn left", "turn right", "stop"), None),
+        ({"no": 0.5, "none": 0.2}, ("no", "none"), None),
+        ({"<think>": 0.99}, ("yes", "no"), None),
+        ({"yesterday": 0.5}, ("yes", "no"), None),
+        ({}, "AB", None),
+    ],
+)
+def test_a_servers_tokens_count_for_the_only_answer_that_they_begin(likely, weighed, expected):
+    found = likelihood.of_tokens(likely, tuple(weighed))
+    if isinstance(expected, list):
+        found = list(found.values())
+    assert found == expected
+
+
+def logprobs(likely: dict) -> bytes:
+    """A chat completion of one token, with how likely others were."""
+    listed = [{"token": token, "logprob": math.log(share)} for token, share in likely.items()]
+    told = {"content": [{"token": listed[0]["token"], "top_logprobs": listed}]}
+    choice = {"message": {"content": "x"}, "finish_reason": "length", "logprobs": told}
+    return json.dumps({"choices": [choice], "usage": {"completion_tokens": 1}}).encode()
+
+
+@pytest.mark.parametrize("ask", ["likelihood", "both"])
+def test_a_server_that_tells_logprobs_is_asked_for_them(spec, server, tmp_path, ask):
+    spec["evaluation"]["ask"] = ask
+    spec["generation"] |= {"repetition_penalty": 1.1, "temperature": 0.7}
+    server.trial = 200, logprobs({"black": 0.9})
+
+    def plan(body, number):
+        if "logprobs" not in body:
+            return 200, said("yes"), 0
+        assert (body["max_tokens"], body["temperature"], body["top_logprobs"]) == (1, 0, 20)
+        assert "repetition_penalty" not in body
+        text = json.dumps(body["messages"])
+        likely = {"A": 0.1, "B": 0.6, "C": 0.2} if "left" in text else {"Yes": 0.2, "No": 0.7}
+        return 200, logprobs(likely), 0
+
+    server.plan = plan
+    who = Endpoint(spec, server.url)
+    who.settle()
+    run(spec, None, who)
+    rows = rows_of(tmp_path / "results")
+    weighed = [number for number in range(len(rows)) if number % 3 < 2]
+    assert [number for number, one in enumerate(rows) if "choice" in one] == weighed
+    for number in weighed:
+        expected = [{"A": 0.1, "B": 0.6, "C": 0.2}, {"yes": 0.2, "no": 0.7}][number % 3]
+        assert rows[number]["choice"] == pytest.approx(expected)
+        given = "yes" if ask == "both" else max(expected, key=expected.get)
+        assert rows[number]["response"] == given
+    described = rows[2]
+    assert (described["error"] is None) == (ask == "both")
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [(200, said("black")), (400, b"top_logprobs is not supported")],
+    ids=("none", "refuses"),
+)
+def test_a_server_without_logprobs_is_told_before_any_question(spec, server, trial):
+    server.trial = trial
+    with pytest.raises(Failure, match="EVAL-LIKELIHOOD-ENDPOINT") as refused:
+        Endpoint(spec, server.url).settle()
+    assert "vLLM" in str(refused.value) and server.requests == []
+    (finding,) = refused.value.findings
+    assert finding.fix.changes == {"evaluation.ask": "generate"}
+
+
+def test_labels_and_directions_are_weighed_as_the_whole_file_has_them(spec, tmp_path):
+    path = tmp_path / "eval/annotations.json"
+    records = json.loads(path.read_text())
+    for number, record in enumerate(records):
+        turns = record["conversations"]
+        turns[0]["value"] = ["<video>\nHow is the weather?", "<video>\nWhich way?"][number % 2]
+        pair = [("Clear", "Light rain"), ("left", "straight")][number % 2]
+        turns[1]["value"] = pair[number % 4 > 1]
+        record["conversations"] = turns[:2]
+    path.write_text(json.dumps(records))
+    spec["evaluation"]["limit"] = 2
+    weighed = set(likelihood.choices(spec).values())
+    assert weighed == {("clear", "light rain"), ("left", "straight")}
+    assert likelihood.without_choices(spec) == []
 
 
 def test_questions_that_cannot_be_weighed_are_told_before(spec):
-    (warned,) = questions.without_weighed(spec)
+    (warned,) = likelihood.without_choices(spec)
     assert warned.id == "EVAL-LIKELIHOOD-OPTIONS" and warned.severity == "warning"
-    with pytest.raises(Failure, match="EVAL-LIKELIHOOD-ENDPOINT"):
-        Endpoint(spec, "http://localhost:1/v1").settle()
     spec["evaluation"]["ask"] = "generate"
-    assert questions.without_weighed(spec) == []
+    assert likelihood.without_choices(spec) == []
 
 
 def test_the_container_does_not_weigh(tmp_path):
@@ -101,7 +234,7 @@ def test_the_container_does_not_weigh(tmp_path):
     document = json.loads(run_script("build_spec.py", *words).stdout)
     (refused,) = [one for one in document["findings"] if one["where"] == "evaluation.ask"]
     assert (refused["id"], refused["severity"]) == ("SPEC-ENGINE-KEY", "error")
-    assert "only transformers" in refused["message"]
+    assert "--endpoint" in refused["message"]
 
 
 def weighed_rows(count: int, seed: int) -> list[dict]:
@@ -112,7 +245,7 @@ def weighed_rows(count: int, seed: int) -> list[dict]:
         gt = "yes" if draw.random() < share else "no"
         response = "yes" if share >= 0.5 else "no"
         one = row(f"q{number}", gt, response, question="Does it move?")
-        rows.append(one | {"probabilities": {"yes": share * 0.9, "no": (1 - share) * 0.9}})
+        rows.append(one | {"choice": {"yes": share * 0.9, "no": (1 - share) * 0.9}})
     return rows
 
 
@@ -125,8 +258,8 @@ def test_calibration_and_separation_are_what_their_definitions_say(tmp_path):
         json.loads((tmp_path / "metrics.json").read_text()), bundle.schema("metrics")
     )
     pairs = [
-        (one["probabilities"]["yes"] > other["probabilities"]["yes"])
-        + (one["probabilities"]["yes"] == other["probabilities"]["yes"]) / 2
+        (one["choice"]["yes"] > other["choice"]["yes"])
+        + (one["choice"]["yes"] == other["choice"]["yes"]) / 2
         for one in rows
         if one["gt"] == "yes"
         for other in rows
@@ -145,8 +278,66 @@ def test_calibration_and_separation_are_what_their_definitions_say(tmp_path):
     )
 
 
+def differing(folder, name: str, count: int, seed: int):
+    """Results over clips of their own."""
+    rows = weighed_rows(count, seed)
+    for one in rows:
+        one |= {"id": f"{name}-{one['id']}", "media": f"{name}-{one['id']}.mp4"}
+    return write(folder / name / "results.json", rows)
+
+
+def test_a_threshold_is_chosen_on_one_set_and_reported_on_another(tmp_path):
+    chosen_on = differing(tmp_path, "chosen", 300, seed=1)
+    file = differing(tmp_path, "told", 200, seed=2)
+    code, document = score(
+        file,
+        "--threshold",
+        "auto",
+        "--threshold-set",
+        chosen_on,
+        "--write",
+        "--save",
+        file.parent / "s",
+    )
+    run = document["result"]["runs"][0]
+    told = run["likelihood"]["threshold"]
+    assert code == 0 and told["rows"] == 200 and told["chosen_on"] == str(chosen_on)
+    jsonschema.validate(
+        json.loads((file.parent / "metrics.json").read_text()), bundle.schema("metrics")
+    )
+
+    def balanced(path, threshold):
+        right = {"yes": [], "no": []}
+        for one in json.loads(path.read_text()):
+            share = one["choice"]["yes"] / sum(one["choice"].values())
+            said = "yes" if share >= threshold else "no"
+            right[one["gt"]].append(said == one["gt"])
+        return sum(sum(part) / len(part) for part in right.values()) / 2
+
+    best = max(balanced(chosen_on, number / 200) for number in range(201))
+    assert balanced(chosen_on, told["value"]) == pytest.approx(best)
+    assert run["balanced_accuracy"] == pytest.approx(balanced(file, told["value"]), abs=1e-6)
+    _, by_hand = score(file, "--threshold", told["value"])
+    assert by_hand["result"]["runs"][0]["accuracy"] == run["accuracy"]
+    _, never = score(file, "--threshold", "1")
+    assert never["result"]["runs"][0]["accuracy"] < run["accuracy"]
+
+
+def test_a_threshold_is_never_reported_where_it_was_chosen(tmp_path):
+    file = differing(tmp_path, "one", 50, seed=1)
+    code, document = score(file, "--threshold", "auto", "--threshold-set", file)
+    assert (code, ids(document)) == (2, {"EVAL-THRESHOLD-SAME"})
+    code, document = score(file, "--threshold", "auto")
+    assert (code, ids(document)) == (2, {"USAGE"})
+    unweighed = write(tmp_path / "text/results.json", [row("a")])
+    code, document = score(unweighed, "--threshold", "0.3")
+    assert (code, ids(document)) == (1, {"EVAL-THRESHOLD-ROWS"})
+    code, document = score(file, "--threshold", "auto", "--threshold-set", unweighed)
+    assert (code, ids(document)) == (2, {"EVAL-THRESHOLD-ROWS"})
+
+
 def test_odd_probabilities_are_no_probabilities(tmp_path):
     for odd in ({}, {"yes": 2}, {"yes": "much"}, [1], {"yes": 0.0, "no": 0.0}):
-        rows = [row("a", "yes", "yes", question="Does it move?") | {"probabilities": odd}]
+        rows = [row("a", "yes", "yes", question="Does it move?") | {"choice": odd}]
         code, document = score(write(tmp_path / "results.json", rows))
         assert code == 0 and "likelihood" not in document["result"]["runs"][0], ids(document)

@@ -11,6 +11,7 @@ takes a small one at the start, else images.
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import time
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from cosmos_reason.base.findings import Failure, Finding
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.data.frames import FrameCache, Sampler, Vision
 from cosmos_reason.data.samples import Question
+from cosmos_reason.evaluation import likelihood
 from cosmos_reason.evaluation import questions as asked
 from cosmos_reason.evaluation.questions import Answer, conversation
 from cosmos_reason.media.sampling import VisionOptions, patch_size
@@ -49,6 +51,8 @@ LOSS = (
     "as still images clips lose their time, and the accuracy is not comparable with one of videos: "
     "a model that is right in 97 % of the demo's questions was right in 62 % so"
 )
+# Asks for no text but for how likely each first token is; 20 is the most that servers tell.
+LIKELY = {"max_tokens": 1, "temperature": 0.0, "logprobs": True, "top_logprobs": 20}
 TAKES_VIDEOS = "vllm serve MODEL --trust-request-mm-kwargs"
 
 
@@ -94,15 +98,10 @@ class Endpoint:
     def settle(self) -> list[Finding]:
         """Make sure that the server knows the model, and choose how frames are sent. Raises Failure
         for what would make every question fail."""
-        ask = self.spec["evaluation"]["ask"]
-        if ask != asked.GENERATE:
-            fix = Fix(changes={"evaluation.ask": asked.GENERATE})
-            message = (
-                f"got {ask!r}: a server is asked for text; leave out --endpoint to weigh answers"
-            )
-            raise findings.bad_input("EVAL-LIKELIHOOD-ENDPOINT", "evaluation.ask", message, fix)
         with self.server.connected():
             found = self.server.check_model(self.model)
+            if self.spec["evaluation"]["ask"] != asked.GENERATE:
+                self._require_logprobs()
             refusal = ""
             if self.frames != IMAGES and self._asks_about_videos():
                 refusal = self._refusal_of_videos()
@@ -159,6 +158,26 @@ class Endpoint:
             return finding.message
         return ""
 
+    def _require_logprobs(self) -> None:
+        """Raise Failure for a server that does not tell how likely tokens are."""
+        message = [{"role": "user", "content": TRIAL}]
+        problem = "it told none"
+        try:
+            if self.server.complete({"model": self.model, "messages": message} | LIKELY).likely:
+                return
+        except Failure as failure:
+            (finding,) = failure.findings
+            status = finding.data.get("status", 0)
+            if not 400 <= status < 500 or status in TRANSIENT:
+                raise
+            problem = finding.message
+        message = (
+            f"evaluation.ask needs a server that gives {LIKELY['top_logprobs']} logprobs per "
+            f"token: {problem}. Ask one that does (vLLM), or leave out --endpoint"
+        )
+        fix = Fix(changes={likelihood.KEY: asked.GENERATE})
+        raise findings.bad_input("EVAL-LIKELIHOOD-ENDPOINT", self.url, message, fix)
+
     # -- the questions -------------------------------------------------------------------------
 
     def answers(self, questions: list[Question]) -> Iterator[list[Answer]]:
@@ -168,15 +187,38 @@ class Endpoint:
 
     def ask(self, question: Question) -> Answer:
         started = time.monotonic()
+        ask = self.spec["evaluation"]["ask"]
         try:
             visions = [self.sampler.load(item) for item in question.sample.media]
-            reply = self.server.complete(self.body(question, visions))
+            body = self.body(question, visions)
+            choice = self.weigh(question, body) if ask != asked.GENERATE else None
+            if ask == asked.LIKELIHOOD:
+                seconds = round(time.monotonic() - started, 3)
+                if choice is None:
+                    return Answer(question, None, likelihood.NOTHING_TO_WEIGH)
+                best = likelihood.likeliest(choice)
+                return Answer(question, best, tokens=1, seconds=seconds, choice=choice)
+            reply = self.server.complete(body)
         except (Failure, OSError) as problem:
             if getattr(problem, "exit_code", None) == findings.EXIT_OUTSIDE:
                 raise
             return Answer(question, None, str(problem))
         seconds = round(time.monotonic() - started, 3)
-        return Answer(question, reply.text, None, None, reply.is_cut, reply.tokens, seconds)
+        answer = Answer(question, reply.text, None, None, reply.is_cut, reply.tokens, seconds)
+        return answer._replace(choice=choice)
+
+    def weigh(self, question: Question, body: dict) -> dict[str, float] | None:
+        """Return the probability of each answer that the question may have; None where it has none,
+        or where the server's likeliest tokens do not tell them apart."""
+        if question.id not in self.choices:
+            return None
+        plain = {name: value for name, value in body.items() if name not in NEUTRAL}
+        likely = self.server.complete(plain | LIKELY).likely
+        return likelihood.of_tokens(likely, self.choices[question.id])
+
+    @functools.cached_property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        return likelihood.choices(self.spec)
 
     def body(self, question: Question, visions: list[Vision]) -> dict:
         """Return the request; media stand at the start of the first user turn, as in training."""

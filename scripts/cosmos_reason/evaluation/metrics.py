@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import math
 import sys
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -21,8 +20,6 @@ UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
 Z = 1.959963984540054  # two-sided 95 %
 SOFT_F1 = 0.8
 OVERLAPS = (0.3, 0.5, 0.7)
-BINS = 10  # of the calibration
-THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # bert-score's own model for English; the tokenizer of cosmos-rl-evaluate's breaks it
 BERTSCORE_MODEL = "roberta-large"
 
@@ -41,7 +38,7 @@ def score(rows: Sequence[Row]) -> dict:
     per_type = {}
     for kind in sorted(by_type):
         per_type[kind] = summary(by_type[kind]) | macro(per_class(confusion(by_type[kind])))
-    table = {
+    return {
         "schema_version": 1,
         **summary(rows),
         **macro(classes),
@@ -53,73 +50,6 @@ def score(rows: Sequence[Row]) -> dict:
         "confusion_matrix": matrix(counts),
         "text": text_metrics(by_type["text"]) if "text" in by_type else None,
         "overlap": {kind: overlaps(by_type[kind]) for kind in PLACE_TYPES if kind in by_type},
-    }
-    weighed = [row for row in rows if row.probabilities and row.error is None and row.expected]
-    if weighed:
-        table["likelihood"] = likelihood(weighed)
-    return table
-
-
-def likelihood(rows: Sequence[Row]) -> dict:
-    """Return how well the probabilities of weighed answers tell what is right: calibration over
-    BINS of the likeliest answer's share, ECE (Guo et al. 2017), and for yes/no how they separate
-    the two. `mass` is what the model gives to all answers that were weighed, the rest being other
-    words; `agreement` the share whose text answers the likeliest too."""
-    bins = [[0, 0.0, 0] for _ in range(BINS)]  # rows, sum of confidences, right ones
-    right = agreed = 0
-    mass = 0.0
-    positive, negative = [], []
-    for row in rows:
-        total = sum(row.probabilities.values())
-        likeliest = max(row.probabilities, key=row.probabilities.__getitem__)
-        confidence = row.probabilities[likeliest] / total
-        one = bins[min(int(confidence * BINS), BINS - 1)]
-        one[0] += 1
-        one[1] += confidence
-        one[2] += likeliest == row.expected
-        right += likeliest == row.expected
-        agreed += likeliest == row.answer
-        mass += total
-        if row.type == "yes_no" and "yes" in row.probabilities:
-            scores = positive if row.expected == "yes" else negative
-            scores.append(row.probabilities["yes"] / total)
-    reliability = []
-    error = 0.0
-    for count, confidence, hits in bins:
-        if not count:
-            continue
-        error += abs(confidence - hits)
-        line = {"rows": count, "confidence": round(confidence / count, 6)}
-        reliability.append(line | {"accuracy": _ratio(hits, count)})
-    return {
-        "rows": len(rows),
-        "accuracy": _ratio(right, len(rows)),
-        "agreement": _ratio(agreed, len(rows)),
-        "mass": round(mass / len(rows), 6),
-        "ece": round(error / len(rows), 6),
-        "reliability": reliability,
-        "yes_no": separation(positive, negative) if positive and negative else None,
-    }
-
-
-def separation(positive: Sequence[float], negative: Sequence[float]) -> dict:
-    """Return the area under the ROC curve (the share of pairs of which the positive one scores
-    higher, ties half), and precision and recall of "yes" from each threshold on."""
-    ranked = sorted(negative)
-    higher = 0.0
-    for score in positive:
-        higher += (bisect_left(ranked, score) + bisect_right(ranked, score)) / 2
-    lines = []
-    for threshold in THRESHOLDS:
-        hits = sum(score >= threshold for score in positive)
-        said = hits + sum(score >= threshold for score in negative)
-        line = {"threshold": threshold, "precision": _ratio(hits, said) if said else None}
-        lines.append(line | {"recall": _ratio(hits, len(positive))})
-    pairs = len(positive) * len(negative)
-    return {
-        "rows": len(positive) + len(negative),
-        "roc_auc": round(higher / pairs, 6),
-        "thresholds": lines,
     }
 
 

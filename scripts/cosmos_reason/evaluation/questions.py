@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     """What became of a question: exactly one of `response` and `error` is None. `vision_tokens`
     and `tokens` (of the response) when they are known; `is_cut` when the tokens ran out before the
     answer ended; `seconds` it took, of a batch each answer's share; `attempts` until it came;
-    `probabilities` of the answers that were weighed, whose rest the model gives to other words."""
+    `choice` is the probability of each answer that was weighed; the rest goes to other words."""
 
     question: Question
     response: str | None
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
     tokens: int | None = None
     seconds: float | None = None
     attempts: int = 1
-    probabilities: dict[str, float] | None = None
+    choice: dict[str, float] | None = None
 
 
 class Responder(Protocol):
@@ -149,36 +149,6 @@ def _letter(question: str) -> str:
     if LETTER_ASKED.search(question) or not answers.options(question):
         return ""
     return ADDED["letter"]
-
-
-def weighed(question: Question) -> tuple[str, ...]:
-    """Return the answers that are weighed when a question is asked by likelihood: the letters of
-    its options, or yes and no; () for a question of another type."""
-    kind = answers.question_type(question.text, question.gt)
-    if kind == "mcq":
-        return tuple(answers.options(question.text))
-    return ("yes", "no") if kind == "yes_no" else ()
-
-
-def without_weighed(spec: dict) -> list[Finding]:
-    """Return a warning about questions that cannot be asked by likelihood, though the spec asks
-    so: they become errors, or are asked for text alone. Raises Failure when that is every one."""
-    key = "evaluation.ask"
-    if spec["evaluation"]["ask"] == GENERATE:
-        return []
-    questions = read(spec["dataset"], spec["evaluation"]["limit"])
-    without = [question.id for question in questions if not weighed(question)]
-    if not without:
-        return []
-    message = (
-        f"{len(without)} of {len(questions)} questions offer no options with letters and are "
-        "answered by neither yes nor no: no likelihood is asked of them"
-    )
-    if len(without) == len(questions):
-        fix = Fix(changes={key: GENERATE})
-        raise findings.bad_input("EVAL-LIKELIHOOD-OPTIONS", key, message, fix)
-    record_ids = without[: findings.MAX_RECORD_IDS]
-    return [findings.warning("EVAL-LIKELIHOOD-OPTIONS", key, message, record_ids=record_ids)]
 
 
 def without_options(spec: dict) -> list[Finding]:

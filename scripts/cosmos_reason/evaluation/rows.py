@@ -109,8 +109,8 @@ class Row:
     response); `error` says why a row failed. The others are set by grading.py: `expected` and
     `answer` are the ground truth and the answer in the form of their type, `rule` names what read
     the answer, `overlap` is that of spans and boxes, `labels` are those that could be answered,
-    `form` is the one that the prompt asked for. `probabilities` are those of the answers that were
-    weighed, where the evaluation asked so.
+    `form` is the one that the prompt asked for. `choice` is the probability of each answer that
+    was weighed, where the evaluation asked so.
     """
 
     id: str
@@ -130,7 +130,7 @@ class Row:
     labels: tuple[str, ...] = ()
     is_cut: bool = False
     form: str = ""
-    probabilities: dict[str, float] | None = None
+    choice: dict[str, float] | None = None
 
     @property
     def read(self) -> str | None:
@@ -324,7 +324,7 @@ class _Table:
         self.offered.take(len(self.rows), record, question if FILTERED in record else "")
         row = Row(row_id, video_id, media, question, gt, response, error, tags)
         row.is_cut = record.get("is_cut") is True
-        row.probabilities = _probabilities(record.get("probabilities"))
+        row.choice = _probabilities(record.get("choice"))
         self.rows.append(row)
 
     def _with_truth(self, values: list[str | None], tags: object) -> tuple[list, object]:

@@ -255,9 +255,8 @@ def _rows(spec: dict, asked: list[Question], by_id: dict[str, dict]) -> list[dic
         attempts = by_id[row.id].get("attempts") or 1
         if attempts > 1:
             columns["attempts"] = attempts
-        probabilities = by_id[row.id].get("probabilities")
-        if probabilities:
-            columns["probabilities"] = probabilities
+        if by_id[row.id].get("choice"):
+            columns["choice"] = by_id[row.id]["choice"]
         if row.tags:
             columns["tags"] = list(row.tags)
         rows.append(columns)

@@ -15,7 +15,7 @@ from cosmos_reason.evaluation.questions import Answer
 RESULTS = "results.json"
 PREDICTIONS = "predictions.json"
 KEPT = ("id", "response", "error", "vision_tokens", "is_cut")
-MEASURED = ("tokens", "seconds", "attempts", "probabilities")
+MEASURED = ("tokens", "seconds", "attempts", "choice")
 
 
 class Shard(NamedTuple):

@@ -22,6 +22,7 @@ READING_FLAGS = {  # name of a setting and of its flag in score_predictions -> d
     "boxes": None,
     "judge": None,
     "judge-model": None,
+    "threshold": None,
 }
 _TIMESTAMP = re.compile(r"\d{14}")
 

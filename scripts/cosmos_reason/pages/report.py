@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from cosmos_reason import answers
-from cosmos_reason.evaluation import guard, metrics
+from cosmos_reason.evaluation import guard, likelihood, metrics
 from cosmos_reason.evaluation.evaluation_record import cut_answers
 from cosmos_reason.evaluation.gaps import Gap
 from cosmos_reason.evaluation.guard import Guard
@@ -70,12 +70,33 @@ def page(
         matrices=matrices(rows),
         chart=chart(curves),
         answers_chart=chart(curves, ACCURACIES),
+        weighed=likelihood.measure(rows),
+        reliability=reliability(likelihood.measure(rows)),
         remarks=[shortened(remark, 500) for remark in remarks],
         summary=summary,
         cards=shown,
         listed=[gap.row for gap in gaps[:LISTED]],
     )
     return text, len(shown)
+
+
+def reliability(weighed: dict | None) -> dict | None:
+    """Return the lines and ticks of the reliability plot (pages/loss_chart.py): how often the
+    likeliest answer is right over how likely it is, and the diagonal of one that is calibrated."""
+    if weighed is None:
+        return None
+    points = [
+        (100 * line["confidence"], 100 - 100 * line["accuracy"]) for line in weighed["reliability"]
+    ]
+    ends = [(0, "0%"), (50, "50%"), (100, "100%")]
+    return {
+        "lines": [
+            {"key": "train/loss", "points": [(0, 100), (100, 0)]},
+            {"key": "reliability", "points": points},
+        ],
+        "x": ends,
+        "y": [(100 - place, label) for place, label in ends],
+    }
 
 
 def model_name(record: dict) -> str:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from email.utils import parsedate_to_datetime
 from itertools import islice
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import httpx
@@ -44,11 +46,13 @@ Result = TypeVar("Result")
 
 class Reply(NamedTuple):
     """What the server answered; `is_cut` when the tokens ran out before the answer ended; `tokens`
-    of the answer where the server counts them."""
+    of the answer where the server counts them; `likely` is the probability of what may be the first
+    token, of the likeliest ones, where that was asked (`top_logprobs`)."""
 
     text: str
     is_cut: bool
     tokens: int | None = None
+    likely: Mapping[str, float] = MappingProxyType({})
 
 
 class Problem(NamedTuple):
@@ -225,6 +229,7 @@ class ChatServer:
             tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
             message, text = choice["message"], choice["message"]["content"]
             end = choice.get("finish_reason")
+            likely = _likely(choice.get("logprobs"))
             if text is not None:
                 text = text.encode("utf-8", "replace").decode()
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -232,7 +237,8 @@ class ChatServer:
             raise bad_input("EVAL-ENDPOINT-ANSWER", self.url, problem) from None
         self._refuse_other_model(reply.get("model"), asked)
         self._refuse_no_answer(message, end)
-        return Reply(self._masked(text), end == "length", tokens if type(tokens) is int else None)
+        tokens = tokens if type(tokens) is int else None
+        return Reply(self._masked(text), end == "length", tokens, likely)
 
     def _refuse_no_answer(self, message: dict, end: object) -> None:
         text = message["content"]
@@ -272,6 +278,17 @@ class ChatServer:
             if form:
                 text = text.replace(form, "***")
         return text
+
+
+def _likely(logprobs: object) -> dict[str, float]:
+    """The probability of each token that a chat completion's logprobs name for the first one."""
+    if not logprobs or not logprobs.get("content"):
+        return {}
+    likely: dict[str, float] = {}
+    for one in logprobs["content"][0]["top_logprobs"]:
+        # Two tokens may be written alike, where their bytes are no whole letter.
+        likely[one["token"]] = likely.get(one["token"], 0.0) + math.exp(min(0.0, one["logprob"]))
+    return likely
 
 
 def _names(content: bytes) -> dict[str, str | None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -14,18 +15,17 @@ from cosmos_reason.base.findings import outside, say
 from cosmos_reason.data.frames import FrameCache
 from cosmos_reason.data.samples import Question
 from cosmos_reason.engine import model as models
-from cosmos_reason.engine.answer import read_ahead
+from cosmos_reason.engine.answer import read_ahead, weighing
 from cosmos_reason.engine.answer.quicker import quicken
 from cosmos_reason.engine.encode import PIXELS_KEY, Encoder, collate
 from cosmos_reason.engine.model import Hardware
 from cosmos_reason.engine.train import shards
-from cosmos_reason.evaluation import run
+from cosmos_reason.evaluation import likelihood, run
 from cosmos_reason.evaluation.questions import (
     GENERATE,
     LIKELIHOOD,
     Answer,
     conversation,
-    weighed,
 )
 from cosmos_reason.media.sampling import VisionOptions
 
@@ -106,25 +106,6 @@ def first_token_probabilities(
         )
     logits = FiniteLogits()(batch["input_ids"], done.logits[0].float())
     return list(logits.softmax(dim=-1).cpu())
-
-
-def first_tokens(tokenizer, choices: Sequence[str]) -> dict[str, list[int]]:
-    """The tokens that an answer may begin with, for each of the choices: behind a space or not, and
-    words with capitals too. One that begins several choices tells none of them."""
-    begun: dict[int, set[str]] = {}
-    for choice in choices:
-        words = [choice]
-        if len(choice) > 1:  # a small letter would be an article: "a red car"
-            words += [choice.capitalize(), choice.upper()]
-        for word in words:
-            for written in (word, f" {word}"):
-                token = tokenizer.encode(written, add_special_tokens=False)[0]
-                begun.setdefault(token, set()).add(choice)
-    tokens: dict[str, list[int]] = {choice: [] for choice in choices}
-    for token, named in begun.items():
-        if len(named) == 1:
-            tokens[named.pop()].append(token)
-    return tokens
 
 
 def _batch(tokenizer, hardware: Hardware, encoded: Sequence[dict[str, torch.Tensor]]) -> dict:
@@ -239,7 +220,7 @@ class Responder:
         ask = self.spec["evaluation"]["ask"]
         weights = [None] * len(ready)
         if ask != GENERATE:
-            weights = self.fitting(self.weigh, encoded)
+            weights = self.fitting(self.first_tokens, encoded)
         responses = weights
         if ask != LIKELIHOOD:
             responses = self.fitting(self.generate, encoded)
@@ -254,19 +235,35 @@ class Responder:
                 answers.append(Answer(question, None, problem))
                 continue
             vision_tokens = int((inputs["mm_token_type_ids"] > 0).sum())
-            probabilities = None if weight is None else self.probabilities(question, weight)
+            choice = None if weight is None else self.choice(question, inputs, weight)
             if ask != LIKELIHOOD:
                 response, is_cut, tokens = answered
                 response = self.encoder.opening(conversation(question, self.spec)) + response
                 answer = Answer(question, response, None, vision_tokens, is_cut, tokens, seconds)
-            elif probabilities is None:
-                problem = "it offers no options with letters and is answered by neither yes nor no"
-                answer = Answer(question, None, problem, vision_tokens)
+            elif not choice:
+                answer = Answer(question, None, likelihood.NOTHING_TO_WEIGH, vision_tokens)
             else:
-                likeliest = max(probabilities, key=probabilities.__getitem__)
-                answer = Answer(question, likeliest, None, vision_tokens, False, 1, seconds)
-            answers.append(answer._replace(probabilities=probabilities))
+                best = likelihood.likeliest(choice)
+                answer = Answer(question, best, None, vision_tokens, False, 1, seconds)
+            answers.append(answer._replace(choice=choice))
         return answers
+
+    def choice(self, question: Question, inputs: dict, first: torch.Tensor) -> dict | None:
+        """The probability of each answer that is weighed; None where the question has none, and
+        where none of them has any."""
+        if question.id not in self.choices:
+            return None
+        found = weighing.probabilities(
+            weighing.spellings(self.tokenizer, self.choices[question.id]),
+            first,
+            lambda tokens: self.first_tokens([weighing.continued(inputs, tokens)])[0],
+            self.tokenizer.eos_token_id,
+        )
+        return found if any(found.values()) else None
+
+    @functools.cached_property
+    def choices(self) -> dict[str, tuple[str, ...]]:
+        return likelihood.choices(self.spec)
 
     def encode(self, question: Question) -> dict[str, torch.Tensor]:
         """Pixels in the precision that the model computes in: half as much to hand over."""
@@ -277,20 +274,12 @@ class Responder:
                 inputs[key] = inputs[key].to(self.hardware.compute)
         return inputs
 
-    def probabilities(self, question: Question, weight: torch.Tensor) -> dict[str, float] | None:
-        """The probabilities of the answers that are weighed; None where the question has none, or
-        where the tokenizer begins two of them alike."""
-        tokens = first_tokens(self.tokenizer, weighed(question))
-        if not tokens or not all(tokens.values()):
-            return None
-        return {choice: round(float(weight[ids].sum()), 6) for choice, ids in tokens.items()}
-
-    def weigh(self, encoded: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
+    def first_tokens(self, encoded: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
         return first_token_probabilities(self.network, self.tokenizer, self.hardware, encoded)
 
     def fitting(self, act: Callable[[list[dict]], list], encoded: list[dict]) -> list:
-        """What `act` (`generate` or `weigh`) returns, in halves where memory does not hold all, and
-        from then on; None for a question that it does not hold alone."""
+        """What `act` (`generate` or `first_tokens`) returns, in halves where memory does not hold
+        all, and from then on; None for a question that it does not hold alone."""
         try:
             return act(encoded)
         except torch.OutOfMemoryError as problem:
