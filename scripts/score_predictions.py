@@ -449,6 +449,9 @@ def as_text(run: dict) -> list[str]:
     for kind, overlap in run["overlap"].items():
         shares = [f"{share:.1%} above {limit}" for limit, share in overlap["share_above"].items()]
         lines.append(f"{kind}: mean IoU {overlap['mean_iou']:.3f}, {', '.join(shares)}")
+    for kind, means in run["parts"].items():
+        told = [f"{name} {value:.3f}" for name, value in means.items() if isinstance(value, float)]
+        lines.append(f"{kind}: {', '.join(told)}; {means['measured']} of {means['rows']} read")
     if run["text"]:
         lines.append(text_line(run))
     if "likelihood" in run:
@@ -598,6 +601,8 @@ def explain(args) -> cli.Outcome:
     }
     if row.overlap is not None:
         explained["overlap"] = row.overlap
+    if row.parts:
+        explained["parts"] = row.parts
     lines = []
     for name, value in explained.items():
         lines.append(f"{name + ':':<10} {'-' if value is None else value}")

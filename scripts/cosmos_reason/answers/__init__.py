@@ -25,11 +25,21 @@ from cosmos_reason.answers.commitment import REFUSAL, Reading, phrases, read
 from cosmos_reason.answers.places import BARE, as_text, form_of, overlap, read_place
 from cosmos_reason.answers.quantities import asked_for, is_number, numbers_vocabulary, same_number
 from cosmos_reason.answers.response import enclosures, final_answer, plain, shortened
+from cosmos_reason.answers.structures import (
+    PLANE_TYPES,
+    SET_TYPES,
+    compare,
+    read_set,
+    scaled,
+)
+from cosmos_reason.answers.structures import form_of as form_of_set
 from cosmos_reason.answers.words import exact, fold, without_article
 
-TYPES = ("mcq", "yes_no", "direction", "label", "number", "temporal", "box", "text")
+SINGLE_TYPES = ("mcq", "yes_no", "direction", "label", "number", "ordinal", "temporal", "box")
+TYPES = (*SINGLE_TYPES, *SET_TYPES, "text")
 CLOSED_TYPES = ("mcq", "yes_no", "direction", "label")
 PLACE_TYPES = ("temporal", "box")
+PICTURE_TYPES = ("box", *PLANE_TYPES)  # measured in the picture
 RIGHT_OVERLAP = 0.5
 
 _ASKS_TRUTH = re.compile(
@@ -46,13 +56,20 @@ _ASKS_AMOUNT = re.compile(
     r"\bhow (?:many|much|long|far|old|often|fast|tall|wide|high|deep)\b", re.I
 )
 _CUT_OFF = re.compile(r"\s*(?:```\w*\s*)?\{[^}]*\Z")  # an object that never ends
+# A question that names its scale asks for a grade.
+_GRADED = re.compile(
+    r"\b(?:scale|rat(?:e|ing)|scores?|grade)\b.{0,80}?\b\d\s*(?:to|-|–|through)\s*\d+\b",
+    re.I | re.S,
+)
+RATED = "Score: "
 _NOTHING = ("", "null", "none", "n/a", "...")
 
 
 class Verdict(NamedTuple):
     """What became of one response: `answer` is what it commits to (None when it commits to
     nothing), `rule` names what read it or why nothing did, `words` are those it was read from,
-    `expected` is the ground truth, `overlap` is that of spans and boxes."""
+    `expected` is the ground truth, `overlap` is that of spans and boxes and the score of a set,
+    `parts` the measures of a set or of an ordinal."""
 
     type: str
     expected: str | None
@@ -61,6 +78,7 @@ class Verdict(NamedTuple):
     words: str
     correct: bool
     overlap: float | None = None
+    parts: dict[str, float] | None = None
 
 
 def verdict(
@@ -76,11 +94,32 @@ def verdict(
     kind = question_type(question, gt) if type == "auto" else type
     expected = normalise(gt, kind, question, labels)
     reading = reading_of(response or "", kind, question, labels)
+    shared, parts = score(reading.answer, expected, kind)
     right = equal(reading.answer, expected, kind, tolerance)
-    shared = None
-    if kind in PLACE_TYPES and expected:
-        shared = overlap(reading.answer, expected) if reading.answer else 0.0
-    return Verdict(kind, expected, reading.answer, reading.rule, reading.words, right, shared)
+    read = (reading.answer, reading.rule, reading.words)
+    return Verdict(kind, expected, *read, right, shared, parts)
+
+
+def score(
+    answer: str | None, expected: str | None, type: str
+) -> tuple[float | None, dict[str, float] | None]:
+    """Return the overlap or score of an answer, 0 for none, and its parts; None for a type that is
+    right or wrong and nothing between."""
+    is_measured = answer is not None and expected is not None
+    if type == "ordinal" and is_measured:
+        return None, {"off": abs(float(answer) - float(expected))}
+    if expected is None or type not in (*PLACE_TYPES, *SET_TYPES):
+        return None, None
+    if not is_measured:
+        return 0.0, None
+    if type in PLACE_TYPES:
+        return overlap(answer, expected), None
+    return _compared(answer, expected, type)
+
+
+@lru_cache(maxsize=1 << 10)
+def _compared(answer: str, expected: str, type: str) -> tuple[float, dict[str, float]]:
+    return compare(answer, expected, type)
 
 
 def reading_of(
@@ -90,8 +129,9 @@ def reading_of(
 
     mcq: a capital letter · yes_no: "yes" or "no" · direction: left, right, straight, up, down ·
     label: one of `labels`, folded · number: a decimal with its unit or noun · temporal: [start,
-    end] in seconds · box: [x1, y1, x2, y2] as written, then its label where it has one · text: the
-    response without its thinking."""
+    end] in seconds · box: [x1, y1, x2, y2] as written, then its label where it has one · ordinal: a
+    whole number, the grade · the types of sets: JSON (structures.items_of) · text: the response
+    without its thinking."""
     if type == "mcq":
         texts = labels or tuple(options(question).values())
         return read(response, options_vocabulary(texts), question)
@@ -103,6 +143,13 @@ def reading_of(
         return read(response, TRUTHS, question)
     if type == "number":
         return read(response, numbers_vocabulary(question), question)
+    if type == "ordinal":
+        found = read(response, numbers_vocabulary(RATED + question), question)
+        is_grade = found.answer is None or found.answer.removesuffix(" score").isdigit()
+        answer = found.answer.removesuffix(" score") if found.answer and is_grade else None
+        return found._replace(answer=answer, rule=found.rule if is_grade else "no grade")
+    if type in SET_TYPES:
+        return read_set(response, type)
     if type in PLACE_TYPES:
         return read_place(response, type)
     return _read_text(response)
@@ -137,6 +184,10 @@ def question_type(question: str, gt: str) -> str:
     if texts and read(gt, options_vocabulary(texts)).answer:
         return "mcq"
     kind = _type(gt)
+    if kind == "number" and _GRADED.search(question) and gt.strip(" .").isdigit():
+        return "ordinal"
+    if kind == "text":
+        return form_of_set(gt, question) or kind
     if kind == "F":
         return "yes_no" if _ASKS_TRUTH.search(question) else "mcq"
     if kind == f"{BARE} box":
@@ -196,8 +247,10 @@ def normalise(gt: str, type: str, question: str = "", labels: tuple[str, ...] = 
     return expected
 
 
-def scaled_box(answer: str, across: float, down: float) -> str:
-    """A box as `reading_of` gives it, in another measure."""
+def rescaled(answer: str, type: str, across: float, down: float) -> str:
+    """Boxes, points and trajectories as `reading_of` gives them, in another measure."""
+    if type in SET_TYPES:
+        return scaled(answer, type, across, down)
     place, _, label = answer.partition("]")
     x1, y1, x2, y2 = map(float, place.strip("[").split(","))
     return as_text((x1 * across, y1 * down, x2 * across, y2 * down)) + label
@@ -207,7 +260,7 @@ def reward(
     question: str, gt: str, response: str | None, type: str = "auto", labels: tuple[str, ...] = ()
 ) -> float:
     """What reinforcement learning pays for a response: 1 for a right answer, the overlap of a span
-    or a box."""
+    or a box, the score of a set."""
     read_as = verdict(question, gt, response, type, labels)
     return float(read_as.correct) if read_as.overlap is None else read_as.overlap
 
@@ -221,6 +274,8 @@ def equal(answer: str | None, expected: str | None, type: str, tolerance: float 
         return same_number(answer, expected, tolerance)
     if type in PLACE_TYPES:
         return overlap(answer, expected) >= RIGHT_OVERLAP
+    if type in SET_TYPES:
+        return _compared(answer, expected, type)[0] == 1
     if type == "text":
         said = exact(answer) or without_article(fold(answer))
         return said in (expected, without_article(expected))

@@ -168,6 +168,8 @@ _NOT_BEFORE = re.compile(
     r"\W*(?:that|to say)?\W*\Z|(?:\b(?:not|never|cannot|doubt|deny)\b|n['’]t)[^,:;]*\Z",
     re.I,
 )
+_QUESTION = re.compile(r"[?？]")
+_NOT = re.compile(r"\b(?:not|no|never|wrong|incorrect|false)\b|n['’]t\b", re.I)
 _ITS_OWN = r"[\s\W]*(?:(?:it|this|that|which) )?"
 _DENIED_AFTER = re.compile(
     rf"{_ITS_OWN}(?:(?:is|was|are) )?(?:the |a )?(?:wrong|incorrect|false|impossible|unlikely"
@@ -396,6 +398,15 @@ def _is_the_answer(
             if value:
                 yield Commitment(value, "phrase", begun, verdict.end(), first, last)
                 break
+
+
+def takes_back(beside: str) -> bool:
+    """Return whether the words beside an enclosed answer ask, suppose, deny, keep it open or turn
+    from it."""
+    return bool(beside) and any(
+        pattern.search(beside)
+        for pattern in (_QUESTION, _CONDITION, _OPENING, _TURN, _CORRECTION, REFUSAL, _NOT)
+    )
 
 
 def _is_void(one: Commitment, text: str) -> bool:

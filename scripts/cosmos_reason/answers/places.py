@@ -55,6 +55,11 @@ def seconds(written: str) -> float:
     return sum(float(value) * _FACTORS.get(unit, 1) for value, unit in parts)
 
 
+def is_time(written: str) -> bool:
+    """Return whether a text is a time and nothing else: "00:05.70", "12.5s"."""
+    return re.fullmatch(_TIME, written.strip(), re.I) is not None
+
+
 def spans(text: str) -> list[Place]:
     """The spans of time in a text, each once."""
     named = [(match["start"], seconds(match["time"])) for match in _NAMED_TIME.finditer(text)]
@@ -190,8 +195,12 @@ def as_text(place: Place) -> str:
 def overlap(answer: str, expected: str) -> float:
     """Intersection over union of two spans or two boxes; 0 for a box without the label expected."""
     (one, said), (other, label) = map(_parts, (answer, expected))
-    if label and said != label:
-        return 0.0
+    return 0.0 if label and said != label else intersection_over_union(one, other)
+
+
+def intersection_over_union(one: Place, other: Place) -> float:
+    """Return the overlap of two boxes of any dimension, which are their lowest corner and their
+    highest: a span is (start, end), a box (x1, y1, x2, y2)."""
     half = len(one) // 2
     shared, first, second = 1.0, 1.0, 1.0
     for axis in range(half):

@@ -169,6 +169,8 @@ def take(annotations: Path, media_path: Path | str, model: str, source: str = ""
 
 def short_answer(kind: str, question: str, gt: str) -> str | None:
     """The answer as a class worth counting: normalised where it can be, None when it is long."""
+    if kind in answers.SET_TYPES:
+        return None
     if kind in ("text", "number"):
         return gt.strip() if len(gt) <= LONGEST_CLASS else None
     if kind == "mcq" and len(gt) == 1:

@@ -54,7 +54,15 @@ DIRECTIONS = {"its_directionality": "direction"}
 TASK_TYPES = DIRECTIONS | dict.fromkeys(("", "binary", "mcq", "text", "metropolis_sgd"), "auto")
 BY_THE_DATA = Fix(flags={"--type": "auto"})
 TYPES = ("auto", "its_directionality", *answers.TYPES)
-BOX_MEASURES = ("pixels", "1000")
+# Measure of the responses, then that of the ground truths: pixels, 1000ths or shares of a side.
+BOX_MEASURES = {
+    "pixels": ("pixels", 1000),
+    "1000": (1000, "pixels"),
+    "1": (1, 1000),
+    "1:pixels": (1, "pixels"),
+    "pixels:1": ("pixels", 1),
+    "1000:1": (1000, 1),
+}
 
 
 @dataclass(frozen=True)
@@ -208,6 +216,7 @@ def _grade_row(row: Row, labels: tuple[str, ...], tolerance: float) -> None:
         row.answer = intern(verdict.answer)
     row.rule = verdict.rule
     row.overlap = verdict.overlap
+    row.parts = verdict.parts
     row.labels = labels
     row.correct = row.error is None and verdict.correct
 
@@ -270,14 +279,17 @@ def convert_boxes(graded: list[Row], written: str, media_dir: str) -> list[Findi
     sizes: dict[str, tuple[int, int] | None] = {}
     unknown = []
     for row in graded:
-        if row.type != "box" or not row.answer:
+        if row.type not in answers.PICTURE_TYPES or not row.answer:
+            continue
+        if "pixels" not in BOX_MEASURES[written]:
+            _convert_box(row, written, (1, 1))
             continue
         name = row.media or ""
         if name not in sizes:
             sizes[name] = _size(media_dir, name)
         if sizes[name] is None:
             row.answer = None
-            row.overlap = 0.0
+            row.overlap, row.parts = 0.0, None
             row.correct = False
             row.rule = "size of the medium unknown"
             unknown.append(row.id)
@@ -290,16 +302,19 @@ def convert_boxes(graded: list[Row], written: str, media_dir: str) -> list[Findi
 
 
 def _convert_box(row: Row, written: str, size: tuple[int, int]) -> None:
-    row.answer = answers.scaled_box(row.answer, *_scale(written, size))
-    row.overlap = answers.overlap(row.answer, row.expected) if row.expected else None
-    row.correct = row.error is None and answers.equal(row.answer, row.expected, "box")
+    row.answer = answers.rescaled(row.answer, row.type, *_scale(written, size))
+    row.overlap, row.parts = answers.score(row.answer, row.expected, row.type)
+    row.correct = row.error is None and answers.equal(row.answer, row.expected, row.type)
 
 
 def _scale(written: str, size: tuple[int, int]) -> list[float]:
     """What turns responses into the measure of the ground truths."""
-    if written == "pixels":
-        return [1000 / side for side in size]
-    return [side / 1000 for side in size]
+    said, meant = BOX_MEASURES[written]
+    factors = []
+    for side in size:
+        wide = [side if measure == "pixels" else measure for measure in (said, meant)]
+        factors.append(wide[1] / wide[0])
+    return factors
 
 
 def _size(media_dir: str, name: str) -> tuple[int, int] | None:

@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import statistics
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, final_answer, fold
+from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, SET_TYPES, final_answer, fold
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.evaluation.rows import JUDGE, Row
@@ -19,6 +20,8 @@ from cosmos_reason.evaluation.rows import JUDGE, Row
 UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
 Z = 1.959963984540054  # two-sided 95 %
 SOFT_F1 = 0.8
+MEASURED_TYPES = (*SET_TYPES, "ordinal")
+SHARES = ("f1", "mean_iou", "ap3d", "hit_rate")  # what an answer that is none has 0 of
 OVERLAPS = (0.3, 0.5, 0.7)
 # bert-score's own model for English; the tokenizer of cosmos-rl-evaluate's breaks it
 BERTSCORE_MODEL = "roberta-large"
@@ -50,6 +53,7 @@ def score(rows: Sequence[Row]) -> dict:
         "confusion_matrix": matrix(counts),
         "text": text_metrics(by_type["text"]) if "text" in by_type else None,
         "overlap": {kind: overlaps(by_type[kind]) for kind in PLACE_TYPES if kind in by_type},
+        "parts": {kind: parts(by_type[kind]) for kind in MEASURED_TYPES if kind in by_type},
     }
 
 
@@ -184,6 +188,46 @@ def overlaps(rows: Sequence[Row]) -> dict:
         shares[f"{limit}"] = _ratio(sum(value >= limit for value in values), len(rows))
     mean = round(sum(values) / len(values), 6)
     return {"rows": len(rows), "mean_iou": mean, "share_above": shares}
+
+
+def parts(rows: Sequence[Row]) -> dict:
+    """Return the mean of each measure of sets or grades. Shares (F1, IoU, AP, hits) count 0 for a
+    row without an answer; distances are those of the rows that have them. Of grades also the share
+    within one, and the correlations (Pearson, Spearman) with the ground truths."""
+    measured = [row.parts for row in rows if row.parts and row.error is None]
+    names = dict.fromkeys(name for one in measured for name in one)
+    means: dict[str, float | None] = {}
+    for name in names:
+        values = [one[name] for one in measured if name in one]
+        whole = len(rows) if name.startswith(SHARES) else len(values)
+        means[name] = round(sum(values) / whole, 6)
+    table = {"rows": len(rows), "measured": len(measured), **means}
+    if rows[0].type != "ordinal":
+        return table
+    table["mae"] = table.pop("off", None)
+    table["within_one"] = _ratio(sum(one["off"] <= 1 for one in measured), len(rows))
+    graded = [row for row in rows if row.parts and row.error is None]
+    pairs = [(float(row.answer), float(row.expected)) for row in graded]
+    table["pearson"] = _correlation(pairs)
+    ranked = zip(*(_ranks(side) for side in zip(*pairs, strict=True)), strict=True)
+    table["spearman"] = _correlation([*ranked])
+    return table
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value, the mean one of equals."""
+    places = defaultdict(list)
+    for place, value in enumerate(sorted(values)):
+        places[value].append(place)
+    return [sum(places[value]) / len(places[value]) for value in values]
+
+
+def _correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Pearson's; None where a side is always the same."""
+    try:
+        return round(statistics.correlation(*zip(*pairs, strict=True)), 6)
+    except (statistics.StatisticsError, TypeError):  # of fewer than two pairs
+        return None
 
 
 def text_metrics(rows: Sequence[Row]) -> dict:

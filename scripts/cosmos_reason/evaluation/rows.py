@@ -108,9 +108,10 @@ class Row:
     The fields up to `tags` are as the results have them, and so is `is_cut` (max_tokens ended the
     response); `error` says why a row failed. The others are set by grading.py: `expected` and
     `answer` are the ground truth and the answer in the form of their type, `rule` names what read
-    the answer, `overlap` is that of spans and boxes, `labels` are those that could be answered,
-    `form` is the one that the prompt asked for. `choice` is the probability of each answer that
-    was weighed, where the evaluation asked so.
+    the answer, `overlap` is that of spans and boxes and the score of sets, `labels` are those that
+    could be answered, `form` is the one that the prompt asked for. `choice` is the probability of
+    each answer that was weighed, where the evaluation asked so; `parts` are the measures of a set
+    of places or of a grade.
     """
 
     id: str
@@ -131,6 +132,7 @@ class Row:
     is_cut: bool = False
     form: str = ""
     choice: dict[str, float] | None = None
+    parts: dict[str, float] | None = None
 
     @property
     def read(self) -> str | None:

@@ -257,6 +257,8 @@ def _rows(spec: dict, asked: list[Question], by_id: dict[str, dict]) -> list[dic
             columns["attempts"] = attempts
         if by_id[row.id].get("choice"):
             columns["choice"] = by_id[row.id]["choice"]
+        if row.parts:
+            columns["parts"] = row.parts
         if row.tags:
             columns["tags"] = list(row.tags)
         rows.append(columns)

@@ -18,6 +18,13 @@ TYPE_NAMES = {
     "number": "Number",
     "temporal": "Span of time",
     "box": "Box",
+    "ordinal": "Grade",
+    "events": "Events",
+    "spans": "Spans of time",
+    "boxes": "Boxes",
+    "points": "Points",
+    "trajectories": "Trajectories",
+    "box3d": "Boxes in space",
     "text": "Free text",
 }
 
