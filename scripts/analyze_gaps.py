@@ -169,7 +169,8 @@ def as_text(result: dict) -> str:
     for line in result["next_data"][:CLASSES_SHOWN]:
         lines.append(
             f"  collect {line['collect']} more with answer {line['class']!r} to "
-            f"{line['question'][:QUESTION_SHOWN]!r} ({line['gaps']} of {line['rows']} wrong)"
+            f"{line['question'][:QUESTION_SHOWN]!r} ({line['gaps']} of {line['rows']} wrong; "
+            f"{line['expected_gain']:+.1%} of all if right as often as its other answers)"
         )
     if "label_studio" in result:
         written = result["label_studio"]

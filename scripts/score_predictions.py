@@ -345,6 +345,13 @@ def score(
     run["results"] = str(path)
     if judge:
         run["judge"] = judged
+    template = metrics.template_reasoning(graded)
+    if template:
+        message = (
+            f"{template['rows']} of {template['of']} right answers with a thought have the "
+            f"same one, {template['text']!r}: it explains none of them"
+        )
+        found.append(findings.warning("EVAL-TEMPLATE-REASONING", path, message))
     general, problems = guard.read(path, rows.find(args.compare)[0] if before else None)
     found += problems
     if general:

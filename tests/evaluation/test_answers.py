@@ -57,6 +57,20 @@ def test_answers_written_from_the_page_are_read_as_it_says(name):
     assert found.committed >= 0.95, found.differing
 
 
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("Yes, I can help with that! Please upload the video.", None),
+        ("Yes. I'll help you with this.", None),
+        ("Yes, please provide the video.", None),
+        ("Yes. Let me know if you need more.", "yes"),
+        ("Yes, the man can help with that box.", "yes"),
+    ],
+)
+def test_an_offer_instead_of_an_answer_takes_it_back(response, answer):
+    assert read("ask", "yes", response).answer == answer
+
+
 def test_no_hostile_answer_is_right():
     assert answer_set.tally_blind(answer_set.hostile()).accepted_wrong == 0
 

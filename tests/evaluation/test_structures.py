@@ -11,7 +11,7 @@ from PIL import Image
 from scoring import ids, row, score, write
 
 from cosmos_reason import answers
-from cosmos_reason.answers import structures
+from cosmos_reason.answers import matching
 from cosmos_reason.base import bundle
 from cosmos_reason.evaluation import rewards
 
@@ -243,7 +243,7 @@ def test_the_assignment_is_the_best_of_all():
         weights = [
             [draw.choice([0, draw.random(), 0.5]) for _ in range(columns)] for _ in range(rows)
         ]
-        pairs = structures.assigned(weights)
+        pairs = matching.assigned(weights)
         assert len({one for one, _ in pairs}) == len({two for _, two in pairs}) == len(pairs)
         assert all(weights[one][two] > 0 for one, two in pairs)
         total = sum(weights[one][two] for one, two in pairs)
@@ -271,7 +271,7 @@ def test_frechet_is_its_definition():
         one, other = (
             [(draw.random(), draw.random()) for _ in range(draw.randint(1, 6))] for _ in range(2)
         )
-        assert structures.frechet(one, other) == pytest.approx(frechet_by_definition(one, other))
+        assert matching.frechet(one, other) == pytest.approx(frechet_by_definition(one, other))
 
 
 def test_sets_are_rows_like_others_and_measures_are_in_the_metrics(tmp_path):

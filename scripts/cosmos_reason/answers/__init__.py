@@ -22,16 +22,11 @@ from cosmos_reason.answers.choices import (
     options_vocabulary,
 )
 from cosmos_reason.answers.commitment import REFUSAL, Reading, phrases, read
+from cosmos_reason.answers.matching import compare
 from cosmos_reason.answers.places import BARE, as_text, form_of, overlap, read_place
 from cosmos_reason.answers.quantities import asked_for, is_number, numbers_vocabulary, same_number
 from cosmos_reason.answers.response import enclosures, final_answer, plain, shortened
-from cosmos_reason.answers.structures import (
-    PLANE_TYPES,
-    SET_TYPES,
-    compare,
-    read_set,
-    scaled,
-)
+from cosmos_reason.answers.structures import PLANE_TYPES, SET_TYPES, read_set, scaled
 from cosmos_reason.answers.structures import form_of as form_of_set
 from cosmos_reason.answers.words import exact, fold, without_article
 

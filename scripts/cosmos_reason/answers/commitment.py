@@ -195,6 +195,11 @@ _CORRECTION = re.compile(
     + "|等等|不对",
     re.I,
 )
+_OFFER = re.compile(
+    r"\bI(?: can|['’]ll| will| would be happy to|['’]d be happy to)(?: certainly)? (?:help|assist)"
+    r"(?: you)? with (?:that|this|it)\b|\bplease (?:upload|provide|share|send|attach)\b",
+    re.I,
+)
 _NO_FIRST = re.compile(r"\W*(?:no|nope)\b(?=\W)", re.I)
 _WRONG_LATER = re.compile(
     r"\W*(?:(?:(?:that|this|it|which|the (?:above )?answer)(?:['’]s| is| was)? )?"
@@ -439,6 +444,8 @@ def _is_undone(one: Commitment, text: str, vocabulary: Vocabulary) -> bool:
     if _OR.match(after) or _is_followed_by_another(one, after, vocabulary):
         return True
     later = text[one.last :]
+    if _OFFER.search(text, one.end):
+        return True
     if _CORRECTION.search(after) or _CORRECTION.search(later):
         return True
     is_truth = isinstance(vocabulary, Truths)

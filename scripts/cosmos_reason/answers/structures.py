@@ -1,5 +1,5 @@
 """Sets of places that a response lists as JSON: events, spans of time, boxes, points, trajectories
-and boxes in space. Which ground truths are one, what a response lists, and how well it matches.
+and boxes in space. Which ground truths are one, and what a response lists.
 
 A response commits to its only JSON document, whole: one that is cut off, that no parser takes, or
 of which an element lacks its numbers commits to nothing. References/cosmos-reason-scoring.md says
@@ -13,11 +13,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from cosmos_reason.answers.commitment import Reading, takes_back
-from cosmos_reason.answers.places import intersection_over_union, is_time, seconds
+from cosmos_reason.answers.places import is_time, seconds
 from cosmos_reason.answers.response import final_answer
 from cosmos_reason.answers.words import fold
 
@@ -25,13 +24,6 @@ EVENTS, SPANS, BOXES, POINTS = "events", "spans", "boxes", "points"
 TRAJECTORIES, BOX3D = "trajectories", "box3d"
 SET_TYPES = (EVENTS, SPANS, BOXES, POINTS, TRAJECTORIES, BOX3D)
 PLANE_TYPES = (BOXES, POINTS, TRAJECTORIES)  # measured in the picture
-OVERLAPS = (0.3, 0.5, 0.7)
-RIGHT_OVERLAP = 0.5
-AP_OVERLAPS = tuple(number / 100 for number in range(50, 100, 5))
-WHOLE = 1000  # a side of the picture in the unit of points and trajectories (NVIDIA's guide)
-NEAR = 0.05  # of a side: a point that hits another
-NEAR_PATH = 0.1  # of a side: a trajectory that follows another (Frechet distance)
-STEPS = 50  # of a trajectory, equally long, in which it is compared
 
 # How NVIDIA's prompt guide, Qwen and label tools name the parts of an element.
 START = ("start", "start_time", "t_start", "begin", "from", "start_s", "start_sec")
@@ -133,9 +125,6 @@ def scaled(written: str, type: str, across: float, down: float) -> str:
         at = tuple(value * factors[place % 2] for place, value in enumerate(item.at))
         moved.append(item._replace(at=at))
     return as_json(moved)
-
-
-# -- reading ------------------------------------------------------------------------------------
 
 
 def _documents(text: str) -> tuple[list | None, str]:
@@ -316,249 +305,3 @@ def _trajectories(listed: list) -> list[Item] | None:
             return None
         found.append(Item(at, label))
     return found
-
-
-# -- how well a set matches ---------------------------------------------------------------------
-
-
-def compare(answer: str, expected: str, type: str) -> tuple[float, dict[str, float]]:
-    """Return the score of a set against the expected one, from 0 to 1, and its parts. The score is
-    an F1 (Dice) of the elements that match each other: those of the same label that overlap by
-    RIGHT_OVERLAP, lie within NEAR, or run within NEAR_PATH."""
-    said, meant = items_of(answer), items_of(expected)
-    if type == POINTS:
-        return _compare_points(said, meant)
-    if type == TRAJECTORIES:
-        return _compare_paths(said, meant)
-    overlaps = [[_overlap(one, other, type) for other in meant] for one in said]
-    parts = {}
-    for limit in AP_OVERLAPS if type == BOX3D else OVERLAPS:
-        hits = len(assigned([[float(value >= limit) for value in row] for row in overlaps]))
-        parts[f"f1@{limit:g}"] = _dice(hits, said, meant)
-    score = parts[f"f1@{RIGHT_OVERLAP:g}"]
-    if type == BOX3D:
-        parts = _average_precision(said, meant) | {"f1@0.5": score}
-        close = [
-            [1 / (1 + _apart(one, other)) if _alike(one, other) else 0.0 for other in meant]
-            for one in said
-        ]
-        pairs = assigned(close)
-        if pairs:
-            apart = [_apart(said[one], meant[other]) for one, other in pairs]
-            parts["centre_distance"] = _mean(apart)
-    pairs = assigned(overlaps)
-    shared = sum(overlaps[one][other] for one, other in pairs)
-    parts["mean_iou"] = shared / max(len(said), len(meant), 1) if said or meant else 1.0
-    if type == EVENTS:
-        parts |= _order_and_captions(said, meant, pairs)
-    return score, {name: round(value, 6) for name, value in parts.items()}
-
-
-def _dice(hits: int, said: Sequence, meant: Sequence) -> float:
-    return 2 * hits / (len(said) + len(meant)) if said or meant else 1.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _alike(one: Item, other: Item) -> bool:
-    """Whether an element has the label expected; boxes in space without their number ("car_1")."""
-    said, meant = one.label.partition("_")[0], other.label.partition("_")[0]
-    return not meant or said == meant
-
-
-def _overlap(one: Item, other: Item, type: str) -> float:
-    if type == BOX3D:
-        return intersection_over_union(_corners(one), _corners(other)) if _alike(one, other) else 0
-    if other.label and one.label != other.label:
-        return 0.0
-    return intersection_over_union(one.at, other.at)
-
-
-def _corners(box: Item) -> tuple[float, ...]:
-    middle, sizes = box.at[:3], box.at[3:]
-    low = tuple(place - size / 2 for place, size in zip(middle, sizes, strict=True))
-    return low + tuple(place + size / 2 for place, size in zip(middle, sizes, strict=True))
-
-
-def _apart(one: Item, other: Item) -> float:
-    return math.dist(one.at[:3], other.at[:3])
-
-
-def _average_precision(said: Sequence[Item], meant: Sequence[Item]) -> dict[str, float]:
-    """AP3D as the cookbook's evaluator has it: the share of a label's boxes that match at an
-    overlap, mean over the labels expected, then over AP_OVERLAPS."""
-    labels = {item.label.partition("_")[0] for item in meant}
-    at = {}
-    for limit in AP_OVERLAPS:
-        precisions = []
-        for label in labels:
-            ours = [item for item in said if item.label.partition("_")[0] == label]
-            theirs = [item for item in meant if item.label.partition("_")[0] == label]
-            hit = [[float(_overlap(one, two, BOX3D) >= limit) for two in theirs] for one in ours]
-            precisions.append(len(assigned(hit)) / len(ours) if ours else 0.0)
-        at[limit] = _mean(precisions) if precisions else 0.0
-    return {"ap3d": _mean([*at.values()]), "ap3d@0.5": at[0.5], "ap3d@0.75": at[0.75]}
-
-
-def _order_and_captions(said, meant, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """How much of the order of matched events is right (pairs of neighbours of Kendall's tau), and
-    how many words of their captions are the expected ones (F1)."""
-    parts = {}
-    places = sorted(pairs, key=lambda pair: said[pair[0]].at)
-    ranks = [meant[other].at for _, other in places]
-    couples = [(a, b) for number, a in enumerate(ranks) for b in ranks[number + 1 :]]
-    if couples:
-        parts["order"] = _mean([float(a <= b) for a, b in couples])
-    alike = []
-    for one, other in pairs:
-        if meant[other].caption:
-            ours = said[one].caption.split()
-            theirs = meant[other].caption.split()
-            shared = sum(min(ours.count(word), theirs.count(word)) for word in set(ours))
-            alike.append(2 * shared / (len(ours) + len(theirs)))
-    if alike:
-        parts["caption_f1"] = _mean(alike)
-    return parts
-
-
-def _compare_points(said, meant) -> tuple[float, dict[str, float]]:
-    """Points against points, or against the boxes that they must lie in."""
-
-    def distance(one: Item, other: Item) -> float:
-        """In sides of the picture; to a box it is that to the nearest place in it."""
-        (x, y), (left, top), (right, bottom) = one.at[:2], other.at[:2], other.at[-2:]
-        return math.hypot(max(left - x, 0, x - right) / WHOLE, max(top - y, 0, y - bottom) / WHOLE)
-
-    apart = [[distance(one, other) for other in meant] for one in said]
-    hits, near = [], []
-    for one, row in zip(said, apart, strict=True):
-        # A box is no point.
-        alike = [len(one.at) == 2 and other.label in ("", one.label) for other in meant]
-        limits = [0.0 if len(other.at) == 4 else NEAR for other in meant]
-        hits.append(
-            [float(ok and far <= most) for ok, far, most in zip(alike, row, limits, strict=True)]
-        )
-        near.append([1 / (1 + far) if ok else 0.0 for ok, far in zip(alike, row, strict=True)])
-    hit = len(assigned(hits))
-    score = _dice(hit, said, meant)
-    parts = {"f1": score, "hit_rate": hit / len(meant) if meant else 1.0}
-    pairs = assigned(near)
-    if pairs:
-        parts["distance"] = _mean([apart[one][other] for one, other in pairs])
-    return score, {name: round(value, 6) for name, value in parts.items()}
-
-
-def _compare_paths(said, meant) -> tuple[float, dict[str, float]]:
-    ours = [_steps(item) for item in said]
-    theirs = [_steps(item) for item in meant]
-    apart = [[frechet(one, other) for other in theirs] for one in ours]
-    hits, near = [], []
-    for one, row in zip(said, apart, strict=True):
-        alike = [other.label in ("", one.label) for other in meant]
-        hits.append([float(ok and far <= NEAR_PATH) for ok, far in zip(alike, row, strict=True)])
-        near.append([1 / (1 + far) if ok else 0.0 for ok, far in zip(alike, row, strict=True)])
-    score = _dice(len(assigned(hits)), said, meant)
-    parts = {"f1": score}
-    pairs = assigned(near)
-    if pairs:
-        parts["frechet"] = _mean([apart[one][other] for one, other in pairs])
-        parts["dtw"] = _mean([warped(ours[one], theirs[other]) for one, other in pairs])
-        ends = [math.dist(ours[one][-1], theirs[other][-1]) for one, other in pairs]
-        parts["end_distance"] = _mean(ends)
-    return score, {name: round(value, 6) for name, value in parts.items()}
-
-
-Point = tuple[float, float]
-
-
-def _steps(item: Item) -> list[Point]:
-    """STEPS points at equal lengths along a trajectory, in sides of the picture: how densely one
-    is written does not count."""
-    points = [(x / WHOLE, y / WHOLE) for x, y in zip(item.at[::2], item.at[1::2], strict=True)]
-    lengths = [math.dist(one, other) for one, other in pairwise(points)]
-    total = sum(lengths)
-    if not total:
-        return points[:1] * STEPS
-    found = []
-    passed, place = 0.0, 0
-    for step in range(STEPS):
-        wanted = total * step / (STEPS - 1)
-        while place < len(lengths) - 1 and passed + lengths[place] < wanted:
-            passed += lengths[place]
-            place += 1
-        share = min(1.0, (wanted - passed) / lengths[place]) if lengths[place] else 0.0
-        (x1, y1), (x2, y2) = points[place], points[place + 1]
-        found.append((x1 + share * (x2 - x1), y1 + share * (y2 - y1)))
-    return found
-
-
-def frechet(one: Sequence[Point], other: Sequence[Point]) -> float:
-    """Return the discrete Frechet distance (Eiter and Mannila 1994)."""
-    return _along(one, other, max)[0]
-
-
-def warped(one: Sequence[Point], other: Sequence[Point]) -> float:
-    """Return the mean distance along the best warping of one onto the other (DTW, Sakoe and Chiba
-    1978, over the number of its steps)."""
-    total, steps = _along(one, other, lambda before, here: before + here)
-    return total / steps
-
-
-def _along(one, other, joined: Callable[[float, float], float]) -> tuple[float, int]:
-    """The least value of a walk along both, and its steps."""
-    row: list[tuple[float, int]] = []
-    for number, point in enumerate(one):
-        line: list[tuple[float, int]] = []
-        for place, target in enumerate(other):
-            here = math.dist(point, target)
-            before = [*row[max(0, place - 1) : place + 1], *line[-1:]]
-            if not number and not place:
-                line.append((here, 1))
-            else:
-                value, steps = min(before)
-                line.append((joined(value, here), steps + 1))
-        row = line
-    return row[-1]
-
-
-def assigned(weights: Sequence[Sequence[float]]) -> list[tuple[int, int]]:
-    """Return the pairs (row, column) of the largest sum of weights, each row and column once at
-    most and only where the weight is above 0: Hungarian method by shortest augmenting paths
-    (Jonker and Volgenant 1987)."""
-    if not weights or not weights[0]:
-        return []
-    if len(weights) > len(weights[0]):
-        turned = assigned([list(column) for column in zip(*weights, strict=True)])
-        return sorted((row, column) for column, row in turned)
-    rows, columns = len(weights), len(weights[0])
-    of_row, of_column = [0.0] * (rows + 1), [0.0] * (columns + 1)
-    taken = [0] * (columns + 1)  # column -> its row, from 1; column 0 holds the row to place
-    for row in range(1, rows + 1):
-        taken[0], column = row, 0
-        least, came = [math.inf] * (columns + 1), [0] * (columns + 1)
-        done = [False] * (columns + 1)
-        while taken[column]:
-            done[column] = True
-            here, step, following = taken[column], math.inf, 0
-            for other in range(1, columns + 1):
-                if done[other]:
-                    continue
-                cost = -weights[here - 1][other - 1] - of_row[here] - of_column[other]
-                if cost < least[other]:
-                    least[other], came[other] = cost, column
-                if least[other] < step:
-                    step, following = least[other], other
-            for other in range(columns + 1):
-                if done[other]:
-                    of_row[taken[other]] += step
-                    of_column[other] -= step
-                else:
-                    least[other] -= step
-            column = following
-        while column:
-            taken[column] = taken[came[column]]
-            column = came[column]
-    pairs = [(taken[column] - 1, column - 1) for column in range(1, columns + 1) if taken[column]]
-    return sorted((row, column) for row, column in pairs if weights[row][column] > 0)

@@ -228,33 +228,46 @@ def summary(rows: Sequence[Row], gaps: Sequence[Gap]) -> dict:
 
 
 def next_data(rows: Iterable[Row]) -> list[dict]:
-    """Return the answers to closed questions worth more examples, most wrong ones first:
-    EXAMPLES_PER_GAP new ones per wrong answer, which is a rule of thumb and no forecast.
+    """Return the answers to closed questions worth more examples, those with the highest expected
+    gain first: the share of all rows that would be right besides, were this answer as often right
+    as the other answers to its question are now. To collect are EXAMPLES_PER_GAP new ones per wrong
+    answer, which is a rule of thumb and no forecast.
 
     Unparseable and failed rows ask for a better prompt or readable media, not for more clips of a
     class."""
-    asked, wrong = Counter(), Counter()
+    asked, wrong, right = Counter(), Counter(), Counter()
+    of_question, right_of_question = Counter(), Counter()
+    count_of_rows = 0
     for row in rows:
+        count_of_rows += 1
         if row.type in CLOSED_TYPES and row.expected is not None:
-            answer = row.type, cluster(row.question), named(row, row.expected)
+            question = row.type, cluster(row.question)
+            answer = (*question, named(row, row.expected))
             asked[answer] += 1
+            of_question[question] += 1
+            right[answer] += row.correct
+            right_of_question[question] += row.correct
             if row.outcome == "wrong":
                 wrong[answer] += 1
     lines = []
-    for kind, question, label in sorted(asked, key=lambda one: wrong[one], reverse=True)[:LISTED]:
-        count = wrong[kind, question, label]
-        if not count:
-            break
+    for answer, gaps in wrong.items():
+        kind, question, label = answer
+        others = of_question[kind, question] - asked[answer]
+        right_others = right_of_question[kind, question] - right[answer]
+        share = right_others / others if others else 1.0
+        gain = min(gaps, max(0.0, share * asked[answer] - right[answer])) / count_of_rows
         line = {
             "type": kind,
             "question": question,
             "class": label,
-            "rows": asked[kind, question, label],
-            "gaps": count,
-            "collect": count * EXAMPLES_PER_GAP,
+            "rows": asked[answer],
+            "gaps": gaps,
+            "expected_gain": round(gain, 6),
+            "collect": gaps * EXAMPLES_PER_GAP,
         }
         lines.append(line)
-    return lines
+    lines.sort(key=lambda line: (-line["expected_gain"], -line["gaps"]))
+    return lines[:LISTED]
 
 
 def write_parquet(handle: BinaryIO, gaps: Sequence[Gap]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cosmos_reason.answers import CLOSED_TYPES, PLACE_TYPES, SET_TYPES, final_answer, fold
+from cosmos_reason.answers.response import reasoning
 from cosmos_reason.base import findings
 from cosmos_reason.base.fix import Fix
 from cosmos_reason.evaluation.rows import JUDGE, Row
@@ -20,6 +21,7 @@ from cosmos_reason.evaluation.rows import JUDGE, Row
 UNPARSEABLE, FAILED = "(unparseable)", "(failed)"
 Z = 1.959963984540054  # two-sided 95 %
 SOFT_F1 = 0.8
+TEMPLATE_SHARE, TEMPLATE_ROWS, TEMPLATE_SHOWN = 0.5, 10, 120
 MEASURED_TYPES = (*SET_TYPES, "ordinal")
 SHARES = ("f1", "mean_iou", "ap3d", "hit_rate")  # what an answer that is none has 0 of
 OVERLAPS = (0.3, 0.5, 0.7)
@@ -188,6 +190,25 @@ def overlaps(rows: Sequence[Row]) -> dict:
         shares[f"{limit}"] = _ratio(sum(value >= limit for value in values), len(rows))
     mean = round(sum(values) / len(values), 6)
     return {"rows": len(rows), "mean_iou": mean, "share_above": shares}
+
+
+def template_reasoning(rows: Sequence[Row]) -> dict | None:
+    """Return the thought that at least TEMPLATE_SHARE of the right answers have word for word:
+    {text, rows, of}. A model that thinks the same of every clip reasons about none. None for
+    fewer than TEMPLATE_ROWS right answers to different questions or clips."""
+    thoughts = Counter()
+    asked = set()
+    for row in rows:
+        thought = reasoning(row.response or "") if row.correct else None
+        if thought:
+            thoughts[fold(thought)] += 1
+            asked.add((row.media or row.video_id, row.question))
+    if len(asked) < TEMPLATE_ROWS:
+        return None
+    text, count = thoughts.most_common(1)[0]
+    if count < TEMPLATE_SHARE * thoughts.total():
+        return None
+    return {"text": text[:TEMPLATE_SHOWN], "rows": count, "of": thoughts.total()}
 
 
 def parts(rows: Sequence[Row]) -> dict:

@@ -72,6 +72,7 @@ def page(
         answers_chart=chart(curves, ACCURACIES),
         weighed=likelihood.measure(rows),
         reliability=reliability(likelihood.measure(rows)),
+        same_thought=metrics.template_reasoning(rows),
         remarks=[shortened(remark, 500) for remark in remarks],
         summary=summary,
         cards=shown,
@@ -123,8 +124,8 @@ def _in_words(value: object) -> str:
 
 
 def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
-    """Return one line per question type, the commonest first: the summary now, and before for the
-    same questions."""
+    """Return one line per question type, the commonest first: the summary now, before for the
+    same questions, and the verdict on what changed."""
     earlier = pair["earlier_per_type"] if pair else {}
     by_type = defaultdict(list)
     for row in rows:
@@ -132,7 +133,9 @@ def type_table(rows: Sequence[Row], pair: dict | None) -> list[dict]:
     lines = []
     for kind in sorted(by_type, key=lambda kind: len(by_type[kind]), reverse=True):
         now = metrics.summary(by_type[kind])
-        lines.append({"type": kind, "now": now, "before": earlier.get(kind)})
+        now |= metrics.macro(metrics.per_class(metrics.confusion(by_type[kind])))
+        change = pair.get("per_type", {}).get(kind) if pair else None
+        lines.append({"type": kind, "now": now, "before": earlier.get(kind), "change": change})
     return lines
 
 
