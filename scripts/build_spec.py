@@ -431,13 +431,13 @@ def written(args, draft: Draft, found: list[f.Finding]) -> cli.Outcome:
     count = laid_out_for(args, case)
     size = origins.of_nodes(count, case.needed_gpus) if count else {}
     table = draft.origin_table()
-    beside = origins.write(output, args.action, args.engine, table, facts, size)
+    beside = origins.write(output, args.action, args.engine, table, facts, size, found)
     result = {"spec": str(output), "origins": str(beside)}
     text = f"wrote {output}"
     if args.action == "train":
         result |= {"global_batch": case.global_batch, "ranks": case.ranks, "steps": case.steps}
         text += f": {in_words.size_of_training(case)}"
-    text += f"\n  {in_words.of_spec(case)}"
+    text += f"\n{in_words.table(case)}"
     return cli.Outcome(result, found, text, next=following(args, case, found, count))
 
 

@@ -260,6 +260,8 @@ def spec_command(
     """What makes a training spec of these data, with the values that were meant."""
     tables = {"train": "custom.train_dataset", "eval": "custom.val_dataset"}
     words = ["build_spec.py", "train"]
+    if sum(parts["train"].asked) < min(dataset_checks.SIZES):
+        words += ["--profile", "small-dataset"]
     for name, part in parts.items():
         root, _, last = clip_files.whole_name(part.source).rpartition("/")
         media_path = clip_files.whole_name(part.media_path)
@@ -273,7 +275,7 @@ def spec_command(
     model = actions.places("train")["model"]
     for key, value in meant.items():
         if key == model:
-            words += ["--model", value]
+            words += ["--model", from_here(value)]
         elif value is not None:  # of nframes and fps build_spec removes the other one, too
             words += ["--set", f"{short_name(key)}={value_text(value)}"]
     if facts:

@@ -22,6 +22,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosmos_reason import cli
@@ -236,8 +237,6 @@ def main(args: argparse.Namespace) -> cli.Outcome:
         lines = [f"{name:20} {looks_at}" for name, looks_at in described.items()]
         return cli.Outcome({"checks": described}, text="\n".join(lines))
     if args.site:
-        from pathlib import Path
-
         from cosmos_reason.base import site
 
         args.platform = args.platform or site.read(Path(args.site)).platform
@@ -252,7 +251,8 @@ def main(args: argparse.Namespace) -> cli.Outcome:
         preflight.result["launch"] = cli.suggested(best)
     following = submit(preflight, options.image) if preflight.launch else ()
     # A check that was abandoned goes on in its thread and may add to the result while this prints.
-    return cli.Outcome(dict(preflight.result), found, text(preflight), following)
+    read = Path(args.spec) if args.spec else None
+    return cli.Outcome(dict(preflight.result), found, text(preflight), following, spec=read)
 
 
 def options_of(args: argparse.Namespace) -> PreflightOptions:

@@ -220,9 +220,10 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         job, found = launch.carry(asked, args.output, args.host_user)
     else:
         job, found = launch.plan(asked)
+    known = {"spec": args.spec, "is_document": True}
     if job is None:
         text = "nothing written" if args.output else ""
-        return cli.Outcome({} if args.output else {"inputs": []}, found, text)
+        return cli.Outcome({} if args.output else {"inputs": []}, found, text, **known)
     cost = run_time.of_launch(asked, args.seconds_per_step)
     told = {"time": cost.to_json()} if cost else {}
     if args.output:
@@ -232,7 +233,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         lines += [cost.text()] if cost else []
         lines += copying(asked)
         result = {"output": str(args.output), "image": job.image} | told
-        return cli.Outcome(result, found, "\n".join(lines))
+        return cli.Outcome(result, found, "\n".join(lines), **known)
     result = {key: getattr(job, key) for key in PLANNED} | told
     result["inputs"] = [{"role": entry["role"], "path": entry["path"]} for entry in job.inputs]
     lines = [cost.text()] if cost else []
@@ -244,7 +245,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
         words = sys.argv[sys.argv.index("plan") + 1 :]
         words = cli.without(cli.without(words, "--json", options.SPEED), "--json", "--save")
         following = ("launch_job.py", "submit", *words)
-    return cli.Outcome(result, found, "\n".join(lines), following)
+    return cli.Outcome(result, found, "\n".join(lines), following, **known)
 
 
 def copying(asked: options.Launch) -> list[str]:
@@ -267,7 +268,9 @@ def copying(asked: options.Launch) -> list[str]:
 def submit(args: argparse.Namespace) -> cli.Outcome:
     from cosmos_reason.jobs import launch
 
-    return started(*launch.submit(launch_of(args)))
+    outcome = started(*launch.submit(launch_of(args)))
+    outcome.spec = args.spec
+    return outcome
 
 
 def retry(args: argparse.Namespace) -> cli.Outcome:

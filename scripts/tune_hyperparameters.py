@@ -325,7 +325,7 @@ def plan(args: argparse.Namespace) -> cli.Outcome:
     case = Case("train", there.plan["engine"], there.plan["spec"])
     as_given = in_words.with_batch(case, uses_gpus=there.plan["groups"][0] != [])
     text = f"{summary.plan_text(result, cost)}\nas given: {as_given}"
-    return cli.Outcome(result, found + problems, text, following)
+    return cli.Outcome(result, found + problems, text, following, spec=args.spec, is_document=True)
 
 
 def cost_of(args: argparse.Namespace, there: study.Study, left: int) -> run_time.Cost:

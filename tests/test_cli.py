@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -97,7 +98,7 @@ HELPS = helps()
 
 
 @pytest.mark.parametrize("name", HELPS)
-def test_a_help_costs_less_than_a_page_and_names_every_flag(name):
+def test_a_help_costs_less_than_a_page_and_the_whole_one_names_every_flag(name):
     short = run_script(*HELPS[name], "--help").stdout
     assert 0 < len(short) < 1500, short
     _, *verb = HELPS[name]
@@ -107,7 +108,9 @@ def test_a_help_costs_less_than_a_page_and_names_every_flag(name):
     flags = set(known[HELPS[name][0]]["".join(verb)]) - hidden - alternatives - {"-h", "--help"}
     words = short.replace(",", " ").replace("[", " ").split()
     flags = {flag.rstrip(":") for flag in flags if flag.startswith("--") and flag != "--"}
-    assert flags <= {word.strip("():]") for word in words}
+    is_counted = re.search(r"^(\d+) more flags, which --help-all explains$", short, re.M)
+    left_out = flags - {word.strip("():]") for word in words}
+    assert not left_out or (is_counted and int(is_counted[1]) >= len(left_out) > 10)
     if "--help-all" in flags:
         whole = run_script(*HELPS[name], "--help-all").stdout
         assert len(whole) > len(short)

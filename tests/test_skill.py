@@ -139,11 +139,12 @@ def test_what_stands_for_other_tools_parses_and_names_keys_that_exist(monkeypatc
 @functools.cache
 def flags(script, verb=""):
     """Those of the script and, when the word is a verb of it, of the verb."""
-    asked = [["--help"], *([[verb, "--help"]] if re.fullmatch("[a-z]+", verb) else [])]
+    verbs = [[], *([[verb]] if re.fullmatch("[a-z]+", verb) else [])]
     return {
         flag
-        for words in asked
-        for flag in re.findall(r"--[a-z][a-z0-9-]+", run_script(script, *words).stdout)
+        for words in verbs
+        for page in ("--help", "--help-all")
+        for flag in re.findall(r"--[a-z][a-z0-9-]+", run_script(script, *words, page).stdout)
     }
 
 

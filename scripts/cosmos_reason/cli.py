@@ -21,12 +21,14 @@ from pathlib import Path
 from cosmos_reason.base import bundle, files
 from cosmos_reason.base import findings as f
 from cosmos_reason.base.fix import Fix
+from cosmos_reason.spec import origins
 
 EXIT_CODES = (
     "exit codes: 0 done, 1 checks found errors, 2 wrong usage or unreadable input, "
     "3 the outside world failed\n"
 )
 WIDTH = 100  # of help texts
+MOST_NAMED = 15  # flags that a short help names without a word about them
 
 
 @dataclass
@@ -43,6 +45,10 @@ class Outcome:
     text: str = ""
     next: tuple[str, ...] = ()
     serve: str = ""
+    # The spec that was read: what build_spec said of it is counted, not said again.
+    spec: Path | None = None
+    # A plan is kept and shown to others: what speaks against it stands in the text, on stdout.
+    is_document: bool = False
     # When the findings do not tell it: something failed after `result` was made.
     exit_code: int | None = None
 
@@ -74,8 +80,9 @@ class Parser(argparse.ArgumentParser):
 
     Flags may stand between positional arguments where it `is_intermixed`.
 
-    Where `common` names flags, --help explains the positional arguments and these, in this order,
-    and only names the others; --help-all explains all, and has what follows the examples.
+    Where `common` names flags, --help explains the positional arguments and these, in this order.
+    The others it names where they are few, else it counts them; --help-all explains all, and has
+    what follows the examples.
     """
 
     def __init__(
@@ -166,11 +173,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def _named(actions: list[argparse.Action]) -> str:
-    """The flags that a short help does not explain, by name."""
+    """The flags that a short help does not explain: by name, or how many where they are many."""
     names = []
     for action in actions:
         if action.help != argparse.SUPPRESS and not isinstance(action, HELPS):
             names.append(max(action.option_strings, key=len))
+    if len(names) > MOST_NAMED:
+        return f"{len(names)} more flags, which --help-all explains"
     return textwrap.fill(
         f"more flags (--help-all explains them): {' '.join(names)}", WIDTH, break_on_hyphens=False
     )
@@ -384,19 +393,42 @@ def document_of(program: str, outcome: Outcome) -> dict:
 
 
 def _print(outcome: Outcome, is_quiet: bool) -> None:
-    shown = outcome.findings
+    shown, said = outcome.findings, []
+    is_document = outcome.is_document and not outcome.exit_code
     if is_quiet:
         shown = [finding for finding in shown if finding.severity != f.INFO]
-    if shown:
+    if outcome.spec:
+        shown, said = without_said(shown, origins.said_of(outcome.spec))
+    if shown and not is_document:
         print(f.as_text(shown), file=sys.stderr)
     if outcome.text:
         print(f.printable(outcome.text), flush=True)
+    if shown and is_document:
+        print(f.as_text(shown), flush=True)
     if is_quiet:
         return
+    if said:
+        names = ", ".join(dict.fromkeys(said))
+        f.say(f"as build_spec said of {outcome.spec.name}: {names} (--json: in full)")
     if outcome.serve:
         f.say(f"serve: {outcome.serve}")
     if outcome.next:
         f.say(f"next: {suggested(outcome.next)}")
+
+
+def without_said(
+    found: list[f.Finding], before: set[tuple[str, str, str]]
+) -> tuple[list[f.Finding], list[str]]:
+    """Return the findings that were not said before, and the ids of the others. Errors are always
+    said."""
+    new, said = [], []
+    for finding in found:
+        is_said = (finding.id, finding.where, finding.message) in before
+        if is_said and finding.severity != f.ERROR:
+            said.append(finding.id)
+        else:
+            new.append(finding)
+    return new, said
 
 
 def pasteable(text: str) -> str:

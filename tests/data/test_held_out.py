@@ -96,17 +96,14 @@ def test_building_and_checking_count_alike(tmp_path):
     assert small["DATA-EVAL-SMALL"]["message"].startswith(found["message"])
 
 
-@pytest.mark.parametrize(
-    ("questions", "fix"),
-    [(3, "--profile small-dataset"), (1000, "label more"), (10_000, "label more")],
-)
-def test_training_data_are_told_how_many_questions_are_wanted(tmp_path, questions, fix):
+@pytest.mark.parametrize(("questions", "is_small"), [(3, True), (1000, False), (10_000, False)])
+def test_training_data_are_told_how_many_questions_are_wanted(tmp_path, questions, is_small):
     talk = record(0)["conversations"] * questions
     data = write_dataset(tmp_path, [record(0, conversations=talk)])
     for flags in ((), ("--eval", data)):
-        done = run_script("check_dataset.py", data, *flags, "--json")
-        sizes = [one for one in json.loads(done.stdout)["findings"] if one["id"] == "DATA-SIZE"]
-        assert len(sizes) == (fix is not None)
-        for size in sizes:
-            assert size["severity"] == "info" and fix in size["message"]
-            assert f"got {questions:,} questions: 1,000 are the least" in size["message"]
+        done = json.loads(run_script("check_dataset.py", data, *flags, "--json").stdout)
+        (size,) = [one for one in done["findings"] if one["id"] == "DATA-SIZE"]
+        assert size["severity"] == "info" and size["message"].endswith("; label more")
+        assert f"got {questions:,} questions: 1,000 are the least" in size["message"]
+        if "next" in done:  # what follows suits the size
+            assert ("--profile small-dataset" in done["next"]) == is_small

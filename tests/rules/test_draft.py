@@ -380,9 +380,17 @@ def test_a_train_spec_tells_its_global_batch_and_steps(here):
     done = support.run_script("build_spec.py", *line.split(), "-o", "told.toml", cwd=here)
     size = "global batch 16 (2 x 8 data-parallel ranks), 20 steps (10 an epoch)"
     size += "; saves at the last step only"
-    values = "2 epochs, all weights, learning rate 1e-06, 8 frames a clip, "
-    values += "up to 40960 tokens a record, 8 GPUs"
-    assert done.stdout.splitlines() == [f"wrote told.toml: {size}", f"  {values}"]
+    assert done.stdout.splitlines() == [
+        f"wrote told.toml: {size}",
+        "  model    hf_model://nvidia/Cosmos3-Nano for tao",
+        "  data     data (160 records)",
+        "  tuning   all weights",
+        "  length   2 epochs; learning rate 1e-06, cosine decay, warm-up 3% of the steps",
+        "  saves    every epoch, keeps 5",
+        "  clips    8 frames a clip, up to 40960 tokens a record",
+        "  GPUs     8",
+        "  unknown  lengths of the records: --dataset-facts FILE tells",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cosmos_reason.base import bundle, job_folder
-from cosmos_reason.jobs import progress, watch
+from cosmos_reason.jobs import progress, run_time, watch
 from cosmos_reason.jobs import record as jobs
 from cosmos_reason.jobs.options import Launch
 from cosmos_reason.jobs.record import Job
@@ -22,7 +22,7 @@ def of_plan(job: Job, amounts_to: str = "") -> str:
     gpus = _gpus_in_words(job.resources)
     lines = [f"{job.action} of {job.spec['source']} with {job.engine} on {job.platform}, {gpus}"]
     if amounts_to:
-        lines.append(f"  {amounts_to}")
+        lines.append(amounts_to)
     if job.image:
         lines.append(f"image {job.image}")
     if "modules" in job.options:
@@ -43,9 +43,14 @@ def of_plan(job: Job, amounts_to: str = "") -> str:
 
 
 def of_its_spec(launch: Launch) -> str:
-    """Return what the spec of a launch amounts to: steps or answers, data, GPUs."""
+    """Return all that will hold of the spec of a launch, a line per subject, with the lengths of
+    the data that it was built with."""
+    case = run_time.case_of(launch.engine, launch.spec, launch.spec_path, launch.action)
     uses_gpus = launch.gpu_ids != [] and not launch.endpoint
-    return spec_in_words.with_batch(launch.case, uses_gpus)
+    table = spec_in_words.table(case, uses_gpus)
+    if launch.action != "train":
+        return table
+    return f"  batch    {spec_in_words.size_of_training(case)}\n{table}"
 
 
 def _named(name: str, folder: Path, text: str) -> str:

@@ -120,9 +120,10 @@ def case_of(engine: str, spec: dict, spec_path: Path, action: str = "train") -> 
     """Return an action's case with the facts of the data that its spec was built with; without them
     when they cannot be read, or when it has other data by now."""
     case = Case(action, engine, spec, origins.facts_of(spec_path))
-    annotations = actions.data_keys(action).annotations
+    keys = actions.data_keys(action)
     try:
-        if case.facts and case.facts.get("annotations") == os.path.abspath(case(annotations)):
+        there = os.path.abspath(case(keys.annotations)) if keys else None
+        if case.facts and case.facts.get("annotations") == there:
             return case
     except Failure:
         pass

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from cosmos_reason.base import findings
+from cosmos_reason.base import files, findings
 from cosmos_reason.base.findings import Finding
 from cosmos_reason.data import checks, clip_files, clip_problems, survey
 from cosmos_reason.data import facts as dataset_facts
@@ -24,7 +24,7 @@ from cosmos_reason.media import checks as clip_checks
 from cosmos_reason.media.files import LIST, ClipReport, MediaFacts, Source
 from cosmos_reason.media.sampling import VisionOptions
 from cosmos_reason.rules.case import Case
-from cosmos_reason.spec import actions
+from cosmos_reason.spec import actions, origins
 
 CLIPS_LOOKED_AT = 64  # headers, when there are no dataset facts; check_dataset looks at all of them
 CLIP_SECONDS = 10.0
@@ -41,6 +41,10 @@ def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
             facts = Path(preflight.options.dataset_facts)
         elif data:
             facts, found = survey_data(case, data, Path(folder))
+            counted = counted_before(preflight, facts)
+            if counted:  # of every clip: one number for the longest record, whoever tells it
+                facts = counted
+                found = [one for one in found if one.id != "PRE-DATA-SAMPLED"]
             yield from found
         if validation and case("validation.enable"):
             _, found = survey_data(case, validation, Path(folder) / "validation")
@@ -61,6 +65,19 @@ def data_and_spec(preflight: Preflight) -> Iterator[Finding]:
         )
         yield from broken
         _read_tokens(preflight.case)
+
+
+def counted_before(preflight: Preflight, surveyed: Path | None) -> Path | None:
+    """Return the facts that build_spec read, where they are of these annotations and counted with a
+    tokenizer, or no worse than what was `surveyed` here."""
+    noted = origins.facts_of(preflight.options.spec)
+    if noted is None or surveyed is None:
+        return None
+    before, now = files.read_json(noted), files.read_json(surveyed)
+    if before.get("fingerprint") != now["fingerprint"]:
+        return None
+    methods = [facts.get("text_tokens", {}).get("method") for facts in (before, now)]
+    return noted if methods[0] != "estimate" or methods[1] == "estimate" else None
 
 
 def _read_tokens(case: Case) -> None:

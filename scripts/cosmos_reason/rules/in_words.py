@@ -2,9 +2,137 @@
 
 from __future__ import annotations
 
+from cosmos_reason.base import files
+from cosmos_reason.base.texts import shortened
 from cosmos_reason.rules.case import Case
+from cosmos_reason.rules.keys import WARMUP
 from cosmos_reason.spec import actions, values
 from cosmos_reason.spec.keys import BATCH, RATE
+
+SHOWN_OF_A_VALUE = 120  # characters
+
+
+def table(case: Case, uses_gpus: bool = True) -> str:
+    """All that will hold, a line per subject: nobody has to open the spec to agree to it. What is
+    not known yet is its last line."""
+    model = f"{files.from_here(case.model)} for {case.engine}"
+    if "adapter" in case.params and case(case.params["adapter"]):
+        model += f", an adapter of {files.from_here(case(case.params['base']) or 'its base')}"
+    rows = {"model": model, "data": _data(case)}
+    unknown = []
+    if case.action in actions.TRAINING:
+        rows["tuning"] = _tuning(case)
+        rows["length"] = f"{', '.join(_length(case))}; {_learning_rate(case)}"
+        rows["saves"] = _intervals(case)
+        if case.action == "grpo":
+            rows["rollouts"] = _rollouts(case)
+        longest = case("policy.model_max_length")
+        if case.action == "train" and not case.steps:
+            unknown.append("steps")
+    elif case.action == "quantize":
+        rows["scheme"] = f"{_scheme(case)}, smoothing {case('quantize.smoothing_strength'):g}"
+        longest = case("quantize.max_sequence_length")
+    else:
+        rows["answers"] = _generation(case)
+        longest = case("model.max_length")
+    clips = [*_sampling(case), *([f"up to {longest} tokens a record"] if longest else [])]
+    rows["clips"] = ", ".join(clips)
+    if case.tokens:
+        measured = max(record.total for record in case.tokens)
+        rows["clips"] += f"; the longest has {measured} ({_counted(case)})"
+    elif actions.data_keys(case.action):
+        unknown.append("lengths of the records")
+    if uses_gpus:
+        rows["GPUs"] = str(case.needed_gpus)
+    if unknown:
+        rows["unknown"] = f"{' and '.join(unknown)}: --dataset-facts FILE tells"
+    return "\n".join(f"  {name:8} {text}" for name, text in rows.items() if text)
+
+
+def _data(case: Case) -> str:
+    """The annotations that are read, with their records where those can be counted."""
+    if case.action == "inference":
+        return files.from_here(case("media") or "")
+    keys, held_out = actions.data_keys(case.action), actions.validation_keys(case.action)
+    text = _dataset(case(keys.annotations))
+    if case.records is not None:
+        text += f" ({case.records:,} records)"
+    if held_out and case(held_out.annotations):
+        word = "measured by" if case.action == "quantize" else "validated on"
+        is_used = case.action == "quantize" or case("validation.enable")
+        text += f", {word if is_used else 'not validated on'} "
+        text += _dataset(case(held_out.annotations))
+    return text
+
+
+def _dataset(annotations: str) -> str:
+    return files.from_here(annotations or "none").removesuffix("/annotations.json")
+
+
+def _tuning(case: Case) -> str:
+    if not case.has("policy.lora"):
+        return "all weights"
+    targets = case("policy.lora.target_modules")
+    named = targets if isinstance(targets, str) else " ".join(targets or ())
+    alpha, dropout = case("policy.lora.lora_alpha"), case("policy.lora.lora_dropout")
+    return (
+        f"LoRA of rank {case('policy.lora.r')}, alpha {values.shown(alpha)}, dropout "
+        f"{values.shown(dropout)}, on {shortened(named, SHOWN_OF_A_VALUE)}"
+    )
+
+
+def _learning_rate(case: Case) -> str:
+    warmup = case(WARMUP)
+    rise = f"{warmup:.0%} of the steps" if isinstance(warmup, float) else f"{warmup} steps"
+    decay = case("train.optm_decay_type") or "no"
+    return f"learning rate {values.shown(case(RATE))}, {decay} decay, warm-up {rise}"
+
+
+def _intervals(case: Case) -> str:
+    """When it saves and validates."""
+    if not case("train.ckpt.enable_checkpoint"):
+        return "nothing"
+    words = [f"every {_interval(case, 'train.ckpt.save_freq')}"]
+    kept = case("train.ckpt.max_keep")
+    words.append(f"keeps {kept}" if kept and kept > 0 else "keeps all")
+    if case("validation.enable"):
+        words.append(f"validates every {_interval(case, 'validation.freq')}")
+    return ", ".join(words)
+
+
+def _interval(case: Case, key: str) -> str:
+    epochs = case(f"{key}_in_epoch")
+    if not epochs:
+        return f"{case(key)} steps"
+    return "epoch" if epochs == 1 else f"{epochs} epochs"
+
+
+def _rollouts(case: Case) -> str:
+    rewards = case("train.train_policy.reward_function")
+    named = [rewards] if isinstance(rewards, str) else rewards or ()
+    parts = [f"{case('rollout.n_generation')} a prompt"]
+    parts.append(f"up to {case('rollout.max_response_length')} tokens")
+    parts.append(f"KL {values.shown(case('train.train_policy.kl_beta'))}")
+    return f"{', '.join(parts)}; rewards {', '.join(named)}; {case('mode')}"
+
+
+def _generation(case: Case) -> str:
+    parts = [f"up to {case('generation.max_tokens')} tokens"]
+    parts.append(f"temperature {case('generation.temperature'):g}")
+    if case("evaluation.answer_type"):
+        parts.append(case("evaluation.answer_type"))
+    return ", ".join(parts)
+
+
+def _scheme(case: Case) -> str:
+    wanted = case("quantize.num_calibration_samples")
+    samples = min(wanted, case.records or wanted)  # each record counts once at most
+    return f"{case('quantize.quantization_scheme')}, {samples} calibration samples"
+
+
+def _counted(case: Case) -> str:
+    method = (case.facts.get("text_tokens") or {}).get("method", "")
+    return "its text estimated" if method == "estimate" else "counted with its tokenizer"
 
 
 def of_spec(case: Case, uses_gpus: bool = True) -> str:
@@ -16,9 +144,7 @@ def of_spec(case: Case, uses_gpus: bool = True) -> str:
         parts = [*_length(case), tuning, f"learning rate {values.shown(case(RATE))}"]
         longest = case("policy.model_max_length")
     elif case.action == "quantize":
-        wanted = case("quantize.num_calibration_samples")
-        samples = min(wanted, case.records or wanted)  # each record counts once at most
-        parts = [case("quantize.quantization_scheme"), f"{samples} calibration samples"]
+        parts = [_scheme(case)]
         longest = case("quantize.max_sequence_length")
     else:
         parts = [f"answers up to {case('generation.max_tokens')} tokens"]

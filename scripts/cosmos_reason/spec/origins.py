@@ -1,14 +1,15 @@
 """spec.origins.json, beside a spec that build_spec wrote: its action, its engine, the nodes that it
-was laid out for, and the origin of each value."""
+was laid out for, the origin of each value, and what build_spec said of it."""
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from cosmos_reason.base import bundle, files
-from cosmos_reason.base.findings import Failure
+from cosmos_reason.base.findings import ERROR, Failure, Finding
 from cosmos_reason.spec import actions, document
 
 NOTED_WITHIN = 3  # lines
@@ -25,14 +26,16 @@ def write(
     origins: dict[str, str],
     facts: Path | None = None,
     nodes: dict[str, int] | None = None,
+    said: Iterable[Finding] = (),
 ) -> Path:
     """Write them beside a spec that is already there; `facts` are those of its data that it was
-    checked with, `nodes` what `of_nodes` makes."""
+    checked with, `nodes` what `of_nodes` makes, `said` the findings that were printed."""
     beside = path_beside(spec)
     record = {"schema_version": 1, "action": action, "engine": engine}
     if facts:
         record["dataset_facts"] = os.path.abspath(facts)
     record |= nodes or {}
+    record["said"] = [[one.id, one.where, one.message] for one in said if one.severity != ERROR]
     files.write_json(beside, record | {"spec_sha256": files.sha256(spec), "origins": origins})
     return beside
 
@@ -45,6 +48,15 @@ def of_values(spec: str | Path) -> dict[str, str]:
     if not isinstance(origins, dict) or not os.path.isfile(spec):
         return {}
     return origins if record.get("spec_sha256") == files.sha256(spec) else {}
+
+
+def said_of(spec: str | Path) -> set[tuple[str, str, str]]:
+    """Return (id, where, message) of what build_spec said of a spec; empty when it was edited since
+    or has no note."""
+    record = _read(spec)
+    if not os.path.isfile(spec) or record.get("spec_sha256") != files.sha256(spec):
+        return set()
+    return {tuple(one) for one in record.get("said", ())}
 
 
 def of_nodes(count: int, gpus: int) -> dict[str, int]:
