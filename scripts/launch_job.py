@@ -49,6 +49,7 @@ from cosmos_reason.jobs.record import Job
 # Of a record, what is known before there is a job.
 PLANNED = ("action", "engine", "platform", "image", "spec", "command", "options", "working_dir",
            "resources", "inputs", "outputs")  # fmt: skip
+LISTED = 20  # jobs
 COMMON = "--spec --platform --site --gpu-ids --engine --image --checkpoint"
 
 
@@ -69,9 +70,9 @@ def parser() -> cli.Parser:
         cli.add_output_flags(added, lines=function is watch_)
         return added
 
-    def verb_of_a_job(function, purpose: str) -> argparse.ArgumentParser:
+    def verb_of_a_job(function, purpose: str, nargs: str | None = None) -> argparse.ArgumentParser:
         added = verb(function, purpose)
-        added.add_argument("job_id", metavar="JOB_ID")
+        added.add_argument("job_id", metavar="JOB_ID", nargs=nargs)
         return added
 
     planned = verb(plan, "show what submit would run; starts nothing", COMMON + " --output --save")
@@ -95,7 +96,7 @@ def parser() -> cli.Parser:
         help="train: a speed to predict the time with (default: that of an earlier job)",
     )
     add_request(verb(submit, "record and start a job", COMMON))
-    verb_of_a_job(status, "show a job's current state")
+    verb_of_a_job(status, "show a job's current state; without JOB_ID the newest jobs", "?")
     verb_of_a_job(logs, "the end of what a job printed").add_argument(
         "--lines", type=count, default=50, help="how many lines (default: 50; 0: all at hand)"
     )
@@ -120,7 +121,7 @@ def parser() -> cli.Parser:
         "not send, to where its spec says)",
     )
     verb(list_, "the newest jobs").add_argument(
-        "--last", type=count, default=20, help="how many (default: 20; 0: all)"
+        "--last", type=count, default=LISTED, help=f"how many (default: {LISTED}; 0: all)"
     )
     return parser
 
@@ -291,6 +292,8 @@ def started(job: Job | None, found: list[Finding]) -> cli.Outcome:
 def status(args: argparse.Namespace) -> cli.Outcome:
     from cosmos_reason.jobs import evidence, in_words, platforms, progress
 
+    if args.job_id is None:
+        return list_(args)
     job = platforms.settled(folder(args), time.monotonic() + platforms.BRIEFLY)
     damaged = evidence.damaged_since(job)
     if damaged:
@@ -389,7 +392,8 @@ def list_(args: argparse.Namespace) -> cli.Outcome:
     listed, found = listing.current(folder)
     if not (listed or found):
         say(f"no jobs in {folder}")
-    newest = listed[: args.last] if args.last else listed
+    last = getattr(args, "last", LISTED)
+    newest = listed[:last] if last else listed
     keys = ("job_id", "state", "created_at", "reason")
     rows = [{key: getattr(job, key) for key in keys} for job in newest]
     lines = [f"{job.job_id}  {job.state:8}  {job.reason[:80]}".rstrip() for job in newest]

@@ -539,6 +539,25 @@ def test_a_log_of_another_run_is_not_followed(output):
     assert selection.select(output, "val_loss", log=log)[0].step == "step_10", "one of its two runs"
 
 
+def test_a_named_log_decides_although_the_best_link_is_broken(output):
+    """A folder that was copied under another name, of a training that was started twice."""
+    (output / RUN).rename(output / "copied")
+    (output / "best").mkdir(exist_ok=True)
+    (output / "best" / "safetensors").unlink(missing_ok=True)
+    (output / "best" / "safetensors").symlink_to("/elsewhere/step_20")
+    log = output.parent / "train.log"
+    first, second = "20250101000000", "20250102000000"
+    parts = [trainer_log_of(first, ROWS[:1]), trainer_log_of(second, ROWS[1:])]
+    log.write_text("".join(parts))
+    chosen, _ = selection.select(output, "val_loss", log=log)
+    assert chosen.name == "copied/safetensors/step_10"
+    log.write_text("".join([*parts, trainer_log_of(first, [(10, 0.1, "step_10")])]))
+    with pytest.raises(Failure) as refused:
+        selection.select(output, "val_loss", log=log)
+    (finding,) = refused.value.findings
+    assert first in finding.message and second in finding.message and "best" not in finding.message
+
+
 def test_a_named_log_is_followed_by_steps_and_must_have_losses(output, tmp_path):
     log = tmp_path / "train.log"
     log.write_text("".join(LOG.format(*row) for row in ((0.42, 9), (0.31, 10), (0.0, 20))))

@@ -354,6 +354,10 @@ def test_status_list_logs_and_watch_tell_the_same_story(site):
     listed = json.loads(run_script("launch_job.py", "list", "--json", *where).stdout)["result"]
     assert listed["states"] == {"COMPLETE": 1, "ERROR": 1} and listed["total"] == 2
     assert (
+        json.loads(run_script("launch_job.py", "status", "--json", *where).stdout)["result"]
+        == listed
+    ), "without an id all jobs are meant"
+    assert (
         run_script("launch_job.py", "logs", whole.name, "--lines", 1, *where).stdout == "step 3\n"
     )
     watched = run_script("launch_job.py", "watch", whole.name, *where)

@@ -77,7 +77,7 @@ class Training:
         """The losses that a choice may follow, the lowest first: those of metrics.jsonl, else those
         that a trainer's log ties to checkpoints of these runs. A log that ties none may be of any
         training."""
-        found = self._losses_in(METRICS_LOG)
+        found = [] if self.log else self._losses_in(METRICS_LOG)
         if not found:
             found = self._logged_losses()
         return found
@@ -236,6 +236,8 @@ class Training:
     def _lowest_loss(self) -> tuple[Checkpoint, list[Finding]]:
         """Return the checkpoint with the lowest validation loss in metrics.jsonl, else in the
         trainer's log, else that of best_score.json; and what there is to say of that choice."""
+        if not self.saved and self.log:  # it was to decide: no link stands in for it
+            raise self._not_found(self._why_log_ties_none())
         if not self.saved:
             metric = best_link.metric_of(self.output_dir)
             if metric != VAL_LOSS:
@@ -268,6 +270,18 @@ class Training:
             message = f"of step {lowest.step} there is also {', '.join(same)}"
             notes.append(findings.info("CKPT-SAME-STEP", chosen.name, message, flags(same[0])))
         return chosen, notes
+
+    def _why_log_ties_none(self) -> str:
+        """Return why the log that was named chooses no checkpoint."""
+        named = {saved.run for saved in trainer_log.saved_losses(_lines(self.log))}
+        here = [run.absolute().name for run in run_outputs.runs(self.output_dir)]
+        if named.isdisjoint(here) and named:
+            return (
+                f"{self.log} tells losses of {', '.join(sorted(named))}, and this folder holds "
+                f"{', '.join(here)}: more than one of them may be meant; name one run's folder, or "
+                "a checkpoint."
+            )
+        return f"{self.log} tells no validation loss of a step that was saved here."
 
     def _lowest_damaged(self) -> Failure:
         """Return the refusal of a damaged checkpoint: with what is wrong with it, and with the next
@@ -481,9 +495,9 @@ def _differences(other: Checkpoint, best: Checkpoint) -> list[str]:
 
 
 def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
-    """Return the losses of a log that is known to be of this training: the only run in it is the
-    only run here, whatever its folder is called; where it names no checkpoint, steps are matched by
-    number."""
+    """Return the losses of a log that is known to be of this training. The only run here is the
+    only run in it, whatever its folder is called, or several that saved no step twice. Where the
+    log names no checkpoint, steps are matched by number."""
     saved_losses = trainer_log.saved_losses(_lines(log))
     if len(runs) != 1:
         return _tied(log, saved_losses, runs)
@@ -491,8 +505,10 @@ def _of_named_log(log: Path, runs: dict[str, Path]) -> list[MeasuredLoss]:
     if not saved_losses:
         return _measured([log], run)
     names = {saved.run for saved in saved_losses}
-    if len(names) == 1:
-        runs = {names.pop(): run}
+    checkpoints = {saved.checkpoint for saved in saved_losses}
+    # A step that only one of its runs saved is that step here, wherever the run has been moved.
+    if run.absolute().name not in names and len(checkpoints) == len(saved_losses):
+        runs = dict.fromkeys(names, run)
     return _tied(log, saved_losses, runs)
 
 

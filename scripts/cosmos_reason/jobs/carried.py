@@ -11,7 +11,8 @@ import csv
 import shlex
 from pathlib import Path
 
-from cosmos_reason.base import bundle, files
+from cosmos_reason.base import bundle, files, findings
+from cosmos_reason.base.findings import Finding
 from cosmos_reason.base.site import Site
 from cosmos_reason.jobs import containers, reward_files
 from cosmos_reason.jobs import record as jobs
@@ -85,9 +86,16 @@ Expected there:
 STARTED, EXIT_CODE = "run.started", "run.exit"
 
 
-def write(job: Job, spec: dict, site: Site | None, output: Path, host_user: str | None) -> None:
+def write(
+    job: Job,
+    spec: dict,
+    site: Site | None,
+    output: Path,
+    host_user: str | None,
+    found: list[Finding],
+) -> None:
     """Fill the folder `output`, which is new or empty. `spec` has the paths of the place;
-    `host_user` is UID:GID, else that of whoever starts it."""
+    `host_user` is UID:GID, else that of whoever starts it; `found` is what speaks against it."""
     with files.only_run(output), files.whole_folder(output) as work:
         title = f"{job.action} with {job.engine} on {job.platform}"
         skill_dir = site.get("skill_dir") if site else None
@@ -98,7 +106,11 @@ def write(job: Job, spec: dict, site: Site | None, output: Path, host_user: str 
         ](work, job, spec, host_user, title, skill_dir)
         record = job.to_json() | {"site": site.name if site else None}
         files.write_json(work / "launch.json", record)
-        files.write_text(work / "README.md", _readme(work, job, site, output, title))
+        page = _readme(work, job, site, output, title)
+        if found:
+            page += "\nKnown when it was rendered:\n"
+            page += "".join(f"- {one.severity}: {one.where}: {one.message}\n" for one in found)
+        files.write_text(work / "README.md", findings.printable(page))
 
 
 def _inputs(job: Job, spec: dict) -> list[str]:

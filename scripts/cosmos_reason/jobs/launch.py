@@ -164,7 +164,7 @@ def carry(launch: Launch, output: Path, host_user: str | None) -> tuple[Job | No
         folder = Path(launch.site.there(str(folder))) if launch.site else folder
     job, spec, found = _prepare(_in_folder(launch, folder), acting=False)
     if job:
-        carried.write(job, spec, launch.site, output, host_user)
+        carried.write(job, spec, launch.site, output, host_user, found)
     return job, found
 
 

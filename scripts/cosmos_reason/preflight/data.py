@@ -76,8 +76,11 @@ def counted_before(preflight: Preflight, surveyed: Path | None) -> Path | None:
     before, now = files.read_json(noted), files.read_json(surveyed)
     if before.get("fingerprint") != now["fingerprint"]:
         return None
-    methods = [facts.get("text_tokens", {}).get("method") for facts in (before, now)]
-    return noted if methods[0] != "estimate" or methods[1] == "estimate" else None
+    is_counted, could_be = (
+        facts.get("text_tokens", {}).get("method", "").startswith("tokenizer")
+        for facts in (before, now)
+    )
+    return noted if is_counted or not could_be else None
 
 
 def _read_tokens(case: Case) -> None:

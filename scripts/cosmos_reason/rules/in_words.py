@@ -132,7 +132,8 @@ def _scheme(case: Case) -> str:
 
 def _counted(case: Case) -> str:
     method = (case.facts.get("text_tokens") or {}).get("method", "")
-    return "its text estimated" if method == "estimate" else "counted with its tokenizer"
+    is_counted = method.startswith("tokenizer")
+    return "text counted with the tokenizer" if is_counted else "text estimated"
 
 
 def of_spec(case: Case, uses_gpus: bool = True) -> str:
